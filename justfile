@@ -10,6 +10,13 @@ demo:
 test:
     cargo test --workspace
 
+# the program for packages, and its debug info in a file beside it (needs objcopy)
+dist:
+    cargo build --locked --profile dist
+    mkdir -p target/dist/package
+    objcopy --only-keep-debug target/dist/sluicegate target/dist/package/sluicegate.debug
+    objcopy --strip-all --add-gnu-debuglink=target/dist/package/sluicegate.debug target/dist/sluicegate target/dist/package/sluicegate
+
 # what the gate runs
 check:
     bash .ci/run

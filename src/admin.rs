@@ -1,7 +1,7 @@
-//! The admin listener: `/metrics`, `/healthz`, `/readyz`, `/debug/connections`, `/debug/routes`, and the flight
-//! recorder at `/debug/events/…`.
+//! The admin listener: `/metrics`, `/healthz`, `/readyz`, `/debug/connections`, `/debug/routes`, and the
+//! delivery log at `/debug/events/…`.
 //!
-//! Runs on the control thread; the cores write counters, which are read here, and answer questions.
+//! Runs on the control thread; the cores write counters, which are read here, and answer debug queries.
 
 mod connections;
 mod delivery_log;
@@ -30,7 +30,7 @@ pub(crate) use health::Health;
 pub(crate) use metrics::AutoscalerMetrics;
 use metrics::Detail;
 
-/// What the listener reports on.
+/// State that the listener reports.
 #[derive(Debug)]
 pub(crate) struct AdminServer {
     pub(crate) tables: Arc<TablePublisher>,
@@ -38,19 +38,19 @@ pub(crate) struct AdminServer {
     pub(crate) health: Arc<Health>,
     /// The cores' log folders, by number.
     pub(crate) logs: Vec<PathBuf>,
-    /// The way to the cores, for replays.
+    /// Channels to the cores, for replays.
     pub(crate) senders: CoreSenders,
-    /// ... and for questions.
+    /// Channels to the cores, for debug queries.
     pub(crate) questions: connection_query::CoreQueries,
-    /// Redrives that are under way.
+    /// Redrives in progress.
     pub(crate) redrives: Arc<ActiveRedrives>,
 }
 
-/// Spans that left the cores' queue.
+/// Counters of spans that left the cores' queue.
 #[derive(Debug, Default)]
 pub(crate) struct SpanCounters {
     pub(crate) sent: AtomicU64,
-    /// The collector did not take them.
+    /// The collector rejected them.
     pub(crate) failed: AtomicU64,
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn router(admin: Arc<AdminServer>, scaler: AutoscalerMetrics, protect
         .layer(middleware::from_fn_with_state(Arc::new(protection), protect))
 }
 
-/// Answers what a web page may have sent with why not.
+/// Rejects requests that a web page may have sent, with the reason.
 async fn protect(State(protection): State<Arc<CrossOriginProtection>>, request: Request, next: Next) -> Response {
     let (head, body) = request.into_parts();
     match protection.check(&head) {
@@ -88,10 +88,10 @@ async fn protect(State(protection): State<Arc<CrossOriginProtection>>, request: 
     }
 }
 
-/// What a scrape asks for.
+/// Query parameters of a scrape.
 #[derive(Debug, Default, Deserialize)]
 struct MetricsQuery {
-    /// `all`: each subscriber has lines of its own.
+    /// `all`: each subscriber has series of its own.
     subscribers: Option<String>,
 }
 
@@ -109,10 +109,10 @@ fn show_metrics(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: Detail)
     }
 }
 
-/// The answer of a process that a takeover left behind.
+/// The response of a process that was orphaned by a hot restart.
 const ORPHANED: (StatusCode, &str) = (StatusCode::SERVICE_UNAVAILABLE, health::ORPHANED);
 
-/// Whoever restarts what is not well has to restart a process that cannot get well by itself.
+/// A liveness probe must restart a process that cannot recover by itself.
 async fn show_health(State(admin): State<Arc<AdminServer>>) -> Response {
     if let Some(stalls) = admin.health.stalls.told() {
         return (StatusCode::SERVICE_UNAVAILABLE, stalls).into_response();

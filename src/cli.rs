@@ -1,7 +1,7 @@
-//! The command line: one file a verb.
+//! The command line: one file per verb.
 
-/// Says something on stderr, with an end of line unless it is a `part` of one. `eprintln!` would panic where the reader of
-/// stderr is gone, as in `sluicegate 2>&1 | head -1`.
+/// Prints to stderr, with a line end unless it is a `part` of a line. `eprintln!` would panic when the
+/// reader of stderr is gone, as in `sluicegate 2>&1 | head -1`.
 macro_rules! complain {
     (part $($text:tt)*) => {{
         use std::io::Write as _;
@@ -56,13 +56,13 @@ enum Command {
     /// Back up the objects of a running appliance, or restore them
     #[command(subcommand)]
     Api(api::ApiCommand),
-    /// Ask a running appliance what became of events, and have them sent again
+    /// Show what became of events in a running appliance, and send them again
     #[command(subcommand)]
     Event(event::EventCommand),
     /// Pull, list, import and remove container images
     #[command(subcommand)]
     Image(image::ImageCommand),
-    /// Look into a log without disturbing it, even while it is in use
+    /// Inspect a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::WalCommand),
     /// Kill, tear and flip on a disk of yours: is anything lost that was acknowledged?
@@ -73,16 +73,16 @@ enum Command {
 
 /// Below the flags of `run`.
 const SETTINGS: &str = "\
-Each flag is also a key of the --config file and the variable that stands below it. A flag goes before its variable, that before \
-the key, and a variable that is empty is none. A variable holds several values with `;` between, where a flag may be given more \
-than once; what is quoted, as in `a=sh -c 'x; y'`, is not parted.
-SLUICEGATE_LOG says what the log has: error, warn, info (the default) or debug, for all or for a target of its own, like \
-info,instance=off, which leaves out what instances print.";
+Each flag is also a key of the --config file and the variable shown below it. A flag overrides its variable, which overrides \
+the key. Empty variables are ignored. A variable holds several values separated by `;`, where a flag may be given more \
+than once; a quoted `;`, as in `a=sh -c 'x; y'`, does not separate.
+SLUICEGATE_LOG sets the log level: error, warn, info (the default) or debug, for all or for single targets, like \
+info,instance=off, which omits the output of instances.";
 
-/// Exit status of a command line or configuration that says something impossible.
+/// Exit status of an invalid command line or configuration.
 const USAGE: u8 = 2;
 
-/// Parses the command line and carries it out; the answer is the process's exit status.
+/// Parses the command line and runs the verb; returns the exit status of the process.
 pub(crate) fn main() -> std::process::ExitCode {
     // Before anything else: this process is about to become an instance.
     let mut words = std::env::args_os().skip(1);
@@ -112,7 +112,8 @@ pub(crate) fn main() -> std::process::ExitCode {
     }
 }
 
-/// The command line as it is read. A variable that is empty is none: unit files and Compose leave them so.
+/// The command line as it is parsed. Empty variables are ignored, because unit files and Compose leave them
+/// so.
 fn command() -> clap::Command {
     without_empty_variables(Cli::command())
 }
@@ -124,7 +125,8 @@ fn without_empty_variables(command: clap::Command) -> clap::Command {
         .mut_subcommands(without_empty_variables)
 }
 
-/// Help and version go to stdout; everything else is one line that names what is wrong, and where help is.
+/// Help and version go to stdout; every error is one line on stderr that names what is wrong, and where to
+/// find help.
 fn refuse(why: &clap::Error) -> ExitCode {
     match why.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => exit_code(tell(&why.to_string()).map(|()| true)),
@@ -135,7 +137,7 @@ fn refuse(why: &clap::Error) -> ExitCode {
         _ => {
             let text = why.to_string();
             let mut lines = text.lines().map(str::trim);
-            // The names of what is missing stand in lines of their own.
+            // The names of missing arguments are on lines of their own.
             let what: Vec<_> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
             let tip = lines.find_map(|line| line.strip_prefix("tip: ")).map(|tip| format!("; {tip}"));
             let tip = tip.unwrap_or_default();
@@ -145,7 +147,7 @@ fn refuse(why: &clap::Error) -> ExitCode {
     }
 }
 
-/// The subcommands that a command line begins with, each with a blank behind it.
+/// The subcommands at the beginning of a command line, each followed by a blank.
 fn verbs(words: impl Iterator<Item = String>) -> String {
     let (mut command, mut verbs) = (Cli::command(), String::new());
     for word in words {
@@ -157,7 +159,7 @@ fn verbs(words: impl Iterator<Item = String>) -> String {
     verbs
 }
 
-/// What a verb has found out, on stdout. Whoever has read enough of it closes the pipe, and that is no failure.
+/// Prints a result to stdout. A reader that closes the pipe early is no failure.
 fn tell(text: &str) -> anyhow::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -166,7 +168,7 @@ fn tell(text: &str) -> anyhow::Result<()> {
     }
 }
 
-/// What the shell hears of a verb: `Ok(false)` when it did its work and found something wrong.
+/// The exit status of a verb: `Ok(false)` when it did its work and found something wrong.
 fn exit_code(outcome: anyhow::Result<bool>) -> ExitCode {
     match outcome {
         Ok(true) => ExitCode::SUCCESS,
@@ -183,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn help_is_named_for_the_innermost_subcommand() {
+    fn help_names_innermost_subcommand() {
         let of = |words: &[&str]| verbs(words.iter().map(|word| (*word).to_owned()));
         assert_eq!(of(&["event", "replay", "--trigger", "x"]), "event replay ");
         assert_eq!(of(&["run", "event"]), "run ");

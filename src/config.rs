@@ -1,8 +1,8 @@
-//! What the appliance is told: flags over environment over file over defaults.
+//! Configuration of the appliance: flags over environment over file over defaults.
 //!
-//! Every flag of `run` is also a key of the config file (TOML or YAML, same names) and an
-//! environment variable `SLUICEGATE_…`. A name nobody knows or a value that does not parse is one
-//! line on stderr that names it, and exit status 2.
+//! Every flag of `run` is also a key of the config file (TOML or YAML, same names) and an environment
+//! variable `SLUICEGATE_…`. An unknown name or an invalid value is one line on stderr that names it, and
+//! exit status 2.
 
 mod choice;
 mod environment;
@@ -13,6 +13,7 @@ mod program;
 mod renamed;
 mod route;
 mod settings;
+mod upgrade_protocols;
 mod value;
 
 use std::collections::HashSet;
@@ -31,13 +32,13 @@ pub(crate) use value::{
     UserRule, Wait, address, whole,
 };
 
-/// All settings, decided.
+/// All settings, resolved.
 #[derive(Debug, Clone)]
 pub(crate) struct RunConfig {
     pub(crate) data: PathBuf,
     pub(crate) workers: usize,
     pub(crate) http: SocketAddr,
-    /// `certificates` are never without it, `private_https` or `events_https`.
+    /// `certificates`, `private_https` and `events_https` require it.
     pub(crate) https: Option<SocketAddr>,
     pub(crate) certificates: Vec<CertificateRule>,
     pub(crate) private: Option<SocketAddr>,
@@ -47,18 +48,18 @@ pub(crate) struct RunConfig {
     pub(crate) events_https: Option<SocketAddr>,
     pub(crate) api: SocketAddr,
     pub(crate) api_socket: Option<PathBuf>,
-    /// The API speaks TLS.
+    /// The API uses TLS.
     pub(crate) api_tls: bool,
     pub(crate) api_tls_cert: Option<FilePair>,
     pub(crate) api_client_ca: Option<PathBuf>,
     pub(crate) api_tokens: Option<PathBuf>,
-    /// Coming over loopback says nothing.
+    /// Callers over loopback must authenticate too.
     pub(crate) api_authenticate: bool,
     pub(crate) api_audit_log: Option<PathBuf>,
     pub(crate) admin: SocketAddr,
     pub(crate) allowed_hosts: Vec<AllowedHostRule>,
     pub(crate) access_log: AccessFormat,
-    /// Never without `access_log`.
+    /// Requires `access_log`.
     pub(crate) access_log_file: Option<PathBuf>,
     /// An `http://` URL.
     pub(crate) otlp: Option<String>,
@@ -89,7 +90,7 @@ pub(crate) struct RunConfig {
 const WORKERS_MAX: usize = 512;
 
 impl RunConfig {
-    /// Joins flags and environment (already in `given`) with the file it may name, and the defaults.
+    /// Merges flags and environment (already in `given`) with the file they may name, and the defaults.
     pub(crate) fn decide(given: Settings) -> Result<Self, String> {
         let variables = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.to_string_lossy().into_owned())));
@@ -175,7 +176,7 @@ impl RunConfig {
             return Err(format!("access-log-file: {}: give --access-log common or json", path.display()));
         }
         if let Some(url) = self.otlp.as_ref().filter(|url| !value::is_http_url(url)) {
-            return Err(format!("otlp: {url}: is no URL like http://127.0.0.1:4318/v1/traces"));
+            return Err(format!("otlp: {url}: is not a URL like http://127.0.0.1:4318/v1/traces"));
         }
         self.check_api()?;
         let routes = self.routes.iter().map(|rule| ("route", &rule.host));
@@ -197,11 +198,11 @@ impl RunConfig {
     }
 }
 
-/// Smallest event log of a core, in bytes: eight segments, each with room for the largest record twice.
+/// Smallest event log of a core, in bytes: eight segments, each with space for two of the largest records.
 const LOG_BYTES_MIN: u64 = 64 << 20;
-/// Largest, in bytes: beyond it opening the log would read for minutes.
+/// Largest, in bytes: beyond it opening the log would take minutes.
 const LOG_BYTES_MAX: u64 = 1 << 40;
-/// Segments that a small log is divided into at least, so that space comes back in small pieces.
+/// Minimum number of segments of a small log, so that space is reclaimed in small pieces.
 const LOG_SEGMENTS_MIN: u64 = 8;
 
 fn log_options(bytes: Option<ByteSize>) -> Result<wal::LogOptions, String> {
@@ -223,8 +224,8 @@ fn quota_rules(all: Option<ByteSize>, namespaces: Vec<QuotaRule>) -> QuotaConfig
 }
 
 impl RunConfig {
-    /// Whoever is on this host is believed, so nobody else may come in unasked (APP-38). TLS goes without
-    /// saying there.
+    /// Callers on this host are trusted, so callers from elsewhere must authenticate (APP-38). TLS is
+    /// implied there.
     fn check_api(&self) -> Result<(), String> {
         let asks = self.api_client_ca.is_some() || self.api_tokens.is_some();
         if self.api.ip().is_loopback() || asks {
@@ -258,15 +259,15 @@ fn either<T>(given: Vec<ManyValues<T>>, file: Vec<ManyValues<T>>) -> Vec<T> {
 mod tests {
     use super::*;
 
-    /// APP-38: an API without authentication does not leave this host.
+    /// APP-38: an API without authentication is only served on this host.
     #[test]
-    fn an_api_on_a_public_address_is_refused() {
+    fn api_on_public_address_is_rejected() {
         let given = Settings { api: Some("0.0.0.0:8001".parse().unwrap()), ..Settings::default() };
         assert!(RunConfig::decide(given).unwrap_err().starts_with("api: 0.0.0.0:8001"));
     }
 
     #[test]
-    fn a_host_is_given_once() {
+    fn duplicate_host_is_rejected() {
         let route = ["a=127.0.0.1:1", "b=127.0.0.1:1", "A=127.0.0.1:2"].map(|text| text.parse().unwrap());
         let twice = Settings { route: route.to_vec(), ..Settings::default() };
         assert_eq!(RunConfig::decide(twice).unwrap_err(), "route: a is given twice");
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_needs_tls_and_tls_may_wait_for_one() {
+    fn certificate_requires_tls_listener() {
         let https = Settings { https: Some(loopback(0)), ..Settings::default() };
         assert!(RunConfig::decide(https).is_ok(), "Ingress objects bring certificates too");
         let tls_cert = vec!["a=/c.pem,/k.pem".parse().unwrap()];
@@ -290,7 +291,7 @@ mod tests {
 
     /// APP-07: a small log has small segments, and none is too small for the largest record.
     #[test]
-    fn a_small_log_is_divided_and_one_too_small_is_refused() {
+    fn small_log_is_divided_and_too_small_one_rejected() {
         for (text, segment) in [("64Mi", 8 << 20), ("100Mi", 8 << 20), ("128Mi", 16 << 20), ("1Ti", 64 << 20)] {
             let options = log_options(Some(text.parse().unwrap())).unwrap();
             assert_eq!(options.segment_bytes, segment, "{text}");
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn quotas_are_named_by_namespace() {
+    fn quotas_are_set_by_namespace() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sluicegate.toml");
         std::fs::write(&path, "event-quota = \"1Gi\"\nnamespace-event-quota = [\"a=1Mi\", \"*=5k\"]\n").unwrap();
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_win_over_the_file_and_the_file_over_defaults() {
+    fn flags_override_file_and_file_overrides_defaults() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("sluicegate.toml");
         std::fs::write(&path, "workers = 3\ndomain = \"example.com\"\nroute = \"*=127.0.0.1:9\"\n").unwrap();

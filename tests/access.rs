@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT};
 use rcgen::{CertificateParams, CertifiedIssuer, DistinguishedName, DnType, KeyPair};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::PemObject;
@@ -52,8 +52,8 @@ impl AccessAuthority {
         (chain, secret)
     }
 
-    fn get(&self, at: SocketAddr, path: &str, papers: Option<&(PathBuf, PathBuf)>, token: &str) -> String {
-        get_over_tls(at, path, self.issuer.der().clone(), "localhost", papers, token)
+    fn get(&self, at: SocketAddr, path: &str, credentials: Option<&(PathBuf, PathBuf)>, token: &str) -> String {
+        get_over_tls(at, path, self.issuer.der().clone(), "localhost", credentials, token)
     }
 }
 
@@ -63,7 +63,7 @@ fn get_over_tls(
     path: &str,
     root: CertificateDer<'static>,
     name: &'static str,
-    papers: Option<&(PathBuf, PathBuf)>,
+    credentials: Option<&(PathBuf, PathBuf)>,
     token: &str,
 ) -> String {
     let mut roots = RootCertStore::empty();
@@ -72,7 +72,7 @@ fn get_over_tls(
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
-    let config = match papers {
+    let config = match credentials {
         Some((chain, key)) => {
             let chain = CertificateDer::pem_file_iter(chain).unwrap().map(Result::unwrap).collect();
             config.with_client_auth_cert(chain, PrivateKeyDer::from_pem_file(key).unwrap()).unwrap()
@@ -81,7 +81,7 @@ fn get_over_tls(
     };
     let name = ServerName::try_from(name).unwrap();
     let socket = TcpStream::connect(at).unwrap();
-    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket);
     let token = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n");
@@ -125,14 +125,14 @@ fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
     let (admin, bob) = (authority.issue("admin", "system:masters"), authority.issue("bob", "crew"));
     let appliance = guarded(&authority);
     let at = SocketAddr::from(([127, 0, 0, 1], appliance.api().address().port()));
-    for (papers, token, expected) in [
+    for (credentials, token, expected) in [
         (Some(&admin), "", "200"),
         (Some(&bob), "", "403"),
         (None, "s3cret", "200"),
         (None, "guess", "401"),
         (None, "", "401"),
     ] {
-        assert_eq!(authority.get(at, MAPS, papers, token), expected, "{papers:?} {token:?}");
+        assert_eq!(authority.get(at, MAPS, credentials, token), expected, "{credentials:?} {token:?}");
     }
     let other = AccessAuthority::new();
     let forged = other.issue("admin", "system:masters");
@@ -173,7 +173,7 @@ fn backups_are_made_by_whom_a_kubeconfig_names() {
         std::fs::write(&path, text).unwrap();
         path
     };
-    let papers = |(certificate, key): (PathBuf, PathBuf)| {
+    let credentials = |(certificate, key): (PathBuf, PathBuf)| {
         format!("client-certificate: {}, client-key: {}", certificate.display(), key.display())
     };
     let file = authority.file("objects.jsonl");
@@ -183,18 +183,18 @@ fn backups_are_made_by_whom_a_kubeconfig_names() {
         (told.status.success(), String::from_utf8_lossy(&told.stderr).into_owned())
     };
     let ca = authority.file("ca.pem").display().to_string();
-    let bob = kubeconfig("bob", &ca, &papers(authority.issue("bob", "crew")));
+    let bob = kubeconfig("bob", &ca, &credentials(authority.issue("bob", "crew")));
     let (made, told) = tool("backup", &bob);
     assert!(!made && told.contains("nonResourceURLs") && !file.exists(), "{told}");
     let (made, told) = tool("backup", &kubeconfig("guess", &ca, "token: guess"));
     assert!(!made && told.contains("give --kubeconfig or --token"), "{told}");
-    let stranger = AccessAuthority::new();
-    let other = stranger.file("ca.pem").display().to_string();
+    let unauthorized = AccessAuthority::new();
+    let other = unauthorized.file("ca.pem").display().to_string();
     let (made, told) = tool("backup", &kubeconfig("stranger", &other, "token: s3cret"));
     assert!(!made && told.contains("--kubeconfig"), "{told}");
 
     let carol = kubeconfig("carol", &ca, "token: s3cret");
-    let admin = kubeconfig("admin", &ca, &papers(authority.issue("admin", "system:masters")));
+    let admin = kubeconfig("admin", &ca, &credentials(authority.issue("admin", "system:masters")));
     for config in [&carol, &admin] {
         for verb in ["backup", "restore"] {
             let (done, told) = tool(verb, config);
@@ -214,7 +214,7 @@ fn backups_are_made_by_whom_a_kubeconfig_names() {
 
 /// APP-38: each half alone is refused at the start, with what is missing.
 #[test]
-fn an_open_door_without_a_way_to_know_anybody_is_refused() {
+fn an_open_listener_without_a_way_to_know_anybody_is_refused() {
     let authority = AccessAuthority::new();
     let server = authority.issue("server", "none");
     let public = || ApplianceSetup::new(BINARY).flag("api", "0.0.0.0:0");
@@ -294,7 +294,7 @@ fn the_unix_socket_is_for_its_owner() {
     let mut appliance = setup.start();
     let ask = |line: &str| {
         let mut stream = UnixStream::connect(&path).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         let mut answer = String::new();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kit::http2::{self, H2Client};
 use kit::manifest::{NAMESPACE, service};
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, TIMEOUT, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -20,7 +20,7 @@ fn gateway(format: &str, upstream: &TestUpstream) -> (Appliance, PathBuf) {
 
 /// All lines, once there are `count`.
 fn lines(file: &Path, count: usize) -> Vec<String> {
-    wait::until(PATIENCE, "the lines", || {
+    wait::until(TIMEOUT, "the lines", || {
         let text = std::fs::read_to_string(file).ok()?;
         let lines: Vec<String> = text.lines().map(str::to_owned).collect();
         (lines.len() >= count).then_some(lines)
@@ -86,7 +86,7 @@ fn the_common_format_is_that_of_others_and_its_file_can_be_rotated() {
     let old = file.with_extension("old");
     std::fs::rename(&file, &old).unwrap();
     appliance.reload();
-    wait::until(PATIENCE, "a line in the new file", || {
+    wait::until(TIMEOUT, "a line in the new file", || {
         HttpCall::get("/between").host(HOST).send(appliance.http());
         file.exists().then_some(())
     });
@@ -119,7 +119,7 @@ fn a_backend_has_a_histogram() {
         found.unwrap_or_else(|| panic!("no {line} in\n{text}"))
     };
     let label = format!("backend=\"static/{HOST}\"");
-    wait::until(PATIENCE, "the last answer", || {
+    wait::until(TIMEOUT, "the last answer", || {
         (value(&format!("sluicegate_backend_duration_seconds_count{{{label}}}")) == 4.0).then_some(())
     });
     for (class, count) in [("2xx", 2.0), ("4xx", 1.0), ("5xx", 1.0), ("aborted", 0.0)] {
@@ -141,7 +141,7 @@ fn requests_of_revisions_have_lines_by_the_operators_template() {
     let appliance = setup.flag("access-log-file", &file.to_string_lossy()).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "one"));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
 
     let set = |line: &str, probes: &str| {
         let data = json!({ "logging.enable-request-log": "true", "logging.request-log-template": line,
@@ -164,7 +164,7 @@ fn requests_of_revisions_have_lines_by_the_operators_template() {
         let text = std::fs::read_to_string(&file).unwrap();
         text.lines().filter(|line| line.starts_with("own ")).map(str::to_owned).collect()
     };
-    let first = wait::until(PATIENCE, "a line", || {
+    let first = wait::until(TIMEOUT, "a line", || {
         get("/first?a", "a \"b\"");
         own().first().cloned()
     });
@@ -176,10 +176,10 @@ fn requests_of_revisions_have_lines_by_the_operators_template() {
 
     get("/probed", "kube-probe/1.34");
     get("/last", "x");
-    wait::until(PATIENCE, "the last line", || own().iter().any(|line| line.contains(" /last ")).then_some(()));
+    wait::until(TIMEOUT, "the last line", || own().iter().any(|line| line.contains(" /last ")).then_some(()));
     assert!(own().iter().all(|line| !line.contains(" /probed ")));
     assert_eq!(set(template, "true").status, 200);
-    wait::until(PATIENCE, "a probe's line", || {
+    wait::until(TIMEOUT, "a probe's line", || {
         get("/probed", "kube-probe/1.34");
         own().iter().any(|line| line.starts_with("own GET /probed 200 hello hello-00001 ")).then_some(())
     });

@@ -2,14 +2,14 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{ApplianceSetup, HttpCall, PATIENCE, wait};
+use kit::{ApplianceSetup, HttpCall, TIMEOUT, wait};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const IMAGE: &str = "example.com/hello";
 /// An idle window of 6 s is the shortest that may be asked for; the rest is for a busy machine.
-const IDLE_PATIENCE: Duration = Duration::from_secs(90);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 fn reason<'a>(object: &'a Value, kind: &str) -> &'a str {
     condition(object, kind).and_then(|c| c["reason"].as_str()).unwrap_or_default()
@@ -23,13 +23,13 @@ fn a_revisions_scaler_is_shown_and_kept() {
     let api = appliance.api();
     let window = "/spec/template/metadata/annotations/autoscaling.knative.dev~1window";
     api.create(&with(service("hello", IMAGE, "x"), window, json!("6s")));
-    let scaler = api.wait_ready("PodAutoscaler", NAMESPACE, "hello-00001", PATIENCE);
+    let scaler = api.wait_ready("PodAutoscaler", NAMESPACE, "hello-00001", TIMEOUT);
     let annotations = &scaler["metadata"]["annotations"];
     assert_eq!(annotations["autoscaling.knative.dev/class"], "kpa.autoscaling.knative.dev");
     assert_eq!(annotations["autoscaling.knative.dev/window"], "6s");
     assert_eq!(scaler["metadata"]["ownerReferences"][0]["kind"], "Revision");
     assert_eq!((&scaler["status"]["desiredScale"], &scaler["status"]["actualScale"]), (&json!(1), &json!(1)));
-    let metric = api.wait_ready("Metric", NAMESPACE, "hello-00001", PATIENCE);
+    let metric = api.wait_ready("Metric", NAMESPACE, "hello-00001", TIMEOUT);
     assert_eq!(metric["spec"]["stableWindow"], json!(6_000_000_000_i64));
 
     // As kubectl asks for the columns of `kubectl get kpa`.
@@ -41,13 +41,13 @@ fn a_revisions_scaler_is_shown_and_kept() {
     assert_eq!(columns, ["Name", "DesiredScale", "ActualScale", "Ready", "Reason"]);
 
     api.patch("PodAutoscaler", NAMESPACE, "hello-00001", &json!({ "spec": { "containerConcurrency": 7 } }));
-    api.wait_for("PodAutoscaler", NAMESPACE, "hello-00001", PATIENCE, |scaler| {
+    api.wait_for("PodAutoscaler", NAMESPACE, "hello-00001", TIMEOUT, |scaler| {
         scaler["spec"]["containerConcurrency"] == 0
     });
     api.delete("Metric", NAMESPACE, "hello-00001");
-    api.wait_ready("Metric", NAMESPACE, "hello-00001", PATIENCE);
+    api.wait_ready("Metric", NAMESPACE, "hello-00001", TIMEOUT);
 
-    let asleep = api.wait_for("PodAutoscaler", NAMESPACE, "hello-00001", IDLE_PATIENCE, |scaler| {
+    let asleep = api.wait_for("PodAutoscaler", NAMESPACE, "hello-00001", IDLE_TIMEOUT, |scaler| {
         scaler["status"]["actualScale"] == 0 && reason(scaler, "Active") == "NoTraffic"
     });
     assert_eq!((reason(&asleep, "Ready"), &asleep["status"]["desiredScale"]), ("NoTraffic", &json!(0)));
@@ -56,8 +56,8 @@ fn a_revisions_scaler_is_shown_and_kept() {
     assert_eq!(condition(&revision, "Ready").unwrap()["status"], "True");
 
     api.delete("Service", NAMESPACE, "hello");
-    api.wait_gone("PodAutoscaler", NAMESPACE, "hello-00001", PATIENCE);
-    api.wait_gone("Metric", NAMESPACE, "hello-00001", PATIENCE);
+    api.wait_gone("PodAutoscaler", NAMESPACE, "hello-00001", TIMEOUT);
+    api.wait_gone("Metric", NAMESPACE, "hello-00001", TIMEOUT);
 }
 
 /// X-AS-09: while instances have room for the burst that is asked for, `kubectl get sks` says `Serve` and whoever looks for
@@ -84,14 +84,14 @@ fn the_mode_says_whether_instances_have_room_for_a_burst() {
         slice["endpoints"].as_array().map_or(0, Vec::len)
     };
 
-    turns("roomy-00001", PATIENCE, "Serve");
-    api.wait_ready("Service", NAMESPACE, "never", PATIENCE);
-    turns("never-00001", PATIENCE, "Proxy");
-    wait::until(PATIENCE, "the listener alone", || (endpoints("never-00001") == 1).then_some(()));
-    turns("roomy-00001", IDLE_PATIENCE, "Proxy");
+    turns("roomy-00001", TIMEOUT, "Serve");
+    api.wait_ready("Service", NAMESPACE, "never", TIMEOUT);
+    turns("never-00001", TIMEOUT, "Proxy");
+    wait::until(TIMEOUT, "the listener alone", || (endpoints("never-00001") == 1).then_some(()));
+    turns("roomy-00001", IDLE_TIMEOUT, "Proxy");
     assert_eq!(HttpCall::get("/").host("roomy.default.localhost").send(appliance.http()).status, 200);
-    turns("roomy-00001", PATIENCE, "Serve");
-    wait::until(PATIENCE, "its endpoint", || (endpoints("roomy-00001") == 1).then_some(()));
+    turns("roomy-00001", TIMEOUT, "Serve");
+    wait::until(TIMEOUT, "its endpoint", || (endpoints("roomy-00001") == 1).then_some(()));
 }
 
 /// SRV-REV-20: the wanted count rises at once, the real one when the new instances are ready.
@@ -106,7 +106,7 @@ fn the_wanted_replicas_rise_before_the_actual_ones() {
     let container = &mut manifest["spec"]["template"]["spec"]["containers"][0];
     container["command"] = json!(["/bin/sh", "-c", format!("sleep 2; exec {BIN} example hello")]);
     api.create(&manifest);
-    api.wait_ready("Service", NAMESPACE, "slow", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "slow", TIMEOUT);
     let replicas = |revision: &Value| {
         let count = |name: &str| revision["status"][name].as_i64().unwrap_or(-1);
         (count("actualReplicas"), count("desiredReplicas"))
@@ -118,7 +118,7 @@ fn the_wanted_replicas_rise_before_the_actual_ones() {
         })
         .collect();
     let revision = |wanted: &dyn Fn((i64, i64)) -> bool| {
-        api.wait_for("Revision", NAMESPACE, "slow-00001", PATIENCE, |revision| wanted(replicas(revision)));
+        api.wait_for("Revision", NAMESPACE, "slow-00001", TIMEOUT, |revision| wanted(replicas(revision)));
     };
     revision(&|(actual, desired)| desired > actual && actual >= 1);
     revision(&|(actual, desired)| desired == actual && actual > 1);

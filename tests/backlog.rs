@@ -3,7 +3,7 @@
 
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -44,7 +44,7 @@ fn a_backlog_costs_some_bytes_an_event_and_is_delivered_on_return() {
         for _ in 0..batches {
             assert_eq!(connection.call(&call).status, 202);
         }
-        wait::until(PATIENCE, "all to be pending", || (of_it("pending") == in_all * BATCH).then_some(()));
+        wait::until(TIMEOUT, "all to be pending", || (of_it("pending") == in_all * BATCH).then_some(()));
         memory(&appliance)
     };
     let before = send(WARM, WARM);
@@ -53,6 +53,6 @@ fn a_backlog_costs_some_bytes_an_event_and_is_delivered_on_return() {
     assert!(grown <= BYTES_AN_EVENT, "{grown} bytes an event: {before} to {after}");
 
     let _back = EventSink::start_at(away, |_| kit::SinkResponse::status(202));
-    wait::until(PATIENCE, "a good part of it to be delivered", || (of_it("delivered_total") > 5 * BATCH).then_some(()));
+    wait::until(TIMEOUT, "a good part of it to be delivered", || (of_it("delivered_total") > 5 * BATCH).then_some(()));
     assert_eq!(of_it("dropped_total") + of_it("dead_lettered_total"), 0);
 }

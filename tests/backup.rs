@@ -9,7 +9,7 @@ use kit::{Appliance, ApplianceSetup};
 use serde_json::{Value, json};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn tool(verb: &str, file: &Path, appliance: &Appliance) -> Output {
     let api = appliance.api().address().to_string();
@@ -92,7 +92,7 @@ fn children_come_back_with_their_owner() {
 
     // When this one is gone, the collector has looked at all that changed before it.
     api.create(&owned("of-nobody", "nobody"));
-    api.wait_gone("ConfigMap", "default", "of-nobody", PATIENCE);
+    api.wait_gone("ConfigMap", "default", "of-nobody", TIMEOUT);
     let kept = (0..CHILDREN).filter(|number| api.get("ConfigMap", "default", &format!("child-{number}")).is_some());
     assert_eq!(kept.count(), CHILDREN);
 }
@@ -115,7 +115,7 @@ fn a_store_that_is_missing_beside_its_logs_is_told() {
 
     std::fs::copy(&aside, &file).unwrap();
     let appliance = setup.start();
-    appliance.api().wait_ready("Broker", "default", "main", PATIENCE);
+    appliance.api().wait_ready("Broker", "default", "main", TIMEOUT);
     assert!(!appliance.stderr().contains("objects.redb"), "{}", appliance.stderr());
 }
 

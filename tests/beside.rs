@@ -4,7 +4,7 @@
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -28,7 +28,7 @@ fn core(api: KitApi, name: &str) -> Option<Value> {
 
 fn wait_core(api: KitApi, name: &str, wanted: impl Fn(Option<&Value>) -> bool) -> Option<Value> {
     let mut last = None;
-    wait::until(PATIENCE, name, || {
+    wait::until(TIMEOUT, name, || {
         last = core(api, name);
         wanted(last.as_ref()).then_some(())
     });
@@ -44,7 +44,7 @@ fn a_route_has_a_core_service_by_each_of_its_names() {
     manifest["metadata"]["annotations"] = json!({ "example.com/note": "kept" });
     manifest["spec"]["traffic"] = json!([{ "latestRevision": true, "percent": 100, "tag": "blue" }]);
     api.create(&manifest);
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     // No wait: they are there when the Service is Ready.
     let (own, tagged) = (core(api, "hello").unwrap(), core(api, "blue-hello").unwrap());
     for (one, name) in [(&own, "hello"), (&tagged, "blue-hello")] {
@@ -81,7 +81,7 @@ fn a_core_service_in_the_way_is_left_alone_and_told_of() {
     let made = api.send(HttpCall::post(&path).json(&foreign));
     assert_eq!(made.status, 201, "{made}");
     api.create(&service("hello", IMAGE, "world"));
-    let route = api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
+    let route = api.wait_for("Route", NAMESPACE, "hello", TIMEOUT, |route| {
         condition(route, "IngressReady").is_some_and(|why| why["reason"] == "NotOwned")
     });
     let why = condition(&route, "IngressReady").unwrap();
@@ -90,7 +90,7 @@ fn a_core_service_in_the_way_is_left_alone_and_told_of() {
     assert_eq!(core(api, "hello").unwrap()["spec"]["ports"][0]["port"], 5432);
 
     assert_eq!(api.send(HttpCall::new("DELETE", &core_path("hello"))).status, 200);
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     assert_eq!(core(api, "hello").unwrap()["spec"]["type"], "ExternalName");
 }
 
@@ -101,7 +101,7 @@ fn a_revision_has_a_deployment_that_counts_its_instances() {
     let api = appliance.api();
     let window = "/spec/template/metadata/annotations/autoscaling.knative.dev~1window";
     api.create(&with(service("hello", IMAGE, "world"), window, json!("6s")));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let counts = |deployment: &Value, count: i64| {
         let status = &deployment["status"];
         deployment["spec"]["replicas"] == count
@@ -110,7 +110,7 @@ fn a_revision_has_a_deployment_that_counts_its_instances() {
                 .all(|key| status[key] == count)
             && status["observedGeneration"] == deployment["metadata"]["generation"]
     };
-    let busy = api.wait_for("Deployment", NAMESPACE, NAME, PATIENCE, |one| counts(one, 1));
+    let busy = api.wait_for("Deployment", NAMESPACE, NAME, TIMEOUT, |one| counts(one, 1));
     assert_eq!(busy["metadata"]["ownerReferences"][0]["kind"], "Revision");
     assert_eq!(busy["spec"]["template"]["spec"]["containers"][0]["image"], IMAGE);
     let mut changed = busy.clone();
@@ -122,7 +122,7 @@ fn a_revision_has_a_deployment_that_counts_its_instances() {
     api.wait_for("Deployment", NAMESPACE, NAME, std::time::Duration::from_secs(90), |one| counts(one, 0));
     api.delete("Deployment", NAMESPACE, NAME);
     let uid = busy["metadata"]["uid"].clone();
-    api.wait_for("Deployment", NAMESPACE, NAME, PATIENCE, |one| one["metadata"]["uid"] != uid && counts(one, 0));
+    api.wait_for("Deployment", NAMESPACE, NAME, TIMEOUT, |one| one["metadata"]["uid"] != uid && counts(one, 0));
     api.delete("Service", NAMESPACE, "hello");
-    api.wait_gone("Deployment", NAMESPACE, NAME, PATIENCE);
+    api.wait_gone("Deployment", NAMESPACE, NAME, TIMEOUT);
 }

@@ -7,7 +7,7 @@ use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{BROKER, SILENCE, accepted, delivery, ids, only, post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, PATIENCE, SinkResponse, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, SinkResponse, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -43,7 +43,7 @@ fn a_broker_takes_its_options_from_its_config_map() {
     let reference = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "options" });
     api.create(&with(broker("own"), "/spec/config", reference));
     let told = |said: &str| {
-        let object = api.wait_for("Broker", NAMESPACE, "own", PATIENCE, |object| {
+        let object = api.wait_for("Broker", NAMESPACE, "own", TIMEOUT, |object| {
             let ready = condition(object, "Ready");
             ready.is_some_and(|ready| ready["message"].as_str().is_some_and(|text| text.contains(said)))
         });
@@ -55,13 +55,13 @@ fn a_broker_takes_its_options_from_its_config_map() {
     told("event-bytes-max");
     let data = json!({ "data": { "event-bytes-max": "4Ki", "bootstrap.servers": "not ours" } });
     api.patch("ConfigMap", NAMESPACE, "options", &data);
-    api.wait_ready("Broker", NAMESPACE, "own", PATIENCE);
+    api.wait_ready("Broker", NAMESPACE, "own", TIMEOUT);
     let path = "/brokers/default/own";
     assert_eq!((answered(&appliance, path, &of_size(3000)), answered(&appliance, path, &of_size(5000))), (202, 413));
 
     let larger = json!({ "metadata": { "annotations": { "sluicegate.dev/event-bytes-max": "1536Ki" } } });
     api.patch("Broker", NAMESPACE, "own", &larger);
-    wait::until(PATIENCE, "the annotation to count", || {
+    wait::until(TIMEOUT, "the annotation to count", || {
         (answered(&appliance, path, &of_size(1_500_000)) == 202).then_some(())
     });
     assert_eq!(answered(&appliance, BROKER, &of_size(1_500_000)), 413, "the others are as they were");
@@ -74,10 +74,10 @@ fn a_broker_takes_its_options_from_its_config_map() {
     let usual = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "config-br-default-channel",
                         "namespace": "knative-eventing" });
     api.create(&with(broker("usual"), "/spec/config", usual));
-    api.wait_ready("Broker", NAMESPACE, "usual", PATIENCE);
+    api.wait_ready("Broker", NAMESPACE, "usual", TIMEOUT);
     let other = json!({ "apiVersion": "v1", "kind": "Secret", "name": "options" });
     api.create(&with(broker("odd"), "/spec/config", other));
-    let odd = api.wait_for("Broker", NAMESPACE, "odd", PATIENCE, |object| {
+    let odd = api.wait_for("Broker", NAMESPACE, "odd", TIMEOUT, |object| {
         condition(object, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     assert_eq!(condition(&odd, "Ready").unwrap()["reason"], "ChannelTemplateFailed");
@@ -89,7 +89,7 @@ fn a_channel_takes_events_of_its_own_size() {
     let appliance = setup().start();
     let object = with(channel("small"), "/metadata/annotations", json!({ "sluicegate.dev/event-bytes-max": "2Ki" }));
     appliance.api().create(&object);
-    appliance.api().wait_ready("Channel", NAMESPACE, "small", PATIENCE);
+    appliance.api().wait_ready("Channel", NAMESPACE, "small", TIMEOUT);
     let path = "/channels/default/small";
     assert_eq!((answered(&appliance, path, &of_size(1000)), answered(&appliance, path, &of_size(3000))), (202, 413));
     let drains = with(channel("bad"), "/metadata/annotations", json!({ "sluicegate.dev/on-delete": "drain" }));
@@ -104,7 +104,7 @@ fn a_deleted_broker_drains_when_its_owner_wants_that() {
     let drain = json!({ "metadata": { "annotations": { "sluicegate.dev/on-delete": "drain" } } });
     appliance.api().patch("Broker", NAMESPACE, "main", &drain);
     let held = |object: &Value| object["metadata"]["finalizers"] == json!(["sluicegate.dev/drain"]);
-    appliance.api().wait_for("Broker", NAMESPACE, "main", PATIENCE, held);
+    appliance.api().wait_for("Broker", NAMESPACE, "main", TIMEOUT, held);
     let address = closed_address();
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
     subscribe(appliance.api(), "slow", &format!("http://{address}/"), &[("/spec/delivery", options)]);
@@ -112,12 +112,12 @@ fn a_deleted_broker_drains_when_its_owner_wants_that() {
         post(&appliance, &TestEvent::new(&n.to_string()));
     }
     appliance.api().delete("Broker", NAMESPACE, "main");
-    let leaving = appliance.api().wait_for("Broker", NAMESPACE, "main", PATIENCE, |object| {
+    let leaving = appliance.api().wait_for("Broker", NAMESPACE, "main", TIMEOUT, |object| {
         condition(object, "Ready").is_some_and(|ready| ready["reason"] == "Draining")
     });
     assert!(leaving["status"]["address"].is_null(), "{leaving:#}");
     assert_eq!(answered(&appliance, BROKER, &TestEvent::new("late")), 404);
-    appliance.api().wait_for("Trigger", NAMESPACE, "slow", PATIENCE, |object| {
+    appliance.api().wait_for("Trigger", NAMESPACE, "slow", TIMEOUT, |object| {
         condition(object, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     appliance.kill();
@@ -125,9 +125,9 @@ fn a_deleted_broker_drains_when_its_owner_wants_that() {
     assert_eq!(answered(&appliance, BROKER, &TestEvent::new("late")), 404);
 
     let sink = EventSink::start_at(address, |_| SinkResponse::status(202));
-    let received: BTreeSet<String> = ids(&sink.wait_for(20, PATIENCE)).into_iter().collect();
+    let received: BTreeSet<String> = ids(&sink.wait_for(20, TIMEOUT)).into_iter().collect();
     assert_eq!(received, (0..20).map(|n| n.to_string()).collect());
-    appliance.api().wait_gone("Broker", NAMESPACE, "main", PATIENCE);
+    appliance.api().wait_gone("Broker", NAMESPACE, "main", TIMEOUT);
 }
 
 /// EV-BRK-13: without the annotation, and when the owner changes their mind, a deleted Broker is gone at once with
@@ -140,22 +140,22 @@ fn a_deleted_broker_drops_its_backlog_otherwise() {
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT60S" });
     subscribe(api, "slow", &sink.url(), &[("/spec/delivery", options)]);
     post(&appliance, &TestEvent::new("lost"));
-    sink.wait_for(1, PATIENCE);
+    sink.wait_for(1, TIMEOUT);
     let drains = |word: &str| json!({ "metadata": { "annotations": { "sluicegate.dev/on-delete": word } } });
     api.patch("Broker", NAMESPACE, "main", &drains("drain"));
-    api.wait_for("Broker", NAMESPACE, "main", PATIENCE, |object| !object["metadata"]["finalizers"].is_null());
+    api.wait_for("Broker", NAMESPACE, "main", TIMEOUT, |object| !object["metadata"]["finalizers"].is_null());
     api.delete("Broker", NAMESPACE, "main");
     assert!(api.get("Broker", NAMESPACE, "main").is_some(), "it drains");
     api.patch("Broker", NAMESPACE, "main", &drains("drop"));
-    api.wait_gone("Broker", NAMESPACE, "main", PATIENCE);
+    api.wait_gone("Broker", NAMESPACE, "main", TIMEOUT);
 
     api.delete("Trigger", NAMESPACE, "slow");
     api.create(&broker("main"));
-    api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    api.wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
     let fresh = EventSink::start();
     subscribe(api, "fresh", &fresh.url(), &[delivery(0, &dead), ("/metadata/annotations", from("earliest"))]);
     post(&appliance, &TestEvent::new("new"));
-    assert_eq!(ids(&fresh.wait_for(1, PATIENCE)), ["new"]);
+    assert_eq!(ids(&fresh.wait_for(1, TIMEOUT)), ["new"]);
     wait::nothing(SILENCE, "what the old one held", || (fresh.received().len() > 1).then_some(()));
 }
 
@@ -173,10 +173,10 @@ fn a_new_trigger_gets_older_events_if_it_asks() {
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT60S" });
     subscribe(appliance.api(), "keeper", &keeper.url(), &[("/spec/delivery", options)]);
     post(&appliance, &TestEvent::new("old"));
-    keeper.wait_for(1, PATIENCE);
+    keeper.wait_for(1, TIMEOUT);
     let middle = next_millisecond();
     post(&appliance, &TestEvent::new("middle"));
-    keeper.wait_for(2, PATIENCE);
+    keeper.wait_for(2, TIMEOUT);
     let sinks = [EventSink::start(), EventSink::start(), EventSink::start()];
     let times = [None, Some("earliest".to_owned()), Some(middle)];
     for (n, (sink, time)) in sinks.iter().zip(times).enumerate() {
@@ -185,7 +185,7 @@ fn a_new_trigger_gets_older_events_if_it_asks() {
     }
     post(&appliance, &TestEvent::new("new"));
     for (sink, wanted) in sinks.iter().zip([&["new"][..], &["middle", "new", "old"], &["middle", "new"]]) {
-        let mut received = ids(&sink.wait_for(wanted.len(), PATIENCE));
+        let mut received = ids(&sink.wait_for(wanted.len(), TIMEOUT));
         received.sort();
         assert_eq!(received, wanted);
     }
@@ -197,7 +197,7 @@ fn a_new_trigger_gets_older_events_if_it_asks() {
 /// A time that nothing before has come at: the log counts milliseconds.
 fn next_millisecond() -> String {
     let began = jiff::Timestamp::now().as_millisecond();
-    wait::until(PATIENCE, "a millisecond", || {
+    wait::until(TIMEOUT, "a millisecond", || {
         let now = jiff::Timestamp::now().as_millisecond();
         (now > began).then(|| jiff::Timestamp::from_millisecond(now).unwrap().to_string())
     })
@@ -239,7 +239,7 @@ fn event_types_are_made_of_what_comes_in() {
         post(&appliance, &TestEvent::new("1").of_type("question"));
         post(&appliance, &TestEvent::new("1").with("source", "/a"));
     };
-    wait::until(PATIENCE, "four types", || {
+    wait::until(TIMEOUT, "four types", || {
         (0..8).for_each(|_| ask());
         (found() == wanted).then_some(())
     });
@@ -252,9 +252,9 @@ fn event_types_are_made_of_what_comes_in() {
         assert_eq!(one["metadata"]["ownerReferences"][0]["kind"], kind);
         let name = one["metadata"]["name"].as_str().unwrap();
         assert!(name.starts_with(&format!("et-{named}-")), "{name}");
-        api.wait_ready("EventType", NAMESPACE, name, PATIENCE);
+        api.wait_ready("EventType", NAMESPACE, name, TIMEOUT);
         api.delete("EventType", NAMESPACE, name);
-        wait::until(PATIENCE, "it to come again", || {
+        wait::until(TIMEOUT, "it to come again", || {
             ask();
             (api.list("EventType", NAMESPACE).len() == 4).then_some(())
         });
@@ -263,7 +263,7 @@ fn event_types_are_made_of_what_comes_in() {
     assert!(!many.iter().any(|[kind, ..]| kind == "unseen"), "{many:?}");
 
     api.delete("Trigger", NAMESPACE, "ask");
-    wait::until(PATIENCE, "the Trigger's to go with it", || {
+    wait::until(TIMEOUT, "the Trigger's to go with it", || {
         (!found().iter().any(|[_, _, kind]| kind == "Trigger")).then_some(())
     });
 }
@@ -278,9 +278,9 @@ fn event_types_are_made_of_what_a_subscription_is_answered() {
     let sink = EventSink::answering(move |_| SinkResponse::event(200, &reply, &json!({})));
     api.create(&channel("main"));
     api.create(&subscription("s", "main", &sink.url()));
-    api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "s", TIMEOUT);
     let path = "/channels/default/main";
-    let found = wait::until(PATIENCE, "the reply's type", || {
+    let found = wait::until(TIMEOUT, "the reply's type", || {
         accepted(&TestEvent::new("1").binary(path), &appliance);
         let all = api.list("EventType", NAMESPACE);
         all.into_iter().find(|one| one["spec"]["reference"]["kind"] == "Subscription")
@@ -328,7 +328,7 @@ fn an_event_type_is_the_same_in_all_versions() {
     let watched = send(HttpCall::get(&at("v1beta3", "?watch=1&timeoutSeconds=1"))).text();
     assert!(watched.contains("\"attributes\"") && watched.contains("v1beta3"), "{watched}");
 
-    let mut ready = appliance.api().wait_ready("EventType", NAMESPACE, "e", PATIENCE);
+    let mut ready = appliance.api().wait_ready("EventType", NAMESPACE, "e", TIMEOUT);
     assert_eq!(condition(&ready, "ReferenceExists").unwrap()["status"], "True");
     ready["spec"].as_object_mut().unwrap().remove("attributes"); // as a client that does not know them
     let put = send(HttpCall::new("PUT", &at("v1beta2", "/e")).json(&ready));
@@ -367,7 +367,7 @@ fn a_missing_cesql_function_is_warned_of() {
     assert_eq!(made.status, 201, "{made}");
     let warning = made.headers.get("warning").unwrap_or_default();
     assert!(warning.starts_with("299 - ") && warning.contains("LENGHT"), "{warning}");
-    let ready = api.wait_ready("Trigger", NAMESPACE, "typo", PATIENCE);
+    let ready = api.wait_ready("Trigger", NAMESPACE, "typo", TIMEOUT);
     let told = condition(&ready, "FiltersEvaluable").unwrap();
     assert_eq!((&told["status"], &told["severity"]), (&json!("False"), &json!("Warning")));
     assert!(told["message"].as_str().unwrap().contains("LENGHT"), "{told}");
@@ -376,10 +376,10 @@ fn a_missing_cesql_function_is_warned_of() {
     let patched =
         api.try_patch("Trigger", NAMESPACE, "typo", &json!({ "spec": { "filters": filters("LENGTH(type) > 0") } }));
     assert!(patched.status == 200 && patched.headers.get("warning").is_none(), "{patched}");
-    let right = api.wait_ready("Trigger", NAMESPACE, "typo", PATIENCE);
+    let right = api.wait_ready("Trigger", NAMESPACE, "typo", TIMEOUT);
     assert!(condition(&right, "FiltersEvaluable").is_none(), "{right:#}");
     post(&appliance, &TestEvent::new("passes"));
-    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["passes"]);
+    assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["passes"]);
 }
 
 /// EV-OBJ-06, EV-OBJ-14, COND-22: whoever watches never sees a new observedGeneration with an old verdict, on
@@ -402,7 +402,7 @@ fn observed_generation_and_status_change_in_one_write() {
         api.patch("Trigger", NAMESPACE, "t", &json!({ "spec": { "subscriber": uri } }));
     }
     for kind in ["Broker", "Trigger"] {
-        api.wait_ready(kind, NAMESPACE, if kind == "Broker" { "main" } else { "t" }, PATIENCE);
+        api.wait_ready(kind, NAMESPACE, if kind == "Broker" { "main" } else { "t" }, TIMEOUT);
     }
     for (watched, (wanted, status)) in watches.into_iter().zip([
         ("/spec/delivery/deadLetterSink/uri", "/status/deadLetterSinkUri"),
@@ -432,7 +432,7 @@ fn deliveries_to_one_place_are_told_apart_by_their_trace() {
     }
     post(&appliance, &TestEvent::new("1"));
     let parents: BTreeSet<_> =
-        sink.wait_for(2, PATIENCE).iter().map(|event| event.header("traceparent").unwrap().to_owned()).collect();
+        sink.wait_for(2, TIMEOUT).iter().map(|event| event.header("traceparent").unwrap().to_owned()).collect();
     assert_eq!(parents.len(), 2);
     let traces: BTreeSet<_> = parents.iter().map(|parent| &parent[..36]).collect();
     assert_eq!(traces.len(), 1, "one trace: {parents:?}");
@@ -453,19 +453,19 @@ fn a_broker_is_made_where_it_is_only_named() {
     assert_eq!(sugar(selectors).status, 200);
     let labels = json!({ "sugar": "please" });
     api.create(&with(trigger("t", "named", "http://127.0.0.1:1/"), "/metadata/labels", labels.clone()));
-    let made = api.wait_ready("Broker", NAMESPACE, "named", PATIENCE);
+    let made = api.wait_ready("Broker", NAMESPACE, "named", TIMEOUT);
     assert_eq!(made["metadata"]["labels"]["eventing.knative.dev/injected"], "true");
-    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
 
     let namespace = |name: &str| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": name } });
     api.create(&namespace("without"));
     api.create(&namespace("later"));
     api.create(&with(namespace("team"), "/metadata/labels", labels.clone()));
-    let first = api.wait_ready("Broker", "team", "default", PATIENCE);
+    let first = api.wait_ready("Broker", "team", "default", TIMEOUT);
     api.patch("Namespace", "", "later", &json!({ "metadata": { "labels": labels } }));
-    api.wait_ready("Broker", "later", "default", PATIENCE);
+    api.wait_ready("Broker", "later", "default", TIMEOUT);
     api.delete("Broker", "team", "default");
-    api.wait_for("Broker", "team", "default", PATIENCE, |again| {
+    api.wait_for("Broker", "team", "default", TIMEOUT, |again| {
         kit::api::is_ready(again) && again["metadata"]["uid"] != first["metadata"]["uid"]
     });
     assert_eq!(api.list("Broker", "without"), [] as [Value; 0]);

@@ -3,7 +3,7 @@
 
 use kit::manifest::{NAMESPACE, service, trigger, with};
 use kit::scene::{post, with_broker};
-use kit::{ApplianceSetup, EventSink, PATIENCE, TestEvent, wait};
+use kit::{ApplianceSetup, EventSink, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -36,9 +36,9 @@ fn a_backlog_brings_as_many_instances_as_there_may_be_and_fills_them() {
     let appliance = with_broker(&ApplianceSetup::new(BIN).hello_image(IMAGE).flag("workers", "2"));
     let api = appliance.api();
     api.create(&narrow());
-    api.wait_ready("Service", NAMESPACE, "app", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "app", TIMEOUT);
     api.create(&to_the_service(&dead));
-    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
     for n in 0..EVENTS {
         post(&appliance, &TestEvent::new(&n.to_string()));
     }
@@ -46,7 +46,7 @@ fn a_backlog_brings_as_many_instances_as_there_may_be_and_fills_them() {
     let inside = || appliance.metric("sluicegate_backend_active_requests", "default/app-00001");
     let delivered = || appliance.metric("sluicegate_subscriber_delivered_total", "default/t");
     let mut most = 0;
-    wait::until(PATIENCE * 3, "all events to be delivered", || {
+    wait::until(TIMEOUT * 3, "all events to be delivered", || {
         most = most.max(inside());
         (delivered() == EVENTS).then_some(())
     });

@@ -8,7 +8,7 @@ use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{SILENCE, accepted, delivery, ids};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, KitApi, PATIENCE, ReceivedRequest, SinkResponse,
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, KitApi, ReceivedRequest, SinkResponse, TIMEOUT,
     TestEvent, wait,
 };
 use serde_json::{Value, json};
@@ -27,14 +27,14 @@ fn appliance() -> Appliance {
 
 fn make_channel(api: KitApi, name: &str) -> Value {
     api.create(&channel(name));
-    api.wait_ready("Channel", NAMESPACE, name, PATIENCE)
+    api.wait_ready("Channel", NAMESPACE, name, TIMEOUT)
 }
 
 /// Subscribes to `main` and waits until that is Ready; `changes` are JSON pointers and values.
 fn subscribe(api: KitApi, name: &str, uri: &str, changes: &[(&str, Value)]) -> Value {
     let plain = subscription(name, "main", uri);
     api.create(&changes.iter().fold(plain, |object, (at, value)| with(object, at, value.clone())));
-    api.wait_ready("Subscription", NAMESPACE, name, PATIENCE)
+    api.wait_ready("Subscription", NAMESPACE, name, TIMEOUT)
 }
 
 fn post(appliance: &Appliance, event: &TestEvent) {
@@ -73,7 +73,7 @@ fn every_subscription_gets_every_event_unaltered() {
     let odd = TestEvent::new("structured").with("subject", "s").data("text/plain", " { odd ");
     accepted(&odd.structured(CHANNEL), &appliance);
 
-    let copies = [alone.wait_for(2, PATIENCE), shared.wait_for(4, PATIENCE)].concat();
+    let copies = [alone.wait_for(2, TIMEOUT), shared.wait_for(4, TIMEOUT)].concat();
     for copy in &copies {
         let wanted = if copy.id() == "binary" { junk.as_slice() } else { b" { odd " };
         assert_eq!(copy.data(), wanted, "{}", copy.id());
@@ -121,16 +121,16 @@ fn a_reply_goes_where_the_subscription_says_with_retries_of_its_own() {
     assert_eq!(on["status"]["physicalSubscription"]["replyUri"], replies["status"]["address"]["url"]);
     let hear = with(subscription("hear", "replies", &heard.url()), "/metadata/labels", json!({ "x": "y" }));
     api.create(&hear);
-    api.wait_ready("Subscription", NAMESPACE, "hear", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "hear", TIMEOUT);
     post(&appliance, &TestEvent::new("1"));
-    assert_eq!(ids(&heard.wait_for(1, PATIENCE)), ["reply-to-1"]);
+    assert_eq!(ids(&heard.wait_for(1, TIMEOUT)), ["reply-to-1"]);
     api.delete("Subscription", NAMESPACE, "to-channel");
 
     let dead = EventSink::start();
     let second = replying();
     subscribe(api, "to-url", &second.url(), &[("/spec/reply", to(&stubborn)), delivery(3, &dead)]);
     post(&appliance, &TestEvent::new("2"));
-    let attempts = stubborn.wait_for(3, PATIENCE);
+    let attempts = stubborn.wait_for(3, TIMEOUT);
     assert_eq!(ids(&attempts), ["reply-to-2", "reply-to-2", "reply-to-2"]);
     assert!(attempts.iter().all(|attempt| attempt.header("prefer").is_none()));
     wait::nothing(SILENCE, "the subscriber was asked again, or the event given up", || {
@@ -146,8 +146,8 @@ fn a_reply_that_nobody_wants_is_discarded() {
     subscribe(appliance.api(), "ask", &asked.url(), &[]);
     subscribe(appliance.api(), "other", &other.url(), &[]);
     post(&appliance, &TestEvent::new("1"));
-    asked.wait_for(1, PATIENCE);
-    assert_eq!(ids(&other.wait_for(1, PATIENCE)), ["1"]);
+    asked.wait_for(1, TIMEOUT);
+    assert_eq!(ids(&other.wait_for(1, TIMEOUT)), ["1"]);
     wait::nothing(SILENCE, "the reply came back, or the event again", || {
         (asked.received().len() > 1 || other.received().len() > 1).then_some(())
     });
@@ -165,7 +165,7 @@ fn a_subscription_with_nothing_but_a_reply_sends_the_events_there() {
     assert_eq!((physical["replyUri"].as_str(), physical.get("subscriberUri")), (Some(&*target.url()), None));
     post(&appliance, &TestEvent::new("1"));
     accepted(&TestEvent::new("2").structured(CHANNEL), &appliance);
-    let got = target.wait_for(2, PATIENCE);
+    let got = target.wait_for(2, TIMEOUT);
     assert_eq!(names(&got), BTreeSet::from(["1".to_owned(), "2".to_owned()]));
     assert!(got.iter().all(|event| event.is_structured() == (event.id() == "2")));
     assert!(got.iter().all(|event| event.header("prefer").is_none()));
@@ -182,11 +182,11 @@ fn the_channels_delivery_options_are_its_subscriptions() {
     let api = appliance.api();
     let (_, options) = delivery(2, &dead);
     api.create(&with(channel("main"), "/spec/delivery", options));
-    let ready = api.wait_ready("Channel", NAMESPACE, "main", PATIENCE);
+    let ready = api.wait_ready("Channel", NAMESPACE, "main", TIMEOUT);
     assert_eq!(ready["status"]["deadLetterSinkUri"], json!(dead.url()));
     subscribe(api, "inherits", &failing.url(), &[]);
     post(&appliance, &TestEvent::new("1"));
-    let letters = dead.wait_for(1, PATIENCE);
+    let letters = dead.wait_for(1, TIMEOUT);
     assert_eq!(letters[0].attribute("knativeerrordest").as_deref(), Some(&*failing.url()));
     assert_eq!(failing.received().len(), 3);
 
@@ -195,9 +195,9 @@ fn the_channels_delivery_options_are_its_subscriptions() {
     let again = EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 500 } else { 202 }));
     make_channel(api, "plain");
     api.create(&subscription("plain", "plain", &again.url()));
-    api.wait_ready("Subscription", NAMESPACE, "plain", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "plain", TIMEOUT);
     accepted(&TestEvent::new("2").binary("/channels/default/plain"), &appliance);
-    assert_eq!(ids(&again.wait_for(3, PATIENCE)), ["2", "2", "2"]);
+    assert_eq!(ids(&again.wait_for(3, TIMEOUT)), ["2", "2", "2"]);
 }
 
 /// EV-SUB-21: one subscriber is away; its sibling notices nothing, and it gets all of it later.
@@ -214,9 +214,9 @@ fn a_subscription_keeps_its_own_backlog() {
     for id in &wanted {
         assert_eq!(connection.call(&TestEvent::new(id).binary(CHANNEL)).status, 202);
     }
-    assert_eq!(names(&here.wait_for(300, PATIENCE)), wanted);
+    assert_eq!(names(&here.wait_for(300, TIMEOUT)), wanted);
     let back = EventSink::start_at(away, |_| SinkResponse::status(202));
-    let all = back.wait_until(PATIENCE, |received| names(received).is_superset(&wanted));
+    let all = back.wait_until(TIMEOUT, |received| names(received).is_superset(&wanted));
     assert!(all.is_ok(), "{} of 300 came", names(&back.received()).len());
 }
 
@@ -240,7 +240,7 @@ fn no_subscription_misses_an_event_however_often_the_appliance_is_killed() {
         }
         appliance.restart(); // right behind the last 202
         for sink in &sinks {
-            let all = sink.wait_until(PATIENCE, |received| names(received).is_superset(&promised));
+            let all = sink.wait_until(TIMEOUT, |received| names(received).is_superset(&promised));
             let missing: Vec<_> = promised.difference(&names(&sink.received())).cloned().collect();
             assert!(all.is_ok(), "after crash {round}: {missing:?} are lost");
         }
@@ -255,7 +255,7 @@ fn a_subscription_may_be_there_before_its_channel() {
     let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&subscription("early", "main", &sink.url()));
-    let waiting = api.wait_for("Subscription", NAMESPACE, "early", PATIENCE, |object| {
+    let waiting = api.wait_for("Subscription", NAMESPACE, "early", TIMEOUT, |object| {
         condition(object, "Ready").is_some_and(|ready| ready["reason"] == "ChannelReferenceFailed")
     });
     let ready = condition(&waiting, "Ready").unwrap();
@@ -263,9 +263,9 @@ fn a_subscription_may_be_there_before_its_channel() {
     assert!(ready["message"].as_str().unwrap().contains("default/main"), "{ready}");
 
     api.create(&channel("main"));
-    api.wait_ready("Subscription", NAMESPACE, "early", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "early", TIMEOUT);
     post(&appliance, &TestEvent::new("first"));
-    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["first"]);
+    assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["first"]);
 }
 
 /// EV-CH-08, EV-SUB-12, EV-SUB-16, EV-SUB-17, EV-OBJ-18: what may not change or be written is refused;
@@ -287,9 +287,9 @@ fn the_channel_of_a_subscription_stays_and_its_subscriber_may_change() {
     refused("InMemoryChannel", "main", json!({ "spec": { "subscribers": entry } }));
 
     api.patch("Subscription", NAMESPACE, "s", &json!({ "spec": { "subscriber": to(&new) } }));
-    api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "s", TIMEOUT);
     post(&appliance, &TestEvent::new("1"));
-    assert_eq!(ids(&new.wait_for(1, PATIENCE)), ["1"]);
+    assert_eq!(ids(&new.wait_for(1, TIMEOUT)), ["1"]);
     wait::nothing(SILENCE, "the old subscriber still counts", || old.received().first().map(ReceivedRequest::id));
 }
 
@@ -300,7 +300,7 @@ fn channel_and_subscription_show_where_events_go() {
     let appliance = appliance();
     let subscribed = subscribe(appliance.api(), "s", &sink.url(), &[]);
     assert_eq!(subscribed["status"]["physicalSubscription"], json!({ "subscriberUri": sink.url() }));
-    let shown = appliance.api().wait_for("Channel", NAMESPACE, "main", PATIENCE, |channel| {
+    let shown = appliance.api().wait_for("Channel", NAMESPACE, "main", TIMEOUT, |channel| {
         channel["status"]["subscribers"].as_array().is_some_and(|list| !list.is_empty())
     });
     let status = &shown["status"];
@@ -336,13 +336,13 @@ fn events_may_come_before_a_subscription_is_ready() {
     };
     send(20);
     api.create(&subscription("s", "main", &sink.url()));
-    let before = wait::until(PATIENCE, "the Subscription to be Ready", || {
+    let before = wait::until(TIMEOUT, "the Subscription to be Ready", || {
         let before = send(1);
         let object = api.get("Subscription", NAMESPACE, "s")?;
         condition(&object, "Ready").is_some_and(|ready| ready["status"] == "True").then_some(before)
     });
     let last = send(20);
-    let received = sink.wait_until(PATIENCE, |all| names(all).contains(&last.to_string()) && all.len() >= 20);
+    let received = sink.wait_until(TIMEOUT, |all| names(all).contains(&last.to_string()) && all.len() >= 20);
     let mut got: Vec<usize> = received.unwrap().iter().map(|one| one.id().parse().unwrap()).collect();
     got.sort_unstable();
     assert!(got[0] <= before + 1, "one is missing after {before}: {got:?}");

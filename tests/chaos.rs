@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -95,12 +95,12 @@ fn until_all_run(appliance: &Appliance) {
 }
 
 /// What clients saw until they were told to stop: answers by status, and connections that broke.
-struct Crowd {
+struct Clients {
     over: Arc<AtomicBool>,
     clients: Vec<std::thread::JoinHandle<(u64, Vec<u16>)>>,
 }
 
-impl Crowd {
+impl Clients {
     fn ask(appliance: &Appliance, clients: usize) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let http = appliance.http();
@@ -139,15 +139,15 @@ fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
     let clients = 4;
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     appliance.api().create(&several("hello", INSTANCES));
-    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     until_all_run(&appliance);
     // With connections kept to the instances, as there will be later.
-    let quiet = Crowd::ask(&appliance, clients);
+    let quiet = Clients::ask(&appliance, clients);
     std::thread::sleep(Duration::from_secs(1));
     assert!(quiet.stop().1.is_empty(), "nobody was killed yet");
     let before = descriptors(&appliance);
 
-    let crowd = Crowd::ask(&appliance, clients);
+    let crowd = Clients::ask(&appliance, clients);
     let mut killed = BTreeSet::new();
     for _ in 0..KILLS {
         until_all_run(&appliance);
@@ -190,10 +190,10 @@ fn a_killed_appliance_leaves_no_instance_beside_its_successors() {
     container["env"] = json!([{ "name": "CHAOS", "value": token }]);
     container["command"] = json!(["/bin/sh", "-c", format!("setsid sleep 1000 & exec {BIN} example hello")]);
     appliance.api().create(&manifest);
-    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     for _ in 0..3 {
         until_all_run(&appliance);
-        wait::until(PATIENCE, "program and child of each", || (carrying(&token).len() == 2 * INSTANCES).then_some(()));
+        wait::until(TIMEOUT, "program and child of each", || (carrying(&token).len() == 2 * INSTANCES).then_some(()));
         let old: BTreeSet<_> = carrying(&token).into_iter().collect();
         appliance.restart();
         assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
@@ -202,7 +202,7 @@ fn a_killed_appliance_leaves_no_instance_beside_its_successors() {
     }
     until_all_run(&appliance);
     assert_eq!(appliance.terminate().code(), Some(0));
-    wait::until(PATIENCE, "their end", || carrying(&token).is_empty().then_some(()));
+    wait::until(TIMEOUT, "their end", || carrying(&token).is_empty().then_some(()));
 }
 
 /// What it may open now.
@@ -225,7 +225,7 @@ fn an_appliance_without_descriptors_says_so_and_recovers() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&several("hello", 1));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let mut client = HttpConnection::open(appliance.http());
     let mut operator = HttpConnection::open(api.address());
     let late = HttpCall::post(&kit::KitApi::path("Service", NAMESPACE, "")).json(&several("late", 1));
@@ -243,7 +243,7 @@ fn an_appliance_without_descriptors_says_so_and_recovers() {
     waiting.for_each(|one| kill(one.pid));
     let made = operator.call(&late);
     assert_eq!(made.status, 201, "{made}");
-    let told = wait::until(PATIENCE, "the condition", || {
+    let told = wait::until(TIMEOUT, "the condition", || {
         let revision = operator.call(&look);
         let revision = (revision.status == 200).then(|| revision.json())?;
         condition(&revision, "Ready").filter(|ready| ready["status"] == "False").cloned()
@@ -313,7 +313,7 @@ fn an_appliance_without_processes_says_so_and_recovers() {
     };
     let api = appliance.api();
     api.create(&several("hello", 1));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     // A thread of the instance has this connection already; for another it would need a new one.
     let mut client = HttpConnection::open(appliance.http());
     assert_eq!(client.call(&HttpCall::get("/").host(HOST)).status, 200);
@@ -322,7 +322,7 @@ fn an_appliance_without_processes_says_so_and_recovers() {
     // More than wait already to become an instance, and than threads that end meanwhile leave room for.
     let initial = "/spec/template/metadata/annotations/autoscaling.knative.dev~1initial-scale";
     api.create(&with(several("late", 12), initial, json!("12")));
-    let told = wait::until(PATIENCE, "the condition", || {
+    let told = wait::until(TIMEOUT, "the condition", || {
         let revision = api.get("Revision", NAMESPACE, "late-00001")?;
         condition(&revision, "Ready").filter(|ready| ready["status"] == "False").cloned()
     });

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, service, subscription, trigger, with};
-use kit::{ApplianceSetup, KitApi, PATIENCE, wait};
+use kit::{ApplianceSetup, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -158,7 +158,7 @@ fn conditions_keep_their_rules_in_every_kind_and_at_every_time() {
         "Sequence well True",
         "Parallel well True",
     ];
-    let found = wait::try_until(PATIENCE, || {
+    let found = wait::try_until(TIMEOUT, || {
         look(api, &mut seen);
         expected.iter().all(|one| seen.contains(*one)).then_some(())
     });
@@ -175,7 +175,7 @@ fn a_configuration_shows_what_it_made() {
     let mut template = service("x", IMAGE, "one")["spec"]["template"].clone();
     template["metadata"] = json!({ "labels": { "l": "1" }, "annotations": { "a.dev/b": "2" } });
     api.create(&of_kind("serving.knative.dev/v1", "Configuration", "alone", json!({ "template": template })));
-    let configuration = api.wait_ready("Configuration", NAMESPACE, "alone", PATIENCE);
+    let configuration = api.wait_ready("Configuration", NAMESPACE, "alone", TIMEOUT);
     let status = &configuration["status"];
     assert_eq!(status["observedGeneration"], 1);
     assert_eq!(status["latestCreatedRevisionName"], "alone-00001");

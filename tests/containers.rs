@@ -3,7 +3,7 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -32,12 +32,12 @@ fn a_sidecar_runs_beside_the_container_that_serves() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let (api, aside) = (appliance.api(), free_address());
     api.create(&pair("pair", aside.port()));
-    api.wait_ready("Service", NAMESPACE, "pair", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "pair", TIMEOUT);
     let answer = HttpCall::get("/").host("pair.default.localhost").send(appliance.http());
     assert_eq!(answer.text(), "Hello outside from pair-00001\n");
     assert_eq!(HttpCall::get("/").send(aside).text(), "Hello beside from pair-00001\n");
 
-    let pod = wait::until(PATIENCE, "both containers to be shown as ready", || {
+    let pod = wait::until(TIMEOUT, "both containers to be shown as ready", || {
         let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/revision=pair-00001");
         pods.into_iter().find(|pod| {
             let statuses = pod["status"]["containerStatuses"].as_array().cloned().unwrap_or_default();
@@ -51,14 +51,14 @@ fn a_sidecar_runs_beside_the_container_that_serves() {
         HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log{query}")).send(api.address())
     };
     for (query, listens_at) in [("?container=helper", Some(aside.port())), ("?container=server", None), ("", None)] {
-        wait::until(PATIENCE, query, || log(query).text().contains("listening on").then_some(()));
+        wait::until(TIMEOUT, query, || log(query).text().contains("listening on").then_some(()));
         let own = log(query).text().contains(&format!(":{}\n", aside.port()));
         assert_eq!(own, listens_at.is_some(), "{query}: {}", log(query));
     }
     assert_eq!(log("?container=nobody").status, 400);
 
     api.delete("Service", NAMESPACE, "pair");
-    wait::until(PATIENCE, "the sidecar to end", || TcpStream::connect(aside).is_err().then_some(()));
+    wait::until(TIMEOUT, "the sidecar to end", || TcpStream::connect(aside).is_err().then_some(()));
 }
 
 /// AMB-10: whether a template may have several containers, and probes of those that do not serve, is the operator's word.
@@ -76,7 +76,7 @@ fn features_say_whether_there_may_be_sidecars_and_whether_they_are_probed() {
     refused("containers[0].readinessProbe");
     configure(api, json!({ "multi-container-probing": "enabled" }));
     api.create(&probed);
-    api.wait_ready("Service", NAMESPACE, "probed", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "probed", TIMEOUT);
     assert_eq!(HttpCall::get("/").send(aside).status, 200);
 
     configure(api, json!({ "multi-container": "disabled" }));
@@ -98,10 +98,10 @@ fn init_containers_run_before_the_container_that_serves() {
     assert!(refused.text().contains("pod spec support for init-containers is off"), "{refused}");
     configure(api, json!({ "kubernetes.podspec-init-containers": "enabled" }));
     api.create(&good);
-    api.wait_ready("Service", NAMESPACE, "good", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "good", TIMEOUT);
     let answer = HttpCall::get("/").host("good.default.localhost").send(appliance.http());
     assert_eq!(answer.text(), "Hello late from good-00001\n");
-    let pod = wait::until(PATIENCE, "the Pod to be shown as ready", || {
+    let pod = wait::until(TIMEOUT, "the Pod to be shown as ready", || {
         let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/revision=good-00001");
         pods.into_iter().find(|pod| pod["status"]["containerStatuses"][0]["ready"] == true)
     });
@@ -112,7 +112,7 @@ fn init_containers_run_before_the_container_that_serves() {
     assert_eq!(HttpCall::get(&path).send(api.address()).text(), "prepared\n");
 
     api.create(&bad);
-    let failed = api.wait_for("Revision", NAMESPACE, "bad-00001", PATIENCE, |revision| {
+    let failed = api.wait_for("Revision", NAMESPACE, "bad-00001", TIMEOUT, |revision| {
         kit::api::condition(revision, "ContainerHealthy").is_some_and(|found| found["status"] == "False")
     });
     let told = kit::api::condition(&failed, "ContainerHealthy").cloned().unwrap_or_default();

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{BROKER, SILENCE, accepted, ids, post, subscribe, with_broker};
-use kit::{ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, wait};
+use kit::{ApplianceSetup, EventSink, HttpCall, SinkResponse, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -169,7 +169,7 @@ fn a_subscriber_is_not_asked_before_it_is_sent_an_event() {
     subscribe(appliance.api(), "all", &sink.url(), &[]);
     post(&appliance, &TestEvent::new("1"));
     post(&appliance, &TestEvent::new("2"));
-    sink.wait_for(2, PATIENCE);
+    sink.wait_for(2, TIMEOUT);
     let methods: BTreeSet<_> = sink.received().iter().map(|event| event.request.method.clone()).collect();
     assert_eq!(methods, BTreeSet::from(["POST".to_owned()]));
 }
@@ -184,7 +184,7 @@ fn an_event_that_comes_twice_is_delivered_twice() {
     for event in [TestEvent::new("1"), TestEvent::new("1"), TestEvent::new("1").with("source", "/other")] {
         post(&appliance, &event);
     }
-    let mut sources: Vec<_> = sink.wait_for(3, PATIENCE).iter().filter_map(|one| one.attribute("source")).collect();
+    let mut sources: Vec<_> = sink.wait_for(3, TIMEOUT).iter().filter_map(|one| one.attribute("source")).collect();
     sources.sort();
     assert_eq!(sources, ["/kit", "/kit", "/other"]);
 }
@@ -194,20 +194,20 @@ fn an_event_that_comes_twice_is_delivered_twice() {
 fn a_new_subscription_begins_at_the_end() {
     let appliance = ApplianceSetup::new(BIN).start();
     appliance.api().create(&channel("main"));
-    appliance.api().wait_ready("Channel", NAMESPACE, "main", PATIENCE);
+    appliance.api().wait_ready("Channel", NAMESPACE, "main", TIMEOUT);
     let path = "/channels/default/main";
     let early = EventSink::start();
     let ready = |name: &str, sink: &EventSink| {
         appliance.api().create(&subscription(name, "main", &sink.url()));
-        appliance.api().wait_ready("Subscription", NAMESPACE, name, PATIENCE);
+        appliance.api().wait_ready("Subscription", NAMESPACE, name, TIMEOUT);
     };
     ready("early", &early);
     accepted(&TestEvent::new("before").binary(path), &appliance);
-    early.wait_for(1, PATIENCE);
+    early.wait_for(1, TIMEOUT);
     let late = EventSink::start();
     ready("late", &late);
     accepted(&TestEvent::new("after").binary(path), &appliance);
-    assert_eq!(ids(&late.wait_for(1, PATIENCE)), ["after"]);
+    assert_eq!(ids(&late.wait_for(1, TIMEOUT)), ["after"]);
     wait::nothing(SILENCE, "an older event", || (late.received().len() > 1).then_some(()));
 }
 
@@ -270,7 +270,7 @@ fn nothing_vanishes() {
         ("picky", [0, 80, 0, 0, 0]),
         ("waits", [0, 0, 0, 0, 80]),
     ];
-    wait::until(PATIENCE, "all to come to their ends", || {
+    wait::until(TIMEOUT, "all to come to their ends", || {
         let all = wanted.iter().map(|(name, _)| ends(name));
         all.eq(wanted.iter().map(|(_, ends)| *ends)).then_some(())
     });
@@ -296,7 +296,7 @@ fn nothing_vanishes() {
         );
     }
     let told = |name: &str, why: &str| {
-        wait::until(PATIENCE, &format!("an Event on {name}"), || {
+        wait::until(TIMEOUT, &format!("an Event on {name}"), || {
             let events = HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/events")).send(api.address()).json();
             let is = |one: &&Value| {
                 one["reason"] == "EventDropped"
@@ -316,7 +316,7 @@ fn nothing_vanishes() {
 fn both_doors_answer_hostile_requests_by_the_book() {
     let appliance = with_broker(&ApplianceSetup::new(BIN));
     appliance.api().create(&channel("main"));
-    appliance.api().wait_ready("Channel", NAMESPACE, "main", PATIENCE);
+    appliance.api().wait_ready("Channel", NAMESPACE, "main", TIMEOUT);
     let batch = "application/cloudevents-batch+json";
     let whole = |id: &str| json!({ "specversion": "1.0", "id": id, "source": "/s", "type": "t" });
     let old = || {
@@ -424,7 +424,7 @@ fn events_come_in_over_http2() {
         statuses
     });
     assert_eq!(statuses, [202, 400, 400, 404, 200, 405, 405, 413, 413]);
-    let received = sink.wait_for(EVENTS + 1, PATIENCE);
+    let received = sink.wait_for(EVENTS + 1, TIMEOUT);
     assert!(
         received
             .iter()

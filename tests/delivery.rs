@@ -10,7 +10,7 @@ use kit::manifest::{NAMESPACE, channel, subscription, with};
 use kit::scene::{BROKER, SILENCE, delivery, ids, only, post, subscribe};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait,
+    Appliance, ApplianceSetup, EventSink, HttpConnection, ReceivedRequest, SinkResponse, TIMEOUT, TestEvent, wait,
 };
 use serde_json::{Value, json};
 
@@ -29,7 +29,7 @@ fn a_url_with_a_user_is_sent_as_basic_and_told_without() {
     let options = json!({ "retry": 0, "deadLetterSink": { "uri": named(&dead.url(), "letters") } });
     subscribe(appliance.api(), "t", &named(&sink.url(), "me%40home:pass"), &[("/spec/delivery", options)]);
     post(&appliance, &TestEvent::new("1"));
-    let letter = &dead.wait_for(1, PATIENCE)[0];
+    let letter = &dead.wait_for(1, TIMEOUT)[0];
     let asked = &sink.received()[0];
     let basic = |login: &str| format!("Basic {}", STANDARD.encode(login));
     assert_eq!(asked.header("authorization"), Some(&*basic("me@home:pass")));
@@ -84,8 +84,8 @@ fn what_a_subscriber_answers_decides_what_happens_next() {
     wanted.insert("refused".to_owned(), (3, 2));
 
     let (requests, letters) = wanted.values().fold((0, 0), |(r, l), (a, b)| (r + a, l + b));
-    sink.wait_for(requests as usize, PATIENCE);
-    dead.wait_for(letters as usize, PATIENCE);
+    sink.wait_for(requests as usize, TIMEOUT);
+    dead.wait_for(letters as usize, TIMEOUT);
     // One too many ends the wait early; the comparison below then says which.
     let _ = wait::try_until(SILENCE, || {
         (sink.received().len() > requests as usize || dead.received().len() > letters as usize).then_some(())
@@ -121,10 +121,10 @@ fn a_subscriber_that_hangs_up_is_tried_as_often_as_it_should() {
         subscribe(appliance.api(), "all", &sink.url(), &[delivery(retries, &dead)]);
         for warm in 0..4 {
             post(&appliance, &TestEvent::new("good"));
-            sink.wait_for(warm + 1, PATIENCE);
+            sink.wait_for(warm + 1, TIMEOUT);
         }
         post(&appliance, &TestEvent::new("bad"));
-        assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["bad"]);
+        assert_eq!(ids(&dead.wait_for(1, TIMEOUT)), ["bad"]);
         let wanted = 4 + 1 + retries as usize;
         wait::nothing(SILENCE, "another request or dead letter", || {
             (sink.received().len() > wanted || dead.received().len() > 1).then_some(())
@@ -144,7 +144,7 @@ fn an_event_that_fails_twice_is_delivered_the_third_time() {
         subscribe(appliance.api(), "all", &sink.url(), &[(pointer, with(options, "/backoffPolicy", json!(policy)))]);
         let before = sink.received().len();
         post(&appliance, &TestEvent::new(policy).with("subject", "same").data("text/plain", "data"));
-        let attempts = sink.wait_for(before + 3, PATIENCE).split_off(before);
+        let attempts = sink.wait_for(before + 3, TIMEOUT).split_off(before);
         for attempt in &attempts {
             assert_eq!((attempt.id().as_str(), attempt.data().as_slice()), (policy, b"data".as_slice()));
             assert_eq!(attempt.attribute("subject").as_deref(), Some("same"));
@@ -164,7 +164,7 @@ fn a_dead_letter_tells_its_story() {
     subscribe(appliance.api(), "all", &sink.url(), &[delivery(2, &dead)]);
     post(&appliance, &TestEvent::new("1").with("subject", "s").data("application/json", "{ \"a\": 1 }"));
 
-    let letters = dead.wait_for(2, PATIENCE); // the sink itself failed once
+    let letters = dead.wait_for(2, TIMEOUT); // the sink itself failed once
     let letter = &letters[1];
     assert_eq!((letter.id().as_str(), letter.data().as_slice()), ("1", b"{ \"a\": 1 }".as_slice()));
     assert_eq!(letter.attribute("subject").as_deref(), Some("s"));
@@ -184,7 +184,7 @@ fn events_for_an_unknown_scheme_are_dead_letters() {
     let trigger = appliance.api().get("Trigger", NAMESPACE, "all").unwrap();
     assert_eq!(trigger["status"]["subscriberUri"], "bad://uri");
     post(&appliance, &TestEvent::new("1"));
-    let letter = &dead.wait_for(1, PATIENCE)[0];
+    let letter = &dead.wait_for(1, TIMEOUT)[0];
     assert_eq!(letter.attribute("knativeerrordest").as_deref(), Some("bad://uri"));
 }
 
@@ -196,7 +196,7 @@ fn without_a_dead_letter_sink_the_backlog_moves_on() {
     subscribe(appliance.api(), "all", &sink.url(), &[("/spec/delivery", json!({ "retry": 0 }))]);
     post(&appliance, &TestEvent::new("bad"));
     post(&appliance, &TestEvent::new("good"));
-    let mut received = ids(&sink.wait_for(2, PATIENCE));
+    let mut received = ids(&sink.wait_for(2, TIMEOUT));
     received.sort();
     assert_eq!(received, ["bad", "good"]);
     wait::nothing(SILENCE, "another attempt", || (sink.received().len() > 2).then_some(()));
@@ -209,7 +209,7 @@ fn a_trigger_without_delivery_options_retries_by_default() {
     let appliance = appliance();
     subscribe(appliance.api(), "all", &sink.url(), &[]);
     post(&appliance, &TestEvent::new("1"));
-    assert_eq!(ids(&sink.wait_for(3, PATIENCE)), ["1", "1", "1"]);
+    assert_eq!(ids(&sink.wait_for(3, TIMEOUT)), ["1", "1", "1"]);
 }
 
 /// DP-RETRY-19: one subscriber's silence is its own.
@@ -223,7 +223,7 @@ fn a_subscriber_that_never_answers_holds_nobody_up() {
     for n in 0..500 {
         post(&appliance, &TestEvent::new(&n.to_string()));
     }
-    quick.wait_for(500, PATIENCE);
+    quick.wait_for(500, TIMEOUT);
     assert!(silent.received().len() < 500, "requests in flight to one subscriber are limited");
 }
 
@@ -250,7 +250,7 @@ fn a_reply_goes_through_the_broker_like_any_event() {
         post(&appliance, &TestEvent::new(id).of_type("question"));
     }
 
-    let heard = replies.wait_for(2, PATIENCE);
+    let heard = replies.wait_for(2, TIMEOUT);
     let names: BTreeSet<_> = ids(&heard).into_iter().collect();
     assert_eq!(names, BTreeSet::from(["reply-to-binary".to_owned(), "reply-to-structured".to_owned()]));
     for reply in &heard {
@@ -284,7 +284,7 @@ fn answers_that_are_no_replies_stay_where_they_are() {
         post(&appliance, &TestEvent::new(id).of_type("question"));
     }
 
-    assert_eq!(ids(&dead.wait_for(1, PATIENCE)), ["broken"]);
+    assert_eq!(ids(&dead.wait_for(1, TIMEOUT)), ["broken"]);
     wait::nothing(SILENCE, "something was routed", || (!replies.received().is_empty()).then(|| replies.received()));
     let mut asked = ids(&sink.received());
     asked.sort();
@@ -303,7 +303,7 @@ fn an_endless_echo_ends_at_its_hop_limit() {
     subscribe(appliance.api(), "echo", &sink.url(), &[]);
     post(&appliance, &TestEvent::new("first").with("knativebrokerttl", "5"));
     // Taken in with 4 hops left, and again with 3, 2 and 1.
-    assert_eq!(ids(&sink.wait_for(4, PATIENCE)), ["first", "echo", "echo", "echo"]);
+    assert_eq!(ids(&sink.wait_for(4, TIMEOUT)), ["first", "echo", "echo", "echo"]);
     wait::nothing(SILENCE, "the echo went on", || (sink.received().len() > 4).then_some(()));
     let spent = TestEvent::new("spent").with("knativebrokerttl", "1").binary(BROKER).send(appliance.events());
     assert_eq!(spent.status, 400, "{spent}");
@@ -318,7 +318,7 @@ fn a_loop_over_addresses_ends_at_its_hop_limit() {
     let appliance = appliance();
     let api = appliance.api();
     api.create(&channel("c"));
-    api.wait_ready("Channel", NAMESPACE, "c", PATIENCE);
+    api.wait_ready("Channel", NAMESPACE, "c", TIMEOUT);
     let heard = EventSink::start();
     let seen = EventSink::answering(|_| SinkResponse::status(400));
     subscribe(api, "count", &heard.url(), &[]);
@@ -328,13 +328,13 @@ fn a_loop_over_addresses_ends_at_its_hop_limit() {
     let letters = json!({ "retry": 0, "deadLetterSink": to_broker.clone() });
     subscribe(api, "buried", &seen.url(), &[own("buried"), ("/spec/delivery", letters)]);
     api.create(&with(subscription("back", "c", ""), "/spec/subscriber", to_broker));
-    api.wait_ready("Subscription", NAMESPACE, "back", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "back", TIMEOUT);
 
     // Taken in with 5 hops left, and then with one less at each door, until none is left.
     for (kind, times) in [("straight", 5), ("round", 3), ("buried", 5)] {
         let before = heard.received().len();
         post(&appliance, &TestEvent::new(kind).with("kind", kind).with("knativebrokerttl", "6"));
-        let received = heard.wait_for(before + times, PATIENCE).split_off(before);
+        let received = heard.wait_for(before + times, TIMEOUT).split_off(before);
         assert!(received.iter().all(|event| event.id() == kind));
         assert!(received.iter().all(|event| event.header("sluicegate-hops-left").is_none()));
         wait::nothing(SILENCE, "the loop went on", || (heard.received().len() > before + times).then_some(()));
@@ -359,7 +359,7 @@ fn a_fan_out_to_one_address_keeps_its_connections() {
     for n in 0..EVENTS {
         assert_eq!(connection.call(&TestEvent::new(&n.to_string()).binary(BROKER)).status, 202);
     }
-    sink.wait_for(TRIGGERS * EVENTS, PATIENCE);
+    sink.wait_for(TRIGGERS * EVENTS, TIMEOUT);
     let opened = sink.connections();
     assert!(opened <= (TRIGGERS * WINDOW) as u64, "{opened} connections for {} requests", TRIGGERS * EVENTS);
 }
@@ -371,7 +371,7 @@ fn a_routed_host_is_a_destination() {
     let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN).route("sink.test", sink.address()));
     subscribe(appliance.api(), "t", "http://sink.test/in", &[]);
     post(&appliance, &TestEvent::new("1"));
-    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
+    assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["1"]);
 }
 
 /// EV-RTE-05, EV-TRG-13: a Trigger that is not Ready, here for want of its dead letter sink, gets its events all the same.
@@ -383,11 +383,11 @@ fn a_trigger_that_is_not_ready_gets_events_too() {
     let lost = json!({ "deadLetterSink": { "ref": nowhere } });
     let object = with(kit::manifest::trigger("t", "main", &sink.url()), "/spec/delivery", lost);
     appliance.api().create(&object);
-    appliance.api().wait_for("Trigger", "default", "t", PATIENCE, |object| {
+    appliance.api().wait_for("Trigger", "default", "t", TIMEOUT, |object| {
         kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
     });
     post(&appliance, &TestEvent::new("1"));
-    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
+    assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["1"]);
 }
 
 /// DP-REPLY-09: a body that is no event goes nowhere, which is told to whoever asks for so much.
@@ -398,7 +398,7 @@ fn a_body_that_is_no_event_is_told_at_debug() {
     subscribe(appliance.api(), "ask", &sink.url(), &[]);
     post(&appliance, &TestEvent::new("1"));
     appliance.wait_says("body of a 200 dropped: not an event");
-    wait::until(PATIENCE, "the count", || {
+    wait::until(TIMEOUT, "the count", || {
         (appliance.metric("sluicegate_subscriber_replies_dropped_total", "default/ask") == 1).then_some(())
     });
 }
@@ -412,16 +412,16 @@ fn a_subscription_that_is_not_ready_gets_events_too() {
     let api = appliance.api();
     api.create(&kit::manifest::channel("c"));
     api.create(&kit::manifest::subscription("s", "c", &sink.url()));
-    api.wait_ready("Subscription", "default", "s", PATIENCE);
+    api.wait_ready("Subscription", "default", "s", TIMEOUT);
     let nowhere = json!({ "apiVersion": "v1", "kind": "Service", "name": "none" });
     let lost = json!({ "spec": { "delivery": { "deadLetterSink": { "ref": nowhere } } } });
     api.patch("Subscription", "default", "s", &lost);
-    api.wait_for("Subscription", "default", "s", PATIENCE, |object| {
+    api.wait_for("Subscription", "default", "s", TIMEOUT, |object| {
         kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "DeadLetterSinkResolveFailed")
     });
     let sent = TestEvent::new("1").binary("/channels/default/c").send(appliance.events());
     assert_eq!(sent.status, 202, "{sent}");
-    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
+    assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["1"]);
 }
 
 /// EV-DLV-12: a dead letter that goes through a Channel of the appliance is the one that a sink outside gets.
@@ -433,14 +433,14 @@ fn a_dead_letter_by_way_of_a_channel_is_the_same_one() {
     let api = appliance.api();
     api.create(&kit::manifest::channel("letters"));
     api.create(&kit::manifest::subscription("letters", "letters", &behind.url()));
-    api.wait_ready("Subscription", NAMESPACE, "letters", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "letters", TIMEOUT);
     let channel = json!({ "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "letters" });
     for (name, to) in [("out", json!({ "uri": outside.url() })), ("in", json!({ "ref": channel }))] {
         let options = json!({ "retry": 0, "deadLetterSink": to });
         subscribe(api, name, &sink.url(), &[("/spec/delivery", options)]);
     }
     post(&appliance, &TestEvent::new("1").with("subject", "s").data("text/plain", "data"));
-    let [one, other] = [&outside, &behind].map(|sink| sink.wait_for(1, PATIENCE)[0].clone());
+    let [one, other] = [&outside, &behind].map(|sink| sink.wait_for(1, TIMEOUT)[0].clone());
     let told = |letter: &kit::ReceivedRequest| {
         let names = ["id", "source", "type", "subject", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
         (names.map(|name| letter.attribute(name)), letter.data())

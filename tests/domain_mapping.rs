@@ -2,7 +2,7 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -26,7 +26,7 @@ fn claim(namespace: &str) -> Value {
 
 /// Waits until Ready is False for `reason`.
 fn wait_refused(api: KitApi, namespace: &str, reason: &str) -> Value {
-    api.wait_for("DomainMapping", namespace, DOMAIN, PATIENCE, |mapping| {
+    api.wait_for("DomainMapping", namespace, DOMAIN, TIMEOUT, |mapping| {
         condition(mapping, "Ready").is_some_and(|ready| ready["status"] == "False" && ready["reason"] == reason)
     })
 }
@@ -42,7 +42,7 @@ fn a_claimed_domain_leads_to_its_service() {
     let mut appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "mapped"));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     api.create(&mapping(NAMESPACE, "hello"));
     let refused = wait_refused(api, NAMESPACE, "DomainClaimFailed");
     let message = &condition(&refused, "DomainClaimed").unwrap()["message"];
@@ -50,7 +50,7 @@ fn a_claimed_domain_leads_to_its_service() {
     assert_eq!(get(&appliance).0, 404);
 
     api.create(&claim(NAMESPACE));
-    let ready = api.wait_ready("DomainMapping", NAMESPACE, DOMAIN, PATIENCE);
+    let ready = api.wait_ready("DomainMapping", NAMESPACE, DOMAIN, TIMEOUT);
     assert!(ready["status"]["url"].as_str().is_some_and(|url| url.starts_with("http://app.example.com")), "{ready:#}");
     for kind in ["DomainClaimed", "ReferenceResolved", "IngressReady", "CertificateProvisioned"] {
         assert_eq!(condition(&ready, kind).map(|c| &c["status"]), Some(&json!("True")), "{kind}");
@@ -66,7 +66,7 @@ fn a_claimed_domain_leads_to_its_service() {
 
     let api = appliance.api();
     api.delete("DomainMapping", NAMESPACE, DOMAIN);
-    wait::until(PATIENCE, "the domain to be free", || (get(&appliance).0 == 404).then_some(()));
+    wait::until(TIMEOUT, "the domain to be free", || (get(&appliance).0 == 404).then_some(()));
 }
 
 /// A domain that another namespace claimed is refused, and so is a reference to nobody.
@@ -82,6 +82,6 @@ fn a_domain_of_somebody_else_is_refused() {
     wait_refused(api, NAMESPACE, "ResolveFailed");
     // Whoever comes later is found by itself.
     api.create(&service("nobody", IMAGE, "late"));
-    api.wait_ready("DomainMapping", NAMESPACE, DOMAIN, PATIENCE);
+    api.wait_ready("DomainMapping", NAMESPACE, DOMAIN, TIMEOUT);
     assert!(get(&appliance).1.contains("late"));
 }

@@ -12,7 +12,7 @@ use kit::manifest::{NAMESPACE, broker, trigger, with};
 use kit::scene::{BROKER, with_broker};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait,
+    Appliance, ApplianceSetup, EventSink, HttpConnection, ReceivedRequest, SinkResponse, TIMEOUT, TestEvent, wait,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ fn subscribed(url: &str) -> Appliance {
     let api = appliance.api();
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
     api.create(&with(trigger("all", "main", url), "/spec/delivery", options));
-    api.wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "all", TIMEOUT);
     appliance
 }
 
@@ -74,7 +74,7 @@ fn ids(received: &[ReceivedRequest]) -> BTreeSet<String> {
 
 /// Waits until all that was promised has arrived; panics with what is missing.
 fn assert_kept(sink: &EventSink, promised: &BTreeSet<String>, when: &str) {
-    let all = sink.wait_until(PATIENCE, |received| ids(received).is_superset(promised));
+    let all = sink.wait_until(TIMEOUT, |received| ids(received).is_superset(promised));
     if let Err(received) = all {
         let missing: Vec<_> = promised.difference(&ids(&received)).cloned().collect();
         panic!("{when}: {} of {} promised events are lost: {missing:?}", missing.len(), promised.len());
@@ -95,7 +95,7 @@ fn every_event_that_got_its_202_arrives_however_often_the_appliance_is_killed() 
             .collect();
         // Sooner and later: after one event, after some, after many.
         let enough = book.count.load(SeqCst) + 1 + (crash * 37) % 200;
-        wait::until(PATIENCE, "202s", || (book.count.load(SeqCst) >= enough).then_some(()));
+        wait::until(TIMEOUT, "202s", || (book.count.load(SeqCst) >= enough).then_some(()));
         appliance.restart();
         for client in clients {
             client.join().unwrap();
@@ -135,14 +135,14 @@ fn a_crash_does_not_begin_to_count_attempts_anew() {
         "retry": 3, "backoffPolicy": "linear", "backoffDelay": "PT2S", "deadLetterSink": { "uri": dead.url() },
     });
     appliance.api().create(&with(trigger("all", "main", &sink.url()), "/spec/delivery", options));
-    appliance.api().wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
+    appliance.api().wait_ready("Trigger", NAMESPACE, "all", TIMEOUT);
     assert_eq!(TestEvent::new("stubborn").binary(BROKER).send(appliance.events()).status, 202);
     for attempts in 1..=3 {
-        sink.wait_for(attempts, PATIENCE);
+        sink.wait_for(attempts, TIMEOUT);
         wait::rest(Duration::from_secs(1)); // the note of it is durable by then
         appliance.restart();
     }
-    dead.wait_for(1, PATIENCE);
+    dead.wait_for(1, TIMEOUT);
     assert_eq!(sink.received().len(), 4);
 }
 
@@ -154,13 +154,13 @@ fn retries_go_on_after_a_crash() {
     let sink = EventSink::answering(move |_| SinkResponse::status(if seen.load(SeqCst) == 0 { 503 } else { 202 }));
     let mut appliance = subscribed(&sink.url());
     assert_eq!(TestEvent::new("stubborn").binary(BROKER).send(appliance.events()).status, 202);
-    sink.wait_for(2, PATIENCE);
+    sink.wait_for(2, TIMEOUT);
 
     appliance.kill();
     crashed.store(1, SeqCst);
     let before = sink.received().len();
     appliance.restart();
-    let after = sink.wait_for(before + 1, PATIENCE).split_off(before);
+    let after = sink.wait_for(before + 1, TIMEOUT).split_off(before);
     assert!(after.iter().all(|event| event.id() == "stubborn"), "{:?}", ids(&after));
 }
 
@@ -173,7 +173,7 @@ fn what_was_delivered_is_not_all_sent_again() {
     for n in 0..500 {
         assert_eq!(connection.call(&TestEvent::new(&n.to_string()).binary(BROKER)).status, 202);
     }
-    sink.wait_for(500, PATIENCE);
+    sink.wait_for(500, TIMEOUT);
 
     assert_eq!(appliance.terminate().code(), Some(0));
     appliance.restart();
@@ -197,13 +197,13 @@ fn a_reply_survives_a_crash_before_its_own_delivery() {
     let questions = json!({ "attributes": { "type": "question" } });
     let replies = json!({ "spec": { "filter": { "attributes": { "type": "reply" } } } });
     api.patch("Trigger", NAMESPACE, "all", &replies);
-    api.wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "all", TIMEOUT);
     api.create(&with(trigger("ask", "main", &sink.url()), "/spec/filter", questions));
-    api.wait_ready("Trigger", NAMESPACE, "ask", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "ask", TIMEOUT);
 
     let question = TestEvent::new("q").of_type("question").binary(BROKER);
     assert_eq!(question.send(appliance.events()).status, 202);
-    sink.wait_for(1, PATIENCE);
+    sink.wait_for(1, TIMEOUT);
     appliance.restart();
     let listener = EventSink::start_at(away, |_| SinkResponse::status(202));
     assert_kept(&listener, &BTreeSet::from(["reply-to-q".to_owned()]), "after the crash");

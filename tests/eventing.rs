@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, service, trigger, with};
 use kit::scene::{BROKER, SILENCE, accepted, delivery, ids, only, post, subscribe};
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, ReceivedRequest, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, ReceivedRequest, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -33,10 +33,10 @@ fn an_event_arrives_the_same_from_both_content_modes() {
         .with("someextension", "value")
         .data("application/json", r#"{"a":[1,2,{"b":null}]}"#);
     accepted(&event.binary(BROKER), &appliance);
-    sink.wait_for(1, PATIENCE);
+    sink.wait_for(1, TIMEOUT);
     accepted(&event.structured(BROKER), &appliance);
 
-    for (received, mode) in sink.wait_for(2, PATIENCE).iter().zip(["binary", "structured"]) {
+    for (received, mode) in sink.wait_for(2, TIMEOUT).iter().zip(["binary", "structured"]) {
         assert_eq!((received.request.method.as_str(), received.request.path()), ("POST", "/"), "{mode}");
         for (name, value) in [
             ("specversion", "1.0"),
@@ -74,7 +74,7 @@ fn every_valid_event_is_accepted() {
         accepted(&event.binary(BROKER), &appliance);
         accepted(&event.structured(BROKER), &appliance);
     }
-    sink.wait_for(2 * events.len(), PATIENCE);
+    sink.wait_for(2 * events.len(), TIMEOUT);
 }
 
 /// EV-RTE-09, EV-RTE-16, DP-PROTO-01: data is bytes, and stays the bytes that it was.
@@ -95,7 +95,7 @@ fn data_is_never_altered() {
     for (number, (content_type, data)) in cases.iter().enumerate() {
         post(&appliance, &TestEvent::new(&number.to_string()).data(content_type, data.clone()));
     }
-    for received in sink.wait_for(cases.len(), PATIENCE) {
+    for received in sink.wait_for(cases.len(), TIMEOUT) {
         let (content_type, data) = &cases[received.id().parse::<usize>().unwrap()];
         assert_eq!(received.header("content-type"), Some(*content_type));
         assert!(received.request.body == *data, "{} bytes of {content_type}", data.len());
@@ -119,10 +119,10 @@ fn each_matching_trigger_gets_its_own_copy() {
     post(&appliance, &TestEvent::new("other").of_type("invoice").with("color", "red"));
     post(&appliance, &TestEvent::new("case").of_type("Order"));
 
-    let mut received = ids(&all.wait_for(8, PATIENCE));
+    let mut received = ids(&all.wait_for(8, TIMEOUT));
     received.sort();
     assert_eq!(received, ["blue", "blue", "case", "case", "other", "other", "red", "red"]);
-    let mut received = ids(&orders.wait_for(3, PATIENCE));
+    let mut received = ids(&orders.wait_for(3, TIMEOUT));
     received.sort();
     assert_eq!(received, ["blue", "red", "red"]);
     wait::nothing(SILENCE, "one copy too many", || (orders.received().len() > 3).then_some(()));
@@ -140,7 +140,7 @@ fn a_thousand_events_are_a_thousand_deliveries_for_each_trigger() {
         assert_eq!(connection.call(&TestEvent::new(&n.to_string()).binary(BROKER)).status, 202);
     }
     for sink in [&one, &two] {
-        let received = sink.wait_for(1000, PATIENCE);
+        let received = sink.wait_for(1000, TIMEOUT);
         let different: BTreeSet<_> = ids(&received).into_iter().collect();
         assert_eq!((received.len(), different.len()), (1000, 1000));
     }
@@ -156,15 +156,15 @@ fn brokers_are_apart() {
     let appliance = appliance();
     let api = appliance.api();
     api.create(&broker("other"));
-    api.wait_ready("Broker", NAMESPACE, "other", PATIENCE);
+    api.wait_ready("Broker", NAMESPACE, "other", TIMEOUT);
     subscribe(api, "main", &main.url(), &[]);
     api.create(&trigger("other", "other", &other.url()));
-    api.wait_ready("Trigger", NAMESPACE, "other", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "other", TIMEOUT);
 
     accepted(&TestEvent::new("m").binary(BROKER), &appliance);
     accepted(&TestEvent::new("o").binary("/brokers/default/other"), &appliance);
-    assert_eq!(ids(&main.wait_for(1, PATIENCE)), ["m"]);
-    assert_eq!(ids(&other.wait_for(1, PATIENCE)), ["o"]);
+    assert_eq!(ids(&main.wait_for(1, TIMEOUT)), ["m"]);
+    assert_eq!(ids(&other.wait_for(1, TIMEOUT)), ["o"]);
     wait::nothing(SILENCE, "an event of the other broker", || {
         (main.received().len() + other.received().len() > 2).then_some(())
     });
@@ -180,7 +180,7 @@ fn an_event_right_after_ready_is_not_missed() {
         subscribe(appliance.api(), &name, &sink.url(), &[only(json!({ "round": round.to_string() }))]);
         post(&appliance, &TestEvent::new(&name).with("round", &round.to_string()));
     }
-    let received: BTreeSet<_> = ids(&sink.wait_for(30, PATIENCE)).into_iter().collect();
+    let received: BTreeSet<_> = ids(&sink.wait_for(30, TIMEOUT)).into_iter().collect();
     assert_eq!(received.len(), 30, "{received:?}");
 }
 
@@ -215,7 +215,7 @@ fn a_broker_answers_by_the_book() {
     let content_type = "application/cloudevents-batch+json";
     accepted(&HttpCall::post(BROKER).header("Content-Type", content_type).body(batch.to_string()), &appliance);
 
-    let mut received = ids(&sink.wait_for(5, PATIENCE));
+    let mut received = ids(&sink.wait_for(5, TIMEOUT));
     received.sort();
     assert_eq!(received, ["batch-1", "batch-2", "twice", "twice", "upgrade"]);
 }
@@ -229,7 +229,7 @@ fn a_trace_goes_through_the_broker() {
     let trace = "0af7651916cd43dd8448eb211c80319c";
     let parent = format!("00-{trace}-b7ad6b7169203331-01");
     accepted(&TestEvent::new("1").binary(BROKER).header("traceparent", &parent), &appliance);
-    let received = sink.wait_for(1, PATIENCE);
+    let received = sink.wait_for(1, TIMEOUT);
     assert_eq!(received[0].header("traceparent").and_then(|value| value.split('-').nth(1)), Some(trace));
 }
 
@@ -243,17 +243,17 @@ fn a_trigger_is_ready_only_while_its_broker_is() {
         move |object: &Value| condition(object, "Ready").is_some_and(|ready| ready["status"] == wanted)
     };
     api.create(&trigger("early", "main", &sink.url()));
-    let early = api.wait_for("Trigger", NAMESPACE, "early", PATIENCE, ready_is("False"));
+    let early = api.wait_for("Trigger", NAMESPACE, "early", TIMEOUT, ready_is("False"));
     assert_eq!(condition(&early, "Ready").unwrap()["reason"], "BrokerDoesNotExist");
 
     api.create(&broker("main"));
-    api.wait_ready("Trigger", NAMESPACE, "early", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "early", TIMEOUT);
     post(&appliance, &TestEvent::new("1"));
-    sink.wait_for(1, PATIENCE);
+    sink.wait_for(1, TIMEOUT);
 
     api.delete("Broker", NAMESPACE, "main");
-    api.wait_for("Trigger", NAMESPACE, "early", PATIENCE, ready_is("False"));
-    wait::until(PATIENCE, "the broker's address to be gone", || {
+    api.wait_for("Trigger", NAMESPACE, "early", TIMEOUT, ready_is("False"));
+    wait::until(TIMEOUT, "the broker's address to be gone", || {
         (TestEvent::new("2").binary(BROKER).send(appliance.events()).status == 404).then_some(())
     });
 }
@@ -270,7 +270,7 @@ fn a_reference_to_nothing_keeps_a_trigger_from_ready() {
     ] {
         let object = trigger(name, "main", &sink.url());
         appliance.api().create(&with(object, pointer, missing.clone()));
-        let object = appliance.api().wait_for("Trigger", NAMESPACE, name, PATIENCE, |object| {
+        let object = appliance.api().wait_for("Trigger", NAMESPACE, name, TIMEOUT, |object| {
             condition(object, "Ready").is_some_and(|ready| ready["status"] == "False")
         });
         let why = condition(&object, failed).unwrap_or_else(|| panic!("no {failed} in {object:#}"));
@@ -287,7 +287,7 @@ fn a_service_is_subscribed_by_reference() {
     let api = appliance.api();
     api.create(&broker("main"));
     api.create(&service("hello", "example.com/hello", "events"));
-    let target = api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let target = api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let reference = json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } });
     let ready = subscribe(api, "to-hello", "http://unused/", &[("/spec/subscriber", reference), delivery(0, &dead)]);
     assert_eq!(ready["status"]["subscriberUri"], target["status"]["address"]["url"]);
@@ -310,10 +310,10 @@ fn a_filter_can_be_changed_in_place() {
         "t",
         &json!({ "spec": { "filter": { "attributes": { "type": "two" } } } }),
     );
-    appliance.api().wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    appliance.api().wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
     for kind in ["one", "two"] {
         post(&appliance, &TestEvent::new(kind).of_type(kind));
     }
-    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["two"]);
+    assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["two"]);
     wait::nothing(SILENCE, "the old filter still counts", || (sink.received().len() > 1).then_some(()));
 }

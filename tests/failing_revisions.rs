@@ -2,7 +2,7 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -26,7 +26,7 @@ fn bad(name: &str, script: &str, annotations: Value) -> Value {
 
 /// Nothing of the Revision runs, and nothing is to.
 fn wait_scaled_to_zero(api: KitApi, revision: &str) -> Value {
-    wait::until(PATIENCE, &format!("{revision} to be scaled to zero"), || {
+    wait::until(TIMEOUT, &format!("{revision} to be scaled to zero"), || {
         let selector = format!("serving.knative.dev/revision={revision}");
         let pods = api.list_selected("Pod", NAMESPACE, &selector);
         let found = api.get("Revision", NAMESPACE, revision)?;
@@ -44,7 +44,7 @@ fn bad_updates_are_not_tried_once_a_good_one_serves() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("shop", IMAGE, "first"));
-    api.wait_ready("Service", NAMESPACE, "shop", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "shop", TIMEOUT);
     for (nth, script) in [CRASHES, HANGS, CRASHES, HANGS].into_iter().enumerate() {
         let min = json!({ "autoscaling.knative.dev/min-scale": "1" });
         let spec = json!([{ "op": "replace", "path": "/spec/template", "value": template(script, min) }]);
@@ -55,7 +55,7 @@ fn bad_updates_are_not_tried_once_a_good_one_serves() {
             .send(api.address());
         assert_eq!(patched.status, 200, "{patched}");
         // It was tried: it failed, or its program runs.
-        api.wait_for("Revision", NAMESPACE, &format!("shop-{:05}", nth + 2), PATIENCE, |found| {
+        api.wait_for("Revision", NAMESPACE, &format!("shop-{:05}", nth + 2), TIMEOUT, |found| {
             let failed = condition(found, "Ready").is_some_and(|ready| ready["status"] == "False");
             failed || script == HANGS && found["status"]["desiredReplicas"] == 1
         });
@@ -67,13 +67,13 @@ fn bad_updates_are_not_tried_once_a_good_one_serves() {
         .body(spec.to_string())
         .send(api.address());
     assert_eq!(patched.status, 200, "{patched}");
-    api.wait_for("Service", NAMESPACE, "shop", PATIENCE, |service| {
+    api.wait_for("Service", NAMESPACE, "shop", TIMEOUT, |service| {
         service["status"]["latestReadyRevisionName"] == "shop-00006" && kit::api::is_ready(service)
     });
     for nth in 2..6 {
         let name = format!("shop-{nth:05}");
         let found = wait_scaled_to_zero(api, &name);
-        let kept = wait::until(PATIENCE, "its label", || {
+        let kept = wait::until(TIMEOUT, "its label", || {
             let found = api.get("Revision", NAMESPACE, &name)?;
             (found["metadata"]["labels"]["serving.knative.dev/routingState"] == "reserve").then_some(found)
         });
@@ -95,13 +95,13 @@ fn revision_over_its_deadline_is_marked_and_scaled_to_zero() {
         api.create(&bad(name, script, deadline));
     }
     for (name, healthy) in [("crashes-00001", "ExitCode3"), ("hangs-00001", "")] {
-        let late = api.wait_for("Revision", NAMESPACE, name, PATIENCE, |found| {
+        let late = api.wait_for("Revision", NAMESPACE, name, TIMEOUT, |found| {
             reason(found, "ResourcesAvailable") == "ProgressDeadlineExceeded" && reason(found, "Active") == "TimedOut"
         });
         assert!(healthy.is_empty() || reason(&late, "ContainerHealthy") == healthy, "{late:#}");
         wait_scaled_to_zero(api, name);
     }
-    let service = api.wait_for("Service", NAMESPACE, "hangs", PATIENCE, |service| {
+    let service = api.wait_for("Service", NAMESPACE, "hangs", TIMEOUT, |service| {
         condition(service, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     assert_eq!(reason(&service, "Ready"), "RevisionFailed");
@@ -124,7 +124,7 @@ fn revision_without_its_route_is_not_restarted() {
     });
     api.create(&route);
     api.create(&configuration);
-    api.wait_for("Revision", NAMESPACE, "own-00001", PATIENCE, |found| {
+    api.wait_for("Revision", NAMESPACE, "own-00001", TIMEOUT, |found| {
         found["metadata"]["labels"]["serving.knative.dev/routingState"] == "active"
             && reason(found, "ContainerHealthy") == "ExitCode3"
     });

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use kit::manifest::{NAMESPACE, trigger, with};
 use kit::scene::{SILENCE, delivery, ids, only, post, subscribe};
-use kit::{Appliance, ApplianceSetup, EventSink, PATIENCE, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -49,7 +49,7 @@ fn each_dialect_passes_its_own_events() {
         post(&appliance, event);
     }
     for ((name, _, expected), sink) in cases.iter().zip(&sinks) {
-        let received: BTreeSet<_> = ids(&sink.wait_for(expected.len(), PATIENCE)).into_iter().collect();
+        let received: BTreeSet<_> = ids(&sink.wait_for(expected.len(), TIMEOUT)).into_iter().collect();
         assert_eq!(received, expected.iter().map(|id| (*id).to_owned()).collect(), "{name}");
     }
     wait::nothing(SILENCE, "an event that a filter should have withheld", || {
@@ -92,17 +92,17 @@ fn filters_take_the_place_of_filter() {
         }
     };
     send("1");
-    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["new-1"]);
+    assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["new-1"]);
 
     api.patch("Trigger", NAMESPACE, "t", &json!({ "spec": { "filters": [] } }));
-    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
     send("2");
-    assert_eq!(ids(&sink.wait_for(2, PATIENCE)), ["new-1", "old-2"]);
+    assert_eq!(ids(&sink.wait_for(2, TIMEOUT)), ["new-1", "old-2"]);
 
     api.patch("Trigger", NAMESPACE, "t", &json!({ "spec": { "filters": [{ "cesql": "type = 'new'" }] } }));
-    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
     send("3");
-    assert_eq!(ids(&sink.wait_for(3, PATIENCE)), ["new-1", "old-2", "new-3"]);
+    assert_eq!(ids(&sink.wait_for(3, TIMEOUT)), ["new-1", "old-2", "new-3"]);
     wait::nothing(SILENCE, "an event of the other filter", || (sink.received().len() > 3).then_some(()));
 }
 
@@ -120,7 +120,7 @@ fn both_content_modes_are_filtered_alike() {
         .body(envelope.to_string());
     kit::scene::accepted(&structured, &appliance);
     post(&appliance, &TestEvent::new("binary").with("count", "5"));
-    let mut received = ids(&sink.wait_for(4, PATIENCE));
+    let mut received = ids(&sink.wait_for(4, TIMEOUT));
     received.sort();
     assert_eq!(received, ["binary", "binary", "structured", "structured"]);
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use kit::manifest::NAMESPACE;
 use kit::scene::{SILENCE, accepted, ids};
-use kit::{ApplianceSetup, EventSink, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait};
+use kit::{ApplianceSetup, EventSink, ReceivedRequest, SinkResponse, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -41,9 +41,9 @@ fn a_sequence_hands_each_answer_to_the_next_step() {
     let appliance = ApplianceSetup::new(BIN).start();
     let steps = json!([{ "uri": first.url() }, { "uri": second.url() }]);
     appliance.api().create(&flow("Sequence", json!({ "steps": steps, "reply": { "uri": last.url() } })));
-    let ready = appliance.api().wait_ready("Sequence", NAMESPACE, "f", PATIENCE);
+    let ready = appliance.api().wait_ready("Sequence", NAMESPACE, "f", TIMEOUT);
     accepted(&TestEvent::new("1").binary(&entry(&ready)), &appliance);
-    assert_eq!(ids(&last.wait_for(1, PATIENCE)), ["1-a-b"]);
+    assert_eq!(ids(&last.wait_for(1, TIMEOUT)), ["1-a-b"]);
     assert_eq!((ids(&first.received()), ids(&second.received())), (vec!["1".into()], vec!["1-a".into()]));
 }
 
@@ -63,13 +63,13 @@ fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
         { "subscriber": { "uri": open.url() }, "reply": { "uri": own.url() } },
     ]);
     appliance.api().create(&flow("Parallel", json!({ "branches": branches, "reply": { "uri": common.url() } })));
-    let ready = appliance.api().wait_ready("Parallel", NAMESPACE, "f", PATIENCE);
+    let ready = appliance.api().wait_ready("Parallel", NAMESPACE, "f", TIMEOUT);
     for id in ["good", "bad"] {
         accepted(&TestEvent::new(id).binary(&entry(&ready)), &appliance);
     }
-    let names: BTreeSet<_> = own.wait_for(2, PATIENCE).iter().map(ReceivedRequest::id).collect();
+    let names: BTreeSet<_> = own.wait_for(2, TIMEOUT).iter().map(ReceivedRequest::id).collect();
     assert_eq!(names, BTreeSet::from(["good-b".to_owned(), "bad-b".to_owned()]));
-    assert_eq!(ids(&common.wait_for(1, PATIENCE)), ["good-a"]);
+    assert_eq!(ids(&common.wait_for(1, TIMEOUT)), ["good-a"]);
     wait::nothing(SILENCE, "what the filter kept back came through", || (picky.received().len() > 1).then_some(()));
 }
 
@@ -88,7 +88,7 @@ fn a_step_that_is_taken_out_has_what_waits_for_it() {
     let first = EventSink::answering(move |event| {
         if event.id() == "slow" {
             thinks.store(true, SeqCst);
-            wait::until(PATIENCE, "the step is taken out", || goes.load(SeqCst).then_some(()));
+            wait::until(TIMEOUT, "the step is taken out", || goes.load(SeqCst).then_some(()));
         }
         answer(event, "a")
     });
@@ -104,14 +104,14 @@ fn a_step_that_is_taken_out_has_what_waits_for_it() {
     let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
     let steps = json!([{ "uri": first.url() }, { "uri": second.url(), "delivery": patient }]);
     api.create(&flow("Sequence", json!({ "steps": steps, "reply": { "uri": last.url() } })));
-    let ready = api.wait_ready("Sequence", NAMESPACE, "f", PATIENCE);
+    let ready = api.wait_ready("Sequence", NAMESPACE, "f", TIMEOUT);
     accepted(&TestEvent::new("waits").binary(&entry(&ready)), &appliance);
-    second.wait_for(1, PATIENCE);
+    second.wait_for(1, TIMEOUT);
     accepted(&TestEvent::new("slow").binary(&entry(&ready)), &appliance);
-    wait::until(PATIENCE, "the first step", || asked.load(SeqCst).then_some(()));
+    wait::until(TIMEOUT, "the first step", || asked.load(SeqCst).then_some(()));
 
     api.patch("Sequence", NAMESPACE, "f", &json!({ "spec": { "steps": [{ "uri": first.url() }] } }));
-    wait::until(PATIENCE, "the step is out", || {
+    wait::until(TIMEOUT, "the step is out", || {
         let first = api.get("Subscription", NAMESPACE, "f-kn-sequence-0")?;
         let status = &first["status"];
         let is_current = status["observedGeneration"] == first["metadata"]["generation"];
@@ -119,12 +119,12 @@ fn a_step_that_is_taken_out_has_what_waits_for_it() {
         (is_current && leads_on && kit::api::is_ready(&first)).then_some(())
     });
     let_go.store(true, SeqCst);
-    assert_eq!(ids(&last.wait_for(1, PATIENCE)), ["slow-a"]);
+    assert_eq!(ids(&last.wait_for(1, TIMEOUT)), ["slow-a"]);
     assert!(api.get("InMemoryChannel", NAMESPACE, "f-kn-sequence-1").is_some());
     is_up.store(true, SeqCst);
-    assert_eq!(ids(&last.wait_for(2, PATIENCE)), ["slow-a", "waits-a-b"]);
+    assert_eq!(ids(&last.wait_for(2, TIMEOUT)), ["slow-a", "waits-a-b"]);
     for kind in ["InMemoryChannel", "Subscription"] {
-        api.wait_gone(kind, NAMESPACE, "f-kn-sequence-1", PATIENCE);
+        api.wait_gone(kind, NAMESPACE, "f-kn-sequence-1", TIMEOUT);
     }
 }
 
@@ -148,7 +148,7 @@ fn a_sequence_empties_though_its_namespace_has_used_its_quota_up() {
     let patient = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
     let steps = json!([{ "uri": first.url(), "delivery": patient }, { "uri": last.url() }]);
     appliance.api().create(&flow("Sequence", json!({ "steps": steps })));
-    let ready = appliance.api().wait_ready("Sequence", NAMESPACE, "f", PATIENCE);
+    let ready = appliance.api().wait_ready("Sequence", NAMESPACE, "f", TIMEOUT);
     let mut taken = BTreeSet::new();
     let refused = loop {
         let id = taken.len().to_string();
@@ -161,7 +161,7 @@ fn a_sequence_empties_though_its_namespace_has_used_its_quota_up() {
     };
     assert_eq!(refused, 429);
     is_up.store(true, SeqCst);
-    let through: BTreeSet<_> = last.wait_for(taken.len(), PATIENCE).iter().map(ReceivedRequest::id).collect();
+    let through: BTreeSet<_> = last.wait_for(taken.len(), TIMEOUT).iter().map(ReceivedRequest::id).collect();
     assert_eq!(through, taken);
     assert_eq!(appliance.metric("sluicegate_subscriber_dropped_total", "sequence-0"), 0);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kit::manifest::{NAMESPACE, broker};
 use kit::proxy::TcpProxy;
-use kit::{Appliance, ApplianceSetup, PATIENCE, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, TIMEOUT, TestEvent, wait};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 /// A silent connection is noticed within 30 s; the rest is for a busy machine.
@@ -24,13 +24,13 @@ fn pair() -> (Appliance, TcpProxy, Appliance) {
     let kubeconfig = setup.write_file("kubeconfig", &String::from_utf8(printed.stdout).unwrap());
     let follower = setup.flag("kubeconfig", &kubeconfig.display().to_string()).start();
     make(&home, "first");
-    wait_known(&follower, "first", PATIENCE);
+    wait_known(&follower, "first", TIMEOUT);
     (home, proxy, follower)
 }
 
 fn make(home: &Appliance, name: &str) {
     home.api().create(&broker(name));
-    home.api().wait_ready("Broker", NAMESPACE, name, PATIENCE);
+    home.api().wait_ready("Broker", NAMESPACE, name, TIMEOUT);
 }
 
 /// Waits until the follower takes events for the Broker.

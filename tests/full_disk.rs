@@ -15,8 +15,8 @@ use kit::faulty_block_device::{BlockFault, FaultyBlockDevice};
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, ReceivedRequest,
-    SinkResponse, TestEvent, wait,
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, ReceivedRequest, SinkResponse,
+    TIMEOUT, TestEvent, wait,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
@@ -143,31 +143,31 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
         None
     });
     let refusal = refusal.expect("the disk has a limit");
-    assert!(is_refusal(&refusal) && refusal.text().contains("room for one more segment"), "{refusal}");
+    assert!(is_refusal(&refusal) && refusal.text().contains("space for one more segment"), "{refusal}");
     assert!(!accepted.is_empty());
     for nth in 0..10 {
         assert!(is_refusal(&post(&mut connection, &format!("refused-{nth}"))));
     }
-    appliance.wait_says("events are refused with 503");
+    appliance.wait_says("events are rejected with 503");
     let metrics = HttpCall::get("/metrics").send(appliance.admin()).text();
     let refused = metrics.lines().find(|line| line.starts_with("sluicegate_stream_refused_total{")).unwrap();
     assert!(refused.ends_with(" 11"), "{refused}");
 
     fs::remove_file(ballast).unwrap();
     let mut nth = 0;
-    wait::until(PATIENCE, "room", || {
+    wait::until(TIMEOUT, "room", || {
         nth += 1;
         let response = post(&mut connection, &format!("later-{nth}"));
         assert!(response.status == 202 || is_refusal(&response), "{response}");
         (response.status == 202).then(|| accepted.insert(format!("later-{nth}")))
     });
-    appliance.wait_says("takes events again");
+    appliance.wait_says("accepts events again");
 
     appliance.restart();
     let verified = Command::new(BIN).args(["wal", "verify"]).arg(appliance.setup().data()).output().unwrap();
     assert!(verified.status.success(), "{verified:?}");
     let sink = EventSink::start_at(away, |_| SinkResponse::status(202));
-    let received = sink.wait_until(PATIENCE, |received| ids(received).is_superset(&accepted)).unwrap();
+    let received = sink.wait_until(TIMEOUT, |received| ids(received).is_superset(&accepted)).unwrap();
     assert_eq!(ids(&received), accepted);
 }
 
@@ -220,7 +220,7 @@ fn nothing_is_taken(appliance: &mut Appliance, connection: &mut HttpConnection) 
         assert!(response.text().contains("the log failed"), "{response}");
     }
     let ready = || HttpCall::get("/readyz").send(appliance.admin());
-    let unready = wait::until(PATIENCE, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
+    let unready = wait::until(TIMEOUT, "an unready appliance", || Some(ready()).filter(|ready| ready.status == 503));
     assert!(unready.text().contains("an event log failed"), "{unready}");
     let of_api = HttpCall::get("/readyz").send(appliance.api().address());
     assert!(of_api.status == 503 && of_api.text().contains("[-]event-log failed"), "{of_api}");
@@ -269,7 +269,7 @@ fn the_api_refuses_writes_while_the_disk_is_full_and_recovers_by_itself() {
     }
 
     fs::remove_file(ballast).unwrap();
-    let after = wait::until(PATIENCE, "room", || {
+    let after = wait::until(TIMEOUT, "room", || {
         let response = appliance.api().try_create(&map("after", 500_000));
         assert!(response.status == 201 || is_refusal(&response), "{response}");
         (response.status == 201).then(|| response.json())
@@ -297,7 +297,7 @@ fn an_appliance_starts_on_a_full_disk_and_delivers_what_it_holds() {
     leave_nothing(&disk);
     appliance.restart();
     let sink = EventSink::start_at(away, |_| SinkResponse::status(202));
-    let received = sink.wait_until(PATIENCE, |received| ids(received).is_superset(&accepted)).unwrap();
+    let received = sink.wait_until(TIMEOUT, |received| ids(received).is_superset(&accepted)).unwrap();
     assert_eq!(ids(&received), accepted);
 }
 

@@ -4,7 +4,7 @@ use std::{fs, thread};
 
 use kit::message::HttpResponse;
 use kit::server::{HandlerReply, ReceivedMessage, TestServer, closed_address};
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, SinkResponse, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, SinkResponse, TIMEOUT, TestUpstream, wait};
 use serde_json::Value;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -66,7 +66,7 @@ fn of_two_addresses_the_less_busy_one_is_taken() {
     let http = appliance.http();
 
     let long = thread::spawn(move || HttpCall::get("/delay?ms=1000").host(HOST).send(http).json());
-    wait::until(PATIENCE, "the long request to arrive", || (one.requests() + two.requests() == 1).then_some(()));
+    wait::until(TIMEOUT, "the long request to arrive", || (one.requests() + two.requests() == 1).then_some(()));
     let busy = if one.requests() == 1 { "one" } else { "two" };
     for _ in 0..5 {
         assert_ne!(HttpCall::get("/").host(HOST).send(http).json()["name"], busy);
@@ -388,7 +388,7 @@ fn a_core_does_its_io_by_the_ring() {
     let before = calls();
     ask(200);
     assert!(calls() - before < 20, "{} reads and writes for 200 requests", calls() - before);
-    wait::until(PATIENCE, "the core to wait in its ring", || {
+    wait::until(TIMEOUT, "the core to wait in its ring", || {
         let call = fs::read_to_string(core.join("syscall")).unwrap();
         call.split(' ').next().filter(|number| *number == IO_URING_ENTER).map(drop)
     });

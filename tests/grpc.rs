@@ -14,7 +14,7 @@ use bytes::{Buf, BufMut, Bytes};
 use futures_util::StreamExt as _;
 use futures_util::stream::{self, BoxStream};
 use http::uri::PathAndQuery;
-use kit::{Appliance, ApplianceSetup, PATIENCE, http2};
+use kit::{Appliance, ApplianceSetup, TIMEOUT, http2};
 use tokio::sync::{mpsc, oneshot};
 use tonic::body::Body;
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
@@ -207,7 +207,7 @@ type Grpc = tonic::client::Grpc<Channel>;
 
 async fn client(appliance: &Appliance) -> Grpc {
     let endpoint = Endpoint::from_shared(format!("http://{}", appliance.http())).unwrap();
-    let endpoint = endpoint.origin(format!("http://{HOST}").parse().unwrap()).timeout(PATIENCE);
+    let endpoint = endpoint.origin(format!("http://{HOST}").parse().unwrap()).timeout(TIMEOUT);
     let mut grpc = Grpc::new(endpoint.connect().await.unwrap());
     grpc.ready().await.unwrap();
     grpc

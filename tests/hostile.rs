@@ -3,7 +3,7 @@
 
 use kit::manifest::{NAMESPACE, broker, service, trigger};
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent, TestUpstream,
+    Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, TIMEOUT, TestEvent, TestUpstream,
 };
 use serde_json::{Value, json};
 
@@ -188,7 +188,7 @@ fn malformed_events_are_refused_and_never_delivered() {
     let api = appliance.api();
     api.create(&broker("main"));
     api.create(&trigger("all", "main", &sink.url()));
-    api.wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "all", TIMEOUT);
 
     let good = || TestEvent::new("bad").data("application/json", "{}");
     let structured = |body: &str| {
@@ -235,7 +235,7 @@ fn malformed_events_are_refused_and_never_delivered() {
 
     let marker = TestEvent::new("marker").binary(BROKER).send(appliance.events());
     assert_eq!(marker.status, 202, "{marker}");
-    let received = sink.wait_for(1, PATIENCE);
+    let received = sink.wait_for(1, TIMEOUT);
     assert_eq!(received[0].id(), "marker", "only the good event is delivered");
 }
 
@@ -243,7 +243,7 @@ fn malformed_events_are_refused_and_never_delivered() {
 fn events_past_the_limit_are_refused_before_they_are_sent() {
     let appliance = ApplianceSetup::new(BIN).start();
     appliance.api().create(&broker("main"));
-    appliance.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    appliance.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
     let head = format!(
         "POST {BROKER} HTTP/1.1\r\nHost: events\r\nCe-Specversion: 1.0\r\nCe-Id: 1\r\nCe-Source: /a\r\n\
          Ce-Type: t\r\nContent-Length: 100000000000\r\n\r\n"
@@ -360,7 +360,7 @@ fn patches_that_make_no_sense_change_nothing() {
     let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&broker("main"));
-    let before = api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    let before = api.wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
     let patch = |content_type: &str, body: &str| {
         HttpCall::new("PATCH", &kit::KitApi::path("Broker", NAMESPACE, "main"))
             .header("Content-Type", content_type)

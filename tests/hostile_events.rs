@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use kit::scene::{BROKER, ids, post, subscribe, with_broker};
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, TIMEOUT, TestEvent};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -51,7 +51,7 @@ fn say(appliance: &Appliance, bytes: &[u8]) -> HttpResponse {
 }
 
 /// An appliance with a subscriber that gets everything.
-fn house() -> (EventSink, Appliance) {
+fn server() -> (EventSink, Appliance) {
     let sink = EventSink::start();
     let appliance = with_broker(&ApplianceSetup::new(BIN));
     subscribe(appliance.api(), "all", &sink.url(), &[]);
@@ -60,7 +60,7 @@ fn house() -> (EventSink, Appliance) {
 
 /// Sends them all: whose answer is 202 is delivered, and nobody else is. An answer that refuses says why.
 fn check(rows: Vec<(&str, HttpCall, u16)>, delivered: &[&str]) {
-    let (sink, mut appliance) = house();
+    let (sink, mut appliance) = server();
     for (what, call, status) in rows {
         let answer = call.send(appliance.events());
         assert_eq!(answer.status, status, "{what}: {answer}");
@@ -73,7 +73,7 @@ fn check(rows: Vec<(&str, HttpCall, u16)>, delivered: &[&str]) {
 /// These in any order, each as often as it stands here.
 fn check_delivered(sink: &EventSink, appliance: &Appliance, wanted: &[&str]) {
     post(appliance, &TestEvent::new("last"));
-    let received = sink.wait_until(PATIENCE, |all| ids(all).contains(&"last".to_owned()) && all.len() > wanted.len());
+    let received = sink.wait_until(TIMEOUT, |all| ids(all).contains(&"last".to_owned()) && all.len() > wanted.len());
     let mut received = ids(&received.unwrap());
     received.sort();
     let mut wanted: Vec<_> = wanted.iter().copied().chain(["last"]).collect();
@@ -83,7 +83,7 @@ fn check_delivered(sink: &EventSink, appliance: &Appliance, wanted: &[&str]) {
 
 /// DP-PROTO-06, DP-ACK-04, DP-ACK-11: a batch is stored whole or not at all; ids in it may be the same.
 #[test]
-fn a_batch_is_taken_whole_or_not_at_all() {
+fn batch_is_appended_atomically() {
     let many = |count: usize| Value::Array((0..count).map(|n| whole(&n.to_string())).collect());
     let large = |bytes: usize| {
         let mut event = whole("large");
@@ -232,7 +232,7 @@ fn percent_encoding_hides_nothing_that_is_not_allowed() {
 /// targets in other forms, HTTP/1.0.
 #[test]
 fn an_event_is_what_its_request_says_and_not_its_trailers() {
-    let (sink, mut appliance) = house();
+    let (sink, mut appliance) = server();
     let line = format!("POST {BROKER} HTTP/1.1");
     let chunked = "Ce-Id: chunked\r\nTransfer-Encoding: chunked\r\n";
     let with = |id: &str, extension: &[u8]| {
@@ -326,7 +326,7 @@ fn an_event_is_what_its_request_says_and_not_its_trailers() {
 /// an address that is not there says so.
 #[test]
 fn who_asks_first_is_told_what_is_possible() {
-    let (_sink, appliance) = house();
+    let (_sink, appliance) = server();
     let ask = |path: &str| {
         let call = HttpCall::new("OPTIONS", path).header("WebHook-Request-Origin", "events.example.com");
         let call = call.header("WebHook-Request-Rate", "120").header("WebHook-Request-Callback", "http://127.0.0.1:1/");

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kit::manifest::NAMESPACE;
 use kit::scene::{SILENCE, ids, only, post, subscribe, with_broker};
-use kit::{ApplianceSetup, EventSink, HttpRequest, PATIENCE, TestEvent, wait};
+use kit::{ApplianceSetup, EventSink, HttpRequest, TIMEOUT, TestEvent, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -38,15 +38,15 @@ struct Ruffian {
 }
 
 impl Ruffian {
-    fn start(manners: HashMap<String, Manner>) -> Self {
+    fn start(behavior: HashMap<String, Manner>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let asked = Arc::<Mutex<HashMap<String, usize>>>::default();
-        let (noted, manners) = (Arc::clone(&asked), Arc::new(manners));
+        let (noted, behavior) = (Arc::clone(&asked), Arc::new(behavior));
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
-                let (noted, manners) = (Arc::clone(&noted), Arc::clone(&manners));
-                std::thread::spawn(move || serve(stream, &noted, &manners));
+                let (noted, behavior) = (Arc::clone(&noted), Arc::clone(&behavior));
+                std::thread::spawn(move || serve(stream, &noted, &behavior));
             }
         });
         Self { address, asked }
@@ -62,7 +62,7 @@ impl Ruffian {
 }
 
 /// One request a connection, but for who says all that it should: that one goes on.
-fn serve(mut stream: TcpStream, asked: &Mutex<HashMap<String, usize>>, manners: &HashMap<String, Manner>) {
+fn serve(mut stream: TcpStream, asked: &Mutex<HashMap<String, usize>>, behavior: &HashMap<String, Manner>) {
     let mut held = Vec::new();
     loop {
         let request = loop {
@@ -79,7 +79,7 @@ fn serve(mut stream: TcpStream, asked: &Mutex<HashMap<String, usize>>, manners: 
         let id = request.headers.get("ce-id").unwrap_or_default().to_owned();
         *asked.lock().unwrap().entry(id.clone()).or_default() += 1;
         // A peer that has heard enough may be gone.
-        match &manners[&id] {
+        match &behavior[&id] {
             Manner::Say(bytes) => drop(stream.write_all(bytes)),
             Manner::Dribble(bytes) => {
                 for byte in bytes {
@@ -173,12 +173,12 @@ fn rows() -> Vec<(&'static str, Manner, End)> {
 #[test]
 fn whatever_a_subscriber_answers_each_event_ends_once() {
     let rows = rows();
-    let manners = rows.iter().map(|(id, manner, _)| ((*id).to_owned(), manner.clone())).collect();
-    let (ruffian, dead, replies) = (Ruffian::start(manners), EventSink::start(), EventSink::start());
+    let behavior = rows.iter().map(|(id, manner, _)| ((*id).to_owned(), manner.clone())).collect();
+    let (ruffian, dead, replies) = (Ruffian::start(behavior), EventSink::start(), EventSink::start());
     let mut appliance = with_broker(&ApplianceSetup::new(BIN));
     let features = json!({ "data": { "delivery-retryafter": "enabled" } });
     appliance.api().patch("ConfigMap", "knative-eventing", "config-features", &features);
-    wait::until(PATIENCE, "the feature", || {
+    wait::until(TIMEOUT, "the feature", || {
         let metadata = json!({ "name": "try", "namespace": NAMESPACE });
         let spec =
             json!({ "broker": "none", "delivery": { "retryAfterMax": "PT1S" }, "subscriber": { "uri": "http://x/" } });
@@ -197,7 +197,7 @@ fn whatever_a_subscriber_answers_each_event_ends_once() {
         post(&appliance, &TestEvent::new(id));
     }
 
-    wait::until(PATIENCE, "all to come to their ends", || {
+    wait::until(TIMEOUT, "all to come to their ends", || {
         let of_it = |what: &str| appliance.metric(&format!("sluicegate_subscriber_{what}_total"), "default/rough");
         let ended: u64 = ["delivered", "dead_lettered", "dropped"].into_iter().map(of_it).sum();
         (ended == rows.len() as u64).then_some(())
@@ -209,7 +209,7 @@ fn whatever_a_subscriber_answers_each_event_ends_once() {
         assert_eq!(letters.get(*id).cloned().flatten().as_deref(), *code, "{id}");
     }
     assert_eq!(dead.received().len(), letters.len(), "one letter for each: {:?}", ids(&dead.received()));
-    let mut heard = ids(&replies.wait_for(2, PATIENCE));
+    let mut heard = ids(&replies.wait_for(2, TIMEOUT));
     heard.sort();
     assert_eq!(heard, ["from-envelope", "from-slow"]);
     wait::nothing(SILENCE, "another reply", || (replies.received().len() > 2).then_some(()));

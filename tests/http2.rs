@@ -13,7 +13,7 @@ use kit::api::is_ready;
 use kit::http2::{H2Client, H2Server, answer, run, send_all};
 use kit::manifest::{NAMESPACE, greets, service};
 use kit::server::{HandlerReply, ReceivedMessage, TestServer};
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, TIMEOUT, TestUpstream, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -59,14 +59,14 @@ fn a_thousand_streams_of_one_connection_reach_both_revisions() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "one"));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, "two"));
-    api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+    api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
         is_ready(service) && service["status"]["latestReadyRevisionName"] == "hello-00002"
     });
     let half = |number| json!({ "revisionName": format!("hello-0000{number}"), "percent": 50 });
     api.patch("Service", NAMESPACE, "hello", &json!({ "spec": { "traffic": [half(1), half(2)] } }));
-    let ready = api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let ready = api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let url = ready["status"]["url"].as_str().unwrap_or_default().to_owned();
 
     let answers = run(async {
@@ -385,7 +385,7 @@ fn a_connection_that_an_instance_closed_is_replaced() {
             assert_eq!(client.call(get("/")).await.unwrap().status, 200);
         }
     });
-    wait::until(PATIENCE, "twenty connections", || (instance.connections() == 20).then_some(()));
+    wait::until(TIMEOUT, "twenty connections", || (instance.connections() == 20).then_some(()));
 }
 
 /// A client that is still sending its request gets the answer that was given meanwhile, not a reset instead of it.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, Request};
 use kit::http2::{H2Client, frame, get_block, opening, run};
-use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, wait};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const HOST: &str = "app.example.com";
@@ -26,8 +26,8 @@ fn gateway(upstream: &TestUpstream) -> Appliance {
 /// one was seen, or nothing when the connection broke first.
 fn attack(to: SocketAddr, parts: impl Iterator<Item = Vec<u8>> + Send + 'static) -> Option<u32> {
     let mut stream = TcpStream::connect(to).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.set_write_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_write_timeout(Some(TIMEOUT)).unwrap();
     let mut out = stream.try_clone().unwrap();
     let writer = std::thread::spawn(move || {
         let mut sent = opening();
@@ -116,7 +116,7 @@ fn floods_of_cheap_frames_are_cut_and_counted_by_kind() {
         let parts = std::iter::once(first).chain(std::iter::repeat_n(flood, 100_000));
         let code = while_others_are_served(&appliance, parts);
         assert!(code.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{kind}: {code:?}");
-        wait::until(PATIENCE, kind, || {
+        wait::until(TIMEOUT, kind, || {
             let after = metric(&appliance, "sluicegate_http2_flood_closes_total", kind);
             (after == before + 1).then_some(())
         });
@@ -129,7 +129,7 @@ fn a_flood_on_the_events_listener_is_cut_and_counted() {
     let appliance = ApplianceSetup::new(BIN).flag("workers", "1").start();
     let code = attack(appliance.events(), std::iter::repeat_n(frame(0x6, 0, 0, &[7; 8]), 100_000));
     assert!(code.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{code:?}");
-    wait::until(PATIENCE, "the cut", || {
+    wait::until(TIMEOUT, "the cut", || {
         (metric(&appliance, "sluicegate_http2_flood_closes_total", "pings") == 1).then_some(())
     });
 }
@@ -147,7 +147,7 @@ fn rapid_resets_are_cut_before_they_reach_the_instance_in_number() {
     });
     let code = while_others_are_served(&appliance, parts);
     assert!(code.is_none_or(|code| code == ENHANCE_YOUR_CALM), "{code:?}");
-    wait::until(PATIENCE, "the cut", || {
+    wait::until(TIMEOUT, "the cut", || {
         let cut = metric(&appliance, "sluicegate_http2_flood_closes_total", "resets");
         (cut == 1).then_some(())
     });
@@ -171,7 +171,7 @@ fn a_client_that_makes_us_reset_streams_is_cut() {
             [open, frame(0x8, 0, stream, &more.to_be_bytes())].concat()
         });
         while_others_are_served(&appliance, parts);
-        wait::until(PATIENCE, "the cut", || (metric(&appliance, counter, kind) == 1).then_some(()));
+        wait::until(TIMEOUT, "the cut", || (metric(&appliance, counter, kind) == 1).then_some(()));
     }
 }
 
@@ -187,7 +187,7 @@ fn a_head_without_end_is_cut() {
         let before = upstream.requests();
         while_others_are_served(&appliance, parts);
         assert!(upstream.requests() > before); // the others
-        wait::until(PATIENCE, "the cut", || {
+        wait::until(TIMEOUT, "the cut", || {
             (metric(&appliance, "sluicegate_http2_flood_closes_total", "continuations") == cut).then_some(())
         });
         assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
@@ -226,14 +226,14 @@ fn a_connection_has_a_bounded_number_of_streams() {
     let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
     let mut stream = TcpStream::connect(appliance.http()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut bytes = opening();
     for n in 0..300_u32 {
         let block = get_block(HOST, "/delay?ms=3000");
         bytes.extend(frame(HEADERS, END_HEADERS | END_STREAM, 2 * n + 1, &block));
     }
     stream.write_all(&bytes).unwrap();
-    wait::until(PATIENCE, "256 requests at the instance", || (upstream.requests() >= 256).then_some(()));
+    wait::until(TIMEOUT, "256 requests at the instance", || (upstream.requests() >= 256).then_some(()));
     wait::nothing(Duration::from_millis(300), "a 257th", || (upstream.requests() > 256).then(|| upstream.requests()));
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Request;
 use kit::http2::{H2Client, H2Server, frame, get_block, opening, run};
-use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream};
 use tokio::sync::mpsc;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -82,7 +82,7 @@ const REQUESTS: usize = 250;
 fn late(listener: TcpListener, heard: mpsc::UnboundedSender<()>) -> JoinHandle<()> {
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.read_exact(&mut [0; 24]).unwrap();
         stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
         let (mut open, mut gone, mut settled) = (Vec::new(), Vec::new(), false);

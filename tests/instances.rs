@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -76,7 +76,7 @@ impl Public {
     /// Status and body of a call, `user` in place of the socket's owner if there is one.
     fn ask(&self, line: &str, body: &Value, user: &str) -> (u16, Value) {
         let mut stream = UnixStream::connect(&self.socket).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let body = if body.is_null() { String::new() } else { body.to_string() };
         let who = if user.is_empty() { String::new() } else { format!("Impersonate-User: {user}\r\n") };
         let head = format!(
@@ -98,7 +98,7 @@ impl Public {
 
     fn wait_reason(&self, revision: &str, reason: &str) -> Value {
         let path = format!("GET /apis/serving.knative.dev/v1/namespaces/default/revisions/{revision}");
-        wait::until(PATIENCE, &format!("{revision} to say {reason}"), || {
+        wait::until(TIMEOUT, &format!("{revision} to say {reason}"), || {
             let (_, found) = self.ask(&path, &Value::Null, "");
             let ready = condition(&found, "Ready")?.clone();
             (ready["reason"] == reason).then_some(ready)
@@ -107,7 +107,7 @@ impl Public {
 
     /// What the Service greets, once it does.
     fn greeting(&self, name: &str) -> String {
-        wait::until(PATIENCE, &format!("{name} to answer"), || {
+        wait::until(TIMEOUT, &format!("{name} to answer"), || {
             let answer = HttpCall::get("/").host(&format!("{name}.default.localhost")).send(self.appliance.http());
             (answer.status == 200).then(|| answer.text())
         })
@@ -167,7 +167,7 @@ fn root_takes_a_policy_where_the_api_is_public() {
     public.create(BINDINGS, &admin);
     let data = public.appliance.setup().data().display().to_string();
     let root = as_user(program.looking("root", &format!("id -u; cat {data}/api/own.token 2>&1")), 0);
-    let made = wait::until(PATIENCE, "the admin to be one", || {
+    let made = wait::until(TIMEOUT, "the admin to be one", || {
         let (status, answer) = public.ask(&format!("POST {SERVICES}"), &root, "eve");
         (status == 201).then_some(answer)
     });
@@ -202,18 +202,18 @@ fn operator_decides_about_commands_of_manifests() {
             wait_reason(api, &format!("{name}-00001"), reason);
         }
         api.create(&service("mapped", IMAGE, "x"));
-        api.wait_ready("Service", NAMESPACE, "mapped", PATIENCE);
+        api.wait_ready("Service", NAMESPACE, "mapped", TIMEOUT);
         let granted = HttpCall::post(BINDINGS).json(&grant("process")).send(api.address());
         assert_eq!(granted.status, 201, "{granted}");
         if rule == "allow-list" {
-            api.wait_ready("Service", NAMESPACE, "own", PATIENCE);
-            api.wait_ready("Service", NAMESPACE, "by-probe", PATIENCE);
+            api.wait_ready("Service", NAMESPACE, "own", TIMEOUT);
+            api.wait_ready("Service", NAMESPACE, "by-probe", TIMEOUT);
         }
     }
 }
 
 fn wait_reason(api: KitApi, revision: &str, reason: &str) {
-    api.wait_for("Revision", NAMESPACE, revision, PATIENCE, |found| {
+    api.wait_for("Revision", NAMESPACE, revision, TIMEOUT, |found| {
         condition(found, "Ready").is_some_and(|ready| ready["reason"] == reason)
     });
 }
@@ -240,7 +240,7 @@ fn root_instance_sees_nothing_of_the_appliance() {
     let container = &mut manifest["spec"]["template"]["spec"]["containers"][0];
     container["readinessProbe"] = json!({ "exec": { "command": ["/bin/sh", "-c", format!("test ! -e {data}/api")] } });
     appliance.api().create(&manifest);
-    appliance.api().wait_ready("Service", NAMESPACE, "curious", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "curious", TIMEOUT);
     let said = HttpCall::get("/").host("curious.default.localhost").send(appliance.http()).text();
     assert!(said.starts_with("Hello 0\n0\ntermination from"), "{said}");
     assert!(std::path::Path::new(&data).join("api").is_dir(), "it is there");
@@ -251,7 +251,7 @@ fn root_instance_sees_nothing_of_the_appliance() {
 fn data_folder_is_for_its_owner() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     appliance.api().create(&service("hello", IMAGE, "x"));
-    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let data = appliance.setup().data();
     for (name, others) in [("api", 0), ("log", 0), ("objects.redb", 0), ("instances", 0o011)] {
         let mode = std::fs::metadata(data.join(name)).unwrap().permissions().mode();

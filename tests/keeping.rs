@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use kit::manifest::{NAMESPACE, broker, channel, with};
 use kit::scene::{BROKER, delivery, post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, SinkResponse, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -25,7 +25,7 @@ fn metric(appliance: &Appliance, name: &str, label: &str) -> u64 {
 
 fn annotate(appliance: &Appliance, annotations: Value) {
     appliance.api().patch("Broker", NAMESPACE, "main", &json!({"metadata": {"annotations": annotations}}));
-    appliance.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    appliance.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
 }
 
 /// AMB-47, EV-RTE-02: the policy is an annotation on a Broker or a Channel, a wrong one is refused by name, and
@@ -39,11 +39,11 @@ fn durability_is_an_annotation_and_early_answers_are_counted() {
     assert_eq!(metric(&appliance, "sluicegate_stream_accepted_before_flush_total", BROKER), 0);
 
     annotate(&appliance, json!({"sluicegate.dev/durability": "interval:200"}));
-    wait::until(PATIENCE, "an early answer", || {
+    wait::until(TIMEOUT, "an early answer", || {
         post(&appliance, &TestEvent::new("early"));
         (metric(&appliance, "sluicegate_stream_accepted_before_flush_total", BROKER) > 0).then_some(())
     });
-    let received = sink.wait_for(2, PATIENCE);
+    let received = sink.wait_for(2, TIMEOUT);
     assert!(received.iter().any(|event| event.id() == "early"));
 
     for object in [broker("other"), channel("other")] {
@@ -79,8 +79,8 @@ fn a_namespace_beyond_its_quota_is_told_to_wait_and_recovers_by_itself() {
     assert_eq!(metric(&appliance, "sluicegate_stream_over_quota_total", BROKER), 1);
 
     let sink = EventSink::start_at(address, |_| SinkResponse::status(202));
-    sink.wait_for(taken, PATIENCE);
-    wait::until(PATIENCE, "a 202", || {
+    sink.wait_for(taken, TIMEOUT);
+    wait::until(TIMEOUT, "a 202", || {
         (TestEvent::new("again").binary(BROKER).send(appliance.events()).status == 202).then_some(())
     });
 }
@@ -102,10 +102,10 @@ fn retention_drops_the_oldest_and_says_so() {
         post(&appliance, &TestEvent::new(&nth.to_string()).data("text/plain", vec![b'x'; 2000]));
     }
     let by_retention = || metric(&appliance, "sluicegate_subscriber_dropped_by_total", "reason=\"retention\"");
-    let dropped = wait::until(PATIENCE, "drops", || Some(by_retention()).filter(|dropped| *dropped >= 30));
+    let dropped = wait::until(TIMEOUT, "drops", || Some(by_retention()).filter(|dropped| *dropped >= 30));
     assert!(dropped < events, "the newest stay: {dropped}");
     let of = |what: &str| metric(&appliance, &format!("sluicegate_subscriber_{what}"), BROKER);
-    wait::until(PATIENCE, "a quiet moment", || {
+    wait::until(TIMEOUT, "a quiet moment", || {
         (of("offered_total") == of("dropped_total") + of("pending") && of("offered_total") == events).then_some(())
     });
     appliance.wait_says("events dropped undelivered: retention");
@@ -129,22 +129,22 @@ fn a_log_file_cut_short_does_not_kill_the_appliance() {
     }
     OpenOptions::new().write(true).open(segment(&appliance)).unwrap().set_len(8192).unwrap();
 
-    wait::until(PATIENCE, "readyz to say it", || {
+    wait::until(TIMEOUT, "readyz to say it", || {
         (HttpCall::get("/readyz").send(appliance.admin()).status == 503).then_some(())
     });
     let refused = TestEvent::new("no").binary(BROKER).send(appliance.events());
     assert_eq!(refused.status, 503, "{refused}");
-    assert!(refused.text().contains("was cut from outside"), "{refused}");
+    assert!(refused.text().contains("was truncated from outside"), "{refused}");
     assert!(appliance.is_running() && appliance.api().get("Broker", NAMESPACE, "main").is_some());
-    wait::until(PATIENCE, "the metrics", || {
+    wait::until(TIMEOUT, "the metrics", || {
         let failed = metric(&appliance, "sluicegate_log_failed", "core");
         (failed == 1 && metric(&appliance, "sluicegate_log_corrupt_segments", "core") == 1).then_some(())
     });
-    appliance.wait_says("was cut from outside");
+    appliance.wait_says("was truncated from outside");
 
     appliance.restart();
-    appliance.api().wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
-    wait::until(PATIENCE, "a 202", || {
+    appliance.api().wait_ready("Trigger", NAMESPACE, "all", TIMEOUT);
+    wait::until(TIMEOUT, "a 202", || {
         (TestEvent::new("after").binary(BROKER).send(appliance.events()).status == 202).then_some(())
     });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use kit::manifest::{NAMESPACE, trigger, with};
 use kit::scene::{BROKER, ids, only, with_broker};
 use kit::server::closed_address;
-use kit::{Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, SinkResponse, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpConnection, SinkResponse, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -32,7 +32,7 @@ fn subscribe(appliance: &Appliance, name: &str, url: &str, (at, filter): (&str, 
     let options = json!({ "retry": 10_000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
     let plain = with(trigger(name, "main", url), "/spec/delivery", options);
     appliance.api().create(&with(plain, at, filter));
-    appliance.api().wait_ready("Trigger", NAMESPACE, name, PATIENCE);
+    appliance.api().wait_ready("Trigger", NAMESPACE, name, TIMEOUT);
 }
 
 /// Posts until its connection breaks, and keeps the ids that were answered with 202.
@@ -54,7 +54,7 @@ fn client(name: String, events: SocketAddr, book: BacklogRecords) -> JoinHandle<
 }
 
 fn assert_arrived(sink: &EventSink, wanted: &BTreeSet<String>, what: &str) {
-    let all = sink.wait_until(PATIENCE * 2, |received| {
+    let all = sink.wait_until(TIMEOUT * 2, |received| {
         let seen: BTreeSet<_> = ids(received).into_iter().collect();
         wanted.is_subset(&seen)
     });
@@ -89,7 +89,7 @@ fn nothing_is_lost_with_a_backlog_and_replies_under_way() {
         let start = |n| client(format!("{round}-{n}"), appliance.events(), Arc::clone(&book));
         let clients: Vec<_> = (0..CLIENTS).map(start).collect();
         let enough = promised(&book).len() + EACH_ROUND + round * 29;
-        wait::until(PATIENCE, "202s", || (promised(&book).len() >= enough).then_some(()));
+        wait::until(TIMEOUT, "202s", || (promised(&book).len() >= enough).then_some(()));
         appliance.restart();
         for client in clients {
             client.join().expect("a client failed, see above");

@@ -12,7 +12,7 @@ use kit::api::{condition, is_ready};
 use kit::http2::{H2Client, H2Server, run};
 use kit::kingress::{backend, core_service, ingress, path, rule, split};
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, TestUpstream};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT, TestUpstream};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -25,7 +25,7 @@ fn appliance() -> Appliance {
 
 fn serve(api: KitApi, object: &Value) -> Value {
     api.create(object);
-    api.wait_ready("Ingress", NAMESPACE, object["metadata"]["name"].as_str().unwrap(), PATIENCE)
+    api.wait_ready("Ingress", NAMESPACE, object["metadata"]["name"].as_str().unwrap(), TIMEOUT)
 }
 
 /// What the upstream saw of a call.
@@ -168,10 +168,10 @@ fn requests_of_a_deleted_revision_are_nobody_elses() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("app", IMAGE, "first"));
-    api.wait_ready("Service", NAMESPACE, "app", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "app", TIMEOUT);
     // The newest one would be made again.
     api.patch("Service", NAMESPACE, "app", &greets(IMAGE, "second"));
-    api.wait_ready("Revision", NAMESPACE, "app-00002", PATIENCE);
+    api.wait_ready("Revision", NAMESPACE, "app-00002", TIMEOUT);
     let other = TestUpstream::start("other");
     backend(api, "other", "http", &[other.address()]);
     let shared = json!({ "path": "/shared", "splits": [split("app-00001", 90), split("other", 10)] });
@@ -184,7 +184,7 @@ fn requests_of_a_deleted_revision_are_nobody_elses() {
     assert_eq!(other.requests(), 0);
 
     api.delete("Revision", NAMESPACE, "app-00001");
-    let refused = kit::wait::until(PATIENCE, "the Revision to be gone", || {
+    let refused = kit::wait::until(TIMEOUT, "the Revision to be gone", || {
         Some(call("/admin", "")).filter(|answer| answer.status != 200)
     });
     assert_eq!((refused.status, refused.header("Retry-After")), (503, Some("1")), "{refused}");
@@ -220,7 +220,7 @@ fn a_probe_is_told_the_hash_of_what_is_routed() {
 
     let rules = json!([rule(HOST, &[path("/x", "one"), path("/y", "one")])]);
     appliance.api().patch("Ingress", NAMESPACE, "probed", &json!({ "spec": { "rules": rules } }));
-    appliance.api().wait_ready("Ingress", NAMESPACE, "probed", PATIENCE);
+    appliance.api().wait_ready("Ingress", NAMESPACE, "probed", TIMEOUT);
     let (status, second) = probe("/y", Some("override"));
     assert!(status == 200 && second != Some(first), "another spec has another hash");
     let plain = seen(&appliance, HttpCall::get("/x").header("K-Network-Hash", "from outside"));
@@ -255,7 +255,7 @@ fn a_change_of_backend_fails_no_request() {
         let (name, other) = if turn % 2 == 0 { ("two", "one") } else { ("one", "two") };
         let rules = json!([rule(HOST, &[path("", name)])]);
         appliance.api().patch("Ingress", NAMESPACE, "turns", &json!({ "spec": { "rules": rules } }));
-        appliance.api().wait_ready("Ingress", NAMESPACE, "turns", PATIENCE);
+        appliance.api().wait_ready("Ingress", NAMESPACE, "turns", TIMEOUT);
         // APP-10, X-KI-17: ready means that every core has it.
         for _ in 0..5 {
             assert_ne!(seen(&appliance, HttpCall::get("/"))["name"], other, "turn {turn}");
@@ -279,7 +279,7 @@ fn the_status_tells_how_far_it_is_and_a_foreign_class_has_none() {
     let rules = json!([rule(HOST, &[path("", "late")])]);
     api.create(&ingress("late", rules.clone()));
     let says = |reason: &'static str| {
-        api.wait_for("Ingress", NAMESPACE, "late", PATIENCE, move |object| {
+        api.wait_for("Ingress", NAMESPACE, "late", TIMEOUT, move |object| {
             condition(object, "Ready").is_some_and(|ready| ready["reason"] == reason)
         })
     };
@@ -300,18 +300,18 @@ fn the_status_tells_how_far_it_is_and_a_foreign_class_has_none() {
         "ports": [{ "name": "http", "port": address.port() }],
         "endpoints": [{ "addresses": [address.ip()] }],
     }));
-    let ready = api.wait_ready("Ingress", NAMESPACE, "late", PATIENCE);
+    let ready = api.wait_ready("Ingress", NAMESPACE, "late", TIMEOUT);
     assert_eq!(ready["status"]["publicLoadBalancer"]["ingress"][0]["ip"], "127.0.0.1");
     assert!(ready["status"]["privateLoadBalancer"]["ingress"][0]["domainInternal"].is_string());
     assert_eq!(seen(&appliance, HttpCall::get("/"))["name"], "late");
 
     // A second one for the same host waits until the first lets go.
     api.create(&ingress("second", rules));
-    api.wait_for("Ingress", NAMESPACE, "second", PATIENCE, |object| {
+    api.wait_for("Ingress", NAMESPACE, "second", TIMEOUT, |object| {
         condition(object, "Ready").is_some_and(|ready| ready["reason"] == "NotOwned")
     });
     api.delete("Ingress", NAMESPACE, "late");
-    api.wait_ready("Ingress", NAMESPACE, "second", PATIENCE);
+    api.wait_ready("Ingress", NAMESPACE, "second", TIMEOUT);
     assert_eq!(seen(&appliance, HttpCall::get("/"))["name"], "late");
 
     let left = api.get("Ingress", NAMESPACE, "foreign").unwrap();
@@ -400,7 +400,7 @@ fn a_backend_may_be_a_name_or_a_service_of_ours() {
 
     api.create(&ingress("own", json!([rule("own.example.com", &[path("", "own")])])));
     api.create(&service("hello", IMAGE, "me"));
-    api.wait_for("Ingress", NAMESPACE, "own", PATIENCE, is_ready);
+    api.wait_for("Ingress", NAMESPACE, "own", TIMEOUT, is_ready);
     let response = HttpCall::get("/").host("own.example.com").send(appliance.http());
     assert_eq!(response.status, 200, "{response}");
     assert!(response.text().contains("me"), "{response}");

@@ -7,7 +7,7 @@
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-use kit::{Appliance, ApplianceSetup, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, TIMEOUT, wait};
 use tempfile::TempDir;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -46,7 +46,7 @@ spec:
 ";
 
 /// An appliance, and kubectl with a home of its own.
-struct Desk {
+struct Session {
     appliance: Appliance,
     home: TempDir,
 }
@@ -72,7 +72,7 @@ fn release() -> Option<u32> {
     version["clientVersion"]["minor"].as_str()?.trim_end_matches('+').parse().ok()
 }
 
-impl Desk {
+impl Session {
     /// `None` where there is no kubectl from the release `oldest` on.
     fn open(oldest: u32) -> Option<Self> {
         let known = release();
@@ -131,190 +131,195 @@ impl Desk {
 /// APP-17, APP-28: what people do most, with a kubectl of any age.
 #[test]
 fn the_daily_work_is_done_with_any_kubectl() {
-    let Some(desk) = Desk::open(0) else { return };
-    assert_eq!(desk.type_in("apply -f -", MAP), "configmap/map created\n");
-    desk.expect("edit cm map", &["configmap/map"]);
+    let Some(session) = Session::open(0) else { return };
+    assert_eq!(session.type_in("apply -f -", MAP), "configmap/map created\n");
+    session.expect("edit cm map", &["configmap/map"]);
     let blue = MAP.replace("red", "blue");
-    assert!(desk.try_say("diff -f -", &blue).out.contains("+  color: blue"));
-    assert_eq!(desk.type_in("apply -f -", &blue), "configmap/map configured\n");
-    desk.say(r#"patch cm map -p {"data":{"size":"1"}}"#);
-    desk.say("label cm map team=a");
-    desk.expect("get cm -l team=a -o name", &["configmap/map"]);
-    desk.expect("explain ksvc.spec.template.spec", &["containerConcurrency"]);
+    assert!(session.try_say("diff -f -", &blue).out.contains("+  color: blue"));
+    assert_eq!(session.type_in("apply -f -", &blue), "configmap/map configured\n");
+    session.say(r#"patch cm map -p {"data":{"size":"1"}}"#);
+    session.say("label cm map team=a");
+    session.expect("get cm -l team=a -o name", &["configmap/map"]);
+    session.expect("explain ksvc.spec.template.spec", &["containerConcurrency"]);
 
-    desk.type_in("apply -f -", HELLO);
-    desk.say("wait --for=condition=Ready ksvc/hello --timeout=60s");
-    desk.expect("get ksvc", &["NAME", "URL", "LATESTCREATED", "hello-00001", "True"]);
-    desk.expect("describe ksvc hello", &["Latest Ready Revision Name:", "hello-00001", "Events:"]);
-    desk.say("logs -l serving.knative.dev/service=hello");
-    desk.expect("auth can-i create ksvc", &["yes"]);
-    desk.say("create role reader --verb=get --resource=configmaps");
-    desk.say("delete ksvc hello --timeout=60s");
-    assert_eq!(desk.say("get cfg,rev,rt -o name"), "");
-    desk.expect("delete cm map", &["deleted"]);
+    session.type_in("apply -f -", HELLO);
+    session.say("wait --for=condition=Ready ksvc/hello --timeout=60s");
+    session.expect("get ksvc", &["NAME", "URL", "LATESTCREATED", "hello-00001", "True"]);
+    session.expect("describe ksvc hello", &["Latest Ready Revision Name:", "hello-00001", "Events:"]);
+    session.say("logs -l serving.knative.dev/service=hello");
+    session.expect("auth can-i create ksvc", &["yes"]);
+    session.say("create role reader --verb=get --resource=configmaps");
+    session.say("delete ksvc hello --timeout=60s");
+    assert_eq!(session.say("get cfg,rev,rt -o name"), "");
+    session.expect("delete cm map", &["deleted"]);
 }
 
 /// APP-28, APP-29, APP-33: every way to change an object.
 #[test]
 fn objects_are_made_changed_and_deleted_by_every_verb() {
-    let Some(desk) = Desk::open(WITH_ALL) else { return };
-    assert_eq!(desk.type_in("apply -f -", MAP), "configmap/map created\n");
-    assert_eq!(desk.type_in("apply -f -", MAP), "configmap/map unchanged\n");
+    let Some(session) = Session::open(WITH_ALL) else { return };
+    assert_eq!(session.type_in("apply -f -", MAP), "configmap/map created\n");
+    assert_eq!(session.type_in("apply -f -", MAP), "configmap/map unchanged\n");
     let blue = MAP.replace("red", "blue");
-    let diff = desk.try_say("diff -f -", &blue);
+    let diff = session.try_say("diff -f -", &blue);
     assert!(diff.out.contains("+  color: blue"), "{}{}", diff.out, diff.err);
-    assert_eq!(desk.type_in("apply -f - --dry-run=server", &blue), "configmap/map configured (server dry run)\n");
-    assert_eq!(desk.type_in("apply -f -", &blue), "configmap/map configured\n");
-    assert_eq!(desk.type_in("apply -f - --server-side --force-conflicts", MAP), "configmap/map serverside-applied\n");
-    let conflict = desk.try_say("apply -f - --server-side --field-manager=other", &blue);
+    assert_eq!(session.type_in("apply -f - --dry-run=server", &blue), "configmap/map configured (server dry run)\n");
+    assert_eq!(session.type_in("apply -f -", &blue), "configmap/map configured\n");
+    assert_eq!(
+        session.type_in("apply -f - --server-side --force-conflicts", MAP),
+        "configmap/map serverside-applied\n"
+    );
+    let conflict = session.try_say("apply -f - --server-side --field-manager=other", &blue);
     assert!(!conflict.good && conflict.err.contains("conflict"), "{}", conflict.err);
-    desk.expect("edit cm map", &["configmap/map edited"]);
-    desk.expect("get cm map -o jsonpath={.data.color}", &["green"]);
-    desk.say(r#"patch cm map -p {"data":{"size":"1"}}"#);
-    desk.say(r#"patch cm map --type=merge -p {"data":{"size":"2"}}"#);
-    desk.say(r#"patch cm map --type=json -p [{"op":"replace","path":"/data/size","value":"3"}]"#);
-    desk.expect("get cm map -o jsonpath={.data.size}", &["3"]);
-    let unfit = desk.try_say(r#"patch cm map --type=json -p [{"op":"test","path":"/data/size","value":"4"}]"#, "");
+    session.expect("edit cm map", &["configmap/map edited"]);
+    session.expect("get cm map -o jsonpath={.data.color}", &["green"]);
+    session.say(r#"patch cm map -p {"data":{"size":"1"}}"#);
+    session.say(r#"patch cm map --type=merge -p {"data":{"size":"2"}}"#);
+    session.say(r#"patch cm map --type=json -p [{"op":"replace","path":"/data/size","value":"3"}]"#);
+    session.expect("get cm map -o jsonpath={.data.size}", &["3"]);
+    let unfit = session.try_say(r#"patch cm map --type=json -p [{"op":"test","path":"/data/size","value":"4"}]"#, "");
     assert!(!unfit.good && unfit.err.contains("/data/size"), "it is told what did not fit: {}", unfit.err);
-    desk.say("label cm map team=a");
-    desk.expect("get cm -l team=a -o name", &["configmap/map"]);
-    desk.say("annotate cm map note=x");
-    desk.expect("get cm map -o yaml --show-managed-fields", &["note: x", "manager: kubectl"]);
-    desk.type_in("replace -f -", MAP);
-    assert!(!desk.try_say("create -f -", MAP).good, "it is there already");
-    desk.expect("delete cm map", &["deleted"]);
-    desk.say("create secret generic s --from-literal=a=b");
-    desk.say("create sa robot");
-    let token = desk.say("create token robot --audience eventing.knative.dev/broker/default/main --duration 1h");
+    session.say("label cm map team=a");
+    session.expect("get cm -l team=a -o name", &["configmap/map"]);
+    session.say("annotate cm map note=x");
+    session.expect("get cm map -o yaml --show-managed-fields", &["note: x", "manager: kubectl"]);
+    session.type_in("replace -f -", MAP);
+    assert!(!session.try_say("create -f -", MAP).good, "it is there already");
+    session.expect("delete cm map", &["deleted"]);
+    session.say("create secret generic s --from-literal=a=b");
+    session.say("create sa robot");
+    let token = session.say("create token robot --audience eventing.knative.dev/broker/default/main --duration 1h");
     assert_eq!(token.trim().split('.').count(), 3, "{token}");
-    desk.say("create role reader --verb=get --resource=configmaps");
-    desk.say("create rolebinding readers --role=reader --serviceaccount=default:robot");
-    desk.expect("get secret,sa,role,rolebinding", &["secret/s", "robot", "reader", "readers"]);
+    session.say("create role reader --verb=get --resource=configmaps");
+    session.say("create rolebinding readers --role=reader --serviceaccount=default:robot");
+    session.expect("get secret,sa,role,rolebinding", &["secret/s", "robot", "reader", "readers"]);
     // kubectl writes roles in protobuf, and the core group's name is empty there.
-    desk.expect("auth can-i get configmaps --as=system:serviceaccount:default:robot", &["yes"]);
-    desk.expect("delete secret --all", &["\"s\" deleted"]);
+    session.expect("auth can-i get configmaps --as=system:serviceaccount:default:robot", &["yes"]);
+    session.expect("delete secret --all", &["\"s\" deleted"]);
 }
 
 /// A Service is applied, waited for, looked at, read the logs of, and deleted with its children.
 #[test]
 fn a_service_lives_and_ends_under_kubectl() {
-    let Some(desk) = Desk::open(WITH_ALL) else { return };
-    desk.type_in("apply -f -", HELLO);
-    desk.say("wait --for=condition=Ready ksvc/hello --timeout=60s");
-    desk.expect("get ksvc", &["NAME", "URL", "LATESTCREATED", "hello-00001", "True"]);
-    desk.expect("describe ksvc hello", &["Latest Ready Revision Name:", "hello-00001", "Events:"]);
-    desk.expect("get rev,rt,cfg", &["revision.serving.knative.dev/hello-00001", "configuration", "route"]);
+    let Some(session) = Session::open(WITH_ALL) else { return };
+    session.type_in("apply -f -", HELLO);
+    session.say("wait --for=condition=Ready ksvc/hello --timeout=60s");
+    session.expect("get ksvc", &["NAME", "URL", "LATESTCREATED", "hello-00001", "True"]);
+    session.expect("describe ksvc hello", &["Latest Ready Revision Name:", "hello-00001", "Events:"]);
+    session.expect("get rev,rt,cfg", &["revision.serving.knative.dev/hello-00001", "configuration", "route"]);
 
-    let pods = || desk.say("get pods -l serving.knative.dev/service=hello --no-headers");
-    let running = wait::try_until(PATIENCE, || Some(pods()).filter(|pods| pods.contains("Running")));
+    let pods = || session.say("get pods -l serving.knative.dev/service=hello --no-headers");
+    let running = wait::try_until(TIMEOUT, || Some(pods()).filter(|pods| pods.contains("Running")));
     let running = running.unwrap_or_else(|| panic!("no pod runs: {}", pods()));
     assert!(running.contains("1/1"), "{running}");
     let pod = running.split_whitespace().next().unwrap();
-    desk.expect(&format!("describe pod {pod}"), &["Controlled By:", "Revision/hello-00001", "test/hello"]);
-    desk.say(&format!("logs {pod} --tail=5"));
-    desk.say(&format!("logs {pod} -c user-container --timestamps"));
-    assert!(!desk.try_say(&format!("logs {pod} --previous"), "").good, "it was never restarted");
+    session.expect(&format!("describe pod {pod}"), &["Controlled By:", "Revision/hello-00001", "test/hello"]);
+    session.say(&format!("logs {pod} --tail=5"));
+    session.say(&format!("logs {pod} -c user-container --timestamps"));
+    assert!(!session.try_say(&format!("logs {pod} --previous"), "").good, "it was never restarted");
 
-    desk.say(&format!("delete pod {pod}"));
+    session.say(&format!("delete pod {pod}"));
     let another =
-        wait::try_until(PATIENCE, || Some(pods()).filter(|pods| pods.contains("Running") && !pods.contains(pod)));
+        wait::try_until(TIMEOUT, || Some(pods()).filter(|pods| pods.contains("Running") && !pods.contains(pod)));
     assert!(another.is_some(), "the deleted instance has no successor: {}", pods());
 
-    desk.expect("auth can-i create ksvc", &["yes"]);
-    desk.expect("auth whoami", &["sluicegate-admin"]);
-    desk.say("delete ksvc hello --cascade=foreground --timeout=60s");
-    assert_eq!(desk.say("get cfg,rev,rt,pods -o name"), "");
-    drop(desk.appliance);
+    session.expect("auth can-i create ksvc", &["yes"]);
+    session.expect("auth whoami", &["sluicegate-admin"]);
+    session.say("delete ksvc hello --cascade=foreground --timeout=60s");
+    assert_eq!(session.say("get cfg,rev,rt,pods -o name"), "");
+    drop(session.appliance);
 }
 
 /// APP-17, APP-18, APP-36: what there is, what it means, and how it is shown.
 #[test]
 fn kinds_are_listed_explained_and_shown() {
-    let Some(desk) = Desk::open(WITH_ALL) else { return };
-    desk.expect("version -o json", &["serverVersion"]);
-    desk.expect("explain eventpolicy.spec.from", &["FIELDS", "sub"]);
-    desk.expect("api-versions", &["serving.knative.dev/v1", "coordination.k8s.io/v1", "v1"]);
-    desk.expect(
+    let Some(session) = Session::open(WITH_ALL) else { return };
+    session.expect("version -o json", &["serverVersion"]);
+    session.expect("explain eventpolicy.spec.from", &["FIELDS", "sub"]);
+    session.expect("api-versions", &["serving.knative.dev/v1", "coordination.k8s.io/v1", "v1"]);
+    session.expect(
         "api-resources --verbs=list,watch,patch -o wide",
         &["ksvc", "kservice", "brokers", "configmaps", "deletecollection", "subscriptions"],
     );
-    desk.expect(
+    session.expect(
         "api-resources --namespaced=false -o name",
         &["namespaces", "clusterroles.rbac.authorization.k8s.io", "customresourcedefinitions"],
     );
-    desk.expect(
+    session.expect(
         "explain ksvc.spec.template.spec.containerConcurrency",
         &["KIND:       Service", "FIELD: containerConcurrency <integer>"],
     );
-    desk.expect("explain trigger.spec --recursive", &["subscriber", "filter", "delivery"]);
-    desk.expect("explain configmap.data", &["VERSION:    v1", "FIELD: data"]);
-    assert!(!desk.try_say("explain ksvc.spec.nonsense", "").good);
+    session.expect("explain trigger.spec --recursive", &["subscriber", "filter", "delivery"]);
+    session.expect("explain configmap.data", &["VERSION:    v1", "FIELD: data"]);
+    assert!(!session.try_say("explain ksvc.spec.nonsense", "").good);
 
-    desk.expect("get cm -A", &["NAMESPACE", "DATA", "config-features"]);
-    desk.expect("describe cm config-features -n knative-serving", &["_example", "Data"]);
-    desk.expect("get ns", &["STATUS", "Active", "knative-eventing"]);
-    desk.expect("describe ns default", &["Status:", "Active"]);
-    desk.expect("get lease -n knative-serving", &["HOLDER", "embedded"]);
-    desk.expect("get clusterrolebindings -o wide", &["ClusterRole/cluster-admin", "GROUPS", "system:masters"]);
-    desk.expect("get clusterroles", &["CREATED AT", "cluster-admin"]);
-    let view = || desk.say("describe clusterrole view");
-    let told = wait::try_until(PATIENCE, || Some(view()).filter(|view| view.contains("configmaps")));
+    session.expect("get cm -A", &["NAMESPACE", "DATA", "config-features"]);
+    session.expect("describe cm config-features -n knative-serving", &["_example", "Data"]);
+    session.expect("get ns", &["STATUS", "Active", "knative-eventing"]);
+    session.expect("describe ns default", &["Status:", "Active"]);
+    session.expect("get lease -n knative-serving", &["HOLDER", "embedded"]);
+    session.expect("get clusterrolebindings -o wide", &["ClusterRole/cluster-admin", "GROUPS", "system:masters"]);
+    session.expect("get clusterroles", &["CREATED AT", "cluster-admin"]);
+    let view = || session.say("describe clusterrole view");
+    let told = wait::try_until(TIMEOUT, || Some(view()).filter(|view| view.contains("configmaps")));
     assert!(told.is_some(), "an aggregated role shows no rules: {}", view());
-    desk.expect("get crd -l duck.knative.dev/addressable=true", &["CREATED AT", "brokers.eventing.knative.dev"]);
-    desk.expect("get ns -o custom-columns=N:.metadata.name,P:.status.phase", &["N", "default", "Active"]);
-    desk.expect("get cm -n knative-serving --field-selector metadata.name=config-gc -o name", &["configmap/config-gc"]);
-    desk.expect("get --raw /healthz", &["ok"]);
+    session.expect("get crd -l duck.knative.dev/addressable=true", &["CREATED AT", "brokers.eventing.knative.dev"]);
+    session.expect("get ns -o custom-columns=N:.metadata.name,P:.status.phase", &["N", "default", "Active"]);
+    session
+        .expect("get cm -n knative-serving --field-selector metadata.name=config-gc -o name", &["configmap/config-gc"]);
+    session.expect("get --raw /healthz", &["ok"]);
 
-    desk.expect("auth can-i --list", &["*.*"]);
+    session.expect("auth can-i --list", &["*.*"]);
     let follower = "--as=system:serviceaccount:knative-serving:sluicegate";
-    desk.expect(&format!("auth can-i create revisions.serving.knative.dev {follower}"), &["yes"]);
-    assert_eq!(desk.try_say("auth can-i delete configmaps --as=nobody", "").out.trim(), "no");
-    assert_eq!(desk.say("create token sluicegate -n knative-serving").trim().split('.').count(), 3);
+    session.expect(&format!("auth can-i create revisions.serving.knative.dev {follower}"), &["yes"]);
+    assert_eq!(session.try_say("auth can-i delete configmaps --as=nobody", "").out.trim(), "no");
+    assert_eq!(session.say("create token sluicegate -n knative-serving").trim().split('.').count(), 3);
 }
 
 /// APP-29: an object that was applied by kubectl itself is applied by the server from then on, and our
 /// controllers own what they write.
 #[test]
 fn an_object_moves_to_server_side_apply_and_controllers_own_theirs() {
-    let Some(desk) = Desk::open(WITH_ALL) else { return };
+    let Some(session) = Session::open(WITH_ALL) else { return };
     let sized = format!("{MAP}  size: \"1\"\n");
-    desk.type_in("apply -f -", &sized);
-    desk.type_in("apply -f - --server-side", &sized);
-    let owners = desk.say("get cm map -o yaml --show-managed-fields");
+    session.type_in("apply -f -", &sized);
+    session.type_in("apply -f - --server-side", &sized);
+    let owners = session.say("get cm map -o yaml --show-managed-fields");
     assert!(owners.contains("operation: Apply") && !owners.contains("kubectl-client-side-apply"), "{owners}");
-    let diff = desk.try_say("diff --server-side -f -", MAP);
+    let diff = session.try_say("diff --server-side -f -", MAP);
     assert!(diff.out.contains("-  size: \"1\""), "{}{}", diff.out, diff.err);
-    desk.type_in("apply -f - --server-side", MAP);
-    assert_eq!(desk.say("get cm map -o jsonpath={.data.size}"), "", "what is applied no more goes");
-    desk.say("wait --for=jsonpath={.data.color}=red cm/map --timeout=60s");
-    desk.say("label cm map team=a");
-    desk.say("label cm map team=b --overwrite");
-    desk.say("annotate cm map note=x");
-    desk.say("annotate cm map note-");
-    desk.expect("get cm map -o jsonpath={.metadata.labels.team}{.metadata.annotations.note}", &["b"]);
-    desk.say("delete cm map --wait=false");
-    desk.say("wait --for=delete cm/map --timeout=60s");
-    let unknown = desk.try_say("apply -f - --validate=strict", &HELLO.replace("template:", "nonsense: 1\n  template:"));
+    session.type_in("apply -f - --server-side", MAP);
+    assert_eq!(session.say("get cm map -o jsonpath={.data.size}"), "", "what is applied no more goes");
+    session.say("wait --for=jsonpath={.data.color}=red cm/map --timeout=60s");
+    session.say("label cm map team=a");
+    session.say("label cm map team=b --overwrite");
+    session.say("annotate cm map note=x");
+    session.say("annotate cm map note-");
+    session.expect("get cm map -o jsonpath={.metadata.labels.team}{.metadata.annotations.note}", &["b"]);
+    session.say("delete cm map --wait=false");
+    session.say("wait --for=delete cm/map --timeout=60s");
+    let unknown =
+        session.try_say("apply -f - --validate=strict", &HELLO.replace("template:", "nonsense: 1\n  template:"));
     assert!(!unknown.good && unknown.err.contains("unknown field \"spec.nonsense\""), "{}", unknown.err);
 
-    desk.type_in("apply -f -", HELLO);
-    desk.say("wait --for=condition=Ready ksvc/hello --timeout=60s");
+    session.type_in("apply -f -", HELLO);
+    session.say("wait --for=condition=Ready ksvc/hello --timeout=60s");
     for what in ["ksvc", "route", "rev"] {
         let name = if what == "rev" { "hello-00001" } else { "hello" };
         let line = format!("get {what} {name} -o yaml --show-managed-fields");
-        desk.expect(&line, &["manager: controller", "subresource: status"]);
+        session.expect(&line, &["manager: controller", "subresource: status"]);
     }
-    let conflict = desk.try_say("apply -f - --server-side", ROUTE);
+    let conflict = session.try_say("apply -f - --server-side", ROUTE);
     assert!(!conflict.good && conflict.err.contains("conflict with \"controller\""), "{}", conflict.err);
 
-    desk.say(r#"patch ksvc hello --type=merge -p {"spec":{"template":{"metadata":{"labels":{"round":"two"}}}}}"#);
-    desk.say("wait --for=jsonpath={.status.latestReadyRevisionName}=hello-00002 ksvc/hello --timeout=60s");
-    desk.say("wait --for=condition=Ready rev -l serving.knative.dev/service=hello --timeout=60s");
-    desk.expect("get events --field-selector involvedObject.kind=Service", &["LAST SEEN", "service/hello", "Ready"]);
-    desk.expect("events", &["LAST SEEN", "Service/hello", "Ready"]);
-    let of_one = desk.say("events --for ksvc/hello");
+    session.say(r#"patch ksvc hello --type=merge -p {"spec":{"template":{"metadata":{"labels":{"round":"two"}}}}}"#);
+    session.say("wait --for=jsonpath={.status.latestReadyRevisionName}=hello-00002 ksvc/hello --timeout=60s");
+    session.say("wait --for=condition=Ready rev -l serving.knative.dev/service=hello --timeout=60s");
+    session.expect("get events --field-selector involvedObject.kind=Service", &["LAST SEEN", "service/hello", "Ready"]);
+    session.expect("events", &["LAST SEEN", "Service/hello", "Ready"]);
+    let of_one = session.say("events --for ksvc/hello");
     assert!(of_one.contains("Service/hello") && !of_one.contains("Revision/"), "{of_one}");
-    desk.expect("events --for revision/hello-00001", &["Revision/hello-00001"]);
-    desk.expect("get events.events.k8s.io", &["LAST SEEN", "hello"]);
-    desk.say("delete ksvc --all");
+    session.expect("events --for revision/hello-00001", &["Revision/hello-00001"]);
+    session.expect("get events.events.k8s.io", &["LAST SEEN", "hello"]);
+    session.say("delete ksvc --all");
 }

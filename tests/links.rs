@@ -5,7 +5,7 @@
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{SILENCE, accepted, ids};
-use kit::{Appliance, ApplianceSetup, EventSink, KitApi, PATIENCE, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, KitApi, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -74,7 +74,7 @@ fn events_cross_namespaces_only_where_operator_and_owner_let_them() {
     namespace(api, OTHER);
     for (kind, object) in [("Broker", broker("main")), ("Channel", channel("main"))] {
         api.create(&elsewhere(object));
-        api.wait_ready(kind, OTHER, "main", PATIENCE);
+        api.wait_ready(kind, OTHER, "main", TIMEOUT);
     }
     let (reader, listener) =
         (reaching_trigger("reader", &of_trigger), reaching_subscription("listener", &of_subscription));
@@ -85,7 +85,7 @@ fn events_cross_namespaces_only_where_operator_and_owner_let_them() {
     }
 
     feature(&appliance, "cross-namespace-event-links", "enabled");
-    wait::until(PATIENCE, "the feature to be on", || (dev.try_create(&reader).status == 422).then_some(()));
+    wait::until(TIMEOUT, "the feature to be on", || (dev.try_create(&reader).status == 422).then_some(()));
     for object in [&reader, &listener] {
         let refused = dev.try_create(object);
         let why = refused.json()["message"].as_str().unwrap_or_default().to_owned();
@@ -94,22 +94,22 @@ fn events_cross_namespaces_only_where_operator_and_owner_let_them() {
     let_in(api);
     dev.create(&reader);
     dev.create(&listener);
-    api.wait_ready("Trigger", NAMESPACE, "reader", PATIENCE);
-    api.wait_ready("Subscription", NAMESPACE, "listener", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "reader", TIMEOUT);
+    api.wait_ready("Subscription", NAMESPACE, "listener", TIMEOUT);
     // The Broker of that name in its own namespace is another one.
     api.create(&broker("main"));
-    api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    api.wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
     for (path, id) in
         [("/brokers/elsewhere/main", "1"), ("/brokers/default/main", "2"), ("/channels/elsewhere/main", "3")]
     {
         accepted(&TestEvent::new(id).binary(path), &appliance);
     }
-    assert_eq!(ids(&of_trigger.wait_for(1, PATIENCE)), ["1"]);
-    assert_eq!(ids(&of_subscription.wait_for(1, PATIENCE)), ["3"]);
+    assert_eq!(ids(&of_trigger.wait_for(1, TIMEOUT)), ["1"]);
+    assert_eq!(ids(&of_subscription.wait_for(1, TIMEOUT)), ["3"]);
 
     feature(&appliance, "cross-namespace-event-links", "disabled");
-    api.wait_for("Trigger", NAMESPACE, "reader", PATIENCE, |object| !kit::api::is_ready(object));
-    api.wait_for("Subscription", NAMESPACE, "listener", PATIENCE, |object| !kit::api::is_ready(object));
+    api.wait_for("Trigger", NAMESPACE, "reader", TIMEOUT, |object| !kit::api::is_ready(object));
+    api.wait_for("Subscription", NAMESPACE, "listener", TIMEOUT, |object| !kit::api::is_ready(object));
     accepted(&TestEvent::new("4").binary("/brokers/elsewhere/main"), &appliance);
     wait::rest(SILENCE);
     assert_eq!(ids(&of_trigger.received()), ["1"]);
@@ -122,7 +122,7 @@ fn a_reference_by_group_means_the_version_that_is_served() {
     let (api, sink) = (appliance.api(), EventSink::start());
     for name in ["main", "second"] {
         api.create(&channel(name));
-        api.wait_ready("Channel", NAMESPACE, name, PATIENCE);
+        api.wait_ready("Channel", NAMESPACE, name, TIMEOUT);
     }
     let by_group = |kind: &str, name: &str| json!({ "group": "messaging.knative.dev", "kind": kind, "name": name });
     let first = with(subscription("first", "", ""), "/spec/channel", by_group("Channel", "main"));
@@ -134,17 +134,17 @@ fn a_reference_by_group_means_the_version_that_is_served() {
     assert_eq!(fields, ["spec.subscriber.ref.group", "spec.channel.group"]);
 
     feature(&appliance, "kreference-group", "enabled");
-    wait::until(PATIENCE, "the feature to be on", || (api.try_create(&first).status == 201).then_some(()));
-    api.wait_ready("Subscription", NAMESPACE, "first", PATIENCE);
+    wait::until(TIMEOUT, "the feature to be on", || (api.try_create(&first).status == 201).then_some(()));
+    api.wait_ready("Subscription", NAMESPACE, "first", TIMEOUT);
     let stored = api.create(&subscription("last", "second", &sink.url()));
     assert_eq!(stored["spec"]["channel"].get("group"), None);
-    api.wait_ready("Subscription", NAMESPACE, "last", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "last", TIMEOUT);
     accepted(&TestEvent::new("1").binary("/channels/default/main"), &appliance);
-    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
+    assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["1"]);
 
     let nobody = json!({ "ref": { "group": "nobody.example", "kind": "Thing", "name": "x" } });
     api.create(&with(subscription("lost", "main", ""), "/spec/subscriber", nobody));
-    let lost = api.wait_for("Subscription", NAMESPACE, "lost", PATIENCE, |object| {
+    let lost = api.wait_for("Subscription", NAMESPACE, "lost", TIMEOUT, |object| {
         condition(object, "ReferencesResolved").is_some_and(|found| found["status"] == "False")
     });
     let why = condition(&lost, "ReferencesResolved").unwrap()["message"].as_str().unwrap();
@@ -162,7 +162,7 @@ fn a_kind_without_an_address_is_reached_by_the_operators_url() {
     let resolved = |word: &'static str| {
         move |object: &Value| condition(object, "SubscriberResolved").is_some_and(|found| found["status"] == word)
     };
-    api.wait_for("Trigger", NAMESPACE, "boxed", PATIENCE, resolved("False"));
+    api.wait_for("Trigger", NAMESPACE, "boxed", TIMEOUT, resolved("False"));
 
     let template = format!("{}{{{{ .Namespace }}}}/{{{{ .Name }}}}", sink.url());
     let bad = api.try_patch(
@@ -175,11 +175,11 @@ fn a_kind_without_an_address_is_reached_by_the_operators_url() {
     let data = json!({ "data": { "ConfigMap.v1": template } });
     api.patch("ConfigMap", EVENTING, "config-kreference-mapping", &data);
     feature(&appliance, "kreference-mapping", "enabled");
-    let ready = api.wait_ready("Trigger", NAMESPACE, "boxed", PATIENCE);
+    let ready = api.wait_ready("Trigger", NAMESPACE, "boxed", TIMEOUT);
     assert_eq!(ready["status"]["subscriberUri"], format!("{}default/box", sink.url()));
     accepted(&TestEvent::new("1").binary("/brokers/default/main"), &appliance);
-    assert_eq!(ids(&sink.wait_for(1, PATIENCE)), ["1"]);
+    assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["1"]);
 
     feature(&appliance, "kreference-mapping", "disabled");
-    api.wait_for("Trigger", NAMESPACE, "boxed", PATIENCE, resolved("False"));
+    api.wait_for("Trigger", NAMESPACE, "boxed", TIMEOUT, resolved("False"));
 }

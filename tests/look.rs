@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use kit::http2::{self, H2Client};
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, TIMEOUT, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -22,7 +22,7 @@ fn shown(appliance: &Appliance, path: &str) -> Value {
 
 /// The one connection in this state, once there is one.
 fn in_state(appliance: &Appliance, state: &str) -> Value {
-    wait::until(PATIENCE, state, || {
+    wait::until(TIMEOUT, state, || {
         let all = shown(appliance, "/debug/connections");
         all["connections"].as_array().unwrap().iter().find(|one| one["state"] == state).cloned()
     })
@@ -78,7 +78,7 @@ fn open_connections_are_shown_with_what_they_do() {
     let most = shown(&appliance, "/debug/connections?limit=1");
     assert_eq!((&most["returned"], &most["connections"][0]["state"]), (&json!(1), &json!("active")), "{most}");
     drop((idle, waits, silent)); // an instance that goes ends the requests inside it
-    wait::until(PATIENCE, "everybody to be gone", || {
+    wait::until(TIMEOUT, "everybody to be gone", || {
         (shown(&appliance, "/debug/connections")["open"] == 0).then_some(())
     });
     assert_eq!(HttpCall::get("/debug/connections?limit=x").send(appliance.admin()).status, 400);
@@ -94,7 +94,7 @@ fn routes_are_shown_as_the_cores_have_them() {
         .start();
     let concurrency = "/spec/template/spec/containerConcurrency";
     appliance.api().create(&with(service("hello", IMAGE, "x"), concurrency, json!(3)));
-    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
 
     let own = shown(&appliance, "/debug/routes?host=hello.default.localhost");
     assert_eq!((&own["returned"], &own["routes"][0]["cluster_local"]), (&json!(1), &json!(false)), "{own}");
@@ -126,7 +126,7 @@ fn asleep(setup: ApplianceSetup, image: &str) -> Appliance {
     api.patch("ConfigMap", "knative-serving", "config-autoscaler", &allowed);
     let none = "/spec/template/metadata/annotations/autoscaling.knative.dev~1initial-scale";
     api.create(&with(service("hello", image, "x"), none, json!("0")));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     appliance
 }
 

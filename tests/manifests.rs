@@ -6,7 +6,7 @@
 use std::os::unix::fs::MetadataExt;
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -37,7 +37,7 @@ fn greeting(appliance: &Appliance, manifest: &Value) -> String {
     let api = appliance.api();
     let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
     api.create(manifest);
-    api.wait_ready("Service", NAMESPACE, name, PATIENCE);
+    api.wait_ready("Service", NAMESPACE, name, TIMEOUT);
     HttpCall::get("/").host(&format!("{name}.{NAMESPACE}.localhost")).send(appliance.http()).text()
 }
 
@@ -122,7 +122,7 @@ fn an_instance_has_the_token_of_its_account() {
         container(&mut manifest)["volumeMounts"] = json!([{ "name": "account", "mountPath": "/sluicegate-test" }]);
     }
     api.create(&manifest);
-    api.wait_for("Revision", NAMESPACE, "token-00001", PATIENCE, |revision| {
+    api.wait_for("Revision", NAMESPACE, "token-00001", TIMEOUT, |revision| {
         let ready = kit::api::condition(revision, "Ready");
         ready.is_some_and(|ready| ready["message"].as_str().unwrap_or_default().contains("account \"teller\""))
     });
@@ -132,7 +132,7 @@ fn an_instance_has_the_token_of_its_account() {
     });
     let path = format!("/api/v1/namespaces/{NAMESPACE}/serviceaccounts");
     assert_eq!(HttpCall::post(&path).json(&account).send(api.address()).status, 201);
-    api.wait_ready("Service", NAMESPACE, "token", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "token", TIMEOUT);
     let said = HttpCall::get("/").host(&format!("token.{NAMESPACE}.localhost")).send(appliance.http()).text();
     let token = said.split_whitespace().nth(1).unwrap();
     let review = json!({
@@ -234,7 +234,7 @@ fn an_identity_that_is_not_allowed_fails_the_revision() {
     container(&mut manifest)["securityContext"] =
         if is_root() { json!({ "runAsNonRoot": true }) } else { json!({ "runAsUser": 0 }) };
     appliance.api().create(&manifest);
-    let revision = appliance.api().wait_for("Revision", NAMESPACE, "root-00001", PATIENCE, |revision| {
+    let revision = appliance.api().wait_for("Revision", NAMESPACE, "root-00001", TIMEOUT, |revision| {
         kit::api::condition(revision, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     let healthy = kit::api::condition(&revision, "ContainerHealthy").unwrap();
@@ -285,11 +285,11 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
 
     // What nobody can read may still be wanted: nothing is deleted until it is mended.
     replace(&folder, "a.yaml", &[map("shop", "one", "2"), map("shop", "three", "1")].join("---\n"));
-    appliance.api().wait_for("ConfigMap", "shop", "one", PATIENCE, |one| one["data"]["a"] == "2");
+    appliance.api().wait_for("ConfigMap", "shop", "one", TIMEOUT, |one| one["data"]["a"] == "2");
     assert!(data(&appliance, "shop", "two").is_some());
     std::fs::remove_file(folder.join("c.yaml")).unwrap();
-    appliance.api().wait_gone("ConfigMap", "shop", "two", PATIENCE);
-    kit::wait::until(PATIENCE, "nothing to complain of", || failed(0).then_some(()));
+    appliance.api().wait_gone("ConfigMap", "shop", "two", TIMEOUT);
+    kit::wait::until(TIMEOUT, "nothing to complain of", || failed(0).then_some(()));
 
     // What others made is theirs, and so are fields that no file names.
     appliance.api().create(&json!({
@@ -297,7 +297,7 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
     }));
     appliance.api().patch("ConfigMap", "shop", "one", &json!({ "data": { "b": "theirs" } }));
     replace(&folder, "a.yaml", &map("shop", "one", "3"));
-    appliance.api().wait_gone("ConfigMap", "shop", "three", PATIENCE);
+    appliance.api().wait_gone("ConfigMap", "shop", "three", TIMEOUT);
     assert_eq!(data(&appliance, "shop", "one"), Some(json!({ "a": "3", "b": "theirs" })));
 
     // Also what went while nobody looked.
@@ -333,7 +333,7 @@ fn children_stay_and_kinds_of_ones_own_may_be_defined_beside_their_objects() {
     let mut appliance = setup.clone().flag("manifests", &file.display().to_string()).start();
     let cup = "/apis/example.com/v1/namespaces/default/cups/a";
     assert_eq!(HttpCall::get(cup).send(appliance.api().address()).json()["size"], 1);
-    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let uid = |appliance: &Appliance| {
         appliance.api().get("Configuration", NAMESPACE, "hello").map(|found| found["metadata"]["uid"].clone())
     };
@@ -343,8 +343,8 @@ fn children_stay_and_kinds_of_ones_own_may_be_defined_beside_their_objects() {
     assert_eq!(uid(&appliance), before);
 
     std::fs::remove_file(file).unwrap();
-    appliance.api().wait_gone("Service", NAMESPACE, "hello", PATIENCE);
-    kit::wait::until(PATIENCE, "the kind to be gone", || {
+    appliance.api().wait_gone("Service", NAMESPACE, "hello", TIMEOUT);
+    kit::wait::until(TIMEOUT, "the kind to be gone", || {
         (HttpCall::get(cup).send(appliance.api().address()).status == 404).then_some(())
     });
 }

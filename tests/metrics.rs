@@ -3,7 +3,7 @@
 
 use kit::manifest::{NAMESPACE, channel, service, subscription, with};
 use kit::scene::{accepted, post, subscribe, with_broker};
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, SinkResponse, TIMEOUT, TestEvent, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -27,7 +27,7 @@ fn metrics(appliance: &Appliance) -> String {
 /// Waits until the line has this value.
 fn comes_to(appliance: &Appliance, name: &str, labels: &[(&str, &str)], wanted: f64) {
     let mut last = None;
-    wait::until(PATIENCE, &format!("{name} {labels:?} = {wanted}"), || {
+    wait::until(TIMEOUT, &format!("{name} {labels:?} = {wanted}"), || {
         last = value(&metrics(appliance), name, labels);
         (last == Some(wanted)).then_some(())
     });
@@ -50,7 +50,7 @@ fn events_are_measured_by_upstreams_names() {
     let sink = EventSink::start();
     api.create(&channel("c"));
     api.create(&subscription("s", "c", &sink.url()));
-    api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "s", TIMEOUT);
     accepted(&TestEvent::new("3").binary("/channels/default/c"), &appliance);
 
     comes_to(&appliance, "sluicegate_abandoned_total", &[], 0.0); // nothing was deleted
@@ -105,7 +105,7 @@ fn revisions_are_measured_by_upstreams_names() {
         json!({ "annotations": { "autoscaling.knative.dev/metric": "rps", "autoscaling.knative.dev/target": "150" } }),
     ));
     for name in ["hello", "counted"] {
-        api.wait_ready("Service", NAMESPACE, name, PATIENCE);
+        api.wait_ready("Service", NAMESPACE, name, TIMEOUT);
     }
     for (host, tag) in [("hello", ""), ("hello", "next"), ("hello", "nobody"), ("next-hello", "")] {
         let call = HttpCall::get("/").host(&format!("{host}.default.localhost"));

@@ -5,7 +5,7 @@
 use std::thread;
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -19,7 +19,7 @@ fn appliance() -> Appliance {
 fn deploy(appliance: &Appliance, manifest: &Value) -> String {
     appliance.api().create(manifest);
     let name = manifest["metadata"]["name"].as_str().unwrap();
-    let ready = appliance.api().wait_ready("Service", NAMESPACE, name, PATIENCE);
+    let ready = appliance.api().wait_ready("Service", NAMESPACE, name, TIMEOUT);
     ready["status"]["url"].as_str().unwrap().trim_start_matches("http://").to_owned()
 }
 
@@ -118,7 +118,7 @@ fn who_is_still_answering_may_call_others_to_the_end() {
     let Some(host) = caller(&appliance, &urls) else { return };
     let address = appliance.http();
     let asking = thread::spawn(move || HttpCall::get("/").host(&host).send(address).text());
-    wait::until(PATIENCE, "the first call", || {
+    wait::until(TIMEOUT, "the first call", || {
         (appliance.metric("sluicegate_backend_requests_total", "hidden") > 0).then_some(())
     });
     assert!(appliance.terminate().success());

@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::scope;
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{ApplianceSetup, HttpCall, PATIENCE, wait};
+use kit::{ApplianceSetup, HttpCall, TIMEOUT, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -31,21 +31,21 @@ fn parked_requests_of_a_core_are_answered_in_the_order_in_which_they_came() {
         late = with(late, &place, json!(value));
     }
     api.create(&late);
-    api.wait_ready("Service", NAMESPACE, "late", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "late", TIMEOUT);
 
     let call = |n: usize| HttpCall::get(&format!("/parked-{n}-")).host("late.default.localhost");
     let (to, mut waiting) = (appliance.http(), 0);
     scope(|scope| {
         for n in 0..PARKED {
             scope.spawn(move || assert_eq!(call(n).send(to).status, 200));
-            wait::until(PATIENCE, "the request to wait", || {
+            wait::until(TIMEOUT, "the request to wait", || {
                 let now = appliance.metric("sluicegate_backend_queued_requests", "default/late-00001");
                 (now > waiting).then(|| waiting = now)
             });
         }
         fs::write(&gate, "").expect("the gate is opened");
     });
-    let answered = wait::until(PATIENCE, "all lines of the access log", || {
+    let answered = wait::until(TIMEOUT, "all lines of the access log", || {
         let text = fs::read_to_string(&log).unwrap_or_default();
         let lines: Vec<String> = text
             .lines()

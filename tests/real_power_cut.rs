@@ -17,7 +17,7 @@ use kit::faulty_block_device::{BlockFault, FaultyBlockDevice};
 use kit::scene::{BROKER, subscribe, with_broker};
 use kit::server::closed_address;
 use kit::{
-    Appliance, ApplianceSetup, EventSink, HttpConnection, PATIENCE, ReceivedRequest, SinkResponse, TestEvent, wait,
+    Appliance, ApplianceSetup, EventSink, HttpConnection, ReceivedRequest, SinkResponse, TIMEOUT, TestEvent, wait,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -101,7 +101,7 @@ impl Scene {
         });
         let clients = clients.collect();
         let scene = Self { appliance, away, promised, clients };
-        wait::until(PATIENCE, "promises", || (scene.promises().len() >= PROMISES_MIN).then_some(()));
+        wait::until(TIMEOUT, "promises", || (scene.promises().len() >= PROMISES_MIN).then_some(()));
         scene
     }
 
@@ -137,7 +137,7 @@ fn deliver_all(data: &Path, away: SocketAddr, promised: &BTreeSet<String>) {
     assert!(verified.status.success(), "{verified:?}");
     let sink = EventSink::start_at(away, |_| SinkResponse::status(202));
     let _again = setup(data).start();
-    let all = sink.wait_until(PATIENCE, |received| ids(received).is_superset(promised));
+    let all = sink.wait_until(TIMEOUT, |received| ids(received).is_superset(promised));
     if let Err(received) = all {
         let missing: Vec<_> = promised.difference(&ids(&received)).cloned().collect();
         panic!("{} of {} promised events are lost: {missing:?}", missing.len(), promised.len());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use kit::api::is_ready;
 use kit::load::{LoadPlan, run};
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{ApplianceSetup, HttpCall, PATIENCE};
+use kit::{ApplianceSetup, HttpCall, TIMEOUT};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -22,7 +22,7 @@ fn no_request_fails_over_twenty_updates() {
     let api = appliance.api();
     let scale = "/spec/template/metadata/annotations/autoscaling.knative.dev~1min-scale";
     api.create(&with(service("hello", IMAGE, "0"), scale, json!("2")));
-    let ready = api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let ready = api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let host = ready["status"]["url"].as_str().unwrap_or_default().trim_start_matches("http://").to_owned();
 
     let over = Arc::new(AtomicBool::new(false));
@@ -49,7 +49,7 @@ fn no_request_fails_over_twenty_updates() {
     for update in 1..=UPDATES {
         api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, &update.to_string()));
         let wanted = format!("hello-{:05}", update + 1);
-        api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+        api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
             is_ready(service) && service["status"]["latestReadyRevisionName"] == wanted.as_str()
         });
         let said = HttpCall::get("/").host(&host).send(appliance.http());

@@ -4,7 +4,7 @@
 use kit::api::is_ready;
 use kit::event::TestEvent;
 use kit::manifest::{NAMESPACE, broker, greets, service, trigger, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -41,7 +41,7 @@ fn a_wildcard_host_takes_one_label() {
 fn a_cluster_local_service_is_reached_by_the_private_listener_only() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("cluster-local", "127.0.0.1:0").start();
     hidden(&appliance);
-    let ready = appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let ready = appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     assert_eq!(ready["status"]["url"], format!("http://{LOCAL}"));
     assert_eq!(ready["status"]["address"]["url"], format!("http://{LOCAL}"));
 
@@ -54,7 +54,7 @@ fn a_cluster_local_service_is_reached_by_the_private_listener_only() {
     // It comes out when the label goes.
     let label = json!({ "metadata": { "labels": { "networking.knative.dev/visibility": null } } });
     appliance.api().patch("Service", NAMESPACE, "hello", &label);
-    wait::until(PATIENCE, "the public host", || {
+    wait::until(TIMEOUT, "the public host", || {
         (HttpCall::get("/").host("hello.default.localhost").send(appliance.http()).status == 200).then_some(())
     });
     for host in [LOCAL, "hello.default.svc", "hello.default"] {
@@ -69,7 +69,7 @@ fn a_cluster_local_service_is_reached_by_the_private_listener_only() {
 fn a_public_service_is_reached_by_its_name_inside_where_there_is_no_private_listener() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     appliance.api().create(&service("hello", IMAGE, "x"));
-    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     assert_eq!(HttpCall::get("/").host(LOCAL).send(appliance.http()).status, 200);
 }
 
@@ -79,14 +79,14 @@ fn events_reach_a_cluster_local_service() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     hidden(&appliance);
     let api = appliance.api();
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     api.create(&broker("b"));
     let to_it = json!({ "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } });
     api.create(&with(trigger("t", "b", ""), "/spec/subscriber", to_it));
-    api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
     let accepted = TestEvent::new("1").binary("/brokers/default/b").send(appliance.events());
     assert_eq!(accepted.status, 202, "{accepted}");
-    wait::until(PATIENCE, "the delivery", || {
+    wait::until(TIMEOUT, "the delivery", || {
         let metrics = HttpCall::get("/metrics").send(appliance.admin()).text();
         let mut lines = metrics.lines();
         lines.find(|line| line.contains("subscriber_delivered") && line.ends_with(" 1")).map(drop)
@@ -100,9 +100,9 @@ fn a_tag_header_asks_for_a_tag_once_it_is_turned_on() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "one"));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, "two"));
-    api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+    api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
         is_ready(service) && service["status"]["latestReadyRevisionName"] == "hello-00002"
     });
     let traffic = json!([
@@ -110,7 +110,7 @@ fn a_tag_header_asks_for_a_tag_once_it_is_turned_on() {
         { "revisionName": "hello-00002", "tag": "next", "percent": 0 },
     ]);
     api.patch("Service", NAMESPACE, "hello", &json!({ "spec": { "traffic": traffic } }));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let revision = |tag: &str| {
         let call = HttpCall::get("/").host("hello.default.localhost").header("Knative-Serving-Tag", tag);
         let response = call.send(appliance.http());
@@ -126,6 +126,6 @@ fn a_tag_header_asks_for_a_tag_once_it_is_turned_on() {
     if HttpCall::post(map).json(&object).send(api.address()).status == 409 {
         api.patch("ConfigMap", "knative-serving", "config-features", &json!({ "data": data }));
     }
-    wait::until(PATIENCE, "the feature", || (revision("next") == "hello-00002").then_some(()));
+    wait::until(TIMEOUT, "the feature", || (revision("next") == "hello-00002").then_some(()));
     assert_eq!(revision("unknown"), "hello-00001");
 }

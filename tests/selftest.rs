@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use kit::{ApplianceSetup, PATIENCE, wait};
+use kit::{ApplianceSetup, TIMEOUT, wait};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
@@ -57,7 +57,7 @@ fn a_disk_that_eats_what_it_was_given_is_found_out() {
     let data = tempfile::tempdir().unwrap();
     let mut command = selftest(data.path(), &["--seconds", "60"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    wait::until(PATIENCE, "the campaign's end", || {
+    wait::until(TIMEOUT, "the campaign's end", || {
         for path in segment_files(data.path()) {
             // A file that has gone meanwhile is no matter: there will be others.
             if let Ok(file) = File::options().write(true).open(path) {

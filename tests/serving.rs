@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, KitApi, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const IMAGE: &str = "example.com/hello";
 /// An idle window of 6 s is the shortest that may be asked for; the rest is for a busy machine.
-const IDLE_PATIENCE: Duration = Duration::from_secs(90);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 fn appliance() -> Appliance {
     ApplianceSetup::new(BIN).hello_image(IMAGE).start()
@@ -24,7 +24,7 @@ fn appliance() -> Appliance {
 fn deploy(api: KitApi, manifest: &Value) -> Value {
     let name = manifest["metadata"]["name"].as_str().unwrap_or_default();
     api.create(manifest);
-    api.wait_ready("Service", NAMESPACE, name, PATIENCE)
+    api.wait_ready("Service", NAMESPACE, name, TIMEOUT)
 }
 
 /// The authority of an `http://` URL.
@@ -77,11 +77,11 @@ fn deploy_two(appliance: &Appliance, traffic: Value) -> Value {
     let api = appliance.api();
     deploy(api, &service("hello", IMAGE, "one"));
     api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, "two"));
-    api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+    api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
         is_ready(service) && service["status"]["latestReadyRevisionName"] == "hello-00002"
     });
     api.patch("Service", NAMESPACE, "hello", &json!({ "spec": { "traffic": traffic } }));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE)
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT)
 }
 
 /// SRV-API-01, SRV-API-05, SRV-SVC-01, SRV-SVC-03, SRV-SVC-08, SRV-SVC-16, SRV-OWN-01, APP-03: from a
@@ -99,7 +99,7 @@ fn a_created_service_becomes_ready_and_answers_at_its_url() {
     let again = api.try_create(&manifest);
     assert_eq!((again.status, again.json()["reason"].as_str()), (409, Some("AlreadyExists")));
 
-    let ready = api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let ready = api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     for kind in ["ConfigurationsReady", "RoutesReady", "Ready"] {
         assert_eq!(condition(&ready, kind).map(|c| &c["status"]), Some(&json!("True")), "{kind}");
     }
@@ -188,10 +188,10 @@ fn an_image_that_nothing_can_run_is_not_ready_and_says_why() {
     let appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&service("hello", "example.com/not-mapped", "nobody"));
-    let failed = api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+    let failed = api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
         condition(service, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
-    let revision = api.wait_for("Revision", NAMESPACE, "hello-00001", PATIENCE, |revision| {
+    let revision = api.wait_for("Revision", NAMESPACE, "hello-00001", TIMEOUT, |revision| {
         condition(revision, "ResourcesAvailable").is_some_and(|c| c["status"] == "False")
     });
     let resources = condition(&revision, "ResourcesAvailable").unwrap();
@@ -210,7 +210,7 @@ fn a_process_that_exits_makes_the_revision_fail_with_its_last_words() {
     manifest["spec"]["template"]["spec"]["containers"][0]["command"] =
         json!(["/bin/sh", "-c", "echo the cupboard is bare >&2; exit 3"]);
     appliance.api().create(&manifest);
-    let revision = appliance.api().wait_for("Revision", NAMESPACE, "broken-00001", PATIENCE, |revision| {
+    let revision = appliance.api().wait_for("Revision", NAMESPACE, "broken-00001", TIMEOUT, |revision| {
         condition(revision, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     let healthy = condition(&revision, "ContainerHealthy").expect("the condition that failed");
@@ -267,7 +267,7 @@ fn a_rollback_is_one_patch_and_takes_effect_when_it_says_so() {
     let url = host(&service["status"]["url"]);
     for (traffic, revision) in [(&new, "hello-00002"), (&old, "hello-00001"), (&new, "hello-00002")] {
         appliance.api().patch("Service", NAMESPACE, "hello", &json!({ "spec": { "traffic": traffic } }));
-        appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+        appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
         assert_eq!(answers(&appliance, &url, 20), BTreeMap::from([(revision.to_owned(), 20)]));
     }
 }
@@ -295,7 +295,7 @@ fn an_update_makes_one_revision_and_fails_no_request() {
     for (round, target) in [(2, "two"), (3, "three"), (4, "four")] {
         api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, target));
         let name = format!("hello-{round:05}");
-        let service = api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+        let service = api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
             is_ready(service) && service["status"]["latestReadyRevisionName"] == name
         });
         assert_eq!(service["status"]["latestCreatedRevisionName"], name);
@@ -321,7 +321,7 @@ fn the_same_template_twice_makes_no_second_revision() {
     assert_eq!(same["metadata"]["generation"], ready["metadata"]["generation"]);
     let labelled = api.patch("Service", NAMESPACE, "hello", &json!({ "metadata": { "labels": { "a.dev/b": "c" } } }));
     assert_eq!(labelled["metadata"]["generation"], ready["metadata"]["generation"]);
-    api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
+    api.wait_for("Route", NAMESPACE, "hello", TIMEOUT, |route| {
         route["metadata"]["labels"]["a.dev/b"] == "c" // the change has been through the controllers
     });
     assert_eq!(revision_names(api, "hello"), ["hello-00001"]);
@@ -336,8 +336,8 @@ fn a_sleeping_service_answers_every_request_that_wakes_it() {
     let ready = deploy(api, &with(service("hello", IMAGE, "sleeper"), window, json!("6s")));
     let url = host(&ready["status"]["url"]);
     for round in 0..2 {
-        api.wait_for("Revision", NAMESPACE, "hello-00001", IDLE_PATIENCE, |revision| replicas(revision) == 0);
-        wait::until(PATIENCE, "its end", || instances_of(&appliance, "hello-00001").is_empty().then_some(()));
+        api.wait_for("Revision", NAMESPACE, "hello-00001", IDLE_TIMEOUT, |revision| replicas(revision) == 0);
+        wait::until(TIMEOUT, "its end", || instances_of(&appliance, "hello-00001").is_empty().then_some(()));
         let callers: Vec<_> = (0..100)
             .map(|_| {
                 let (http, url) = (appliance.http(), url.clone());
@@ -348,7 +348,7 @@ fn a_sleeping_service_answers_every_request_that_wakes_it() {
             let response = caller.join().unwrap();
             assert_eq!(response.status, 200, "round {round}: {response}");
         }
-        api.wait_for("Revision", NAMESPACE, "hello-00001", PATIENCE, |revision| replicas(revision) >= 1);
+        api.wait_for("Revision", NAMESPACE, "hello-00001", TIMEOUT, |revision| replicas(revision) >= 1);
     }
     assert!(is_ready(&api.get("Service", NAMESPACE, "hello").unwrap()), "asleep is not unready");
 }
@@ -382,14 +382,14 @@ fn a_deleted_service_takes_its_children_and_its_host_along() {
     let api = appliance.api();
     let url = host(&deploy(api, &service("hello", IMAGE, "world"))["status"]["url"]);
     api.delete("Service", NAMESPACE, "hello");
-    api.wait_gone("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_gone("Service", NAMESPACE, "hello", TIMEOUT);
     for kind in ["Configuration", "Route", "Revision"] {
-        wait::until(PATIENCE, kind, || api.list(kind, NAMESPACE).is_empty().then_some(()));
+        wait::until(TIMEOUT, kind, || api.list(kind, NAMESPACE).is_empty().then_some(()));
     }
-    wait::until(PATIENCE, "the host to be unknown", || {
+    wait::until(TIMEOUT, "the host to be unknown", || {
         (HttpCall::get("/").host(&url).send(appliance.http()).status == 404).then_some(())
     });
-    wait::until(PATIENCE, "the instance to end", || instances_of(&appliance, "hello-00001").is_empty().then_some(()));
+    wait::until(TIMEOUT, "the instance to end", || instances_of(&appliance, "hello-00001").is_empty().then_some(()));
 }
 
 /// APP-16, APP-39: once the port accepts, every host is known.
@@ -404,7 +404,7 @@ fn after_a_crash_the_first_request_is_answered() {
         assert_eq!(response.status, 200, "round {round}: {response}");
         assert_eq!(response.text().trim(), "Hello again from hello-00001");
     }
-    let after = appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    let after = appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     assert_eq!(revision_names(appliance.api(), "hello"), ["hello-00001"]);
 }
@@ -423,7 +423,7 @@ fn no_instance_outlives_the_appliance() {
             assert_eq!(appliance.terminate().code(), Some(0));
         }
         let what = format!("the instances {instances:?} to end, crash: {crash}");
-        wait::until(PATIENCE, &what, || instances.iter().all(|pid| environment(*pid).is_none()).then_some(()));
+        wait::until(TIMEOUT, &what, || instances.iter().all(|pid| environment(*pid).is_none()).then_some(()));
     }
 }
 

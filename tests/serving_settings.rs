@@ -2,7 +2,7 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -18,7 +18,7 @@ fn changed_defaults_are_for_those_who_come_later() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("before", IMAGE, "x"));
-    api.wait_ready("Service", NAMESPACE, "before", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "before", TIMEOUT);
     let defaults = json!({
         "revision-timeout-seconds": "20", "max-revision-timeout-seconds": "30", "container-concurrency": "3",
         "revision-response-start-timeout-seconds": "20", "revision-cpu-request": "50m",
@@ -30,7 +30,7 @@ fn changed_defaults_are_for_those_who_come_later() {
     assert_eq!(spec["containers"][0]["resources"]["requests"]["cpu"], "50m");
     let old = api.get("Revision", NAMESPACE, "before-00001").unwrap();
     assert_eq!((&old["spec"]["timeoutSeconds"], &old["spec"]["containerConcurrency"]), (&json!(300), &json!(0)));
-    api.wait_ready("Service", NAMESPACE, "after", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "after", TIMEOUT);
 
     let late = with(service("late", IMAGE, "x"), "/spec/template/spec/timeoutSeconds", json!(31));
     let refused = api.try_create(&late);
@@ -57,7 +57,7 @@ fn a_start_may_take_as_long_as_the_operator_says() {
     let deadline = "/spec/template/metadata/annotations/serving.knative.dev~1progress-deadline";
     api.create(&with(never_ready("patient"), deadline, json!("600s")));
     api.create(&never_ready("hasty"));
-    let revision = api.wait_for("Revision", NAMESPACE, "hasty-00001", PATIENCE, |revision| {
+    let revision = api.wait_for("Revision", NAMESPACE, "hasty-00001", TIMEOUT, |revision| {
         condition(revision, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     let available = condition(&revision, "ResourcesAvailable").expect("the condition that failed");
@@ -76,7 +76,7 @@ fn a_configured_domain_is_where_the_service_answers() {
     api.create(&with(service("hello", IMAGE, "x"), "/metadata/labels", json!({ "tier": "prod" })));
     api.create(&service("other", IMAGE, "y"));
     for (name, host) in [("hello", "hello-default.prod.example.com"), ("other", "other-default.localhost")] {
-        let ready = api.wait_ready("Service", NAMESPACE, name, PATIENCE);
+        let ready = api.wait_ready("Service", NAMESPACE, name, TIMEOUT);
         let url = ready["status"]["url"].as_str().unwrap_or_default();
         assert!(url.starts_with(&format!("http://{host}")), "{url}");
         assert_eq!(HttpCall::get("/").host(host).send(appliance.http()).status, 200, "{host}");
@@ -90,9 +90,9 @@ fn a_rollout_with_a_duration_moves_by_steps() {
     let api = appliance.api();
     let duration = "/metadata/annotations/serving.knative.dev~1rollout-duration";
     api.create(&with(service("hello", IMAGE, "one"), duration, json!("6s")));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, "two"));
-    let shared = api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
+    let shared = api.wait_for("Route", NAMESPACE, "hello", TIMEOUT, |route| {
         route["status"]["traffic"].as_array().is_some_and(|traffic| traffic.len() == 2)
     });
     let ingress = condition(&shared, "IngressReady").unwrap();
@@ -102,7 +102,7 @@ fn a_rollout_with_a_duration_moves_by_steps() {
     };
     assert_eq!(percents(&shared).iter().sum::<i64>(), 100);
     let mut seen = Vec::new();
-    wait::until(PATIENCE, "the rollout to end", || {
+    wait::until(TIMEOUT, "the rollout to end", || {
         let route = api.get("Route", NAMESPACE, "hello").unwrap();
         let shares = percents(&route);
         assert_eq!(shares.iter().sum::<i64>(), 100, "{route:#}");
@@ -114,7 +114,7 @@ fn a_rollout_with_a_duration_moves_by_steps() {
         (shares == [100] && route["status"]["traffic"][0]["revisionName"] == "hello-00002").then_some(())
     });
     assert!(seen.len() >= 3 && seen.is_sorted(), "by steps and never back: {seen:?}");
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
 }
 
 /// SRV-REV-17: where a Revision's status says, there is what its instances wrote, and stays when they are gone.
@@ -125,7 +125,7 @@ fn the_log_of_a_revision_is_where_its_status_says() {
     let template = format!("http://{}/sluicegate/logs/${{REVISION_UID}}", api.address());
     configure(api, "config-observability", json!({ "logging.revision-url-template": template }));
     api.create(&service("hello", IMAGE, "x"));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let log = |query: &str| {
         let revision = api.get("Revision", NAMESPACE, "hello-00001").expect("it is there");
         let url = revision["status"]["logUrl"].as_str().expect("a template makes one").to_owned();
@@ -138,12 +138,12 @@ fn the_log_of_a_revision_is_where_its_status_says() {
         let log = log("");
         (log.matches("listening on").count() == count).then_some(log)
     };
-    let first = wait::until(PATIENCE, "its first words", || is_heard(1));
+    let first = wait::until(TIMEOUT, "its first words", || is_heard(1));
     assert!(first.starts_with("==> instance "), "{first}");
 
     let pod = api.list("Pod", NAMESPACE).remove(0);
     api.delete("Pod", NAMESPACE, pod["metadata"]["name"].as_str().unwrap_or_default());
-    let both = wait::until(PATIENCE, "the words of both", || {
+    let both = wait::until(TIMEOUT, "the words of both", || {
         let answer = HttpCall::get("/").host("hello.default.localhost").send(appliance.http());
         assert_eq!(answer.status, 200, "{answer}");
         is_heard(2)
@@ -171,10 +171,10 @@ fn who_speaks_http2_is_spoken_to_in_http2_if_the_operator_wants_it() {
         let container = json!([{ "image": format!("{IMAGE}/gate"), "ports": ports,
             "env": [{ "name": "DATA", "value": folder }] }]);
         api.create(&with(service(service_name, IMAGE, ""), "/spec/template/spec/containers", container));
-        api.wait_ready("Service", NAMESPACE, service_name, PATIENCE);
+        api.wait_ready("Service", NAMESPACE, service_name, TIMEOUT);
         let host = format!("{service_name}.default.localhost");
         assert_eq!(HttpCall::get("/seen").host(&host).send(appliance.http()).status, 404, "it has no routes");
-        wait::until(PATIENCE, "the program's line about the request", || {
+        wait::until(TIMEOUT, "the program's line about the request", || {
             let pods = api.list("Pod", NAMESPACE);
             let name = pods
                 .iter()
@@ -193,7 +193,7 @@ fn who_speaks_http2_is_spoken_to_in_http2_if_the_operator_wants_it() {
     assert_eq!(spoken("named", json!([{ "name": "http1", "containerPort": 8080 }])), "HTTP/1.1");
 
     api.create(&service("old", IMAGE, "you"));
-    api.wait_ready("Service", NAMESPACE, "old", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "old", TIMEOUT);
     let answer = HttpCall::get("/").host("old.default.localhost").send(appliance.http());
     assert_eq!(answer.text(), "Hello you from old-00001\n");
 }

@@ -2,7 +2,7 @@
 
 use kit::api::is_ready;
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -23,7 +23,7 @@ fn object(kind: &str, name: &str, spec: Value) -> Value {
 /// Reads, changes and replaces; once more if a status came between.
 fn replace(api: KitApi, kind: &str, name: &str, edit: impl Fn(&mut Value)) -> Value {
     let path = KitApi::path(kind, NAMESPACE, name);
-    wait::until(PATIENCE, "the replacement", || {
+    wait::until(TIMEOUT, "the replacement", || {
         let mut object = api.send(HttpCall::get(&path)).json();
         edit(&mut object);
         let answer = api.send(HttpCall::new("PUT", &path).json(&object));
@@ -75,11 +75,11 @@ fn routes_and_configurations_take_every_verb() {
 
     for kind in ["Route", "Configuration"] {
         api.delete(kind, NAMESPACE, "one");
-        api.wait_gone(kind, NAMESPACE, "one", PATIENCE);
+        api.wait_gone(kind, NAMESPACE, "one", TIMEOUT);
         let path = format!("{}?labelSelector=made-by=this-test", KitApi::path(kind, NAMESPACE, ""));
         let swept = HttpCall::new("DELETE", &path).send(api.address());
         assert_eq!(swept.status, 200, "{swept}");
-        wait::until(PATIENCE, kind, || api.list(kind, NAMESPACE).is_empty().then_some(()));
+        wait::until(TIMEOUT, kind, || api.list(kind, NAMESPACE).is_empty().then_some(()));
     }
 
     let served = HttpCall::get(&format!("/apis/{SERVING}")).send(api.address()).json();
@@ -99,16 +99,16 @@ fn revisions_are_looked_at_and_deleted_but_not_made() {
     let appliance = appliance();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "one"));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     for (target, round) in [("two", 2), ("three", 3)] {
         api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, target));
         let name = format!("hello-{round:05}");
-        api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+        api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
             is_ready(service) && service["status"]["latestReadyRevisionName"] == name
         });
     }
     api.create(&service("broken", "example.com/not-mapped", "nobody"));
-    api.wait_for("Revision", NAMESPACE, "broken-00001", PATIENCE, |revision| revision["status"].is_object());
+    api.wait_for("Revision", NAMESPACE, "broken-00001", TIMEOUT, |revision| revision["status"].is_object());
 
     let revision = api.get("Revision", NAMESPACE, "hello-00001").unwrap();
     let statuses = &revision["status"]["containerStatuses"];
@@ -126,7 +126,7 @@ fn revisions_are_looked_at_and_deleted_but_not_made() {
         let uid = api.get("Revision", NAMESPACE, name).map(|revision| revision["metadata"]["uid"].clone());
         api.delete("Revision", NAMESPACE, name);
         // The newest template's Revision is made anew; this very one is gone all the same.
-        wait::until(PATIENCE, name, || {
+        wait::until(TIMEOUT, name, || {
             let now = api.get("Revision", NAMESPACE, name).map(|revision| revision["metadata"]["uid"].clone());
             (now != uid).then_some(())
         });
@@ -136,7 +136,7 @@ fn revisions_are_looked_at_and_deleted_but_not_made() {
         KitApi::path("Revision", NAMESPACE, "")
     );
     assert_eq!(HttpCall::new("DELETE", &path).send(api.address()).status, 200);
-    api.wait_gone("Revision", NAMESPACE, "hello-00002", PATIENCE);
+    api.wait_gone("Revision", NAMESPACE, "hello-00002", TIMEOUT);
     assert!(api.get("Revision", NAMESPACE, "hello-00003").is_some());
 }
 
@@ -149,13 +149,13 @@ fn the_developers_verbs_are_enough() {
     let host = "hello.default.localhost";
     let greeting = || HttpCall::get("/").host(host).send(appliance.http()).text();
     api.create(&service("hello", IMAGE, "one"));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let change = |edit: &dyn Fn(&mut Value)| {
         replace(api, "Service", "hello", edit);
-        api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+        api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     };
     change(&|service| service["spec"]["template"] = greets(IMAGE, "two")["spec"]["template"].clone());
-    wait::until(PATIENCE, "the new version", || greeting().contains("two").then_some(()));
+    wait::until(TIMEOUT, "the new version", || greeting().contains("two").then_some(()));
     change(&|service| service["spec"]["traffic"] = json!([{ "revisionName": "hello-00001", "percent": 100 }]));
     assert!(greeting().contains("one"));
     for (kind, name) in [("Configuration", "hello"), ("Route", "hello"), ("Revision", "hello-00002")] {
@@ -163,7 +163,7 @@ fn the_developers_verbs_are_enough() {
         assert!(!api.list(kind, NAMESPACE).is_empty());
     }
     api.delete("Service", NAMESPACE, "hello");
-    api.wait_gone("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_gone("Service", NAMESPACE, "hello", TIMEOUT);
 
     let status = |call: HttpCall| api.send(call).status;
     let service = KitApi::path("Service", NAMESPACE, "hello");
@@ -229,8 +229,8 @@ fn metadata_means_what_it_means_in_kubernetes() {
     assert!(held["metadata"]["deletionTimestamp"].is_string(), "{held:#}");
     assert!(api.get("ConfigMap", NAMESPACE, "owned").is_some(), "its owner is still there");
     api.patch("Service", NAMESPACE, &name, &json!({ "metadata": { "finalizers": null } }));
-    api.wait_gone("Service", NAMESPACE, &name, PATIENCE);
-    api.wait_gone("ConfigMap", NAMESPACE, "owned", PATIENCE);
+    api.wait_gone("Service", NAMESPACE, &name, TIMEOUT);
+    api.wait_gone("ConfigMap", NAMESPACE, "owned", TIMEOUT);
 }
 
 /// RT-ISO-01, RT-LIFE-06: what is the operator's in a pod is dropped or refused, never stored.
@@ -272,7 +272,7 @@ fn what_registries_of_images_need_is_kept() {
     let mut object = with(plain, &format!("{template}/imagePullSecrets"), secrets.clone());
     object["spec"]["template"]["spec"]["containers"][0]["imagePullPolicy"] = json!("IfNotPresent");
     api.create(&object);
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     for (kind, name, at) in
         [("Service", "hello", template), ("Configuration", "hello", template), ("Revision", "hello-00001", "/spec")]
     {

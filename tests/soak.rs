@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use kit::manifest::{NAMESPACE, trigger, with};
 use kit::scene::{BROKER, with_broker};
 use kit::server::{self, HandlerReply, ReceivedMessage, TestServer, closed_address};
-use kit::{Appliance, ApplianceSetup, OpenLoopLoad, PATIENCE, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, OpenLoopLoad, TIMEOUT, TestEvent, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -100,7 +100,7 @@ fn subscribe(appliance: &Appliance, name: &str, url: &str, ty: &str, letters: &S
     let plain = with(trigger(name, "main", url), "/spec/delivery", options);
     let object = with(plain, "/spec/filter", json!({ "attributes": { "type": ty } }));
     appliance.api().create(&object);
-    appliance.api().wait_ready("Trigger", NAMESPACE, name, PATIENCE);
+    appliance.api().wait_ready("Trigger", NAMESPACE, name, TIMEOUT);
 }
 
 fn of(appliance: &Appliance, name: &str, what: &str) -> u64 {
@@ -140,7 +140,7 @@ fn soak(span: Duration) {
     let samples = watch(&appliance, span);
     let unanswered = (pulse.refused(), pulse.broken());
     let published = pulse.stop();
-    wait::until(PATIENCE * 4, "everything to come to its end", || {
+    wait::until(TIMEOUT * 4, "everything to come to its end", || {
         TEMPERS.iter().all(|name| of(&appliance, name, "pending") == 0).then_some(())
     });
 

@@ -3,7 +3,7 @@
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, broker, greets, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -42,12 +42,12 @@ fn a_ping_source_reaches_a_service_by_its_reference() {
     let api = appliance.api();
     let visibility = "/metadata/labels/networking.knative.dev~1visibility";
     api.create(&with(service("inner", IMAGE, "x"), visibility, json!("cluster-local")));
-    api.wait_ready("Service", NAMESPACE, "inner", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "inner", TIMEOUT);
     let sink = json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "inner" });
     api.create(&ping("every-second", &sink));
-    let source = api.wait_for("PingSource", NAMESPACE, "every-second", PATIENCE, is_ready);
+    let source = api.wait_for("PingSource", NAMESPACE, "every-second", TIMEOUT, is_ready);
     assert_eq!(source["status"]["observedGeneration"], source["metadata"]["generation"]);
-    wait::until(PATIENCE, "an event in the Service's log", || {
+    wait::until(TIMEOUT, "an event in the Service's log", || {
         said(api, "inner").contains("dev.knative.sources.ping").then_some(())
     });
 }
@@ -62,14 +62,14 @@ fn what_a_source_sends_to_a_broker_is_found_as_an_event_type() {
     let to_broker = json!({ "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" });
     for name in ["stays", "turns", "goes"] {
         api.create(&ping(name, &to_broker));
-        let source = api.wait_ready("PingSource", NAMESPACE, name, PATIENCE);
+        let source = api.wait_ready("PingSource", NAMESPACE, name, TIMEOUT);
         assert!(source["status"]["sinkUri"].as_str().unwrap().ends_with("/main"), "{source:#}");
     }
     let sources = |wanted: &[&str]| {
         let mut wanted: Vec<String> =
             wanted.iter().map(|name| format!("/apis/v1/namespaces/{NAMESPACE}/pingsources/{name}")).collect();
         wanted.sort();
-        wait::until(PATIENCE, "the EventTypes", || {
+        wait::until(TIMEOUT, "the EventTypes", || {
             let found = api.list("EventType", NAMESPACE);
             let is_ours = |one: &&Value| {
                 one["spec"]["type"] == "dev.knative.sources.ping" && one["spec"]["reference"]["name"] == "main"
@@ -98,7 +98,7 @@ fn binding(name: &str, subject: &Value, sink: &Value) -> Value {
 /// Waits until a new instance of the Service is told this.
 fn until_told(appliance: &Appliance, service: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let host = format!("{service}.{NAMESPACE}.localhost");
-    wait::until(PATIENCE, what, || {
+    wait::until(TIMEOUT, what, || {
         let answer = HttpCall::get("/env").host(&host).send(appliance.http());
         let told = (answer.status == 200).then(|| answer.json());
         told.filter(|told| fits(told))
@@ -112,17 +112,17 @@ fn a_binding_tells_programs_where_to_send() {
     let appliance = ApplianceSetup::new(BIN).hello_image(HELLO).start();
     let api = appliance.api();
     api.create(&broker("main"));
-    api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    api.wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
     for name in ["sender", "other"] {
         api.create(&with(service(name, HELLO, "world"), "/metadata/labels/part", json!(name)));
-        api.wait_ready("Service", NAMESPACE, name, PATIENCE);
+        api.wait_ready("Service", NAMESPACE, name, TIMEOUT);
     }
     let subject = json!({
         "apiVersion": "serving.knative.dev/v1", "kind": "Service", "selector": { "matchLabels": { "part": "sender" } },
     });
     let to_broker = json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } });
     api.create(&binding("to-main", &subject, &to_broker));
-    let bound = api.wait_ready("SinkBinding", NAMESPACE, "to-main", PATIENCE);
+    let bound = api.wait_ready("SinkBinding", NAMESPACE, "to-main", TIMEOUT);
     let sink = bound["status"]["sinkUri"].as_str().unwrap().to_owned();
     let told = until_told(&appliance, "sender", "the sink", |env| env["K_SINK"] == *sink);
     let overrides: Value = serde_json::from_str(told["K_CE_OVERRIDES"].as_str().unwrap()).unwrap();
@@ -136,11 +136,11 @@ fn a_binding_tells_programs_where_to_send() {
     // A second one for the same program would have both write for ever.
     let named = json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "sender" });
     api.create(&binding("younger", &named, &json!({ "uri": "http://younger.example.com/" })));
-    api.wait_for("SinkBinding", NAMESPACE, "younger", PATIENCE, |one| {
+    api.wait_for("SinkBinding", NAMESPACE, "younger", TIMEOUT, |one| {
         condition(one, "Ready").is_some_and(|ready| ready["reason"] == "SubjectUnavailable")
     });
     api.delete("SinkBinding", NAMESPACE, "younger");
-    api.wait_gone("SinkBinding", NAMESPACE, "younger", PATIENCE);
+    api.wait_gone("SinkBinding", NAMESPACE, "younger", TIMEOUT);
     assert_eq!(until_told(&appliance, "sender", "an answer", |_| true)["K_SINK"], *sink);
 
     // Who writes the template anew need not know of it.
@@ -153,7 +153,7 @@ fn a_binding_tells_programs_where_to_send() {
     until_told(&appliance, "sender", "the new sink", |env| env["K_SINK"] == "http://elsewhere.example.com/in");
 
     api.delete("SinkBinding", NAMESPACE, "to-main");
-    api.wait_gone("SinkBinding", NAMESPACE, "to-main", PATIENCE);
+    api.wait_gone("SinkBinding", NAMESPACE, "to-main", TIMEOUT);
     let free = until_told(&appliance, "sender", "no sink", |env| env["K_SINK"].is_null());
     assert_eq!((&free["K_CE_OVERRIDES"], &free["TARGET"]), (&Value::Null, &json!("everybody")));
 }
@@ -175,13 +175,13 @@ fn a_namespace_can_be_kept_from_being_bound() {
                 && ready["message"].as_str().is_some_and(|why| why.contains("namespace"))
         })
     };
-    api.wait_for("SinkBinding", NAMESPACE, "all", PATIENCE, unbound);
+    api.wait_for("SinkBinding", NAMESPACE, "all", TIMEOUT, unbound);
     api.create(&service("left", HELLO, "world"));
-    api.wait_ready("Service", NAMESPACE, "left", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "left", TIMEOUT);
     assert_eq!(until_told(&appliance, "left", "an answer", |_| true)["K_SINK"], Value::Null);
 
     api.patch("Namespace", "", NAMESPACE, &label(Value::Null));
-    let bound = api.wait_ready("SinkBinding", NAMESPACE, "all", PATIENCE);
+    let bound = api.wait_ready("SinkBinding", NAMESPACE, "all", TIMEOUT);
     for kind in ["OIDCIdentityCreated", "OIDCTokenSecretCreated", "TrustBundlePropagated"] {
         assert!(condition(&bound, kind).is_some_and(|one| one["status"] == "True"), "{bound:#}");
     }
@@ -208,7 +208,7 @@ fn a_binding_says_why_nobody_is_told() {
         ),
     ] {
         api.create(&binding(name, &subject, sink));
-        let found = api.wait_for("SinkBinding", NAMESPACE, name, PATIENCE, |one| reason(one) == Some(json!(why)));
+        let found = api.wait_for("SinkBinding", NAMESPACE, name, TIMEOUT, |one| reason(one) == Some(json!(why)));
         assert!(!is_ready(&found));
         assert_eq!(found["status"]["sinkUri"].is_null(), why == "NotFound", "{found:#}");
     }
@@ -217,7 +217,7 @@ fn a_binding_says_why_nobody_is_told() {
     assert!(refused.status == 422 && refused.text().contains("spec.subject"), "{refused}");
 
     api.create(&service("late", HELLO, "world"));
-    api.wait_ready("SinkBinding", NAMESPACE, "nobody", PATIENCE);
+    api.wait_ready("SinkBinding", NAMESPACE, "nobody", TIMEOUT);
     until_told(&appliance, "late", "the sink", |env| env["K_SINK"] == "http://sink.example.com/");
     // As upstream's webhook has it: the first Revision is told, and there is no second.
     let late = api.get("Service", NAMESPACE, "late").unwrap();
@@ -228,5 +228,5 @@ fn a_binding_says_why_nobody_is_told() {
     let late = api.get("Service", NAMESPACE, "late").unwrap();
     assert_eq!(late["status"]["latestCreatedRevisionName"], "late-00002", "nor a third");
     api.delete("SinkBinding", NAMESPACE, "no-sink");
-    api.wait_gone("SinkBinding", NAMESPACE, "no-sink", PATIENCE);
+    api.wait_gone("SinkBinding", NAMESPACE, "no-sink", TIMEOUT);
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use kit::http2::{self, H2Client};
 use kit::server::{HandlerReply, ReceivedMessage, TestServer, closed_address};
-use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -49,7 +49,7 @@ fn gateway(upstream: &TestUpstream, collector: SocketAddr) -> Appliance {
 
 /// All spans, once there are `count`.
 fn spans(documents: &Documents, count: usize) -> Vec<Value> {
-    wait::until(PATIENCE, "the spans", || {
+    wait::until(TIMEOUT, "the spans", || {
         let all: Vec<Value> = documents
             .lock()
             .unwrap()
@@ -121,7 +121,7 @@ fn a_request_leaves_a_span_between_its_client_and_its_instance() {
     assert_eq!(attribute(of("/two"), "network.protocol.version").as_deref(), Some("2"));
     assert!(!all.iter().any(|span| attribute(span, "url.path").as_deref() == Some("/quiet")));
     assert!(documents.lock().unwrap().iter().all(|(path, _)| path == "/v1/traces"));
-    wait::until(PATIENCE, "the count", || (appliance.metric("sluicegate_spans_sent_total", "") == 4).then_some(()));
+    wait::until(TIMEOUT, "the count", || (appliance.metric("sluicegate_spans_sent_total", "") == 4).then_some(()));
 }
 
 /// A collector that is away for a moment gets them all the same; one that stays away costs spans and no request.
@@ -137,10 +137,10 @@ fn a_collector_that_is_away_costs_no_request() {
     for _ in 0..50 {
         assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
     }
-    wait::until(PATIENCE, "a count of what was lost", || {
+    wait::until(TIMEOUT, "a count of what was lost", || {
         (appliance.metric("sluicegate_spans_failed_total", "") > 0).then_some(())
     });
-    wait::until(PATIENCE, "a line in the log", || appliance.stderr().contains("does not take spans").then_some(()));
+    wait::until(TIMEOUT, "a line in the log", || appliance.stderr().contains("rejects spans").then_some(()));
 }
 
 /// By the protocol what is refused like this is never taken: it is lost at once, and what comes after it is sent.
@@ -150,7 +150,7 @@ fn what_a_collector_refuses_for_good_is_not_sent_again() {
     let (server, documents) = collector_refusing(1, 400);
     let appliance = gateway(&upstream, server.address());
     assert_eq!(HttpCall::get("/refused").host(HOST).send(appliance.http()).status, 200);
-    wait::until(PATIENCE, "the refusal", || (appliance.metric("sluicegate_spans_failed_total", "") == 1).then_some(()));
+    wait::until(TIMEOUT, "the refusal", || (appliance.metric("sluicegate_spans_failed_total", "") == 1).then_some(()));
     assert_eq!(HttpCall::get("/taken").host(HOST).send(appliance.http()).status, 200);
     let all = spans(&documents, 1);
     assert_eq!(all.len(), 1);

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use kit::manifest::{NAMESPACE, broker, service};
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, KitApi, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, KitApi, TIMEOUT, TestUpstream, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -48,7 +48,7 @@ fn sigterm_lets_requests_in_flight_finish() {
     let mut appliance = ApplianceSetup::new(BIN).route(HOST, upstream.address()).start();
     let http = appliance.http();
     let request = thread::spawn(move || HttpCall::get("/delay?ms=500").host(HOST).send(http).status);
-    wait::until(PATIENCE, "the request to arrive", || (upstream.requests() == 1).then_some(()));
+    wait::until(TIMEOUT, "the request to arrive", || (upstream.requests() == 1).then_some(()));
 
     assert_eq!(appliance.terminate().code(), Some(0));
     assert_eq!(request.join().unwrap(), 200);
@@ -60,10 +60,10 @@ fn a_second_sigint_does_not_wait_for_requests() {
     let mut appliance = ApplianceSetup::new(BIN).route(HOST, upstream.address()).start();
     let http = appliance.http();
     let request = thread::spawn(move || HttpCall::get("/delay?ms=20000").host(HOST).try_send(http));
-    wait::until(PATIENCE, "the request to arrive", || (upstream.requests() == 1).then_some(()));
+    wait::until(TIMEOUT, "the request to arrive", || (upstream.requests() == 1).then_some(()));
 
     appliance.interrupt();
-    wait::until(PATIENCE, "the first signal to close the port", || {
+    wait::until(TIMEOUT, "the first signal to close the port", || {
         HttpConnection::try_open(http).is_err().then_some(())
     });
     assert!(appliance.is_running(), "the request in flight holds the first signal's end");
@@ -77,7 +77,7 @@ fn a_second_sigint_does_not_wait_for_requests() {
 fn a_second_start_on_the_same_data_finds_everything_as_it_was() {
     let mut appliance = ApplianceSetup::new(BIN).start();
     appliance.api().create(&broker("kept"));
-    let before = appliance.api().wait_ready("Broker", NAMESPACE, "kept", PATIENCE);
+    let before = appliance.api().wait_ready("Broker", NAMESPACE, "kept", TIMEOUT);
 
     assert_eq!(appliance.terminate().code(), Some(0));
     appliance.restart_on_same_ports();
@@ -193,14 +193,14 @@ fn a_flag_beats_the_environment_which_beats_the_file() {
         let appliance = setup.start();
         assert_eq!(domain_in_use(appliance.api()), domain);
         appliance.api().delete("Service", NAMESPACE, "hello");
-        appliance.api().wait_gone("Service", NAMESPACE, "hello", PATIENCE);
+        appliance.api().wait_gone("Service", NAMESPACE, "hello", TIMEOUT);
     }
 }
 
 /// The end of the host in a Service's URL, without the port.
 fn domain_in_use(api: KitApi) -> String {
     api.create(&service("hello", "example.com/hello", "domain"));
-    let service = api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| service["status"]["url"].is_string());
+    let service = api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| service["status"]["url"].is_string());
     let url = service["status"]["url"].as_str().unwrap_or_default();
     let host = url.strip_prefix("http://hello.default.").unwrap_or(url);
     host.split(':').next().unwrap_or_default().to_owned()
@@ -217,7 +217,7 @@ fn a_program_on_the_appliances_own_path_is_an_image() {
     let setup = setup.flag("image", "example.com/hello=greeter example hello").env("PATH", path.to_str().unwrap());
     let appliance = setup.start();
     appliance.api().create(&service("hello", "example.com/hello", "World"));
-    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let answer = HttpCall::get("/").host("hello.default.localhost").send(appliance.http());
     assert!(answer.text().starts_with("Hello World"), "{answer}");
 }
@@ -239,9 +239,9 @@ fn a_start_that_waits_for_a_silent_cluster_can_be_ended() {
     let setup = setup.flag("kubeconfig", &file.to_string_lossy());
     let mut process = Killed(setup.command().stdout(Stdio::null()).spawn().unwrap());
     cluster.set_nonblocking(true).unwrap();
-    let asked = wait::until(PATIENCE, "the cluster to be asked", || cluster.accept().ok());
+    let asked = wait::until(TIMEOUT, "the cluster to be asked", || cluster.accept().ok());
     kill_process(Pid::from_child(&process.0), Signal::TERM).unwrap();
-    let ended = wait::until(PATIENCE, "the end", || process.0.try_wait().unwrap());
+    let ended = wait::until(TIMEOUT, "the end", || process.0.try_wait().unwrap());
     assert_eq!(ended.code(), Some(0));
     drop(asked);
 }
@@ -332,12 +332,12 @@ fn a_listener_may_move_to_the_other_family_of_addresses() {
     }
     let mut appliance = ApplianceSetup::new(BIN).hello_image("example.com/hello").start();
     appliance.api().create(&service("hello", "example.com/hello", "World"));
-    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     assert_eq!(appliance.terminate().code(), Some(0));
     let moved = appliance.setup().clone().flag("http", "[::1]:0").start();
     for (namespace, slice) in [("knative-serving", "activator-service"), (NAMESPACE, "hello-00001-public")] {
         let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices/{slice}");
-        wait::until(PATIENCE, slice, || {
+        wait::until(TIMEOUT, slice, || {
             let found = moved.api().send(HttpCall::get(&path)).json();
             (found["addressType"] == "IPv6" && found["endpoints"][0]["addresses"][0] == "::1").then_some(())
         });

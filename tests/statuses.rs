@@ -8,7 +8,7 @@ use std::time::Duration;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, subscription, trigger, with};
 use kit::scene::{accepted, delivery};
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, PATIENCE, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -55,7 +55,7 @@ fn name_of(kind: &str) -> &'static str {
     }
 }
 
-fn house() -> (EventSink, Appliance) {
+fn server() -> (EventSink, Appliance) {
     let sink = EventSink::start();
     let appliance = ApplianceSetup::new(BIN).start();
     one_of_each(appliance.api(), &sink);
@@ -100,9 +100,9 @@ fn check_conditions(object: &Value) {
 /// so in conditions.
 #[test]
 fn the_least_of_each_kind_becomes_ready_with_conditions() {
-    let (_sink, appliance) = house();
+    let (_sink, appliance) = server();
     for (version, kind, _) in KINDS {
-        let object = appliance.api().wait_ready(kind, NAMESPACE, name_of(kind), PATIENCE);
+        let object = appliance.api().wait_ready(kind, NAMESPACE, name_of(kind), TIMEOUT);
         check_conditions(&object);
         assert_eq!((object["apiVersion"].as_str(), object["kind"].as_str()), (Some(version), Some(kind)));
         let meta = &object["metadata"];
@@ -126,7 +126,7 @@ fn what_cannot_work_says_why() {
     api.create(&with(trigger("lost", "main", "http://unused/"), "/spec/subscriber", missing.clone()));
     api.create(&with(subscription("lost", "main", "http://unused/"), "/spec/subscriber", missing));
     for kind in ["Broker", "Channel", "Trigger", "Subscription"] {
-        let object = api.wait_for(kind, NAMESPACE, "lost", PATIENCE, |object| {
+        let object = api.wait_for(kind, NAMESPACE, "lost", TIMEOUT, |object| {
             condition(object, "Ready").is_some_and(|ready| ready["status"] == "False")
         });
         check_conditions(&object);
@@ -167,12 +167,12 @@ fn six_verbs_are_enough() {
     let metadata = json!({ "name": "options", "namespace": NAMESPACE });
     api.create(&json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata }));
     api.create(&with(broker("main"), "/spec/config", config.clone()));
-    let made = api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    let made = api.wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
     for (field, value) in config.as_object().unwrap() {
         assert_eq!(&made["spec"]["config"][field], value, "{made:#}");
     }
     api.create(&trigger("one", "main", "http://unused/"));
-    let ready = api.wait_ready("Trigger", NAMESPACE, "one", PATIENCE);
+    let ready = api.wait_ready("Trigger", NAMESPACE, "one", TIMEOUT);
 
     // Update: status is not the client's.
     let path = KitApi::path("Trigger", NAMESPACE, "one");
@@ -180,21 +180,21 @@ fn six_verbs_are_enough() {
     changed["status"] = json!({ "subscriberUri": "http://forged/" });
     let put = HttpCall::new("PUT", &path).json(&changed).send(api.address());
     assert_eq!(put.status, 200, "{put}");
-    let ready = api.wait_ready("Trigger", NAMESPACE, "one", PATIENCE);
+    let ready = api.wait_ready("Trigger", NAMESPACE, "one", TIMEOUT);
     assert_eq!(ready["status"]["subscriberUri"], sink.url());
 
     let (_, options) = delivery(1, &dead);
     api.patch("Trigger", NAMESPACE, "one", &json!({ "spec": { "delivery": options } }));
-    let ready = api.wait_ready("Trigger", NAMESPACE, "one", PATIENCE);
+    let ready = api.wait_ready("Trigger", NAMESPACE, "one", TIMEOUT);
     assert_eq!(ready["status"]["deadLetterSinkUri"], dead.url());
     assert_eq!(api.list("Trigger", NAMESPACE).len(), 1);
     accepted(&TestEvent::new("1").binary("/brokers/default/main"), &appliance);
-    sink.wait_for(1, PATIENCE);
+    sink.wait_for(1, TIMEOUT);
 
     api.delete("Trigger", NAMESPACE, "one");
     api.delete("Broker", NAMESPACE, "main");
-    api.wait_gone("Trigger", NAMESPACE, "one", PATIENCE);
-    api.wait_gone("Broker", NAMESPACE, "main", PATIENCE);
+    api.wait_gone("Trigger", NAMESPACE, "one", TIMEOUT);
+    api.wait_gone("Broker", NAMESPACE, "main", TIMEOUT);
 }
 
 /// EV-API-09, EV-OBJ-09, EV-OBJ-26, EV-OBJ-36, EV-OBJ-50, EV-OBJ-51, EV-OBJ-53: what is wrong is refused with the
@@ -235,10 +235,10 @@ fn a_refusal_names_the_field() {
 /// addressable object may be a dead letter sink.
 #[test]
 fn addresses_and_resolved_uris_are_told() {
-    let (sink, appliance) = house();
+    let (sink, appliance) = server();
     let api = appliance.api();
     let address = |kind: &str, name: &str| {
-        let ready = api.wait_ready(kind, NAMESPACE, name, PATIENCE);
+        let ready = api.wait_ready(kind, NAMESPACE, name, TIMEOUT);
         let url = ready["status"]["address"]["url"].as_str().unwrap_or_default().to_owned();
         assert!(url.starts_with("http://"), "{kind}: {ready:#}");
         url
@@ -251,12 +251,12 @@ fn addresses_and_resolved_uris_are_told() {
     api.create(&with(broker("b"), "/spec/delivery/deadLetterSink", to_channel.clone()));
     let url = address("Broker", "b");
     assert!(url.ends_with("/brokers/default/b"), "{url}");
-    let ready = api.wait_ready("Broker", NAMESPACE, "b", PATIENCE);
+    let ready = api.wait_ready("Broker", NAMESPACE, "b", TIMEOUT);
     assert_eq!(ready["status"]["deadLetterSinkUri"], letters.as_str());
 
     // The Broker's sink is the Trigger's as long as that has none.
     api.create(&with(trigger("t", "b", "http://unused/"), "/spec/subscriber", to_channel.clone()));
-    let ready = api.wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    let ready = api.wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
     assert_eq!(ready["spec"]["subscriber"]["ref"]["namespace"], NAMESPACE);
     assert_eq!(ready["status"]["subscriberUri"], letters.as_str());
     assert_eq!(ready["status"]["deadLetterSinkUri"], letters.as_str());
@@ -266,12 +266,12 @@ fn addresses_and_resolved_uris_are_told() {
         "t",
         &json!({ "spec": { "delivery": { "deadLetterSink": { "uri": sink.url() } } } }),
     );
-    api.wait_for("Trigger", NAMESPACE, "t", PATIENCE, |object| object["status"]["deadLetterSinkUri"] == sink.url());
+    api.wait_for("Trigger", NAMESPACE, "t", TIMEOUT, |object| object["status"]["deadLetterSinkUri"] == sink.url());
 
     let to_broker = json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b" } });
     let object = with(subscription("s", "main", &sink.url()), "/spec/reply", to_broker);
     api.create(&with(object, "/spec/delivery/deadLetterSink", json!({ "uri": "http://dead/" })));
-    let ready = api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
+    let ready = api.wait_ready("Subscription", NAMESPACE, "s", TIMEOUT);
     let physical = &ready["status"]["physicalSubscription"];
     assert_eq!(physical["subscriberUri"], sink.url());
     assert_eq!(physical["replyUri"], url.as_str());
@@ -288,12 +288,12 @@ fn a_channel_lists_its_subscribers() {
     let api = appliance.api();
     for name in ["main", "letters"] {
         api.create(&channel(name));
-        api.wait_ready("Channel", NAMESPACE, name, PATIENCE);
+        api.wait_ready("Channel", NAMESPACE, name, TIMEOUT);
     }
     let reference = json!({ "apiVersion": "messaging.knative.dev/v1", "kind": "Channel", "name": "letters" });
     let object = with(subscription("s", "main", &sink.url()), "/spec/reply", json!({ "uri": "http://reply/" }));
     api.create(&with(object, "/spec/delivery/deadLetterSink", json!({ "ref": reference })));
-    let ready = api.wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
+    let ready = api.wait_ready("Subscription", NAMESPACE, "s", TIMEOUT);
     let letters = api.get("Channel", NAMESPACE, "letters").unwrap()["status"]["address"]["url"].clone();
 
     let uid = &ready["metadata"]["uid"];
@@ -304,7 +304,7 @@ fn a_channel_lists_its_subscribers() {
     assert_eq!(entry["replyUri"], "http://reply/");
     assert_eq!(entry["delivery"]["deadLetterSink"], json!({ "uri": letters }));
     let is_listed = |object: &Value| object["status"]["subscribers"][0]["uid"] == *uid;
-    let object = api.wait_for("Channel", NAMESPACE, "main", PATIENCE, is_listed);
+    let object = api.wait_for("Channel", NAMESPACE, "main", TIMEOUT, is_listed);
     let status = &object["status"]["subscribers"][0];
     assert_eq!(status["ready"], "True", "{object:#}");
     assert_eq!(status["observedGeneration"], ready["metadata"]["generation"]);
@@ -312,9 +312,9 @@ fn a_channel_lists_its_subscribers() {
 
     // The dead letter goes to the channel that was named, and on from there.
     api.create(&subscription("dead", "letters", &dead.url()));
-    api.wait_ready("Subscription", NAMESPACE, "dead", PATIENCE);
+    api.wait_ready("Subscription", NAMESPACE, "dead", TIMEOUT);
     accepted(&TestEvent::new("1").binary("/channels/default/main"), &appliance);
-    assert_eq!(dead.wait_for(1, PATIENCE)[0].attribute("knativeerrorcode").as_deref(), Some("400"));
+    assert_eq!(dead.wait_for(1, TIMEOUT)[0].attribute("knativeerrorcode").as_deref(), Some("400"));
 }
 
 /// EV-OBJ-10, EV-OBJ-59: no filter is every event; an empty value asks for the attribute alone.
@@ -326,8 +326,8 @@ fn an_absent_filter_and_an_empty_value() {
     kit::scene::subscribe(appliance.api(), "some", &some.url(), &[kit::scene::only(json!({ "ext": "" }))]);
     kit::scene::post(&appliance, &TestEvent::new("without"));
     kit::scene::post(&appliance, &TestEvent::new("with").with("ext", "anything"));
-    all.wait_for(2, PATIENCE);
-    assert_eq!(kit::scene::ids(&some.wait_for(1, PATIENCE)), ["with"]);
+    all.wait_for(2, TIMEOUT);
+    assert_eq!(kit::scene::ids(&some.wait_for(1, TIMEOUT)), ["with"]);
     wait::nothing(kit::scene::SILENCE, "the other one", || (some.received().len() > 1).then_some(()));
 }
 
@@ -341,11 +341,11 @@ fn events_go_where_the_status_says() {
     assert_eq!(ready["status"]["subscriberUri"], url.as_str());
     appliance.api().create(&channel("main"));
     appliance.api().create(&subscription("s", "main", &url));
-    let ready = appliance.api().wait_ready("Subscription", NAMESPACE, "s", PATIENCE);
+    let ready = appliance.api().wait_ready("Subscription", NAMESPACE, "s", TIMEOUT);
     assert_eq!(ready["status"]["physicalSubscription"]["subscriberUri"], url.as_str());
     kit::scene::post(&appliance, &TestEvent::new("1"));
     accepted(&TestEvent::new("2").binary("/channels/default/main"), &appliance);
-    for received in sink.wait_for(2, PATIENCE) {
+    for received in sink.wait_for(2, TIMEOUT) {
         assert_eq!(received.request.target, "/in/here?x=1");
         assert_eq!(received.header("prefer"), Some("reply"));
     }
@@ -356,7 +356,7 @@ fn events_go_where_the_status_says() {
 fn a_stalled_event_is_given_up() {
     let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN));
     let mut connection = kit::HttpConnection::open(appliance.events());
-    connection.patience(Duration::from_secs(90));
+    connection.timeout(Duration::from_secs(90));
     connection.send(b"POST /brokers/default/main HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nce-id: 1\r\n");
     connection.send(b"ce-source: /s\r\nce-type: t\r\nce-specversion: 1.0\r\n\r\nhalf");
     match connection.try_receive(false) {
@@ -380,7 +380,7 @@ fn an_ordered_trigger_gets_its_events_in_order() {
     for n in 0..60 {
         kit::scene::post(&appliance, &TestEvent::new(&n.to_string())); // a connection each
     }
-    let ids: Vec<u32> = sink.wait_for(66, PATIENCE).iter().map(|received| received.id().parse().unwrap()).collect();
+    let ids: Vec<u32> = sink.wait_for(66, TIMEOUT).iter().map(|received| received.id().parse().unwrap()).collect();
     assert!(ids.is_sorted(), "{ids:?}");
 }
 
@@ -415,12 +415,12 @@ fn a_core_service_is_a_destination() {
     let ready = kit::scene::subscribe(appliance.api(), "t", "http://unused/", &[("/spec/subscriber", reference)]);
     assert_eq!(ready["status"]["subscriberUri"], "http://core.default.svc.cluster.local/in");
     kit::scene::post(&appliance, &TestEvent::new("1"));
-    assert_eq!(first.wait_for(1, PATIENCE)[0].request.target, "/in");
+    assert_eq!(first.wait_for(1, TIMEOUT)[0].request.target, "/in");
 
     let mut moved = made;
     moved["subsets"] = endpoints(&second);
     core("PUT", "endpoints", "/core", moved);
-    wait::until(PATIENCE, "an event at the new place", || {
+    wait::until(TIMEOUT, "an event at the new place", || {
         kit::scene::post(&appliance, &TestEvent::new("2"));
         (!second.received().is_empty()).then_some(())
     });
@@ -436,7 +436,7 @@ fn an_address_that_stands_for_all_is_not_told() {
     api.create(&broker("main"));
     api.create(&channel("main"));
     for (kind, path) in [("Broker", "/brokers/default/main"), ("Channel", "/channels/default/main")] {
-        let object = api.wait_for(kind, NAMESPACE, "main", PATIENCE, |object| {
+        let object = api.wait_for(kind, NAMESPACE, "main", TIMEOUT, |object| {
             object["status"]["addresses"].as_array().is_some_and(|all| all.len() == 2)
         });
         for address in object["status"]["addresses"].as_array().unwrap() {

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use kit::background_clients::{BackgroundClients, keep_alive, one_by_one, streams};
 use kit::manifest::{NAMESPACE, broker, service, trigger};
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, PATIENCE, TestEvent, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, TIMEOUT, TestEvent, TestUpstream, wait};
 use rustix::process::{Pid, Signal, kill_process};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -26,23 +26,28 @@ fn requests_go_on_while_one_process_follows_another() {
     let upstream = TestUpstream::start("one");
     let mut current = ApplianceSetup::new(BIN).route(HOST, upstream.address()).flag("workers", "2").start();
     let to = current.http();
-    let mut crowd = BackgroundClients::new();
+    let mut clients = BackgroundClients::new();
     let get = |_| HttpCall::get("/").host(HOST);
-    crowd.add(keep_alive(to, get, 200, Duration::ZERO));
-    crowd.add(keep_alive(to, get, 200, Duration::from_millis(30)));
-    crowd.add(keep_alive(to, |_| HttpCall::post("/mirror").host(HOST).body(vec![b'x'; 100_000]), 200, Duration::ZERO));
-    crowd.add(one_by_one(to, HOST));
-    crowd.add(streams(to, HOST));
+    clients.add(keep_alive(to, get, 200, Duration::ZERO));
+    clients.add(keep_alive(to, get, 200, Duration::from_millis(30)));
+    clients.add(keep_alive(
+        to,
+        |_| HttpCall::post("/mirror").host(HOST).body(vec![b'x'; 100_000]),
+        200,
+        Duration::ZERO,
+    ));
+    clients.add(one_by_one(to, HOST));
+    clients.add(streams(to, HOST));
     for _ in 0..2 {
-        crowd.goes_on(100);
+        clients.goes_on(100);
         let next = current.successor();
         assert_eq!(next.ports(), current.ports());
-        crowd.goes_on(100);
+        clients.goes_on(100);
         assert_eq!(current.wait().code(), Some(0), "{}", current.stderr());
-        crowd.goes_on(100);
+        clients.goes_on(100);
         current = next;
     }
-    crowd.end();
+    clients.end();
     assert_eq!(current.terminate().code(), Some(0));
     assert!(HttpConnection::try_open(to).is_err(), "nobody is left who takes connections in");
 }
@@ -57,38 +62,38 @@ fn events_objects_and_instances_survive_the_change() {
     let before = api.create(&broker("main"));
     api.create(&trigger("all", "main", &sink.url()));
     api.create(&service("hello", "example.com/hello", "World"));
-    api.wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "all", TIMEOUT);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
 
-    let mut crowd = BackgroundClients::new();
+    let mut clients = BackgroundClients::new();
     let event = |number: u64| TestEvent::new(&format!("e{number}")).binary("/brokers/default/main");
     let accepted = Arc::new(AtomicU64::new(0));
     let counted = Arc::clone(&accepted);
     let post = keep_alive(old.events(), event, 202, Duration::ZERO);
-    crowd.add(move |stop, answers| {
+    clients.add(move |stop, answers| {
         let outcome = post(stop, &counted);
         answers.fetch_add(1, SeqCst);
         outcome
     });
-    crowd.add(one_by_one(old.http(), "hello.default.localhost"));
-    crowd.goes_on(20);
+    clients.add(one_by_one(old.http(), "hello.default.localhost"));
+    clients.goes_on(20);
     let new = old.successor();
     let mark = accepted.load(SeqCst);
-    crowd.goes_on(20);
-    wait::until(PATIENCE, "events to the new process", || (accepted.load(SeqCst) > mark + 20).then_some(()));
+    clients.goes_on(20);
+    wait::until(TIMEOUT, "events to the new process", || (accepted.load(SeqCst) > mark + 20).then_some(()));
     assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
-    crowd.goes_on(20);
-    crowd.end();
+    clients.goes_on(20);
+    clients.end();
 
     let wanted: BTreeSet<String> = (0..accepted.load(SeqCst)).map(|number| format!("e{number}")).collect();
-    wait::until(PATIENCE, "all that was accepted", || {
+    wait::until(TIMEOUT, "all that was accepted", || {
         let got: BTreeSet<String> = sink.received().iter().map(kit::ReceivedRequest::id).collect();
         wanted.is_subset(&got).then_some(())
     });
     let after = new.api().get("Broker", NAMESPACE, "main").unwrap();
     assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
     new.api().create(&broker("newer"));
-    new.api().wait_ready("Broker", NAMESPACE, "newer", PATIENCE);
+    new.api().wait_ready("Broker", NAMESPACE, "newer", TIMEOUT);
 }
 
 /// A successor that does not fit is told why, and nothing has changed.
@@ -106,7 +111,7 @@ fn a_successor_that_does_not_fit_is_refused() {
         (like_it.clone().flag("api-client-ca", &bad), "bad.pem"),
         (like_it.clone().flag("api-tokens", &bad), "tokens"),
         (like_it.clone().flag("api-socket", nowhere), "--api-socket"),
-        (like_it.clone().flag("api-socket", &bad), "no socket"),
+        (like_it.clone().flag("api-socket", &bad), "not a socket"),
         (like_it.clone().flag("access-log", "json").flag("access-log-file", nowhere), "access-log-file"),
         (like_it.clone().flag("api-audit-log", nowhere), "api-audit-log"),
         (like_it.clone().flag("route", &format!("a.example.com=https://127.0.0.1:1?ca={bad}")), "bad.pem"),
@@ -171,10 +176,10 @@ fn a_successor_that_fails_leaves_requests_as_they_are() {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let status = like_it.command().stdout(full).stderr(Stdio::null()).status().unwrap();
         assert_eq!(status.code(), Some(1));
-        wait::until(PATIENCE, "the old process to know of it", || {
+        wait::until(TIMEOUT, "the old process to know of it", || {
             (old.stderr().matches("does not serve").count() == failures).then_some(())
         });
-        wait::until(PATIENCE, "the old process at its admin port", || {
+        wait::until(TIMEOUT, "the old process at its admin port", || {
             (HttpCall::get("/healthz").try_send(old.admin()).ok()?.status == 503).then_some(())
         });
         for _ in 0..10 {
@@ -188,7 +193,7 @@ fn a_successor_that_fails_leaves_requests_as_they_are() {
     assert_eq!(HttpCall::get("/").host(HOST).send(new.http()).status, 200);
     assert_eq!(HttpCall::get("/healthz").send(new.admin()).status, 200);
     new.api().create(&broker("main"));
-    new.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    new.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
 }
 
 /// Whoever waits for a stopped process is told for what, and it is not lost: it goes on from where it was.
@@ -205,7 +210,7 @@ fn a_process_that_is_stopped_is_waited_for_in_words() {
     // Whoever has read that may have had enough.
     let mut impatient = command.stderr(Stdio::null()).spawn().unwrap();
     kill_process(Pid::from_child(&impatient), Signal::TERM).unwrap();
-    wait::until(PATIENCE, "its end", || impatient.try_wait().unwrap());
+    wait::until(TIMEOUT, "its end", || impatient.try_wait().unwrap());
     kill_process(process, Signal::CONT).unwrap();
     assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
     kill_process(Pid::from_child(&new), Signal::TERM).unwrap();

@@ -9,7 +9,7 @@ use kit::kingress::{backend, core_service, ingress, path, rule};
 use kit::manifest::{NAMESPACE, broker, trigger, with};
 use kit::scene::{BROKER, delivery, post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, PATIENCE, SinkResponse, TestEvent, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, SinkResponse, TIMEOUT, TestEvent, TestUpstream, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -27,7 +27,7 @@ fn refused(appliance: &Appliance, reason: &str) -> u64 {
 fn ingress_to(appliance: &Appliance, name: &str) -> Value {
     let object = ingress(name, json!([rule(HOST, &[path("", name)])]));
     appliance.api().create(&object);
-    appliance.api().wait_for("Ingress", NAMESPACE, name, PATIENCE, |object| {
+    appliance.api().wait_for("Ingress", NAMESPACE, name, TIMEOUT, |object| {
         condition(object, "NetworkConfigured").is_some_and(|found| found["status"] != "Unknown")
     })
 }
@@ -62,7 +62,7 @@ fn subscriber_with_a_refused_address_is_not_ready() {
     for (n, (uri, told)) in uris.iter().enumerate() {
         let name = format!("t{n}");
         api.create(&trigger(&name, "main", uri));
-        let object = api.wait_for("Trigger", NAMESPACE, &name, PATIENCE, |object| {
+        let object = api.wait_for("Trigger", NAMESPACE, &name, TIMEOUT, |object| {
             condition(object, "SubscriberResolved").is_some_and(|found| found["status"] == "False")
         });
         let message = condition(&object, "SubscriberResolved").unwrap()["message"].as_str().unwrap().to_owned();
@@ -76,7 +76,7 @@ fn post_all(appliance: &Appliance) -> u64 {
     let sink = EventSink::start();
     subscribe(appliance.api(), "witness", &sink.url(), &[]);
     post(appliance, &TestEvent::new("1"));
-    sink.wait_for(1, PATIENCE);
+    sink.wait_for(1, TIMEOUT);
     refused(appliance, "own_listener") + refused(appliance, "link_local")
 }
 
@@ -92,7 +92,7 @@ fn name_that_resolves_to_an_own_listener_is_not_connected_to() {
         subscribe(api, &format!("t{n}"), &uri, &[delivery(1, &dead)]);
     }
     post(&appliance, &TestEvent::new("1"));
-    dead.wait_for(3, PATIENCE);
+    dead.wait_for(3, TIMEOUT);
     assert!(refused(&appliance, "own_listener") >= 6, "three Triggers, two attempts each");
     appliance.wait_says("the admin listener of this appliance");
 }
@@ -112,7 +112,7 @@ fn core_service_in_front_of_an_own_listener_gets_no_event() {
     subscribe(api, "a", "http://endpoints.default.svc.cluster.local/", &[delivery(0, &dead)]);
     subscribe(api, "b", &format!("http://alias.default.svc.cluster.local:{port}/"), &[delivery(0, &dead)]);
     post(&appliance, &TestEvent::new("1"));
-    dead.wait_for(2, PATIENCE);
+    dead.wait_for(2, TIMEOUT);
     assert_eq!(refused(&appliance, "own_listener"), 2);
 }
 
@@ -122,14 +122,14 @@ fn own_broker_by_its_url_stays_a_sink() {
     let appliance = with_broker(&setup());
     let (api, sink) = (appliance.api(), EventSink::start());
     api.create(&broker("other"));
-    api.wait_ready("Broker", NAMESPACE, "other", PATIENCE);
+    api.wait_ready("Broker", NAMESPACE, "other", TIMEOUT);
     api.create(&trigger("end", "other", &sink.url()));
-    api.wait_ready("Trigger", NAMESPACE, "end", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "end", TIMEOUT);
     let port = appliance.events().port();
     subscribe(api, "literal", &format!("http://127.0.0.1:{port}/brokers/default/other"), &[]);
     subscribe(api, "name", &format!("http://localhost:{port}/brokers/default/other"), &[]);
     assert_eq!(TestEvent::new("1").binary(BROKER).send(appliance.events()).status, 202);
-    sink.wait_for(2, PATIENCE);
+    sink.wait_for(2, TIMEOUT);
     assert_eq!(refused(&appliance, "own_listener"), 0);
 }
 
@@ -147,7 +147,7 @@ fn ingress_in_front_of_an_own_listener_is_not_configured() {
         assert!(found["message"].as_str().unwrap().contains("--allow-target"), "{found}");
         assert_ne!(get(&appliance, "/metrics").status, 200, "{name}");
         api.delete("Ingress", NAMESPACE, name);
-        api.wait_gone("Ingress", NAMESPACE, name, PATIENCE);
+        api.wait_gone("Ingress", NAMESPACE, name, TIMEOUT);
     }
     for (name, external, port) in [("meta", "169.254.169.254", 80), ("named", "127.1", ports.admin.port())] {
         core_service(
@@ -159,7 +159,7 @@ fn ingress_in_front_of_an_own_listener_is_not_configured() {
         let object = ingress_to(&appliance, name);
         assert_eq!(condition(&object, "NetworkConfigured").unwrap()["reason"], "TargetRefused", "{external}");
         api.delete("Ingress", NAMESPACE, name);
-        api.wait_gone("Ingress", NAMESPACE, name, PATIENCE);
+        api.wait_gone("Ingress", NAMESPACE, name, TIMEOUT);
     }
 }
 
@@ -170,7 +170,7 @@ fn endpoints_that_move_to_an_own_listener_are_left() {
     let (api, upstream) = (appliance.api(), TestUpstream::start("good"));
     backend(api, "app", "http", &[upstream.address()]);
     api.create(&ingress("app", json!([rule(HOST, &[path("", "app")])])));
-    api.wait_ready("Ingress", NAMESPACE, "app", PATIENCE);
+    api.wait_ready("Ingress", NAMESPACE, "app", TIMEOUT);
     assert_eq!(get(&appliance, "/").status, 200);
     let to = |all: &[SocketAddr]| {
         let subset = |one: &SocketAddr| json!({ "addresses": [{ "ip": one.ip() }], "ports": [{ "name": "http", "port": one.port() }] });
@@ -183,7 +183,7 @@ fn endpoints_that_move_to_an_own_listener_are_left() {
         assert_eq!(get(&appliance, "/").json()["name"], "good");
     }
     api.patch("Endpoints", NAMESPACE, "app", &to(&[appliance.admin()]));
-    wait::until(PATIENCE, "the Ingress to lead nowhere", || {
+    wait::until(TIMEOUT, "the Ingress to lead nowhere", || {
         let answer = get(&appliance, "/metrics");
         assert!(answer.status != 200 || answer.text().contains("good"), "{answer}");
         (answer.status >= 500).then_some(())
@@ -199,11 +199,11 @@ fn allowed_target_opens_one_listener_by_its_port() {
     backend(appliance.api(), "api", "http", &[appliance.api().address()]);
     let object = ingress_to(&appliance, "admin");
     assert_eq!(condition(&object, "NetworkConfigured").unwrap()["status"], "True");
-    wait::until(PATIENCE, "the admin listener by the ingress", || {
+    wait::until(TIMEOUT, "the admin listener by the ingress", || {
         (get(&appliance, "/healthz").status == 200).then_some(())
     });
     appliance.api().delete("Ingress", NAMESPACE, "admin");
-    appliance.api().wait_gone("Ingress", NAMESPACE, "admin", PATIENCE);
+    appliance.api().wait_gone("Ingress", NAMESPACE, "admin", TIMEOUT);
     let object = ingress_to(&appliance, "api");
     assert_eq!(condition(&object, "NetworkConfigured").unwrap()["reason"], "TargetRefused");
 }
@@ -247,7 +247,7 @@ fn sidecar_probe_of_an_own_listener_fails() {
         json!([hello(8080), aside]),
     );
     appliance.api().create(&manifest);
-    wait::until(PATIENCE, "the probe to be refused", || (refused(&appliance, "own_listener") > 0).then_some(()));
+    wait::until(TIMEOUT, "the probe to be refused", || (refused(&appliance, "own_listener") > 0).then_some(()));
     let object = appliance.api().get("Service", NAMESPACE, "app").unwrap();
     assert!(!kit::api::is_ready(&object), "{object:#}");
 }

@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use std::time::Instant;
 
 use kit::manifest::{NAMESPACE, service};
-use kit::{ApplianceSetup, HttpCall, PATIENCE, Ports, TestUpstream, wait};
+use kit::{ApplianceSetup, HttpCall, Ports, TIMEOUT, TestUpstream, wait};
 use rustix::process::{Pid, Signal, kill_process};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -40,7 +40,7 @@ impl Running {
     /// SIGTERM, and the exit status.
     fn terminate(&mut self) -> Option<i32> {
         self.signal(Signal::TERM);
-        wait::until(PATIENCE, "the end", || self.child.try_wait().unwrap()).code()
+        wait::until(TIMEOUT, "the end", || self.child.try_wait().unwrap()).code()
     }
 }
 
@@ -94,8 +94,8 @@ fn instance_that_floods_its_output_is_throttled() {
     let appliance = setup.env("SLUICEGATE_LOG", "info,instance=warn").start(); // without what it prints
     appliance.api().create(&service("flood", "example.com/flood", "World"));
     let began = Instant::now();
-    appliance.api().wait_ready("Service", NAMESPACE, "flood", PATIENCE);
-    wait::until(PATIENCE, "output that waits", || {
+    appliance.api().wait_ready("Service", NAMESPACE, "flood", TIMEOUT);
+    wait::until(TIMEOUT, "output that waits", || {
         (appliance.metric("sluicegate_instance_log_throttled_milliseconds_total", "") > 1000).then_some(())
     });
     let kept = appliance.metric("sluicegate_instance_log_bytes_total", "");

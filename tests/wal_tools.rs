@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use kit::scene::{post, subscribe, with_broker};
 use kit::server::closed_address;
-use kit::{ApplianceSetup, PATIENCE, TestEvent, wait};
+use kit::{ApplianceSetup, TIMEOUT, TestEvent, wait};
 use wal::{Cursor, LogOptions, WriteAheadLog};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -169,7 +169,7 @@ fn the_logs_of_a_running_appliance_are_read_without_disturbing_it() {
     assert_eq!(pending, 4, "{stat}");
     let dump = stdout(&wal(&["dump", "--payload", "utf8"], &data));
     assert_eq!(dump.matches("hello").count(), 4);
-    let stat = wait::until(PATIENCE, "the names of the objects", || {
+    let stat = wait::until(TIMEOUT, "the names of the objects", || {
         Some(stdout(&wal(&["stat"], &data))).filter(|stat| stat.contains("trigger/default/never ("))
     });
     let stream = stat.lines().find_map(|line| line.trim_start().strip_prefix("stream brokers/")?.split(' ').next());

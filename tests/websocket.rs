@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, http2, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, http2, wait};
 use tungstenite::Message;
 use tungstenite::protocol::CloseFrame;
 use tungstenite::protocol::frame::coding::CloseCode;
@@ -37,7 +37,7 @@ fn echo() -> (SocketAddr, thread::JoinHandle<(String, Vec<u8>)>) {
     let address = listener.local_addr().unwrap();
     let thread = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let head = read_head(&mut stream);
         stream
             .write_all(
@@ -64,7 +64,7 @@ fn echo() -> (SocketAddr, thread::JoinHandle<(String, Vec<u8>)>) {
 /// Asks for a WebSocket; the connection and the answer's head.
 fn open(appliance: &Appliance) -> (TcpStream, String) {
     let mut stream = TcpStream::connect(appliance.http()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let request = format!(
         "GET /chat HTTP/1.1\r\nHost: {HOST}\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -109,7 +109,7 @@ fn library_echo() -> (SocketAddr, thread::JoinHandle<Option<CloseFrame>>) {
     let address = listener.local_addr().unwrap();
     let thread = thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut socket = tungstenite::accept(stream).unwrap();
         let mut said = None;
         loop {
@@ -132,7 +132,7 @@ fn libraries_on_both_sides_understand_each_other() {
     let (address, instance) = library_echo();
     let appliance = gateway(address);
     let stream = TcpStream::connect(appliance.http()).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (mut socket, answer) = tungstenite::client(format!("ws://{HOST}/chat?x=1"), stream).unwrap();
     assert_eq!(answer.status(), 101);
     let large: Vec<u8> = (0..500_000_u32).flat_map(u32::to_le_bytes).collect();

@@ -119,13 +119,13 @@ fn publish(table: &mut Table) {
 /// subscriber, and a request proxied to it. In turn, because a shared host does not give the same from one half minute to the next.
 fn fan_out(table: &mut Table) {
     let sink = Sink::start();
-    let door = Stage::start(&setup().route("*", sink.address()));
+    let listener = Stage::start(&setup().route("*", sink.address()));
     let broker = crowded(&setup(), &sink);
     let [mut bare, mut proxied, mut delivered] = [const { Vec::new() }; 3];
     for _ in 0..ROUNDS {
         bare.push(bare::rate(sink.address(), MATCHING * 64, ROUND));
-        let pulse = OpenLoopLoad::flat_out(door.appliance.http(), &call("x"), CONNECTIONS);
-        proxied.push(rate(&door, || pulse.accepted()));
+        let pulse = OpenLoopLoad::flat_out(listener.appliance.http(), &call("x"), CONNECTIONS);
+        proxied.push(rate(&listener, || pulse.accepted()));
         pulse.stop();
         let pulse = in_step(&broker, &sink);
         delivered.push(rate(&broker, sink.counter()));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use kit::manifest::{NAMESPACE, trigger, with};
 use kit::server::{HandlerReply, ReceivedMessage, TestServer};
-use kit::{Appliance, ApplianceSetup, HttpRequest, PATIENCE, open_loop, wait};
+use kit::{Appliance, ApplianceSetup, HttpRequest, TIMEOUT, open_loop, wait};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde_json::{Value, json};
 
@@ -80,7 +80,7 @@ impl Stage {
         let object = changes.iter().fold(plain, |object, (at, value)| with(object, at, value.clone()));
         let api = self.appliance.api();
         api.create(&object);
-        api.wait_ready("Trigger", NAMESPACE, name, PATIENCE);
+        api.wait_ready("Trigger", NAMESPACE, name, TIMEOUT);
     }
 
     /// Processor time used so far, in seconds.
@@ -103,7 +103,7 @@ impl Stage {
     /// Waits until all that was accepted is delivered; every subscriber was offered all of it.
     pub(super) fn conserved(&self, subscribers: usize) {
         let metric = |name: &str| self.appliance.metric(&format!("sluicegate_{name}"), "");
-        wait::until(PATIENCE * 4, "the rest to be delivered", || (metric("subscriber_pending") == 0).then_some(()));
+        wait::until(TIMEOUT * 4, "the rest to be delivered", || (metric("subscriber_pending") == 0).then_some(()));
         let accepted = metric("stream_accepted_total");
         assert_eq!(metric("subscriber_delivered_total"), accepted * subscribers as u64);
     }

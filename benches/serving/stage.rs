@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{Appliance, ApplianceSetup, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -52,7 +52,7 @@ impl Stage {
 
     pub(super) fn create(&self, object: &Value, name: &str) {
         self.appliance.api().create(object);
-        self.appliance.api().wait_ready("Service", NAMESPACE, name, PATIENCE * 2);
+        self.appliance.api().wait_ready("Service", NAMESPACE, name, TIMEOUT * 2);
     }
 
     pub(super) fn create_and_sleep(&self, object: &Value, name: &str) {
@@ -61,7 +61,7 @@ impl Stage {
     }
 
     pub(super) fn wait_asleep(&self) {
-        wait::until(PATIENCE * 4, "all to sleep", || (self.instances("") == 0).then_some(()));
+        wait::until(TIMEOUT * 4, "all to sleep", || (self.instances("") == 0).then_some(()));
     }
 
     /// Ready instances of a Revision; of all together by an empty name.

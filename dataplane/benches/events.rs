@@ -1,5 +1,5 @@
-//! What one event costs before any I/O: read at the door, made a record, looked at by a filter, written
-//! for a subscriber. cloudevents-sdk reads the same envelope for comparison.
+//! The CPU cost of one event without I/O: parsed at ingress, encoded as a record, matched by a filter, encoded for a
+//! subscriber. cloudevents-sdk parses the same envelope for comparison.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/admission.rs"]
@@ -136,17 +136,17 @@ fn filters(c: &mut Criterion) {
     group.finish();
 }
 
-/// A sender whose token this core has seen: what asking costs a warm event.
+/// A sender whose token this core has cached: the cost of authentication for a warm event.
 fn tokens(c: &mut Criterion) {
     let admission = admission();
-    let shown = format!("Bearer {}", token());
+    let authorization = format!("Bearer {}", token());
     let headers: [(&str, &[u8]); 3] =
-        [("ce-id", b"1"), ("Content-Type", b"text/plain"), ("Authorization", shown.as_bytes())];
-    let porter = Authenticator::default();
+        [("ce-id", b"1"), ("Content-Type", b"text/plain"), ("Authorization", authorization.as_bytes())];
+    let authenticator = Authenticator::default();
     let mut group = c.benchmark_group("tokens");
     group.bench_function("a known one of 700 B, identified and admitted", |b| {
         b.iter(|| {
-            let bearer = porter.identify(&admission, black_box(&headers), 1).unwrap();
+            let bearer = authenticator.identify(&admission, black_box(&headers), 1).unwrap();
             admission.admits(&bearer.subject, &[])
         });
     });

@@ -1,4 +1,4 @@
-//! What one proxied request costs in our own code, step by step: read the head, choose, write the head.
+//! The CPU cost of one proxied request, step by step: parse the head, choose a backend, write the head.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use sluicegate_dataplane::table::{
     Backend, BackendShare, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, Route, RouteRequest, RoutingTable,
 };
 
-/// What a load generator sends.
+/// The request of a load generator.
 const SMALL: &[u8] = b"GET / HTTP/1.1\r\nHost: app.default.example.com\r\n\r\n";
 
-/// What a browser sends.
+/// The request of a browser.
 const USUAL: &[u8] = b"GET /orders/4711?expand=lines&page=2 HTTP/1.1\r\nHost: shop.default.example.com\r\n\
     User-Agent: Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0\r\n\
     Accept: text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8\r\nAccept-Language: en-US,en;q=0.5\r\n\
@@ -75,7 +75,7 @@ fn route_and_pick(c: &mut Criterion) {
                 |host| {
                     let mut rng = Rng::with_seed(2);
                     let route = table.route(&host).expect("made above");
-                    let split = pick::split(route.select(&RouteRequest::ours(&host, "/")), &mut rng);
+                    let split = pick::split(route.select(&RouteRequest::internal(&host, "/")), &mut rng);
                     pick::instance(&split.expect("has weight").backend, &[], &mut rng).is_some()
                 },
                 BatchSize::SmallInput,
@@ -85,20 +85,20 @@ fn route_and_pick(c: &mut Criterion) {
     group.finish();
 }
 
-/// The route alone, and what a publish costs that changes one of many.
+/// The lookup alone, and the cost of a publish that changes one of many routes.
 fn hosts(c: &mut Criterion) {
     let mut group = c.benchmark_group("http/hosts");
     for hosts in [10, 100_000] {
         let table = table_of(hosts);
         let mut rng = Rng::with_seed(1);
-        let mut asked = Asked::default();
+        let mut host_header = HostHeader::default();
         group.bench_function(format!("look up one of {hosts}"), |b| {
-            b.iter(|| table.route(asked.name(rng.usize(..hosts))).map(Arc::as_ptr));
+            b.iter(|| table.route(host_header.name(rng.usize(..hosts))).map(Arc::as_ptr));
         });
         group.bench_function(format!("look up and divide one of {hosts}"), |b| {
             b.iter(|| {
-                let host = asked.name(rng.usize(..hosts));
-                table.route(host).expect("made above").select(&RouteRequest::ours(host, "/")).len()
+                let host = host_header.name(rng.usize(..hosts));
+                table.route(host).expect("made above").select(&RouteRequest::internal(host, "/")).len()
             });
         });
         let changed = Arc::clone(&table.hosts["app-0.default.example.com"]);
@@ -113,13 +113,13 @@ fn hosts(c: &mut Criterion) {
     group.finish();
 }
 
-/// A Host header's value that the processor has just had in its hands, as in a request: written here, in some 20 ns.
+/// A Host header's value that is in the CPU cache, as in a request: written here, in some 20 ns.
 #[derive(Default)]
-struct Asked {
+struct HostHeader {
     text: String,
 }
 
-impl Asked {
+impl HostHeader {
     fn name(&mut self, number: usize) -> &str {
         self.text.clear();
         self.text.push_str("app-");

@@ -1,7 +1,7 @@
-//! The access log: a line for every answer, written into a buffer of the core's own and handed over in pieces.
+//! The access log: one line per response, written into a buffer of the core and passed to the writer in batches.
 //!
-//! A core never waits for a disk: when the hand that writes does not keep up, pieces are dropped and their lines
-//! counted. The buffer is filled without an allocation; one is made for each piece, some hundred lines.
+//! A core never waits for a disk: when the writer does not keep up, batches are dropped and their lines counted.
+//! Filling the buffer does not allocate; there is one allocation per batch of some hundred lines.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -13,6 +13,7 @@ use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
 use crate::counters::CoreCounters;
+use crate::table::EndpointAddress;
 
 mod line_encoding;
 pub(crate) mod request_log;
@@ -20,88 +21,89 @@ pub mod template;
 
 pub use request_log::RequestLog;
 
-/// A piece is handed over when it has this many bytes: some 100 lines, one write of the hand.
+/// A batch is passed on at this size: some 100 lines, one write of the writer.
 pub const PIECE_BYTES: usize = 32 * 1024;
 
-/// Pieces that may wait for the hand, of all cores together: 8 MiB, a second or two of a busy host.
+/// Batches that may wait for the writer, of all cores together: 8 MiB, a second or two of a busy host.
 pub const PIECES_WAITING_MAX: usize = 256;
 
-/// ... or after this long, so that a quiet host's log is not late.
+/// A batch is passed on after this time at the latest, so that a quiet host's log is not late.
 pub const FLUSH_EVERY: Duration = Duration::from_millis(200);
 
-/// Bytes of a host or path that a line has. The rest is cut: one request must not fill a piece.
+/// Bytes of a host or path in a line. The rest is cut: one request must not fill a batch.
 pub const PART_BYTES_MAX: usize = 2048;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AccessLogFormat {
-    /// `host ident authuser [date] "request" status bytes`, as NCSA's httpd began it.
+    /// `host ident authuser [date] "request" status bytes`, the format of NCSA httpd.
     Common,
-    /// One object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// Where a core's lines go.
+/// The access log's configuration on a core.
 #[derive(Debug, Clone)]
 pub struct AccessLogConfig {
-    /// Of the lines of all answers; `None`: only what else asks for lines has some.
+    /// The format of the line of every response. `None`: no line for every response; the request log may still write
+    /// lines.
     pub format: Option<AccessLogFormat>,
-    /// To the hand that writes. Bounded by [`PIECES_WAITING_MAX`].
+    /// To the writer. Bounded by [`PIECES_WAITING_MAX`].
     pub writer: SyncSender<Vec<u8>>,
 }
 
-/// One answer.
+/// One response.
 #[derive(Debug)]
 pub struct AccessLogEntry<'a> {
     pub at: SystemTime,
     pub client: SocketAddr,
     /// `HTTP/1.1`, `HTTP/1.0` or `HTTP/2`.
     pub protocol: &'static str,
-    /// Empty when there was no request to be read.
+    /// Empty when the request could not be parsed.
     pub method: &'a [u8],
     pub host: &'a [u8],
     pub path: &'a [u8],
-    /// 0: the answer broke off, or its client was gone before it.
+    /// 0: the response was cut, or the client was gone before it.
     pub status: u16,
-    /// Sent to the client. In HTTP/2 without heads and frames, which streams share.
+    /// Bytes sent to the client. In HTTP/2 without heads and frames, which streams share.
     pub bytes: u64,
     pub duration: Duration,
-    /// Until it had its place in an instance.
+    /// Until it acquired its permit.
     pub waited: Option<Duration>,
-    /// From there to the answer's head.
+    /// From there to the response head.
     pub upstream: Option<Duration>,
     pub backend: Option<&'a str>,
-    pub instance: Option<SocketAddr>,
+    pub instance: Option<EndpointAddress>,
     pub trace: Option<&'a [u8]>,
-    /// Why the answer is ours and not an instance's.
+    /// Why the gateway answered by itself.
     pub reason: Option<&'static str>,
 }
 
-/// One core's.
+/// The access log of one core.
 pub struct AccessLog {
-    setup: AccessLogConfig,
+    config: AccessLogConfig,
     counters: Arc<CoreCounters>,
-    /// Has room only while there are lines.
+    /// Allocated only while there are lines.
     buffer: RefCell<Vec<u8>>,
     lines: Cell<u64>,
-    /// Of who hands over before long what there is.
+    /// Wakes the task that flushes after [`FLUSH_EVERY`].
     waker: Cell<Option<Waker>>,
 }
 
 impl AccessLog {
     #[must_use]
-    pub fn new(setup: AccessLogConfig, counters: Arc<CoreCounters>) -> Self {
+    pub fn new(config: AccessLogConfig, counters: Arc<CoreCounters>) -> Self {
         let (buffer, lines, waker) = (RefCell::default(), Cell::default(), Cell::default());
-        Self { setup, counters, buffer, lines, waker }
+        Self { config, counters, buffer, lines, waker }
     }
 
-    /// Whether each answer has a line.
+    /// Whether every response has a line.
     #[must_use]
     pub fn logs_everything(&self) -> bool {
-        self.setup.format.is_some()
+        self.config.format.is_some()
     }
 
     pub fn put(&self, line: &AccessLogEntry<'_>) {
-        match self.setup.format {
+        match self.config.format {
             Some(AccessLogFormat::Common) => self.add(|buffer| line_encoding::common(buffer, line)),
             Some(AccessLogFormat::Json) => self.add(|buffer| line_encoding::json(buffer, line)),
             None => {}
@@ -113,7 +115,7 @@ impl AccessLog {
         let full = {
             let buffer = &mut *self.buffer.borrow_mut();
             if buffer.capacity() == 0 {
-                buffer.reserve(2 * PIECE_BYTES); // one a piece
+                buffer.reserve(2 * PIECE_BYTES); // one allocation per batch
             }
             write(buffer);
             buffer.len() >= PIECE_BYTES
@@ -138,14 +140,14 @@ impl AccessLog {
         .await;
     }
 
-    /// Hands over what there is.
+    /// Passes the buffered lines to the writer.
     pub fn flush(&self) {
         let lines = self.lines.replace(0);
         if lines == 0 {
             return;
         }
         let piece = self.buffer.take();
-        let counted = match self.setup.writer.try_send(piece) {
+        let counted = match self.config.writer.try_send(piece) {
             Ok(()) => &self.counters.access_lines,
             Err(_) => &self.counters.access_dropped,
         };
@@ -173,20 +175,18 @@ mod tests {
             waited: Some(Duration::from_micros(10)),
             upstream: Some(Duration::from_micros(900)),
             backend: Some("default/a"),
-            instance: Some(([127, 0, 0, 1], 9).into()),
+            instance: Some(EndpointAddress::Ip(([127, 0, 0, 1], 9).into())),
             trace: Some(b"0af7651916cd43dd8448eb211c80319c"),
             reason: None,
         }
     }
 
     #[test]
-    fn what_the_hand_has_no_room_for_is_dropped_and_counted() {
-        let (hand, piece) = sync_channel(1);
+    fn batches_are_dropped_and_counted_when_writer_is_full() {
+        let (writer, piece) = sync_channel(1);
         let counters = Arc::new(CoreCounters::default());
-        let log = AccessLog::new(
-            AccessLogConfig { format: Some(AccessLogFormat::Json), writer: hand },
-            Arc::clone(&counters),
-        );
+        let log =
+            AccessLog::new(AccessLogConfig { format: Some(AccessLogFormat::Json), writer }, Arc::clone(&counters));
         for _ in 0..1000 {
             log.put(&line());
         }
@@ -197,6 +197,6 @@ mod tests {
         assert_eq!(counters.access_lines.load(Relaxed), lines);
         assert_eq!(counters.access_dropped.load(Relaxed), 1000 - lines);
         log.flush();
-        assert!(piece.try_recv().is_err(), "an empty piece is none");
+        assert!(piece.try_recv().is_err(), "an empty batch is not sent");
     }
 }

@@ -1,17 +1,17 @@
-//! Questions to running cores, asked by whoever is none: who is connected.
+//! Queries to running cores from other threads: the open connections.
 //!
-//! A core answers between two turns of its loop, out of cells that it keeps anyway. Nothing is shared and nobody
-//! takes a lock; a core that has enough questions before it is not asked.
+//! A core answers between two turns of its event loop, from cells that it keeps anyway. There is no shared state and no
+//! lock; a core with a full query queue is skipped.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 
-/// Questions that may wait for a core: somebody who looks, and a second one.
-pub const QUESTIONS_MAX: usize = 4;
+/// Queries that may wait for a core: for one or two users of the debug page.
+pub const QUERIES_MAX: usize = 4;
 
-/// Most connections that a core tells of at a time: it serves nobody meanwhile, and this takes some 2 ms.
+/// Connections in one answer at most: the core serves nothing meanwhile, and this takes some 2 ms.
 pub const CONNECTIONS_LISTED_MAX: usize = 10_000;
 
 /// Asks for a core's connections.
@@ -21,10 +21,10 @@ pub struct ConnectionQuery {
     answer: oneshot::Sender<ConnectionList>,
 }
 
-/// What a core tells.
+/// The answer of a core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConnectionList {
-    /// Open ones, told or not.
+    /// All open ones, listed or not.
     pub open: usize,
     /// Those with a request first.
     pub connections: Vec<ConnectionInfo>,
@@ -42,26 +42,26 @@ pub struct ConnectionInfo {
     pub age: Duration,
     /// Since its latest request began, or ended.
     pub state_age: Duration,
-    /// Ever begun.
+    /// Total so far.
     pub requests: u64,
-    /// Open streams; in HTTP/1 as many as requests under way.
+    /// Open streams; in HTTP/1 the requests in flight.
     pub streams: usize,
-    /// In HTTP/1 as of its last request's end.
+    /// In HTTP/1 as of the end of its last request.
     pub received: u64,
     pub sent: u64,
 }
 
-/// What a connection is busy with.
+/// The current activity of a connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ConnectionState {
-    /// Nothing has come yet.
+    /// No byte was received yet.
     #[default]
     Opened,
     /// Between two requests.
     Idle,
     /// With a request that has no instance yet.
     Routing,
-    /// ... in the waiting room.
+    /// With a request in the pending queue.
     Waiting,
     /// With a request in an instance. In HTTP/2: with any request.
     Serving,
@@ -85,7 +85,7 @@ impl ConnectionState {
         }
     }
 
-    /// Nobody waits for anything.
+    /// Whether no request is in flight.
     #[must_use]
     pub const fn is_idle(self) -> bool {
         matches!(self, Self::Opened | Self::Idle)
@@ -93,46 +93,46 @@ impl ConnectionState {
 }
 
 impl ConnectionQuery {
-    /// Answers by what `tell` makes, given how many connections are wanted at most.
-    pub(crate) fn answer(self, tell: impl FnOnce(usize) -> ConnectionList) {
-        let told = tell(self.most);
-        drop(self.answer.send(told)); // who asked may have gone
+    /// Answers with the list that `tell` makes for the requested maximum.
+    pub(crate) fn answer(self, list: impl FnOnce(usize) -> ConnectionList) {
+        let lists = list(self.most);
+        drop(self.answer.send(lists)); // the caller may be gone
     }
 }
 
-/// The way to all cores.
+/// The query senders of all cores.
 #[derive(Debug, Clone, Default)]
 pub struct CoreQueries {
     senders: Vec<mpsc::Sender<ConnectionQuery>>,
 }
 
 impl CoreQueries {
-    /// A way to one core more, whose end is returned.
+    /// Adds a core and returns its query receiver.
     pub fn add(&mut self) -> mpsc::Receiver<ConnectionQuery> {
-        let (way, inbox) = mpsc::channel(QUESTIONS_MAX);
-        self.senders.push(way);
-        inbox
+        let (sender, receiver) = mpsc::channel(QUERIES_MAX);
+        self.senders.push(sender);
+        receiver
     }
 
-    /// What each core tells of up to `most` of its connections; `None` from one that has ended or has too many
-    /// questions before it. Waits for as long as the slowest core's loop takes.
+    /// Up to `most` connections of each core; `None` for a core that has ended or has too many queries waiting. Waits
+    /// for the slowest core's event loop.
     pub async fn connections(&self, most: usize) -> Vec<Option<ConnectionList>> {
         let most = most.min(CONNECTIONS_LISTED_MAX);
-        let asked: Vec<_> = self
+        let replies: Vec<_> = self
             .senders
             .iter()
-            .map(|way| {
-                let (answer, hear) = oneshot::channel();
-                way.try_send(ConnectionQuery { most, answer }).ok().map(|()| hear)
+            .map(|sender| {
+                let (answer, reply) = oneshot::channel();
+                sender.try_send(ConnectionQuery { most, answer }).ok().map(|()| reply)
             })
             .collect();
-        let mut told = Vec::with_capacity(asked.len());
-        for hear in asked {
-            told.push(match hear {
-                Some(hear) => hear.await.ok(),
+        let mut lists = Vec::with_capacity(replies.len());
+        for reply in replies {
+            lists.push(match reply {
+                Some(reply) => reply.await.ok(),
                 None => None,
             });
         }
-        told
+        lists
     }
 }

@@ -1,4 +1,4 @@
-//! One core's thread: opens its ring, takes connections in, serves, and drains when told to stop.
+//! One core's thread: opens its ring, accepts connections, serves, and drains on a stop.
 
 mod shutdown;
 
@@ -33,76 +33,76 @@ use crate::tls::{TlsAcceptor, TlsLimits, TlsServerConfig, Transport};
 use shutdown::CoreShutdown;
 pub use shutdown::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, StopSignal};
 
-/// Between two looks through the idle connections: a fraction of `pool_idle_max`.
+/// Between two sweeps of the idle connections: a fraction of `pool_idle_max`.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// How often an idle core turns within the time after which it counts as stalled.
+/// How often an idle core turns within its stall timeout.
 const BEATS_PER_TIMEOUT: u32 = 4;
 
-/// After a failed accept (no descriptor left, mostly): long enough not to spin, short enough that
-/// nobody notices once descriptors are back.
+/// After a failed accept (mostly because no descriptor is left): long enough not to spin, short enough to be
+/// unnoticeable once descriptors are back.
 const ACCEPT_RETRY: Duration = Duration::from_millis(20);
-/// How often that is told: clients bring it about, by keeping as many connections as there are descriptors.
+/// Between two log lines about it: clients can cause it by opening as many connections as there are descriptors.
 const ACCEPT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-/// While another process accepts on our sockets too: how long a connection may lie in the queue that only the other
-/// one was told of.
+/// While another process accepts on the same sockets: how long a connection may wait in a queue whose wake-up only went
+/// to the other process.
 const TABLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// What a core is made from. Everything in here may come from another thread.
+/// The configuration of a core. May be made on another thread.
 pub struct CoreConfig {
     /// Its number, in logs and signals.
     pub index: usize,
     /// Listens already; every core has its own socket on the same address (SO_REUSEPORT).
     pub http: TcpListener,
-    /// ... and one for TLS.
+    /// The TLS listener.
     pub https: Option<HttpsListener>,
-    /// ... and one for callers inside, who reach what is not for the public as well.
+    /// The cluster-local listener.
     pub private: Option<TcpListener>,
-    /// ... and one for those who do so by TLS.
+    /// The cluster-local TLS listener.
     pub private_https: Option<HttpsListener>,
-    /// ... and some for instances of ours that call each other.
+    /// The listeners for instances that call each other.
     pub cluster_local: Option<ClusterLocalListeners>,
-    /// ... and one for events, served by what `make_events` makes.
+    /// The events listener, served by the service that `make_events` makes.
     pub events: Option<TcpListener>,
-    /// ... and one for events by TLS.
+    /// The events TLS listener.
     pub events_tls: Option<HttpsListener>,
     pub make_events: Option<EventsServiceFactory>,
     pub tables: Arc<TablePublisher>,
     pub signals: SignalQueue,
     pub stop: Arc<StopSignal>,
     pub counters: Arc<CoreCounters>,
-    /// What others want to know, if they may ask.
-    pub questions: Option<mpsc::Receiver<ConnectionQuery>>,
+    /// Queries from other threads, if they are enabled.
+    pub queries: Option<mpsc::Receiver<ConnectionQuery>>,
     pub limits: CoreLimits,
-    /// Where this core's chance comes from.
+    /// The seed of this core's random numbers.
     pub seed: u64,
     /// Called once the core serves: its ring is open, its logs are recovered.
     pub up: Box<dyn FnOnce() + Send>,
 }
 
-/// Says whether this machine can run cores at all, before anything is made.
+/// Checks that this machine can run cores, before anything is created.
 ///
 /// # Errors
-/// The kernel, or what confines this process, lacks or forbids a feature of io_uring; it is named.
+///
+/// The kernel, or a sandbox around this process, lacks or forbids a feature of io_uring; the error names it.
 pub fn check_kernel() -> Result<(), Unsupported> {
     let ring = Ring::kernel(RingOptions { chunks: 8, ..RingOptions::default() })?;
     ring.shutdown();
     Ok(())
 }
 
-/// A listener for TLS, and what every core offers there.
+/// A TLS listener with its server configuration.
 pub struct HttpsListener {
     pub listener: TcpListener,
     pub server_config: TlsServerConfig,
 }
 
-/// Listeners for instances that call each other by names. They are closed last: what is still being answered may need
-/// them.
+/// Listeners for instances that call each other by name. They are closed last: requests in flight may need them.
 pub struct ClusterLocalListeners {
     pub http: TcpListener,
     pub https: HttpsListener,
-    /// What names without a dot are completed by.
+    /// Completes names without a dot.
     pub domains: Arc<SearchDomains>,
 }
 
@@ -110,19 +110,19 @@ pub struct ClusterLocalListeners {
 pub struct CoreLimits {
     pub tls: TlsLimits,
     pub http: HttpLimits,
-    /// Which addresses users may have requests sent to.
+    /// The addresses that users may send requests to.
     pub targets: Arc<TargetPolicy>,
     pub pending: PendingQueueLimits,
     pub ring: RingOptions,
     /// Requests in flight may take this long after a stop, then they are cut.
     pub drain_max: Duration,
-    /// Where answers are written down, if anywhere.
+    /// The access log, if enabled.
     pub access: Option<access_log::AccessLogConfig>,
-    /// Clients are told what a request waited for.
+    /// Sends `Server-Timing` to clients of requests that waited.
     pub server_timing: bool,
-    /// Where every request leaves a span, if anywhere.
+    /// The queue for spans, if enabled.
     pub spans: Option<spans::SpanQueue>,
-    /// A core that has not turned for this long counts as stalled; `None`: no watchdog looks.
+    /// A core that has not turned for this long counts as stalled. `None`: no watchdog runs.
     pub stall_timeout: Option<Duration>,
 }
 
@@ -146,23 +146,23 @@ impl Default for CoreLimits {
 /// A future of this thread.
 pub type LocalBoxFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// What serves events on a core: made on the core's thread, once the ring runs.
+/// Serves events on a core: made on the core's thread, once the ring runs.
 pub trait EventsService {
-    /// Serves one connection to the events listener until it ends. `seat` is its place in the core's
-    /// roster and tells it when the core stops.
-    fn connection(self: Rc<Self>, stream: Transport, seat: ConnectionGuard) -> LocalBoxFuture<'static>;
+    /// Serves one connection of the events listener until it ends. `guard` registers it in the core's connection
+    /// tracker and tells it when the core stops.
+    fn connection(self: Rc<Self>, stream: Transport, guard: ConnectionGuard) -> LocalBoxFuture<'static>;
 
-    /// A bell was rung: there may be a new table.
-    fn look(&self);
+    /// The core was woken: there may be a new table.
+    fn on_wake(&self);
 
-    /// The core stops: resolves once nothing is in flight. Has `drain_max` for it.
+    /// The core stops: resolves once nothing is in flight. Limited by `drain_max`.
     fn drain(self: Rc<Self>) -> LocalBoxFuture<'static>;
 
-    /// After [`EventsService::drain`]: gives what is on the disk to another process.
+    /// After [`EventsService::drain`]: releases the logs to another process.
     fn release(self: Rc<Self>) -> LocalBoxFuture<'static>;
 }
 
-/// Makes the events' side of a core out of the proxy's, whose ring, client and waiting room it shares.
+/// Makes the events service of a core from its proxy, whose ring, client and pending queue it shares.
 pub type EventsServiceFactory = Box<dyn FnOnce(&Rc<Proxy>) -> io::Result<Rc<dyn EventsService>> + Send>;
 
 #[derive(Debug, thiserror::Error)]
@@ -173,7 +173,7 @@ pub enum CoreError {
     Io { index: usize, what: &'static str, why: io::Error },
 }
 
-/// The body of a core's thread. Returns when it was told to stop and has drained.
+/// The body of a core's thread. Returns after a stop once it has drained.
 pub fn run(config: CoreConfig) -> Result<(), CoreError> {
     let index = config.index;
     let heartbeat = Arc::clone(&config.counters.heartbeat);
@@ -206,147 +206,153 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
     if let Some(spans) = config.limits.spans {
         let _ = proxy.spans.set(spans); // the proxy is new
     }
-    write_accesses_down(&proxy, config.limits.access);
-    if let Some(questions) = config.questions {
-        ring.spawn(notify_other_cores(Rc::clone(&proxy), questions));
+    start_access_log(&proxy, config.limits.access);
+    if let Some(queries) = config.queries {
+        ring.spawn(answer_queries(Rc::clone(&proxy), queries));
     }
     let events = match config.make_events {
         Some(make) => Some(make(&proxy).map_err(failed("events"))?),
         None => None,
     };
-    let take = |what, roster: &Rc<ConnectionTracker>, listener: TcpListener, serve: ConnectionHandler| {
+    let listen = |what, tracker: &Rc<ConnectionTracker>, listener: TcpListener, serve: ConnectionHandler| {
         let listener = RingListener::from_std(ring, listener).map_err(failed(what))?;
-        ring.spawn(take_in(Rc::clone(&proxy), Arc::clone(&config.stop), Rc::clone(roster), listener, serve));
+        ring.spawn(accept_loop(Rc::clone(&proxy), Arc::clone(&config.stop), Rc::clone(tracker), listener, serve));
         Ok(())
     };
-    take("the http listener", &proxy.tracker, config.http, everybody(&proxy))?;
-    let door = |terms| Rc::new(TlsAcceptor::new(ring, terms, config.limits.tls, Arc::clone(&proxy.counters)));
+    listen("the http listener", &proxy.tracker, config.http, serve_public(&proxy))?;
+    let acceptor =
+        |server_config| Rc::new(TlsAcceptor::new(ring, server_config, config.limits.tls, Arc::clone(&proxy.counters)));
     if let Some(private) = config.private {
-        take("the private listener", &proxy.tracker, private, those_inside(&proxy))?;
+        listen("the private listener", &proxy.tracker, private, serve_cluster_local_client(&proxy))?;
     }
-    if let Some(HttpsListener { listener, server_config: terms }) = config.private_https {
-        let serve = neighbours_by_tls(&proxy, door(terms), Arc::default());
-        take("the private listener for TLS", &proxy.tracker, listener, serve)?;
+    if let Some(HttpsListener { listener, server_config }) = config.private_https {
+        let serve = serve_instances_tls(&proxy, acceptor(server_config), Arc::default());
+        listen("the private listener for TLS", &proxy.tracker, listener, serve)?;
     }
-    let callees = Rc::<ConnectionTracker>::default();
+    let callers = Rc::<ConnectionTracker>::default();
     if let Some(ClusterLocalListeners { http, https, domains }) = config.cluster_local {
-        take("the listener for instances", &callees, http, neighbours(&proxy, Arc::clone(&domains)))?;
-        let serve = neighbours_by_tls(&proxy, door(https.server_config), domains);
-        take("the listener for instances by TLS", &callees, https.listener, serve)?;
+        listen("the listener for instances", &callers, http, serve_instances(&proxy, Arc::clone(&domains)))?;
+        let serve = serve_instances_tls(&proxy, acceptor(https.server_config), domains);
+        listen("the listener for instances by TLS", &callers, https.listener, serve)?;
     }
-    if let Some(HttpsListener { listener, server_config: terms }) = config.https {
-        take("the https listener", &proxy.tracker, listener, behind_tls(&proxy, door(terms)))?;
+    if let Some(HttpsListener { listener, server_config }) = config.https {
+        listen("the https listener", &proxy.tracker, listener, serve_public_tls(&proxy, acceptor(server_config)))?;
     }
     let senders = Rc::<ConnectionTracker>::default();
     if let (Some(listener), Some(events)) = (config.events, &events) {
-        take("the events listener", &senders, listener, senders_plain(events))?;
+        listen("the events listener", &senders, listener, serve_events(events))?;
     }
-    if let (Some(HttpsListener { listener, server_config: terms }), Some(events)) = (config.events_tls, &events) {
-        take("the events listener for TLS", &senders, listener, senders_by_tls(events, door(terms)))?;
+    if let (Some(HttpsListener { listener, server_config }), Some(events)) = (config.events_tls, &events) {
+        listen("the events listener for TLS", &senders, listener, serve_events_tls(events, acceptor(server_config)))?;
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
     (config.up)();
     let (stop, drain_max) = (config.stop, config.limits.drain_max);
-    let leaving = CoreShutdown { proxy, events, senders, callees, stop, drain_max };
-    ring.block_on(leaving.run());
+    let shutdown = CoreShutdown { proxy, events, senders, callers, stop, drain_max };
+    ring.block_on(shutdown.run());
     Ok(())
 }
 
-/// What becomes of a connection. Called once for each, so a box costs nothing that counts.
+/// Serves an accepted connection. Called once for each, so the cost of a box is negligible.
 type ConnectionHandler = Box<dyn Fn(RingStream, ConnectionGuard) -> LocalBoxFuture<'static>>;
 
-fn everybody(proxy: &Rc<Proxy>) -> ConnectionHandler {
+fn serve_public(proxy: &Rc<Proxy>) -> ConnectionHandler {
     let proxy = Rc::clone(proxy);
-    Box::new(move |stream, seat| Box::pin(serve(Rc::clone(&proxy), stream, seat)))
+    Box::new(move |stream, guard| Box::pin(serve(Rc::clone(&proxy), stream, guard)))
 }
 
-fn those_inside(proxy: &Rc<Proxy>) -> ConnectionHandler {
+fn serve_cluster_local_client(proxy: &Rc<Proxy>) -> ConnectionHandler {
     let proxy = Rc::clone(proxy);
-    Box::new(move |stream, seat| Box::pin(serve_cluster_local(Rc::clone(&proxy), stream, seat, None)))
+    Box::new(move |stream, guard| Box::pin(serve_cluster_local(Rc::clone(&proxy), stream, guard, None)))
 }
 
-fn neighbours(proxy: &Rc<Proxy>, domains: Arc<SearchDomains>) -> ConnectionHandler {
+fn serve_instances(proxy: &Rc<Proxy>, domains: Arc<SearchDomains>) -> ConnectionHandler {
     let proxy = Rc::clone(proxy);
-    Box::new(move |stream, seat| {
-        let domain = called(&stream, &domains);
-        Box::pin(serve_cluster_local(Rc::clone(&proxy), stream, seat, domain))
+    Box::new(move |stream, guard| {
+        let domain = search_domain(&stream, &domains);
+        Box::pin(serve_cluster_local(Rc::clone(&proxy), stream, guard, domain))
     })
 }
 
-/// Also those who name a listener of their own: its address stands for no domain.
-fn neighbours_by_tls(proxy: &Rc<Proxy>, door: Rc<TlsAcceptor>, domains: Arc<SearchDomains>) -> ConnectionHandler {
+/// Also for clients of the configured cluster-local TLS listener: its address has no domain.
+fn serve_instances_tls(proxy: &Rc<Proxy>, acceptor: Rc<TlsAcceptor>, domains: Arc<SearchDomains>) -> ConnectionHandler {
     let proxy = Rc::clone(proxy);
-    Box::new(move |stream, seat| {
-        let domain = called(&stream, &domains);
-        let (proxy, door) = (Rc::clone(&proxy), Rc::clone(&door));
+    Box::new(move |stream, guard| {
+        let domain = search_domain(&stream, &domains);
+        let (proxy, acceptor) = (Rc::clone(&proxy), Rc::clone(&acceptor));
         Box::pin(async move {
-            if let Some(stream) = door.open(stream).await {
-                serve_cluster_local(proxy, stream, seat, domain).await;
+            if let Some(stream) = acceptor.open(stream).await {
+                serve_cluster_local(proxy, stream, guard, domain).await;
             }
         })
     })
 }
 
-/// The domain that the address stands for which was called.
-fn called(stream: &RingStream, domains: &SearchDomains) -> Option<Arc<str>> {
+/// The domain of the local address that the client connected to.
+fn search_domain(stream: &RingStream, domains: &SearchDomains) -> Option<Arc<str>> {
     stream.local_addr().ok().and_then(|address| domains.at(address.ip()))
 }
 
-fn behind_tls(proxy: &Rc<Proxy>, door: Rc<TlsAcceptor>) -> ConnectionHandler {
+fn serve_public_tls(proxy: &Rc<Proxy>, acceptor: Rc<TlsAcceptor>) -> ConnectionHandler {
     let proxy = Rc::clone(proxy);
-    Box::new(move |stream, seat| Box::pin(serve_tls(Rc::clone(&proxy), Rc::clone(&door), stream, seat)))
+    Box::new(move |stream, guard| Box::pin(serve_tls(Rc::clone(&proxy), Rc::clone(&acceptor), stream, guard)))
 }
 
-fn senders_plain(events: &Rc<dyn EventsService>) -> ConnectionHandler {
+fn serve_events(events: &Rc<dyn EventsService>) -> ConnectionHandler {
     let events = Rc::clone(events);
-    Box::new(move |stream, seat| Rc::clone(&events).connection(stream.into(), seat))
+    Box::new(move |stream, guard| Rc::clone(&events).connection(stream.into(), guard))
 }
 
-fn senders_by_tls(events: &Rc<dyn EventsService>, door: Rc<TlsAcceptor>) -> ConnectionHandler {
+fn serve_events_tls(events: &Rc<dyn EventsService>, acceptor: Rc<TlsAcceptor>) -> ConnectionHandler {
     let events = Rc::clone(events);
-    Box::new(move |stream, seat| Box::pin(take_by_tls(Rc::clone(&events), Rc::clone(&door), stream, seat)))
+    Box::new(move |stream, guard| Box::pin(accept_events_tls(Rc::clone(&events), Rc::clone(&acceptor), stream, guard)))
 }
 
-async fn take_by_tls(events: Rc<dyn EventsService>, door: Rc<TlsAcceptor>, stream: RingStream, seat: ConnectionGuard) {
-    if let Some(stream) = door.open(stream).await {
-        events.connection(stream.into(), seat).await;
+async fn accept_events_tls(
+    events: Rc<dyn EventsService>,
+    acceptor: Rc<TlsAcceptor>,
+    stream: RingStream,
+    guard: ConnectionGuard,
+) {
+    if let Some(stream) = acceptor.open(stream).await {
+        events.connection(stream.into(), guard).await;
     }
 }
 
-async fn serve_tls(proxy: Rc<Proxy>, door: Rc<TlsAcceptor>, stream: RingStream, seat: ConnectionGuard) {
-    if let Some(stream) = door.open(stream).await {
-        serve(proxy, stream, seat).await;
+async fn serve_tls(proxy: Rc<Proxy>, acceptor: Rc<TlsAcceptor>, stream: RingStream, guard: ConnectionGuard) {
+    if let Some(stream) = acceptor.open(stream).await {
+        serve(proxy, stream, guard).await;
     }
 }
 
-/// Takes connections in until `roster` shuts its doors; then the listener is closed before anything else ends.
-async fn take_in(
+/// Accepts connections until `tracker` closes its acceptors; then the listener is closed before anything else ends.
+async fn accept_loop(
     proxy: Rc<Proxy>,
     stop: Arc<StopSignal>,
-    roster: Rc<ConnectionTracker>,
+    tracker: Rc<ConnectionTracker>,
     listener: RingListener,
     serve: ConnectionHandler,
 ) {
-    // The doorman keeps a seat until the door is shut, so that a drained core refuses newcomers.
-    let door = roster.enter(usize::MAX);
-    let sit_down = |stream: RingStream| {
-        let seat = if stream.is_beyond_limit() { None } else { roster.enter(proxy.limits.connections_max) };
-        match seat {
-            Some(seat) => proxy.ring.spawn_boxed(serve(stream, seat)),
+    // The acceptor holds a guard until the listener is closed, so that a drained core refuses new connections.
+    let acceptor = tracker.enter(usize::MAX);
+    let register = |stream: RingStream| {
+        let guard = if stream.is_beyond_limit() { None } else { tracker.enter(proxy.limits.connections_max) };
+        match guard {
+            Some(guard) => proxy.ring.spawn_boxed(serve(stream, guard)),
             None => {
                 proxy.counters.connections_refused.fetch_add(1, Relaxed);
             }
         }
     };
-    let mut beside = stop.is_handover();
-    let mut told: Option<Tick> = None;
+    let mut is_handover = stop.is_handover();
+    let mut last_logged: Option<Tick> = None;
     loop {
-        let next = next_connection(&roster, &listener);
-        let accepted = if beside {
+        let next = next_connection(&tracker, &listener);
+        let accepted = if is_handover {
             match by(&proxy.ring, Some(proxy.ring.now() + TABLE_CHECK_INTERVAL), next).await {
                 Ok(accepted) => accepted,
                 Err(_) => {
-                    beside = stop.is_handover(); // once more after the other process has gone
+                    is_handover = stop.is_handover(); // once more after the other process has ended
                     listener.recheck();
                     continue;
                 }
@@ -356,35 +362,35 @@ async fn take_in(
         };
         let Some(accepted) = accepted else { break };
         match accepted {
-            Ok(stream) => sit_down(stream),
+            Ok(stream) => register(stream),
             Err(why) => {
                 let now = proxy.ring.now();
-                if told.is_none_or(|told| now - told >= ACCEPT_LOG_INTERVAL) {
-                    told = Some(now);
-                    tracing::warn!(%why, "cannot take a connection in");
+                if last_logged.is_none_or(|last_logged| now - last_logged >= ACCEPT_LOG_INTERVAL) {
+                    last_logged = Some(now);
+                    tracing::warn!(%why, "cannot accept a connection");
                 }
                 proxy.ring.sleep(ACCEPT_RETRY).await;
             }
         }
     }
     match listener.close().await {
-        Ok(taken) => taken.into_iter().for_each(sit_down),
+        Ok(taken) => taken.into_iter().for_each(register),
         Err(why) => tracing::warn!(%why, "cannot close a listener"),
     }
-    drop(door);
+    drop(acceptor);
 }
 
 /// `None` once the core stops.
-async fn next_connection(roster: &ConnectionTracker, listener: &RingListener) -> Option<io::Result<RingStream>> {
+async fn next_connection(tracker: &ConnectionTracker, listener: &RingListener) -> Option<io::Result<RingStream>> {
     let mut accept = pin!(listener.accept());
-    poll_fn(|cx| match roster.poll_closing(cx) {
+    poll_fn(|cx| match tracker.poll_closing(cx) {
         Poll::Ready(()) => Poll::Ready(None),
         Poll::Pending => accept.as_mut().poll(cx).map(Some),
     })
     .await
 }
 
-fn write_accesses_down(proxy: &Rc<Proxy>, setup: Option<access_log::AccessLogConfig>) {
+fn start_access_log(proxy: &Rc<Proxy>, setup: Option<access_log::AccessLogConfig>) {
     let Some(setup) = setup else { return };
     let log = AccessLog::new(setup, Arc::clone(&proxy.counters));
     if proxy.access.set(log).is_ok() {
@@ -400,13 +406,13 @@ async fn flush_access_log(proxy: Rc<Proxy>) {
     }
 }
 
-async fn notify_other_cores(proxy: Rc<Proxy>, mut questions: mpsc::Receiver<ConnectionQuery>) {
-    while let Some(question) = questions.recv().await {
-        proxy.tell(question);
+async fn answer_queries(proxy: Rc<Proxy>, mut queries: mpsc::Receiver<ConnectionQuery>) {
+    while let Some(query) = queries.recv().await {
+        proxy.answer_query(query);
     }
 }
 
-/// Lets an idle loop turn, so that a watchdog can tell it from one that is stuck.
+/// Wakes an idle loop, so that a watchdog can tell it from a stuck one.
 async fn wake_up(ring: Ring, every: Duration) {
     loop {
         ring.sleep(every).await;
@@ -422,11 +428,11 @@ async fn sweep(proxy: Rc<Proxy>) {
     }
 }
 
-/// A panic ends one task and leaves the core running, so nobody would notice a subscriber that stands still.
+/// A panic ends one task and leaves the core running, so a stopped subscriber would go unnoticed.
 fn log_panics(proxy: &Proxy) {
     let panicked = proxy.ring.panicked();
-    let told = proxy.counters.tasks_panicked.swap(panicked, Relaxed);
-    if told < panicked {
+    let last_logged = proxy.counters.tasks_panicked.swap(panicked, Relaxed);
+    if last_logged < panicked {
         tracing::error!(panicked, "tasks of this core panicked; restart, and report the message on stderr");
     }
 }
@@ -438,9 +444,9 @@ mod tests {
     use super::*;
     use crate::table::RoutingTable;
 
-    /// A panic ends one task; whoever watches the metrics learns of it, once, and the core goes on.
+    /// A panic ends one task; it is counted once, and the core keeps running.
     #[test]
-    fn a_task_that_panics_is_counted_and_the_core_goes_on() {
+    fn panicking_task_is_counted_and_the_core_keeps_running() {
         let ring = Simulation::new(1, FaultProfile::calm()).ring();
         let proxy = Proxy::new(ProxyConfig {
             ring: ring.clone(),

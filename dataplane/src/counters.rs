@@ -1,4 +1,4 @@
-//! What one core has done, for `/metrics`. Written by the core alone, read by anybody.
+//! Counters of one core, for `/metrics`. Written by the core alone, read by other threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,25 +7,25 @@ use ring::Heartbeat;
 
 use crate::request_histograms::DurationHistogram;
 
-/// One core's event logs, the one it writes and those it runs empty, as of the last second.
+/// One core's event logs, the one it writes and those it empties, as of the last second.
 #[derive(Debug, Default)]
 pub struct LogCounters {
     pub flushes: AtomicU64,
     pub flushed_bytes: AtomicU64,
-    /// Live records that were moved forward.
+    /// Live records that were moved forward by compaction.
     pub compacted_bytes: AtomicU64,
-    /// In segment files, and how many there may be. Not counts: they fall.
+    /// Bytes of the segment files, and their limit. Gauges: they may fall.
     pub bytes: AtomicU64,
     pub bytes_max: AtomicU64,
-    /// What some subscriber still needs; falls as well.
+    /// Bytes that some subscriber still needs; may fall as well.
     pub live_bytes: AtomicU64,
-    /// Records that were passed over because the disk had changed them, or could not be read.
+    /// Records that were skipped because they were corrupt on disk, or unreadable.
     pub damaged: AtomicU64,
-    /// Segments whose file was cut short or is unreadable; falls when nobody needs them any more.
+    /// Segments whose file was truncated or is unreadable; falls when no subscriber needs them any more.
     pub broken: AtomicU64,
-    /// Gaps in what was acknowledged, found at the start.
+    /// Gaps in acknowledged records, found at startup.
     pub gaps: AtomicU64,
-    /// Logs that take nothing more until a restart.
+    /// Logs that accept nothing more until a restart.
     pub failed: AtomicU64,
 }
 
@@ -49,66 +49,66 @@ impl LogCounters {
     }
 }
 
-/// Counts of one core; all only rise, except `connections_open` and some of `log`.
+/// Counters of one core; all only rise, except `connections_open` and some of `log`.
 #[derive(Debug, Default)]
 pub struct CoreCounters {
     /// Whether its loop turns, and what it works on.
     pub heartbeat: Arc<Heartbeat>,
-    /// Times that it was found stalled; a watchdog counts them.
+    /// How often it was found stalled; a watchdog counts them.
     pub stalls: AtomicU64,
     pub connections_open: AtomicU64,
-    /// Tasks that ended by a panic: each is a defect of ours, and what it served is not served any more.
+    /// Tasks that ended in a panic: each is a bug, and its connection or subscriber is not served any more.
     pub tasks_panicked: AtomicU64,
     pub connections_taken: AtomicU64,
     /// Connections closed at once because `connections_max` were open.
     pub connections_refused: AtomicU64,
-    /// Requests answered, by the status' first digit (index 0: cut before an answer).
+    /// Answered requests, by the first digit of the status (index 0: cut before a response).
     pub requests: [AtomicU64; 6],
-    /// TLS handshakes by how they ended ([`crate::tls::HandshakeOutcome::NAMES`]).
+    /// TLS handshakes by outcome ([`crate::tls::HandshakeOutcome::NAMES`]).
     pub handshakes: [AtomicU64; crate::tls::HandshakeOutcome::NAMES.len()],
     pub bytes_received: AtomicU64,
     pub bytes_sent: AtomicU64,
-    /// Answers that were ours and not an instance's, by reason ([`crate::proxy::LocalReply::REASONS`]).
+    /// Local replies, by reason ([`crate::proxy::LocalReply::REASONS`]).
     pub refused: [AtomicU64; crate::proxy::LocalReply::REASONS.len()],
     /// Connections of clients that speak HTTP/2.
     pub http2_connections: AtomicU64,
-    /// ... cut because of too many frames of one kind ([`crate::h2::flood_guard::FloodKind::NAMES`]).
+    /// Connections closed because of too many frames of one kind ([`crate::h2::flood_guard::FloodKind::NAMES`]).
     pub http2_floods: [AtomicU64; crate::h2::flood_guard::FloodKind::NAMES.len()],
-    /// ... cut because they broke the protocol or one of the limits that h2 keeps.
+    /// Connections closed because they violated the protocol or a limit of h2.
     pub http2_violations: AtomicU64,
     pub log: LogCounters,
-    /// Connections that instances refused; each makes its instance an outlier.
+    /// Connections that instances refused; each ejects its instance.
     pub outliers: AtomicU64,
-    /// Lines of the access log that were handed over, and those that the hand had no room for.
+    /// Access log lines that were passed to the writer, and those that were dropped.
     pub access_lines: AtomicU64,
     pub access_dropped: AtomicU64,
-    /// Connections opened to instances, and requests that found one open.
+    /// Connections opened to instances, and requests that reused one.
     pub upstream_opened: AtomicU64,
     pub upstream_reused: AtomicU64,
-    /// Requests that were to be copied and were not, by reason ([`crate::proxy::mirror::SKIPPED`]).
+    /// Requests that were not mirrored although they should be, by reason ([`crate::proxy::mirror::SKIPPED`]).
     pub mirrors_skipped: [AtomicU64; crate::proxy::mirror::SKIPPED.len()],
-    /// Spans that found no room to wait in.
+    /// Spans dropped because the queue was full.
     pub spans_dropped: AtomicU64,
     /// Of requests that waited for an instance.
     pub cold: ColdStartDurations,
 }
 
-/// Adds to a counter that only this core writes. Not `fetch_add`, whose locked instruction waits until all that was written before
-/// has left the processor.
+/// Adds to a counter that only this core writes. Not `fetch_add`: its locked instruction waits until all earlier writes
+/// have left the processor.
 fn raise(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(by), Relaxed);
 }
 
-/// What a request that finds no instance waits for.
+/// A phase of the wait for an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ColdStartPhase {
-    /// In the waiting room, all in all.
+    /// The whole time in the pending queue.
     Queue,
-    /// ... until its instance's process ran.
+    /// Until the process of its instance ran.
     Spawn,
-    /// ... from there until the instance took connections.
+    /// From there until the instance accepted connections.
     Listen,
-    /// After that, until the answer's first byte.
+    /// From there until the first byte of the response.
     FirstByte,
 }
 
@@ -144,12 +144,12 @@ impl CoreCounters {
         raise(&self.requests[usize::from(status / 100).min(5)], 1);
     }
 
-    /// A request found a connection to its instance open.
+    /// A request reused an open connection to its instance.
     pub(crate) fn reused(&self) {
         raise(&self.upstream_reused, 1);
     }
 
-    /// So many bytes came from a client, and so many went to it.
+    /// `received` bytes came from a client, and `sent` bytes went to it.
     pub(crate) fn carried(&self, received: u64, sent: u64) {
         raise(&self.bytes_received, received);
         raise(&self.bytes_sent, sent);

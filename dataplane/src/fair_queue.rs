@@ -1,9 +1,9 @@
-//! Whose turn it is among those who wait for one backend on different cores.
+//! Fair queueing of requests that wait for one backend on different cores.
 //!
-//! Each core has a queue of its own ([`crate::proxy::pending_queue`]) and shows here how long its first guest has waited. A
-//! place that becomes free is offered to the one who has waited longest, wherever he is: a core that served its own
-//! guests first would, under load, never come to the others'. They go before an older one of another core only if they
-//! came little later ([`AHEAD_MAX`]): to make another core look takes longer than many a request does.
+//! Each core has a queue of its own ([`crate::proxy::pending_queue`]) and publishes here the ticket of its first
+//! request. A free permit is offered to the oldest request on any core: a core that served its own requests first
+//! would, under load, never release permits to the others. A younger request of the same core goes first only if its
+//! ticket is at most [`AHEAD_MAX`] later, because waking another core takes longer than many a request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,48 +13,48 @@ use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use arc_swap::ArcSwap;
 use ring::WakeHandle;
 
-/// Nobody waits there.
+/// The core has no waiting request.
 const EMPTY: u64 = u64::MAX;
 
-/// How many guests may go before one who came earlier, at most: where cores take turns, one place in so many waits for a
-/// core to wake up.
+/// How many younger requests may overtake one on another core: under contention one permit in so many waits for a core
+/// to wake up.
 pub const AHEAD_MAX: u64 = 8;
 
-/// The fronts of all cores' queues for one backend; a core is added when its first guest sits down.
+/// The queue heads of all cores for one backend; a core is added with its first waiting request.
 #[derive(Debug, Default)]
 pub struct FairQueue {
-    /// Turns given out.
+    /// The next ticket.
     tickets: AtomicU64,
     fronts: ArcSwap<Vec<Arc<QueueHead>>>,
 }
 
-/// The front of one core's queue.
+/// The head of one core's queue.
 pub struct QueueHead {
     core: usize,
     wake: WakeHandle,
-    /// The turn of its first guest, or [`NOBODY`].
+    /// The ticket of its first request, or [`EMPTY`].
     ticket: AtomicU64,
 }
 
 impl fmt::Debug for QueueHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Front").field("core", &self.core).field("turn", &self.ticket).finish_non_exhaustive()
+        f.debug_struct("QueueHead").field("core", &self.core).field("turn", &self.ticket).finish_non_exhaustive()
     }
 }
 
 impl FairQueue {
-    /// The next guest's turn.
+    /// The ticket of the next request.
     pub fn next_ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Relaxed)
     }
 
-    /// The front of the core's own queue.
-    pub fn front(&self, core: usize, bell: &WakeHandle) -> Arc<QueueHead> {
+    /// The head of the core's own queue.
+    pub fn front(&self, core: usize, wake: &WakeHandle) -> Arc<QueueHead> {
         let known = |fronts: &[Arc<QueueHead>]| fronts.iter().find(|front| front.core == core).cloned();
         if let Some(front) = known(&self.fronts.load()) {
             return front;
         }
-        let front = Arc::new(QueueHead { core, wake: bell.clone(), ticket: AtomicU64::new(EMPTY) });
+        let front = Arc::new(QueueHead { core, wake: wake.clone(), ticket: AtomicU64::new(EMPTY) });
         self.fronts.rcu(|fronts| {
             let mut fronts = fronts.to_vec();
             fronts.push(Arc::clone(&front));
@@ -63,14 +63,14 @@ impl FairQueue {
         front
     }
 
-    /// Where somebody has waited longest.
+    /// The queue head with the oldest request.
     pub fn first(&self) -> Option<Arc<QueueHead>> {
         let fronts = self.fronts.load();
         let first = fronts.iter().min_by_key(|front| front.ticket.load(SeqCst))?;
         (first.ticket.load(SeqCst) != EMPTY).then(|| Arc::clone(first))
     }
 
-    /// Whether the first guest of this front may take a place, as far as those of the others go.
+    /// Whether the first request of this head may take a permit, compared with the other heads.
     pub fn may_proceed(&self, front: &QueueHead) -> bool {
         let own = front.ticket.load(SeqCst);
         let first = self.fronts.load().iter().map(|front| front.ticket.load(SeqCst)).min();
@@ -79,13 +79,13 @@ impl FairQueue {
 }
 
 impl QueueHead {
-    /// Its first guest is the one with this turn; `None`: there is none.
-    pub fn show(&self, turn: Option<u64>) {
-        self.ticket.store(turn.unwrap_or(EMPTY), SeqCst);
+    /// Publishes the ticket of its first request; `None` if its queue is empty.
+    pub fn show(&self, ticket: Option<u64>) {
+        self.ticket.store(ticket.unwrap_or(EMPTY), SeqCst);
     }
 
-    /// Makes its core look.
-    pub fn call(&self) {
+    /// Wakes its core.
+    pub fn wake_core(&self) {
         self.wake.wake();
     }
 }
@@ -97,26 +97,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_is_who_came_first_wherever_he_waits() {
+    fn oldest_request_is_first_on_any_core() {
         let ring = Simulation::new(1, FaultProfile::calm()).ring();
-        let line = FairQueue::default();
-        assert!(line.first().is_none());
-        let [one, two] = [0, 1].map(|core| line.front(core, &ring.remote()));
-        assert!(line.first().is_none());
-        let turns: Vec<_> = (0..3).map(|_| line.next_ticket()).collect();
-        two.show(Some(turns[0]));
-        one.show(Some(turns[1]));
-        assert!(Arc::ptr_eq(&line.first().unwrap(), &two));
-        two.show(Some(turns[2]));
-        assert!(Arc::ptr_eq(&line.first().unwrap(), &one));
+        let queue = FairQueue::default();
+        assert!(queue.first().is_none());
+        let [one, two] = [0, 1].map(|core| queue.front(core, &ring.wake_handle()));
+        assert!(queue.first().is_none());
+        let tickets: Vec<_> = (0..3).map(|_| queue.next_ticket()).collect();
+        two.show(Some(tickets[0]));
+        one.show(Some(tickets[1]));
+        assert!(Arc::ptr_eq(&queue.first().unwrap(), &two));
+        two.show(Some(tickets[2]));
+        assert!(Arc::ptr_eq(&queue.first().unwrap(), &one));
         one.show(None);
-        assert!(Arc::ptr_eq(&line.first().unwrap(), &two));
-        assert!(Arc::ptr_eq(&line.front(1, &ring.remote()), &two));
-        assert!(line.may_proceed(&two) && !line.may_proceed(&one));
-        one.show(Some(turns[2] + AHEAD_MAX));
-        assert!(line.may_proceed(&two) && line.may_proceed(&one));
-        one.show(Some(turns[2] + AHEAD_MAX + 1));
-        assert!(line.may_proceed(&two) && !line.may_proceed(&one));
+        assert!(Arc::ptr_eq(&queue.first().unwrap(), &two));
+        assert!(Arc::ptr_eq(&queue.front(1, &ring.wake_handle()), &two));
+        assert!(queue.may_proceed(&two) && !queue.may_proceed(&one));
+        one.show(Some(tickets[2] + AHEAD_MAX));
+        assert!(queue.may_proceed(&two) && queue.may_proceed(&one));
+        one.show(Some(tickets[2] + AHEAD_MAX + 1));
+        assert!(queue.may_proceed(&two) && !queue.may_proceed(&one));
         ring.shutdown();
     }
 }

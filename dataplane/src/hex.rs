@@ -1,7 +1,8 @@
-//! Numbers in the digits that ids are written in.
+//! Hexadecimal numbers.
 
-/// As many lower-case hexadecimal digits of `number` as `out` has room for, the lowest last. By hand, because `write!` takes a thousand
-/// instructions for the ids of a trace, a sixteenth of all that is ours of a proxied request; these take a hundred.
+/// Writes the lowest hexadecimal digits of `number`, as many as fit into `out`, in lower case. Written by hand, because
+/// `write!` takes a thousand instructions for the ids of a trace, a sixteenth of the proxy's own work per request; this
+/// takes a hundred.
 pub(crate) fn put(out: &mut [u8], mut number: u128) {
     for part in out.rchunks_mut(8) {
         let digits = digits(number as u32);
@@ -17,7 +18,7 @@ fn digits(number: u32) -> [u8; 8] {
     word = (word << 16 | word) & 0x0000_ffff_0000_ffff;
     word = (word << 8 | word) & 0x00ff_00ff_00ff_00ff;
     word = (word << 4 | word) & (ONES * 0x0f);
-    let letters = ((word + ONES * 6) >> 4) & ONES; // of those above nine
+    let letters = ((word + ONES * 6) >> 4) & ONES; // for digits above nine
     (word + ONES * u64::from(b'0') + letters * u64::from(b'a' - b'0' - 10)).to_be_bytes()
 }
 
@@ -26,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_are_those_of_the_formatter_as_far_as_there_is_room() {
+    fn digits_match_the_formatter_and_fit_the_buffer() {
         for number in [0, 1, 0xa0, 0x0123_4567_89ab_cdef, u128::MAX, 1 << 127] {
             let mut all = [0; 32];
             put(&mut all, number);

@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
-//! One core's work: HTTP proxying, the waiting room, event ingress and delivery.
+//! The data plane of one core: HTTP proxying, the pending queue, event ingress and delivery.
 //!
-//! Knows hosts, backends, streams and subscribers ([`table`]); reports what it needs ([`signal`]);
-//! never a Service or a Trigger.
+//! Knows hosts, backends, streams and subscribers ([`table`]) and reports demand ([`signal`]), but no Service or
+//! Trigger.
 
 pub mod access_log;
 pub mod connection_query;
@@ -24,5 +24,6 @@ pub mod table_publisher;
 pub mod target_policy;
 pub mod tls;
 
-// For those above, which have no arrow to `ring`: the process runtime seats instances with one, the others keep memory small.
+// For crates that do not depend on `ring`: the process runtime attaches cgroup port programs to instances, the others
+// keep memory small.
 pub use ring::{allocator, cgroup_ports, code_pages};

@@ -1,9 +1,9 @@
-//! Who is busy with how much: counters that outlive the table they hang on.
+//! Load counters that outlive the table they belong to.
 //!
-//! A table is replaced whole, but a request that began under the old one still counts against its
-//! instance. So control keeps these behind `Arc`s by identity and puts the same ones into every
-//! table. They are plain atomics on their own cache lines: an uncontended add costs some 5 ns, a
-//! contended one some 50 ns, against 10 µs and more for the cheapest request.
+//! A table is replaced as a whole, but a request that began under the old one still counts against its instance. So
+//! control keeps these behind `Arc`s by identity and puts the same ones into every table. They are plain atomics on
+//! their own cache lines: an uncontended add costs some 5 ns, a contended one some 50 ns, against 10 µs and more for
+//! the cheapest request.
 
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
@@ -17,7 +17,7 @@ use crossbeam_utils::CachePadded;
 use crate::fair_queue::FairQueue;
 use crate::request_histograms::{DurationHistogram, OutcomeHistograms};
 
-/// Requests inside one instance, over all cores.
+/// In-flight requests of one instance, over all cores.
 #[derive(Debug, Default)]
 pub struct EndpointLoad {
     active: CachePadded<ActiveRequests>,
@@ -26,42 +26,41 @@ pub struct EndpointLoad {
 #[derive(Debug, Default)]
 struct ActiveRequests {
     in_flight: AtomicU32,
-    /// Of them: those that have become WebSockets.
+    /// Those that have become WebSockets.
     tunnels: AtomicU32,
 }
 
 impl EndpointLoad {
-    /// Requests inside the instance now.
+    /// Requests in flight in the instance.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.active.in_flight.load(Relaxed)
     }
 
-    /// Of them, those that will have an answer's end: not the WebSockets.
+    /// The same without WebSockets, which have no response to wait for.
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.in_flight().saturating_sub(self.active.tunnels.load(Relaxed))
     }
 
-    /// Takes one of `slots_max` places (0 = no limit) unless all are taken. The place is given back
-    /// when the guard is dropped.
+    /// Takes one of `slots_max` slots (0 = no limit) unless all are taken. Dropping the guard releases it.
     #[must_use]
     pub fn try_enter(self: &Arc<Self>, slots_max: u32) -> Option<InFlightRequest> {
         let in_flight = &self.active.in_flight;
-        let mut held = in_flight.load(Relaxed);
+        let mut current = in_flight.load(Relaxed);
         loop {
-            if slots_max != 0 && held >= slots_max {
+            if slots_max != 0 && current >= slots_max {
                 return None;
             }
-            match in_flight.compare_exchange_weak(held, held + 1, Relaxed, Relaxed) {
+            match in_flight.compare_exchange_weak(current, current + 1, Relaxed, Relaxed) {
                 Ok(_) => return Some(InFlightRequest { load: Arc::clone(self), is_tunnel: false }),
-                Err(now) => held = now,
+                Err(now) => current = now,
             }
         }
     }
 }
 
-/// One request's place inside one instance.
+/// One request's slot in one instance.
 #[derive(Debug)]
 pub struct InFlightRequest {
     load: Arc<EndpointLoad>,
@@ -69,7 +68,7 @@ pub struct InFlightRequest {
 }
 
 impl InFlightRequest {
-    /// The request has become a WebSocket, which keeps the place.
+    /// The request has become a WebSocket, which keeps the slot.
     pub fn becomes_tunnel(&mut self) {
         if !self.is_tunnel {
             self.is_tunnel = true;
@@ -84,34 +83,34 @@ impl Drop for InFlightRequest {
             self.load.active.tunnels.fetch_sub(1, Relaxed);
         }
         let before = self.load.active.in_flight.fetch_sub(1, Relaxed);
-        assert!(before > 0, "a place is given back once");
+        assert!(before > 0, "a slot is released once");
     }
 }
 
-/// What one backend is asked for, over all cores. The scaler reads these. Each request touches all three, so
-/// they share a line of their own: one miss and not three, and a third of the memory.
+/// The load of one backend, over all cores. The autoscaler reads it. Each request updates three of these, so they share
+/// one cache line: one miss instead of three, and a third of the memory.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct BackendLoad {
-    /// Requests that are inside an instance of this backend.
+    /// Requests in flight in instances of this backend.
     pub in_flight: AtomicU32,
     /// Requests (and deliveries) that wait for an instance.
     pub waiting: AtomicU32,
-    /// Instances that stand still; whoever runs them says so.
+    /// Frozen instances, as reported by the instance manager.
     pub frozen: AtomicU32,
-    /// Requests ever taken in, answered or not.
+    /// Requests received, answered or not.
     pub requests: AtomicU64,
-    /// What became of them. Of 100,000 routes most are never asked, and have none.
+    /// Their outcomes. Of 100,000 routes most get no requests, and allocate none.
     pub answers: OutcomeHistograms,
-    /// Told once, of those that control runs.
+    /// Set once, for backends that control runs.
     pub labels: OnceLock<Box<RevisionLabels>>,
-    /// What copies of others' requests came to ([`Comparison`]); made with the first.
+    /// Outcomes of mirrored requests ([`MirrorComparison`]); allocated with the first.
     compared: OnceLock<Box<[AtomicU64; 3]>>,
-    /// Whose turn it is to get a place; made with the first guest.
+    /// The fair queue for permits; allocated with the first waiting request.
     queue: OnceLock<Box<FairQueue>>,
 }
 
-/// Whose requests a backend takes, for those who read of them.
+/// The labels of a backend's metrics.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RevisionLabels {
     /// Empty if there is none.
@@ -119,13 +118,13 @@ pub struct RevisionLabels {
     pub configuration: Box<str>,
 }
 
-/// A copy's answer beside that of the request it was made of.
+/// The response of a mirrored request, compared with that of the original.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MirrorComparison {
     /// The statuses were equal.
     Same,
     Different,
-    /// The copy got no answer.
+    /// The mirrored request got no response.
     Unanswered,
 }
 
@@ -143,46 +142,46 @@ impl BackendLoad {
         self.compared.get_or_init(Box::default)[outcome as usize].fetch_add(1, Relaxed);
     }
 
-    /// What copies of others' requests came to; `None` while there was none.
+    /// The outcomes of mirrored requests; `None` if there were none.
     #[must_use]
     pub fn comparisons(&self) -> Option<[u64; 3]> {
         self.compared.get().map(|counts| counts.each_ref().map(|count| count.load(Relaxed)))
     }
 
-    /// What wants an instance now: inside and waiting.
+    /// Requests that need an instance now: in flight and waiting.
     #[must_use]
     pub fn demand(&self) -> u32 {
         self.in_flight.load(Relaxed).saturating_add(self.waiting.load(Relaxed))
     }
 }
 
-/// What became of a stream's events, over all cores.
+/// Counters of a stream's events, over all cores.
 #[derive(Debug, Default)]
 pub struct StreamCounters {
-    /// Events answered with 202, and replies and dead letters taken in again.
+    /// Events answered with 202, and replies and dead letters that re-entered.
     pub accepted: CachePadded<AtomicU64>,
-    /// Events refused at the door, with a 4xx or 5xx answer.
+    /// Events rejected at ingress, with a 4xx or 5xx response.
     pub refused: AtomicU64,
-    /// Events that a subscriber had still to get when it was deleted; each subscriber's are counted.
+    /// Events that a subscriber had pending when it was deleted; counted per subscriber.
     pub abandoned: AtomicU64,
-    /// Of the accepted: answered before they were durable, because the stream's owner wants it so.
+    /// Of the accepted: answered before they were durable, as the stream's durability setting allows.
     pub accepted_unflushed: AtomicU64,
-    /// Of the refused: because a quota was used up.
+    /// Of the rejected: because a quota was exhausted.
     pub over_quota: AtomicU64,
-    /// Of the refused: because nobody knew the sender, or because he may not send it.
+    /// Of the rejected: because the sender was not authenticated or not authorized.
     pub unauthorized: AtomicU64,
-    /// Events, replies too, with bytes in their headers that are no UTF-8: they were read as Latin-1.
+    /// Events, including replies, with header bytes that are not UTF-8: they were read as Latin-1.
     pub latin1: AtomicU64,
-    /// Bytes in the logs that some subscriber still needs. Not a count: it falls.
+    /// Bytes in the logs that some subscriber still needs. A gauge: it may fall.
     pub kept_bytes: AtomicU64,
-    /// What became of events that passed the door, from their request to its answer.
+    /// Outcomes of events that were admitted, from their request to its response.
     pub stored: OutcomeHistograms,
 }
 
-/// Bytes that some streams may keep together, over all cores; each belongs to a wider one or to none.
+/// A quota of bytes that some streams share, over all cores; it may be nested in a wider one.
 #[derive(Debug, Default)]
 pub struct ByteQuota {
-    /// Whose it is, for the refusal: `namespace NAME`.
+    /// Its owner, for the rejection: `namespace NAME`.
     pub name: Box<str>,
     /// 0 = no limit.
     pub bytes_max: u64,
@@ -210,8 +209,8 @@ impl ByteQuota {
         self.used.load(Relaxed)
     }
 
-    /// The narrowest quota that is used up. Nothing is reserved, so that each core may go beyond it by what it
-    /// takes in at a time.
+    /// The narrowest exhausted quota. Nothing is reserved, so each core may exceed it by the events that it is
+    /// accepting.
     #[must_use]
     pub fn exhausted(&self) -> Option<&Self> {
         if self.bytes_max != 0 && self.used() >= self.bytes_max {
@@ -220,7 +219,7 @@ impl ByteQuota {
         self.within.as_deref().and_then(Self::exhausted)
     }
 
-    /// One who kept `before` bytes keeps `now`.
+    /// Updates the usage of one stream from `before` to `now`.
     pub(crate) fn account(&self, before: u64, now: u64) {
         self.used.fetch_add(now.wrapping_sub(before), Relaxed); // wraps around to a subtraction
         if let Some(wider) = &self.within {
@@ -229,41 +228,40 @@ impl ByteQuota {
     }
 }
 
-/// What became of one subscriber's share:
-/// `offered = delivered + filtered + dead_lettered + dropped + pending`.
+/// Counters of one subscriber: `offered = delivered + filtered + dead_lettered + dropped + pending`.
 #[derive(Debug, Default)]
 pub struct SubscriberCounters {
-    /// Durable events that this subscriber had to be asked about.
+    /// Durable events that were matched against this subscriber.
     pub offered: CachePadded<AtomicU64>,
     pub delivered: AtomicU64,
     pub filtered: AtomicU64,
     pub dead_lettered: AtomicU64,
-    /// Given up for good; the next four say why.
+    /// Dropped for good; the next counters say why.
     pub dropped: AtomicU64,
     /// Of the dropped: there was no dead letter sink.
     pub sinkless: AtomicU64,
-    /// Of the dropped: the dead letter sink did not take them.
+    /// Of the dropped: the dead letter sink rejected them.
     pub sink_refused: AtomicU64,
     /// Of the dropped: by the stream's retention.
     pub expired: AtomicU64,
-    /// Of the dropped: their records were damaged on the disk.
+    /// Of the dropped: their records were corrupt on disk.
     pub damaged: AtomicU64,
-    /// Of the dropped: a core stopped at them, and there was no dead letter sink.
+    /// Of the dropped: a core stalled on them, and there was no dead letter sink.
     pub stalled_dropped: AtomicU64,
-    /// Events that were set aside at a start because a core had stopped at them.
+    /// Events that were skipped at startup because a core had stalled on them.
     pub stalled: AtomicU64,
-    /// Events at which the filter used up its steps: they count as filtered.
+    /// Events for which the filter exceeded its step budget: they count as filtered.
     pub filter_over_budget: AtomicU64,
     /// Attempts after the first.
     pub retries: AtomicU64,
-    /// Answers whose body went nowhere while the delivery counts as done: no event (AMB-33), a reply that
-    /// nobody wants (EV-DLV-06), or one that made too many hops.
+    /// Responses whose body was discarded while the delivery counts as done: not an event (AMB-33), a reply without a
+    /// reply target (EV-DLV-06), or one with too many hops.
     pub replies_dropped: AtomicU64,
-    /// Attempts that ended because the other end could not prove by TLS who it is.
+    /// Attempts that ended because TLS verification of the target failed.
     pub untrusted: AtomicU64,
-    /// What requests to it, its reply target and its dead letter sink came to.
+    /// Outcomes of requests to it, its reply target and its dead letter sink.
     pub dispatched: OutcomeHistograms,
-    /// From a record to the request that is made of it; made with the first.
+    /// From a record to its request; allocated with the first.
     processed: OnceLock<Box<DurationHistogram>>,
 }
 
@@ -276,14 +274,13 @@ impl SubscriberCounters {
         self.processed.get_or_init(Box::default).note(took);
     }
 
-    /// How long requests took to be made; `None` while there was none.
+    /// How long requests took to be made; `None` if there were none.
     #[must_use]
     pub fn processing(&self) -> Option<&DurationHistogram> {
         self.processed.get().map(|durations| &**durations)
     }
 
-    /// Counts that add up, though cores count meanwhile: what ended is looked at before what was offered, and what is pending is the
-    /// rest.
+    /// Totals that add up even while cores count: ends are read before `offered`, and `pending` is the difference.
     #[must_use]
     pub fn ends(&self) -> SubscriberTotals {
         let [delivered, filtered, dead_lettered] =
@@ -302,14 +299,14 @@ impl SubscriberCounters {
             .map(|count| count.load(Relaxed))
     }
 
-    /// Events that have not come to their end.
+    /// Events that are still pending.
     #[must_use]
     pub fn pending(&self) -> u64 {
         self.ends().pending
     }
 }
 
-/// What became of a subscriber's events, as of one look: `offered` is the sum of `delivered`, `filtered`, `dead_lettered`, `dropped`
+/// A snapshot of a subscriber's counters: `offered` is the sum of `delivered`, `filtered`, `dead_lettered`, `dropped`
 /// and `pending`, and `dropped` that of `dropped_by`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubscriberTotals {
@@ -327,33 +324,33 @@ pub struct SubscriberTotals {
 mod tests {
     use super::*;
 
-    /// Whoever looks while events end sees counts that add up, and never an end without its beginning.
+    /// A reader sees totals that add up while events end, and never an end without its beginning.
     #[test]
-    fn ends_add_up_while_they_are_counted() {
-        let tally = SubscriberCounters::default();
+    fn totals_add_up_while_cores_count() {
+        let counters = SubscriberCounters::default();
         std::thread::scope(|scope| {
             let counting = scope.spawn(|| {
                 for _ in 0..20_000 {
-                    tally.offered.fetch_add(3, Relaxed);
-                    tally.delivered.fetch_add(1, Relaxed);
-                    tally.filtered.fetch_add(1, Relaxed);
-                    tally.dropped.fetch_add(1, Relaxed);
-                    tally.expired.fetch_add(1, Relaxed);
+                    counters.offered.fetch_add(3, Relaxed);
+                    counters.delivered.fetch_add(1, Relaxed);
+                    counters.filtered.fetch_add(1, Relaxed);
+                    counters.dropped.fetch_add(1, Relaxed);
+                    counters.expired.fetch_add(1, Relaxed);
                 }
             });
             while !counting.is_finished() {
                 let SubscriberTotals { offered, delivered, filtered, dead_lettered, dropped, dropped_by, pending } =
-                    tally.ends();
+                    counters.ends();
                 assert_eq!(offered, delivered + filtered + dead_lettered + dropped + pending);
                 assert_eq!(dropped, dropped_by.iter().sum::<u64>());
-                assert!(offered <= tally.offered.load(Acquire));
+                assert!(offered <= counters.offered.load(Acquire));
             }
         });
-        assert_eq!((tally.ends().offered, tally.pending()), (60_000, 0));
+        assert_eq!((counters.ends().offered, counters.pending()), (60_000, 0));
     }
 
     #[test]
-    fn a_full_instance_refuses_and_a_dropped_guard_makes_room() {
+    fn full_instance_refuses_until_a_guard_is_dropped() {
         let load = Arc::new(EndpointLoad::default());
         let first = load.try_enter(1).unwrap();
         assert!(load.try_enter(1).is_none());
@@ -362,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tunnel_has_a_place_and_is_no_request() {
+    fn tunnel_keeps_its_slot_but_is_not_a_request() {
         let load = Arc::new(EndpointLoad::default());
         let (mut tunnel, request) = (load.try_enter(2).unwrap(), load.try_enter(2).unwrap());
         tunnel.becomes_tunnel();
@@ -377,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_is_exhausted_by_its_own_streams_or_by_all_together_and_recovers() {
+    fn quota_is_exhausted_by_its_own_or_the_wider_limit() {
         let all = Arc::new(ByteQuota::new("all", 100, None));
         let [a, b] = [60, 0].map(|max| ByteQuota::new("namespace", max, Some(Arc::clone(&all))));
         let named = |quota: &ByteQuota| quota.exhausted().map(|full| full.name.to_string());

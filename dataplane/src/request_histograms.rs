@@ -1,7 +1,7 @@
-//! How long things took, by what they came to: counters that scrapers read as histograms.
+//! Durations by outcome, as counters that scrapers read as histograms.
 //!
-//! One [`OutcomeHistograms`] is a list that only grows, by a box for each new outcome: nearly every request ends like the
-//! first one did, so a note is one comparison and two adds, and whoever is never asked has nothing.
+//! One [`OutcomeHistograms`] is an append-only list with one box per outcome: nearly every request has the first
+//! outcome, so a record is one comparison and two adds, and a backend without requests allocates nothing.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -9,24 +9,24 @@ use std::time::Duration;
 
 use ring::prefetch;
 
-/// Upper bounds of the buckets of [`DurationHistogram`], in microseconds: from a warm request to the longest that a route
-/// usually allows. Those of Knative's own histograms, 5 ms to 10 s, are among them.
+/// Upper bounds of the buckets of [`DurationHistogram`], in microseconds: from a warm request to the longest that a
+/// route usually allows. They include those of Knative's own histograms, 5 ms to 10 s.
 pub const DURATIONS_US: [u64; 19] = [
     500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000, 1_000_000, 2_500_000,
     5_000_000, 7_500_000, 10_000_000, 30_000_000, 60_000_000,
 ];
 
-/// Outcomes that are told apart of one backend, subscriber or stream: instances choose their status codes, and must
-/// not choose how much we keep. What comes to something else is told apart by the status' first digit.
+/// Distinct outcomes of one backend, subscriber or stream: instances choose their status codes, but must not choose how
+/// much memory is used. Further outcomes are merged by the first digit of the status.
 pub const OUTCOMES_MAX: usize = 16;
 
-/// How long things took. The sum lies beside the buckets of what is quick: a note writes to one line of the cache.
+/// A duration histogram. The sum is next to the buckets of short durations: a record writes to one cache line.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct DurationHistogram {
-    /// All together.
+    /// The sum of all durations.
     pub total_us: AtomicU64,
-    /// One for each bound of [`DURATIONS_US`], not cumulated, and one for what took longer.
+    /// One for each bound of [`DURATIONS_US`], not cumulative, and one for longer durations.
     pub buckets: [AtomicU64; DURATIONS_US.len() + 1],
 }
 
@@ -35,7 +35,7 @@ impl DurationHistogram {
         self.note_each(1, took);
     }
 
-    /// So many took so long, each.
+    /// Records `count` equal durations.
     pub fn note_each(&self, count: u64, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = DURATIONS_US.partition_point(|bound| *bound < us);
@@ -49,47 +49,47 @@ impl DurationHistogram {
     }
 }
 
-/// Under which of its route's tags a request came.
+/// The tag of its route under which a request came.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RouteTag {
-    /// Its route does not tell tags apart.
+    /// The route does not distinguish tags.
     #[default]
     Off,
-    /// None: it came by its route's own division.
+    /// No tag: it came by the route's own traffic split.
     Default,
-    /// It asked for one that its route does not have.
+    /// It asked for a tag that its route does not have.
     Undefined,
     Named(Arc<str>),
 }
 
-/// Which part of a request a duration is of.
+/// The part of a request that a duration covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestPhase {
-    /// All of one that had its place at once: it was nowhere but inside.
-    Straight,
-    /// Of one that waited: from its head to its answer's end.
+    /// All of a request that got its permit at once.
+    Direct,
+    /// Of one that waited: from its head to the end of its response.
     Whole,
-    /// Of one that waited: from its place to its answer's end.
+    /// Of one that waited: from its permit to the end of its response.
     Upstream,
 }
 
-/// What something came to.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutcomeKey {
-    /// 0: cut, or never answered. 1 to 9: any that begins so, of those that found no room of their own.
+    /// 0: cut, or never answered. 1 to 9: the first digit, for outcomes beyond [`OUTCOMES_MAX`].
     pub status: u16,
-    pub stretch: RequestPhase,
+    pub phase: RequestPhase,
     pub tag: RouteTag,
 }
 
 impl OutcomeKey {
-    /// Of what knows no tags and waits nowhere.
+    /// The outcome of a request without tags that did not wait.
     #[must_use]
     pub const fn of(status: u16) -> Self {
-        Self { status, stretch: RequestPhase::Straight, tag: RouteTag::Off }
+        Self { status, phase: RequestPhase::Direct, tag: RouteTag::Off }
     }
 
-    /// The status' first digit; 0 of what was cut.
+    /// The first digit of the status; 0 if it was cut.
     #[must_use]
     pub const fn class(&self) -> u16 {
         if self.status < 10 { self.status } else { self.status / 100 }
@@ -102,7 +102,7 @@ pub struct OutcomeHistograms {
     first: OnceLock<Box<OutcomeHistogram>>,
 }
 
-/// One of them, beginning with what a note looks at.
+/// One outcome, beginning with the fields that a record reads.
 #[derive(Debug)]
 #[repr(C)]
 pub struct OutcomeHistogram {
@@ -116,13 +116,13 @@ impl OutcomeHistograms {
         self.note_each(1, key, took);
     }
 
-    /// So many came to this, and took so long each. Allocates for an outcome that is new, and waits for another core
-    /// only if that does so too at this moment.
+    /// Records `count` equal outcomes and durations. Allocates for a new outcome, and waits for another core only if
+    /// that does so at the same moment.
     pub fn note_each(&self, count: u64, key: &OutcomeKey, took: Duration) {
         let others = OutcomeKey { status: key.class(), tag: RouteTag::Off, ..*key };
         let mut slot = &self.first;
-        for place in 0.. {
-            let key = if place < OUTCOMES_MAX { key } else { &others };
+        for index in 0.. {
+            let key = if index < OUTCOMES_MAX { key } else { &others };
             let outcome = slot.get_or_init(|| Box::new(OutcomeHistogram::new(key.clone())));
             if outcome.key == *key {
                 return outcome.durations.note_each(count, took);
@@ -131,7 +131,7 @@ impl OutcomeHistograms {
         }
     }
 
-    /// Asks for the memory of the usual outcome, which is to be noted soon.
+    /// Prefetches the usual outcome, which will be recorded soon.
     pub fn look_ahead(&self) {
         self.first.get().into_iter().for_each(|outcome| prefetch(&**outcome));
     }
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_counts_in_the_first_bucket_that_holds_it() {
+    fn duration_counts_in_the_first_bucket_that_holds_it() {
         let durations = DurationHistogram::default();
         for us in [0, 500, 501, 60_000_000, 60_000_001] {
             durations.note(Duration::from_micros(us));
@@ -170,18 +170,18 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_in_status_stretch_or_tag_is_counted_by_itself() {
+    fn outcomes_differ_by_status_phase_and_tag() {
         let outcomes = OutcomeHistograms::default();
         assert!(outcomes.iter().next().is_none());
         let tagged = OutcomeKey { tag: RouteTag::Named("next".into()), ..OutcomeKey::of(200) };
-        let waited = OutcomeKey { stretch: RequestPhase::Whole, ..OutcomeKey::of(200) };
+        let waited = OutcomeKey { phase: RequestPhase::Whole, ..OutcomeKey::of(200) };
         for key in [OutcomeKey::of(200), OutcomeKey::of(404), OutcomeKey::of(200), tagged.clone(), waited, tagged] {
             outcomes.note(&key, Duration::ZERO);
         }
         assert_eq!(counts(&outcomes), [(200, 2), (404, 1), (200, 2), (200, 1)]);
     }
 
-    /// An instance that invents status codes costs so much and no more.
+    /// An instance that invents status codes uses bounded memory.
     #[test]
     fn outcomes_beyond_the_limit_are_counted_by_class() {
         let outcomes = OutcomeHistograms::default();
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn cores_that_meet_new_outcomes_at_once_lose_none() {
+    fn concurrent_new_outcomes_are_all_counted() {
         let outcomes = OutcomeHistograms::default();
         std::thread::scope(|scope| {
             for _ in 0..4 {

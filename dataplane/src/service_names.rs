@@ -1,4 +1,4 @@
-//! Names that stand for addresses without DNS: core Services, as their endpoints say.
+//! Addresses of names without DNS: core Services, by their endpoints.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -7,30 +7,30 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use ring::cgroup_ports::NAMES;
 
-/// Domains that have an address of their own; behind them nothing is found by a short name.
+/// Domains that get an address; further ones cannot be used with short names.
 const DOMAINS_MAX: u32 = 65_536;
 
-/// By host, lower case.
+/// By host, in lower case.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServiceNames {
     by_host: BTreeMap<Box<str>, ServiceName>,
 }
 
-/// What a name stands for.
+/// The target of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceName {
-    /// By port, who serves it; those who are not ready are left out.
+    /// The ready addresses by port.
     Endpoints(Vec<(u16, Vec<SocketAddr>)>),
-    /// Another host, which DNS knows.
+    /// Another host, resolved by DNS.
     Alias(Box<str>),
 }
 
-/// Where to send.
+/// A resolved name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ResolvedAddress {
     At(SocketAddr),
     Alias(Box<str>),
-    /// The name is known, and nobody serves this port of it now.
+    /// The name is known, but no endpoint serves this port now.
     Unresolved,
 }
 
@@ -39,13 +39,13 @@ impl ServiceNames {
         self.by_host.insert(host.to_ascii_lowercase().into(), name);
     }
 
-    /// What stands behind `host`, in lower case.
+    /// The target of `host`, which is in lower case.
     #[must_use]
     pub fn get(&self, host: &str) -> Option<&ServiceName> {
         self.by_host.get(host)
     }
 
-    /// `None`: ask DNS. `turn` chooses among several.
+    /// `None`: use DNS. `turn` chooses among several addresses.
     #[must_use]
     pub fn find(&self, host: &str, port: u16, turn: impl FnOnce(usize) -> usize) -> Option<ResolvedAddress> {
         if self.by_host.is_empty() {
@@ -64,15 +64,15 @@ impl ServiceNames {
     }
 }
 
-/// What hosts without a dot are completed by: who calls `http://other` means the one in the domain whose names lead
-/// to the address that was called. Domains are added by one thread and read by all.
+/// Completes hosts without a dot: `http://other` means the one in the domain whose names resolve to the address that
+/// the client connected to. One thread adds domains, and all read them.
 #[derive(Debug, Default)]
 pub struct SearchDomains {
     domains: ArcSwap<Vec<Arc<str>>>,
 }
 
 impl SearchDomains {
-    /// The address of names in `domain`, the same for as long as the process lives. `None`: there are too many.
+    /// The address for names in `domain`, constant while the process lives. `None`: there are too many.
     #[must_use]
     pub fn address(&self, domain: &str) -> Option<Ipv4Addr> {
         let known = self.domains.load();
@@ -86,7 +86,7 @@ impl SearchDomains {
         Some(Ipv4Addr::from(u32::from(*NAMES.start()) + 1 + number))
     }
 
-    /// The domain whose names lead to `address`.
+    /// The domain whose names resolve to `address`.
     #[must_use]
     pub fn at(&self, address: IpAddr) -> Option<Arc<str>> {
         let IpAddr::V4(address) = address.to_canonical() else { return None };
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_domain_keeps_its_address_and_is_found_by_it() {
+    fn domain_keeps_its_address_and_is_found_by_it() {
         let domains = SearchDomains::default();
         let [one, two] = ["one", "two"].map(|domain| domains.address(domain).unwrap());
         assert_ne!(one, two);
@@ -108,13 +108,13 @@ mod tests {
         assert!(NAMES.contains(&one) && NAMES.contains(&two));
         assert_eq!(domains.at(two.into()).as_deref(), Some("two"));
         assert_eq!(domains.at(two.to_ipv6_mapped().into()).as_deref(), Some("two"));
-        for nobody in ["127.64.0.0", "127.64.0.9", "10.0.0.1", "::1"] {
-            assert_eq!(domains.at(nobody.parse().unwrap()), None, "{nobody}");
+        for unknown in ["127.64.0.0", "127.64.0.9", "10.0.0.1", "::1"] {
+            assert_eq!(domains.at(unknown.parse().unwrap()), None, "{unknown}");
         }
     }
 
     #[test]
-    fn a_name_is_an_endpoint_an_alias_or_nobody() {
+    fn name_resolves_to_endpoint_alias_or_nothing() {
         let address = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
         let mut names = ServiceNames::default();
         assert_eq!(names.find("a.ns", 80, |_| 0), None);

@@ -1,4 +1,4 @@
-//! What a core reports upwards. The consumer owns this contract's queue; control drains it.
+//! Reports of a core to control. The queue belongs to this contract; control drains it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,38 +6,38 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crossbeam_queue::ArrayQueue;
 
-/// Reports from cores wait here for control; when it is full a report is dropped, and the sender
-/// repeats it while the need lasts (see [`SignalQueue::send`]).
+/// Reports that may wait for control. When the queue is full a report is dropped, and the sender repeats it while the
+/// need lasts (see [`SignalQueue::send`]).
 pub const SIGNALS_MAX: usize = 4096;
 
 /// One report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Signal {
-    /// A request or delivery waits and `backend` has no instance with room. Sent when the first guest
-    /// sits down, not for each.
+    /// A request or delivery waits and no instance of `backend` has free capacity. Sent for the first waiting request,
+    /// not for each.
     Demand { backend: Box<str> },
-    /// An instance refused a connection: control should look whether it still lives.
+    /// An instance refused a connection: control should check whether it is alive.
     Unreachable { backend: Box<str>, endpoint: u64 },
-    /// The core's log failed and takes nothing more until the process is restarted.
+    /// The core's log failed and accepts nothing more until the process is restarted.
     LogFailed { core: usize, reason: Box<str> },
 }
 
-/// The way up: many cores in, control out, no lock.
+/// Many cores send, control receives; lock-free.
 #[derive(Clone)]
 pub struct SignalQueue {
     queue: Arc<ArrayQueue<Signal>>,
     dropped: Arc<AtomicU64>,
-    /// Wakes the control thread; called after a push, from a core's thread, so it must not block.
+    /// Wakes the control thread. Called after a push, from a core's thread, so it must not block.
     wake_control: Arc<dyn Fn() + Send + Sync>,
 }
 
 impl SignalQueue {
-    pub fn new(ring_bell: impl Fn() + Send + Sync + 'static) -> Self {
+    pub fn new(wake_control: impl Fn() + Send + Sync + 'static) -> Self {
         let queue = Arc::new(ArrayQueue::new(SIGNALS_MAX));
-        Self { queue, dropped: Arc::default(), wake_control: Arc::new(ring_bell) }
+        Self { queue, dropped: Arc::default(), wake_control: Arc::new(wake_control) }
     }
 
-    /// Reports; `false` when the queue is full, so that the caller asks again later.
+    /// Sends a report; `false` when the queue is full, so that the caller retries later.
     #[must_use]
     pub fn send(&self, signal: Signal) -> bool {
         let taken = self.queue.push(signal).is_ok();
@@ -48,7 +48,7 @@ impl SignalQueue {
         taken
     }
 
-    /// Reports that found no room.
+    /// Reports dropped because the queue was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Relaxed)
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_beyond_the_limit_are_refused_and_counted() {
+    fn reports_beyond_the_limit_are_dropped_and_counted() {
         let signals = SignalQueue::new(|| {});
         let demand = || Signal::Demand { backend: "ns/r".into() };
         assert!((0..SIGNALS_MAX).all(|_| signals.send(demand())));

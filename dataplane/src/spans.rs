@@ -1,37 +1,37 @@
-//! Spans: what a request came to, for whoever collects traces.
+//! Spans of requests, for the trace exporter.
 //!
-//! A core pushes a record of fixed size into a bounded queue without a lock; who sends them takes them out. When
-//! that one does not keep up, spans are dropped and counted, and no request waits.
+//! A core pushes a record of fixed size into a bounded lock-free queue; the exporter takes them out. When it does not
+//! keep up, spans are dropped and counted, and no request waits.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use crossbeam_queue::ArrayQueue;
 
-use crate::table::Backend;
+use crate::table::{Backend, EndpointAddress};
 
-/// Spans that may wait to be sent, of all cores together: 3 MiB, made when the export is asked for.
+/// Spans that may wait for the exporter, of all cores together: 3 MiB, allocated when the export is enabled.
 pub const SPANS_WAITING_MAX: usize = 8192;
 
-/// Bytes of a method, host and path that a span has. The rest is cut: a span has a fixed size.
+/// Bytes of a method, host and path in a span. The rest is cut: a span has a fixed size.
 pub const METHOD_BYTES_MAX: usize = 16;
 pub const HOST_BYTES_MAX: usize = 64;
 pub const PATH_BYTES_MAX: usize = 128;
 
-/// Where a request stands in its trace.
+/// The position of a request in its trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TraceContext {
     pub trace: [u8; 16],
-    /// The span that is ours, which the instance is told as its parent.
+    /// The gateway's span, which the instance gets as its parent.
     pub id: u64,
-    /// The client's; 0 = it had none, so the trace begins here.
+    /// The client's span; 0 if there is none, so the trace begins here.
     pub parent: u64,
-    /// Whoever began the trace wants it recorded.
+    /// The trace is sampled.
     pub sampled: bool,
 }
 
-/// The beginning of a text, kept in place.
+/// A bounded copy of a text, stored inline.
 #[derive(Debug, Clone, Copy)]
 pub struct InlineText<const MAX: usize> {
     bytes: [u8; MAX],
@@ -46,7 +46,7 @@ impl<const MAX: usize> InlineText<MAX> {
         Self { bytes, length }
     }
 
-    /// What is no UTF-8, a character that was cut in two say, is replaced.
+    /// Invalid UTF-8, such as a character that was cut, is replaced.
     #[must_use]
     pub fn to_text(&self) -> String {
         String::from_utf8_lossy(&self.bytes[..self.length]).into_owned()
@@ -59,7 +59,7 @@ pub struct TraceSpan {
     pub context: TraceContext,
     pub ended: SystemTime,
     pub duration: Duration,
-    /// Until it had its place in an instance.
+    /// Until it acquired its permit.
     pub waited: Option<Duration>,
     pub method: InlineText<METHOD_BYTES_MAX>,
     pub host: InlineText<HOST_BYTES_MAX>,
@@ -70,12 +70,12 @@ pub struct TraceSpan {
     /// 0: it was cut.
     pub status: u16,
     pub backend: Option<Arc<Backend>>,
-    pub instance: Option<SocketAddr>,
-    /// Why the answer is ours and not an instance's.
+    pub instance: Option<EndpointAddress>,
+    /// Why the gateway answered by itself.
     pub reason: Option<&'static str>,
 }
 
-/// Between the cores and who sends. Clones are the same one.
+/// Between the cores and the exporter. Clones share the queue.
 #[derive(Debug, Clone)]
 pub struct SpanQueue(Arc<ArrayQueue<TraceSpan>>);
 
@@ -86,12 +86,12 @@ impl Default for SpanQueue {
 }
 
 impl SpanQueue {
-    /// `false`: there was no room.
+    /// `false`: the queue is full.
     pub(crate) fn push(&self, span: TraceSpan) -> bool {
         self.0.push(span).is_ok()
     }
 
-    /// The oldest that waits.
+    /// The oldest span in the queue.
     #[must_use]
     pub fn take(&self) -> Option<TraceSpan> {
         self.0.pop()
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_is_cut_where_its_room_ends() {
+    fn text_is_cut_at_its_maximum() {
         assert_eq!(InlineText::<4>::new(b"").to_text(), "");
         assert_eq!(InlineText::<4>::new(b"abcd").to_text(), "abcd");
         assert_eq!(InlineText::<4>::new(b"abcde").to_text(), "abcd");

@@ -1,8 +1,7 @@
-//! What a core must know: an immutable picture of hosts, backends, streams and subscribers.
+//! The configuration of the cores: an immutable snapshot of hosts, backends, streams and subscribers.
 //!
-//! Control compiles its objects into a [`RoutingTable`] and replaces the whole (`arc_swap`); a core reads
-//! it through its own cache, one comparison a request, never a lock. Nothing in here knows what a
-//! Service or a Trigger is.
+//! Control compiles its objects into a [`RoutingTable`] and replaces it as a whole (`arc_swap`). A core reads it
+//! through its own cache, with one comparison per request and no lock. This module does not know Services or Triggers.
 
 mod certificate_set;
 mod endpoint;
@@ -29,6 +28,7 @@ use crate::service_names::ServiceNames;
 use crate::tls::{CertificateStore, TlsClientConfig};
 pub use endpoint::{Endpoint, InstanceStart, StartupDuration};
 pub use hosts::HostTable;
+pub use ring::{EndpointAddress, UnixPath, UnixPathError};
 pub use route::{BackendShare, HeaderEditError, HeaderEdits, Route, RouteMatch, RouteRequest};
 pub use traffic_policy::{
     AffinityCookie, MirrorPolicy, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix, names_clients,
@@ -36,42 +36,40 @@ pub use traffic_policy::{
 
 type PersistentMap<V> = HashMap<Box<str>, V, RandomState>;
 
-/// Everything a core serves, as of one moment.
-/// A copy shares nearly all of it.
+/// Everything a core serves, as of one moment. A copy shares nearly all of it.
 #[derive(Debug, Default, Clone)]
 pub struct RoutingTable {
     /// Rises by one with every publish.
     pub version: u64,
     /// By host: lower case, without port and trailing dot; `*.PARENT` too.
     pub hosts: HostTable,
-    /// Names of destinations that DNS need not know.
+    /// Names of destinations that need no DNS.
     pub names: Arc<ServiceNames>,
     /// For hosts that `hosts` does not name (`--route '*=…'`).
     pub any_host: Option<Arc<Route>>,
     /// By request path on the events listener: `/brokers/NAMESPACE/NAME`.
     pub streams: PersistentMap<Arc<EventStream>>,
-    /// What requests show that streams of this process send each other; nobody else can know it. Empty: no request is
-    /// believed to be one.
+    /// The secret in requests that streams of this process send each other. Empty: no request is accepted as internal.
     pub internal_key: Arc<str>,
-    /// What streams had still to deliver that are none of these any more; the same in every table.
+    /// Pending events of streams and subscribers that were deleted; the same in every table.
     pub abandoned: Arc<AbandonedEventsReport>,
     /// By server name, for TLS.
     pub certificates: Arc<CertificateStore>,
-    /// Those for callers inside alone, who are shown the others too.
+    /// Only for cluster-local clients, which get the others as well.
     pub inner_certificates: Arc<CertificateStore>,
-    /// At which of the events listeners streams take events.
+    /// Which of the events listeners accept events.
     pub events_by: EventsTransport,
-    /// The lines that requests are to have, beside those of the access log.
+    /// The request log, written beside the access log.
     pub request_log: Option<Arc<RequestLog>>,
 }
 
-/// How events come in.
+/// How events may be sent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum EventsTransport {
-    /// In the clear alone.
+    /// Only without TLS.
     #[default]
     Plain,
-    /// In the clear and by TLS.
+    /// With or without TLS.
     Either,
     Tls,
 }
@@ -87,27 +85,26 @@ impl EventsTransport {
     }
 }
 
-/// Instances that can stand in for each other.
+/// Interchangeable instances.
 #[derive(Debug)]
 pub struct Backend {
     /// `NAMESPACE/REVISION`, or `static/HOST`: the name in signals, logs and metrics.
     pub key: Box<str>,
     /// The ready ones, in no order. May be empty.
     pub endpoints: Vec<Arc<Endpoint>>,
-    /// Requests inside one instance at a time; 0 = no limit. Hard, over all cores.
+    /// Concurrent requests of one instance; 0 = no limit. A hard limit, over all cores.
     pub concurrency_max: u32,
     pub when_empty: NoEndpointPolicy,
-    /// What its instances speak.
+    /// The protocol of its instances.
     pub protocol: Protocol,
-    /// They speak it by TLS, and are believed by this.
+    /// Set for TLS: how its instances are verified.
     pub tls: Option<Arc<TlsClientConfig>>,
     pub timeouts: RequestTimeouts,
     pub load: Arc<BackendLoad>,
 }
 
 impl Backend {
-    /// Requests that an instance without a limit counts for: what Knative's scaler wants in one if nobody says
-    /// otherwise.
+    /// Requests that an instance without a limit counts for: the default target of Knative's autoscaler.
     pub const CAPACITY_UNLIMITED: usize = 100;
 
     /// How its instances are reached.
@@ -116,7 +113,7 @@ impl Backend {
         if self.tls.is_some() { ClientScheme::Https } else { ClientScheme::Http }
     }
 
-    /// Requests that the ready instances take at a time.
+    /// Concurrent requests of all ready instances.
     #[must_use]
     pub fn capacity(&self) -> usize {
         let each = match self.concurrency_max {
@@ -127,21 +124,21 @@ impl Backend {
     }
 }
 
-/// What an instance speaks on its port.
+/// The protocol of an instance's port.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Protocol {
     #[default]
     Http1,
-    /// HTTP/2; without TLS by prior knowledge.
+    /// HTTP/2; without TLS with prior knowledge.
     H2c,
 }
 
-/// What a request meets when no instance has room for it.
+/// What happens to a request when no instance has free capacity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoEndpointPolicy {
-    /// It waits up to `patience` while [`crate::signal::Signal::Demand`] asks for an instance.
-    Wait { patience: Duration },
-    /// 503 at once: nobody starts instances of this backend.
+    /// It waits up to `timeout` while [`crate::signal::Signal::Demand`] asks for an instance.
+    Wait { timeout: Duration },
+    /// 503 at once: no autoscaler starts instances of this backend.
     Refuse,
     /// 503 at once that names the reason: its instances cannot be started now.
     Unavailable { reason: &'static str },
@@ -164,14 +161,14 @@ pub struct RequestTimeouts {
     pub response_start: Duration,
     /// Between two bytes of the response (`idleTimeoutSeconds`).
     pub idle: Duration,
-    /// Between two bytes of the request's body while there is no response, if that is set for the backend.
+    /// Between two bytes of the request body before the response begins, if set for the backend.
     pub request_body: OwnTimeout,
-    /// Without a byte in either direction once there is a response, if that is set for the backend.
+    /// Without a byte in either direction after the response began, if set for the backend.
     pub stream_idle: OwnTimeout,
 }
 
 impl RequestTimeouts {
-    /// None of its own.
+    /// No timeout.
     pub const NONE: Self = Self {
         total: Duration::ZERO,
         response_start: Duration::ZERO,
@@ -181,66 +178,65 @@ impl RequestTimeouts {
     };
 }
 
-/// A timeout that may be set for one backend, in milliseconds. Four bytes and not the sixteen of an `Option<Duration>`: a table
-/// of 100,000 routes has 200,000 of them.
+/// An optional timeout of one backend, in milliseconds. Four bytes instead of the sixteen of an `Option<Duration>`: a
+/// table of 100,000 routes has 200,000 of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OwnTimeout(u32);
 
 impl OwnTimeout {
-    /// The setting of the whole appliance holds.
+    /// The global setting applies.
     pub const NONE: Self = Self(u32::MAX);
 
-    /// Longer ones than 49 days are cut to that.
+    /// Values above 49 days are reduced to that.
     #[must_use]
     pub fn new(wait: Option<Duration>) -> Self {
         wait.map_or(Self::NONE, |wait| Self(u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).min(u32::MAX - 1)))
     }
 
-    /// `None`: the setting of the whole appliance holds.
+    /// `None`: the global setting applies.
     #[must_use]
     pub fn get(self) -> Option<Duration> {
         (self != Self::NONE).then(|| Duration::from_millis(self.0.into()))
     }
 }
 
-/// A durable sequence of events with its readers: a Broker's or a Channel's data plane.
+/// A durable sequence of events with its subscribers: the data plane of a Broker or Channel.
 #[derive(Debug)]
 pub struct EventStream {
-    /// The name its records carry in the log; holds the owner's uid, so that a deleted and recreated
-    /// owner starts empty: `broker/NAMESPACE/NAME/UID`.
+    /// The name of its records in the log. It contains the owner's uid, so that a recreated owner starts empty:
+    /// `broker/NAMESPACE/NAME/UID`.
     pub name: Box<str>,
-    /// Largest event taken in, attributes and data together, in bytes.
+    /// The largest accepted event, attributes and data together, in bytes.
     pub event_bytes_max: u32,
     pub keeping: RetentionPolicy,
     pub quota: Arc<ByteQuota>,
-    /// Some subscriber wants its events in order: one core's log takes them all.
+    /// Some subscriber requires ordered events: one core's log takes them all.
     pub in_order: bool,
-    /// Nothing more is taken in from outside; what is there is delivered, and replies come back in.
+    /// No more events are accepted from outside; pending ones are delivered, and replies re-enter.
     pub is_closed: bool,
-    /// Hops are counted, because replies come back in: a Broker's, and not a Channel's.
+    /// Hops are counted, because replies re-enter: true for a Broker, not for a Channel.
     pub guards_loops: bool,
-    /// Notes which types of events come, if anybody wants to know.
+    /// Records the types of incoming events, if that is enabled.
     pub types: Option<Arc<EventTypeRegistry>>,
-    /// Who may send from outside; `None`: everybody, and nobody is asked who he is.
+    /// Which senders are authorized. `None`: all, without authentication.
     pub admission: Option<Arc<StreamAdmission>>,
     pub subscribers: Vec<Arc<Subscriber>>,
     pub tally: Arc<StreamCounters>,
 }
 
-/// How a stream's events are kept.
+/// How long a stream's events are kept.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RetentionPolicy {
     pub durability: Durability,
-    /// The oldest events beyond so many bytes, over all cores, are dropped though somebody waits for them;
-    /// 0 = never.
+    /// The oldest events beyond this size, over all cores, are dropped even if subscribers need them; 0 = never.
     pub retention_bytes: u64,
-    /// Events older than this are dropped though somebody waits for them; `Duration::ZERO` = never.
+    /// Events older than this are dropped even if subscribers need them; `Duration::ZERO` = never.
     pub retention_time: Duration,
-    /// Events are kept for so long, for replay, though everybody has had them.
+    /// Events are kept for this time, for replay, even if all subscribers have had them.
     pub history_time: Duration,
 }
 
-/// What a 202 promises.
+/// The guarantee of a 202.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Durability {
     /// The event survives a power cut.
@@ -248,12 +244,12 @@ pub enum Durability {
     Flush,
     /// The event is flushed within this time, and lost if the process ends before.
     Interval(Duration),
-    /// The event is flushed some time, and lost if the process ends before.
+    /// The event is flushed eventually, and lost if the process ends before.
     None,
 }
 
 impl EventStream {
-    /// Of the Broker or Channel that it belongs to.
+    /// The namespace of its Broker or Channel.
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.name.split('/').nth(1).unwrap_or_default()
@@ -263,19 +259,19 @@ impl EventStream {
 impl Durability {
     /// How long an acknowledged event may stay unflushed; `None` = not at all.
     #[must_use]
-    pub const fn patience(self) -> Option<Duration> {
+    pub const fn flush_interval(self) -> Option<Duration> {
         match self {
             Self::Flush => None,
-            Self::Interval(patience) => Some(patience),
+            Self::Interval(interval) => Some(interval),
             Self::None => Some(UNHURRIED_FLUSH),
         }
     }
 }
 
-/// One reader of a stream, independent of all others.
+/// One subscriber of a stream, independent of all others.
 #[derive(Debug)]
 pub struct Subscriber {
-    /// Durable identity: its bookmark is kept under it (the owner's uid).
+    /// Durable identity: its cursor is stored under it (the owner's uid).
     pub name: Box<str>,
     /// `NAMESPACE/NAME` for logs and metrics.
     pub label: Box<str>,
@@ -289,36 +285,36 @@ pub struct Subscriber {
     pub tally: Arc<SubscriberCounters>,
 }
 
-/// What a subscriber's events wait for, because an object that its owner names is not there. They keep their places in the
-/// log, and go on with a table that says otherwise.
+/// Why a subscriber's events are held: an object that its owner references does not exist. They stay in the log, and
+/// continue with a table that says otherwise.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum HoldReason {
     #[default]
     Nothing,
-    /// Those that are given up wait for a dead letter sink.
+    /// Events that failed are held for a dead letter sink.
     DeadLetters,
-    /// All of them: where they are to go is not known. The target is where they went.
+    /// All events are held: the target is unknown. `target` is the previous one.
     Everything,
 }
 
-/// Where a subscriber begins that the log does not know yet.
+/// Where a new subscriber begins.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum InitialOffset {
     /// With the next event.
     #[default]
     Now,
-    /// With the oldest event that the log still has.
+    /// With the oldest event in the log.
     Earliest,
-    /// With what came at this time or later, in milliseconds since 1970.
+    /// With the first event at or after this time, in milliseconds since 1970.
     At(u64),
 }
 
-/// Which events a subscriber wants.
+/// Which events a subscriber gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EventFilter {
     Everything,
-    /// Every attribute named has exactly this value, in the canonical string form; an empty value
-    /// means "present and not empty" (EV: `spec.filter.attributes`, upstream X-FLT-13).
+    /// Every named attribute has exactly this value, in the canonical string form; an empty value means "present and
+    /// not empty" (EV: `spec.filter.attributes`, upstream X-FLT-13).
     Exact(AttributeMatches),
     /// All rules hold (`spec.filters`, X-FLT-02). Shared, because every publish makes a new table.
     Rules(Arc<[FilterRule]>),
@@ -327,8 +323,7 @@ pub enum EventFilter {
 /// Attributes with their values, or parts of values.
 pub type AttributeMatches = Vec<(Box<str>, Box<str>)>;
 
-/// One filter in one dialect (X-FLT-04 to X-FLT-09). Values are not empty, except in
-/// [`EventFilter::Exact`].
+/// One filter in one dialect (X-FLT-04 to X-FLT-09). Values are not empty, except in [`EventFilter::Exact`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FilterRule {
     Exact(AttributeMatches),
@@ -342,7 +337,7 @@ pub enum FilterRule {
     Always(FilterVerdict),
 }
 
-/// What a rule says of an event. It is withheld only on `Fail` (X-FLT-03).
+/// The verdict of a rule on an event. Only `Fail` filters it out (X-FLT-03).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FilterVerdict {
     Pass,
@@ -350,7 +345,8 @@ pub enum FilterVerdict {
     NoFilter,
 }
 
-/// The port of a [`DeliveryTarget`] whose URL is neither `http` nor `https`, or has a port that is none: every attempt to send there fails.
+/// The port of a [`DeliveryTarget`] whose URL is neither `http` nor `https`, or has an invalid port: every attempt
+/// fails.
 pub const NO_PORT: u16 = 0;
 
 /// An absolute URL, parsed once.
@@ -360,68 +356,66 @@ pub struct DeliveryTarget {
     pub url: Box<str>,
     /// Host header: host, and port if it was written.
     pub authority: Box<str>,
-    /// Lower case, without port: looked up in [`RoutingTable::hosts`] before anything is resolved by DNS.
+    /// Lower case, without port: looked up in [`RoutingTable::hosts`] before DNS.
     pub host: Box<str>,
     pub port: u16,
     /// Path and query; `/` when the URL has none.
     pub path: Box<str>,
-    /// A stream of this appliance is there: it is told how many hops an event has left.
+    /// The target is a stream of this appliance, which gets the remaining hops of an event.
     pub is_stream: bool,
-    /// What is shown there, if it wants to know who comes.
+    /// The token for the target, if it requires authentication.
     pub access_token: Option<Arc<AccessToken>>,
-    /// It is reached by TLS, and has to be believed by this. Hosts of ours are reached inside this process, whatever
-    /// their URL begins with.
+    /// Set for TLS: how the target is verified. Hosts of this table are reached inside this process, whatever their
+    /// URL's scheme.
     pub tls: Option<Arc<TlsClientConfig>>,
 }
 
-/// What happens to an event that the subscriber answers with.
+/// What happens to an event in the subscriber's response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReplyTarget {
     /// Appended to the same stream (Trigger).
     Reenter,
-    /// Sent on, with retries of its own (Subscription).
+    /// Sent on, with its own retries (Subscription).
     Send(DeliveryTarget),
     /// Dropped (Subscription without `reply`).
     Discard,
-    /// Not even asked for (Subscription with nothing but `reply`): the target is where replies go, and
-    /// what it answers is dropped.
+    /// There is no subscriber (Subscription with only `reply`): the target is where replies go, and its response is
+    /// dropped.
     Unasked,
 }
 
-/// How hard to try.
+/// How deliveries are retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeliveryPolicy {
     /// Attempts after the first (AMB-28).
     pub retries_max: u32,
     pub backoff: BackoffPolicy,
-    /// One request's limit; `Duration::ZERO` = [`DeliveryPolicy::TIMEOUT_DEFAULT`].
+    /// The timeout of one request; `Duration::ZERO` = [`DeliveryPolicy::TIMEOUT_DEFAULT`].
     pub timeout: Duration,
-    /// Requests in flight to this subscriber from one core. To instances of ours: beyond those that they take
-    /// at a time.
+    /// Requests in flight to this subscriber from one core. To instances of this appliance: beyond their capacity.
     pub window: u32,
     pub sequence: DeliveryOrder,
-    /// The mode towards the subscriber; `None`: as the event came in (X-DLV-03).
+    /// The content mode towards the subscriber; `None`: as the event came in (X-DLV-03).
     pub mode: Option<ContentMode>,
-    /// Longest wait that a 429 or 503 may ask for with Retry-After; `Duration::ZERO` ignores the header
-    /// (X-DLV-02).
+    /// Longest Retry-After of a 429 or 503 that is respected; `Duration::ZERO` ignores the header (X-DLV-02).
     pub retry_after_max: Duration,
 }
 
-/// Which events wait for which.
+/// The delivery order.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum DeliveryOrder {
-    /// None: up to a window of events is under way, in any order.
+    /// Up to a window of events is in flight, in any order.
     #[default]
     Free,
-    /// An event waits until the one before it of the same `partitionkey` has come to its end; those
-    /// without a key are one sequence.
+    /// An event waits until the one before it with the same `partitionkey` has ended; those without a key are one
+    /// sequence.
     ByKey,
     /// One event at a time.
     Strict,
 }
 
 impl DeliveryPolicy {
-    /// One attempt, one at a time per place in a window of 64.
+    /// One attempt, with a window of 64.
     pub const ONCE: Self = Self {
         retries_max: 0,
         backoff: BackoffPolicy::None,
@@ -446,7 +440,7 @@ pub enum BackoffPolicy {
 }
 
 impl RoutingTable {
-    /// The route for a Host header's value; case, port and a trailing dot do not matter.
+    /// The route for a Host header's value; case, port and a trailing dot are ignored.
     #[must_use]
     pub fn route(&self, host: &str) -> Option<&Arc<Route>> {
         let name = host_name(host);
@@ -458,22 +452,25 @@ impl RoutingTable {
         found.or(self.any_host.as_ref())
     }
 
-    /// The route that a request means: a neighbour's by its short name, else by its Host; none that is not for who asks.
+    /// The route of a request: in its search domain for a short name, otherwise by its Host. Cluster-local routes only
+    /// for cluster-local clients.
     #[must_use]
-    pub fn route_for(&self, ask: &RouteRequest<'_>) -> Option<&Arc<Route>> {
-        let neighbour = ask.completed().and_then(|host| self.hosts.get(&host));
-        neighbour.or_else(|| self.route(ask.host)).filter(|route| ask.cluster_local || !route.cluster_local_only)
+    pub fn route_for(&self, request: &RouteRequest<'_>) -> Option<&Arc<Route>> {
+        let completed = request.completed().and_then(|host| self.hosts.get(&host));
+        completed
+            .or_else(|| self.route(request.host))
+            .filter(|route| request.cluster_local || !route.cluster_local_only)
     }
 }
 
-/// What `https://HOST` means without a port (RFC 9110, section 4.2.2).
+/// The port of `https://HOST` (RFC 9110, section 4.2.2).
 pub const HTTPS_PORT: u16 = 443;
 
-/// The host of an authority: without port, without the root's dot.
+/// The host of an authority: without port and trailing dot.
 #[must_use]
 pub fn host_name(authority: &str) -> &str {
     let end = match authority.rfind(':') {
-        // In `[::1]:80` the port's colon stands behind the bracket; in `[::1]` there is none.
+        // In `[::1]:80` the port's colon is after the bracket; in `[::1]` there is none.
         Some(colon) if !authority[colon..].contains(']') => colon,
         _ => authority.len(),
     };
@@ -486,7 +483,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_host_is_found_whatever_its_case_port_or_root_dot() {
+    fn host_is_found_in_any_case_with_port_or_trailing_dot() {
         let mut table = RoutingTable::default();
         table.hosts.insert("app.default.localhost", Arc::new(Route::default()));
 
@@ -499,7 +496,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_loses_its_port_only() {
+    fn host_name_removes_only_the_port() {
         for (authority, host) in [("a:80", "a"), ("a", "a"), ("[::1]:80", "[::1]"), ("[::1]", "[::1]"), ("a.:1", "a")] {
             assert_eq!(host_name(authority), host);
         }

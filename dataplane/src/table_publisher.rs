@@ -1,7 +1,7 @@
-//! How a new table reaches the cores: control swaps it in and rings every core's bell.
+//! Publishes new tables to the cores: control swaps the table and wakes every core.
 //!
-//! A core reads through a cache of its own, one comparison a request. Requests that began under the
-//! old table end under it; none is dropped (APP-08, APP-09).
+//! A core reads through its own cache, with one comparison per request. Requests that began under the old table end
+//! under it; none is dropped (APP-08, APP-09).
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,15 +12,15 @@ use ring::WakeHandle;
 
 use crate::table::RoutingTable;
 
-/// The current table, and the bells of those who read it.
+/// The current table, and the wake handles of its readers.
 pub struct TablePublisher {
     current: Arc<ArcSwap<RoutingTable>>,
     wakers: ArcSwap<Vec<WakeHandle>>,
-    /// Orders writers; no core ever takes it.
+    /// Serializes writers; cores never take it.
     writer: Mutex<()>,
 }
 
-/// A core's own way to the current table.
+/// A core's cached access to the current table.
 pub type TableReader = Cache<Arc<ArcSwap<RoutingTable>>, Arc<RoutingTable>>;
 
 impl fmt::Debug for TablePublisher {
@@ -39,10 +39,10 @@ impl TablePublisher {
         })
     }
 
-    /// Replaces the table; its `version` is set here. When this returns, a request that starts on any
-    /// core meets the new table (APP-10).
+    /// Replaces the table and sets its `version`. When this returns, a request that starts on any core sees the new
+    /// table (APP-10).
     pub fn publish(&self, mut table: RoutingTable) -> u64 {
-        let _turn = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         table.version = self.current.load().version + 1;
         let version = table.version;
         self.current.store(Arc::new(table));
@@ -50,7 +50,7 @@ impl TablePublisher {
         version
     }
 
-    /// The table as of now, for those who are not on a core.
+    /// The current table, for threads that are not cores.
     #[must_use]
     pub fn load(&self) -> Arc<RoutingTable> {
         self.current.load_full()
@@ -61,20 +61,20 @@ impl TablePublisher {
         Cache::new(Arc::clone(&self.current))
     }
 
-    /// From now on `bell` is rung too. Its number.
-    pub fn add_waker(&self, bell: WakeHandle) -> usize {
-        let _turn = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bells = self.wakers.load().to_vec();
-        bells.push(bell);
-        let number = bells.len() - 1;
-        self.wakers.store(Arc::new(bells));
+    /// Adds a core to wake and returns its index.
+    pub fn add_waker(&self, waker: WakeHandle) -> usize {
+        let _guard = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut wakers = self.wakers.load().to_vec();
+        wakers.push(waker);
+        let number = wakers.len() - 1;
+        self.wakers.store(Arc::new(wakers));
         number
     }
 
-    /// Makes every core look: at the table, at its waiting room, at the stop flag.
+    /// Wakes every core, which checks the table, its pending queue and the stop signal.
     pub fn ring_all(&self) {
-        for bell in self.wakers.load().iter() {
-            bell.wake();
+        for waker in self.wakers.load().iter() {
+            waker.wake();
         }
     }
 }
@@ -84,9 +84,9 @@ mod tests {
     use super::*;
     use crate::table::Route;
 
-    /// APP-08, APP-10: whoever reads after `publish` reads the new table.
+    /// APP-08, APP-10: a read after `publish` returns the new table.
     #[test]
-    fn a_reader_sees_the_table_published_last() {
+    fn reader_sees_the_last_published_table() {
         let tables = TablePublisher::new(RoutingTable::default());
         let mut reader = tables.reader();
         assert!(reader.load().route("a").is_none());

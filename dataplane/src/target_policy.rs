@@ -13,6 +13,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use crate::table::EndpointAddress;
 pub use allowed::AllowedTarget;
 
 /// Where clouds serve credentials and user data to a host, beside 169.254.0.0/16.
@@ -58,7 +59,7 @@ impl fmt::Display for ListenerRole {
     }
 }
 
-/// Why an address is no target.
+/// Why an address is refused as a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalReason {
     OwnListener(ListenerRole),
@@ -137,7 +138,7 @@ impl TargetPolicy {
         Self { listeners: listeners.into(), allowed: allowed.into(), refused: Default::default() }
     }
 
-    /// Whether `address` is a target. A few comparisons; no memory is taken.
+    /// Whether `address` is a target. A few comparisons, without allocation.
     ///
     /// # Errors
     /// The policy refuses it.
@@ -175,8 +176,15 @@ impl TargetPolicy {
     ///
     /// # Errors
     /// The policy refuses it: `PermissionDenied` with a [`TargetRefused`] inside.
-    pub fn admit_connect(&self, address: SocketAddr) -> io::Result<()> {
-        self.check(address).map_err(|refused| self.count(refused).into())
+    pub fn admit_connect(&self, address: impl Into<EndpointAddress>) -> io::Result<()> {
+        match address.into() {
+            EndpointAddress::Ip(address) => self.check(address).map_err(|refused| self.count(refused).into()),
+            // Only a `--route` names a path, and the policy is not asked about those.
+            EndpointAddress::Unix(path) => {
+                let why = format!("{path} is refused: only --route leads to Unix sockets");
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
+            }
+        }
     }
 
     /// Counts a connect that was refused.
@@ -206,9 +214,9 @@ impl OwnListener {
     }
 }
 
-/// Whether this host has the address now: only then the kernel lets a socket be bound to it. Asked only of an address
-/// with the port of a listener on all addresses, which is rare, so the system call costs nothing that counts. If the kernel
-/// cannot say, the address counts as local.
+/// Whether this host has the address now: only then the kernel allows binding a socket to it. Checked only for an
+/// address with the port of a wildcard listener, which is rare, so the system call is affordable. If the kernel gives
+/// another error, the address counts as local.
 fn is_local(ip: IpAddr) -> bool {
     match UdpSocket::bind((ip, 0)) {
         Err(why) => why.kind() != io::ErrorKind::AddrNotAvailable,
@@ -216,7 +224,7 @@ fn is_local(ip: IpAddr) -> bool {
     }
 }
 
-/// Addresses that are no target on any port.
+/// Addresses that are refused on every port.
 fn special(ip: IpAddr) -> Option<RefusalReason> {
     match ip {
         IpAddr::V4(v4) => match v4.octets() {
@@ -347,7 +355,7 @@ mod tests {
     fn interface_address_with_wildcard_port_is_refused() {
         let out = UdpSocket::bind("0.0.0.0:0").unwrap();
         if out.connect("192.0.2.1:9").is_err() {
-            return; // a host without a way out has no address but loopback
+            return; // a host without a default route has only loopback
         }
         let interface = SocketAddr::new(out.local_addr().unwrap().ip(), 8080);
         let wildcard = policy(&[(ListenerRole::Ingress, "0.0.0.0:8080")], &[]);
@@ -383,7 +391,7 @@ mod tests {
     #[test]
     fn refused_connect_is_counted_by_reason() {
         let policy = TargetPolicy::default();
-        let why = policy.admit_connect("169.254.1.1:80".parse().unwrap()).unwrap_err();
+        let why = policy.admit_connect(SocketAddr::from(([169, 254, 1, 1], 80))).unwrap_err();
         assert_eq!(TargetRefused::of(&why).unwrap().reason, RefusalReason::LinkLocal);
         assert!(why.to_string().contains("--allow-target 169.254.1.1:80"), "{why}");
         assert_eq!(policy.refused().filter(|(_, count)| *count > 0).collect::<Vec<_>>(), [("link_local", 1)]);

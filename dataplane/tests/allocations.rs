@@ -1,8 +1,8 @@
-//! What a warm proxied request and an idle connection take from the allocator: counted on the kernel's driver, with
-//! client and instance on threads of their own that allocate nothing meanwhile.
+//! Allocations of a warm proxied request and memory of an idle connection, counted on the kernel driver, with client
+//! and instance on other threads that allocate nothing meanwhile.
 //!
 //! `WHERE=1 cargo test -p sluicegate-dataplane --test allocations` writes `dhat-heap.json`, which names every
-//! place (open it in dhat's viewer).
+//! allocation site (open it in dhat's viewer).
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
 use std::io::{Read, Write};
@@ -18,11 +18,11 @@ use sluicegate_dataplane::table_publisher::TablePublisher;
 #[global_allocator]
 static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 
-/// Enough that what happens once in a while (a list that grows) is a fraction of one per request.
+/// Enough that occasional allocations (a list that grows) are a fraction of one per request.
 const REQUESTS: u64 = 2_000;
 /// First requests, which open the connection to the instance and size the buffers.
 const WARM_UP: u64 = 200;
-/// Allocations of a hundred requests: less than one each. It only goes down.
+/// Allocations of a hundred requests: less than one each. Only ever lower it.
 const PER_HUNDRED_MAX: u64 = 2;
 
 const REQUEST: &[u8] =
@@ -32,23 +32,23 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-L
 
 /// Kept open, each after one request.
 const IDLE: usize = 1_000;
-/// Of an idle connection, all in. The roster and other lists have room for more than are there.
-const BYTES_PER_IDLE_MAX: usize = 4 * 1024 + 256;
+/// Total for an idle connection. The connection tracker and other lists have spare capacity.
+const BYTES_PER_IDLE_MAX: usize = 4 * 1024;
 
-/// The counts are the process's: one test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+/// The counts are per process: one test at a time.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 #[test]
-fn a_warm_request_takes_hardly_anything_from_the_allocator() {
-    let _alone = ALONE.lock();
+fn warm_request_allocates_almost_nothing() {
+    let _lock = ONE_AT_A_TIME.lock();
     let where_from = std::env::var_os("WHERE").is_some();
     let profile = if where_from {
         dhat::Profiler::builder().trim_backtraces(Some(30)).build()
     } else {
         dhat::Profiler::builder().testing().build()
     };
-    let house = AllocationFixture::open();
-    let mut client = TcpStream::connect(house.address).unwrap();
+    let fixture = AllocationFixture::open();
+    let mut client = TcpStream::connect(fixture.address).unwrap();
 
     (0..WARM_UP).for_each(|_| ask(&mut client));
     let (blocks_before, bytes_before) = taken(where_from);
@@ -56,7 +56,7 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
     let (blocks, bytes) = taken(where_from);
 
     drop(client);
-    house.close();
+    fixture.close();
     drop(profile);
     let (blocks, bytes) = (blocks - blocks_before, bytes - bytes_before);
     println!(
@@ -68,30 +68,30 @@ fn a_warm_request_takes_hardly_anything_from_the_allocator() {
 }
 
 #[test]
-fn an_idle_connection_takes_little_more_than_four_kibibytes() {
-    let _alone = ALONE.lock();
+fn idle_connection_takes_little_more_than_4_kib() {
+    let _lock = ONE_AT_A_TIME.lock();
     let _profile = dhat::Profiler::builder().testing().build();
-    let house = AllocationFixture::open();
-    let mut first = TcpStream::connect(house.address).unwrap();
+    let fixture = AllocationFixture::open();
+    let mut first = TcpStream::connect(fixture.address).unwrap();
     (0..WARM_UP).for_each(|_| ask(&mut first));
 
     let mut idle = Vec::with_capacity(IDLE);
     let before = dhat::HeapStats::get().curr_bytes;
     for _ in 0..IDLE {
-        let mut client = TcpStream::connect(house.address).unwrap();
+        let mut client = TcpStream::connect(fixture.address).unwrap();
         ask(&mut client);
         idle.push(client);
     }
-    ask(&mut first); // the core has put the last one to rest
+    ask(&mut first); // the core has made the last one idle
     let bytes = (dhat::HeapStats::get().curr_bytes - before) / IDLE;
 
     drop((first, idle));
-    house.close();
+    fixture.close();
     println!("{bytes} bytes an idle connection");
     assert!(bytes <= BYTES_PER_IDLE_MAX, "{bytes} bytes an idle connection");
 }
 
-/// A core on a thread of its own, with an instance behind it.
+/// A core on its own thread, with an instance behind it.
 struct AllocationFixture {
     address: SocketAddr,
     stop: Arc<StopSignal>,
@@ -107,7 +107,7 @@ impl AllocationFixture {
         let tables = TablePublisher::new(RoutingTable { any_host, ..RoutingTable::default() });
         let stop = Arc::new(StopSignal::default());
         let config = CoreConfig {
-            questions: None,
+            queries: None,
             index: 0,
             http,
             events: None,
@@ -137,7 +137,7 @@ impl AllocationFixture {
 
 fn taken(where_from: bool) -> (u64, u64) {
     if where_from {
-        return (0, 0); // the counts are for tests, the places for people
+        return (0, 0); // in this mode dhat records the sites instead of counts
     }
     let stats = dhat::HeapStats::get();
     (stats.total_blocks, stats.total_bytes)
@@ -155,7 +155,7 @@ fn ask(client: &mut TcpStream) {
     assert!(answer.starts_with(b"HTTP/1.1 200 "));
 }
 
-/// Answers each request of each connection, without a buffer of its own on the heap.
+/// Answers each request of each connection, without a heap buffer.
 fn instance() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

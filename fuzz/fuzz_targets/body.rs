@@ -5,8 +5,8 @@
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::http::codec::{BodyDecoder, BodyFraming, MalformedHttp, BodyEvent};
-use sluicegate_dataplane::http::core_relay::{self, RelayStep};
-use sluicegate_dataplane::http::wire::ReadBuffer;
+use sluicegate_dataplane::http::relay::{self, RelayStep};
+use sluicegate_dataplane::http::buffers::ReadBuffer;
 
 /// Content, and the bytes that the body took if it ended.
 type Read = Result<(Vec<u8>, Option<usize>), MalformedHttp>;
@@ -114,15 +114,15 @@ fn trailers(input: &[u8]) -> Option<usize> {
 
 /// Passes a whole body on in chunks and reads it again.
 fn relayed(framing: BodyFraming, body: &[u8], content: &[u8]) {
-    let mut inflow = ReadBuffer::default();
-    inflow.held = body.to_vec().into();
+    let mut read_buffer = ReadBuffer::default();
+    read_buffer.held = body.to_vec().into();
     let (mut reader, mut out) = (BodyDecoder::new(framing), BytesMut::new());
     loop {
-        match core_relay::step(&mut inflow, &mut reader, true, &mut out) {
+        match relay::step(&mut read_buffer, &mut reader, true, &mut out) {
             Ok(RelayStep::Done) => break,
             Ok(RelayStep::Send(piece)) => {
                 out.extend_from_slice(&piece);
-                core_relay::after_send(true, &mut out);
+                relay::after_send(true, &mut out);
             }
             other => panic!("a whole body stopped: {other:?}"),
         }

@@ -54,10 +54,10 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn night(client: &[u8], instance: Option<&[u8]>, weather: FaultProfile) -> Night {
+fn night(client: &[u8], instance: Option<&[u8]>, fault_profile: FaultProfile) -> Night {
     let seen = Rc::new(RefCell::new(Vec::new()));
     let (noted, script) = (Rc::clone(&seen), instance.map(<[u8]>::to_vec));
-    let answer = sluicegate_fuzz::night(client, Protocol::Http1, weather, async move |ring, listener| match script {
+    let answer = sluicegate_fuzz::night(client, Protocol::Http1, fault_profile, async move |ring, listener| match script {
         Some(bytes) => bad(ring, listener, bytes).await,
         None => good(ring, listener, noted).await,
     });

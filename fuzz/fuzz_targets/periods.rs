@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use sluicegate_control::kinds::{duration, dns};
+use sluicegate_control::kinds::{duration, names};
 
 /// A hundred years and a day: nothing longer may come out.
 const LONGEST: Duration = Duration::from_secs(101 * 366 * 86_400);
@@ -24,12 +24,12 @@ fuzz_target!(|text: &str| {
         }
     }
 
-    let label = dns::is_dns1123_label(text);
-    assert!(!dns::is_dns1035_label(text) || label);
-    assert!(!label || dns::is_dns_subdomain(text));
+    let label = names::is_dns1123_label(text);
+    assert!(!names::is_dns1035_label(text) || label);
+    assert!(!label || names::is_dns_subdomain(text));
     assert!(!label || (text.len() <= 63 && !text.contains(['.', '/', '_'])));
-    if dns::is_image_reference(text) {
+    if names::is_image_reference(text) {
         assert!(!text.is_empty() && text.is_ascii() && !text.contains(char::is_whitespace));
     }
-    let _ = dns::is_attribute(text);
+    let _ = names::is_attribute(text);
 });

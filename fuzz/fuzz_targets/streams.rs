@@ -25,17 +25,17 @@ const END_HEADERS: u8 = 4;
 
 fuzz_target!(|input: &[u8]| {
     let [choice, cut, bytes @ ..] = input else { return };
-    let weather = || if choice & 2 == 0 { FaultProfile::calm() } else { pieces() };
+    let fault_profile = || if choice & 2 == 0 { FaultProfile::calm() } else { pieces() };
     if choice & 1 == 0 {
         let client = [PREFACE, &NO_SETTINGS, &frames(bytes, POST)].concat();
         let seen = Rc::new(RefCell::new(Vec::new()));
-        night(&client, Protocol::Http1, weather(), async move |ring, listener| good(ring, listener, seen).await);
+        night(&client, Protocol::Http1, fault_profile(), async move |ring, listener| good(ring, listener, seen).await);
     } else {
         let (client, instance) = bytes.split_at(bytes.len() * usize::from(*cut) / 256);
         let ask = frame(1, END_STREAM | END_HEADERS, 1, POST);
         let client = [PREFACE, &NO_SETTINGS, &ask, &frames(client, POST)].concat();
         let script = [&NO_SETTINGS[..], &frames(instance, OK)].concat();
-        night(&client, Protocol::H2c, weather(), async move |ring, listener| bad(ring, listener, script).await);
+        night(&client, Protocol::H2c, fault_profile(), async move |ring, listener| bad(ring, listener, script).await);
     }
 });
 

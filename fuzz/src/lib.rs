@@ -36,12 +36,12 @@ pub fn pieces() -> FaultProfile {
 pub fn night(
     client: &[u8],
     protocol: Protocol,
-    weather: FaultProfile,
+    fault_profile: FaultProfile,
     serve: impl AsyncFnOnce(Ring, RingListener) + 'static,
 ) -> Vec<u8> {
     let options = RingOptions { chunk_bytes: 4096, chunks: 64, ..RingOptions::default() };
-    let world = Simulation::with_options(7, weather, options);
-    let ring = world.ring();
+    let simulation = Simulation::with_options(7, fault_profile, options);
+    let ring = simulation.ring();
 
     // Of a real listener a simulated machine takes the address only.
     let taken = TcpListener::bind("127.0.0.1:0").expect("loopback");
@@ -51,7 +51,7 @@ pub fn night(
     let stop = Arc::new(StopSignal::default());
     let at = http.local_addr().expect("it listens");
     let config = CoreConfig {
-        questions: None,
+        queries: None,
         index: 0,
         events: None,
         events_tls: None,
@@ -66,7 +66,7 @@ pub fn night(
         https: None,
         private: None,
         private_https: None,
-        inside: None,
+        cluster_local: None,
         up: Box::new(|| {}),
     };
     let counters = Arc::clone(&config.counters);
@@ -82,7 +82,7 @@ pub fn night(
     run_on(&ring, config).expect("a simulated machine runs");
     ring.shutdown();
     assert_eq!(counters.connections_open.load(Relaxed), 0, "a connection outlived its core");
-    drop(world);
+    drop(simulation);
     answer.take()
 }
 

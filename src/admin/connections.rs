@@ -1,7 +1,7 @@
-//! A look at the running cores: `/debug/connections` and `/debug/routes`.
+//! Debug queries: `/debug/connections` and `/debug/routes`.
 //!
-//! Connections are told by the cores themselves, between two turns of their loops; routes are read from the table
-//! that they serve by. Both answers are bounded, and say how much there is beyond them.
+//! The cores themselves report their connections, between two turns of their loops; routes are read from
+//! the current table. Both responses are bounded, and say how much is omitted.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -19,11 +19,11 @@ use serde_json::{Value, json};
 
 use super::AdminServer;
 
-/// Entries of an answer when its asker does not say.
+/// Default number of entries in a response.
 const LIMIT_DEFAULT: usize = 100;
-/// Most entries of an answer: it is made in memory.
+/// Maximum number of entries: the response is built in memory.
 const LIMIT_MAX: usize = CONNECTIONS_LISTED_MAX;
-/// Instances that are shown of one backend.
+/// Instances shown per backend.
 const INSTANCES_LISTED_MAX: usize = 100;
 /// Longest wait for the cores: they answer within a turn of their loops.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -31,7 +31,7 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct ConnectionsQuery {
     limit: Option<usize>,
-    /// Of routes: the one that requests for this host meet.
+    /// For routes: show the one that matches this host.
     host: Option<String>,
 }
 
@@ -45,17 +45,19 @@ pub(super) async fn connections(
     State(admin): State<Arc<AdminServer>>,
     Query(wanted): Query<ConnectionsQuery>,
 ) -> Response {
-    let Ok(told) = tokio::time::timeout(ANSWER_MAX, admin.questions.connections(wanted.most())).await else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "the cores do not answer: is one of them stuck?\n").into_response();
+    let Ok(answers) = tokio::time::timeout(ANSWER_MAX, admin.questions.connections(wanted.most())).await else {
+        return (StatusCode::SERVICE_UNAVAILABLE, "the cores do not respond: is one of them stuck?\n").into_response();
     };
-    let silent: Vec<usize> = (0..told.len()).filter(|core| told[*core].is_none()).collect();
-    let open: usize = told.iter().flatten().map(|told| told.open).sum();
-    let mut all: Vec<(usize, ConnectionInfo)> = told
+    let silent: Vec<usize> = (0..answers.len()).filter(|core| answers[*core].is_none()).collect();
+    let open: usize = answers.iter().flatten().map(|answers| answers.open).sum();
+    let mut all: Vec<(usize, ConnectionInfo)> = answers
         .into_iter()
         .enumerate()
-        .flat_map(|(core, told)| told.into_iter().flat_map(move |t| t.connections.into_iter().map(move |c| (core, c))))
+        .flat_map(|(core, answers)| {
+            answers.into_iter().flat_map(move |t| t.connections.into_iter().map(move |c| (core, c)))
+        })
         .collect();
-    // Who has waited longest is what the asker looks for.
+    // The longest waiting connections are the most interesting.
     all.sort_by_key(|(_, one)| (one.state.is_idle(), Reverse(one.state_age)));
     all.truncate(wanted.most());
     let shown: Vec<Value> = all.iter().map(|(core, one)| connection(*core, one)).collect();
@@ -80,7 +82,7 @@ fn connection(core: usize, one: &ConnectionInfo) -> Value {
 }
 
 pub(super) async fn routes(State(admin): State<Arc<AdminServer>>, Query(wanted): Query<ConnectionsQuery>) -> Response {
-    // Names of 100,000 hosts take some time to sort; the control thread has other things to do.
+    // 100,000 host names take some time to sort; the control thread has other things to do.
     match tokio::task::spawn_blocking(move || routes_of(&admin.tables.load(), &wanted)).await {
         Ok(value) => Json(value).into_response(),
         Err(_) => (StatusCode::INTERNAL_SERVER_ERROR, "the reading thread panicked\n").into_response(),
@@ -107,7 +109,7 @@ fn routes_of(table: &RoutingTable, wanted: &ConnectionsQuery) -> Value {
     })
 }
 
-/// Branches in the order in which they are tried; the last takes what is left.
+/// Branches in the order in which they are tried; the last matches everything else.
 fn route(host: &str, route: &Route) -> Value {
     let mut ways: Vec<Value> = Vec::with_capacity(route.branches.len() + 1);
     for branch in &route.branches {
@@ -165,9 +167,9 @@ fn backend(backend: &Backend) -> Value {
         "ready_instances": backend.endpoints.len(),
         "instances": instances,
         "concurrency_max": backend.concurrency_max,
-        // `null`: a request that finds no instance is refused at once.
+        // `null`: a request that finds no instance is rejected at once.
         "queue_timeout_ms": match backend.when_empty {
-            NoEndpointPolicy::Wait { patience } => Some(ms(patience)),
+            NoEndpointPolicy::Wait { timeout } => Some(ms(timeout)),
             NoEndpointPolicy::Refuse | NoEndpointPolicy::Unavailable { .. } => None,
         },
         "timeouts_ms": {

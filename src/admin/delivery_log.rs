@@ -1,7 +1,7 @@
-//! The flight recorder as the admin listener shows it: what became of events, read from the files of the
-//! log itself by a thread that may wait, and events sent again.
+//! The delivery log on the admin listener: the outcomes of events, read from the files of the log by a
+//! thread that may block, and replays.
 //!
-//! A log's files are read while the cores write them, and history reaches back as far as they do.
+//! The files are read while the cores write them, and history reaches back as far as they do.
 
 mod active_redrives;
 mod cursors;
@@ -38,9 +38,9 @@ use dead_letters::{DeadLetterKey, DeadLetterQuery};
 use deleted_subscribers::{DeletedSubscriber, EventArrival};
 pub(super) use replay::replay;
 
-/// Events that a trace shows when its asker does not say.
+/// Default number of events in a trace.
 const EVENTS_DEFAULT: usize = 100;
-/// Most events that one answer shows, the newest: it is made in memory.
+/// Maximum number of events in one response, the newest: it is built in memory.
 const EVENTS_MAX: usize = 10_000;
 
 #[derive(Debug, Default, Deserialize)]
@@ -48,9 +48,9 @@ const EVENTS_MAX: usize = 10_000;
 pub(super) struct TraceQuery {
     id: Option<String>,
     source: Option<String>,
-    /// A time, or how long ago (`10m`).
+    /// A time, or an age (`10m`).
     since: Option<String>,
-    /// `NAMESPACE/NAME`, also with `trigger/` or `subscription/` before it.
+    /// `NAMESPACE/NAME`, optionally prefixed by `trigger/` or `subscription/`.
     trigger: Option<String>,
     limit: Option<usize>,
 }
@@ -77,13 +77,13 @@ fn answer(outcome: Result<Result<Value>, tokio::task::JoinError>) -> Response {
     }
 }
 
-/// `10m` ago, or a time (RFC 3339), in milliseconds since 1970.
+/// An age like `10m`, or a time (RFC 3339), in milliseconds since 1970.
 fn time(text: &str) -> Result<u64> {
     let at = match text.parse::<SignedDuration>() {
         Ok(ago) => Timestamp::now() - ago.abs(),
         Err(_) => text
             .parse::<Timestamp>()
-            .with_context(|| format!("{text:?} is no time: use 10m, or 2026-01-02T03:04:05Z"))?,
+            .with_context(|| format!("{text:?} is not a time: use 10m, or 2026-01-02T03:04:05Z"))?,
     };
     Ok(u64::try_from(at.as_millisecond()).unwrap_or(0))
 }
@@ -93,7 +93,8 @@ fn shown(at_ms: u64) -> String {
     at.map_or_else(|| at_ms.to_string(), |at| format!("{at:.3}"))
 }
 
-/// Every event of the logs, in no order across them; one that was moved may come twice. What each log holds.
+/// Calls back for every event of the logs, in no order across them; a compacted one may come twice. Returns
+/// the contents of each log.
 fn each_event(
     folders: &[PathBuf],
     mut look: impl FnMut(EventPosition, &str, u64, &[u8]) -> std::io::Result<()>,
@@ -110,7 +111,7 @@ fn each_event(
     read.collect()
 }
 
-/// Every note of the flight recorder. What each log holds.
+/// Calls back for every delivery log entry. Returns the contents of each log.
 fn each_note(
     folders: &[PathBuf],
     mut look: impl FnMut(EventPosition, delivery_log::DeliveryLogEntry<'_>),
@@ -127,7 +128,7 @@ fn each_note(
     read.collect()
 }
 
-/// Runs on a thread that may wait.
+/// Runs on a thread that may block.
 fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
     let limit = wanted.limit.unwrap_or(EVENTS_DEFAULT).min(EVENTS_MAX);
@@ -135,13 +136,13 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
         value.as_deref().is_none_or(|value| record.attribute(name) == Some(value))
     };
     let (mut found, began) = (BTreeMap::<EventPosition, TraceResult>::new(), Instant::now());
-    // Each core's log has positions of its own, so the oldest is known by its time.
+    // Each core's log has positions of its own, so the oldest event is determined by time.
     let mut by_age = BTreeSet::<(u64, EventPosition)>::new();
-    let before = each_event(&admin.logs, |place, stream, at_ms, payload| {
+    let before = each_event(&admin.logs, |position, stream, at_ms, payload| {
         let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(payload)) else { return Ok(()) };
         if at_ms >= since && is(&record, "id", &wanted.id) && is(&record, "source", &wanted.source) {
-            found.insert(place, TraceResult { stream: stream.into(), at_ms, record });
-            by_age.insert((at_ms, place));
+            found.insert(position, TraceResult { stream: stream.into(), at_ms, record });
+            by_age.insert((at_ms, position));
             if by_age.len() > limit
                 && let Some((_, oldest)) = by_age.pop_first()
             {
@@ -155,22 +156,22 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let mut sweeping = RangeEntries::default();
     #[expect(clippy::disallowed_methods, reason = "this thread may wait")]
     std::thread::sleep(NOTED_AFTER.saturating_sub(began.elapsed()));
-    let after = each_note(&admin.logs, |place, note| {
+    let after = each_note(&admin.logs, |position, note| {
         if note.what == DeliveryOutcome::Expired {
-            if found.range((place.0, 0)..place).next().is_none() {
-                return; // none of what was asked for
+            if found.range((position.0, 0)..position).next().is_none() {
+                return; // none of the requested ones
             }
             sweeping.expired.push(ExpiredEvents {
-                core: place.0,
-                kept: place.1,
+                core: position.0,
+                kept: position.1,
                 subscriber: note.subscriber.to_owned(),
                 line: line(&note),
             });
         } else if note.what == DeliveryOutcome::Abandoned {
-            let left = DeletedSubscriber::read(place.0, &note).filter(|left| streams.contains(&*left.stream));
+            let left = DeletedSubscriber::read(position.0, &note).filter(|left| streams.contains(&*left.stream));
             sweeping.left.extend(left);
-        } else if found.contains_key(&place) {
-            notes.entry(place).or_default().push((note.subscriber.to_owned(), line(&note), end(&note)));
+        } else if found.contains_key(&position) {
+            notes.entry(position).or_default().push((note.subscriber.to_owned(), line(&note), end(&note)));
         }
     })?;
     let table = admin.tables.load();
@@ -180,12 +181,15 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     };
     let events: Vec<_> = found
         .iter()
-        .map(|(place, event)| told(&table, *place, event, notes.get(place).map_or(&[][..], Vec::as_slice), &known))
+        .map(|(position, event)| {
+            trace_row(&table, *position, event, notes.get(position).map_or(&[][..], Vec::as_slice), &known)
+        })
         .collect();
     Ok(json!({ "events": events }))
 }
 
-/// What a subscriber had not read when retention dropped it: everything of the core's log before a place.
+/// The unread events that retention dropped for a subscriber: everything of the core's log before a
+/// position.
 struct ExpiredEvents {
     core: usize,
     kept: u64,
@@ -194,12 +198,12 @@ struct ExpiredEvents {
 }
 
 impl ExpiredEvents {
-    fn covers(&self, place: EventPosition, subscriber: &str) -> bool {
-        self.core == place.0 && place.1 < self.kept && self.subscriber == subscriber
+    fn covers(&self, position: EventPosition, subscriber: &str) -> bool {
+        self.core == position.0 && position.1 < self.kept && self.subscriber == subscriber
     }
 }
 
-/// What single notes tell of many events.
+/// Entries that each describe many events.
 #[derive(Default)]
 struct RangeEntries {
     expired: Vec<ExpiredEvents>,
@@ -207,12 +211,12 @@ struct RangeEntries {
 }
 
 impl RangeEntries {
-    fn expired(&self, place: EventPosition, subscriber: &str) -> Option<&ExpiredEvents> {
-        self.expired.iter().find(|one| one.covers(place, subscriber))
+    fn expired(&self, position: EventPosition, subscriber: &str) -> Option<&ExpiredEvents> {
+        self.expired.iter().find(|one| one.covers(position, subscriber))
     }
 }
 
-/// What is known beside the notes of single events.
+/// What is known besides the entries of single events.
 struct TraceContextData {
     looks: CursorSnapshots,
     sweeping: RangeEntries,
@@ -232,7 +236,7 @@ fn line(note: &delivery_log::DeliveryLogEntry<'_>) -> Value {
     line
 }
 
-/// How it ended, if it did with this.
+/// The outcome, if this entry is a final one.
 fn end(note: &delivery_log::DeliveryLogEntry<'_>) -> Option<&'static str> {
     match note.what {
         DeliveryOutcome::DeadLettered => Some("dead-lettered"),
@@ -242,13 +246,13 @@ fn end(note: &delivery_log::DeliveryLogEntry<'_>) -> Option<&'static str> {
     }
 }
 
-/// A note of a subscriber, as it is shown, and how the event ended by it.
+/// An entry of a subscriber in its displayed form, and the outcome of the event by it.
 type ShownEntry = (String, Value, Option<&'static str>);
 
-/// One event and what each subscriber made of it.
-fn told(
+/// One event and its outcome for each subscriber.
+fn trace_row(
     table: &RoutingTable,
-    place: EventPosition,
+    position: EventPosition,
     event: &TraceResult,
     notes: &[ShownEntry],
     known: &TraceContextData,
@@ -265,21 +269,20 @@ fn told(
     let mut subscribers = Vec::new();
     for subscriber in stream.iter().flat_map(|(_, stream)| &stream.subscribers) {
         if addressee.as_ref().is_some_and(|only| **only != *subscriber.name) {
-            continue; // a replay for somebody else
+            continue; // a replay for another subscriber
         }
         let notes = of(subscriber);
         let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
         let is_wanted = || addressee.is_some() || matches(&subscriber.filter, &seen, &Steps::default());
-        let verdict = verdict(place, event, &subscriber.name, &notes, known, is_wanted);
-        if let ("dropped", Some(expired)) = (verdict, known.sweeping.expired(place, &subscriber.name))
+        let verdict = verdict(position, event, &subscriber.name, &notes, known, is_wanted);
+        if let ("dropped", Some(expired)) = (verdict, known.sweeping.expired(position, &subscriber.name))
             && notes.iter().all(|(.., end)| end.is_none())
         {
             lines.push(expired.line.clone());
         }
         subscribers.push(json!({ "subscriber": subscriber.label, "outcome": verdict, "notes": lines }));
     }
-    let arrival =
-        EventArrival { position: place, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
+    let arrival = EventArrival { position, stream: &event.stream, at_ms: event.at_ms, addressee: addressee.as_deref() };
     subscribers.extend(deleted_subscribers::rows(
         stream.map(|(_, stream)| &**stream),
         &arrival,
@@ -293,14 +296,14 @@ fn told(
         .collect();
     json!({
         "stream": stream.map_or(&*event.stream, |(path, _)| &**path),
-        "core": place.0, "position": place.1, "accepted": shown(event.at_ms),
+        "core": position.0, "position": position.1, "accepted": shown(event.at_ms),
         "replay": event.record.is_addressed, "attributes": attributes, "subscribers": subscribers,
     })
 }
 
-/// How far it has come with one subscriber. The bookmark says whether it is done, the notes how.
+/// The state of the event for one subscriber. The cursor says whether it is done, the entries how.
 fn verdict(
-    place: EventPosition,
+    position: EventPosition,
     event: &TraceResult,
     subscriber: &str,
     notes: &[&ShownEntry],
@@ -308,27 +311,27 @@ fn verdict(
     is_wanted: impl Fn() -> bool,
 ) -> &'static str {
     let looks = &known.looks;
-    let ended = notes.iter().rev().find_map(|(.., end)| *end); // a reply that fails is tried again after a 200
+    let ended = notes.iter().rev().find_map(|(.., end)| *end); // a reply that fails is retried after a 200
     match ended {
-        Some("delivered") if looks.is_open(place, &event.stream, subscriber) => "pending",
+        Some("delivered") if looks.is_open(position, &event.stream, subscriber) => "pending",
         Some(end) => end,
         None if notes.is_empty() && !is_wanted() => "filtered",
-        None if known.sweeping.expired(place, subscriber).is_some() => "dropped",
-        // It came before the subscriber did, or the filter of then did not want it.
-        None if notes.is_empty() && looks.is_delivered(place, &event.stream, subscriber) => "passed over",
+        None if known.sweeping.expired(position, subscriber).is_some() => "dropped",
+        // It came before the subscriber did, or the filter of that time did not match it.
+        None if notes.is_empty() && looks.is_delivered(position, &event.stream, subscriber) => "passed over",
         None => "pending",
     }
 }
 
-/// The open letters, the newest of them at the end.
+/// The open dead letters, the newest of them at the end.
 fn list_dead_letters(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let table = admin.tables.load();
     let of = wanted.trigger.as_deref().map(|name| subscriber_ref::named(&table, name)).transpose()?;
     let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
     let shown_max = wanted.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
-    let wish = DeadLetterQuery { subscriber: of.as_ref().map(|whom| &*whom.subscriber.name), until_ms: u64::MAX };
+    let query = DeadLetterQuery { subscriber: of.as_ref().map(|whom| &*whom.subscriber.name), until_ms: u64::MAX };
     let (mut newest, mut left_out) = (BTreeMap::<(u64, DeadLetterKey), DeliveryOutcome>::new(), 0);
-    dead_letters::each_page(&admin.logs, &wish, |open| {
+    dead_letters::each_page(&admin.logs, &query, |open| {
         for (due, how) in open.into_iter().filter(|(_, how)| how.at_ms >= since) {
             newest.insert((how.at_ms, due), how.what);
             if newest.len() > shown_max {
@@ -338,39 +341,39 @@ fn list_dead_letters(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> 
         }
         Ok(())
     })?;
-    let places: BTreeSet<EventPosition> = newest.keys().map(|(_, (place, _))| *place).collect();
+    let positions: BTreeSet<EventPosition> = newest.keys().map(|(_, (position, _))| *position).collect();
     let mut events = BTreeMap::new();
-    each_event(&admin.logs, |place, stream, _, payload| {
-        if places.contains(&place)
+    each_event(&admin.logs, |position, stream, _, payload| {
+        if positions.contains(&position)
             && let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(payload))
         {
-            events.insert(place, (Box::<str>::from(stream), record));
+            events.insert(position, (Box::<str>::from(stream), record));
         }
         Ok(())
     })?;
-    let letters: Vec<_> = newest
+    let rows: Vec<_> = newest
         .iter()
         .filter_map(|((at_ms, due), what)| {
             let (stream, record) = events.get(&due.0)?;
-            Some(letter(&table, (due, *at_ms, *what), stream, record))
+            Some(dead_letter_row(&table, (due, *at_ms, *what), stream, record))
         })
         .collect();
-    Ok(json!({ "deadLetters": letters, "omitted": left_out }))
+    Ok(json!({ "deadLetters": rows, "omitted": left_out }))
 }
 
-fn letter(
+fn dead_letter_row(
     table: &RoutingTable,
     given_up: (&DeadLetterKey, u64, DeliveryOutcome),
     stream: &str,
     record: &EventRecord,
 ) -> Value {
-    let ((place, name), at_ms, what) = given_up;
+    let ((position, name), at_ms, what) = given_up;
     let known = subscriber_ref::all(table).find(|whom| *whom.subscriber.name == **name);
     let (kind, label) = known.as_ref().map_or(("", &**name), |whom| (whom.kind(), &*whom.subscriber.label));
     let attribute = |name: &str| record.attribute(name).unwrap_or_default();
     json!({
         "time": shown(at_ms), "kind": kind, "subscriber": label, "event": what.as_str(), "stream": stream,
-        "core": place.0, "position": place.1,
+        "core": position.0, "position": position.1,
         "id": attribute("id"), "source": attribute("source"), "type": attribute("type"),
     })
 }
@@ -380,10 +383,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_a_date_or_so_long_ago() {
+    fn time_is_date_or_age() {
         assert_eq!(time("1970-01-01T00:00:01Z").unwrap(), 1000);
         let then = i64::try_from(time("10m").unwrap()).unwrap();
-        let ago = Timestamp::now().as_millisecond() - then; // looked at later, so never less
+        let ago = Timestamp::now().as_millisecond() - then; // computed later, so never less
         assert!((600_000..660_000).contains(&ago), "{ago}");
         assert!(time("yesterday").unwrap_err().to_string().contains("yesterday"));
     }

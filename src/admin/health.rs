@@ -1,4 +1,4 @@
-//! Whether the appliance is well: the one verdict that `/readyz` of the admin listener and of the API tell.
+//! The health of the appliance: the verdict that `/readyz` of the admin listener and of the API report.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,40 +13,40 @@ use dataplane::target_policy::TargetPolicy;
 
 use super::SpanCounters;
 
-/// Why a process that a takeover left behind is not to be counted on.
+/// Why a process orphaned by a hot restart is not healthy.
 pub(super) const ORPHANED: &str =
-    "a takeover failed: requests go on, API and events do not; run --takeover again, or restart\n";
+    "a hot restart failed: requests are served, API and events are not; run --hot-restart again, or restart\n";
 
-/// What the parts of the process tell of themselves.
+/// The state reported by the parts of the process.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// The stop was said; requests in flight end.
+    /// The stop was requested; requests in flight end.
     pub(crate) draining: AtomicBool,
-    /// A core's log failed: events are refused until a restart.
+    /// A core's log failed: events are rejected until a restart.
     pub(crate) log_failed: AtomicBool,
-    /// Cores that are stalled.
+    /// Stalled cores.
     pub(crate) stalls: Stalls,
-    /// A takeover failed late: API, events and logs are gone, and requests go on.
+    /// A hot restart failed late: API, events and logs are gone, and requests are still served.
     pub(crate) orphaned: AtomicBool,
-    /// Which addresses objects may name, and how many connects were refused.
+    /// Which addresses objects may name, and the number of rejected connects.
     pub(crate) targets: Arc<TargetPolicy>,
     /// The object store; empty in an appliance that follows another API.
     pub(crate) store: OnceLock<Weak<ObjectStore>>,
-    /// What became of spans that were to be sent.
+    /// Counters of exported spans.
     pub(crate) spans: Arc<SpanCounters>,
-    /// How the files of `--manifests` are.
+    /// The state of the files of `--manifests`.
     pub(crate) manifests: Arc<control::manifests::ManifestMetrics>,
-    /// What the events of PingSources came to.
+    /// The results of the events of PingSources.
     pub(crate) pings: Arc<control::controllers::sources::PingOutcomes>,
-    /// What instances print.
+    /// The output of instances.
     pub(crate) output: Arc<control::runtime::OutputTally>,
-    /// Requests that web pages may have sent.
+    /// Rejected requests that web pages may have sent.
     pub(crate) rejections: Arc<Rejections>,
     /// The certificates in use.
     pub(crate) expiries: Arc<Expiries>,
 }
 
-/// The cores that are stalled, with a sentence for each.
+/// The stalled cores, with a sentence for each.
 #[derive(Debug, Default)]
 pub(crate) struct Stalls(Mutex<BTreeMap<usize, String>>);
 
@@ -68,7 +68,7 @@ impl Stalls {
 }
 
 impl Health {
-    /// Everything that readiness depends on, and why it is not given.
+    /// Every check that readiness depends on, with the reason of a failure.
     pub(crate) fn checks(&self) -> Vec<Check> {
         let failed = |flag: &AtomicBool, why: &str| if flag.load(Relaxed) { Err(why.to_owned()) } else { Ok(()) };
         let mut checks = vec![
@@ -77,7 +77,7 @@ impl Health {
             ("event-log", failed(&self.log_failed, "an event log failed: see the process's log, then restart it")),
         ];
         checks.push(("cores", self.stalls.told().map_or(Ok(()), |stalls| Err(stalls.trim_end().to_owned()))));
-        // After a takeover the successor has the store.
+        // After a hot restart the successor has the store.
         if let Some(store) = self.store.get().and_then(Weak::upgrade).filter(|_| !self.orphaned.load(Relaxed)) {
             checks.push(("store", store.health().map_err(|why| why.to_string())));
         }
@@ -88,7 +88,7 @@ impl Health {
     pub(crate) fn verdict(&self) -> Result<(), String> {
         let mut reasons = String::new();
         for why in self.checks().into_iter().filter_map(|(_, outcome)| outcome.err()) {
-            let _ = writeln!(reasons, "{why}"); // a String takes everything
+            let _ = writeln!(reasons, "{why}"); // writing to a String cannot fail
         }
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
     }

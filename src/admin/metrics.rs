@@ -37,14 +37,14 @@ use eventing::EventingMetrics;
 use serving::ServingMetrics;
 use targets::RefusedTargets;
 
-/// The scaler, and the way on which cores report to it.
+/// The autoscaler, and the queue on which cores report to it.
 #[derive(Debug, Clone)]
 pub(crate) struct AutoscalerMetrics {
-    pub(crate) fleet: Autoscaler,
+    pub(crate) autoscaler: Autoscaler,
     pub(crate) signals: SignalQueue,
 }
 
-/// Ours begin with `sluicegate`; beside them stand the same figures under the names that Knative's have.
+/// Our own metrics begin with `sluicegate`; the same figures are also exported under Knative's names.
 pub(super) fn render(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: Detail) -> Result<String, fmt::Error> {
     let mut registry = Registry::with_prefix("sluicegate");
     registry.register_collector(Box::new(CoreMetrics(admin.cores.clone())));
@@ -58,7 +58,7 @@ pub(super) fn render(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: De
     let mut upstream = Registry::default();
     let table = admin.tables.load();
     let pings = Arc::clone(&admin.health.pings);
-    upstream.register_collector(Box::new(EventingMetrics { table: Arc::clone(&table), pings }));
+    upstream.register_collector(Box::new(EventingMetrics { table: Arc::clone(&table), pings, detail }));
     upstream.register_collector(Box::new(ServingMetrics { table, scaler: scaler.clone() }));
     let mut text = String::new();
     encode_registry(&mut text, &registry)?;
@@ -67,23 +67,23 @@ pub(super) fn render(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: De
     Ok(text)
 }
 
-/// What the cores did.
+/// Metrics of the cores.
 #[derive(Debug)]
 struct CoreMetrics(Vec<Arc<CoreCounters>>);
 
-/// What the present table's backends, streams and subscribers did.
+/// Metrics of the current table's backends, streams and subscribers.
 #[derive(Debug)]
 struct TableMetrics(Arc<TablePublisher>, Detail);
 
-/// What became of the manifests.
+/// Metrics of the manifests.
 #[derive(Debug)]
 struct ManifestFileMetrics(Arc<ManifestMetrics>);
 
-/// What became of spans that were to be sent.
+/// Metrics of exported spans.
 #[derive(Debug)]
 struct SpanMetrics(Arc<SpanCounters>);
 
-/// What instances printed.
+/// Metrics of the output of instances.
 #[derive(Debug)]
 struct Printed(Arc<OutputTally>);
 
@@ -177,7 +177,7 @@ impl Collector for CoreMetrics {
     }
 }
 
-/// A counter that is kept by reason.
+/// A counter by reason.
 struct ReasonCounters {
     name: &'static str,
     help: &'static str,

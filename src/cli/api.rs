@@ -1,4 +1,4 @@
-//! `sluicegate api`: the objects of a running appliance as a file, and back.
+//! `sluicegate api`: backup and restore of the objects of a running appliance.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Seek, Write};
@@ -21,9 +21,9 @@ const PIECE_BYTES: usize = 64 * 1024;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ApiCommand {
-    /// Write all objects as of this moment to a file; Secrets are in it as they are
+    /// Write all objects as of this moment to a file; Secrets are included in plain text
     Backup(ApiArgs),
-    /// Make the objects what a file says; what is not in it goes
+    /// Replace all objects by those of a file; objects missing in it are deleted
     Restore(ApiArgs),
 }
 
@@ -51,19 +51,19 @@ fn backup(args: &ApiArgs) -> Result<String> {
         if answer.status() != 200 {
             bail!("no backup was made: {}", refusal(&api, answer).await);
         }
-        // Beside the file and then in its place, so that a backup that fails leaves the last one as it is.
-        let beside = args.file.with_added_extension("part");
-        let named = || beside.display().to_string();
+        // Written next to the file and then renamed, so that a failed backup keeps the previous one.
+        let temporary = args.file.with_added_extension("part");
+        let named = || temporary.display().to_string();
         let mut file = OpenOptions::new()
             .read(true)
             .write(true)
             .create(true)
             .truncate(true)
             .mode(0o600)
-            .open(&beside)
+            .open(&temporary)
             .with_context(named)?;
         let mut pieces = axum::body::Body::new(answer.into_body()).into_data_stream();
-        let broke = || format!("the connection broke: {} is cut short", beside.display());
+        let broke = || format!("the connection broke: {} is truncated", temporary.display());
         while let Some(piece) = pieces.try_next().await.with_context(broke)? {
             file.write_all(&piece).with_context(named)?;
         }
@@ -71,14 +71,14 @@ fn backup(args: &ApiArgs) -> Result<String> {
         file.rewind().with_context(named)?;
         let last = BufReader::new(&file).lines().map_while(Result::ok).last();
         let Some(objects) = last.and_then(|line| count(&line)) else { bail!(broke()) };
-        put_in_place(&beside, &args.file).with_context(|| args.file.display().to_string())?;
+        rename_into_place(&temporary, &args.file).with_context(|| args.file.display().to_string())?;
         Ok(format!("{objects} objects in {}", args.file.display()))
     })
 }
 
-/// The name is on disk too when this returns: whoever then loses power has the backup that he was told of.
-fn put_in_place(beside: &Path, file: &Path) -> std::io::Result<()> {
-    std::fs::rename(beside, file)?;
+/// The name is on disk too when this returns: after a power cut the reported backup exists.
+fn rename_into_place(temporary: &Path, file: &Path) -> std::io::Result<()> {
+    std::fs::rename(temporary, file)?;
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
@@ -86,10 +86,11 @@ fn put_in_place(beside: &Path, file: &Path) -> std::io::Result<()> {
 fn restore(args: &ApiArgs) -> Result<String> {
     let named = || args.file.display().to_string();
     let mut file = BufReader::with_capacity(PIECE_BYTES, File::open(&args.file).with_context(named)?);
-    file.fill_buf().with_context(named)?; // or else it is the connection that seems to break
+    file.fill_buf().with_context(named)?; // otherwise the connection would seem to break
     let api = args.reach.open()?;
     api.runtime.block_on(async {
-        // Who is turned away while he sends does not hear why. So nothing is sent first, and to who may that is no backup.
+        // A client that is rejected while it sends does not receive the reason. So an empty body is sent
+        // first; an authorized user gets an error that it is no backup.
         let mut answer = api.send(Request::put(BACKUP_PATH).body(Body::empty())?).await?;
         if answer.status() == 400 {
             let body = api_access::streamed(pieces(file)).await?;
@@ -98,12 +99,12 @@ fn restore(args: &ApiArgs) -> Result<String> {
         if answer.status() != 200 {
             bail!("{} is not restored: {}", named(), refusal(&api, answer).await);
         }
-        let told = answer.into_body().collect_bytes().await.context("the answer was cut short")?;
+        let told = answer.into_body().collect_bytes().await.context("the response was truncated")?;
         Ok(format!("{} objects restored", count(&String::from_utf8_lossy(&told)).unwrap_or(0)))
     })
 }
 
-/// A file, a piece at a time. Reading blocks, and nothing else is done here meanwhile.
+/// Streams a file in pieces. Reading blocks, and nothing else runs here meanwhile.
 fn pieces(mut file: BufReader<File>) -> axum::body::Body {
     let next = move || {
         let piece = match file.fill_buf() {
@@ -122,7 +123,7 @@ fn count(line: &str) -> Option<u64> {
     serde_json::from_str::<serde_json::Value>(line).ok()?["objects"].as_u64()
 }
 
-/// What the API says about why not, and what to do about it.
+/// The API's error, and what to do about it.
 async fn refusal(api: &ApiClient, answer: Response<Body>) -> String {
     let status = answer.status().as_u16();
     let said = answer.into_body().collect_bytes().await.unwrap_or_default();
@@ -130,11 +131,11 @@ async fn refusal(api: &ApiClient, answer: Response<Body>) -> String {
     let parsed: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
     let said = parsed["message"].as_str().unwrap_or(said.trim());
     match status {
-        401 => format!("{said}: the API wants to know who asks, give --kubeconfig or --token"),
+        401 => format!("{said}: the API requires authentication, give --kubeconfig or --token"),
         403 => {
             format!("{said}: a ClusterRole with the verbs get and put for nonResourceURLs {BACKUP_PATH} allows it")
         }
-        404 => format!("{}: what answers there is not the API of an appliance", api.at.trim_end_matches('/')),
+        404 => format!("{}: the server there is not the API of an appliance", api.at.trim_end_matches('/')),
         _ => said.to_owned(),
     }
 }

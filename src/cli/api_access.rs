@@ -1,4 +1,4 @@
-//! How a tool on the command line reaches an API: by address, or by what a kubeconfig says of it.
+//! How a command line tool reaches an API: by address, or by a kubeconfig.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -14,13 +14,13 @@ use crate::config::address;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ApiAccessArgs {
-    /// Address of the API, as the ready line of `sluicegate run` names it
+    /// Address of the API, as in the ready line of `sluicegate run`
     #[arg(long, value_name = "ADDR", value_parser = address, env = "SLUICEGATE_API", default_value = "127.0.0.1:8001")]
     api: SocketAddr,
-    /// Bearer token by which the API knows its user
+    /// Bearer token that identifies the user
     #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
     token: Option<String>,
-    /// A kubeconfig that leads to the API, over TLS or not; goes before --api and --token
+    /// A kubeconfig of the API; takes precedence over --api and --token
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct ApiAccessArgs {
 pub(crate) struct ApiClient {
     client: kube::Client,
     pub(crate) runtime: Runtime,
-    /// Where it is, for messages.
+    /// Its address, for messages.
     pub(crate) at: String,
 }
 
@@ -60,13 +60,13 @@ impl ApiAccessArgs {
 
 impl ApiClient {
     pub(crate) async fn send(&self, request: Request<Body>) -> Result<Response<Body>> {
-        let nobody = || {
+        let unreachable = || {
             format!(
-                "no API answers at {}: give --api what the ready line says, or, where it speaks TLS, --kubeconfig",
+                "no API responds at {}: give --api the address of the ready line, or, if it uses TLS, --kubeconfig",
                 self.at.trim_end_matches('/')
             )
         };
-        self.client.send(request).await.map_err(|why| root(&why)).with_context(nobody)
+        self.client.send(request).await.map_err(|why| root(&why)).with_context(unreachable)
     }
 }
 
@@ -79,7 +79,7 @@ fn root(why: &(dyn std::error::Error + 'static)) -> anyhow::Error {
     anyhow!("{innermost}")
 }
 
-/// The body of a request that is sent as it comes. kube makes such a body of answers alone, so this is one.
+/// A streamed request body. kube only builds such a body from responses, so this is one.
 pub(crate) async fn streamed(body: axum::body::Body) -> Result<Body> {
     let mut body = Some(body);
     let answer = tower::service_fn(move |_| {
@@ -89,14 +89,14 @@ pub(crate) async fn streamed(body: axum::body::Body) -> Result<Body> {
     Ok(kube::Client::new(answer, "").send(Request::new(Body::empty())).await?.into_body())
 }
 
-/// What a kubeconfig says.
+/// The configuration in a kubeconfig.
 pub(crate) async fn config(file: &Path) -> Result<kube::Config> {
     let read = Kubeconfig::read_from(file).with_context(|| named(file))?;
     let options = KubeConfigOptions::default();
     kube::Config::from_custom_kubeconfig(read, &options).await.with_context(|| named(file))
 }
 
-/// Whether a kubeconfig can be read and leads somewhere; nothing is asked there.
+/// Whether a kubeconfig can be read and names a server; makes no request.
 pub(crate) fn check(file: &Path) -> Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build().context("no runtime")?;
     runtime.block_on(async { kube::Client::try_from(config(file).await?).with_context(|| named(file)) }).map(drop)

@@ -1,7 +1,7 @@
-//! `sluicegate demo`: the whole house once, with real processes behind real sockets.
+//! `sluicegate demo`: the whole appliance once, with real processes behind real sockets.
 //!
-//! The demo is a client like any other: it starts this binary as a child, speaks to its sockets and
-//! reads its metrics; it has no way in that a user has not.
+//! The demo is a client like any other: it starts this binary as a child, speaks to its sockets and reads
+//! its metrics; it has no access that a user does not have.
 
 mod appliance;
 mod client;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use appliance::DemoAppliance;
 use client::DemoClient;
 
-/// Plays the story, prints what happened, and stays up until Ctrl-C.
+/// Runs the scenario, prints what happened, and stays up until Ctrl-C.
 pub(crate) fn run() -> ExitCode {
     match play() {
         Ok(()) => ExitCode::SUCCESS,
@@ -33,7 +33,7 @@ fn play() -> anyhow::Result<()> {
         return appliance.finish();
     }
     match told {
-        // Where nobody reads the report it goes on all the same.
+        // It continues even if the report cannot be printed.
         Ok(report) => drop(super::tell(&format!("{report}\n"))),
         Err(why) => {
             complain!("{}", appliance.log_tail());
@@ -68,7 +68,7 @@ fn what_to_try(client: &DemoClient) -> String {
     )
 }
 
-/// Asks every `step` until `question` has an answer or `limit` is over.
+/// Polls every `step` until `question` returns a result or `limit` is over.
 fn wait_for<T>(
     what: &str,
     limit: Duration,

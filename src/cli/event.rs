@@ -1,5 +1,5 @@
-//! `sluicegate event trace|list|replay|redrive`: asks the admin listener of a running appliance what became
-//! of events, and has them sent again.
+//! `sluicegate event trace|list|replay|redrive`: queries the admin listener of a running appliance for the
+//! outcomes of events, and sends them again.
 
 mod patch;
 
@@ -18,7 +18,7 @@ use crate::config::{address, whole};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum EventCommand {
-    /// Show an event's way: arrival, filters, attempts, replies, dead letters
+    /// Show the path of an event: arrival, filters, attempts, replies, dead letters
     Trace(TraceArgs),
     /// Show the newest events, or those that were given up
     List(ListArgs),
@@ -45,7 +45,7 @@ pub(crate) struct TraceArgs {
     /// Only events of this source
     #[arg(long)]
     source: Option<String>,
-    /// Only events since then: a time (RFC 3339), or how long ago (10m)
+    /// Only events since then: a time (RFC 3339), or an age (10m)
     #[arg(long, value_name = "TIME")]
     since: Option<String>,
     /// Print JSON
@@ -57,7 +57,7 @@ pub(crate) struct TraceArgs {
 pub(crate) struct ListArgs {
     #[command(flatten)]
     admin: AdminClient,
-    /// Only events that were dead-lettered, or dropped for want of a sink
+    /// Only events that were dead-lettered, or dropped because there is no dead letter sink
     #[arg(long)]
     dead_letters: bool,
     /// Only dead letters of this Trigger or Subscription; trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME where there are
@@ -76,7 +76,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct ReplayArgs {
     #[command(flatten)]
     order: RedriveArgs,
-    /// earliest, dead-letters, a time (RFC 3339), how long ago (10m), or CORE:POSITION, as trace shows where an event is
+    /// earliest, dead-letters, a time (RFC 3339), an age (10m), or CORE:POSITION, as trace shows it
     #[arg(long, value_name = "FROM")]
     from: String,
 }
@@ -85,14 +85,14 @@ pub(crate) struct ReplayArgs {
 pub(crate) struct RedriveArgs {
     #[command(flatten)]
     admin: AdminClient,
-    /// Whose subscriber gets them, a Trigger or Subscription; trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME where
-    /// there are both
+    /// Trigger or Subscription whose subscriber gets them; trigger/NAMESPACE/NAME or
+    /// subscription/NAMESPACE/NAME where there are both
     #[arg(long, value_name = "NAMESPACE/NAME", value_parser = label)]
     trigger: String,
-    /// Only count
+    /// Only count the events
     #[arg(long)]
     dry_run: bool,
-    /// Events a second at most; 0 for no limit
+    /// Maximum events per second; 0 for no limit
     #[arg(long, value_name = "N", value_parser = whole::<u32>, default_value_t = 0)]
     rate: u32,
     #[command(flatten)]
@@ -110,7 +110,7 @@ pub(crate) fn run(verb: &EventCommand) -> ExitCode {
     super::exit_code(outcome)
 }
 
-/// `NAMESPACE/NAME`, also with the kind before it.
+/// `NAMESPACE/NAME`, optionally prefixed by the kind.
 fn label(text: &str) -> Result<String, String> {
     let parts: Vec<_> = text.split('/').collect();
     let kinds = ["trigger", "subscription"];
@@ -138,14 +138,14 @@ fn ask(admin: &AdminClient, path: &str, query: &[(&str, Option<&str>)]) -> Resul
     Ok(serde_json::from_str(&text)?)
 }
 
-/// What the admin listener says is wrong. Another listener says something too, and knows nothing of these paths.
+/// The error of the admin listener. Another listener also returns an error, and does not know these paths.
 fn refusal(admin: &AdminClient, answer: &mut Response<Body>) -> anyhow::Error {
     let said = answer.body_mut().read_to_string().unwrap_or_default();
     let said = said.trim();
     match answer.status().as_u16() {
         404 if !said.starts_with("there is no Trigger") => {
             anyhow!(
-                "{} is no admin listener: give --admin what the ready line says; it answers 404: {said}",
+                "{} is not an admin listener: give --admin the address of the ready line; it answers 404: {said}",
                 admin.admin
             )
         }
@@ -154,7 +154,7 @@ fn refusal(admin: &AdminClient, answer: &mut Response<Body>) -> anyhow::Error {
 }
 
 fn unreachable(admin: &AdminClient) -> String {
-    format!("no appliance answers at {}: give --admin what its ready line says", admin.admin)
+    format!("no appliance responds at {}: give --admin the address of its ready line", admin.admin)
 }
 
 fn text<'v>(value: &'v Value, key: &str) -> &'v str {
@@ -202,7 +202,7 @@ fn show_trace(trace: &TraceArgs) -> Result<bool> {
     }
     tell(&out)?;
     if events.is_empty() {
-        complain!("no such event in the log: it never came, or its segment is gone");
+        complain!("no such event in the log: it never arrived, or its segment was deleted");
     }
     Ok(!events.is_empty())
 }
@@ -247,24 +247,24 @@ fn print_dead_letters(order: &ListArgs) -> Result<bool> {
         return tell(&format!("{found:#}\n")).map(|()| true);
     }
     let mut out = String::new();
-    let letters = list(&found, "deadLetters");
-    if letters.is_empty() {
-        complain!("no event was given up and is still open, as far back as the log goes");
+    let dead_letters = list(&found, "deadLetters");
+    if dead_letters.is_empty() {
+        complain!("there are no open dead letters, as far back as the log goes");
     }
     if let Some(older @ 1..) = found["omitted"].as_u64() {
         complain!("{older} older ones are not shown; a redrive reaches them");
     }
-    for letter in letters {
+    for dead_letter in dead_letters {
         writeln!(
             out,
             "{}  {} {}  {}  id {}  source {}  type {}",
-            text(letter, "time"),
-            text(letter, "kind"),
-            text(letter, "subscriber"),
-            text(letter, "event"),
-            text(letter, "id"),
-            text(letter, "source"),
-            text(letter, "type"),
+            text(dead_letter, "time"),
+            text(dead_letter, "kind"),
+            text(dead_letter, "subscriber"),
+            text(dead_letter, "event"),
+            text(dead_letter, "id"),
+            text(dead_letter, "source"),
+            text(dead_letter, "type"),
         )?;
     }
     tell(&out).map(|()| true)
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn label_without_namespace_is_refused_with_the_form() {
+    fn label_without_namespace_is_rejected_with_format() {
         assert!(label("orders").unwrap_err().contains("NAMESPACE/orders"));
         for good in ["default/orders", "trigger/default/orders", "subscription/default/orders"] {
             assert_eq!(label(good), Ok(good.to_owned()));

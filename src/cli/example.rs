@@ -1,7 +1,7 @@
 //! `sluicegate example`: the programs that the demo, the README and the tests run as instances.
 //!
-//! Plain threads and `std::net` on purpose: an instance is somebody else's program, so nothing of
-//! ours may be what makes it work.
+//! Plain threads and `std::net` on purpose: an instance is a user's program, so it must not depend on our
+//! code to work.
 
 mod caller;
 mod hello;
@@ -13,9 +13,10 @@ use std::process::ExitCode;
 /// Listens on $PORT of loopback (8080 without one) until SIGTERM.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum ExampleProgram {
-    /// Answers `Hello $TARGET from $K_REVISION`; `/env` answers the environment, `/slow?ms=N` waits first, `/alone?ms=N` too and fails unless it is alone
+    /// Answers `Hello $TARGET from $K_REVISION`; `/env` answers the environment, `/slow?ms=N` waits first,
+    /// `/alone?ms=N` waits too and fails unless it is the only request
     Hello,
-    /// Calls the URLs in $CALLS and answers what they said
+    /// Calls the URLs in $CALLS and returns their responses
     Caller,
     /// Takes CloudEvents and prints one line each
     Sink {

@@ -1,4 +1,4 @@
-//! `sluicegate kubeconfig`: what kubectl, kn and client-go need to find the API.
+//! `sluicegate kubeconfig`: what kubectl, kn and client-go need to reach the API.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,33 +12,33 @@ use crate::config::address;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct KubeconfigArgs {
-    /// Folder of an appliance that runs on this host: its address and its authority are taken from there
+    /// Data folder of an appliance on this host: address, CA certificate and token are read from there
     #[arg(long, value_name = "DIR", env = "SLUICEGATE_DATA")]
     data: Option<PathBuf>,
 
-    /// Address of the API, as the ready line of `sluicegate run` names it [default: that of --data, or
+    /// Address of the API, as in the ready line of `sluicegate run` [default: that of --data, or
     /// 127.0.0.1:8001]
     #[arg(long, value_name = "ADDR", value_parser = address, env = "SLUICEGATE_API")]
     api: Option<SocketAddr>,
 
-    /// Certificate (PEM) of the API's authority; with it the API is asked over TLS
+    /// CA certificate (PEM) of the API; with it clients use TLS
     #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 
-    /// Bearer token by which the API knows its user
+    /// Bearer token that identifies the user
     #[arg(long, value_name = "TOKEN", env = "SLUICEGATE_TOKEN", hide_env_values = true)]
     token: Option<String>,
 }
 
-/// By what a client knows the API.
+/// How a client verifies the API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ClusterAuthority {
     /// No TLS.
     Plain,
-    /// One that the client's host knows.
+    /// A CA in the trust store of the client's host.
     Known,
     File(PathBuf),
-    /// One of the API's own making, as PEM.
+    /// The API's own CA, as PEM.
     Made(String),
 }
 
@@ -56,20 +56,20 @@ fn decide(args: &KubeconfigArgs) -> Result<String> {
     let Some(left) = data.map(recorded_by).transpose()?.flatten() else {
         if let Some(data) = data.filter(|_| args.api.is_none()) {
             bail!(
-                "no appliance with an API of its own has run on --data {}; --api says where else one is",
+                "no appliance with an API of its own has run on --data {}; give its address with --api",
                 data.display()
             );
         }
         return Ok(text(args.api.unwrap_or(default), &authority, args.token.as_deref()));
     };
-    // The appliance's own token is for this host; who asks for another address means others.
+    // The appliance's own token is for this host; with another address it is not used.
     let own = left.token.filter(|_| args.api.is_none());
     let token = args.token.as_deref().or(own.as_deref());
     Ok(text(args.api.unwrap_or(left.at), &left.authority, token))
 }
 
-/// Where a running API leaves its own.
-pub(crate) fn place(data: &Path) -> PathBuf {
+/// Where a running API stores its kubeconfig.
+pub(crate) fn path_in(data: &Path) -> PathBuf {
     data.join("api/kubeconfig")
 }
 
@@ -81,9 +81,9 @@ struct RecordedApi {
     token: Option<String>,
 }
 
-/// What the appliance on this folder left; `None` where none has run yet.
+/// The recorded access of the appliance on this folder; `None` if none has run yet.
 fn recorded_by(data: &Path) -> Result<Option<RecordedApi>> {
-    let path = place(data);
+    let path = path_in(data);
     let written = match std::fs::read_to_string(&path) {
         Ok(written) => written,
         Err(why) if why.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -105,7 +105,7 @@ fn recorded_by(data: &Path) -> Result<Option<RecordedApi>> {
         let token = parsed["users"][0]["user"]["token"].as_str().map(str::to_owned);
         Some(RecordedApi { at: address.parse().ok()?, authority, token })
     };
-    read().map(Some).ok_or_else(|| anyhow!("{} is not what the appliance wrote", path.display()))
+    read().map(Some).ok_or_else(|| anyhow!("{} was not written by the appliance", path.display()))
 }
 
 pub(crate) fn text(api: SocketAddr, authority: &ClusterAuthority, token: Option<&str>) -> String {
@@ -113,21 +113,22 @@ pub(crate) fn text(api: SocketAddr, authority: &ClusterAuthority, token: Option<
     let scheme = if *authority == ClusterAuthority::Plain { "http" } else { "https" };
     let mut cluster = json!({ "server": format!("{scheme}://{api}") });
     match authority {
-        // There is nothing to verify, and JavaScript's client asks to be told so.
+        // There is nothing to verify, and the JavaScript client requires an explicit setting.
         ClusterAuthority::Plain => cluster["insecure-skip-tls-verify"] = json!(true),
         ClusterAuthority::Known => {}
         ClusterAuthority::File(path) => cluster["certificate-authority"] = json!(path),
         ClusterAuthority::Made(pem) => {
             let data = base64::engine::general_purpose::STANDARD.encode(pem);
             cluster["certificate-authority-data"] = data.into();
-            // By whatever address the client comes.
+            // Independent of the address that the client uses.
             cluster["tls-server-name"] = SERVER_NAME.into();
         }
     }
     let user = match token {
         Some(token) => json!({ "token": token }),
         None if *authority == ClusterAuthority::Plain => json!({}),
-        // Over TLS kubectl asks for a name when it has none; the API trusts who is on its host, whatever the name.
+        // Over TLS kubectl prompts for a name when it has none; the API trusts callers on its host,
+        // whatever the name.
         None => json!({ "username": "local", "password": "local" }),
     };
     let (name, context) =
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn the_current_context_leads_to_the_address() {
+    fn current_context_has_api_address() {
         let parsed = parsed(&ClusterAuthority::Plain, None);
         assert_eq!(parsed["current-context"], parsed["contexts"][0]["name"]);
         assert_eq!(parsed["contexts"][0]["context"]["cluster"], parsed["clusters"][0]["name"]);
@@ -161,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_and_an_authority_are_told_and_mean_tls() {
+    fn token_and_authority_are_included_and_mean_tls() {
         let parsed = parsed(&ClusterAuthority::File("/a \"b\".pem".into()), Some("t"));
         let cluster = &parsed["clusters"][0]["cluster"];
         assert_eq!(cluster["server"], "https://127.0.0.1:7");
@@ -170,9 +171,9 @@ mod tests {
         assert_eq!(parsed["users"][0]["user"]["token"], "t");
     }
 
-    /// A mistyped folder must not lead to whoever listens at the usual address.
+    /// A mistyped folder must not lead to another server at the usual address.
     #[test]
-    fn a_folder_on_which_nothing_ran_is_told() {
+    fn unused_folder_is_reported() {
         let folder = tempfile::tempdir().unwrap();
         let asked = |api: Option<SocketAddr>| {
             let data = Some(folder.path().join("none"));
@@ -183,19 +184,19 @@ mod tests {
     }
 
     #[test]
-    fn what_the_appliance_left_is_found_again() {
+    fn recorded_api_is_found() {
         let folder = tempfile::tempdir().unwrap();
         assert!(recorded_by(folder.path()).unwrap().is_none());
         std::fs::create_dir(folder.path().join("api")).unwrap();
         for authority in [ClusterAuthority::Plain, ClusterAuthority::Known, ClusterAuthority::Made("PEM\n".into())] {
             let at = "[::1]:7".parse().unwrap();
             for token in [None, Some("t".to_owned())] {
-                std::fs::write(place(folder.path()), text(at, &authority, token.as_deref())).unwrap();
+                std::fs::write(path_in(folder.path()), text(at, &authority, token.as_deref())).unwrap();
                 let left = RecordedApi { at, authority: authority.clone(), token };
                 assert_eq!(recorded_by(folder.path()).unwrap(), Some(left));
             }
         }
-        std::fs::write(place(folder.path()), "none").unwrap();
+        std::fs::write(path_in(folder.path()), "none").unwrap();
         assert!(recorded_by(folder.path()).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! `sluicegate run`: the composition root. Puts the rooms together, says `ready`, and drains.
+//! `sluicegate run`: the composition root. Composes the parts, prints `ready`, and drains.
 
 mod access_log;
 mod advertised_address;
@@ -67,10 +67,10 @@ use otlp::OtlpExporter;
 use preflight::Preflight;
 use sockets::{BoundSockets, SocketDescriptors};
 
-/// How long a start is silent while it waits.
+/// Interval of progress lines while a start waits.
 const START_PROGRESS_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Serves until told to stop; the answer is the process's exit status.
+/// Serves until stopped; returns the exit status of the process.
 pub(crate) fn run(settings: Settings) -> ExitCode {
     let (config, log) = match RunConfig::decide(settings).and_then(|config| Ok((config, logging::start()?))) {
         Ok(both) => both,
@@ -91,20 +91,20 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// What the main thread waits for.
+/// Events for the main thread.
 enum MainEvent {
     /// SIGTERM or SIGINT.
     Signal,
     /// SIGHUP.
     Reload,
     CoreEnded,
-    /// Another process wants to take over.
+    /// Another process requests the handover.
     HandoverRequested(PendingHandover),
-    /// It serves. To be kept until the end, which it waits for.
+    /// The successor serves. Keep the connection until the end: the successor waits for it to close.
     Replaced(Successor),
-    /// It had everything, and does not serve.
+    /// The successor got everything, and does not serve.
     Orphaned(anyhow::Error),
-    /// The first table is there, or cannot be made.
+    /// The first table is published, or failed.
     Synced(Result<()>),
 }
 
@@ -114,7 +114,7 @@ fn serve(config: RunConfig) -> Result<()> {
     signals::listen(say.clone(), Arc::clone(&arrived))?;
     descriptors::raise_limit(config.workers)?;
     let expiries = Arc::<Expiries>::default();
-    let Preflight { certificates, trust, given, access, access_log: hand, api_socket } =
+    let Preflight { certificates, trust, given, access, access_log: log_thread, api_socket } =
         preflight::run(&config, &expiries)?;
     let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
     arrived.store(true, Relaxed);
@@ -128,15 +128,15 @@ fn serve(config: RunConfig) -> Result<()> {
     let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
     let (health, ways) = (Arc::new(Health { targets, expiries, ..Health::default() }), Arc::default());
     let (spans, exporter) = otlp::start(&config, &health)?.unzip();
-    let ((bell, signals), (reins, steered)) = (signals(), control::reins());
+    let ((notify, signals), (control_handle, steered)) = (signals(), control::control_handle());
     let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
-    let mut estate = estate(&config, (sockets.keep()?, folder), &shared, reins, &health);
+    let mut state = state(&config, (sockets.keep()?, folder), &shared, control_handle, &health);
     let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
         control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
         config: config.clone(),
         publisher: Arc::clone(&publisher),
         signals,
-        wake: bell,
+        wake: notify,
         api: sockets.api,
         api_socket: sockets.api_socket,
         given: given.clone(),
@@ -149,14 +149,14 @@ fn serve(config: RunConfig) -> Result<()> {
         log_names,
     })?;
     if !await_objects(synced, (&hear, &say))? {
-        estate.reins.stop.send_replace(true);
+        state.control_handle.stop.send_replace(true);
         return control.join().map_err(|_| panicked())?;
     }
     let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
-    let doors =
+    let core_listeners =
         CoreListeners { http, https, private, private_https, cluster_local: inside, events, events_https, events_tls };
     let targets = Arc::clone(&health.targets);
-    let cores = start_cores(&config, &shared, doors, logs.finish()?, (access, spans, targets), say.clone())?;
+    let cores = start_cores(&config, &shared, core_listeners, logs.finish()?, (access, spans, targets), say.clone())?;
     watchdog::start(&config, &cores, &tables, &health)?;
     drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
     start_handover_listener(&config, say.clone());
@@ -165,25 +165,25 @@ fn serve(config: RunConfig) -> Result<()> {
         predecessor.dismiss(clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
     }
 
-    let event = live((&config, &publisher), &mut estate, (&hand, &given), (&hear, &say))?;
+    let event = live((&config, &publisher), &mut state, (&log_thread, &given), (&hear, &say))?;
     health.draining.store(true, Relaxed);
     if matches!(event, MainEvent::Replaced(_)) {
-        estate.reins.admin_port.send_replace(AdminPort::Closed);
+        state.control_handle.admin_port.send_replace(AdminPort::Closed);
     }
-    let HandoverState { sockets, folder, reins, .. } = estate;
-    drop(sockets); // or else the kernel would go on taking connections in
-    let (outcome, successor) = end(event, &shared, hear, cores, (hand, exporter));
-    reins.stop.send_replace(true);
-    let _told = control.join().map_err(|_| panicked())?;
+    let HandoverState { sockets, folder, control_handle, .. } = state;
+    drop(sockets); // otherwise the kernel would continue to accept connections
+    let (outcome, successor) = end(event, &shared, hear, cores, (log_thread, exporter));
+    control_handle.stop.send_replace(true);
+    let _ended = control.join().map_err(|_| panicked())?;
     drop((folder, successor));
     outcome
 }
 
-fn estate(
+fn state(
     config: &RunConfig,
     (sockets, folder): (SocketDescriptors, DataFolder),
     shared: &SharedCoreConfig,
-    reins: ControlHandle,
+    control_handle: ControlHandle,
     health: &Arc<Health>,
 ) -> HandoverState {
     HandoverState {
@@ -193,7 +193,7 @@ fn estate(
         stop: Arc::clone(&shared.stop),
         tables: Arc::clone(&shared.tables),
         successors: 0,
-        reins,
+        control_handle,
         health: Arc::clone(health),
     }
 }
@@ -202,8 +202,8 @@ fn panicked() -> anyhow::Error {
     anyhow!("the control thread panicked, see its message above")
 }
 
-/// Waits for the first table. `false`: the process is told to end before there is one. An API that does not answer must
-/// not keep it from that.
+/// Waits for the first table. `false`: the process is stopped before there is one. An API that does not
+/// respond must not prevent that.
 fn await_objects(
     synced: oneshot::Receiver<Result<()>>,
     (hear, say): (&mpsc::Receiver<MainEvent>, &mpsc::Sender<MainEvent>),
@@ -211,7 +211,7 @@ fn await_objects(
     let tell = say.clone();
     let wait = move || {
         let outcome = synced.blocking_recv().context("the control thread ended at its start").flatten();
-        drop(tell.send(MainEvent::Synced(outcome))); // nobody hears it when this process is ending anyway
+        drop(tell.send(MainEvent::Synced(outcome))); // fails only when this process is ending anyway
     };
     std::thread::Builder::new().name("start".to_owned()).spawn(wait).context("no thread")?;
     let mut reloads = false;
@@ -219,38 +219,39 @@ fn await_objects(
         match hear.recv_timeout(START_PROGRESS_INTERVAL) {
             Ok(MainEvent::Synced(outcome)) => {
                 if reloads {
-                    drop(say.send(MainEvent::Reload)); // to ourselves: what was read before the signal may be out of date
+                    // reload again: the files read before the signal may be out of date
+                    drop(say.send(MainEvent::Reload));
                 }
                 return outcome.map(|()| true);
             }
             Ok(MainEvent::Signal) => return Ok(false),
             Ok(event) => reloads |= matches!(event, MainEvent::Reload),
             Err(_) => {
-                tracing::info!("still waiting for the objects; nothing is served before they are there")
+                tracing::info!("still waiting for the objects; serving starts when they are loaded")
             }
         }
     }
 }
 
-/// Until there is a reason to leave.
+/// Runs until there is a reason to stop.
 fn live(
     (config, publisher): (&RunConfig, &Publisher),
-    estate: &mut HandoverState,
+    state: &mut HandoverState,
     (access, given): (&access_log::AccessLogThread, &api::ApiTlsFiles),
     (hear, say): (&mpsc::Receiver<MainEvent>, &mpsc::Sender<MainEvent>),
 ) -> Result<MainEvent> {
     loop {
-        match hear.recv().context("nobody is left to tell anything")? {
+        match hear.recv().context("every event sender is gone")? {
             MainEvent::Reload => {
-                certificates::reload(config, publisher, &estate.health.expiries);
+                certificates::reload(config, publisher, &state.health.expiries);
                 access.reopen();
                 given.reopen();
             }
-            MainEvent::HandoverRequested(request) => match estate.hand_over(request) {
+            MainEvent::HandoverRequested(request) => match state.hand_over(request) {
                 Ok(successor) => await_successor(successor, say.clone())?,
-                Err(why) => estate.keep(&why, || start_handover_listener(config, say.clone())),
+                Err(why) => state.keep(&why, || start_handover_listener(config, say.clone())),
             },
-            MainEvent::Orphaned(why) => estate.outlive(&why, || start_handover_listener(config, say.clone())),
+            MainEvent::Orphaned(why) => state.outlive(&why, || start_handover_listener(config, say.clone())),
             event => return Ok(event),
         }
     }
@@ -262,12 +263,12 @@ fn await_successor(successor: Successor, say: mpsc::Sender<MainEvent>) -> Result
             Ok(()) => MainEvent::Replaced(successor),
             Err(why) => MainEvent::Orphaned(why),
         };
-        drop(say.send(event)); // nobody hears it when this process is ending anyway
+        drop(say.send(event)); // fails only when this process is ending anyway
     };
     std::thread::Builder::new().name("successor".to_owned()).spawn(wait).context("no thread").map(drop)
 }
 
-/// Ends the cores, and what only they need. A successor is to be kept for as long as this process has anything.
+/// Ends the cores, and what only they need. Keep `successor` alive as long as this process has resources.
 fn end(
     event: MainEvent,
     shared: &SharedCoreConfig,
@@ -275,7 +276,7 @@ fn end(
     cores: RunningCores,
     (access, exporter): (access_log::AccessLogThread, Option<OtlpExporter>),
 ) -> (Result<()>, Option<Successor>) {
-    tracing::info!("draining: requests in flight end, nothing new is taken in");
+    tracing::info!("draining: requests in flight finish, new ones are not accepted");
     let by_itself = matches!(event, MainEvent::CoreEnded);
     let successor = match event {
         MainEvent::Replaced(successor) => {
@@ -283,7 +284,7 @@ fn end(
             let (stop, tables) = (Arc::clone(&shared.stop), Arc::clone(&shared.tables));
             std::thread::spawn(move || {
                 if hear.iter().any(|event| matches!(event, MainEvent::Signal)) {
-                    stop.signal(&tables); // somebody is in a hurry
+                    stop.signal(&tables); // a second signal: stop at once
                 }
             });
             Some(successor)
@@ -304,23 +305,24 @@ fn end(
     (outcome, successor)
 }
 
-/// Lets successors knock. Without that only `--hot-restart` does not work.
+/// Starts to listen for successors. Without it only `--hot-restart` does not work.
 fn start_handover_listener(config: &RunConfig, say: mpsc::Sender<MainEvent>) {
-    let opened = HandoverListener::open(&config.data).and_then(|door| {
-        door.watch(move |request| drop(say.send(MainEvent::HandoverRequested(request)))) // nobody hears it when all is over
+    let opened = HandoverListener::open(&config.data).and_then(|listener| {
+        // fails only when this process has ended
+        listener.watch(move |request| drop(say.send(MainEvent::HandoverRequested(request))))
     });
     if let Err(why) = opened {
         tracing::warn!(why = format!("{why:#}"), "this process cannot be taken over");
     }
 }
 
-/// What is due when the process before this one has ended.
+/// Cleans up when the previous process has ended.
 fn clear_up(data: PathBuf, stop: Arc<StopSignal>) -> impl FnOnce() + Send + 'static {
     move || {
         stop.set_handover(false);
         match kill_leftovers(&data) {
             Ok(()) => tracing::info!("the process that was replaced has ended"),
-            Err(why) => tracing::warn!(%why, "instances of the process before cannot be looked for"),
+            Err(why) => tracing::warn!(%why, "cannot search for instances of the previous process"),
         }
     }
 }
@@ -328,12 +330,12 @@ fn clear_up(data: PathBuf, stop: Arc<StopSignal>) -> impl FnOnce() + Send + 'sta
 fn start_cores(
     config: &RunConfig,
     shared: &SharedCoreConfig,
-    doors: CoreListeners,
+    core_listeners: CoreListeners,
     logs: Vec<CoreLogs>,
     (access, spans, targets): (dataplane::access_log::AccessLogConfig, Option<SpanQueue>, Arc<TargetPolicy>),
     say: mpsc::Sender<MainEvent>,
 ) -> Result<RunningCores> {
-    let places = doors.addresses(&shared.tables, config.tls_min_version, logs)?;
+    let configs = core_listeners.addresses(&shared.tables, config.tls_min_version, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let http = config.http_limits;
     let stall_timeout = config.stall_timeout();
@@ -347,15 +349,15 @@ fn start_cores(
         ..CoreLimits::default()
     };
     limits.ring.sockets_max = descriptors::sockets_max();
-    RunningCores::start(shared, &limits, places.into_iter(), move || {
-        drop(say.send(MainEvent::CoreEnded)); // nobody hears it when all is over
+    RunningCores::start(shared, &limits, configs.into_iter(), move || {
+        drop(say.send(MainEvent::CoreEnded)); // fails only when this process has ended
     })
 }
 
 fn signals() -> (Arc<Notify>, SignalQueue) {
-    let bell = Arc::new(Notify::new());
-    let rung = Arc::clone(&bell);
-    (bell, SignalQueue::new(move || rung.notify_one()))
+    let notify = Arc::new(Notify::new());
+    let notified = Arc::clone(&notify);
+    (notify, SignalQueue::new(move || notified.notify_one()))
 }
 
 fn publisher(
@@ -375,7 +377,7 @@ fn publisher(
     Ok(publisher)
 }
 
-/// The line that tells a supervisor, a script or a test that everything listens, and where.
+/// Prints the line that tells a supervisor, a script or a test that everything listens, and where.
 fn announce(ready: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{ready}").and_then(|()| out.flush()).context("stdout is closed")
@@ -385,9 +387,9 @@ fn announce(ready: &str) -> Result<()> {
 mod tests {
     use super::*;
 
-    /// SIGHUP is for what was read at the start too, which may take long.
+    /// SIGHUP also applies to files read during the start, which may take long.
     #[test]
-    fn a_reload_that_comes_during_the_start_is_carried_out_after_it() {
+    fn reload_during_start_runs_after_it() {
         let (say, hear) = mpsc::channel();
         let (synced, waits) = oneshot::channel();
         say.send(MainEvent::Reload).unwrap();

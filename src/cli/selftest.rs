@@ -1,13 +1,13 @@
-//! `sluicegate selftest --power-cut`: kills, torn writes and flipped bits on the user's own disk, and what
-//! they cost.
+//! `sluicegate selftest --power-cut`: kills, torn writes and flipped bits on the user's own disk, and their
+//! cost.
 //!
-//! A round: a child of this binary appends through the real log until it is killed at a random moment;
-//! the log is opened and held against what the child was promised; then copies of the folder are
-//! damaged as a power cut may (only what no flush had confirmed: all promises must still hold), and
-//! as a bad disk may (bits anywhere: each must be found and named).
+//! A round: a child of this binary appends through the real log until it is killed at a random moment; the
+//! log is opened and compared with what was acknowledged to the child; then copies of the folder are
+//! damaged like by a power cut (only what no flush had confirmed: all promises must still hold), and like
+//! by a bad disk (bits anywhere: each must be found and named).
 //!
-//! A killed process loses nothing that the kernel holds, so a disk that lies about its flushes is not
-//! found out here: that takes a plug that is really pulled. The report says so.
+//! A killed process loses nothing that the kernel has, so this does not detect a disk that reports flushes
+//! it did not make: that takes a real power cut. The report says so.
 
 mod check;
 mod content;
@@ -33,38 +33,38 @@ use supervisor::AcknowledgedState;
 
 /// Torn copies, and copies with flipped bits, after each kill.
 const COPIES_PER_ROUND: usize = 2;
-/// Longest life of a child after it has opened the log, in milliseconds; the shortest is nothing.
+/// Longest lifetime of a child after it has opened the log, in milliseconds; the shortest is zero.
 const LIFE_MS_MAX: u64 = 300;
-/// One child in so many is killed while it still opens the log: recovery is cut short too.
+/// One in this many children is killed while it still opens the log: recovery is interrupted too.
 const KILLED_EARLY_ONE_IN: u32 = 6;
-/// Small, so that segments roll over, are dropped and used again many times in a second. In bytes.
+/// Small, so that segments roll over, are dropped and reused many times in a second. In bytes.
 const SEGMENT_BYTES: u32 = 1 << 20;
-/// Room for what is alive and for what is being moved, in bytes.
+/// Space for live records and for those being compacted, in bytes.
 const LOG_BYTES_MAX: u64 = 32 << 20;
-/// Between two lines of progress.
+/// Interval of progress lines.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 /// Longest campaign, in seconds: a day.
 const SECONDS_MAX: u64 = 24 * 60 * 60;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit status 0: every promise was kept and every flipped bit was found. 1: something was \
-    lost or passed over, and the report says where the evidence was kept.\n\
-    A killed process loses nothing that the kernel holds, so a disk that lies about its flushes is found \
-    by pulling its plug only; a flush time that is too good to be true is pointed out.")]
+    lost or not detected, and the report says where the evidence was kept.\n\
+    A killed process loses nothing that the kernel has, so a disk that reports flushes it did not make is found \
+    only by a real power cut; implausibly fast flushes are pointed out.")]
 pub(crate) struct SelftestArgs {
     /// Kill, tear and flip: is what was acknowledged still there?
     #[arg(long, required = true)]
     power_cut: bool,
-    /// Folder on the disk to be tested; a folder of our own is made in it, and removed when all was well
+    /// Folder on the disk to test; a subfolder is created in it, and removed if all is well
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// How long the campaign goes on, in seconds; the round that has begun is ended
+    /// Duration of the campaign, in seconds; the current round is finished
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=SECONDS_MAX))]
     seconds: u64,
     /// Repeat the contents and the damage of an earlier campaign (the moments of the kills differ)
     #[arg(long, value_name = "NUMBER")]
     seed: Option<u64>,
-    /// How a child of ours is told that it is one: append from this batch on, until it is killed
+    /// Marks a child process: append from this batch on, until it is killed
     #[arg(long, hide = true)]
     append_from: Option<u64>,
 }
@@ -80,8 +80,8 @@ pub(crate) fn run(args: &SelftestArgs) -> ExitCode {
 
 fn campaign(args: &SelftestArgs, seed: u64) -> Result<bool> {
     fs::create_dir_all(&args.data).with_context(|| format!("{}: the folder cannot be made", args.data.display()))?;
-    // An appliance that lives here needs its disk for itself, and none is to start meanwhile.
-    let _ours = args.data.join("lock").exists().then(|| data_folder::take(&args.data)).transpose()?;
+    // A running appliance needs its disk for itself, and none may start meanwhile.
+    let _data_folder = args.data.join("lock").exists().then(|| data_folder::take(&args.data)).transpose()?;
     let workshop = args.data.join(format!("selftest-{}", std::process::id()));
     fs::create_dir(&workshop).with_context(|| format!("{} cannot be made", workshop.display()))?;
     complain!("testing {} for {} s, seed {seed}", workshop.display(), args.seconds);
@@ -98,7 +98,7 @@ fn campaign(args: &SelftestArgs, seed: u64) -> Result<bool> {
     while Instant::now() < end && rounds.report.is_clean() {
         rounds
             .round(&workshop)
-            .with_context(|| format!("the campaign stopped; what it has written is kept in {}", workshop.display()))?;
+            .with_context(|| format!("the campaign stopped; its files are kept in {}", workshop.display()))?;
         if told.elapsed() >= PROGRESS_EVERY {
             told = Instant::now();
             complain!(part "{}{tidy_line}", rounds.report.progress());
@@ -114,7 +114,7 @@ fn campaign(args: &SelftestArgs, seed: u64) -> Result<bool> {
     Ok(false)
 }
 
-/// The campaign's state from one round to the next: all rounds go on with the same log.
+/// State of the campaign from one round to the next: all rounds continue with the same log.
 struct CampaignState {
     seed: u64,
     rng: Rng,
@@ -123,7 +123,7 @@ struct CampaignState {
 }
 
 impl CampaignState {
-    /// One kill with what follows from it. What was found out is in the report.
+    /// One kill and its checks. The findings are in the report.
     fn round(&mut self, workshop: &Path) -> Result<()> {
         let (home, copy) = (workshop.join("log"), workshop.join("copy"));
         let early = self.rng.u32(0..KILLED_EARLY_ONE_IN) == 0;
@@ -131,7 +131,7 @@ impl CampaignState {
         let work = supervisor::kill_a_writer(&home, self.seed, &mut self.promise, life, early)?;
         self.report.killed(&work, self.seed);
 
-        // The copies first: opening the log mends what the kill left.
+        // The copies first: opening the log repairs what the kill left.
         for _ in 0..COPIES_PER_ROUND {
             damage::copy(&home, &copy)?;
             self.report.torn += 1;
@@ -153,7 +153,7 @@ impl CampaignState {
         Ok(())
     }
 
-    /// Opens a folder and compares it with what was promised; true when it holds.
+    /// Opens a folder and compares it with the promises; true when they hold.
     fn hold(&mut self, folder: &Path, after: &'static str) -> Result<bool> {
         self.open(folder, after).map(|(_, holds)| holds)
     }
@@ -168,7 +168,7 @@ impl CampaignState {
         Ok((log, holds))
     }
 
-    /// Flips bits in what was acknowledged; false when one was passed over in silence.
+    /// Flips bits in acknowledged records; false when one was not detected.
     fn flip(&mut self, copy: &Path) -> Result<bool> {
         let Some(flips) = damage::flip(copy, self.promise.proven, &mut self.rng)? else { return Ok(true) };
         self.report.flips += 1;
@@ -177,7 +177,7 @@ impl CampaignState {
             Ok(found) if found.gaps.is_empty() => violations.push(Violation::passed_over(&flips, "verify")),
             Ok(_) | Err(_) => {}
         }
-        // A refusal names the file: that is found, too.
+        // A rejection names the file: that counts as detected, too.
         if let Ok((log, recovery)) = WriteAheadLog::open(copy, options(self.seed)) {
             if recovery.gaps.is_empty() {
                 violations.push(Violation::passed_over(&flips, "recovery"));

@@ -1,7 +1,7 @@
-//! `sluicegate wal verify|stat|dump`: what a log's folder holds, read only, in use or not.
+//! `sluicegate wal verify|stat|dump`: inspects a log's folder, read only, in use or not.
 //!
-//! Findings go to stdout, progress to stderr. Exit status 0: all well; 1: damage was found, or the
-//! folder cannot be read.
+//! Findings go to stdout, progress to stderr. Exit status 0: all well; 1: damage was found, or the folder
+//! cannot be read.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -14,9 +14,9 @@ use anyhow::{Context, bail};
 use clap::ValueEnum;
 use wal::{CursorInspection, InspectedRecord, LogInspection, LogPosition};
 
-/// Between two lines of progress: reading is done within it where the log is small.
+/// Interval of progress lines: small logs are read within it.
 const PROGRESS_EVERY: Duration = Duration::from_secs(1);
-/// How deep logs are looked for below the given folder: a data folder holds one for each core.
+/// Depth of the search for logs below the given folder: a data folder contains one for each core.
 const DEPTH_MAX: usize = 2;
 
 #[derive(Debug, clap::Subcommand)]
@@ -53,7 +53,7 @@ pub(crate) struct DumpArgs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DumpFormat {
     Hex,
-    /// With escapes for what is no text
+    /// With escapes for non-text bytes
     Utf8,
 }
 
@@ -75,7 +75,7 @@ fn is_closed_pipe(why: &anyhow::Error) -> bool {
     causes.any(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// Does it for every log there; true when all are sound.
+/// Calls `look` for every log there; true when all are sound.
 fn each(folder: &WalFolderArgs, look: &mut dyn FnMut(&Path) -> anyhow::Result<bool>) -> anyhow::Result<bool> {
     let mut logs = Vec::new();
     find_logs(&folder.dir, DEPTH_MAX, &mut logs)?;
@@ -89,7 +89,7 @@ fn each(folder: &WalFolderArgs, look: &mut dyn FnMut(&Path) -> anyhow::Result<bo
     for log in logs {
         sound &= match look(&log) {
             Err(why) if !is_closed_pipe(&why) => {
-                complain!("error: {why:#}"); // the logs of other cores are looked at all the same
+                complain!("error: {why:#}"); // the logs of other cores are still checked
                 false
             }
             looked => looked?,
@@ -110,7 +110,7 @@ fn find_logs(folder: &Path, depth: usize, found: &mut Vec<PathBuf>) -> anyhow::R
     below.sort();
     if depth > 0 {
         below.iter().filter_map(|path| find_logs(path, depth - 1, found).err()).for_each(|why| {
-            complain!("passed over: {why:#}"); // an instance's folder that we may not read, mostly
+            complain!("passed over: {why:#}"); // usually an instance's folder without permission
         });
     }
     Ok(())
@@ -123,7 +123,10 @@ fn verify(log: &Path) -> anyhow::Result<bool> {
     writeln!(out, "{}", log.display())?;
     writeln!(out, "  {records} event records in {segments} segments, {bytes} bytes, positions {first} to {end}")?;
     if *torn_bytes > 0 {
-        writeln!(out, "  {torn_bytes} bytes of an unfinished flush at the end: no damage, nobody was told of them")?;
+        writeln!(
+            out,
+            "  {torn_bytes} bytes of an unfinished flush at the end: no damage, they were never acknowledged"
+        )?;
     }
     let sound = print_damage(&found, &mut out)?;
     if sound {
@@ -133,13 +136,13 @@ fn verify(log: &Path) -> anyhow::Result<bool> {
 }
 
 fn print_damage(found: &LogInspection, out: &mut impl Write) -> io::Result<bool> {
-    for hole in &found.gaps {
-        let bytes = hole.to.get() - hole.from.get();
-        let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
-        writeln!(out, "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {file}", hole.from, hole.to)?;
+    for gap in &found.gaps {
+        let bytes = gap.to.get() - gap.from.get();
+        let file = gap.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
+        writeln!(out, "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {file}", gap.from, gap.to)?;
     }
     for cut in &found.cut {
-        writeln!(out, "  CUT SHORT: {cut}; what stood behind is gone, if anything did")?;
+        writeln!(out, "  TRUNCATED: {cut}; records behind its end are lost, if there were any")?;
     }
     for file in &found.set_aside {
         writeln!(out, "  set aside by an earlier start: {}", file.display())?;
@@ -165,12 +168,12 @@ fn stat(log: &Path) -> anyhow::Result<bool> {
     Ok(print_damage(&found, &mut out)?)
 }
 
-/// What the log calls it that people call `name`.
+/// The log's internal name for the displayed `name`.
 fn in_log<'n>(names: &'n log_names::Names, name: &'n str) -> &'n str {
     names.iter().find(|(_, shown)| *shown == name).map_or(name, |(logged, _)| logged)
 }
 
-/// What people call it, with what the log calls it: `dump --stream` takes that.
+/// The displayed name, with the internal name: `dump --stream` accepts that.
 fn named(names: &log_names::Names, name: &str) -> String {
     names.get(name).map_or_else(|| name.to_owned(), |shown| format!("{shown} ({name})"))
 }
@@ -210,7 +213,7 @@ fn line(entry: &InspectedRecord<'_>, payload: Option<DumpFormat>, out: &mut impl
     writeln!(out)
 }
 
-/// A line now and then on stderr: one that overwrites itself on a terminal.
+/// Prints progress to stderr: a line that overwrites itself on a terminal.
 fn progress(log: &Path) -> impl FnMut(u64, u64) + use<> {
     let (log, mut told) = (log.display().to_string(), Instant::now());
     let end = if io::stderr().is_terminal() { "\r" } else { "\n" };

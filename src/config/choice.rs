@@ -1,9 +1,9 @@
-//! Settings that take one of a few words.
+//! Settings with a fixed set of values.
 
 use clap::ValueEnum;
 use serde::Deserialize;
 
-/// How a line of the access log looks.
+/// Format of a line in the access log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum AccessFormat {
@@ -13,7 +13,7 @@ pub(crate) enum AccessFormat {
     Json,
 }
 
-/// Which answers carry `Server-Timing`.
+/// Which responses carry `Server-Timing`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ServerTiming {

@@ -1,15 +1,14 @@
-//! Variables with our prefix: settings, what instances are given, and what a cluster sets.
+//! Variables with our prefix: settings, variables of instances, and those set by a cluster.
 
 use clap::Args;
 use control::runtime::PLATFORM_VARIABLES;
 
 use super::Settings;
 
-/// Of the variables with our prefix, those that are no setting of `run`: the log filter, and what clients of
-/// the API say who they are with.
+/// Variables with our prefix that are no setting of `run`: the log filter, and the token of API clients.
 const OTHER_VARIABLES: [&str; 2] = ["SLUICEGATE_LOG", "SLUICEGATE_TOKEN"];
 
-/// Variables with our prefix that no flag has.
+/// Rejects variables with our prefix that match no flag.
 pub(super) fn refuse_unknown(variables: impl Iterator<Item = (String, String)>) -> Result<(), String> {
     let run = Settings::augment_args(clap::Command::new("run"));
     for (name, value) in variables.filter(|(name, _)| name.starts_with("SLUICEGATE_")) {
@@ -23,8 +22,9 @@ pub(super) fn refuse_unknown(variables: impl Iterator<Item = (String, String)>) 
     Ok(())
 }
 
-/// Whether a cluster has set it because a Service of its namespace is called `sluicegate` (or begins so): all containers
-/// there have `…_SERVICE_HOST`, `…_SERVICE_PORT`, `…_SERVICE_PORT_NAME`, `…_PORT=tcp://…` and `…_PORT_80_TCP…`.
+/// Whether a cluster has set it because a Service of its namespace is called `sluicegate` (or has that
+/// prefix): all containers there have `…_SERVICE_HOST`, `…_SERVICE_PORT`, `…_SERVICE_PORT_NAME`,
+/// `…_PORT=tcp://…` and `…_PORT_80_TCP…`.
 fn is_service_link(name: &str, value: &str) -> bool {
     let of_port = |rest: &str| rest.starts_with('_') && rest[1..].starts_with(|c: char| c.is_ascii_digit());
     name.ends_with("_SERVICE_HOST")
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_variable_with_our_prefix_is_refused_by_name() {
+    fn unknown_variable_with_prefix_is_rejected_by_name() {
         let names = |list: &[&str]| {
             list.iter().map(|name| ((*name).to_owned(), "9".to_owned())).collect::<Vec<_>>().into_iter()
         };
@@ -51,9 +51,9 @@ mod tests {
         assert_eq!(refuse_unknown(names(&of_an_instance)), Ok(()));
     }
 
-    /// APP-13: where a Service is called as we are, every container has variables with our prefix.
+    /// APP-13: where a Service has our name, every container has variables with our prefix.
     #[test]
-    fn what_a_cluster_says_of_a_service_of_our_name_is_no_setting() {
+    fn service_link_variables_are_ignored() {
         for (name, value) in [
             ("SLUICEGATE_SERVICE_HOST", "10.0.0.1"),
             ("SLUICEGATE_SERVICE_PORT", "80"),

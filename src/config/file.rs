@@ -1,4 +1,4 @@
-//! The config file: TOML, or YAML by its ending.
+//! The config file: TOML, or YAML by its extension.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +10,7 @@ use serde::de::{Deserialize, Deserializer, IntoDeserializer, SeqAccess, Visitor}
 
 use super::Settings;
 
-/// Nobody writes a megabyte of settings; a wrong path (a disk image, a log) must not be read whole.
+/// A megabyte of settings does not occur; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 pub(super) fn read(path: &Path) -> Result<Settings, String> {
@@ -26,7 +26,7 @@ pub(super) fn read(path: &Path) -> Result<Settings, String> {
     parsed.map_err(|why| format!("config: {name}: {why}"))
 }
 
-/// Reads the settings; a bad value's error begins with its key.
+/// Parses the settings; a bad value's error begins with its key.
 fn with_key<'de, D>(input: D) -> Result<Settings, String>
 where
     D: Deserializer<'de>,
@@ -42,7 +42,7 @@ where
     })
 }
 
-/// Without the lines of the file that TOML's errors show: `2 | http = 5`, and what points at it.
+/// Without the lines of the file that TOML's errors show: `2 | http = 5`, and the marker below it.
 fn one_line(why: &impl fmt::Display) -> String {
     let is_shown = |line: &str| line.trim_start_matches(|c: char| c.is_ascii_digit()).trim_start().starts_with('|');
     let text = why.to_string();
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_named_in_one_line() {
+    fn unknown_key_is_named_in_one_line() {
         for (name, text) in [("c.toml", "wrokers = 2\n"), ("c.yaml", "wrokers: 2\n")] {
             let why = read_text(name, text).unwrap_err();
             assert!(why.contains("wrokers") && !why.contains('\n'), "{why}");
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_value_is_named_by_its_key_in_one_line() {
+    fn bad_value_is_named_by_key_in_one_line() {
         for (name, text) in [("c.toml", "workers = 2\nhttp = \"nowhere\"\n"), ("c.yaml", "http: nowhere\n")] {
             let why = read_text(name, text).unwrap_err();
             assert!(!why.contains('\n') && !why.contains('|'), "{why}");
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn yaml_and_toml_say_the_same() {
+    fn yaml_and_toml_are_equivalent() {
         let toml = read_text("c.toml", "image = [\"a/b=/bin/true x\"]\nhttp = \"127.0.0.1:0\"\n").unwrap();
         let yaml = read_text("c.yaml", "image: a/b=/bin/true x\nhttp: 127.0.0.1:0\n").unwrap();
         assert_eq!((toml.image.clone(), toml.http), (yaml.image, yaml.http));

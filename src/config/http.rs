@@ -1,19 +1,19 @@
-//! Timeouts and sizes of HTTP messages, checked against what the cores can hold.
+//! Timeouts and sizes of HTTP messages, checked against the limits of the cores.
 
 use std::time::Duration;
 
 use dataplane::http::limits::{FIELDS_CEILING, HEAD_BYTES_CEILING, HttpLimits};
 
-use super::{ByteSize, Settings, Wait};
+use super::{ByteSize, Settings, Wait, upgrade_protocols};
 
-/// Fewest fields of a head: a browser's request has some 20.
-const FIELDS_MIN: usize = 32;
+/// Minimum fields of a head: a browser's request has some 20.
+const FIELDS_MIN: u16 = 32;
 /// Smallest head, in bytes: RFC 9112 3 asks for request lines of 8,000.
-const HEAD_BYTES_MIN: u64 = 8 * 1024;
+const HEAD_BYTES_MIN: u32 = 8 * 1024;
 /// Shortest timeout of bodies: packets that are lost are sent again after a second or so.
 const BODY_TIMEOUT_MIN: Duration = Duration::from_secs(1);
 
-/// The limits that the cores hold clients and instances to.
+/// The limits that the cores apply to clients and instances.
 pub(super) fn limits(given: &Settings, file: &Settings) -> Result<HttpLimits, String> {
     let mut limits = HttpLimits::default();
     if let Some(Wait(wait)) = given.request_body_timeout.or(file.request_body_timeout) {
@@ -29,18 +29,20 @@ pub(super) fn limits(given: &Settings, file: &Settings) -> Result<HttpLimits, St
         limits.half_closed_silence_max = wait;
     }
     if let Some(fields) = given.max_header_fields.or(file.max_header_fields) {
-        if !(FIELDS_MIN..=FIELDS_CEILING).contains(&fields) {
-            return Err(format!("max-header-fields: {fields} is not between {FIELDS_MIN} and {FIELDS_CEILING}"));
-        }
-        limits.head.fields_max = fields;
+        limits.head.fields_max = u16::try_from(fields)
+            .ok()
+            .filter(|most| (FIELDS_MIN..=FIELDS_CEILING).contains(most))
+            .ok_or_else(|| format!("max-header-fields: {fields} is not between {FIELDS_MIN} and {FIELDS_CEILING}"))?;
     }
     if let Some(ByteSize(bytes)) = given.max_header_bytes.or(file.max_header_bytes) {
-        limits.head.bytes_max = usize::try_from(bytes)
-            .ok()
-            .filter(|most| (HEAD_BYTES_MIN..=HEAD_BYTES_CEILING as u64).contains(&(*most as u64)))
-            .ok_or_else(|| {
-                format!("max-header-bytes: {bytes} is not between {HEAD_BYTES_MIN} and {HEAD_BYTES_CEILING}")
-            })?;
+        limits.head.bytes_max =
+            u32::try_from(bytes).ok().filter(|most| (HEAD_BYTES_MIN..=HEAD_BYTES_CEILING).contains(most)).ok_or_else(
+                || format!("max-header-bytes: {bytes} is not between {HEAD_BYTES_MIN} and {HEAD_BYTES_CEILING}"),
+            )?;
+    }
+    let lists = [&given.upgrade_protocols, &file.upgrade_protocols];
+    if let Some(lists) = lists.into_iter().find(|lists| !lists.is_empty()) {
+        limits.upgrade_protocols = upgrade_protocols::all(lists)?;
     }
     Ok(limits)
 }
@@ -50,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeouts_and_sizes_are_checked_and_flags_win_over_the_file() {
+    fn http_limits_are_checked_and_flags_override_file() {
         let wait = |text: &str| Some(text.parse().unwrap());
         let file = Settings {
             request_body_timeout: wait("2m"),
@@ -66,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_out_of_its_range_is_refused_by_name() {
+    fn limit_out_of_range_is_rejected_by_name() {
         for (settings, name) in [
             (
                 Settings { request_body_timeout: Some(Wait(Duration::ZERO)), ..Settings::default() },

@@ -1,11 +1,10 @@
-//! Settings that may be given more than once: as a flag again and again, as a list in the file, and in one variable with `;`
-//! between.
+//! Settings with several values: a repeated flag, a list in the file, or one variable separated by `;`.
 
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer};
 
-/// What one flag, one variable or one entry of the file's list says.
+/// The values of one flag, one variable or one entry of the file's list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ManyValues<T>(pub(super) Vec<T>);
 
@@ -24,8 +23,8 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for ManyValues<T> {
     }
 }
 
-/// What is between the `;` that are neither quoted nor behind a backslash: a command of `--image` may well have some of its
-/// own. Nothing between two of them is nothing given.
+/// Splits at each `;` that is neither quoted nor escaped: a command of `--image` may well have some of its
+/// own. Empty parts are ignored.
 fn pieces(text: &str) -> impl Iterator<Item = &str> {
     let (mut quote, mut is_escaped) = (None, false);
     let ends = move |c: char| {
@@ -48,7 +47,7 @@ mod tests {
     use crate::config::ImageRule;
 
     #[test]
-    fn semicolons_part_values_unless_they_are_quoted() {
+    fn semicolons_separate_values_unless_quoted() {
         for (text, parts) in [
             ("", [].as_slice()),
             ("a", &["a"]),
@@ -63,9 +62,9 @@ mod tests {
         }
     }
 
-    /// A shell's line was cut at its first `;`, and refused for an open quote.
+    /// A shell's line was cut at its first `;`, and rejected for an open quote.
     #[test]
-    fn an_image_may_be_a_line_for_a_shell() {
+    fn image_command_may_contain_semicolons() {
         let ManyValues(rules) = "a=/bin/sh -c 'sleep 1; exec b';c=/bin/d".parse::<ManyValues<ImageRule>>().unwrap();
         let commands: Vec<_> = rules.iter().map(|rule| rule.command.clone()).collect();
         assert_eq!(commands, [vec!["/bin/sh", "-c", "sleep 1; exec b"], vec!["/bin/d"]]);

@@ -1,4 +1,4 @@
-//! Where the program of an `--image` is.
+//! The location of the program of an `--image`.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt as _;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use control::runtime::SEARCH_PATH;
 
-/// The command with its program where it is found: first where instances look, by its mere name, and else where the
-/// appliance looks, by its whole path. What is nowhere yet stays as it is.
+/// The command with its resolved program: first in the instances' search path, by its mere name, and else
+/// in the appliance's, by its full path. An unresolved program stays as it is.
 pub(super) fn located(mut command: Vec<String>, own_path: &OsStr) -> Vec<String> {
     let Some(program) = command.first_mut() else { return command };
     if program.contains('/') || found(program, OsStr::new(SEARCH_PATH)).is_some() {
@@ -19,16 +19,16 @@ pub(super) fn located(mut command: Vec<String>, own_path: &OsStr) -> Vec<String>
     command
 }
 
-/// The first file of this name that may be run.
+/// The first executable file of this name.
 fn found(program: &str, path: &OsStr) -> Option<String> {
-    let mut places = std::env::split_paths(path).map(|folder| folder.join(program));
-    let place = places.find(|place| may_run(place))?;
-    // The search path may have folders that depend on where one stands; an instance stands elsewhere.
-    std::path::absolute(place).ok()?.into_os_string().into_string().ok()
+    let mut candidates = std::env::split_paths(path).map(|folder| folder.join(program));
+    let candidate = candidates.find(|candidate| may_run(candidate))?;
+    // The search path may contain relative folders; an instance has another working directory.
+    std::path::absolute(candidate).ok()?.into_os_string().into_string().ok()
 }
 
-fn may_run(place: &Path) -> bool {
-    place.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+fn may_run(candidate: &Path) -> bool {
+    candidate.metadata().is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]
@@ -36,17 +36,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_is_named_by_its_place_if_only_the_appliance_finds_it() {
+    fn program_outside_instance_path_gets_full_path() {
         let folder = tempfile::tempdir().unwrap();
         for (name, mode) in [("tool", 0o755), ("notes", 0o644), ("sh", 0o755)] {
-            let place = folder.path().join(name);
-            std::fs::write(&place, "").unwrap();
-            std::fs::set_permissions(&place, std::fs::Permissions::from_mode(mode)).unwrap();
+            let candidate = folder.path().join(name);
+            std::fs::write(&candidate, "").unwrap();
+            std::fs::set_permissions(&candidate, std::fs::Permissions::from_mode(mode)).unwrap();
         }
         let own = std::env::join_paths([Path::new("/nowhere"), folder.path()]).unwrap();
-        let place = folder.path().join("tool").to_string_lossy().into_owned();
+        let candidate = folder.path().join("tool").to_string_lossy().into_owned();
         for (program, located_at) in [
-            ("tool", place.as_str()),
+            ("tool", candidate.as_str()),
             ("notes", "notes"),
             ("nothing", "nothing"),
             ("sh", "sh"),

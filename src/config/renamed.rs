@@ -1,4 +1,4 @@
-//! Settings whose names changed. The earlier names still work, and the log says what to write instead.
+//! Settings whose names changed. The earlier names still work, and a warning names the new one.
 
 use super::Settings;
 

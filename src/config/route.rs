@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use dataplane::table::{OwnTimeout, Protocol, RequestTimeouts};
+use dataplane::table::{OwnTimeout, Protocol, RequestTimeouts, UnixPath};
 use serde::Deserialize;
 
 use super::value::{Wait, is_domain};
@@ -15,12 +15,12 @@ use super::value::{Wait, is_domain};
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct RouteRule {
-    /// Lower case; `*.` and a parent for every name right below it, `*` for any host.
+    /// Lower case; `*.` and a parent for every name one label below it, `*` for any host.
     pub(crate) host: String,
-    /// What all of the addresses speak.
+    /// The protocol of all addresses.
     pub(crate) protocol: Protocol,
     pub(crate) targets: Vec<RouteTarget>,
-    /// They speak it by TLS.
+    /// They use it over TLS.
     pub(crate) tls: Option<TlsRule>,
     pub(crate) timeouts: RequestTimeouts,
 }
@@ -29,14 +29,16 @@ pub(crate) struct RouteRule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RouteTarget {
     Address(SocketAddr),
-    /// A host name, which is resolved at the start and again and again.
+    /// A host name, which is resolved at the start and periodically.
     Name(String, u16),
+    /// A Unix socket of this host: `unix:/path` or `unix:///path`.
+    Unix(UnixPath),
 }
 
-/// Whom the addresses of a route have to prove to be.
+/// TLS verification of a route's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct TlsRule {
-    /// PEM, with the authorities that are believed.
+    /// PEM, with the trusted CAs.
     pub(crate) authorities: PathBuf,
     pub(crate) name: String,
 }
@@ -46,6 +48,7 @@ impl fmt::Display for RouteTarget {
         match self {
             Self::Address(address) => address.fmt(f),
             Self::Name(name, port) => write!(f, "{name}:{port}"),
+            Self::Unix(path) => path.fmt(f),
         }
     }
 }
@@ -55,6 +58,12 @@ impl FromStr for RouteTarget {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let text = text.trim();
+        if let Some(path) = text.strip_prefix("unix:") {
+            let path = path.strip_prefix("//").unwrap_or(path);
+            return UnixPath::new(path)
+                .map(Self::Unix)
+                .map_err(|why| format!("{path:?} is no Unix socket's path: {why}"));
+        }
         match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
             (Ok(address), _) if address.port() != 0 => return Ok(Self::Address(address)),
             (Err(_), Some((name, port))) if is_domain(name) && !is_number(name) => match port.parse() {
@@ -63,7 +72,7 @@ impl FromStr for RouteTarget {
             },
             _ => {}
         }
-        Err(format!("{text:?} is not an address like 127.0.0.1:9100 or localhost:9100"))
+        Err(format!("{text:?} is not an address like 127.0.0.1:9100, localhost:9100 or unix:/run/app.sock"))
     }
 }
 
@@ -82,7 +91,10 @@ impl FromStr for RouteRule {
         if host != "*" && !is_domain(host.strip_prefix("*.").unwrap_or(&host)) {
             return Err(format!("{host:?} is neither a DNS name nor *.PARENT nor *"));
         }
-        let (scheme, list) = list.split_once("://").unwrap_or(("http", list));
+        let (scheme, list) = match list.split_once("://") {
+            Some((scheme, rest)) if !scheme.contains("unix") => (scheme, rest),
+            _ => ("http", list), // `unix:///path` is an address
+        };
         let (protocol, by_tls) = match scheme {
             "http" => (Protocol::Http1, false),
             "h2c" => (Protocol::H2c, false),
@@ -103,7 +115,7 @@ impl FromStr for RouteRule {
     }
 }
 
-/// What stands behind `?`.
+/// The options after `?`.
 #[derive(Default)]
 struct RouteOptions {
     authorities: Option<PathBuf>,
@@ -133,7 +145,7 @@ impl RouteOptions {
         Ok(options)
     }
 
-    /// The name is the host's, unless that is none.
+    /// The name is the host's, unless that is a wildcard.
     fn tls_rule(self, host: &str, by_tls: bool) -> Result<Option<TlsRule>, String> {
         if !by_tls {
             return match (self.authorities, self.name) {
@@ -141,11 +153,11 @@ impl RouteOptions {
                 _ => Err("ca and name are for https:// and h2://".to_owned()),
             };
         }
-        let authorities = self.authorities.ok_or("TLS to an address needs ?ca=FILE: whose word counts")?;
+        let authorities = self.authorities.ok_or("TLS to an address needs ?ca=FILE, the trusted CA certificates")?;
         let name = match self.name {
             Some(name) => name,
             None if host.starts_with('*') => {
-                return Err(format!("{host:?} is no server's name; give &name=NAME"));
+                return Err(format!("{host:?} is not a server name; give &name=NAME"));
             }
             None => host.to_owned(),
         };
@@ -166,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_route_names_a_host_and_its_addresses() {
+    fn route_names_host_and_addresses() {
         let rule: RouteRule = "App.Example.com=127.0.0.1:1,[::1]:2".parse().unwrap();
         assert_eq!((rule.host.as_str(), rule.targets.len()), ("app.example.com", 2));
         assert_eq!(rule.protocol, Protocol::Http1);
@@ -197,6 +209,10 @@ mod tests {
             "a=h2c://127.0.0.1:1?ca=/f",
             "a=127.0.0.1:1?ca=/f",
             "a=127.0.0.1",
+            "a=unix:run/app.sock",
+            "a=unix://run/app.sock",
+            "a=unix:",
+            "a=ftp://unix:/run/app.sock",
             "a b=127.0.0.1:1",
             "-a=127.0.0.1:1",
             "*.=127.0.0.1:1",
@@ -204,6 +220,23 @@ mod tests {
         ] {
             assert!(bad.parse::<RouteRule>().is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn route_to_unix_sockets_has_their_paths() {
+        let rule: RouteRule =
+            "a=h2c://unix:/run/a.sock,127.0.0.1:1,unix:///run/b.sock?stream-idle-timeout=1h".parse().unwrap();
+        let shown: Vec<_> = rule.targets.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            (rule.protocol, shown.join(" ")),
+            (Protocol::H2c, "unix:/run/a.sock 127.0.0.1:1 unix:/run/b.sock".to_owned())
+        );
+        let plain: RouteRule = "a=unix:///run/b.sock".parse().unwrap();
+        assert_eq!((plain.protocol, plain.targets.len()), (Protocol::Http1, 1));
+        let why = "a=unix:app.sock".parse::<RouteRule>().unwrap_err();
+        assert!(why.contains("not absolute"), "{why}");
+        let why = format!("a=unix:/{}", "a".repeat(200)).parse::<RouteRule>().unwrap_err();
+        assert!(why.contains("at most 107"), "{why}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The flags of `sluicegate run`, as the command line and the config file give them.
+//! The flags of `sluicegate run`, on the command line and in the config file.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
+use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
 use super::{AccessFormat, ManyValues, RouteRule, ServerTiming, TlsVersion, file, value};
@@ -36,7 +37,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_HTTPS")]
     pub(crate) https: Option<SocketAddr>,
 
-    /// Certificate chain and private key (PEM) of a host, `*.PARENT` or `*`; read again at SIGHUP; may be
+    /// Certificate chain and private key (PEM) of a host, `*.PARENT` or `*`; reloaded at SIGHUP; may be
     /// given more than once
     #[arg(long, value_name = "HOST=CERT,KEY", env = "SLUICEGATE_TLS_CERT")]
     #[serde(default, deserialize_with = "file::one_or_many")]
@@ -60,7 +61,7 @@ pub(crate) struct Settings {
     #[arg(long, hide = true, value_parser = value::address, env = "SLUICEGATE_PRIVATE_HTTPS")]
     pub(crate) private_https: Option<SocketAddr>,
 
-    /// The oldest version of TLS that clients may speak: 1.2 or 1.3 [default: 1.2]
+    /// The oldest version of TLS that clients may use: 1.2 or 1.3 [default: 1.2]
     #[arg(long, value_name = "VERSION", value_enum, env = "SLUICEGATE_TLS_MIN_VERSION")]
     pub(crate) tls_min_version: Option<TlsVersion>,
 
@@ -68,8 +69,8 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_EVENTS")]
     pub(crate) events: Option<SocketAddr>,
 
-    /// Address for events by TLS; `transport-encryption` in ConfigMap `config-features` says whether it is used
-    /// [default: none]
+    /// Address for events over TLS; `transport-encryption` in ConfigMap `config-features` says whether it
+    /// is used [default: none]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_EVENTS_HTTPS")]
     pub(crate) events_https: Option<SocketAddr>,
 
@@ -81,32 +82,32 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "PATH", env = "SLUICEGATE_API_SOCKET")]
     pub(crate) api_socket: Option<PathBuf>,
 
-    /// Speak TLS on loopback too; beyond it, and with --api-tls-cert or --api-client-ca, the API always does
+    /// Use TLS on loopback too; beyond it, and with --api-tls-cert or --api-client-ca, the API always does
     #[arg(long, env = "SLUICEGATE_API_TLS")]
     #[serde(default)]
     pub(crate) api_tls: bool,
 
-    /// Certificate chain and private key (PEM) with which the API speaks TLS [default: made and renewed by
-    /// itself, see DATA/api/ca.pem]
+    /// Certificate chain and private key (PEM) of the API [default: created and renewed by itself, see
+    /// DATA/api/ca.pem]
     #[arg(long, value_name = "CERT,KEY", env = "SLUICEGATE_API_TLS_CERT")]
     pub(crate) api_tls_cert: Option<FilePair>,
 
-    /// Authorities (PEM) whose client certificates the API believes: the common name is the user,
-    /// organizations are groups
+    /// CA certificates (PEM) for client certificates of the API: the common name is the user, organizations
+    /// are groups
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_CLIENT_CA")]
     pub(crate) api_client_ca: Option<PathBuf>,
 
-    /// Bearer tokens that the API believes: lines of `token,user,uid,"group,group"`
+    /// Bearer tokens that the API accepts: lines of `token,user,uid,"group,group"`
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_TOKENS")]
     pub(crate) api_tokens: Option<PathBuf>,
 
-    /// Trust no caller for coming over loopback: every request to the API by TCP needs a token or a client certificate. The one in
-    /// DATA/api/kubeconfig is the operator's
+    /// Authenticate callers over loopback too: every request to the API by TCP needs a token or a client
+    /// certificate. The token in DATA/api/kubeconfig is the operator's
     #[arg(long, env = "SLUICEGATE_API_AUTHENTICATE")]
     #[serde(default)]
     pub(crate) api_authenticate: bool,
 
-    /// Append a line of JSON to this file for every request to the API; opened again at SIGHUP
+    /// Append a line of JSON to this file for every request to the API; reopened at SIGHUP
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_API_AUDIT_LOG")]
     pub(crate) api_audit_log: Option<PathBuf>,
 
@@ -114,31 +115,32 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_ADMIN")]
     pub(crate) admin: Option<SocketAddr>,
 
-    /// Name by which clients may call API and admin, beside localhost and addresses; `*.PARENT` is for every name one label below; may
-    /// be given more than once
+    /// Host name by which clients may call API and admin, besides localhost and addresses; `*.PARENT` is
+    /// for every name one label below; may be given more than once
     #[arg(long, value_name = "NAME", env = "SLUICEGATE_ALLOWED_HOST")]
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) allowed_host: Vec<ManyValues<AllowedHostRule>>,
 
-    /// Write a line for every answer: off, common (as NCSA's httpd) or json [default: off]
+    /// Write a line for every response: off, common (the format of NCSA's httpd) or json [default: off]
     #[arg(long, value_name = "FORMAT", value_enum, env = "SLUICEGATE_ACCESS_LOG")]
     pub(crate) access_log: Option<AccessFormat>,
 
-    /// Where to, opened again at SIGHUP [default: stderr]
+    /// File of the access log, reopened at SIGHUP [default: stderr]
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_ACCESS_LOG_FILE")]
     pub(crate) access_log_file: Option<PathBuf>,
 
-    /// Send a span of every request that is traced to this collector (OTLP over HTTP, JSON), like
+    /// Send a span of every traced request to this collector (OTLP over HTTP, JSON), like
     /// http://127.0.0.1:4318/v1/traces [default: none]
     #[arg(long, value_name = "URL", env = "SLUICEGATE_OTLP")]
     pub(crate) otlp: Option<String>,
 
-    /// Tell clients what a request waited for by `Server-Timing`: cold (requests that waited for an instance) or
-    /// off [default: cold]
+    /// Send `Server-Timing` with the phases of a request's wait: cold (requests that waited for an
+    /// instance) or off [default: cold]
     #[arg(long, value_name = "WHICH", value_enum, env = "SLUICEGATE_SERVER_TIMING")]
     pub(crate) server_timing: Option<ServerTiming>,
 
-    /// Take the sockets and the data folder over from the process that runs on it, without refusing a connection
+    /// Take over the sockets and the data folder of the process that runs on it, without refusing a
+    /// connection
     #[arg(long, env = "SLUICEGATE_HOT_RESTART")]
     #[serde(default)]
     pub(crate) hot_restart: bool,
@@ -193,53 +195,64 @@ pub(crate) struct Settings {
     #[serde(default)]
     pub(crate) host_devices: bool,
 
-    /// Send a host's requests straight to these addresses (`*` = any host; an address may be NAME:PORT), by http://, h2c://,
-    /// https:// or h2://; options stand behind `?` with `&` between them: ca=FILE (the last two need it), name=NAME,
+    /// Send a host's requests straight to these addresses (`*` = any host; an address may be NAME:PORT or unix:/PATH), by http://, h2c://,
+    /// https:// or h2://; options follow `?`, separated by `&`: ca=FILE (required by the last two), name=NAME,
     /// request-body-timeout=WAIT, stream-idle-timeout=WAIT; may be given more than once
     #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) route: Vec<ManyValues<RouteRule>>,
 
-    /// End a request whose body brings nothing for so long while there is no response (408) [default: 60s]
+    /// End a request whose body makes no progress for this long before the response begins (408) [default:
+    /// 60s]
     #[arg(long, value_name = "WAIT", env = "SLUICEGATE_REQUEST_BODY_TIMEOUT")]
     pub(crate) request_body_timeout: Option<Wait>,
 
-    /// Cut a stream on which nothing passes either way, or whose reader takes nothing, for so long; 0 = never [default: 5m]
+    /// Close a stream without data in either direction, or whose reader is stalled, for this long; 0 =
+    /// never [default: 5m]
     #[arg(long, value_name = "WAIT", env = "SLUICEGATE_STREAM_IDLE_TIMEOUT")]
     pub(crate) stream_idle_timeout: Option<Wait>,
 
-    /// Let a client of HTTP/1 that has ended its side wait so long for the next bytes of its response; one that has closed
-    /// its connection looks the same [default: 100ms]
+    /// Let an HTTP/1 client that has closed its sending side wait this long for the next bytes of its
+    /// response; one that has closed its connection looks the same [default: 100ms]
     #[arg(long, value_name = "WAIT", env = "SLUICEGATE_HALF_CLOSE_TIMEOUT")]
     pub(crate) half_close_timeout: Option<Wait>,
 
-    /// Fields that the head of a request or a response may have [default: 256]
+    /// Maximum header fields of a request or a response [default: 256]
     #[arg(long, value_name = "N", env = "SLUICEGATE_MAX_HEADER_FIELDS")]
     pub(crate) max_header_fields: Option<usize>,
 
-    /// Size of the head of a request or a response [default: 64Ki]
+    /// Maximum size of the head of a request or a response [default: 64Ki]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_MAX_HEADER_BYTES")]
     pub(crate) max_header_bytes: Option<ByteSize>,
+
+    /// Let clients of HTTP/1.1 switch to these protocols by `Upgrade`, if the instance agrees; what they then send passes as it
+    /// is; may be given more than once [default: WebSocket only]
+    #[arg(long, value_name = "PROTOCOL[,PROTOCOL...]", env = "SLUICEGATE_UPGRADE_PROTOCOLS")]
+    #[serde(default, deserialize_with = "file::one_or_many")]
+    pub(crate) upgrade_protocols: Vec<ManyValues<UpgradeProtocolList>>,
+
     /// Let objects name addresses as sinks, backends and probes that are refused otherwise: listeners of the appliance (only
     /// with their port), link-local and metadata addresses; may be given more than once
     #[arg(long, value_name = "CIDR[:PORT]", env = "SLUICEGATE_ALLOW_TARGET")]
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) allow_target: Vec<ManyValues<AllowedTargetRule>>,
 
-    /// Files of each core's event log, together; a full log answers senders 503 [default: 8Gi]
+    /// Maximum size of each core's event log; a full log answers senders 503 [default: 8Gi]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_LOG_BYTES")]
     pub(crate) log_bytes: Option<ByteSize>,
 
-    /// A core that has done nothing for so long is stalled: /healthz and /readyz fail and say at what (2s, 500ms; 0 = never)
-    /// [default: 2s]
+    /// A core without progress for this long is stalled: /healthz and /readyz fail and name its work (2s,
+    /// 500ms; 0 = never) [default: 2s]
     #[arg(long, value_name = "DURATION", env = "SLUICEGATE_CORE_STALL_TIMEOUT")]
     pub(crate) core_stall_timeout: Option<Wait>,
 
-    /// Undelivered events of all namespaces together; beyond it senders are answered 429 [default: none]
+    /// Maximum undelivered events of all namespaces together; beyond it senders are answered 429 [default:
+    /// none]
     #[arg(long, value_name = "BYTES", env = "SLUICEGATE_EVENT_QUOTA")]
     pub(crate) event_quota: Option<ByteSize>,
 
-    /// Undelivered events of one namespace (`*` = of each that is not named); may be given more than once
+    /// Maximum undelivered events of one namespace (`*` = each that is not named); may be given more than
+    /// once
     #[arg(long, value_name = "NAMESPACE=BYTES", env = "SLUICEGATE_NAMESPACE_EVENT_QUOTA")]
     #[serde(default, deserialize_with = "file::one_or_many")]
     pub(crate) namespace_event_quota: Vec<ManyValues<QuotaRule>>,

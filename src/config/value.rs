@@ -17,11 +17,11 @@ use ureq::http::Uri;
 #[serde(try_from = "String")]
 pub(crate) struct ImageRule {
     pub(crate) image: String,
-    /// Program and arguments, split as a shell splits words.
+    /// Program and arguments, split like a shell does.
     pub(crate) command: Vec<String>,
 }
 
-/// `CIDR[:PORT]`: addresses that users may name as targets although the target policy refuses them.
+/// `CIDR[:PORT]`: addresses that users may name as targets although the target policy rejects them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct AllowedTargetRule(pub(crate) AllowedTarget);
@@ -34,7 +34,7 @@ impl FromStr for AllowedTargetRule {
     }
 }
 
-/// `UID[:GID]`: who instances are. Without a group it has the user's number.
+/// `UID[:GID]`: the user of instances. Without a group it has the user's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct UserRule {
@@ -54,11 +54,11 @@ pub(crate) enum ProcessRule {
 /// A user id has 31 bits (Kubernetes' bound).
 const ID_MAX: u32 = 2_147_483_647;
 
-/// `HOST=CERT,KEY`: the files that prove who we are.
+/// `HOST=CERT,KEY`: the files of a server certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct CertificateRule {
-    /// Lower case; `*.` and a parent for every name right below it, `*` for any.
+    /// Lower case; `*.` and a parent for every name one label below it, `*` for any.
     pub(crate) host: String,
     pub(crate) certificate: PathBuf,
     pub(crate) key: PathBuf,
@@ -75,7 +75,8 @@ pub(crate) struct ByteSize(pub(crate) u64);
 pub(crate) struct Wait(pub(crate) Duration);
 
 impl Default for Wait {
-    /// Of `core-stall-timeout`: a thousand times what the slowest filter takes, and less than a liveness probe waits.
+    /// For `core-stall-timeout`: a thousand times the slowest filter, and less than the timeout of a
+    /// liveness probe.
     fn default() -> Self {
         Self(Duration::from_secs(2))
     }
@@ -86,11 +87,11 @@ impl FromStr for Wait {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wait = duration::parse_go(text);
-        wait.map(Self).ok_or_else(|| format!("{text:?} is no duration like 90s, 5m or 0"))
+        wait.map(Self).ok_or_else(|| format!("{text:?} is not a duration like 90s, 5m or 0"))
     }
 }
 
-/// `NAMESPACE=BYTES`: how much of its events may wait.
+/// `NAMESPACE=BYTES`: limit of its undelivered events.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct QuotaRule {
@@ -103,7 +104,7 @@ impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        quantity::bytes(text).map(Self).ok_or_else(|| format!("{text:?} is no amount of bytes, like 10Gi"))
+        quantity::bytes(text).map(Self).ok_or_else(|| format!("{text:?} is not an amount of bytes, like 10Gi"))
     }
 }
 
@@ -119,7 +120,7 @@ impl FromStr for QuotaRule {
     }
 }
 
-/// `CERT,KEY`: the files that prove who the API is.
+/// `CERT,KEY`: the files of the API's certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub(crate) struct FilePair {
@@ -207,14 +208,14 @@ impl FromStr for AllowedHostRule {
     }
 }
 
-/// Where something listens.
+/// A listening address.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "it has to be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
+    text.parse().map_err(|_| "it must be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
 }
 
 /// A number without a sign.
 pub(crate) fn whole<N: std::str::FromStr>(text: &str) -> Result<N, String> {
-    text.parse().map_err(|_| "it has to be a whole number, like 4".to_owned())
+    text.parse().map_err(|_| "it must be a whole number, like 4".to_owned())
 }
 
 /// Whether it begins with `http://` and names a host.
@@ -234,7 +235,7 @@ pub(crate) fn is_domain(name: &str) -> bool {
     name.len() <= 253 && name.split('.').all(label)
 }
 
-/// In a config file they are strings, read as on the command line.
+/// In a config file they are strings, parsed as on the command line.
 macro_rules! from_string {
     ($($rule:ty),+) => {$(
         impl TryFrom<String> for $rule {
@@ -264,7 +265,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn allowed_host_is_a_name_a_wildcard_or_an_address() {
+    fn allowed_host_is_name_wildcard_or_address() {
         for (text, host) in [
             ("Gate.example.com", "gate.example.com"),
             ("*.lan", "*.lan"),
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_is_a_number_and_has_a_group() {
+    fn user_is_number_with_group() {
         for (text, user, group) in [("65532", 65_532, 65_532), ("1000:7", 1000, 7), ("0:0", 0, 0)] {
             assert_eq!(text.parse(), Ok(UserRule { user, group }));
         }
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_is_a_duration_as_go_writes_it() {
+    fn wait_is_parsed_in_go_duration_format() {
         for (text, ms) in [("2s", 2000), ("500ms", 500), ("1.5s", 1500), ("2m", 120_000), ("0", 0), ("0s", 0)] {
             assert_eq!(text.parse(), Ok(Wait(Duration::from_millis(ms))), "{text}");
         }
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_collector_is_a_host_in_the_clear() {
+    fn collector_is_plain_http_host() {
         assert!(is_http_url("http://127.0.0.1:4318/v1/traces") && is_http_url("http://collector"));
         for bad in ["", "http://", "http:///v1", "http://a b/", "https://a/", "a:4318", "/v1/traces"] {
             assert!(!is_http_url(bad), "{bad}");
@@ -307,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_names_its_host_and_two_files() {
+    fn certificate_names_host_and_two_files() {
         let rule: CertificateRule = "*.Example.com=/a=b/c.pem,/k.pem".parse().unwrap();
         assert_eq!((rule.host.as_str(), rule.certificate.to_str()), ("*.example.com", Some("/a=b/c.pem")));
         assert!("*=c,k".parse::<CertificateRule>().is_ok());
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_rule_splits_its_command_as_a_shell_does() {
+    fn image_rule_splits_command_like_shell() {
         let rule: ImageRule = "ghcr.io/acme/hello:1=/bin/echo 'a b' c=d".parse().unwrap();
         assert_eq!(rule.image, "ghcr.io/acme/hello:1");
         assert_eq!(rule.command, ["/bin/echo", "a b", "c=d"]);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use kit::manifest::NAMESPACE;
 use kit::server::{HandlerReply, ReceivedMessage, TestServer};
-use kit::{ApplianceSetup, HttpRequest, PATIENCE, wait};
+use kit::{ApplianceSetup, HttpRequest, TIMEOUT, wait};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -133,7 +133,7 @@ fn page_of_another_port_changes_and_reads_nothing() {
     let Some(mut command) = chromium(&["--remote-debugging-port=0", &url], profile.path()) else { return };
     let before = appliance.api().list("ConfigMap", NAMESPACE).len();
     let browser = Browser { child: command.stdout(Stdio::null()).spawn().unwrap(), _profile: profile };
-    let seen = wait::until(PATIENCE, "the page's report", || seen.lock().unwrap().clone());
+    let seen = wait::until(TIMEOUT, "the page's report", || seen.lock().unwrap().clone());
     drop(browser);
 
     let api = ["host", "origin", "fetch-site", "content-type"].map(|reason| rejections(&appliance, "api", reason));

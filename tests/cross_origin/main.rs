@@ -2,13 +2,14 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod browser;
+mod events;
 
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::os::unix::net::UnixStream;
 
 use kit::manifest::{NAMESPACE, broker, trigger};
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, PATIENCE, TestEvent};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, HttpConnection, HttpResponse, TIMEOUT, TestEvent};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -20,10 +21,10 @@ fn with_one_event() -> (Appliance, EventSink) {
     let (appliance, sink) = (ApplianceSetup::new(BIN).start(), EventSink::start());
     appliance.api().create(&broker("main"));
     appliance.api().create(&trigger("t", "main", &sink.url()));
-    appliance.api().wait_ready("Trigger", NAMESPACE, "t", PATIENCE);
+    appliance.api().wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);
     let answer = TestEvent::new("one").binary("/brokers/default/main").send(appliance.events());
     assert_eq!(answer.status, 202, "{answer}");
-    sink.wait_for(1, PATIENCE);
+    sink.wait_for(1, TIMEOUT);
     (appliance, sink)
 }
 
@@ -156,7 +157,7 @@ fn requests_as_pages_send_them_do_nothing() {
     }
     assert_eq!(sink.received().len(), 1);
     assert_eq!(HttpCall::post(REPLAY).send(admin).status, 200);
-    sink.wait_for(2, PATIENCE);
+    sink.wait_for(2, TIMEOUT);
 }
 
 #[test]
@@ -166,7 +167,7 @@ fn unix_socket_takes_any_host_and_no_page() {
     let appliance = ApplianceSetup::new(BIN).flag("api-socket", &path.display().to_string()).start();
     let ask = |head: &str| {
         let mut stream = UnixStream::connect(&path).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.write_all(format!("{head}\r\nConnection: close\r\n\r\n").as_bytes()).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();

@@ -3,10 +3,10 @@
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use kit::{PATIENCE, wait};
+use kit::{TIMEOUT, wait};
 
 use crate::cases::read;
-use crate::requests::{TABLE, Witness, put};
+use crate::requests::{Oracle, TABLE, put};
 
 /// Cases that we take and another refuses, each one unambiguous by the RFC: one's own taste in sizes, in methods,
 /// or in hosts (an absolute target makes Host not count, RFC 9112 3.2.2; HAProxy wants the two to agree, and looks for a
@@ -58,17 +58,17 @@ fn start(program: &str, config: impl Fn(SocketAddr) -> String, arguments: &[&str
         return None;
     };
     let peer = FramingPeer { child, address, _folder: folder };
-    let up = wait::try_until(PATIENCE, || TcpStream::connect(address).ok());
+    let up = wait::try_until(TIMEOUT, || TcpStream::connect(address).ok());
     assert!(up.is_some(), "{program} does not listen");
     Some(peer)
 }
 
 /// What it refuses without passing anything on must not be among what we take.
-fn compare(program: &str, peer: &FramingPeer, witness: &Witness) {
+fn compare(program: &str, peer: &FramingPeer, oracle: &Oracle) {
     let mut wrong = Vec::new();
     for case in read(TABLE) {
         let Some(taken) = case.columns[0].strip_prefix("= ") else { continue };
-        let (statuses, seen) = put(&case, peer.address, witness, taken.split(" ; ").count());
+        let (statuses, seen) = put(&case, peer.address, oracle, taken.split(" ; ").count());
         let refused = seen.is_empty() && statuses.first().is_none_or(|status| *status >= 400);
         if refused && !TASTES.contains(&case.what) {
             wrong.push(format!("{}: {statuses:?}", case.what));
@@ -79,7 +79,7 @@ fn compare(program: &str, peer: &FramingPeer, witness: &Witness) {
 
 #[test]
 fn what_nginx_refuses_is_refused() {
-    let witness = Witness::start();
+    let oracle = Oracle::start();
     let config = |address: SocketAddr| {
         format!(
             "daemon off; master_process off; pid nginx.pid; error_log stderr emerg;\n\
@@ -87,26 +87,26 @@ fn what_nginx_refuses_is_refused() {
              http {{ access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f;\n\
              uwsgi_temp_path u; scgi_temp_path s;\n\
              server {{ listen {address}; location / {{ proxy_pass http://{}; }} }} }}\n",
-            witness.address()
+            oracle.address()
         )
     };
     if let Some(peer) = start("nginx", config, &["-p", ".", "-e", "stderr", "-c"]) {
-        compare("nginx", &peer, &witness);
+        compare("nginx", &peer, &oracle);
     }
 }
 
 #[test]
 fn what_haproxy_refuses_is_refused() {
-    let witness = Witness::start();
+    let oracle = Oracle::start();
     let config = |address: SocketAddr| {
         format!(
             "global\n  nbthread 1\n\
              defaults\n  mode http\n  timeout connect 5s\n  timeout client 10s\n  timeout server 10s\n\
              listen peer\n  bind {address}\n  server one {}\n",
-            witness.address()
+            oracle.address()
         )
     };
     if let Some(peer) = start("haproxy", config, &["-db", "-f"]) {
-        compare("haproxy", &peer, &witness);
+        compare("haproxy", &peer, &oracle);
     }
 }

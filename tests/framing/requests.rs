@@ -11,12 +11,12 @@ use crate::cases::{FramingCase, bytes, read};
 pub(crate) const TABLE: &str = include_str!("requests.txt");
 
 /// An instance that notes every whole request as `METHOD TARGET BODY`.
-pub(crate) struct Witness {
+pub(crate) struct Oracle {
     server: TestServer,
     seen: Arc<Mutex<Vec<String>>>,
 }
 
-impl Witness {
+impl Oracle {
     pub(crate) fn start() -> Self {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
@@ -41,7 +41,7 @@ impl Witness {
 }
 
 /// What became of one case: the statuses that came back, and what the instance saw.
-pub(crate) fn put(case: &FramingCase, to: SocketAddr, witness: &Witness, wanted: usize) -> (Vec<u16>, Vec<String>) {
+pub(crate) fn put(case: &FramingCase, to: SocketAddr, oracle: &Oracle, wanted: usize) -> (Vec<u16>, Vec<String>) {
     let mut connection = HttpConnection::open(to);
     connection.send(&case.bytes);
     let to_head = case.bytes.starts_with(b"HEAD");
@@ -52,27 +52,27 @@ pub(crate) fn put(case: &FramingCase, to: SocketAddr, witness: &Witness, wanted:
             Err(_) => break,
         }
     }
-    (statuses, witness.take())
+    (statuses, oracle.take())
 }
 
 fn whole(line: &str) -> String {
     String::from_utf8(bytes(line.trim())).unwrap()
 }
 
-fn check(case: &FramingCase, appliance: &Appliance, witness: &Witness) -> Result<(), String> {
+fn check(case: &FramingCase, appliance: &Appliance, oracle: &Oracle) -> Result<(), String> {
     let verdict = case.columns[0];
     if let Some(listed) = verdict.strip_prefix("= ") {
         let wanted: Vec<_> = listed.split(" ; ").map(whole).collect();
-        let (statuses, seen) = put(case, appliance.http(), witness, wanted.len());
+        let (statuses, seen) = put(case, appliance.http(), oracle, wanted.len());
         let fine = seen == wanted && statuses.len() == wanted.len() && statuses.iter().all(|s| *s == 200);
         return if fine { Ok(()) } else { Err(format!("{statuses:?}, seen {seen:?}")) };
     }
     if verdict == "late -" {
-        return unfinished(case, appliance, witness);
+        return unfinished(case, appliance, oracle);
     }
     let late = verdict.strip_prefix("late ");
     let status: u16 = late.unwrap_or(verdict).parse().unwrap();
-    let (statuses, seen) = put(case, appliance.http(), witness, 2);
+    let (statuses, seen) = put(case, appliance.http(), oracle, 2);
     match statuses.as_slice() {
         [one] if *one == status && seen.is_empty() => Ok(()),
         // Part of it may have been passed on, and the answer of who saw it break overtakes ours.
@@ -82,12 +82,12 @@ fn check(case: &FramingCase, appliance: &Appliance, witness: &Witness) -> Result
 }
 
 /// More is announced than comes: nobody answers, and the instance never sees a request.
-fn unfinished(case: &FramingCase, appliance: &Appliance, witness: &Witness) -> Result<(), String> {
+fn unfinished(case: &FramingCase, appliance: &Appliance, oracle: &Oracle) -> Result<(), String> {
     let mut connection = HttpConnection::open(appliance.http());
     connection.send(&case.bytes);
     connection.finish();
     let answer = connection.try_receive(false);
-    let seen = witness.take();
+    let seen = oracle.take();
     match answer {
         Err(_) if seen.is_empty() => Ok(()),
         other => Err(format!("{other:?}, seen {seen:?}")),
@@ -96,11 +96,11 @@ fn unfinished(case: &FramingCase, appliance: &Appliance, witness: &Witness) -> R
 
 #[test]
 fn a_request_is_refused_or_it_is_the_same_to_everybody() {
-    let witness = Witness::start();
-    let mut appliance = ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
+    let oracle = Oracle::start();
+    let mut appliance = ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", oracle.address()).start();
     let mut wrong = Vec::new();
     for case in read(TABLE) {
-        if let Err(found) = check(&case, &appliance, &witness) {
+        if let Err(found) = check(&case, &appliance, &oracle) {
             wrong.push(format!("{}: wanted {:?}, found {found}", case.what, case.columns[0]));
         }
         assert!(appliance.is_running(), "{}", case.what);
@@ -108,15 +108,15 @@ fn a_request_is_refused_or_it_is_the_same_to_everybody() {
     assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
 
     let after = HttpCall::get("/after").host("a").send(appliance.http());
-    assert_eq!((after.status, witness.take()), (200, vec!["GET /after".to_owned()]));
+    assert_eq!((after.status, oracle.take()), (200, vec!["GET /after".to_owned()]));
 }
 
 /// A client that stops in the middle of the first bytes of HTTP/2, which may still become HTTP/1, is told why
 /// it is let go, as any other that dawdles over its head.
 #[test]
 fn a_client_that_stops_in_the_preface_is_told_so() {
-    let witness = Witness::start();
-    let appliance = ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", witness.address()).start();
+    let oracle = Oracle::start();
+    let appliance = ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", oracle.address()).start();
     let mut connection = HttpConnection::open(appliance.http());
     connection.send(b"PRI * HT");
     assert_eq!(connection.receive().status, 408);

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
 
-use kit::{ApplianceSetup, HttpCall, HttpConnection, PATIENCE, wait};
+use kit::{ApplianceSetup, HttpCall, HttpConnection, TIMEOUT, wait};
 
 use crate::cases::{FramingCase, read};
 
@@ -28,7 +28,7 @@ fn instance(cases: &Arc<Vec<FramingCase>>) -> SocketAddr {
 }
 
 fn converse(mut stream: TcpStream, cases: &[FramingCase]) {
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (mut held, mut piece) = (Vec::new(), [0; 4096]);
     loop {
         while !held.ends_with(b"\r\n\r\n") {

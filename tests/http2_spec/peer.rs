@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use kit::PATIENCE;
+use kit::TIMEOUT;
 use kit::http2::{frame, get_block, opening};
 
 pub(crate) const HOST: &str = "app.example.com";
@@ -132,7 +132,7 @@ impl Frame {
 /// Says it, and judges what comes back.
 pub(crate) fn play(to: SocketAddr, case: &Http2Case) -> Result<(), String> {
     let mut stream = TcpStream::connect(to).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let mut said = match case.expect {
         Expect::NotHttp2 => Vec::new(),
         _ => opening(),

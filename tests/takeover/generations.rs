@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kit::manifest::{NAMESPACE, broker, service};
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpResponse, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpResponse, TIMEOUT, wait};
 
 use super::BIN;
 
@@ -19,7 +19,7 @@ type LongRequest = JoinHandle<std::io::Result<HttpResponse>>;
 fn with_service() -> Appliance {
     let first = ApplianceSetup::new(BIN).hello_image("example.com/hello").flag("workers", "1").start();
     first.api().create(&service("hello", "example.com/hello", "World"));
-    first.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    first.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     first
 }
 
@@ -47,7 +47,7 @@ fn in_flight(at: &Appliance) -> Vec<LongRequest> {
     loop {
         requests.push(long_request(at.http()));
         if wait::try_until(Duration::from_secs(2), begun).is_some() {
-            wait::until(PATIENCE, "an instance for it", || {
+            wait::until(TIMEOUT, "an instance for it", || {
                 (at.metric("sluicegate_backend_active_requests", "hello") > 0).then_some(())
             });
             return requests;
@@ -108,7 +108,7 @@ fn kill_of_one_process_harms_no_request_of_others() {
             if victim == 2 { all[2].setup().clone().ports(all[2].ports()).start() } else { all[2].successor() };
         serves(&newest);
         newest.api().create(&broker("main"));
-        newest.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+        newest.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
         requests.into_iter().flatten().for_each(ends_well);
         for (number, one) in all.iter_mut().enumerate().filter(|(number, _)| *number != victim) {
             assert_eq!(one.wait().code(), Some(0), "{number} after {victim}: {}", one.stderr());

@@ -47,7 +47,7 @@ const BENCHES: [(&str, &str, &str); 5] = [
     (".", "proxy", "request"),
     ("dataplane", "http", "http/hosts"),
     ("dataplane", "events", "filters"),
-    ("dataplane", "events_house", "events house"),
+    ("dataplane", "events_core", "events core"),
     ("wal", "log", "append"),
 ];
 

@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 use super::client::{BIN, BOTH, TlsAuthority, TlsTestClient};
@@ -41,7 +41,7 @@ fn annotate(api: KitApi, key: &str, value: &str) {
 
 /// The Route once its condition CertificateProvisioned has this reason.
 fn route_because(api: KitApi, reason: &str) -> Value {
-    api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
+    api.wait_for("Route", NAMESPACE, "hello", TIMEOUT, |route| {
         condition(route, "CertificateProvisioned").is_some_and(|c| c["reason"].as_str().unwrap_or_default() == reason)
     })
 }
@@ -53,7 +53,7 @@ fn url(appliance: &Appliance, scheme: &str, host: &str) -> String {
 
 /// The Route once its URL and that of its tag have this scheme.
 fn by(appliance: &Appliance, scheme: &str) -> Value {
-    appliance.api().wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
+    appliance.api().wait_for("Route", NAMESPACE, "hello", TIMEOUT, |route| {
         let status = &route["status"];
         let tagged = status["traffic"].as_array().into_iter().flatten();
         let tagged: Vec<_> = tagged.filter_map(|target| target["url"].as_str()).collect();
@@ -63,7 +63,7 @@ fn by(appliance: &Appliance, scheme: &str) -> Value {
 
 /// A client that believes the appliance's authority.
 fn believer(api: KitApi) -> TlsTestClient {
-    let map = api.wait_for("ConfigMap", SERVING, "sluicegate-domain-authority", PATIENCE, |_| true);
+    let map = api.wait_for("ConfigMap", SERVING, "sluicegate-domain-authority", TIMEOUT, |_| true);
     TlsTestClient::believing(map["data"]["ca.crt"].as_str().unwrap(), BOTH)
 }
 
@@ -75,12 +75,12 @@ fn a_service_gets_certificates_for_its_hosts() {
     hello(appliance.api());
     let route = by(&appliance, "https");
     // Ready by HTTP at first, as upstream has it, and then by TLS.
-    appliance.api().wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+    appliance.api().wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
         kit::api::is_ready(service) && service["status"]["url"] == url(&appliance, "https", HOST)
     });
     assert_eq!(condition(&route, "CertificateProvisioned").unwrap()["status"], "True");
     let name = format!("route-{}", route["metadata"]["uid"].as_str().unwrap());
-    let certificate = appliance.api().wait_ready("Certificate", NAMESPACE, &name, PATIENCE);
+    let certificate = appliance.api().wait_ready("Certificate", NAMESPACE, &name, TIMEOUT);
     assert_eq!(certificate["spec"]["dnsNames"], json!([HOST]));
     assert!(certificate["status"]["notAfter"].is_string(), "{certificate}");
     let kept = appliance.api().get("Secret", NAMESPACE, &name).unwrap();
@@ -102,7 +102,7 @@ fn a_service_gets_certificates_for_its_hosts() {
 
     let api = appliance.api();
     api.delete("Secret", NAMESPACE, &name);
-    let again = api.wait_for("Secret", NAMESPACE, &name, PATIENCE, |_| true);
+    let again = api.wait_for("Secret", NAMESPACE, &name, TIMEOUT, |_| true);
     assert_ne!(again["data"]["tls.crt"], kept["data"]["tls.crt"], "who loses it gets another");
     by(&appliance, "https");
 
@@ -113,7 +113,7 @@ fn a_service_gets_certificates_for_its_hosts() {
         (&told["reason"], &told["message"]),
         (&json!("TLSNotEnabled"), &json!("external-domain-tls is not enabled"))
     );
-    wait::until(PATIENCE, "the certificates to go", || api.list("Certificate", NAMESPACE).is_empty().then_some(()));
+    wait::until(TIMEOUT, "the certificates to go", || api.list("Certificate", NAMESPACE).is_empty().then_some(()));
     assert!(client.connect(appliance.https(), HOST).is_err());
 }
 
@@ -127,7 +127,7 @@ fn clients_without_tls_are_sent_there_as_operator_or_annotation_say() {
     by(&appliance, "https");
     let status = || HttpCall::get("/x?y").host(HOST).send(appliance.http());
     let answers = |wanted: u16| {
-        wait::until(PATIENCE, &format!("answers {wanted}"), || (status().status == wanted).then_some(()));
+        wait::until(TIMEOUT, &format!("answers {wanted}"), || (status().status == wanted).then_some(()));
     };
     answers(301);
     let there = format!("https://{HOST}:{}/x?y", appliance.https().port());
@@ -135,7 +135,7 @@ fn clients_without_tls_are_sent_there_as_operator_or_annotation_say() {
     annotate(api, PROTOCOL, "enabled");
     answers(200);
     annotate(api, PROTOCOL, "Never");
-    let told = api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
+    let told = api.wait_for("Route", NAMESPACE, "hello", TIMEOUT, |route| {
         condition(route, "IngressReady").is_some_and(|c| c["reason"] == "IngressNotConfigured")
     });
     let why = condition(&told, "IngressReady").unwrap();
@@ -145,7 +145,7 @@ fn clients_without_tls_are_sent_there_as_operator_or_annotation_say() {
     );
     answers(200);
     annotate(api, PROTOCOL, "Redirected");
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     answers(301);
     set(api, &json!({ "http-protocol": "Disabled" }));
     annotate(api, PROTOCOL, "");
@@ -165,7 +165,7 @@ fn a_certificate_that_another_provides_is_awaited_and_then_shown() {
     let told = condition(&route, "CertificateProvisioned").unwrap();
     assert_eq!(told["message"], format!("Certificate {name} is not ready downgrade HTTP."));
     assert_eq!(route["status"]["url"], url(&appliance, "http", HOST));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     set(api, &json!({ "http-protocol": "Redirected" }));
     let waits = route_because(api, "CertificateNotReady");
     assert_eq!(waits["status"]["url"], url(&appliance, "https", HOST));
@@ -186,7 +186,7 @@ fn a_certificate_that_another_provides_is_awaited_and_then_shown() {
         .body(status.to_string())
         .send(api.address());
     assert_eq!(patched.status, 200, "{patched}");
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let answer = authority.client(BOTH).call(appliance.https(), HOST, &HttpCall::get("/")).unwrap();
     assert_eq!(answer.status, 200);
 }
@@ -219,11 +219,11 @@ fn the_operators_certificates_and_authority_come_first() {
         "metadata": { "name": "app.example.com", "namespace": NAMESPACE },
         "spec": { "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } },
     }));
-    let mapping = api.wait_for("DomainMapping", NAMESPACE, "app.example.com", PATIENCE, |mapping| {
+    let mapping = api.wait_for("DomainMapping", NAMESPACE, "app.example.com", TIMEOUT, |mapping| {
         mapping["status"]["url"] == url(&appliance, "https", "app.example.com") && kit::api::is_ready(mapping)
     });
     assert_eq!(condition(&mapping, "CertificateProvisioned").unwrap()["reason"], Value::Null);
-    let certificate = api.wait_ready("Certificate", NAMESPACE, "app.example.com", PATIENCE);
+    let certificate = api.wait_ready("Certificate", NAMESPACE, "app.example.com", TIMEOUT);
     assert_eq!(certificate["spec"]["domain"], "app.example.com");
     let client = authority.client(BOTH);
     for host in ["app.example.com", HOST] {
@@ -247,7 +247,7 @@ fn an_authority_without_its_key_takes_nothing_away() {
     };
     let half = put("tls.crt", own.pem());
     api.create(&service("later", IMAGE, "tls"));
-    let failed = wait::until(PATIENCE, "a certificate that nobody signs", || {
+    let failed = wait::until(TIMEOUT, "a certificate that nobody signs", || {
         api.list("Certificate", NAMESPACE).into_iter().find(|certificate| {
             condition(certificate, "Ready").is_some_and(|ready| ready["reason"] == "AuthorityInvalid")
         })
@@ -263,7 +263,7 @@ fn an_authority_without_its_key_takes_nothing_away() {
     put("tls.key", own.key());
     let client = own.client(BOTH);
     for host in [HOST, "later.default.localhost"] {
-        wait::until(PATIENCE, "a certificate of the operator's authority", || {
+        wait::until(TIMEOUT, "a certificate of the operator's authority", || {
             let answer = client.call(appliance.https(), host, &HttpCall::get("/")).ok()?;
             (answer.status == 200).then_some(())
         });
@@ -275,7 +275,7 @@ fn an_authority_without_its_key_takes_nothing_away() {
 fn a_namespace_has_one_certificate_for_all_its_names() {
     let appliance = start(&json!({ "external-domain-tls": "Enabled", "namespace-wildcard-cert-selector": "{}" }));
     let api = appliance.api();
-    let wild = api.wait_ready("Certificate", NAMESPACE, "default.localhost", PATIENCE);
+    let wild = api.wait_ready("Certificate", NAMESPACE, "default.localhost", TIMEOUT);
     assert_eq!(wild["spec"]["dnsNames"], json!(["*.default.localhost"]));
     assert_eq!(wild["metadata"]["labels"]["networking.knative.dev/wildcardDomain"], "localhost");
     hello(api);
@@ -286,11 +286,11 @@ fn a_namespace_has_one_certificate_for_all_its_names() {
         assert!(client.connect(appliance.https(), host).unwrap().shown_for("*.default.localhost"), "{host}");
     }
     set(api, &json!({ "namespace-wildcard-cert-selector": "" }));
-    wait::until(PATIENCE, "each host its own", || {
+    wait::until(TIMEOUT, "each host its own", || {
         let connection = client.connect(appliance.https(), HOST).ok()?;
         connection.shown_for("hello.default.localhost").then_some(())
     });
-    api.wait_gone("Certificate", NAMESPACE, "default.localhost", PATIENCE);
+    api.wait_gone("Certificate", NAMESPACE, "default.localhost", TIMEOUT);
 }
 
 /// X-RTE-07: a developer's Certificate for a host that is not his is signed by nobody; and where nobody listens for TLS
@@ -316,7 +316,7 @@ fn nobody_gets_a_certificate_for_the_host_of_another() {
         },
         "spec": { "dnsNames": ["other.example.com"], "secretName": "mine" },
     }));
-    api.wait_for("Certificate", NAMESPACE, "mine", PATIENCE, |certificate| {
+    api.wait_for("Certificate", NAMESPACE, "mine", TIMEOUT, |certificate| {
         condition(certificate, "Ready").is_some_and(|ready| ready["reason"] == "HostNotOwned")
     });
     assert!(api.get("Secret", NAMESPACE, "mine").is_none());

@@ -3,7 +3,7 @@
 use kit::kingress::{core_service, ingress, path, rule};
 use kit::manifest::NAMESPACE;
 use kit::tls::TlsFront;
-use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, TestUpstream, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, TIMEOUT, TestUpstream, wait};
 use serde_json::{Value, json};
 
 use super::client::{BIN, TlsAuthority};
@@ -55,7 +55,7 @@ fn ingresses_reach_their_services_by_tls_and_believe_only_the_clusters() {
     let host = |service: &str| format!("{service}.{HOST}");
     let rules: Vec<_> = ["user", "routing", "stranger"].map(|service| rule(&host(service), &[to(service)])).into();
     api.create(&ingress("inner", json!(rules)));
-    api.wait_for("Ingress", NAMESPACE, "inner", PATIENCE, |object| {
+    api.wait_for("Ingress", NAMESPACE, "inner", TIMEOUT, |object| {
         kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "CABundleNotFound")
     });
 
@@ -65,7 +65,7 @@ fn ingresses_reach_their_services_by_tls_and_believe_only_the_clusters() {
         "metadata": { "name": "bundle", "namespace": "knative-serving", "labels": label },
         "data": { "ca.pem": authority.pem() },
     }));
-    api.wait_ready("Ingress", NAMESPACE, "inner", PATIENCE);
+    api.wait_ready("Ingress", NAMESPACE, "inner", TIMEOUT);
     let call = |service: &str| HttpCall::get("/").host(&host(service)).send(appliance.http());
     assert_eq!((call("user").status, call("routing").status), (200, 200));
     let refused = call("stranger");
@@ -78,5 +78,5 @@ fn ingresses_reach_their_services_by_tls_and_believe_only_the_clusters() {
         "config-network",
         &json!({ "data": { "system-internal-tls": "Disabled" } }),
     );
-    wait::until(PATIENCE, "requests in the clear", || (call("user").status != 200).then_some(()));
+    wait::until(TIMEOUT, "requests in the clear", || (call("user").status != 200).then_some(()));
 }

@@ -5,17 +5,17 @@ use std::net::Shutdown;
 use std::thread;
 
 use kit::server::closed_address;
-use kit::{ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
+use kit::{ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, wait};
 use rustls::version;
 
-use super::client::{BIN, BOTH, TlsAuthority, house};
+use super::client::{BIN, BOTH, TlsAuthority, server};
 
 const LARGE: usize = 16 * 1024 * 1024;
 
 #[test]
 fn a_large_body_goes_both_ways_byte_for_byte() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let appliance = server(&authority, &[("*", "app.test")], &upstream);
     let body: Vec<u8> = (0..LARGE as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for spoken in [&version::TLS12, &version::TLS13] {
         let client = authority.client(&[spoken]);
@@ -29,12 +29,12 @@ fn a_large_body_goes_both_ways_byte_for_byte() {
 #[test]
 fn a_client_that_reads_slowly_gets_all_of_it() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let appliance = server(&authority, &[("*", "app.test")], &upstream);
     let mut connection = authority.client(BOTH).connect(appliance.https(), "app.test").unwrap();
     let call = HttpCall::get("/chunks?count=64&bytes=100000").host("app.test");
     connection.tls.write_all(&call.to_bytes(appliance.https())).unwrap();
     // The socket's buffers fill up meanwhile.
-    wait::until(PATIENCE, "the upstream to be asked", || (upstream.requests() == 1).then_some(()));
+    wait::until(TIMEOUT, "the upstream to be asked", || (upstream.requests() == 1).then_some(()));
     let mut first = [0; 1];
     connection.tls.read_exact(&mut first).unwrap();
     let others: Vec<_> = (0..4)
@@ -59,7 +59,7 @@ fn a_client_that_reads_slowly_gets_all_of_it() {
 #[test]
 fn an_ending_connection_says_so() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let mut appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let mut appliance = server(&authority, &[("*", "app.test")], &upstream);
     let client = authority.client(BOTH);
     let open = || client.connect(appliance.https(), "app.test").unwrap();
 
@@ -115,7 +115,7 @@ fn an_answer_that_breaks_off_is_no_end() {
 #[test]
 fn a_request_that_breaks_off_is_answered_by_nobody() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let appliance = server(&authority, &[("*", "app.test")], &upstream);
     for polite in [false, true] {
         let mut connection = authority.client(BOTH).connect(appliance.https(), "app.test").unwrap();
         let begun = b"POST /mirror HTTP/1.1\r\nHost: app.test\r\nContent-Length: 10\r\n\r\nhello";

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use kit::kingress::backend;
 use kit::manifest::{NAMESPACE, service};
-use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, TestUpstream, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, TIMEOUT, TestUpstream, wait};
 use serde_json::{Value, json};
 
 use super::automatic::set;
@@ -65,12 +65,12 @@ fn a_challenge_is_answered_by_its_service_until_the_certificate_is_there() {
         "metadata": { "name": DOMAIN, "namespace": NAMESPACE },
         "spec": { "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello" } },
     }));
-    let route = api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |_| true);
+    let route = api.wait_for("Route", NAMESPACE, "hello", TIMEOUT, |_| true);
     let of_route = format!("route-{}", route["metadata"]["uid"].as_str().unwrap());
     for name in [&*of_route, DOMAIN] {
-        api.wait_for("Certificate", NAMESPACE, name, PATIENCE, |_| true);
+        api.wait_for("Certificate", NAMESPACE, name, TIMEOUT, |_| true);
     }
-    wait::until(PATIENCE, "clients to be redirected", || {
+    wait::until(TIMEOUT, "clients to be redirected", || {
         [HOST, DOMAIN].iter().all(|host| get(appliance.http(), host, PATH) == 301).then_some(())
     });
 
@@ -80,7 +80,7 @@ fn a_challenge_is_answered_by_its_service_until_the_certificate_is_there() {
     let solver = TestUpstream::start("solver");
     backend(api, "solver", "http", &[solver.address()]);
     let answered = |http: SocketAddr| {
-        wait::until(PATIENCE, "the challenges to be answered", || {
+        wait::until(TIMEOUT, "the challenges to be answered", || {
             [HOST, DOMAIN, BELOW].iter().all(|host| get(http, host, PATH) == 200).then_some(())
         });
         assert_eq!(get(http, HOST, &format!("{PATH}x")), 301, "another token");
@@ -97,8 +97,8 @@ fn a_challenge_is_answered_by_its_service_until_the_certificate_is_there() {
     let api = appliance.api();
     say(api, DOMAIN, &challenges(&[DOMAIN], "knative-serving"));
     say(api, &of_route, &json!({ "http01Challenges": null }));
-    wait::until(PATIENCE, "the challenges to be over", || {
+    wait::until(TIMEOUT, "the challenges to be over", || {
         [HOST, DOMAIN].iter().all(|host| get(appliance.http(), host, PATH) == 301).then_some(())
     });
-    wait::until(PATIENCE, "the name below to be free", || (get(appliance.http(), BELOW, PATH) == 404).then_some(()));
+    wait::until(TIMEOUT, "the name below to be free", || (get(appliance.http(), BELOW, PATH) == 404).then_some(()));
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use kit::message::HttpResponse;
-use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, wait};
 use rcgen::{CertificateParams, CertifiedIssuer, KeyPair};
 use rustls::client::Resumption;
 use rustls::crypto::ring::default_provider;
@@ -70,7 +70,7 @@ impl TlsAuthority {
 }
 
 /// An appliance with one upstream behind every host, on one core.
-pub(crate) fn house(authority: &TlsAuthority, certificates: &[(&str, &str)], upstream: &TestUpstream) -> Appliance {
+pub(crate) fn server(authority: &TlsAuthority, certificates: &[(&str, &str)], upstream: &TestUpstream) -> Appliance {
     // A client that has said goodbye may wait for its answer.
     let setup = ApplianceSetup::new(BIN).route("*", upstream.address()).flag("workers", "1");
     let setup = setup.flag("half-close-timeout", "10s");
@@ -114,8 +114,8 @@ impl TlsTestClient {
         let name = ServerName::try_from(name.to_owned()).unwrap();
         let session = ClientConnection::new(Arc::clone(&self.config), name).map_err(io::Error::other)?;
         let socket = TcpStream::connect(to)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
         let mut tls = StreamOwned::new(session, socket);
         while tls.conn.is_handshaking() {
             tls.conn.complete_io(&mut tls.sock)?;

@@ -2,7 +2,7 @@
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service};
-use kit::{ApplianceSetup, HttpCall, PATIENCE, wait};
+use kit::{ApplianceSetup, HttpCall, TIMEOUT, wait};
 use serde_json::json;
 
 use super::client::{BIN, BOTH, TlsAuthority};
@@ -36,7 +36,7 @@ fn a_domain_mapping_brings_its_own_certificate() {
             "tls": { "secretName": "certificate" },
         },
     }));
-    let told = api.wait_for("DomainMapping", NAMESPACE, HOST, PATIENCE, |mapping| {
+    let told = api.wait_for("DomainMapping", NAMESPACE, HOST, TIMEOUT, |mapping| {
         condition(mapping, "CertificateProvisioned").is_some_and(|c| c["reason"] == "SecretNotFound")
     });
     assert_eq!(condition(&told, "CertificateProvisioned").unwrap()["status"], "False");
@@ -44,7 +44,7 @@ fn a_domain_mapping_brings_its_own_certificate() {
     assert!(client.connect(appliance.https(), HOST).is_err());
 
     api.create(&secret(&authority, HOST));
-    let ready = api.wait_ready("DomainMapping", NAMESPACE, HOST, PATIENCE);
+    let ready = api.wait_ready("DomainMapping", NAMESPACE, HOST, TIMEOUT);
     let url = ready["status"]["url"].as_str().unwrap();
     assert_eq!(url, format!("https://{HOST}:{}", appliance.https().port()));
     let answer = client.call(appliance.https(), HOST, &HttpCall::get("/")).unwrap();
@@ -53,7 +53,7 @@ fn a_domain_mapping_brings_its_own_certificate() {
     appliance.restart();
     assert_eq!(client.call(appliance.https(), HOST, &HttpCall::get("/")).unwrap().status, 200, "after a restart");
     appliance.api().delete("DomainMapping", NAMESPACE, HOST);
-    wait::until(PATIENCE, "the certificate to go", || client.connect(appliance.https(), HOST).err().map(drop));
+    wait::until(TIMEOUT, "the certificate to go", || client.connect(appliance.https(), HOST).err().map(drop));
 }
 
 /// Without a listener for TLS the condition says what to start with.
@@ -68,7 +68,7 @@ fn a_certificate_without_a_listener_says_so() {
             "tls": { "secretName": "certificate" },
         },
     }));
-    let told = appliance.api().wait_for("DomainMapping", NAMESPACE, HOST, PATIENCE, |mapping| {
+    let told = appliance.api().wait_for("DomainMapping", NAMESPACE, HOST, TIMEOUT, |mapping| {
         condition(mapping, "CertificateProvisioned").is_some_and(|c| c["status"] == "False")
     });
     let certificate = condition(&told, "CertificateProvisioned").unwrap();

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, broker, channel, trigger, with};
 use kit::scene::{BROKER, ids, subscribe};
-use kit::{Appliance, ApplianceSetup, EventSink, KitApi, PATIENCE, TestEvent, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, KitApi, TIMEOUT, TestEvent, wait};
 use serde_json::{Value, json};
 
 use super::client::{BIN, BOTH, TlsTestClient};
@@ -29,7 +29,7 @@ fn address(api: KitApi, kind: &str, name: &str, which: &str) -> Value {
         let all = object["status"]["addresses"].as_array()?;
         all.iter().find(|address| address["name"] == which).cloned()
     };
-    find(&api.wait_for(kind, NAMESPACE, name, PATIENCE, |object| find(object).is_some())).unwrap()
+    find(&api.wait_for(kind, NAMESPACE, name, TIMEOUT, |object| find(object).is_some())).unwrap()
 }
 
 fn of_url(url: &Value) -> (SocketAddr, String) {
@@ -64,31 +64,31 @@ fn events_come_in_by_tls_as_the_operator_wants() {
     assert_eq!((sent(&secure, "1"), plain(&appliance, "2")), (202, 202));
 
     encryption(api, "strict");
-    let strict = api.wait_for("Broker", NAMESPACE, "main", PATIENCE, |object| {
+    let strict = api.wait_for("Broker", NAMESPACE, "main", TIMEOUT, |object| {
         object["status"]["address"]["name"] == "https" && object["status"]["addresses"].as_array().unwrap().len() == 1
     });
     assert_eq!(strict["status"]["address"], secure);
-    wait::until(PATIENCE, "nothing more in the clear", || (plain(&appliance, "no") == 404).then_some(()));
+    wait::until(TIMEOUT, "nothing more in the clear", || (plain(&appliance, "no") == 404).then_some(()));
     // A Channel between, which a Trigger refers to and a Subscription reads.
     api.create(&channel("hop"));
-    api.wait_ready("Channel", NAMESPACE, "hop", PATIENCE);
+    api.wait_ready("Channel", NAMESPACE, "hop", TIMEOUT);
     assert_eq!(address(api, "Channel", "hop", "https")["CACerts"], secure["CACerts"]);
     api.create(&broker("far"));
-    api.wait_ready("Broker", NAMESPACE, "far", PATIENCE);
+    api.wait_ready("Broker", NAMESPACE, "far", TIMEOUT);
     let far = json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "far" } });
     api.create(&with(trigger("over", "main", "http://unused/"), "/spec/subscriber", far));
-    api.wait_ready("Trigger", NAMESPACE, "over", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "over", TIMEOUT);
     let beyond = EventSink::start();
     api.create(&trigger("beyond", "far", &beyond.url()));
-    api.wait_ready("Trigger", NAMESPACE, "beyond", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "beyond", TIMEOUT);
     assert_eq!(sent(&secure, "3"), 202);
-    beyond.wait_until(PATIENCE, |all| ids(all).contains(&"3".to_owned())).unwrap();
-    let mut got = ids(&sink.wait_for(3, PATIENCE));
+    beyond.wait_until(TIMEOUT, |all| ids(all).contains(&"3".to_owned())).unwrap();
+    let mut got = ids(&sink.wait_for(3, TIMEOUT));
     got.sort();
     assert_eq!(got, ["1", "2", "3"]);
 
     encryption(api, "disabled");
-    wait::until(PATIENCE, "the clear again", || (plain(&appliance, "4") == 202).then_some(()));
+    wait::until(TIMEOUT, "the clear again", || (plain(&appliance, "4") == 202).then_some(()));
     assert_eq!(sent(&secure, "no"), 404);
 }
 
@@ -98,7 +98,7 @@ fn strict_without_a_listener_says_what_to_do() {
     let appliance = kit::scene::with_broker(&setup());
     let api = appliance.api();
     encryption(api, "strict");
-    let cut_off = api.wait_for("Broker", NAMESPACE, "main", PATIENCE, |object| {
+    let cut_off = api.wait_for("Broker", NAMESPACE, "main", TIMEOUT, |object| {
         condition(object, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
     let why = condition(&cut_off, "Addressable").unwrap();
@@ -106,7 +106,7 @@ fn strict_without_a_listener_says_what_to_do() {
     assert!(why["message"].as_str().unwrap().contains("--events-https"), "{why}");
     assert!(cut_off["status"].get("address").is_none());
     encryption(api, "permissive");
-    api.wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    api.wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
     assert_eq!(plain(&appliance, "1"), 202);
 }
 
@@ -118,7 +118,7 @@ fn the_authority_outlives_the_process() {
     let before = address(appliance.api(), "Broker", "main", "https");
     assert_eq!(sent(&before, "1"), 202);
     appliance.restart();
-    let after = appliance.api().wait_for("Broker", NAMESPACE, "main", PATIENCE, |object| {
+    let after = appliance.api().wait_for("Broker", NAMESPACE, "main", TIMEOUT, |object| {
         object["status"]["addresses"][0]["url"] != before["url"]
     });
     let after = &after["status"]["addresses"][0];

@@ -4,10 +4,10 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::thread;
 
-use kit::{Appliance, ApplianceSetup, HttpCall, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, wait};
 use rustls::{HandshakeKind, ProtocolVersion, version};
 
-use super::client::{BIN, BOTH, TlsAuthority, house};
+use super::client::{BIN, BOTH, TlsAuthority, server};
 
 /// A counter of handshakes, over all cores.
 fn handshakes(appliance: &Appliance, outcome: &str) -> u64 {
@@ -23,7 +23,7 @@ fn the_server_name_picks_the_certificate() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let certificates =
         [("one.example.com", "one.example.com"), ("*.example.com", "*.example.com"), ("*", "anybody.test")];
-    let appliance = house(&authority, &certificates, &upstream);
+    let appliance = server(&authority, &certificates, &upstream);
     let client = authority.client(BOTH);
     for (name, shown) in
         [("one.example.com", "one.example.com"), ("two.example.com", "*.example.com"), ("anybody.test", "anybody.test")]
@@ -41,14 +41,14 @@ fn the_server_name_picks_the_certificate() {
 #[test]
 fn a_name_without_a_certificate_gets_an_alert() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("one.example.com", "one.example.com")], &upstream);
+    let appliance = server(&authority, &[("one.example.com", "one.example.com")], &upstream);
     let client = authority.client(BOTH);
     for name in ["two.example.com", "example.com", "127.0.0.1"] {
         let why = client.connect(appliance.https(), name).err().unwrap().to_string();
         assert!(why.contains("alert"), "{name}: {why}");
     }
     // Counted once the connection is over, which is after the client has seen its alert.
-    wait::until(PATIENCE, "the outcomes", || (handshakes(&appliance, "failed") == 3).then_some(()));
+    wait::until(TIMEOUT, "the outcomes", || (handshakes(&appliance, "failed") == 3).then_some(()));
     client.connect(appliance.https(), "one.example.com").unwrap();
 }
 
@@ -56,7 +56,7 @@ fn a_name_without_a_certificate_gets_an_alert() {
 #[test]
 fn both_versions_are_spoken_and_the_instance_is_told_https() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let appliance = server(&authority, &[("*", "app.test")], &upstream);
     for (spoken, agreed) in [(&version::TLS12, ProtocolVersion::TLSv1_2), (&version::TLS13, ProtocolVersion::TLSv1_3)] {
         let client = authority.client(&[spoken]).alpn(&[b"http/1.1"]);
         let mut connection = client.connect(appliance.https(), "app.test").unwrap();
@@ -76,7 +76,7 @@ fn both_versions_are_spoken_and_the_instance_is_told_https() {
 #[test]
 fn a_client_that_speaks_none_of_our_protocols_is_told_so() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let appliance = server(&authority, &[("*", "app.test")], &upstream);
     let client = authority.client(BOTH).alpn(&[b"imap"]);
     let why = client.connect(appliance.https(), "app.test").err().unwrap().to_string();
     assert!(why.contains("NoApplicationProtocol"), "{why}");
@@ -111,20 +111,20 @@ fn a_client_that_comes_again_resumes_on_any_core() {
 #[test]
 fn plain_http_on_the_tls_port_gets_an_answer_and_a_clean_close() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let appliance = server(&authority, &[("*", "app.test")], &upstream);
     let mut connection = kit::HttpConnection::open(appliance.https());
     connection.send(b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n");
     let response = connection.receive();
     assert_eq!((response.status, response.text().contains("HTTPS")), (400, true));
     assert_eq!(connection.rest(), Some(Vec::new()));
-    wait::until(PATIENCE, "the outcome", || (handshakes(&appliance, "not_tls") == 1).then_some(()));
+    wait::until(TIMEOUT, "the outcome", || (handshakes(&appliance, "not_tls") == 1).then_some(()));
     assert_eq!(upstream.requests(), 0);
 }
 
 #[test]
 fn bytes_that_are_no_tls_get_an_alert_and_a_close() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let appliance = server(&authority, &[("*", "app.test")], &upstream);
     let garbage: [&[u8]; 4] = [
         b"\x00\x00\x00\x00\x00\x00\x00\x00",
         b"\x16\x03\x01\x00\x05\x02\x00\x00\x01\x00",
@@ -142,12 +142,12 @@ fn bytes_that_are_no_tls_get_an_alert_and_a_close() {
 #[test]
 fn a_handshake_that_does_not_come_to_its_end_is_cut_while_others_are_served() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let appliance = server(&authority, &[("*", "app.test")], &upstream);
     let slow: Vec<_> = [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01"]
         .into_iter()
         .map(|begun| {
             let mut socket = TcpStream::connect(appliance.https()).unwrap();
-            socket.set_read_timeout(Some(PATIENCE)).unwrap();
+            socket.set_read_timeout(Some(TIMEOUT)).unwrap();
             socket.write_all(begun).unwrap();
             socket
         })
@@ -157,15 +157,15 @@ fn a_handshake_that_does_not_come_to_its_end_is_cut_while_others_are_served() {
     for mut socket in slow {
         assert_eq!(wait::read(&mut socket, &mut [0; 64]).unwrap(), 0);
     }
-    wait::until(PATIENCE, "the outcome", || (handshakes(&appliance, "timeout") == 3).then_some(()));
+    wait::until(TIMEOUT, "the outcome", || (handshakes(&appliance, "timeout") == 3).then_some(()));
 }
 
 #[test]
-fn a_crowd_of_silent_connections_gives_way_to_one_that_speaks() {
-    const CROWD: usize = 600; // more than may shake hands at a time
+fn a_clients_of_silent_connections_gives_way_to_one_that_speaks() {
+    const CLIENTS: usize = 600; // more than may shake hands at a time
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = house(&authority, &[("*", "app.test")], &upstream);
-    let crowd: Vec<_> = (0..CROWD).map(|_| TcpStream::connect(appliance.https()).unwrap()).collect();
+    let appliance = server(&authority, &[("*", "app.test")], &upstream);
+    let clients: Vec<_> = (0..CLIENTS).map(|_| TcpStream::connect(appliance.https()).unwrap()).collect();
     let client = authority.client(BOTH);
     let speakers: Vec<_> = (0..8)
         .map(|_| {
@@ -177,7 +177,7 @@ fn a_crowd_of_silent_connections_gives_way_to_one_that_speaks() {
         assert_eq!(speaker.join().unwrap(), 200);
     }
     assert!(handshakes(&appliance, "overload") > 0);
-    drop(crowd);
+    drop(clients);
 }
 
 #[test]
@@ -219,7 +219,7 @@ fn an_old_version_can_be_ruled_out() {
 fn a_stream_for_a_host_of_another_certificate_is_misdirected() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let certificates = [("one.test", "one.test"), ("two.test", "two.test")];
-    let appliance = house(&authority, &certificates, &upstream);
+    let appliance = server(&authority, &certificates, &upstream);
     let client = authority.client(BOTH).alpn(&[b"h2"]);
     let mut connection = client.connect(appliance.https(), "one.test").unwrap();
     // Preface and settings, then two streams: GET / by https with the authority as a literal.

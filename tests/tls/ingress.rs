@@ -4,7 +4,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use kit::kingress::{backend, ingress, path, rule};
 use kit::manifest::{NAMESPACE, with};
-use kit::{ApplianceSetup, HttpCall, PATIENCE, TestUpstream};
+use kit::{ApplianceSetup, HttpCall, TIMEOUT, TestUpstream};
 use serde_json::{Value, json};
 
 use super::client::{BIN, BOTH, TlsAuthority};
@@ -38,12 +38,12 @@ fn an_ingress_brings_its_own_certificate() {
     object = with(object, "/spec/httpOption", json!("Redirected"));
     let tls = json!([{ "hosts": [HOST], "secretName": "certificate", "secretNamespace": NAMESPACE }]);
     api.create(&with(object, "/spec/tls", tls));
-    api.wait_for("Ingress", NAMESPACE, "tls", PATIENCE, |object| {
+    api.wait_for("Ingress", NAMESPACE, "tls", TIMEOUT, |object| {
         kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "SecretNotFound")
     });
     // Made out for somebody else at first: the client must not take it.
     api.create(&secret(&authority, "wrong.example.com"));
-    api.wait_ready("Ingress", NAMESPACE, "tls", PATIENCE);
+    api.wait_ready("Ingress", NAMESPACE, "tls", TIMEOUT);
     let client = authority.client(BOTH);
     assert!(client.connect(appliance.https(), HOST).is_err());
 
@@ -51,7 +51,7 @@ fn an_ingress_brings_its_own_certificate() {
     api.patch("Secret", NAMESPACE, "certificate", &json!({ "data": mended["data"] }));
     let call = HttpCall::get("/x?y");
     let response =
-        kit::wait::until(PATIENCE, "the new certificate", || client.call(appliance.https(), HOST, &call).ok());
+        kit::wait::until(TIMEOUT, "the new certificate", || client.call(appliance.https(), HOST, &call).ok());
     assert_eq!((response.status, response.json()["name"].clone()), (200, json!("one")));
 
     let plain = call.host(HOST).send(appliance.http());
@@ -74,7 +74,7 @@ fn nobody_is_sent_to_tls_that_is_not_there() {
         object = with(object, "/spec/httpOption", json!("Redirected"));
         let tls = json!([{ "hosts": [HOST], "secretName": "certificate", "secretNamespace": NAMESPACE }]);
         api.create(&with(object, "/spec/tls", tls));
-        api.wait_ready("Ingress", NAMESPACE, "tls", PATIENCE);
+        api.wait_ready("Ingress", NAMESPACE, "tls", TIMEOUT);
         let status = |host: &str, to| HttpCall::get("/").host(host).send(to).status;
         let [own, other] = [HOST, bare].map(|host| status(host, appliance.http()));
         assert_eq!([HOST, bare].map(|host| status(host, appliance.private())), [200, 200]);
@@ -110,7 +110,7 @@ fn a_thousand_names_are_shown_their_own_certificates() {
         api.create(&with(object, "/spec/tls", json!(tls)));
     }
     for group in 0..10 {
-        api.wait_ready("Ingress", NAMESPACE, &format!("tls-{group}"), 2 * PATIENCE);
+        api.wait_ready("Ingress", NAMESPACE, &format!("tls-{group}"), 2 * TIMEOUT);
     }
     for number in (0..10 * EACH).step_by(7) {
         let name = host(number);

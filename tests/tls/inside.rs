@@ -5,7 +5,7 @@ use kit::kingress::{backend, ingress, path, rule};
 use kit::manifest::{NAMESPACE, broker, service, with};
 use kit::open_loop::OpenLoopLoad;
 use kit::scene::{BROKER, delivery, subscribe};
-use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, PATIENCE, TestEvent, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, TIMEOUT, TestEvent, TestUpstream, wait};
 use serde_json::{Value, json};
 
 use super::automatic::set;
@@ -29,7 +29,7 @@ fn switch(api: KitApi, word: &str) {
 /// The Service once others reach it by this scheme.
 fn reached_by(api: KitApi, name: &str, scheme: &str) -> Value {
     let url = format!("{scheme}://{name}.default.svc.cluster.local");
-    api.wait_for("Service", NAMESPACE, name, PATIENCE, |service| {
+    api.wait_for("Service", NAMESPACE, name, TIMEOUT, |service| {
         service["status"]["address"]["url"] == url && is_ready(service)
     })
 }
@@ -54,7 +54,7 @@ fn names_inside_have_certificates_for_callers_inside() {
     let route = api.get("Route", NAMESPACE, "hello").unwrap();
     assert_eq!(condition(&route, "CertificateProvisioned").unwrap()["reason"], Value::Null);
     let certificate = format!("route-{}-local", route["metadata"]["uid"].as_str().unwrap());
-    let certificate = api.wait_ready("Certificate", NAMESPACE, &certificate, PATIENCE);
+    let certificate = api.wait_ready("Certificate", NAMESPACE, &certificate, TIMEOUT);
     assert_eq!(certificate["spec"]["dnsNames"], json!(["hello.default", "hello.default.svc", NAME]));
     let labels = &certificate["metadata"]["labels"];
     assert_eq!(labels["networking.knative.dev/certificate-type"], "cluster-local-domain");
@@ -118,7 +118,7 @@ fn the_switch_is_thrown_under_load() {
         let found = reached_by(api, "hello", "https");
         let client = believer(&found);
         let mut kept = client.connect(appliance.private_https(), NAME).unwrap();
-        let told = api.wait_for("Trigger", NAMESPACE, "to-hello", PATIENCE, |trigger| {
+        let told = api.wait_for("Trigger", NAMESPACE, "to-hello", TIMEOUT, |trigger| {
             trigger["status"]["subscriberUri"] == format!("https://{NAME}") && is_ready(trigger)
         });
         assert_eq!(told["status"]["subscriberCACerts"], found["status"]["address"]["CACerts"]);
@@ -127,17 +127,15 @@ fn the_switch_is_thrown_under_load() {
         switch(api, "Disabled");
         let after = reached_by(api, "hello", "http");
         assert_eq!(after["status"]["address"], before["status"]["address"]);
-        wait::until(PATIENCE, "the certificates to go", || api.list("Certificate", NAMESPACE).is_empty().then_some(()));
-        wait::until(PATIENCE, "nothing to be shown", || {
-            client.connect(appliance.private_https(), NAME).err().map(drop)
-        });
+        wait::until(TIMEOUT, "the certificates to go", || api.list("Certificate", NAMESPACE).is_empty().then_some(()));
+        wait::until(TIMEOUT, "nothing to be shown", || client.connect(appliance.private_https(), NAME).err().map(drop));
         assert_eq!(asks(), 200, "round {round}: a connection that is open goes on");
     }
     for pulse in [requests, events] {
         assert_eq!((pulse.refused(), pulse.broken()), (0, 0));
         assert!(pulse.stop() > 0);
     }
-    wait::until(PATIENCE, "every event to be delivered", || {
+    wait::until(TIMEOUT, "every event to be delivered", || {
         (appliance.metric("sluicegate_subscriber_pending", "to-hello") == 0).then_some(())
     });
     assert_eq!(dead.received().len(), 0);
@@ -155,7 +153,7 @@ fn an_ingress_brings_a_certificate_for_hosts_inside() {
     inside["visibility"] = json!("ClusterLocal");
     let tls = json!([{ "hosts": NAMES, "secretName": "certificate", "secretNamespace": NAMESPACE }]);
     api.create(&with(ingress("tls", json!([inside])), "/spec/tls", tls));
-    api.wait_ready("Ingress", NAMESPACE, "tls", PATIENCE);
+    api.wait_ready("Ingress", NAMESPACE, "tls", TIMEOUT);
     let client = authority.client(BOTH);
     assert_eq!(client.call(appliance.private_https(), NAME, &HttpCall::get("/")).unwrap().status, 200);
     assert!(client.connect(appliance.https(), NAME).is_err());

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
 use kit::http2::{self, H2Client, H2Server};
 use kit::tls::TlsFront;
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, PATIENCE, TestUpstream, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, TIMEOUT, TestUpstream, wait};
 
 use super::client::{BIN, TlsAuthority};
 
@@ -87,9 +87,9 @@ fn who_is_not_to_be_trusted_gets_nothing_and_the_client_is_told_why() {
     let (authority, other) = (TlsAuthority::new(), TlsAuthority::new());
     let upstream = TestUpstream::start("one");
     let wrong_name = front(&authority, "wrong.test", &[], upstream.address());
-    let stranger = front(&other, HOST, &[], upstream.address());
+    let unauthorized = front(&other, HOST, &[], upstream.address());
     let right = front(&authority, HOST, &[], upstream.address());
-    for (bad, said) in [(&wrong_name, "not valid for"), (&stranger, "peer certificate")] {
+    for (bad, said) in [(&wrong_name, "not valid for"), (&unauthorized, "peer certificate")] {
         let appliance = gateway(&authority, "https", &[bad], "");
         let answer = HttpCall::get("/").host(HOST).send(appliance.http());
         assert_eq!(answer.status, 502, "{answer}");
@@ -101,7 +101,9 @@ fn who_is_not_to_be_trusted_gets_nothing_and_the_client_is_told_why() {
             assert!(answer.status == 502 && answer.text().contains(said), "{answer:?}");
         });
         assert_eq!(appliance.metric("sluicegate_refused_total", "untrusted"), 2);
-        wait::until(PATIENCE, "a line in the log", || appliance.stderr().contains("is not trusted").then_some(()));
+        wait::until(TIMEOUT, "a line in the log", || {
+            appliance.stderr().contains("TLS verification of an instance failed").then_some(())
+        });
     }
     assert_eq!(upstream.requests(), 0, "nothing was sent to any of them");
     // One that is in order stands in for the other.

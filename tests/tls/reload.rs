@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 
-use kit::{HttpCall, PATIENCE, TestUpstream, wait};
+use kit::{HttpCall, TIMEOUT, TestUpstream, wait};
 
-use super::client::{BOTH, TlsAuthority, house};
+use super::client::{BOTH, TlsAuthority, server};
 
 /// What the server shows to a newcomer.
 fn shown(authority: &TlsAuthority, to: std::net::SocketAddr) -> Vec<u8> {
@@ -18,7 +18,7 @@ fn shown(authority: &TlsAuthority, to: std::net::SocketAddr) -> Vec<u8> {
 fn certificates_change_under_load_and_no_request_fails() {
     const ROUNDS: usize = 20;
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let mut appliance = house(&authority, &[("*", "app.test")], &upstream);
+    let mut appliance = server(&authority, &[("*", "app.test")], &upstream);
     let https = appliance.https();
     let stop = Arc::new(AtomicBool::new(false));
     // Half of them stay on one connection through all reloads, half come anew for each request.
@@ -47,7 +47,7 @@ fn certificates_change_under_load_and_no_request_fails() {
     for round in 0..ROUNDS {
         authority.issue("any", "app.test");
         appliance.reload();
-        last = wait::until(PATIENCE, &format!("a new certificate in round {round}"), || {
+        last = wait::until(TIMEOUT, &format!("a new certificate in round {round}"), || {
             let now = shown(&authority, https);
             (now != last).then_some(now)
         });
@@ -62,13 +62,13 @@ fn certificates_change_under_load_and_no_request_fails() {
 fn a_reload_that_fails_leaves_all_as_it_was_and_says_why() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let certificates = [("app.test", "app.test"), ("other.test", "other.test")];
-    let mut appliance = house(&authority, &certificates, &upstream);
+    let mut appliance = server(&authority, &certificates, &upstream);
     let before = shown(&authority, appliance.https());
 
     authority.issue("app.test", "app.test");
     std::fs::write(authority.file("other.test.pem"), "half a fi").unwrap();
     appliance.reload();
-    wait::until(PATIENCE, "the reason in the log", || appliance.stderr().contains("other.test.pem").then_some(()));
+    wait::until(TIMEOUT, "the reason in the log", || appliance.stderr().contains("other.test.pem").then_some(()));
 
     assert_eq!(shown(&authority, appliance.https()), before);
     let client = authority.client(BOTH);
@@ -80,6 +80,6 @@ fn without_tls_a_reload_changes_nothing() {
     let upstream = TestUpstream::start("one");
     let mut appliance = kit::ApplianceSetup::new(super::client::BIN).route("*", upstream.address()).start();
     appliance.reload();
-    wait::until(PATIENCE, "the reload", || appliance.stderr().contains("certificates").then_some(()));
+    wait::until(TIMEOUT, "the reload", || appliance.stderr().contains("certificates").then_some(()));
     assert_eq!(HttpCall::get("/").host("a.test").send(appliance.http()).status, 200);
 }

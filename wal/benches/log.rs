@@ -1,9 +1,9 @@
-//! What the log costs: an append by itself, and a group commit beside the bare disk in the same run.
+//! What the log costs: an append by itself, and a group commit next to the raw disk in the same run.
 //!
-//! `disk` is a ready buffer of the same payload bytes, written at rising offsets into an allocated
-//! and zeroed file: by pwrite and fdatasync, or by one write with RWF_DSYNC. `log` appends record by
-//! record and makes its flush durable in the same two ways: waiting for each, or appending the next records
-//! meanwhile as the product does.
+//! `disk` writes a ready buffer of the same payload bytes at rising offsets into an allocated and zeroed
+//! file: with pwrite and fdatasync, or with one RWF_DSYNC write. `log` appends record by record and makes
+//! its flush durable in the same two ways: it waits for each flush, or appends the next records meanwhile
+//! as the product does.
 
 #![allow(clippy::unwrap_used)] // a bench that cannot write has nothing to measure
 
@@ -23,10 +23,10 @@ use sluicegate_wal::{Cursor, Flush, FlushUrgency, LogOptions, LogPosition, Strea
 const RECORD_BYTES: usize = 512;
 const FILE_BYTES: u64 = 64 << 20;
 const READ_RECORDS: u64 = 1000;
-/// Events between two looks for space: a core does it once a second.
+/// Events between two calls of `reclaim`: a core calls it once a second.
 const RECLAIM_EVERY: usize = 1 << 16;
 const GIB: u64 = 1 << 30;
-/// How large a log is opened, in GiB; 1 when it is not set, and unoptimised a sixteenth of one.
+/// Size of the log that is opened, in GiB; by default 1, or a sixteenth in an unoptimised build.
 const RECOVERED_GIB: &str = "SLUICEGATE_RECOVERED_GIB";
 const RECOVERED_BYTES: u64 = if cfg!(debug_assertions) { GIB / 16 } else { GIB };
 
@@ -52,10 +52,11 @@ fn commit(log: &mut WriteAheadLog, stream: StreamId, payload: &[u8], records: us
         write(&flush.file, &flush.bytes, flush.offset);
         log.flush_done(flush, Ok(()));
     }
-    log.reclaim(); // nobody subscribes, so the space comes round
+    log.reclaim(); // no stream has a subscriber, so all space is reclaimed
 }
 
-/// What the product does: the disk has one flush while the next records come. The disk is a thread here.
+/// Same as the product: the disk works on one flush while the next records are appended. The disk is a
+/// thread here.
 struct Pipeline {
     flushes: SyncSender<(Arc<File>, Bytes, u64)>,
     done: Receiver<()>,
@@ -69,7 +70,7 @@ impl Pipeline {
         thread::spawn(move || {
             for (file, bytes, offset) in next {
                 write(&file, &bytes, offset);
-                drop(bytes); // the log takes the buffer back
+                drop(bytes); // gives the buffer back to the log
                 tell.send(()).unwrap();
             }
         });
@@ -85,7 +86,7 @@ impl Pipeline {
             self.flushes.send((Arc::clone(&flush.file), flush.bytes.clone(), flush.offset)).unwrap();
             self.out = Some(flush);
             if log.urgency() == FlushUrgency::Now {
-                self.settle(log); // a roll-over: two files
+                self.settle(log); // a roll-over writes two files
             }
         }
         log.reclaim();
@@ -144,7 +145,7 @@ fn group_commit(c: &mut Criterion) {
     group.finish();
 }
 
-/// One stream or a thousand, each with a subscriber: the price of an event is to be the same.
+/// One stream or a thousand, each with a subscriber: the price of an event must be the same.
 fn streams(c: &mut Criterion) {
     let mut group = c.benchmark_group("streams");
     for streams in [1, 1000] {
@@ -182,7 +183,7 @@ fn streams(c: &mut Criterion) {
     group.finish();
 }
 
-/// Opening a log that is in the page cache, nothing torn.
+/// Opens an intact log that is in the page cache.
 fn recovery(c: &mut Criterion) {
     let recovered_bytes = std::env::var(RECOVERED_GIB).map_or(RECOVERED_BYTES, |gib| gib.parse::<u64>().unwrap() * GIB);
     let folder = tempfile::tempdir().unwrap();
@@ -210,7 +211,7 @@ fn recovery(c: &mut Criterion) {
     group.finish();
 }
 
-/// What a read costs: the index, the checksum, and a slice of the map.
+/// Cost of a read: the index lookup, the checksum, and a slice of the map.
 fn read(c: &mut Criterion) {
     let mut group = c.benchmark_group("read");
     for bytes in [64, RECORD_BYTES, 4096] {
@@ -234,7 +235,7 @@ fn read(c: &mut Criterion) {
     group.finish();
 }
 
-/// Zeroed in small steps: after large ones every small write would write back a large folio.
+/// Zeroed in small steps: after large writes every small write would write back a large folio.
 fn zeroed(path: &std::path::Path) -> File {
     let file = File::options().read(true).write(true).create_new(true).open(path).unwrap();
     for at in (0..FILE_BYTES).step_by(4096) {

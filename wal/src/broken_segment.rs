@@ -1,7 +1,7 @@
-//! Segment files that changed behind the log's back: cut short or removed by somebody, or unreadable.
+//! Segment files that were truncated, removed or became unreadable while the log was open.
 //!
-//! Reading what is gone costs a reader its record and never the process its life (see [`crate::map`]). Here
-//! the owner finds out which files it happened to, so that whoever must act can be told.
+//! A reader loses the records that are gone; the process survives (see [`crate::map`]). This module tells
+//! the owner which files are affected, so that an operator can act.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -15,24 +15,25 @@ use crate::map;
 use crate::position::LogPosition;
 use crate::segment::Segment;
 
-/// A segment that has lost some of its file. Records in it whose bytes are gone are passed over as damage;
-/// the others are read as before.
+/// A segment that lost part of its file. Records whose bytes are gone are skipped as damage; the others can
+/// still be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokenSegment {
     pub file: PathBuf,
     /// The positions that the segment covers.
     pub from: LogPosition,
     pub to: LogPosition,
-    /// The file's length now, in bytes; `None` when it is whole, and some page of it cannot be read.
+    /// Current length of the file, in bytes; `None` when the file is complete but one of its pages cannot
+    /// be read.
     pub cut_to: Option<u64>,
-    /// It was removed or renamed, or another file has its name: it is gone when this process ends.
+    /// The file was removed, renamed or replaced: its data is gone when this process ends.
     pub removed: bool,
-    /// It is written to: the log is poisoned and takes nothing more.
+    /// It is the tail segment: the log is poisoned and rejects appends.
     pub poisons: bool,
 }
 
 impl BrokenSegment {
-    /// One whose file was found short while nobody had it open.
+    /// A segment whose file was found truncated when the log was opened.
     pub(crate) fn cut(file: &Path, header: &SegmentHeader, bytes: u64) -> Self {
         let (from, to) = (header.base, header.base + u64::from(header.capacity));
         let (from, to) = (LogPosition::new(from), LogPosition::new(to));
@@ -45,16 +46,22 @@ impl fmt::Display for BrokenSegment {
         let file = self.file.display();
         if self.removed {
             let lost = if self.poisons {
-                "the log takes nothing more; let subscribers get what is left, then restart"
+                "the log rejects appends; let subscribers receive the rest, then restart"
             } else {
-                "what is needed of it is copied to the newest segment"
+                "its live records are copied to the newest segment"
             };
-            return write!(f, "{file} was removed or replaced from outside: {lost}, and keep others from the folder");
+            return write!(
+                f,
+                "{file} was removed or replaced from outside: {lost}, and do not let other programs change the folder"
+            );
         }
         match self.cut_to {
             Some(bytes) => {
                 let all = self.to.get() - self.from.get();
-                write!(f, "{file} was cut from outside to {bytes} of {all} bytes: keep others from the log's folder")
+                write!(
+                    f,
+                    "{file} was truncated from outside to {bytes} of {all} bytes: do not let other programs change the log's folder"
+                )
             }
             None => write!(f, "{file} has pages that cannot be read: see the kernel's log about its disk"),
         }
@@ -62,9 +69,9 @@ impl fmt::Display for BrokenSegment {
 }
 
 impl WriteAheadLog {
-    /// Looks whether all segment files are still whole and where they were: two system calls for each. What is found is told
-    /// once; a segment that is written to poisons the log, because acknowledged records in it are gone and
-    /// only opening the log again finds out which.
+    /// Checks that all segment files are complete and in place, with two system calls per file. Reports
+    /// each finding once. A broken tail segment poisons the log, because acknowledged records in it are
+    /// lost and only reopening the log shows which.
     pub fn check_files(&mut self) -> Vec<BrokenSegment> {
         let mut found = Vec::new();
         let any_fault = map::faults() > 0;
@@ -96,7 +103,7 @@ fn cut_to(segment: &Segment) -> Option<u64> {
     (length < u64::from(segment.header.capacity)).then_some(length)
 }
 
-/// Whether its file is not the one that its name leads to. What cannot be looked at counts as there.
+/// Whether the path no longer leads to this file. A file that cannot be checked counts as present.
 fn is_removed(segment: &Segment) -> bool {
     let Ok(ours) = segment.file.metadata() else { return false };
     match fs::symlink_metadata(&segment.path) {
@@ -105,8 +112,8 @@ fn is_removed(segment: &Segment) -> bool {
     }
 }
 
-/// Whether a file has no name left in any folder. One system call that does not wait for the disk, so that it can be made
-/// before each acknowledgement.
+/// Whether a file has no name left in any folder. One system call that does not wait for the disk, so it
+/// can be made before each acknowledgement.
 pub(crate) fn is_unlinked(file: &File) -> bool {
     file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
 }

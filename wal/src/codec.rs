@@ -1,32 +1,31 @@
-//! One record, byte by byte (drawn in FORMAT.md). Values in, values out.
+//! The codec of one record (layout in FORMAT.md). Values in, values out.
 
 use crate::position::LogPosition;
 
 /// Bytes before a record's payload.
 pub(crate) const HEADER_BYTES: usize = 40;
-/// Records begin at multiples of this, so that a search for them can step.
+/// Records begin at multiples of this, so that a search can step over the rest.
 pub(crate) const ALIGN: usize = 8;
 
-/// Bytes before the payload of an event that was moved: where it was appended.
+/// Bytes before the payload of a compacted event: its original position.
 pub(crate) const ORIGIN_BYTES: usize = 8;
 
-/// What a record is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum RecordKind {
     Event = 1,
-    /// The state of the log when a segment began: stream count and segment list. The streams and
-    /// bookmarks follow in the same batch.
+    /// State of the log when a segment began: stream count and segment list. The streams and cursors follow
+    /// in the same batch.
     Snapshot = 2,
     Stream = 3,
     ForgetStream = 4,
     Cursor = 5,
     ForgetCursor = 6,
-    /// Segments that nobody needs: their files may be gone.
+    /// Segments without live records: their files may be deleted.
     Drop = 7,
-    /// The last record of a segment: the next one has begun or will.
+    /// Last record of a segment: the next segment exists or is about to.
     Seal = 8,
-    /// An event that was appended elsewhere: its origin, then its payload.
+    /// An event copied from another segment: its original position, then its payload.
     Compacted = 9,
 }
 
@@ -46,15 +45,15 @@ impl RecordKind {
         })
     }
 
-    /// For people.
+    /// Name for display.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Event => "event",
             Self::Snapshot => "snapshot",
             Self::Stream => "stream",
             Self::ForgetStream => "forget-stream",
-            Self::Cursor => "bookmark",
-            Self::ForgetCursor => "forget-bookmark",
+            Self::Cursor => "cursor",
+            Self::ForgetCursor => "forget-cursor",
             Self::Drop => "drop",
             Self::Seal => "seal",
             Self::Compacted => "moved",
@@ -62,11 +61,11 @@ impl RecordKind {
     }
 }
 
-/// What stands before a payload, checksum and length aside.
+/// Header of a record, without payload length and checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
-    /// 0 for records that belong to no stream.
+    /// 0 for records without a stream.
     pub(crate) stream: u32,
     pub(crate) position: LogPosition,
     pub(crate) at_ms: u64,
@@ -77,7 +76,7 @@ pub(crate) struct RecordHeader {
     pub(crate) batch_rest: u32,
 }
 
-/// A record as found in a segment.
+/// A record found in a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DecodedRecord<'a> {
     pub(crate) head: RecordHeader,
@@ -85,7 +84,7 @@ pub(crate) struct DecodedRecord<'a> {
 }
 
 impl DecodedRecord<'_> {
-    /// For an event: where it was appended, and how many bytes of the payload are not its own.
+    /// For an event: its original position, and the number of payload bytes before its own.
     pub(crate) fn event(&self) -> Option<(LogPosition, usize)> {
         match self.head.kind {
             RecordKind::Event => Some((self.head.position, 0)),
@@ -98,7 +97,7 @@ impl DecodedRecord<'_> {
     }
 }
 
-/// Bytes that a record with this payload takes in the file.
+/// Size of a record with this payload, in the file.
 pub(crate) const fn record_bytes(payload_bytes: usize) -> usize {
     (HEADER_BYTES + payload_bytes).next_multiple_of(ALIGN)
 }
@@ -126,18 +125,18 @@ pub(crate) fn encode(out: &mut Vec<u8>, salt: u32, head: &RecordHeader, parts: &
     out.resize(start + record_bytes(length), 0);
 }
 
-/// The record that begins at `offset` of a segment, if one does that belongs at `position`.
+/// Decodes the record at `offset` of a segment, if it is valid and belongs at `position`.
 pub(crate) fn decode(segment: &[u8], offset: usize, salt: u32, position: LogPosition) -> Option<DecodedRecord<'_>> {
     let found = peek(segment, offset)?;
     if found.head.position != position {
-        return None; // the cheap test first: zeros and stale bytes stop here
+        return None; // the cheap test first: it rejects zeros and stale bytes
     }
     let end = offset + HEADER_BYTES + found.payload.len();
     let crc = crc32c::crc32c_append(salt, &segment[offset + 4..end]);
     (crc == u32_at(segment, offset)?).then_some(found)
 }
 
-/// Like [`decode`] for a record whose checksum was verified before.
+/// Same as [`decode`] for a record whose checksum was already verified.
 pub(crate) fn peek(segment: &[u8], offset: usize) -> Option<DecodedRecord<'_>> {
     let length = u32_at(segment, offset + 4)? as usize;
     let start = offset.checked_add(HEADER_BYTES)?;
@@ -184,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_lies_in_the_file_as_the_format_draws_it() {
+    fn record_encoding_matches_format_document() {
         let mut out = Vec::new();
         encode(&mut out, 0, &head(0x0102), &[b"ab", b"", b"c"]);
         assert_eq!(out.len(), 48);
@@ -199,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_another_place_or_salt_is_not_taken() {
+    fn record_of_other_position_or_salt_is_rejected() {
         let mut out = Vec::new();
         encode(&mut out, 9, &head(64), &[b"abc"]);
         assert!(decode(&out, 0, 9, LogPosition::new(64)).is_some());
@@ -209,7 +208,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_encoded_is_decoded(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn encoded_record_is_decoded(payload in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut out = vec![0; 16];
             encode(&mut out, 5, &head(16), &[&payload]);
             let found = decode(&out, 16, 5, LogPosition::new(16)).unwrap();
@@ -218,7 +217,7 @@ mod tests {
         }
 
         #[test]
-        fn one_flipped_bit_is_noticed(
+        fn flipped_bit_is_detected(
             payload in proptest::collection::vec(any::<u8>(), 0..100), bit in any::<usize>(),
         ) {
             let mut out = Vec::new();

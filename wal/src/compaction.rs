@@ -1,15 +1,17 @@
-//! Live records move forward, so that a lagging subscriber holds its own events and nobody's segments.
+//! Compaction: copies live records forward, so that a lagging subscriber retains its own events and not
+//! whole segments.
 //!
-//! When the files take more than twice what is alive (and [`MOVE_SLACK_SEGMENTS`]), the segment with the
-//! least alive is read through, and what somebody still needs is appended again with its old
-//! position as its name. A step moves [`MOVE_STEP_BYTES`] at most. Only when all copies are durable
-//! do readers turn to them, and only then is the old segment dropped; so at any moment, and after any
-//! crash, each event is there once at least, and recovery takes the first.
+//! When the files take more than twice the live bytes (plus [`MOVE_SLACK_SEGMENTS`]), the segment with the
+//! fewest live bytes is read, and its live records are appended again together with their original
+//! position. One step copies at most [`MOVE_STEP_BYTES`]. Readers switch to the copies only when all of
+//! them are durable, and only then is the old segment dropped. At any moment, and after any crash, each
+//! event exists at least once, and recovery uses the first copy.
 //!
-//! What is alive in a segment whose file was removed is moved whatever it costs: the next start would not find it.
+//! Live records of a segment whose file was removed are copied at any cost: the next start would not find
+//! them.
 //!
-//! Otherwise a segment is moved only when more of it is dead than alive: each byte moved is paid for by one
-//! that died, so moving at most doubles what is written, and it comes to an end.
+//! Otherwise a segment is compacted only when less than half of it is live: each copied byte is paid for by
+//! a dead one, so compaction at most doubles the bytes written, and it terminates.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -23,27 +25,27 @@ use crate::position::{LogPosition, StreamId};
 use crate::roll::RollPurpose;
 use crate::segment::{Segment, read_ahead};
 
-/// One segment's live records on their way.
+/// The compaction of one segment.
 pub(crate) struct Compaction {
-    /// The segment that is emptied.
+    /// Base of the segment being compacted.
     base: u64,
-    /// How far it was read.
+    /// Offset up to which it was read.
     offset: u32,
     copies: HashMap<u32, Vec<CompactedRecord>>,
-    /// The last copy's end.
+    /// End of the last copy.
     end: LogPosition,
-    /// What no subscriber needs, by stream, as of the step under way.
+    /// Positions that no subscriber needs, by stream, cached for the current step.
     done: HashMap<u32, Option<Cursor>>,
 }
 
-/// What a step came upon.
+/// Result of one step.
 enum CompactionStep {
-    /// Nobody needs this record.
+    /// A dead record of this size.
     Pass(u32),
     Copy {
         stream: u32,
         at_ms: u64,
-        spot: IndexEntry,
+        entry: IndexEntry,
         payload: Range<usize>,
         next: u32,
     },
@@ -52,31 +54,31 @@ enum CompactionStep {
 }
 
 impl WriteAheadLog {
-    /// A segment is being emptied: call [`WriteAheadLog::move_on`] after each flush.
+    /// Whether a segment is being compacted: call [`WriteAheadLog::move_on`] after each flush.
     #[must_use]
     pub const fn is_compacting(&self) -> bool {
         self.compaction.is_some()
     }
 
-    /// One bounded step of moving live records forward; nothing when none is under way.
+    /// Copies up to one step of live records; does nothing when no compaction is active.
     pub fn move_on(&mut self) {
         let Some(mut moving) = self.compaction.take() else { return };
-        moving.done.clear(); // bookmarks have moved since the last step
+        moving.done.clear(); // cursors have advanced since the last step
         let mut left = MOVE_STEP_BYTES;
         while left > 0 && self.is_there(moving.base) {
             let (next, bytes) = match self.next_to_move(&mut moving) {
                 CompactionStep::Pass(next) => (next, (next - moving.offset) as usize),
-                CompactionStep::Copy { stream, at_ms, spot, payload, next } => {
+                CompactionStep::Copy { stream, at_ms, entry, payload, next } => {
                     let bytes = record_bytes(ORIGIN_BYTES + payload.len());
-                    if !self.copy(&mut moving, stream, at_ms, spot, payload) {
-                        break; // no room now; the next call tries again
+                    if !self.copy(&mut moving, stream, at_ms, entry, payload) {
+                        break; // no space now; the next call tries again
                     }
                     (next, bytes)
                 }
                 CompactionStep::End if moving.end <= self.durable => return self.finish(moving),
                 CompactionStep::End => break,
                 CompactionStep::Damaged => {
-                    // What cannot be read cannot be moved. It stays where it is, for whoever looks.
+                    // A record that cannot be read cannot be copied. The segment is kept for inspection.
                     let damaged = self.segments.iter_mut().find(|one| one.base() == moving.base);
                     damaged.into_iter().for_each(|one| one.keep = true);
                     self.copies_from = None;
@@ -89,7 +91,7 @@ impl WriteAheadLog {
         if self.is_there(moving.base) && self.poison.is_none() {
             self.compaction = Some(moving);
         } else {
-            self.copies_from = None; // everything in it died meanwhile: the copies count for nothing
+            self.copies_from = None; // all records died meanwhile: the copies are not needed
         }
     }
 
@@ -97,13 +99,13 @@ impl WriteAheadLog {
         self.segment(base).is_some_and(|segment| segment.dropped_at.is_none())
     }
 
-    /// Begins with the segment that has the least alive, when the log takes more than it should.
-    /// `live`: bytes per segment.
+    /// Starts compacting the segment with the fewest live bytes, when the log takes too much space. `live`:
+    /// bytes per segment.
     pub(crate) fn begin_compaction(&mut self, live: &HashMap<u64, u64>) {
         if self.compaction.is_some() || self.poison.is_some() {
             return;
         }
-        // Of the largest there is: on a small disk all are small.
+        // The largest segment counts: on a small disk all segments are small.
         let segment_bytes = u64::from(self.segments.iter().map(|one| one.header.capacity).max().unwrap_or(0));
         let kept = self.segments.iter().filter(|one| one.dropped_at.is_none());
         let used: u64 = kept.map(|one| u64::from(one.header.capacity)).sum();
@@ -139,40 +141,40 @@ impl WriteAheadLog {
             return CompactionStep::End;
         }
         let (offset, salt) = (moving.offset as usize, segment.header.salt);
-        let place = LogPosition::new(moving.base + u64::from(moving.offset));
-        let Some(found) = decode(&bytes, offset, salt, place) else {
+        let position = LogPosition::new(moving.base + u64::from(moving.offset));
+        let Some(found) = decode(&bytes, offset, salt, position) else {
             return self.skip_gap(moving, segment);
         };
         let whole = offset + record_bytes(found.payload.len());
         let next = u32::try_from(whole).unwrap_or(segment.used);
         let Some((origin, skip)) = found.event() else { return CompactionStep::Pass(next) };
-        let spot = IndexEntry { origin, base: moving.base, offset: moving.offset };
+        let entry = IndexEntry { origin, base: moving.base, offset: moving.offset };
         let stream = found.head.stream;
         let known = self.ledger.streams.get(&stream);
         let needed = known.is_some_and(|known| {
             let done = moving.done.entry(stream).or_insert_with(|| known.done());
-            done.as_ref().is_some_and(|done| !done.is_done(origin)) && known.index.holds(spot)
+            done.as_ref().is_some_and(|done| !done.is_done(origin)) && known.index.holds(entry)
         });
         if !needed {
             return CompactionStep::Pass(next);
         }
         let start = offset + HEADER_BYTES;
         let payload = start + skip..start + found.payload.len();
-        CompactionStep::Copy { stream, at_ms: found.head.at_ms, spot, payload, next }
+        CompactionStep::Copy { stream, at_ms: found.head.at_ms, entry, payload, next }
     }
 
-    /// Bytes that are no record: a hole that recovery told, or damage since then.
+    /// Skips bytes that are no record: a gap that recovery reported, or later damage.
     fn skip_gap(&self, moving: &Compaction, segment: &Segment) -> CompactionStep {
         let streams = self.ledger.streams.iter();
         let next = streams
             .filter_map(|(id, stream)| Some((*id, stream.index.next_in(moving.base, moving.offset)?)))
-            .min_by_key(|(_, spot)| spot.offset);
+            .min_by_key(|(_, entry)| entry.offset);
         match next {
-            Some((id, spot)) if spot.offset == moving.offset => {
-                self.note_damage(segment, StreamId(id), spot);
+            Some((id, entry)) if entry.offset == moving.offset => {
+                self.note_damage(segment, StreamId(id), entry);
                 CompactionStep::Damaged
             }
-            Some((_, spot)) => CompactionStep::Pass(spot.offset),
+            Some((_, entry)) => CompactionStep::Pass(entry.offset),
             None => CompactionStep::End,
         }
     }
@@ -182,7 +184,7 @@ impl WriteAheadLog {
         moving: &mut Compaction,
         stream: u32,
         at_ms: u64,
-        spot: IndexEntry,
+        entry: IndexEntry,
         payload: Range<usize>,
     ) -> bool {
         let bytes = record_bytes(ORIGIN_BYTES + payload.len());
@@ -193,18 +195,18 @@ impl WriteAheadLog {
         let Some(payload) = self.segment(moving.base).and_then(|segment| segment.map.slice(payload)) else {
             return false;
         };
-        let origin = spot.origin.get().to_le_bytes();
-        let place = self.stage(RecordKind::Compacted, stream, at_ms, 0, &[&origin, &payload]);
+        let origin = entry.origin.get().to_le_bytes();
+        let position = self.stage(RecordKind::Compacted, stream, at_ms, 0, &[&origin, &payload]);
         let base = self.tail().base();
-        let offset = u32::try_from(place.get() - base).expect("a segment's capacity is a u32");
-        let spot = IndexEntry { base, offset, ..spot };
-        moving.copies.entry(stream).or_default().push(CompactedRecord { entry: spot, bytes, at_ms });
+        let offset = u32::try_from(position.get() - base).expect("a segment's capacity is a u32");
+        let entry = IndexEntry { base, offset, ..entry };
+        moving.copies.entry(stream).or_default().push(CompactedRecord { entry, bytes, at_ms });
         moving.end = self.visible;
         self.compacted_bytes += bytes as u64;
         true
     }
 
-    /// All copies are durable: they are the events from now on.
+    /// Makes the copies current: all of them are durable.
     fn finish(&mut self, moving: Compaction) {
         self.copies_from = None;
         let is_complete = self.ledger.streams.iter().all(|(id, stream)| {
@@ -214,7 +216,7 @@ impl WriteAheadLog {
             copied == stream.index.count_in(moving.base, &done)
         });
         if !is_complete {
-            return; // a bookmark came that begins before what was thought to be dead: once more, later
+            return; // a new cursor needs records that seemed dead: try again later
         }
         for stream in self.ledger.streams.values_mut() {
             stream.index.forget_segment(moving.base);

@@ -1,36 +1,36 @@
-//! How far a subscriber has come: everything below a low mark, and ranges done beyond it.
+//! The progress of a subscriber: a low mark below which everything is done, and done ranges above it.
 //!
-//! Ranges rather than single positions, because a reader knows more than "this record is done": it
-//! asked from one position and got the first record after it, so everything from where it asked up
-//! to [`crate::Record::next`] is settled. Neighbours then touch, and a million acknowledgements
-//! are one number.
+//! It stores ranges rather than single positions, because a read proves more than one record done: the
+//! reader asked from one position and got the first record after it, so everything up to
+//! [`crate::Record::next`] is settled. Adjacent ranges merge, and a million acknowledgements are one
+//! number.
 
 use std::ops::Range;
 
 use crate::position::LogPosition;
 
-/// What one subscriber needs no more.
+/// The positions that one subscriber has finished.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cursor {
     low: LogPosition,
-    /// Sorted, not empty, not touching each other, all above `low`.
+    /// Sorted, non-empty, not touching each other, all above `low`.
     done: Vec<Range<LogPosition>>,
 }
 
 impl Cursor {
-    /// Everything below `low` is done, nothing after it.
+    /// Everything below `low` is done, and nothing at or after it.
     #[must_use]
     pub const fn at(low: LogPosition) -> Self {
         Self { low, done: Vec::new() }
     }
 
-    /// Everything below is done.
+    /// The low mark: everything below it is done.
     #[must_use]
     pub const fn low(&self) -> LogPosition {
         self.low
     }
 
-    /// Done beyond the low mark, in order.
+    /// The done ranges above the low mark, in order.
     #[must_use]
     pub fn done(&self) -> &[Range<LogPosition>] {
         &self.done
@@ -45,7 +45,7 @@ impl Cursor {
         after > 0 && self.done[after - 1].end > position
     }
 
-    /// The first position from `from` on that is not done: where a reader goes on.
+    /// The first position at or after `from` that is not done: where a reader continues.
     #[must_use]
     pub fn next_open(&self, from: LogPosition) -> LogPosition {
         let from = from.max(self.low);
@@ -79,7 +79,7 @@ impl Cursor {
         self.done.splice(first..last, [range]);
     }
 
-    /// Lets the low mark swallow the ranges it has reached.
+    /// Merges the ranges that the low mark has reached.
     fn absorb(&mut self) {
         let reached = self.done.partition_point(|range| range.start <= self.low);
         for range in self.done.drain(..reached) {
@@ -88,7 +88,7 @@ impl Cursor {
         debug_assert!(self.done.first().is_none_or(|range| range.start > self.low));
     }
 
-    /// What both call done.
+    /// The positions that are done in both.
     pub(crate) fn common(&self, other: &Self) -> Self {
         let (mut mine, mut others) = (self.ranges().peekable(), other.ranges().peekable());
         let mut both = Self::default();
@@ -103,12 +103,12 @@ impl Cursor {
         both
     }
 
-    /// All that is done, what lies below the low mark first.
+    /// All done ranges, first the one below the low mark.
     fn ranges(&self) -> impl Iterator<Item = Range<LogPosition>> {
         std::iter::once(LogPosition::ORIGIN..self.low).chain(self.done.iter().cloned())
     }
 
-    /// As it is written down: with so many of its ranges, those nearest to the low mark.
+    /// The cursor as it is stored: only the first `ranges_max` ranges above the low mark.
     pub(crate) fn cut(&self, ranges_max: usize) -> Self {
         Self { low: self.low, done: self.done.iter().take(ranges_max).cloned().collect() }
     }
@@ -118,7 +118,7 @@ impl Cursor {
         &self.done[self.done.partition_point(|range| range.end <= from)..]
     }
 
-    /// Drops claims about positions from `end` on: nothing is there yet.
+    /// Removes positions at or after `end`: no record exists there yet.
     pub(crate) fn clamp(&mut self, end: LogPosition) {
         self.low = self.low.min(end);
         self.done.retain(|range| range.start < end);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn acknowledgements_in_any_order_end_as_one_number() {
+    fn acknowledgements_in_any_order_merge_into_low_mark() {
         let mut mark = Cursor::at(LogPosition::new(10));
         for (start, end) in [(30, 40), (20, 30), (50, 60), (10, 20), (40, 50)] {
             mark.complete(range(start, end));
@@ -156,7 +156,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_bookmark_knows_exactly_what_was_completed(
+        fn cursor_contains_exactly_completed_ranges(
             low in 0_u64..20,
             ranges in proptest::collection::vec((0_u64..100, 0_u64..12), 0..40),
             others in proptest::collection::vec((0_u64..100, 0_u64..12), 0..40),

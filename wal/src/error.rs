@@ -1,4 +1,4 @@
-//! What can go wrong, with numbers and what to do next.
+//! Errors of the log, with numbers and what to do next.
 
 use std::io;
 use std::path::PathBuf;
@@ -30,19 +30,19 @@ impl Error {
     }
 }
 
-/// The log does not take this; what it holds is untouched.
+/// The log rejects the append; its contents are unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AppendError {
-    /// Passes by itself when consumers get on or the disk does: try again later.
+    /// Temporary: resolves when consumers make progress or the disk gets space. Try again later.
     #[error("the log is full: {used} of {max}, see {limit}")]
     Full { limit: &'static str, used: u64, max: u64 },
-    /// Never fits.
+    /// Permanent: this record can never fit.
     #[error("{bytes} bytes are too large, limit {max}, see {limit}")]
     TooLarge { bytes: u64, max: u64, limit: &'static str },
-    /// A flush failed: what the disk holds is unknown until the log is opened again.
-    #[error("the log failed and takes nothing until it is opened again: {reason}")]
+    /// A flush failed: the contents of the disk are unknown until the log is reopened.
+    #[error("the log failed and rejects appends until it is reopened: {reason}")]
     Poisoned { reason: Box<str> },
-    /// The stream was never declared, or was forgotten.
+    /// The stream was never declared, or it was deleted.
     #[error("stream {stream} is not declared")]
     UnknownStream { stream: u32 },
 }

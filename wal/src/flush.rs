@@ -1,7 +1,7 @@
-//! From staged to durable: what to write next, and what its outcome means.
+//! The path from staged to durable: what to write next, and what its result means.
 //!
-//! One write is out at a time, in order, so a record can only be durable when all before it are.
-//! Whatever is appended meanwhile is the next write: a slow disk makes larger ones.
+//! One write is in flight at a time, in order, so a record can only be durable when all records before it
+//! are. Records appended meanwhile form the next write: a slow disk gets larger writes.
 
 use std::fs::File;
 use std::io;
@@ -19,7 +19,7 @@ use crate::log_state::encode_cursor;
 use crate::position::LogPosition;
 use crate::roll::RollPurpose;
 
-/// The page cache's unit, in bytes.
+/// Page size of the page cache, in bytes.
 const PAGE_BYTES: u64 = 4096;
 
 /// One write that must be durable before it is reported done: all `bytes` to `file` at `offset`,
@@ -30,9 +30,9 @@ pub struct Flush {
     pub file: Arc<File>,
     pub offset: u64,
     pub bytes: Bytes,
-    /// Everything below is durable when this write is.
+    /// Everything below this position is durable when the write completes.
     pub end: LogPosition,
-    /// Nobody else may open the folder while this write can still reach it, log or no log.
+    /// Keeps the folder locked while this write can still reach it, even after the log is dropped.
     _lock: Arc<File>,
 }
 
@@ -40,13 +40,13 @@ pub struct Flush {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FlushUrgency {
     Nothing,
-    /// Bookmarks and declarations only: nobody waits, and a later flush carries more of them.
+    /// Only cursors and declarations: no caller waits, and a later flush carries more of them.
     Whenever,
-    /// Events: somebody waits for an answer.
+    /// Events: a caller waits for the acknowledgement.
     Now,
 }
 
-/// Bytes for one segment, from `offset` on.
+/// Bytes for one segment, starting at `offset`.
 pub(crate) struct StagedBytes {
     pub(crate) base: u64,
     pub(crate) capacity: u32,
@@ -63,14 +63,14 @@ pub(crate) struct InFlightFlush {
     end: LogPosition,
 }
 
-/// Zeros from a write's end to the end of its page. A partial write to a page that is not cached makes
-/// the kernel read it first: 115 µs instead of 80 for a flush of 8 or 64 records of 512 bytes.
+/// Zeros from the end of a write to the end of its page. A partial write to an uncached page makes the
+/// kernel read the page first: 115 µs instead of 80 for a flush of 8 or 64 records of 512 bytes.
 fn padding(end: u64, capacity: u32) -> usize {
     let page_end = end.next_multiple_of(PAGE_BYTES).min(capacity.into());
     usize::try_from(page_end - end).expect("less than a page")
 }
 
-/// A bookmark, as it was written down, that is durable when everything below `at` is.
+/// A cursor in its stored form, durable when everything below `at` is.
 pub(crate) struct InFlightCursor {
     pub(crate) at: LogPosition,
     pub(crate) stream: u32,
@@ -79,7 +79,8 @@ pub(crate) struct InFlightCursor {
 }
 
 impl WriteAheadLog {
-    /// The next write; `None` while one is out, when nothing is pending, or when the log failed.
+    /// Returns the next write; `None` while one is in flight, when nothing is pending, or when the log
+    /// failed.
     pub fn next_flush(&mut self) -> Option<Flush> {
         if self.in_flight.is_some() || self.poison.is_some() {
             return None;
@@ -108,11 +109,11 @@ impl WriteAheadLog {
         Some(Flush { file, offset, bytes: Bytes::from(bytes), end, _lock: Arc::clone(&self.lock) })
     }
 
-    /// What became of the write. A failure poisons the log: what the disk holds is unknown, so
-    /// nothing from this flush on is ever acknowledged; open the log again to find out.
+    /// Reports the result of a write. A failure poisons the log: the contents of the disk are unknown, so
+    /// nothing from this flush on is ever acknowledged. Reopen the log to recover.
     pub fn flush_done(&mut self, flush: Flush, result: io::Result<()>) {
         let out = self.in_flight.take().expect("the owner reports each flush once");
-        assert!(out.offset == flush.offset && out.length <= flush.bytes.len(), "the flush that is out");
+        assert!(out.offset == flush.offset && out.length <= flush.bytes.len(), "the flush in flight");
         if let Err(error) = result {
             let Flush { offset, bytes, .. } = flush;
             let bytes = bytes.len();
@@ -120,7 +121,7 @@ impl WriteAheadLog {
             self.poison = Some(reason.into());
             return;
         }
-        // What was written to a file that nobody can open again must not be acknowledged.
+        // Data in a file that can never be opened again must not be acknowledged.
         if is_unlinked(&flush.file) {
             let reason = format!("the segment {} was removed from outside while it was written to", out.base);
             self.poison.get_or_insert(reason.into());
@@ -140,7 +141,7 @@ impl WriteAheadLog {
         self.delete_dropped();
     }
 
-    /// Whether anything waits for a flush, and how urgently.
+    /// Whether data waits for a flush, and how urgent it is.
     #[must_use]
     pub fn urgency(&self) -> FlushUrgency {
         let tail_empty = self.staged.iter().all(|staged| staged.bytes.is_empty());
@@ -155,8 +156,7 @@ impl WriteAheadLog {
         }
     }
 
-    /// Flushes all there is and waits for it: for tools and tests. A failure poisons the log and is
-    /// returned.
+    /// Flushes everything and waits for it: for tools and tests. A failure poisons the log and is returned.
     pub fn flush_blocking(&mut self) -> io::Result<()> {
         while let Some(flush) = self.next_flush() {
             let written = flush.file.write_all_at(&flush.bytes, flush.offset);
@@ -169,20 +169,20 @@ impl WriteAheadLog {
         }
     }
 
-    /// Appended and not yet durable, in bytes.
+    /// Bytes that are appended and not yet durable.
     #[must_use]
     pub const fn staged_bytes(&self) -> usize {
         self.staged_bytes
     }
 
-    /// Why the log takes nothing any more, if so.
+    /// Why the log rejects appends, if it does.
     #[must_use]
     pub fn poison(&self) -> Option<&str> {
         self.poison.as_deref()
     }
 
-    /// Turns changed bookmarks and forgotten names into records. What finds no room stays changed
-    /// and is tried with the next flush; a roll-over takes all of it into its snapshot.
+    /// Encodes changed cursors and deleted names as records. Those that do not fit stay marked as changed
+    /// and are retried with the next flush; a roll-over puts all of them into its snapshot.
     fn stage_changes(&mut self) {
         while let Some((kind, stream, name)) = self.forgotten.pop() {
             if self.reclaim_for(record_bytes(name.len()), RollPurpose::Control).is_err() {
@@ -191,7 +191,7 @@ impl WriteAheadLog {
             }
             self.stage(kind, stream, 0, 0, &[name.as_bytes()]);
         }
-        // A roll-over on the way takes all that is left into its snapshot, and nothing is left.
+        // A roll-over during this loop puts all remaining changes into its snapshot and empties the list.
         while let Some((stream, subscriber)) = self.ledger.changed.last().cloned() {
             let known = self.ledger.streams.get(&stream);
             let Some(kept) = known.and_then(|known| known.cursors.get(&subscriber)) else {

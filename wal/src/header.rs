@@ -1,38 +1,39 @@
-//! The first 64 bytes of a segment (drawn in FORMAT.md).
+//! The first 64 bytes of a segment (layout in FORMAT.md).
 
 use crate::codec::{u32_at, u64_at};
 use crate::limits::{SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN};
 
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 64;
-/// What is written. Since 2 there are moved events, which a program of version 1 would take for damage.
+/// Format that is written. Version 2 added compacted events, which a program of version 1 would report as
+/// damage.
 pub(crate) const FORMAT: u32 = 2;
-/// The oldest that is read.
+/// Oldest format that can be read.
 pub(crate) const FORMAT_MIN: u32 = 1;
 /// No log grows to this position; a sum of positions below it cannot overflow.
 const BASE_MAX: u64 = 1 << 62;
 const MAGIC: [u8; 8] = *b"SLUICWAL";
 
-/// What a segment says about itself.
+/// The header of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
-    /// [`FORMAT`], or an older one that is read.
+    /// [`FORMAT`], or an older supported one.
     pub(crate) format: u32,
     /// Position of the segment's first byte.
     pub(crate) base: u64,
-    /// Bytes from `base` to the next segment's base, whatever the file's length says.
+    /// Bytes from `base` to the base of the next segment, whatever the length of the file is.
     pub(crate) capacity: u32,
-    /// Start value of every checksum inside, so that neither stale bytes of a recycled file nor bytes
-    /// that a sender put into an event can pass for a record.
+    /// Initial value of every checksum inside. It prevents stale bytes of a recycled file, and bytes that a
+    /// sender put into an event, from passing as a record.
     pub(crate) salt: u32,
 }
 
-/// What the first bytes of a file turn out to be.
+/// Classification of the first bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HeaderState {
     Good(SegmentHeader),
-    /// Zeros: prepared, never used.
+    /// Zeros: preallocated, never used.
     Blank,
-    /// Ours, and not whole: its first flush never returned.
+    /// A partial header: its first flush never returned.
     Torn,
     Foreign([u8; 8]),
     OtherFormat(u32),
@@ -59,7 +60,7 @@ impl SegmentHeader {
         if bytes.iter().all(|byte| *byte == 0) {
             return HeaderState::Blank;
         }
-        // A file is wiped before its header is written, so a torn header is ours mixed with zeros.
+        // A file is wiped before its header is written, so a torn header is a valid one mixed with zeros.
         let torn_magic = MAGIC.iter().zip(&bytes).all(|(ours, found)| found == ours || *found == 0);
         if !torn_magic {
             let mut found = [0; 8];
@@ -73,7 +74,7 @@ impl SegmentHeader {
             return HeaderState::Torn;
         };
         if !(FORMAT_MIN..=FORMAT).contains(&format) && format != 0 {
-            return HeaderState::OtherFormat(format); // before the checksum: another format may keep it elsewhere
+            return HeaderState::OtherFormat(format); // before the checksum, which another format may store elsewhere
         }
         match (u64_at(&bytes, 16), u32_at(&bytes, 24), u32_at(&bytes, 60)) {
             (Some(base), Some(capacity), Some(crc))
@@ -95,7 +96,7 @@ mod tests {
     const HEADER: SegmentHeader = SegmentHeader { format: FORMAT, base: 1 << 40, capacity: 1 << 20, salt: 0xdead_beef };
 
     #[test]
-    fn each_door_is_told_from_the_others() {
+    fn header_states_are_distinguished() {
         let good = HEADER.encode();
         assert_eq!(SegmentHeader::decode(&good), HeaderState::Good(HEADER));
         assert_eq!(SegmentHeader::decode(&[]), HeaderState::Blank);
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_torn_at_any_byte_is_torn_and_not_foreign() {
+    fn header_torn_at_any_byte_is_classified_as_torn() {
         let good = HEADER.encode();
         for cut in 1..SEGMENT_HEADER_BYTES {
             let mut torn = [0; SEGMENT_HEADER_BYTES];

@@ -1,28 +1,27 @@
-//! Where a stream's events are, by segment: four bytes of memory for each, and twelve for one that
-//! was moved. When they came is kept for blocks of [`BLOCK_EVENTS`] only; who looks for a time reads the
-//! records of one block.
+//! The index of a stream's events by segment: four bytes of memory per event, and twelve for a compacted
+//! one. Times are kept only per block of [`BLOCK_EVENTS`]; a search by time reads the records of one block.
 //!
-//! An event is named by its origin, the position at which it was appended. Where it lies is another
-//! matter once it was moved forward.
+//! An event is identified by its origin, the position at which it was appended. Its current location
+//! changes when it is compacted.
 
 use std::collections::VecDeque;
 
 use crate::cursor::Cursor;
 use crate::position::LogPosition;
 
-/// Events that share one time in memory, 8 bytes: a search for a time reads so many records at most, some
+/// Events that share one time in memory (8 bytes): a search by time reads at most this many records, some
 /// 100 µs when their pages are cached.
 const BLOCK_EVENTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(crate) struct StreamIndex {
-    /// Events where they were appended, in order of base.
+    /// Events at their original location, in order of base.
     chunks: VecDeque<IndexBlock>,
-    /// Events that were moved, by the segment they lie in now.
+    /// Compacted events, by the segment that contains them now.
     compacted: Vec<CompactedEntry>,
 }
 
-/// An event and its place.
+/// An event and its location.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IndexEntry {
     pub(crate) origin: LogPosition,
@@ -35,15 +34,16 @@ struct IndexBlock {
     base: u64,
     /// Rising; never empty.
     offsets: Vec<u32>,
-    /// What these records take in the segment.
+    /// Total size of these records in the segment.
     bytes: u64,
-    /// The latest time in each whole block of [`BLOCK_EVENTS`]. Clocks step back, so it need not rise.
+    /// The latest time in each full block of [`BLOCK_EVENTS`]. It need not rise, because clocks step back.
     latest_ms: Vec<u64>,
-    /// ... and in the one behind them. Beside what an append touches anyway: of a thousand streams each list is a miss.
+    /// The latest time in the last, partial block. Stored next to what an append touches anyway: with a
+    /// thousand streams each list is a cache miss.
     newest_ms: u64,
 }
 
-/// An event that was copied forward: where to, its record's bytes there, and when it came.
+/// A compacted event: its new location, the size of its record there, and its time.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CompactedRecord {
     pub(crate) entry: IndexEntry,
@@ -54,7 +54,7 @@ pub(crate) struct CompactedRecord {
 #[derive(Debug)]
 struct CompactedEntry {
     base: u64,
-    /// Rising; never empty. `offsets` says where each lies.
+    /// Rising; never empty. `offsets` has the location of each.
     origins: Vec<LogPosition>,
     offsets: Vec<u32>,
     bytes: u64,
@@ -62,11 +62,12 @@ struct CompactedEntry {
 }
 
 impl StreamIndex {
-    /// Positions come in rising order. `bytes`: what the record takes in the segment.
+    /// Adds an event; positions are added in rising order. `bytes`: size of the record in the segment.
     pub(crate) fn push(&mut self, base: u64, offset: u32, bytes: usize, at_ms: u64) {
         if self.chunks.back().is_none_or(|chunk| chunk.base != base) {
             if let Some(full) = self.chunks.back_mut() {
-                full.shrink(); // nothing more comes: of a million events' room a quarter would stay empty
+                // the block is complete: with a million events a quarter of the capacity would stay unused
+                full.shrink();
             }
             self.chunks.push_back(IndexBlock::at(base));
         }
@@ -74,20 +75,20 @@ impl StreamIndex {
         chunk.push(offset, bytes, at_ms);
     }
 
-    /// Takes moved events in, in any order; the segment that they came from is to be forgotten.
+    /// Adds compacted events, in any order; the caller then removes the segment that they came from.
     pub(crate) fn relocate(&mut self, copies: &[CompactedRecord]) {
-        for CompactedRecord { entry: spot, bytes, at_ms } in copies {
-            let at = self.compacted.partition_point(|chunk| chunk.base < spot.base);
-            if self.compacted.get(at).is_none_or(|chunk| chunk.base != spot.base) {
-                let base = spot.base;
+        for CompactedRecord { entry, bytes, at_ms } in copies {
+            let at = self.compacted.partition_point(|chunk| chunk.base < entry.base);
+            if self.compacted.get(at).is_none_or(|chunk| chunk.base != entry.base) {
+                let base = entry.base;
                 let empty = CompactedEntry { base, origins: Vec::new(), offsets: Vec::new(), bytes: 0, latest_ms: 0 };
                 self.compacted.insert(at, empty);
             }
             let chunk = &mut self.compacted[at];
-            // Moves of one segment come in order, so this is nearly always the end.
-            let nth = chunk.origins.partition_point(|origin| *origin < spot.origin);
-            chunk.origins.insert(nth, spot.origin);
-            chunk.offsets.insert(nth, spot.offset);
+            // Copies of one segment come in order, so this is nearly always the end.
+            let nth = chunk.origins.partition_point(|origin| *origin < entry.origin);
+            chunk.origins.insert(nth, entry.origin);
+            chunk.offsets.insert(nth, entry.offset);
             chunk.bytes += *bytes as u64;
             chunk.latest_ms = chunk.latest_ms.max(*at_ms);
         }
@@ -96,7 +97,7 @@ impl StreamIndex {
     /// The first event at or after `from`.
     pub(crate) fn first_from(&self, from: LogPosition) -> Option<IndexEntry> {
         let moved = self.compacted.iter().filter_map(|chunk| chunk.first_from(from));
-        let moved = moved.min_by_key(|spot| spot.origin);
+        let moved = moved.min_by_key(|entry| entry.origin);
         let native = self.first_native(from);
         match (moved, native) {
             (Some(moved), Some(native)) if native.origin < moved.origin => Some(native),
@@ -115,9 +116,8 @@ impl StreamIndex {
         self.chunks.get(after).map(|chunk| chunk.entry(chunk.offsets[0]))
     }
 
-    /// Events that may have come at `at_ms` or later, and among them the first that did: where they were
-    /// appended in order of origin, and then by chunk those that were moved. Blocks that are older as a
-    /// whole are left out.
+    /// Events that may have arrived at `at_ms` or later, including the first one that did: native events in
+    /// order of origin, then compacted ones by segment. Skips blocks that are older as a whole.
     pub(crate) fn since(&self, at_ms: u64) -> (impl Iterator<Item = IndexEntry>, impl Iterator<Item = IndexEntry>) {
         let native = self.chunks.iter().flat_map(move |chunk| {
             let latest = chunk.latest_ms.iter().chain(std::iter::once(&chunk.newest_ms));
@@ -126,16 +126,16 @@ impl StreamIndex {
             young.map(|offset| chunk.entry(*offset))
         });
         let moved = self.compacted.iter().filter(move |chunk| chunk.latest_ms >= at_ms).flat_map(|chunk| {
-            let spots = chunk.origins.iter().zip(&chunk.offsets);
-            spots.map(|(origin, offset)| IndexEntry { origin: *origin, base: chunk.base, offset: *offset })
+            let entries = chunk.origins.iter().zip(&chunk.offsets);
+            entries.map(|(origin, offset)| IndexEntry { origin: *origin, base: chunk.base, offset: *offset })
         });
         (native, moved)
     }
 
-    /// The first event of the newest ones that take `bytes_max` together; `None` when all do not take
-    /// that much. Inside a segment by number, not by size.
+    /// The first of the newest events that together take `bytes_max`; `None` when all events take less.
+    /// Inside a segment it divides by count, not by size.
     pub(crate) fn newest(&self, bytes_max: u64) -> Option<LogPosition> {
-        let mut all: Vec<(LogPosition, u64, usize, IndexPart<'_>)> = Vec::new(); // one entry a segment
+        let mut all: Vec<(LogPosition, u64, usize, IndexPart<'_>)> = Vec::new(); // one entry per segment
         all.extend(self.chunks.iter().map(|chunk| {
             (chunk.entry(chunk.offsets[0]).origin, chunk.bytes, chunk.offsets.len(), IndexPart::Native(chunk))
         }));
@@ -154,25 +154,25 @@ impl StreamIndex {
         None
     }
 
-    /// Whether the event that was appended at `spot.origin` is kept at this place.
-    pub(crate) fn holds(&self, spot: IndexEntry) -> bool {
-        if spot.base.checked_add(spot.offset.into()) == Some(spot.origin.get()) {
-            let found = self.chunks.binary_search_by_key(&spot.base, |chunk| chunk.base);
-            return found.is_ok_and(|nth| self.chunks[nth].offsets.binary_search(&spot.offset).is_ok());
+    /// Whether this location still holds the event that was appended at `spot.origin`.
+    pub(crate) fn holds(&self, entry: IndexEntry) -> bool {
+        if entry.base.checked_add(entry.offset.into()) == Some(entry.origin.get()) {
+            let found = self.chunks.binary_search_by_key(&entry.base, |chunk| chunk.base);
+            return found.is_ok_and(|nth| self.chunks[nth].offsets.binary_search(&entry.offset).is_ok());
         }
-        let Ok(nth) = self.compacted.binary_search_by_key(&spot.base, |chunk| chunk.base) else {
+        let Ok(nth) = self.compacted.binary_search_by_key(&entry.base, |chunk| chunk.base) else {
             return false;
         };
         let chunk = &self.compacted[nth];
-        chunk.origins.binary_search(&spot.origin).is_ok_and(|at| chunk.offsets[at] == spot.offset)
+        chunk.origins.binary_search(&entry.origin).is_ok_and(|at| chunk.offsets[at] == entry.offset)
     }
 
-    /// Whether the event that was appended here still lies here.
+    /// Whether the event that was appended here is still stored here.
     pub(crate) fn has_native(&self, origin: LogPosition) -> bool {
-        self.first_native(origin).is_some_and(|spot| spot.origin == origin)
+        self.first_native(origin).is_some_and(|entry| entry.origin == origin)
     }
 
-    /// The event that lies first in this segment at or after `offset`.
+    /// The first event in this segment at or after `offset`.
     pub(crate) fn next_in(&self, base: u64, offset: u32) -> Option<IndexEntry> {
         let native = self.chunks.binary_search_by_key(&base, |chunk| chunk.base).ok().and_then(|nth| {
             let chunk = &self.chunks[nth];
@@ -180,10 +180,10 @@ impl StreamIndex {
             chunk.offsets.get(first).map(|offset| chunk.entry(*offset))
         });
         let moved = self.compacted.iter().filter(|chunk| chunk.base == base).flat_map(|chunk| {
-            let spots = chunk.origins.iter().zip(&chunk.offsets);
-            spots.map(move |(origin, offset)| IndexEntry { origin: *origin, base, offset: *offset })
+            let entries = chunk.origins.iter().zip(&chunk.offsets);
+            entries.map(move |(origin, offset)| IndexEntry { origin: *origin, base, offset: *offset })
         });
-        native.into_iter().chain(moved.filter(|spot| spot.offset >= offset)).min_by_key(|spot| spot.offset)
+        native.into_iter().chain(moved.filter(|entry| entry.offset >= offset)).min_by_key(|entry| entry.offset)
     }
 
     /// Events in this segment that are not done.
@@ -194,7 +194,7 @@ impl StreamIndex {
         native + moved.map(|chunk| chunk.open(done)).sum::<usize>()
     }
 
-    /// The oldest event that was moved.
+    /// The origin of the oldest compacted event.
     pub(crate) fn first_compacted(&self) -> Option<LogPosition> {
         self.compacted.iter().map(|chunk| chunk.origins[0]).min()
     }
@@ -209,8 +209,8 @@ impl StreamIndex {
         count.sum::<u64>() + moved.sum::<u64>()
     }
 
-    /// For each segment with events that are not done: its base and what they take, never 0.
-    /// Of a chunk that is needed in part the share is taken by number, not by size.
+    /// For each segment with events that are not done: its base and their size, never 0. Of a partly needed
+    /// block the share is taken by count, not by size.
     pub(crate) fn live_bytes<'a>(&'a self, done: &'a Cursor) -> impl Iterator<Item = (u64, u64)> + 'a {
         let share = |bytes: u64, live: usize, all: usize| (bytes * live as u64 / all as u64).max(1);
         let above = |chunk: &&IndexBlock| chunk.first_from(done.low()) < chunk.offsets.len();
@@ -239,7 +239,7 @@ enum IndexPart<'a> {
 }
 
 impl IndexPart<'_> {
-    /// Where the event after the first `nth` begins; after all of them, where the last one began and a byte.
+    /// The position of event number `nth`; past the last event, one byte after where it begins.
     fn origin(&self, nth: usize) -> LogPosition {
         let at = |nth: usize| match self {
             Self::Native(chunk) => chunk.offsets.get(nth).map(|offset| chunk.entry(*offset).origin),
@@ -272,8 +272,8 @@ impl IndexBlock {
     fn first_from(&self, from: LogPosition) -> usize {
         let wanted = from.get().saturating_sub(self.base);
         let is_before = |offset: &u32| u64::from(*offset) < wanted;
-        // Whoever keeps up asks for one of the last: back from the end in steps that double, and not through the middle of
-        // a million, where each look is a miss.
+        // A subscriber that keeps up asks for one of the last events: search back from the end in doubling
+        // steps, not through the middle of a million, where each probe is a cache miss.
         let (mut end, mut step) = (self.offsets.len(), 1);
         while end > 0 {
             let start = end.saturating_sub(step);
@@ -296,7 +296,7 @@ impl IndexBlock {
     }
 }
 
-/// Of `events` between two positions: how many are not done. `before` counts those before a position.
+/// Number of events in a list of `events` that are not done. `before` counts those before a position.
 fn open(
     done: &Cursor,
     first: LogPosition,
@@ -338,7 +338,7 @@ mod tests {
         for from in 0..3600 {
             let from = LogPosition::new(from);
             let wanted: Vec<_> = events.iter().filter(|(origin, ..)| *origin >= from.get()).collect();
-            let found = index.first_from(from).map(|spot| (spot.origin.get(), spot.base, spot.offset));
+            let found = index.first_from(from).map(|entry| (entry.origin.get(), entry.base, entry.offset));
             assert_eq!(found.as_ref(), wanted.first().copied(), "from {from}");
             assert_eq!(index.count_from(from), wanted.len() as u64, "from {from}");
             let live = |done: &Cursor| index.live_bytes(done).map(|(_, bytes)| bytes).sum::<u64>();
@@ -358,28 +358,28 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_found_from_any_position_up_to_its_own_wherever_it_lies() {
+    fn first_from_finds_native_and_compacted_events() {
         let mut index = StreamIndex::default();
         for (base, offset) in [(0, 64), (0, 200), (1000, 80), (3000, 64), (3000, 500)] {
             index.push(base, offset, 10, 0);
         }
         check(&index, &[(64, 0, 64), (200, 0, 200), (1080, 1000, 80), (3064, 3000, 64), (3500, 3000, 500)]);
 
-        let spot = |origin, base, offset| {
-            let spot = IndexEntry { origin: LogPosition::new(origin), base, offset };
-            CompactedRecord { entry: spot, bytes: 10, at_ms: 0 }
+        let entry = |origin, base, offset| {
+            let entry = IndexEntry { origin: LogPosition::new(origin), base, offset };
+            CompactedRecord { entry, bytes: 10, at_ms: 0 }
         };
         index.forget_segment(1000);
-        index.relocate(&[spot(1080, 3000, 600)]);
+        index.relocate(&[entry(1080, 3000, 600)]);
         index.forget_segment(0);
-        index.relocate(&[spot(200, 3000, 640), spot(64, 3000, 680)]);
+        index.relocate(&[entry(200, 3000, 640), entry(64, 3000, 680)]);
         check(&index, &[(64, 3000, 680), (200, 3000, 640), (1080, 3000, 600), (3064, 3000, 64), (3500, 3000, 500)]);
         index.forget_segment(3000);
         assert_eq!(index.first_from(LogPosition::ORIGIN), None);
     }
 
     #[test]
-    fn blocks_that_are_older_as_a_whole_are_not_looked_at() {
+    fn time_search_skips_older_blocks() {
         let mut index = StreamIndex::default();
         for nth in 0..1000_u32 {
             index.push(u64::from(nth / 600) * 8000, 64 + nth % 600 * 8, 8, u64::from(nth));
@@ -387,7 +387,7 @@ mod tests {
         for at_ms in [0, 1, 255, 256, 599, 600, 999, 1000] {
             let (native, moved) = index.since(at_ms);
             let native: Vec<_> = native.collect();
-            let looked_past = native.iter().take_while(|spot| spot.origin.get() < at_ms).count();
+            let looked_past = native.iter().take_while(|entry| entry.origin.get() < at_ms).count();
             let all = 1000_usize.saturating_sub(at_ms as usize);
             assert!(looked_past < BLOCK_EVENTS && native.len() < all + BLOCK_EVENTS, "{at_ms}");
             assert!(native.len() >= all && moved.count() == 0, "{at_ms}");
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_events_of_so_many_bytes_are_found_from_the_end() {
+    fn newest_events_by_size_are_found_from_end() {
         let mut index = StreamIndex::default();
         for base in [0, 1000] {
             (0..10).for_each(|nth| index.push(base, 64 + nth * 8, 10, 0));

@@ -1,8 +1,8 @@
-//! Looking at a folder without opening the log: nothing is locked, synced or written, so a log that
-//! is in use is not disturbed.
+//! Inspects a folder without opening the log: it locks, syncs and writes nothing, so a log in use is not
+//! disturbed.
 //!
-//! A log that is in use changes while it is read. What looks like damage is believed only when the
-//! folder's segments were the same before and after.
+//! A log in use changes while it is read. Apparent damage is reported only when the segments of the folder
+//! were the same before and after.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -18,47 +18,47 @@ use crate::header::{FORMAT, HeaderState, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_state::LogState;
 use crate::position::LogPosition;
 use crate::recovery::{LogGap, apply, read_up_to, segment_files};
-use crate::scan::{ScanResult, place, record, scan};
+use crate::scan::{ScanResult, position_of, record, scan};
 use crate::unformatted::lost_header;
 
-/// How often a folder that changes is read again before its findings are told as they are.
+/// Attempts to read a folder that keeps changing, before the findings are reported as they are.
 const ATTEMPTS_MAX: usize = 3;
 
-/// One record, as [`inspect`] shows it.
+/// One record, as [`dump`] shows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InspectedRecord<'a> {
-    /// Of a moved event: where it was appended.
+    /// For a compacted event: its original position.
     pub position: LogPosition,
     pub file: &'a Path,
     pub offset: u32,
-    /// `None` for records that belong to no stream.
+    /// `None` for records without a stream.
     pub stream: Option<&'a str>,
     pub at_ms: u64,
     /// `event`, `moved` (an event), or the name of a control record.
     pub kind: &'static str,
-    /// An event's own bytes, or a control record's.
+    /// The payload of an event or of a control record.
     pub payload: &'a [u8],
 }
 
-/// What a folder holds.
+/// Contents of a folder.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogInspection {
     pub segments: usize,
-    /// Prepared or begun, with nothing in them.
+    /// Files that are preallocated or begun and contain no records.
     pub spares: usize,
-    /// Of all segment files.
+    /// Size of all segment files.
     pub bytes: u64,
-    /// Event records in the files, dead ones too.
+    /// Event records in the files, including dead ones.
     pub records: u64,
-    /// Remains of a flush that never returned, or that is on its way: no damage.
+    /// Remains of a flush that never returned or is in flight: no damage.
     pub torn_bytes: u64,
-    /// Where the oldest segment begins, and where the last record ends.
+    /// Start of the oldest segment, and end of the last record.
     pub first: LogPosition,
     pub end: LogPosition,
     pub streams: BTreeMap<Box<str>, StreamInspection>,
-    /// Acknowledged bytes that are gone.
+    /// Acknowledged bytes that are lost.
     pub gaps: Vec<LogGap>,
-    /// Segments whose file is shorter than it was made.
+    /// Segments whose file is shorter than it was created.
     pub cut: Vec<BrokenSegment>,
     /// Segments that an earlier recovery could not read and set aside.
     pub set_aside: Vec<PathBuf>,
@@ -66,13 +66,13 @@ pub struct LogInspection {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StreamInspection {
-    /// Events that are there, needed or not.
+    /// Events that are readable, needed or not.
     pub events: u64,
     /// By subscriber, in the order of their names.
     pub cursors: Vec<CursorInspection>,
 }
 
-/// How far a subscriber has come, as far as it is written down.
+/// The stored progress of a subscriber.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CursorInspection {
     pub subscriber: Arc<str>,
@@ -82,7 +82,7 @@ pub struct CursorInspection {
 }
 
 impl StreamInspection {
-    /// That subscriber's, if it has one.
+    /// The cursor of the subscriber, if it has one.
     #[must_use]
     pub fn mark(&self, subscriber: &str) -> Option<&Cursor> {
         let at = self.cursors.binary_search_by(|one| (*one.subscriber).cmp(subscriber)).ok()?;
@@ -96,13 +96,13 @@ struct InspectedSegment {
     path: PathBuf,
 }
 
-/// Whether this folder holds a log's files.
+/// Whether this folder contains the files of a log.
 #[must_use]
 pub fn is_log(folder: &Path) -> bool {
     segment_files(folder).is_ok_and(|files| !files.is_empty())
 }
 
-/// Reads everything and checks every checksum. `progress` hears of bytes done and bytes in all.
+/// Reads everything and verifies every checksum. Calls `progress` with bytes done and bytes total.
 pub fn inspect(folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<LogInspection, Error> {
     let mut attempt = 1;
     loop {
@@ -111,11 +111,11 @@ pub fn inspect(folder: &Path, progress: &mut dyn FnMut(u64, u64)) -> Result<LogI
         if found.gaps.is_empty() || attempt == ATTEMPTS_MAX || identity(folder)? == before {
             return Ok(found);
         }
-        attempt += 1; // it was in use and has changed: a segment may have gone while we read
+        attempt += 1; // the log is in use and has changed: a segment may have been deleted during the read
     }
 }
 
-/// Shows every record in the order in which they lie. `show` may end it with an error.
+/// Shows every record in the order of the file. `show` can stop it with an error.
 pub fn dump(
     folder: &Path,
     progress: &mut dyn FnMut(u64, u64),
@@ -124,13 +124,13 @@ pub fn dump(
     walk(folder, progress, show)
 }
 
-/// Which segments there are: names and headers.
+/// Identifies the current segments: names and headers.
 fn identity(folder: &Path) -> Result<Vec<(PathBuf, Vec<u8>)>, Error> {
     let mut found = Vec::new();
     for path in segment_files(folder)? {
-        let mut door = vec![0; SEGMENT_HEADER_BYTES];
-        match File::open(&path).and_then(|file| read_up_to(&file, &mut door)) {
-            Ok(_) => found.push((path, door)),
+        let mut header_bytes = vec![0; SEGMENT_HEADER_BYTES];
+        match File::open(&path).and_then(|file| read_up_to(&file, &mut header_bytes)) {
+            Ok(_) => found.push((path, header_bytes)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::io(path, "read a segment's header")(error)),
         }
@@ -144,7 +144,7 @@ fn walk(
     show: &mut dyn FnMut(&InspectedRecord<'_>) -> io::Result<()>,
 ) -> Result<LogInspection, Error> {
     let mut found = LogInspection { set_aside: set_aside(folder)?, ..LogInspection::default() };
-    let (pieces, headless) = pieces(folder, &mut found)?;
+    let (pieces, unformatted) = pieces(folder, &mut found)?;
     let all: u64 = pieces.iter().map(|piece| u64::from(piece.header.capacity)).sum();
     let (mut ledger, mut expected) = (LogState::default(), BTreeSet::new());
     let mut names: BTreeMap<u32, Box<str>> = BTreeMap::new();
@@ -170,28 +170,30 @@ fn walk(
         show_all(piece, &buffer, &read, &mut names, &mut found.records, show)
             .map_err(Error::io(&piece.path, "show a record"))?;
     }
-    tell_lost_headers(&headless, &expected, &present, next, &mut found)?;
+    tell_lost_headers(&unformatted, &expected, &present, next, &mut found)?;
     for base in expected.difference(&present) {
         let next = present.range(base..).next().copied().unwrap_or(*base);
         found.gaps.push(LogGap { file: None, from: LogPosition::new(*base), to: LogPosition::new(next) });
     }
     for base in present.difference(&expected) {
-        ledger.streams.values_mut().for_each(|stream| stream.forget_segment(*base)); // dropped, not yet gone
+        // dropped, but its file is not deleted yet
+        ledger.streams.values_mut().for_each(|stream| stream.forget_segment(*base));
     }
     found.streams = streams(&mut ledger);
     Ok(found)
 }
 
-/// Files that look unused and hold what a segment lost with its header, which was missed or came next.
+/// Finds files that look unused and contain the records of a segment that lost its header: a missing one,
+/// or the next one.
 fn tell_lost_headers(
-    headless: &[PathBuf],
+    unformatted: &[PathBuf],
     expected: &BTreeSet<u64>,
     present: &BTreeSet<u64>,
     next: u64,
     found: &mut LogInspection,
 ) -> Result<(), Error> {
     let bases: Vec<u64> = expected.difference(present).copied().chain([next]).collect();
-    for path in headless {
+    for path in unformatted {
         let bytes = match std::fs::read(path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -206,11 +208,11 @@ fn tell_lost_headers(
     Ok(())
 }
 
-/// The folder's segments by base, and files without a header; others are refused, as recovery would.
+/// Segments of the folder by base, and files without a header; rejects other files, as recovery does.
 fn pieces(folder: &Path, found: &mut LogInspection) -> Result<(Vec<InspectedSegment>, Vec<PathBuf>), Error> {
-    let (mut pieces, mut headless) = (Vec::new(), Vec::new());
-    for (path, door) in identity(folder)? {
-        match SegmentHeader::decode(&door) {
+    let (mut pieces, mut unformatted) = (Vec::new(), Vec::new());
+    for (path, header_bytes) in identity(folder)? {
+        match SegmentHeader::decode(&header_bytes) {
             HeaderState::Good(header) => {
                 found.bytes += u64::from(header.capacity);
                 pieces.push(InspectedSegment { header, path });
@@ -221,7 +223,7 @@ fn pieces(folder: &Path, found: &mut LogInspection) -> Result<(Vec<InspectedSegm
             }
             HeaderState::Blank | HeaderState::Torn => {
                 found.spares += 1;
-                headless.push(path);
+                unformatted.push(path);
             }
         }
     }
@@ -232,7 +234,7 @@ fn pieces(folder: &Path, found: &mut LogInspection) -> Result<(Vec<InspectedSegm
             return Err(Error::Twice { first, second, base: pair[0].header.base });
         }
     }
-    Ok((pieces, headless))
+    Ok((pieces, unformatted))
 }
 
 fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, Error> {
@@ -243,7 +245,8 @@ fn set_aside(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(found)
 }
 
-/// A segment's bytes, and how many its file has; `None` when it has gone or become another one since it was listed.
+/// The bytes of a segment, and the length of its file; `None` when it was deleted or replaced since it was
+/// listed.
 fn read_piece(piece: &InspectedSegment, buffer: &mut Vec<u8>) -> Result<Option<(SegmentHeader, usize)>, Error> {
     buffer.clear();
     buffer.resize(piece.header.capacity as usize, 0);
@@ -260,10 +263,10 @@ fn count(piece: &InspectedSegment, header: &SegmentHeader, read: &ScanResult, fo
         found.first = LogPosition::new(header.base);
     }
     found.segments += 1;
-    found.end = place(header, read.end);
+    found.end = position_of(header, read.end);
     found.torn_bytes += read.torn.as_ref().map_or(0, |torn| torn.len() as u64);
-    for hole in &read.gaps {
-        let (from, to) = (place(header, hole.start), place(header, hole.end));
+    for gap in &read.gaps {
+        let (from, to) = (position_of(header, gap.start), position_of(header, gap.end));
         found.gaps.push(LogGap { file: Some(piece.path.clone()), from, to });
     }
 }
@@ -284,7 +287,7 @@ fn show_all(
         }
         let event = found.event();
         *events += u64::from(event.is_some());
-        let (position, skip) = event.unwrap_or((place(&piece.header, *offset as usize), 0));
+        let (position, skip) = event.unwrap_or((position_of(&piece.header, *offset as usize), 0));
         show(&InspectedRecord {
             position,
             file: &piece.path,
@@ -301,13 +304,13 @@ fn show_all(
 fn streams(ledger: &mut LogState) -> BTreeMap<Box<str>, StreamInspection> {
     let streams = ledger.streams.values_mut().map(|stream| {
         stream.settle_copies();
-        let bookmarks = stream.cursors.iter().map(|(subscriber, kept)| {
+        let cursors = stream.cursors.iter().map(|(subscriber, kept)| {
             let ahead = stream.index.count_from(kept.mark.low());
             CursorInspection { subscriber: subscriber.clone(), mark: kept.mark.clone(), ahead }
         });
-        let bookmarks = bookmarks.collect();
+        let cursors = cursors.collect();
         let events = stream.index.count_from(LogPosition::ORIGIN);
-        (stream.name.clone(), StreamInspection { events, cursors: bookmarks })
+        (stream.name.clone(), StreamInspection { events, cursors })
     });
     streams.collect()
 }

@@ -1,15 +1,15 @@
-//! The write-ahead log: bytes that survive.
+//! The write-ahead log: durable storage of records.
 //!
 //! One [`WriteAheadLog`] per core is shared by many streams, so that one flush serves them all. It never
-//! waits by itself: [`WriteAheadLog::next_flush`] hands out a write, the owner makes it durable in its own way
+//! blocks: [`WriteAheadLog::next_flush`] returns a write, the owner makes it durable in its own way
 //! (io_uring with RWF_DSYNC, or `pwrite` and `fdatasync`) and reports back with
-//! [`WriteAheadLog::flush_done`]. *Visible* is what was appended, *durable* what a crash cannot take; only
+//! [`WriteAheadLog::flush_done`]. *Visible* records are appended, *durable* records survive a crash; only
 //! durable records can be read, and only they may be acknowledged.
 //!
-//! Start reading at [`WriteAheadLog`]; the bytes on disk are drawn in `FORMAT.md`.
+//! Start reading at [`WriteAheadLog`]; `FORMAT.md` describes the bytes on disk.
 //!
-//! Deliberately absent: threads, clocks and chance (they are passed in), knowledge of what an
-//! event is, replication.
+//! Deliberately absent: threads, clocks and randomness (they are passed in), knowledge of what an event is,
+//! replication.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! One core's log, as its owner sees it: declare, append, read, bookmark.
+//! One core's log, as its owner uses it: declare, append, read, store cursors.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -27,38 +27,37 @@ use crate::segment::{Segment, SpareSegment};
 pub struct WriteAheadLog {
     pub(crate) folder: PathBuf,
     pub(crate) options: LogOptions,
-    /// The folder is ours while the log is open, or a flush of it is out.
+    /// The folder stays locked while the log is open or one of its flushes is in flight.
     pub(crate) lock: Arc<File>,
-    /// By rising base; the last one is appended to. Never empty once open.
+    /// By rising base; the last one is the tail. Never empty once open.
     pub(crate) segments: VecDeque<Segment>,
     pub(crate) ledger: LogState,
-    /// Appended, not handed out. The last one is the tail's and may be empty.
+    /// Appended, not yet handed out for writing. The last entry belongs to the tail and may be empty.
     pub(crate) staged: VecDeque<StagedBytes>,
     pub(crate) in_flight: Option<InFlightFlush>,
-    /// In `staged` and in flight together.
+    /// Bytes in `staged` and in flight.
     pub(crate) staged_bytes: usize,
     pub(crate) events_staged: bool,
-    /// A buffer that came back from a flush, to be filled again.
+    /// A buffer returned by a flush, to be reused.
     pub(crate) idle_buffer: Vec<u8>,
     pub(crate) visible: LogPosition,
     pub(crate) durable: LogPosition,
     pub(crate) marks_in_flight: VecDeque<InFlightCursor>,
     pub(crate) forgotten: Vec<(RecordKind, u32, Box<str>)>,
-    /// Ready for the next roll-over.
+    /// Prepared for the next roll-over.
     pub(crate) spares: Vec<SpareSegment>,
-    /// Files that nobody reads any more; their headers must be wiped before they are used again.
+    /// Files without readers; their headers must be wiped before reuse.
     pub(crate) recyclable: Vec<SpareSegment>,
     pub(crate) spare_out: bool,
     pub(crate) file_number: u64,
-    /// The appenders' clock when the disk last had no room.
+    /// The caller's clock when the disk last had no space.
     pub(crate) no_space_at_ms: Option<u64>,
-    /// ... and when a spare could not be prepared.
+    /// The caller's clock when preparing a spare last failed.
     pub(crate) spare_failed_at_ms: Option<u64>,
     pub(crate) now_ms: u64,
-    /// Live records on their way out of a segment.
     pub(crate) compaction: Option<Compaction>,
-    /// While they are: their copies lie in segments from this base on, none of which may go before
-    /// the copies count.
+    /// During compaction: the copies are in segments from this base on, none of which may be dropped before
+    /// the copies are current.
     pub(crate) copies_from: Option<u64>,
     pub(crate) compacted_bytes: u64,
     pub(crate) damages: DamageReport,
@@ -68,7 +67,8 @@ pub struct WriteAheadLog {
 }
 
 impl WriteAheadLog {
-    /// Opens a folder's log: creates it, or recovers what is durable. One opener at a time.
+    /// Opens the log of a folder: creates it, or recovers what is durable. Only one process can have it
+    /// open.
     pub fn open(folder: &Path, options: LogOptions) -> Result<(Self, Recovery), Error> {
         options.check()?;
         let found = recovery::recover(folder)?;
@@ -110,7 +110,7 @@ impl WriteAheadLog {
         Ok((log, found.report))
     }
 
-    /// The stream of this name; declares it when there is none, durable with the next flush.
+    /// Returns the stream of this name; declares it when it does not exist, durable with the next flush.
     pub fn stream(&mut self, name: &str) -> Result<StreamId, AppendError> {
         if let Some(stream) = self.ledger.find(name) {
             return Ok(StreamId(stream));
@@ -128,7 +128,7 @@ impl WriteAheadLog {
         Ok(StreamId(stream))
     }
 
-    /// Forgets a stream: its records are dead, its bookmarks gone, its number never used again.
+    /// Deletes a stream: its records are dead, its cursors removed, its number never reused.
     pub fn forget_stream(&mut self, name: &str) {
         if let Some(stream) = self.ledger.find(name) {
             self.ledger.forget_stream(stream);
@@ -136,16 +136,16 @@ impl WriteAheadLog {
         }
     }
 
-    /// Appends one event, `parts` joined. It is visible now, and durable when [`WriteAheadLog::durable`] has
-    /// passed the position.
+    /// Appends one event, the concatenation of `parts`. It is visible now, and durable when
+    /// [`WriteAheadLog::durable`] has passed the position.
     pub fn append(&mut self, stream: StreamId, at_ms: u64, parts: &[&[u8]]) -> Result<LogPosition, AppendError> {
         let bytes = self.record_size(parts)?;
         self.admit(stream, at_ms, bytes, RollPurpose::Event)?;
         Ok(self.stage(RecordKind::Event, stream.0, at_ms, 0, parts))
     }
 
-    /// Appends several events that become durable together or not at all. The range runs from the
-    /// first event's position to the end of the last.
+    /// Appends several events that become durable together or not at all. Returns the range from the first
+    /// event's position to the end of the last.
     pub fn append_batch(
         &mut self,
         stream: StreamId,
@@ -155,8 +155,8 @@ impl WriteAheadLog {
         self.append_all(stream, at_ms, records, RollPurpose::Event)
     }
 
-    /// The same for events to which others in the log led, such as replies: a full log has room for them still
-    /// ([`ONWARD_SHARE`](crate::limits::ONWARD_SHARE)).
+    /// Same as [`WriteAheadLog::append_batch`], for events derived from others in the log, such as replies:
+    /// they may use space beyond the limit ([`ONWARD_SHARE`](crate::limits::ONWARD_SHARE)).
     pub fn append_onward(
         &mut self,
         stream: StreamId,
@@ -191,32 +191,31 @@ impl WriteAheadLog {
         Ok(start..self.visible)
     }
 
-    /// Where its files are.
+    /// The folder that contains its files.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Everything below was appended.
+    /// Everything below this position is appended.
     #[must_use]
     pub const fn visible(&self) -> LogPosition {
         self.visible
     }
 
-    /// Everything below survives a crash.
+    /// Everything below this position survives a crash.
     #[must_use]
     pub const fn durable(&self) -> LogPosition {
         self.durable
     }
 
-    /// Where a subscriber that comes now begins.
+    /// Where a new subscriber begins.
     #[must_use]
     pub const fn end(&self, _stream: StreamId) -> LogPosition {
         self.visible
     }
 
-    /// Puts a subscriber's bookmark. It is written with the next flush, the newest only, however
-    /// often it is put in between.
+    /// Sets the cursor of a subscriber. Only the newest one is written with the next flush.
     pub fn cursor(&mut self, stream: StreamId, subscriber: &str, mark: Cursor) -> Result<(), AppendError> {
         self.check_poison()?;
         let known = self.ledger.streams.get_mut(&stream.0);
@@ -235,32 +234,32 @@ impl WriteAheadLog {
         Ok(())
     }
 
-    /// The stream's subscribers and how far each has come.
+    /// The subscribers of the stream and their cursors.
     pub fn cursors(&self, stream: StreamId) -> impl Iterator<Item = (&str, &Cursor)> {
         let known = self.ledger.streams.get(&stream.0);
         known.into_iter().flat_map(|known| known.cursors.iter().map(|(name, kept)| (&**name, &kept.mark)))
     }
 
-    /// How far one of them has come.
+    /// The cursor of one subscriber.
     #[must_use]
     pub fn how_far(&self, stream: StreamId, subscriber: &str) -> Option<&Cursor> {
         self.ledger.streams.get(&stream.0)?.cursors.get(subscriber).map(|kept| &kept.mark)
     }
 
-    /// Forgets a subscriber: nothing is kept for it any more.
+    /// Deletes a subscriber: nothing is retained for it any more.
     pub fn forget_cursor(&mut self, stream: StreamId, subscriber: &str) {
         if self.ledger.forget_cursor(stream.0, subscriber) {
             self.forgotten.push((RecordKind::ForgetCursor, stream.0, subscriber.into()));
         }
     }
 
-    /// What an append to the stream looks at first. Good for nothing but to be asked of the memory ahead of time.
+    /// The state that an append to the stream reads first. Only useful as the target of a prefetch.
     #[must_use]
     pub fn memory_of(&self, stream: StreamId) -> Option<&impl Sized> {
         self.ledger.streams.get(&stream.0).map(|known| &**known)
     }
 
-    /// Declared streams, in no order.
+    /// Declared streams, in no particular order.
     pub fn streams(&self) -> impl Iterator<Item = (StreamId, &str)> {
         self.ledger.streams.iter().map(|(id, stream)| (StreamId(*id), &*stream.name))
     }
@@ -289,7 +288,7 @@ impl WriteAheadLog {
         Ok(size)
     }
 
-    /// Everything that can refuse an event, before a byte of it is staged.
+    /// Makes every check that can reject an event, before any byte of it is staged.
     fn admit(&mut self, stream: StreamId, at_ms: u64, bytes: usize, whose: RollPurpose) -> Result<(), AppendError> {
         self.check_poison()?;
         if !self.ledger.streams.contains_key(&stream.0) {
@@ -303,7 +302,7 @@ impl WriteAheadLog {
         self.reclaim_for(bytes, whose)
     }
 
-    /// Puts one record behind all others; room was made before.
+    /// Adds one record at the end; the caller has made space for it.
     pub(crate) fn stage(
         &mut self,
         kind: RecordKind,
@@ -317,7 +316,7 @@ impl WriteAheadLog {
         let unsynced = u32::try_from(unsynced).unwrap_or(u32::MAX);
         let head = RecordHeader { kind, stream, position, at_ms, unsynced, batch_rest };
         let crate::header::SegmentHeader { base, salt, .. } = self.tail().header;
-        let staged = self.staged.back_mut().expect("the tail always has a place to stage in");
+        let staged = self.staged.back_mut().expect("the tail always has a staging entry");
         let before = staged.bytes.len();
         crate::codec::encode(&mut staged.bytes, salt, &head, parts);
         let added = staged.bytes.len() - before;
@@ -371,7 +370,7 @@ pub(crate) fn full(limit: &'static str, used: u64, max: u64) -> AppendError {
     AppendError::Full { limit, used, max }
 }
 
-/// The range of one key: unlike a lookup it gives the key that is kept.
+/// The range of one key: unlike a lookup it returns the stored key.
 const fn only(name: &str) -> (Bound<&str>, Bound<&str>) {
     (Bound::Included(name), Bound::Included(name))
 }

@@ -1,4 +1,4 @@
-//! What the log knows about its streams: names, bookmarks, and where their events are.
+//! The state of the streams: names, cursors, and where their events are.
 //!
 //! The same changes are applied when they are made and when recovery reads them back.
 
@@ -12,20 +12,20 @@ use crate::index::{CompactedRecord, IndexEntry, StreamIndex};
 use crate::limits::RANGES_MAX;
 use crate::position::LogPosition;
 
-/// Looked at for every event; the keys are numbers that we gave, so a fast hash does. In boxes, so that the map of a thousand
-/// streams stays in the processor's cache, and what it points to can be asked for ahead.
+/// Looked up for every event; the log assigns the keys, so a fast hash suffices. Boxed, so that the map of
+/// a thousand streams stays in the processor's cache and the values can be prefetched.
 type StreamTable = HashMap<u32, Box<StreamState>, foldhash::fast::RandomState>;
 
 #[derive(Default)]
 pub(crate) struct LogState {
     pub(crate) streams: StreamTable,
     names: HashMap<Box<str>, u32>,
-    /// The highest number given so far; 0 is nobody's.
+    /// The highest number assigned so far; 0 means no stream.
     last_stream: u32,
-    /// What a snapshot of all this takes in a segment, done ranges aside.
+    /// Size of a snapshot of this state in a segment, without done ranges.
     pub(crate) snapshot_bytes: usize,
     pub(crate) cursors: usize,
-    /// Bookmarks that changed since they were last staged, once each: a flush must not look at all there are.
+    /// Cursors that changed since they were last staged, once each: a flush must not scan all cursors.
     pub(crate) changed: Vec<(u32, Arc<str>)>,
 }
 
@@ -33,54 +33,54 @@ pub(crate) struct StreamState {
     pub(crate) name: Box<str>,
     pub(crate) index: StreamIndex,
     pub(crate) cursors: BTreeMap<Arc<str>, CursorState>,
-    /// While the log is recovered: events that were moved, in the order in which they were.
+    /// During recovery: compacted events, in the order of their copies.
     copies: Vec<CompactedRecord>,
-    /// Seen in the snapshot that is being read.
+    /// Listed in the snapshot that is being read.
     listed: bool,
 }
 
-/// A bookmark and how much of it is written down.
+/// A cursor and how much of it is stored.
 pub(crate) struct CursorState {
     pub(crate) mark: Cursor,
-    /// What a crash would leave of it. Space is reclaimed by this one.
+    /// The value that survives a crash. Space is reclaimed by this one.
     pub(crate) durable: Option<Cursor>,
-    /// Stands in [`Ledger::changed`].
+    /// Is listed in [`Ledger::changed`].
     pub(crate) changed: bool,
 }
 
 impl CursorState {
-    /// What is not needed any more, not even after a crash.
+    /// Positions that are not needed any more, even after a crash.
     fn done(&self) -> Cursor {
         self.durable.as_ref().map_or_else(|| self.mark.clone(), |durable| durable.common(&self.mark))
     }
 }
 
 impl StreamState {
-    /// The slowest subscriber's low mark.
+    /// The lowest low mark of all subscribers.
     pub(crate) fn slowest(&self) -> Option<LogPosition> {
         self.cursors.values().map(|kept| kept.mark.low()).min()
     }
 
-    /// What no subscriber needs, not even after a crash; `None` when there is no subscriber and nothing is
-    /// kept.
+    /// Positions that no subscriber needs, even after a crash; `None` when the stream has no subscriber and
+    /// retains nothing.
     pub(crate) fn done(&self) -> Option<Cursor> {
         self.cursors.values().map(CursorState::done).reduce(|all, one| all.common(&one))
     }
 
-    /// Forgets a segment that is no more.
+    /// Removes a deleted segment.
     pub(crate) fn forget_segment(&mut self, base: u64) {
         self.index.forget_segment(base);
         self.copies.retain(|copy| copy.entry.base != base);
     }
 
-    /// Takes over the moved events whose original is gone. Where a crash came before the original
-    /// was dropped there are several of one, and the oldest is the event; what nobody needs is left.
+    /// Adopts the compacted events whose original is gone. A crash before the original was dropped leaves
+    /// several copies of one event: the oldest one is used. Events that no subscriber needs are skipped.
     pub(crate) fn settle_copies(&mut self) {
         let copies = std::mem::take(&mut self.copies);
         let Some(done) = self.done() else { return };
         let mut seen = HashSet::new();
-        let lost = copies.into_iter().filter(|CompactedRecord { entry: spot, .. }| {
-            !done.is_done(spot.origin) && !self.index.has_native(spot.origin) && seen.insert(spot.origin)
+        let lost = copies.into_iter().filter(|CompactedRecord { entry, .. }| {
+            !done.is_done(entry.origin) && !self.index.has_native(entry.origin) && seen.insert(entry.origin)
         });
         let mut lost: Vec<_> = lost.collect();
         lost.sort_unstable_by_key(|copy| (copy.entry.base, copy.entry.origin));
@@ -99,7 +99,8 @@ impl LogState {
 
     pub(crate) fn declare(&mut self, stream: u32, name: &str) {
         self.last_stream = self.last_stream.max(stream);
-        // Forgotten and declared again, and a crash came between the two flushes: the older is dead.
+        // The stream was deleted and declared again, and a crash came between the two flushes: the older
+        // one is dead.
         if let Some(older) = self.find(name).filter(|older| *older != stream) {
             self.forget_stream(older);
         }
@@ -131,7 +132,7 @@ impl LogState {
         Some(gone)
     }
 
-    /// Puts a bookmark; false when the stream is not declared.
+    /// Sets a cursor; false when the stream is not declared.
     pub(crate) fn keep(&mut self, stream: u32, subscriber: &str, kept: CursorState) -> bool {
         let Some(known) = self.streams.get_mut(&stream) else { return false };
         let name: Arc<str> = subscriber.into();
@@ -145,7 +146,7 @@ impl LogState {
         true
     }
 
-    /// What became of the last of `changed`: it is staged.
+    /// Records that the last entry of `changed` is staged.
     pub(crate) fn staged(&mut self, stream: u32, subscriber: &str) {
         let known = self.streams.get_mut(&stream);
         if let Some(kept) = known.and_then(|known| known.cursors.get_mut(subscriber)) {
@@ -164,7 +165,7 @@ impl LogState {
         known
     }
 
-    /// Applies one recovered record, wherever it does not concern segments.
+    /// Applies one recovered record, as far as it does not concern segments.
     pub(crate) fn replay(&mut self, base: u64, offset: u32, found: &DecodedRecord<'_>) {
         let stream = found.head.stream;
         match found.head.kind {
@@ -176,8 +177,8 @@ impl LogState {
             RecordKind::Compacted => {
                 if let (Some(known), Some((origin, _))) = (self.streams.get_mut(&stream), found.event()) {
                     let bytes = record_bytes(found.payload.len());
-                    let (spot, at_ms) = (IndexEntry { origin, base, offset }, found.head.at_ms);
-                    known.copies.push(CompactedRecord { entry: spot, bytes, at_ms });
+                    let (entry, at_ms) = (IndexEntry { origin, base, offset }, found.head.at_ms);
+                    known.copies.push(CompactedRecord { entry, bytes, at_ms });
                 }
             }
             RecordKind::Stream => {
@@ -203,7 +204,7 @@ impl LogState {
         }
     }
 
-    /// A snapshot replaces what was known; indexes of streams that it lists live on.
+    /// A snapshot replaces the known state; the indexes of streams that it lists are kept.
     pub(crate) fn begin_snapshot(&mut self, last_stream: u32) {
         self.last_stream = self.last_stream.max(last_stream);
         for stream in self.streams.values_mut() {
@@ -230,7 +231,7 @@ impl LogState {
     }
 }
 
-/// A snapshot's first record: the highest stream number given, and the segments that count.
+/// First record of a snapshot: the highest stream number assigned, and the list of valid segments.
 pub(crate) fn decode_snapshot(payload: &[u8]) -> Option<(u32, Vec<u64>)> {
     let last_stream = u32_at(payload, 0)?;
     Some((last_stream, decode_bases(payload.get(8..)?)))
@@ -240,7 +241,7 @@ pub(crate) fn decode_bases(payload: &[u8]) -> Vec<u64> {
     payload.chunks_exact(8).filter_map(|base| u64_at(base, 0)).collect()
 }
 
-/// Bytes that a bookmark's record takes in a segment.
+/// Size of a cursor's record in a segment.
 pub(crate) const fn cursor_bytes(subscriber: &str, ranges: usize) -> usize {
     record_bytes(16 + subscriber.len().next_multiple_of(8) + ranges * 16)
 }
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bookmark_is_read_as_it_was_written_and_loses_only_far_ranges() {
+    fn cursor_round_trip_drops_only_far_ranges() {
         let written = mark(8, &[(16, 24), (40, 64), (80, 88)]);
         let bytes = encode_cursor("söme", &written, RANGES_MAX);
         assert_eq!(record_bytes(bytes.len()), cursor_bytes("söme", 3));
@@ -292,12 +293,12 @@ mod tests {
         let cut = encode_cursor("söme", &written, 1);
         assert_eq!(decode_cursor(&cut), Some(("söme", mark(8, &[(16, 24)]))));
         for length in 0..bytes.len() {
-            let _ = decode_cursor(&bytes[..length]); // no panic, whatever is missing
+            let _ = decode_cursor(&bytes[..length]); // must not panic, whatever is missing
         }
     }
 
     #[test]
-    fn a_ledger_that_forgets_everything_costs_nothing() {
+    fn emptied_ledger_has_zero_snapshot_bytes() {
         let mut ledger = LogState::default();
         ledger.declare(1, "a");
         ledger.declare(2, "b");
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_declared_again_leaves_no_older_stream_behind_that_would_hold_space_for_ever() {
+    fn redeclared_name_removes_older_stream() {
         let mut ledger = LogState::default();
         ledger.declare(1, "a");
         ledger.keep(1, "x", CursorState { mark: mark(8, &[]), durable: None, changed: false });

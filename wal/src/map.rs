@@ -1,13 +1,12 @@
-//! A segment's file as memory: the crate's one room with `unsafe`.
+//! Memory-maps a segment file: the only module of this crate with `unsafe`.
 //!
-//! The map is read-only. Bytes get into the file by `write`, never by a store into the map: so no
-//! byte that was not handed to a flush is ever in the page cache, and a full disk is an error
-//! instead of a SIGBUS.
+//! The map is read-only. Bytes get into the file by `write`, never by a store into the map: so the page
+//! cache only contains bytes that were handed to a flush, and a full disk is an error instead of a SIGBUS.
 //!
-//! A page that cannot be had any more (somebody cut the file short, the disk cannot read it) is a SIGBUS
-//! for who touches it. The handler puts a page of zeros there and marks the map as broken; a page of zeros
-//! is no record, so the reader finds damage like any other. Faults in memory that is not ours go on to
-//! the handler that was there before.
+//! Access to a page that cannot be loaded (the file was truncated, the disk cannot read it) raises SIGBUS.
+//! The handler maps a page of zeros there and marks the map as broken; a page of zeros is no record, so the
+//! reader finds damage like any other. Faults in other memory go on to the handler that was installed
+//! before.
 
 #![allow(unsafe_code)]
 
@@ -21,9 +20,9 @@ use bytes::Bytes;
 use memmap2::{Mmap, MmapOptions};
 
 pub(crate) struct SegmentMap {
-    /// The whole segment. Only ranges below the durable position may be looked at.
+    /// The whole segment. Only ranges below the durable position may be read.
     whole: Bytes,
-    /// Shared with the owner inside `whole`: alone here when no reader is left.
+    /// Shared with the owner inside `whole`: the only reference left when no reader remains.
     held: Arc<()>,
     slot: &'static MapSlot,
 }
@@ -42,7 +41,7 @@ impl AsRef<[u8]> for MappedSegment {
 
 impl Drop for MappedSegment {
     fn drop(&mut self) {
-        self.slot.free(); // before the memory goes, and somebody else's comes to lie there
+        self.slot.free(); // before the memory is unmapped and its address reused
     }
 }
 
@@ -54,13 +53,12 @@ impl SegmentMap {
             return Err(io::Error::other(format!("file has {found} bytes, {length} are needed")));
         }
         watch_for_bus_errors()?;
-        // SAFETY: a map's bytes must not change under a `&[u8]`, and its file must not shrink.
-        // The folder is locked by this process and segments are never cut short; when a foreign process
-        // truncates one in spite of the lock, the pages that are gone become zeros (`mend`) and whoever
-        // reads them meets a checksum that fails.
-        // Bytes change only by flushes, which write at or after the durable position, while only
-        // `slice` gives out references, always to ranges below it. A file is written from its
-        // beginning again only after `release` proved that no reader is left.
+        // SAFETY: a map's bytes must not change under a `&[u8]`, and its file must not shrink. The folder
+        // is locked by this process and segments are never truncated; when a foreign process truncates one
+        // in spite of the lock, the missing pages become zeros (`mend`) and their reader finds a checksum
+        // that fails. Bytes change only by flushes, which write at or after the durable position, while
+        // only `slice` returns references, always to ranges below it. A file is overwritten from its
+        // beginning only after `release` proved that no reader is left.
         let memory = unsafe { MmapOptions::new().len(length as usize).map(file)? };
         let start = memory.as_ptr().addr();
         let slot = MapSlot::take(start..start + memory.len());
@@ -69,7 +67,7 @@ impl SegmentMap {
         Ok(Self { whole, held, slot })
     }
 
-    /// Bytes of the whole segment.
+    /// Size of the whole segment.
     pub(crate) fn capacity(&self) -> u32 {
         u32::try_from(self.whole.len()).expect("it was made of so many bytes of a u32")
     }
@@ -79,24 +77,23 @@ impl SegmentMap {
         (range.start <= range.end && range.end <= self.whole.len()).then(|| self.whole.slice(range))
     }
 
-    /// A page of it could not be had: the file was cut short, or the disk cannot read it.
+    /// Whether a page of it could not be loaded: the file was truncated, or the disk cannot read it.
     pub(crate) fn is_broken(&self) -> bool {
         self.slot.broken.load(Ordering::Acquire)
     }
 
-    /// Takes its pages out of the process's memory. They stay in the page cache, and come back when somebody
-    /// looks at them.
+    /// Removes its pages from the memory of the process. They stay in the page cache, and return on the
+    /// next access.
     pub(crate) fn release_pages(&self) {
         let start = self.whole.as_ptr().cast_mut().cast();
-        // SAFETY: the whole is one map from its first byte on and alive; it is read-only and of a file, so
-        // who looks at a page next is given the same bytes again.
+        // SAFETY: `whole` is one live map from its first byte on; it is read-only and backed by a file, so
+        // the next access to a page sees the same bytes again.
         unsafe {
             let _ = libc::madvise(start, self.whole.len(), libc::MADV_DONTNEED); // advice
         }
     }
 
-    /// Gives the map up; true when nobody else holds any of its bytes, so that the file may be
-    /// written again.
+    /// Releases the map; true when no reader holds any of its bytes, so that the file may be overwritten.
     pub(crate) fn release(self) -> bool {
         let Self { whole, held, .. } = self;
         drop(whole);
@@ -104,20 +101,21 @@ impl SegmentMap {
     }
 }
 
-/// Reads the pages that hold these bytes of a map, and waits for the disk.
+/// Reads the pages of these bytes of a map, and waits for the disk.
 pub(crate) fn populate(bytes: &[u8]) {
     let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
     let before = bytes.as_ptr().addr() % page_bytes;
     let start = bytes.as_ptr().wrapping_sub(before).cast_mut().cast();
-    // SAFETY: the bytes are borrowed, so the pages that hold them are mapped meanwhile; populating changes no
-    // byte of them and no protection, and an address that the kernel does not like is an error.
+    // SAFETY: the bytes are borrowed, so their pages stay mapped during the call; populating changes no
+    // byte and no protection, and an invalid address is an error.
     unsafe {
-        // A failure is the reader's to find out: it meets the same page.
+        // The reader handles a failure: it accesses the same page.
         let _ = libc::madvise(start, bytes.len() + before, libc::MADV_POPULATE_READ);
     }
 }
 
-/// Pages of all maps that could not be had so far: when it has not risen, no map has to be asked.
+/// Number of pages of all maps that could not be loaded so far: while it has not risen, no map needs a
+/// check.
 pub(crate) fn faults() -> usize {
     FAULTS.load(Ordering::Acquire)
 }
@@ -127,17 +125,17 @@ static PAGE_BYTES: AtomicUsize = AtomicUsize::new(4096);
 static MAPS: MapSlots = MapSlots::new();
 static BEFORE_US: OnceLock<libc::sigaction> = OnceLock::new();
 
-/// Where one map lies. The handler reads these while other threads map and unmap; so there is no lock, and a
-/// slot is used again but never freed.
+/// Address of one map. The handler reads these while other threads map and unmap; so there is no lock, and
+/// a slot is reused but never freed.
 struct MapSlot {
     taken: AtomicBool,
-    /// 0 while it names no map.
+    /// 0 while the slot is free.
     start: AtomicUsize,
     end: AtomicUsize,
     broken: AtomicBool,
 }
 
-/// Slots in one piece, and the way to more of them.
+/// A block of slots, and the pointer to the next block.
 struct MapSlots {
     slots: [MapSlot; MapSlots::SLOTS],
     next: OnceLock<Box<MapSlots>>,
@@ -163,9 +161,9 @@ impl MapSlot {
     }
 
     fn take(memory: Range<usize>) -> &'static Self {
-        let mut shelf = &MAPS;
+        let mut block = &MAPS;
         loop {
-            for slot in &shelf.slots {
+            for slot in &block.slots {
                 if !slot.taken.swap(true, Ordering::AcqRel) {
                     slot.broken.store(false, Ordering::Relaxed);
                     slot.end.store(memory.end, Ordering::Relaxed);
@@ -173,7 +171,7 @@ impl MapSlot {
                     return slot;
                 }
             }
-            shelf = shelf.next.get_or_init(|| Box::new(MapSlots::new()));
+            block = block.next.get_or_init(|| Box::new(MapSlots::new()));
         }
     }
 
@@ -183,8 +181,8 @@ impl MapSlot {
         self.taken.store(false, Ordering::Release);
     }
 
-    /// The start is read again, because a slot of another map may change hands meanwhile; the one that
-    /// holds `address` cannot, since who faulted there holds its bytes.
+    /// The start is read again, because a slot of another map may be reused meanwhile; the slot of
+    /// `address` cannot, because the faulting thread holds its bytes.
     fn holds(&self, address: usize) -> bool {
         let start = self.start.load(Ordering::Acquire);
         start != 0
@@ -194,32 +192,32 @@ impl MapSlot {
     }
 }
 
-/// Puts zeros where a page of a map is gone; false when the address is in no map. Runs in the signal
+/// Maps zeros where a page of a map is missing; false when the address is in no map. Runs in the signal
 /// handler: atomics and one system call, no lock and no allocation.
 fn mend(address: usize) -> bool {
-    let mut shelf = Some(&MAPS);
-    while let Some(slots) = shelf {
+    let mut block = Some(&MAPS);
+    while let Some(slots) = block {
         if let Some(slot) = slots.slots.iter().find(|slot| slot.holds(address)) {
             let page_bytes = PAGE_BYTES.load(Ordering::Relaxed);
             let page = address - address % page_bytes;
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-            let place = std::ptr::with_exposed_provenance_mut(page);
-            // SAFETY: the page lies in a map of ours that is alive, because the thread that faulted holds its
+            let page_address = std::ptr::with_exposed_provenance_mut(page);
+            // SAFETY: the page belongs to a live map of this module, because the faulting thread holds its
             // bytes; it is replaced by readable zeros of the same size, and nothing else is touched.
-            let put = unsafe { libc::mmap(place, page_bytes, libc::PROT_READ, flags, -1, 0) };
+            let put = unsafe { libc::mmap(page_address, page_bytes, libc::PROT_READ, flags, -1, 0) };
             slot.broken.store(true, Ordering::Release);
             FAULTS.fetch_add(1, Ordering::AcqRel);
             return put != libc::MAP_FAILED;
         }
-        shelf = slots.next.get().map(|next| &**next);
+        block = slots.next.get().map(|next| &**next);
     }
     false
 }
 
 extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
-    // SAFETY: with SA_SIGINFO the kernel passes a siginfo that is valid during the call; `si_addr` is there
-    // for faults, whose code is positive. `__errno_location` is this thread's own errno, which the code
-    // that was interrupted may be about to read.
+    // SAFETY: with SA_SIGINFO the kernel passes a siginfo that is valid during the call; `si_addr` is set
+    // for faults, whose code is positive. `__errno_location` is this thread's own errno, which the
+    // interrupted code may be about to read.
     unsafe {
         let is_fault = (*info).si_code > 0;
         let errno = *libc::__errno_location();
@@ -231,11 +229,11 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
         let Some(before) = BEFORE_US.get().filter(|before| before.sa_sigaction > libc::SIG_IGN) else {
             libc::signal(signal, libc::SIG_DFL);
             if !is_fault {
-                libc::raise(signal); // sent by somebody: nothing will fault again by itself
+                libc::raise(signal); // another process sent the signal: it will not recur by itself
             }
             return;
         };
-        // The address was given to the kernel as a handler, with these flags, by whoever was here before us.
+        // The kernel accepted this address as a handler with these flags from the previous owner.
         if before.sa_flags & libc::SA_SIGINFO != 0 {
             let handler: extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void) =
                 std::mem::transmute(before.sa_sigaction);
@@ -251,15 +249,16 @@ fn watch_for_bus_errors() -> io::Result<()> {
     static WATCH: Once = Once::new();
     let mut outcome = Ok(());
     WATCH.call_once(|| {
-        // SAFETY: both structs are plain data for which zeros are valid (no handler, empty mask); `sigaction`
-        // reads and writes no more than them. The handler does only what a handler may (see `mend`).
+        // SAFETY: both structs are plain data for which zeros are valid (no handler, empty mask);
+        // `sigaction` reads and writes no more than them. The handler does only what a signal handler may
+        // (see `mend`).
         unsafe {
             if let Ok(bytes) = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)) {
                 PAGE_BYTES.store(bytes, Ordering::Relaxed);
             }
             let mut before: libc::sigaction = std::mem::zeroed();
             libc::sigaction(libc::SIGBUS, std::ptr::null(), &raw mut before);
-            let _ = BEFORE_US.set(before); // the only call
+            let _ = BEFORE_US.set(before); // only called once
             let mut ours: libc::sigaction = std::mem::zeroed();
             ours.sa_sigaction = on_bus_error as *const () as usize;
             ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
@@ -278,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_outlive_the_map_and_are_known_to_be_held() {
+    fn sliced_bytes_outlive_map_and_block_release() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 8192]).unwrap();
         let map = SegmentMap::new(&file, 8192).unwrap();
@@ -290,15 +289,15 @@ mod tests {
     }
 
     #[test]
-    fn a_file_too_short_is_refused_instead_of_faulting_later() {
+    fn short_file_is_rejected_by_map() {
         let file = tempfile::tempfile().unwrap();
         assert!(SegmentMap::new(&file, 4096).is_err());
     }
 
-    /// APP-05: the process lives, what is gone reads as zeros, and only the map that lost it is broken.
+    /// APP-05: the process survives, missing bytes read as zeros, and only the affected map is broken.
     #[test]
-    fn a_file_that_was_cut_short_breaks_its_map_and_nothing_else() {
-        let page = 64 << 10; // a multiple of any page there is
+    fn truncated_file_breaks_only_its_own_map() {
+        let page = 64 << 10; // a multiple of every page size
         let file = |byte: u8| {
             let mut file = tempfile::tempfile().unwrap();
             file.write_all(&vec![byte; 3 * page]).unwrap();
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_read_ahead_or_left_alone() {
+    fn populate_reads_pages_of_range() {
         let page = 64 << 10;
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&vec![7; 3 * page]).unwrap();
@@ -334,9 +333,9 @@ mod tests {
         assert!(bytes[..page - 100].iter().all(|byte| *byte == 7) && !map.is_broken());
     }
 
-    /// Two more shelves than the first, all found by the handler.
+    /// Fills two more blocks of slots than the first; the handler finds all of them.
     #[test]
-    fn there_is_a_place_for_every_map() {
+    fn slots_grow_for_every_map() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 8192]).unwrap();
         let maps: Vec<_> = (0..300).map(|_| SegmentMap::new(&file, 8192).unwrap()).collect();

@@ -1,4 +1,4 @@
-//! What an owner may choose about its log.
+//! Options that the owner of a log can set.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -9,15 +9,15 @@ use crate::limits;
 pub struct LogOptions {
     /// Capacity of a new segment, in bytes. Existing ones keep theirs.
     pub segment_bytes: u32,
-    /// Largest record, in bytes; also bound by half a segment.
+    /// Maximum record size, in bytes; at most half a segment.
     pub record_bytes_max: u32,
-    /// All segments together, in bytes.
+    /// Maximum size of all segments, in bytes.
     pub log_bytes_max: u64,
-    /// Appended and not yet durable, in bytes.
+    /// Maximum of bytes appended and not yet durable.
     pub staged_bytes_max: usize,
     pub streams_max: usize,
     pub cursors_max: usize,
-    /// Chance: salts the checksums. Fixed in tests only.
+    /// Random seed of the checksum salts. Fixed only in tests.
     pub seed: u64,
 }
 
@@ -39,8 +39,8 @@ impl LogOptions {
     pub(crate) fn check(&self) -> Result<(), Error> {
         let segment = u64::from(self.segment_bytes);
         in_range("segment_bytes", segment, limits::SEGMENT_BYTES_MIN.into(), limits::SEGMENT_BYTES_MAX.into())?;
-        // Two segments at least, so that one can be reclaimed while the other is written; and a
-        // snapshot lists them all, eight bytes each, in an eighth of a segment.
+        // At least two segments, so that one can be reclaimed while the other is written; and a snapshot
+        // lists them all, eight bytes each, in an eighth of a segment.
         in_range("log_bytes_max", self.log_bytes_max, 2 * segment, segment / 64 * segment)?;
         in_range("record_bytes_max", self.record_bytes_max.into(), 1, u32::MAX.into())?;
         let record = u64::from(self.record_bytes_max).min(limits::batch_bytes_max(self.segment_bytes) as u64);

@@ -1,6 +1,6 @@
-//! Segments read and scanned by several threads, ahead of the one who applies them in order.
+//! Reads and scans segments on several threads, ahead of the thread that applies them in order.
 //!
-//! A segment is read through its map: the pages are in the cache or come into it, and no byte is copied.
+//! A segment is read through its map: the pages are loaded into the cache, and no byte is copied.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -17,31 +17,30 @@ use crate::recovery::read_up_to;
 use crate::scan::{ScanResult, scan};
 use crate::segment::read_ahead;
 
-/// A file with a good header.
+/// A file with a valid header.
 pub(crate) struct SegmentCandidate {
     pub(crate) header: SegmentHeader,
     pub(crate) file: File,
     pub(crate) path: PathBuf,
 }
 
-/// A segment as it was found.
+/// The result of reading a segment.
 pub(crate) struct SegmentScan {
     pub(crate) header: SegmentHeader,
     pub(crate) file: File,
     pub(crate) path: PathBuf,
-    /// `None` when the file is too short for one, or cannot be read in places.
+    /// `None` when the file is too short to map, or cannot be read in places.
     pub(crate) map: Option<SegmentMap>,
-    /// As many as the header says; zeros where the file has none.
+    /// As many bytes as the header says; zeros beyond the end of the file.
     pub(crate) bytes: Bytes,
-    /// What the file has.
+    /// Length of the file.
     pub(crate) length: usize,
     pub(crate) scan: ScanResult,
 }
 
-/// Reads all candidates, each with whether another comes after it, and hands them over in order.
+/// Reads all candidates, each with a flag whether another one follows, and passes them to `take` in order.
 ///
-/// # Errors
-/// The first that a file or `take` ran into; nothing after it is handed over.
+/// # Errors The first error of a file or of `take`; nothing after it is passed on.
 pub(crate) fn read_in_order(
     candidates: Vec<SegmentCandidate>,
     mut take: impl FnMut(SegmentScan) -> Result<(), Error>,
@@ -54,17 +53,17 @@ pub(crate) fn read_in_order(
         shares[nth % readers].push((candidate, nth + 1 < count));
     }
     if let [share] = &mut shares[..] {
-        // Not worth a thread.
+        // Not enough work for a thread.
         return share.drain(..).try_for_each(|(candidate, continued)| take(read(candidate, continued)?));
     }
     thread::scope(|scope| {
         let start = |share: Vec<(SegmentCandidate, bool)>| {
-            // One ahead of who takes it, and one being read: so much memory is mapped at a time.
+            // One result ahead of `take`, and one being read: this bounds the mapped memory.
             let (done, next) = sync_channel(1);
             scope.spawn(move || {
                 for (candidate, continued) in share {
                     if done.send(read(candidate, continued)).is_err() {
-                        return; // an error ended it all
+                        return; // stopped by an error
                     }
                 }
             });
@@ -72,7 +71,7 @@ pub(crate) fn read_in_order(
         };
         let readings: Vec<Receiver<_>> = shares.into_iter().map(start).collect();
         for nth in 0..count {
-            let Ok(reading) = readings[nth % readers].recv() else { break }; // it panicked, and so does the scope
+            let Ok(reading) = readings[nth % readers].recv() else { break }; // it panicked, and the scope panics too
             take(reading?)?;
         }
         Ok(())
@@ -88,14 +87,14 @@ fn read(candidate: SegmentCandidate, continued: bool) -> Result<SegmentScan, Err
             return Ok(SegmentScan { header, file, path, map: Some(map), bytes, length: capacity, scan });
         }
     }
-    // Too short, or a page cannot be had: reading says which.
+    // Too short, or a page cannot be loaded: reading tells which.
     let mut bytes = vec![0; capacity];
     let length = read_up_to(&file, &mut bytes).map_err(Error::io(&path, "read a segment (see its disk's log)"))?;
     let scan = scan(&bytes, &header, continued);
     Ok(SegmentScan { header, file, path, map: None, bytes: bytes.into(), length, scan })
 }
 
-/// The first `length` bytes, in memory; `None` when the file is shorter.
+/// Maps the first `length` bytes; `None` when the file is shorter.
 pub(crate) fn map_whole(file: &File, length: u32) -> Option<(SegmentMap, Bytes)> {
     let map = SegmentMap::new(file, length).ok()?;
     let bytes = map.slice(0..length as usize)?;

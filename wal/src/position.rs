@@ -1,9 +1,9 @@
-//! Names for places: a position in the endless log, and a stream's number.
+//! Identifiers: a position in the log, and the number of a stream.
 
 use std::fmt;
 
-/// A place in the log, in bytes since it began. It never repeats and never shrinks, whatever files
-/// come and go, so it also serves as a record's name.
+/// A position in the log, in bytes since its beginning. It never repeats and never decreases, whatever
+/// files are created and deleted, so it also identifies a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct LogPosition(u64);
 
@@ -28,8 +28,8 @@ impl fmt::Display for LogPosition {
     }
 }
 
-/// A stream's number inside one log. Never given twice, so that a stream that was forgotten and
-/// declared again starts empty.
+/// The number of a stream inside one log. Never reused, so that a stream that was deleted and declared
+/// again starts empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub(crate) u32);
 

@@ -1,5 +1,5 @@
-//! Reading one event: found by the index, taken out of the map, and never believed without its
-//! checksum.
+//! Reads one event: located by the index, sliced out of the map, and returned only if its checksum is
+//! valid.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -18,71 +18,71 @@ use crate::segment::Segment;
 /// One event as it was appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogRecord {
-    /// Where it was appended: its name for ever, wherever it lies by now.
+    /// Position where it was appended: its permanent identifier, wherever it is stored now.
     pub position: LogPosition,
-    /// Where the reader asked. No readable event of the stream lies between it and `position`, so
-    /// `since..next` is what a bookmark may call done when this event is.
+    /// Position where the read started. No readable event of the stream is between it and `position`, so a
+    /// cursor may mark `since..next` done when this event is done.
     pub since: LogPosition,
-    /// Where to read on.
+    /// Position where the next read starts.
     pub next: LogPosition,
-    /// Events between `since` and `position` that were damaged and are passed over.
+    /// Events between `since` and `position` that were damaged and skipped.
     pub damaged: u64,
     pub at_ms: u64,
-    /// Out of the map, not copied; keeps the segment's memory alive.
+    /// A slice of the map, not copied; it keeps the memory of the segment alive.
     pub payload: Bytes,
 }
 
-/// An acknowledged event whose bytes the disk changed. It is passed over, never delivered.
+/// An acknowledged event whose bytes the disk changed. It is skipped, never delivered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordDamage {
     pub stream: StreamId,
     pub position: LogPosition,
     pub file: PathBuf,
-    /// Where in the file the record begins.
+    /// Offset of the record in the file.
     pub offset: u32,
 }
 
-/// What readers found out, until the owner asks.
+/// Damage found by readers, until the owner takes it.
 #[derive(Default)]
 pub(crate) struct DamageReport {
-    /// Places known to be damaged, so that each is told once; bounded like `untold`.
+    /// Positions known to be damaged, so that each is reported once; bounded like `untold`.
     seen: RefCell<BTreeSet<u64>>,
     untold: RefCell<Vec<RecordDamage>>,
     count: Cell<u64>,
 }
 
 impl WriteAheadLog {
-    /// The stream's first durable event at or after `from` whose checksum holds. One that was damaged
-    /// is passed over, counted in [`crate::LogStat::damaged`] and told by [`WriteAheadLog::take_damage`].
+    /// Returns the stream's first durable event at or after `from` with a valid checksum. A damaged one is
+    /// skipped, counted in [`crate::LogStat::damaged`] and reported by [`WriteAheadLog::take_damage`].
     #[must_use]
     pub fn read(&self, stream: StreamId, from: LogPosition) -> Option<LogRecord> {
         let index = &self.ledger.streams.get(&stream.0)?.index;
         let (mut wanted, mut damaged) = (from, 0);
         loop {
-            let spot = index.first_from(wanted)?;
-            if spot.base + u64::from(spot.offset) >= self.durable.get() {
+            let entry = index.first_from(wanted)?;
+            if entry.base + u64::from(entry.offset) >= self.durable.get() {
                 return None;
             }
-            let segment = self.segment(spot.base)?;
-            if let Some((at_ms, payload)) = self.take(segment, stream.0, spot) {
-                let next = LogPosition::new(spot.origin.get() + record_bytes(payload.len()) as u64);
-                let position = spot.origin;
+            let segment = self.segment(entry.base)?;
+            if let Some((at_ms, payload)) = self.take(segment, stream.0, entry) {
+                let next = LogPosition::new(entry.origin.get() + record_bytes(payload.len()) as u64);
+                let position = entry.origin;
                 return Some(LogRecord { position, since: from.min(position), next, damaged, at_ms, payload });
             }
-            self.note_damage(segment, stream, spot);
+            self.note_damage(segment, stream, entry);
             damaged += 1;
-            wanted = LogPosition::new(spot.origin.get() + 1);
+            wanted = LogPosition::new(entry.origin.get() + 1);
         }
     }
 
-    /// Events of the stream that the bookmark does not call done, durable or not yet: a subscriber's
-    /// backlog. Looks at the index only, once for each of the bookmark's ranges.
+    /// Number of events of the stream that the cursor does not mark done, durable or not: the backlog of a
+    /// subscriber. Uses only the index, with one lookup for each range of the cursor.
     #[must_use]
     pub fn open_events(&self, stream: StreamId, mark: &Cursor) -> u64 {
         self.open_events_before(stream, mark, LogPosition::new(u64::MAX))
     }
 
-    /// The same, of those that lie before `end`.
+    /// Same as [`WriteAheadLog::open_events`], for events before `end`.
     #[must_use]
     pub fn open_events_before(&self, stream: StreamId, mark: &Cursor, end: LogPosition) -> u64 {
         let Some(known) = self.ledger.streams.get(&stream.0) else { return 0 };
@@ -92,7 +92,7 @@ impl WriteAheadLog {
         from(mark.low()) - behind - done.sum::<u64>()
     }
 
-    /// Damage that readers met since the last call; the first [`DAMAGE_REPORTED_MAX`] of it.
+    /// Damage found by readers since the last call, at most [`DAMAGE_REPORTED_MAX`].
     pub fn take_damage(&self) -> Vec<RecordDamage> {
         self.damages.untold.take()
     }
@@ -101,37 +101,37 @@ impl WriteAheadLog {
         self.damages.count.get()
     }
 
-    /// The durable part of a segment's bytes.
+    /// The durable part of the bytes of a segment.
     pub(crate) fn durable_bytes(&self, segment: &Segment) -> Option<Bytes> {
         let stable = self.durable.get().min(segment.limit()) - segment.base();
         segment.map.slice(0..usize::try_from(stable).ok()?)
     }
 
-    /// The event at this place, if what lies there is still what was appended.
-    fn take(&self, segment: &Segment, stream: u32, spot: IndexEntry) -> Option<(u64, Bytes)> {
+    /// The event at this location, if its record is intact.
+    fn take(&self, segment: &Segment, stream: u32, entry: IndexEntry) -> Option<(u64, Bytes)> {
         let stable = self.durable_bytes(segment)?;
-        let (offset, place) = (spot.offset as usize, spot.base + u64::from(spot.offset));
-        let found = decode(&stable, offset, segment.header.salt, LogPosition::new(place))?;
+        let (offset, record_position) = (entry.offset as usize, entry.base + u64::from(entry.offset));
+        let found = decode(&stable, offset, segment.header.salt, LogPosition::new(record_position))?;
         let (origin, skip) = found.event()?;
-        if origin != spot.origin || found.head.stream != stream {
-            return None; // a whole record, and not the one that was put here
+        if origin != entry.origin || found.head.stream != stream {
+            return None; // a valid record, but a different one
         }
         let start = offset + HEADER_BYTES;
         Some((found.head.at_ms, stable.slice(start + skip..start + found.payload.len())))
     }
 
-    pub(crate) fn note_damage(&self, segment: &Segment, stream: StreamId, spot: IndexEntry) {
-        let place = spot.base + u64::from(spot.offset);
+    pub(crate) fn note_damage(&self, segment: &Segment, stream: StreamId, entry: IndexEntry) {
+        let record_position = entry.base + u64::from(entry.offset);
         let (mut known, mut untold) = (self.damages.seen.borrow_mut(), self.damages.untold.borrow_mut());
-        if known.contains(&place) {
+        if known.contains(&record_position) {
             return;
         }
         self.damages.count.set(self.damages.count.get() + 1);
         if known.len() < DAMAGE_REPORTED_MAX {
-            known.insert(place);
+            known.insert(record_position);
         }
         if untold.len() < DAMAGE_REPORTED_MAX {
-            let (position, file, offset) = (spot.origin, segment.path.clone(), spot.offset);
+            let (position, file, offset) = (entry.origin, segment.path.clone(), entry.offset);
             untold.push(RecordDamage { stream, position, file, offset });
         }
     }

@@ -1,5 +1,5 @@
-//! Paging in ahead: a backlog that was written long ago is read from the disk by a thread that may wait,
-//! before a core touches it through the map.
+//! Readahead: a thread that may block reads a backlog written long ago from the disk, before a core
+//! accesses it through the map.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::log::WriteAheadLog;
 use crate::map;
 use crate::position::{LogPosition, StreamId};
 
-/// Bytes of a segment that are to be in memory soon.
+/// Bytes of a segment that will be read soon.
 #[derive(Debug)]
 pub struct ReadaheadRequest {
     ranges: Range<LogPosition>,
@@ -17,32 +17,32 @@ pub struct ReadaheadRequest {
 }
 
 impl ReadaheadRequest {
-    /// Where records lie that can be read without the disk once [`ReadaheadRequest::run`] has returned.
+    /// The positions that can be read without the disk once [`ReadaheadRequest::run`] has returned.
     #[must_use]
     pub fn ranges(&self) -> Range<LogPosition> {
         self.ranges.clone()
     }
 
-    /// Reads the pages; waits for the disk. What cannot be read is left for the reader to find out.
+    /// Reads the pages; waits for the disk. The reader handles pages that cannot be read.
     pub fn run(&self) {
         map::populate(&self.bytes);
     }
 }
 
-/// What a reader takes for granted, and how much it wants at a time.
+/// What a reader assumes to be in memory, and how much it reads ahead.
 #[derive(Debug, Clone, Copy)]
 pub struct ReadaheadWindow {
-    /// The newest bytes of the log, which are in memory because they were written a while ago only.
+    /// The newest bytes of the log, which are in memory because they were written recently.
     pub recent_bytes: u64,
-    /// Read at a time.
+    /// Bytes to read at a time.
     pub window_bytes: u32,
-    /// Beyond the window, for a record that begins in it.
+    /// Bytes beyond the window, for a record that begins in it.
     pub record_bytes: u32,
 }
 
 impl WriteAheadLog {
-    /// What should be paged in before the stream is read from `from`; `None` if that is recent, or lies in
-    /// `warm`, or there is nothing.
+    /// Returns what to read ahead before the stream is read from `from`; `None` if that is recent, is
+    /// inside `warm`, or does not exist.
     #[must_use]
     pub fn page_in(
         &self,
@@ -51,15 +51,15 @@ impl WriteAheadLog {
         warm: &Range<LogPosition>,
         ahead: ReadaheadWindow,
     ) -> Option<ReadaheadRequest> {
-        let spot = self.ledger.streams.get(&stream.get())?.index.first_from(from)?;
-        let place = LogPosition::new(spot.base + u64::from(spot.offset));
-        if warm.contains(&place) || place.get().saturating_add(ahead.recent_bytes) >= self.durable.get() {
+        let entry = self.ledger.streams.get(&stream.get())?.index.first_from(from)?;
+        let position = LogPosition::new(entry.base + u64::from(entry.offset));
+        if warm.contains(&position) || position.get().saturating_add(ahead.recent_bytes) >= self.durable.get() {
             return None;
         }
-        let segment = self.segment(spot.base)?;
-        let window = segment.used.min(spot.offset.saturating_add(ahead.window_bytes));
+        let segment = self.segment(entry.base)?;
+        let window = segment.used.min(entry.offset.saturating_add(ahead.window_bytes));
         let end = segment.used.min(window.saturating_add(ahead.record_bytes));
-        let bytes = segment.map.slice(spot.offset as usize..end as usize)?;
-        Some(ReadaheadRequest { ranges: place..LogPosition::new(spot.base + u64::from(window)), bytes })
+        let bytes = segment.map.slice(entry.offset as usize..end as usize)?;
+        Some(ReadaheadRequest { ranges: position..LogPosition::new(entry.base + u64::from(window)), bytes })
     }
 }

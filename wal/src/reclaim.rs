@@ -1,4 +1,4 @@
-//! Giving space back: which segments nobody needs, and how their files go.
+//! Reclaims space: which segments have no live records, and how their files are deleted.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -11,49 +11,49 @@ use crate::position::LogPosition;
 use crate::roll::RollPurpose;
 use crate::segment::{Segment, SpareSegment};
 
-/// What one [`WriteAheadLog::reclaim`] set in motion.
+/// Result of one [`WriteAheadLog::reclaim`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReclaimedSpace {
-    /// Segments that nobody needs any more; their files go when the next flush is durable.
+    /// Segments without live records; their files are deleted when the next flush is durable.
     pub segments: usize,
     pub bytes: u64,
 }
 
-/// The log in numbers.
+/// Statistics of the log.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LogStat {
     pub segments: usize,
-    /// The position at which the oldest segment begins. Events of older origin were moved.
+    /// The position at which the oldest segment begins. Events of older origin were compacted.
     pub first_byte: LogPosition,
-    /// In segment files, spares not counted.
+    /// Size of the segment files, without spares.
     pub bytes: u64,
     pub bytes_max: u64,
-    /// Appended and not yet durable.
+    /// Bytes appended and not yet durable.
     pub staged_bytes: usize,
     pub flushes: u64,
     pub flushed_bytes: u64,
-    /// What subscribers still need, in bytes of records.
+    /// Bytes of records that subscribers still need.
     pub live_bytes: u64,
-    /// Live records that were moved forward since the log was opened, in bytes.
+    /// Bytes of live records that were compacted since the log was opened.
     pub compacted_bytes: u64,
     /// Records that could not be read because the disk had changed them.
     pub damaged: u64,
-    /// Segments whose file was cut short, or cannot be read ([`WriteAheadLog::check_files`]).
+    /// Segments whose file was truncated or cannot be read ([`WriteAheadLog::check_files`]).
     pub broken: usize,
     pub streams: BTreeMap<Box<str>, StreamStat>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StreamStat {
-    /// Events at or after the slowest bookmark.
+    /// Events at or after the slowest cursor.
     pub pending: u64,
     pub cursors: usize,
 }
 
 impl WriteAheadLog {
-    /// Drops segments in which no stream's (durable) bookmarks need anything; streams without
-    /// a bookmark keep nothing. Their files go when the drop itself is durable. When too much of
-    /// what is left is dead, begins to move live records ([`WriteAheadLog::is_compacting`]).
+    /// Drops segments that no stream's (durable) cursors need; streams without a cursor retain nothing.
+    /// Their files are deleted when the drop itself is durable. When too much of the remaining space is
+    /// dead, starts a compaction ([`WriteAheadLog::is_compacting`]).
     pub fn reclaim(&mut self) -> ReclaimedSpace {
         let mut live = self.live_bytes();
         let mut dead = self.dead_of(&live);
@@ -64,7 +64,7 @@ impl WriteAheadLog {
         }
         if self.segments.len() > before {
             live = self.live_bytes();
-            dead = self.dead_of(&live); // a roll-over may have dropped them by itself
+            dead = self.dead_of(&live); // a roll-over may have dropped them already
         }
         if !dead.is_empty() {
             let payload: Vec<u8> = dead.iter().flat_map(|base| base.to_le_bytes()).collect();
@@ -80,7 +80,7 @@ impl WriteAheadLog {
         })
     }
 
-    /// How full the log is, and with whose events.
+    /// How full the log is, and with events of which streams.
     #[must_use]
     pub fn stat(&self) -> LogStat {
         let streams = self.ledger.streams.values().map(|stream| {
@@ -107,7 +107,7 @@ impl WriteAheadLog {
         self.segments.iter().map(|segment| u64::from(segment.header.capacity)).sum()
     }
 
-    /// What is still needed, in bytes of records by segment; segments without are not listed.
+    /// Live bytes of records by segment; segments without any are omitted.
     pub(crate) fn live_bytes(&self) -> HashMap<u64, u64> {
         let mut live = HashMap::new();
         for stream in self.ledger.streams.values() {
@@ -119,7 +119,7 @@ impl WriteAheadLog {
         live
     }
 
-    /// Segments before the tail that hold nothing alive.
+    /// Segments before the tail without live records.
     pub(crate) fn find_dead(&self) -> Vec<u64> {
         self.dead_of(&self.live_bytes())
     }
@@ -134,7 +134,7 @@ impl WriteAheadLog {
             .collect()
     }
 
-    /// From here on the dead are gone for readers; their files go when this is durable.
+    /// Removes the dead segments for readers; their files are deleted when this is durable.
     pub(crate) fn mark_dropped(&mut self, dead: &[u64]) {
         let at = self.visible;
         for segment in self.segments.iter_mut().filter(|segment| dead.contains(&segment.base())) {
@@ -145,7 +145,7 @@ impl WriteAheadLog {
         }
     }
 
-    /// Removes files whose drop is durable; keeps a few that nobody reads for the next roll-overs.
+    /// Deletes files whose drop is durable; keeps a few without readers for the next roll-overs.
     pub(crate) fn delete_dropped(&mut self) {
         while let Some(nth) = self.segments.iter().position(|one| one.dropped_at.is_some_and(|at| at <= self.durable)) {
             let Some(Segment { header, file, path, map, .. }) = self.segments.remove(nth) else { return };
@@ -159,15 +159,15 @@ impl WriteAheadLog {
                 self.recyclable.push(SpareSegment { file, path });
                 continue;
             }
-            // A file that cannot be removed now is found as a leftover by the next recovery.
+            // A file that cannot be deleted now is found as a leftover by the next recovery.
             let _: Result<(), _> = fs::remove_file(&path);
         }
     }
 }
 
-/// Positions from which a reader may start: nothing of the stream is before it.
+/// The positions from which a reader may start.
 impl WriteAheadLog {
-    /// The first position that may still name an event of any stream.
+    /// The first position that may still identify an event of any stream.
     #[must_use]
     pub fn origin(&self) -> LogPosition {
         let first = self.first_byte();

@@ -1,4 +1,4 @@
-//! Opening a folder: what the files hold, and what happened to what they do not.
+//! Opens a folder: recovers what the files contain and reports what is missing.
 //!
 //! Every case has its number in FORMAT.md's table of crash cases, and its own branch here or in
 //! [`crate::scan`].
@@ -19,37 +19,37 @@ use crate::limits::SEGMENT_BYTES_MAX;
 use crate::log_state::{LogState, decode_bases, decode_snapshot};
 use crate::parallel_scan::{SegmentCandidate, SegmentScan, map_whole, read_in_order};
 use crate::position::LogPosition;
-use crate::scan::{ScanResult, place, record};
+use crate::scan::{ScanResult, position_of, record};
 use crate::segment::{Segment, SpareSegment, fill, forget_pages, sync_folder, wipe, zero};
 use crate::unformatted::lost_header;
 
 const LOCK_FILE: &str = "LOCK";
 
-/// Files are numbered from 1 on and none comes near this; a name beyond it is not one of ours, and the
-/// number after it could not be had.
+/// Files are numbered from 1 on and never reach this; a larger name is not a segment file, and the number
+/// after it could overflow.
 const NUMBER_MAX: u64 = 1 << 62;
 
-/// What opening found. Everything but `holes` is in order after a crash.
+/// What opening found. Everything but `gaps` is normal after a crash.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Recovery {
     pub segments: usize,
-    /// Events that are there.
+    /// Number of recovered events.
     pub events: u64,
-    /// Bytes of an unfinished flush that were wiped; nobody was told that they are durable.
+    /// Bytes of an unfinished flush that were wiped; they were never acknowledged.
     pub torn_bytes: u64,
-    /// Whole records dropped with the rest of their batch.
+    /// Complete records that were dropped with the rest of their batch.
     pub torn_batch_records: usize,
     /// Files whose deletion a crash interrupted.
     pub leftovers: usize,
-    /// Acknowledged bytes that are gone: the disk lied about a flush, or lost what it had. The log
-    /// goes on without them; say it loudly.
+    /// Acknowledged bytes that are lost: the disk reported a flush that it did not write, or lost data. The
+    /// log continues without them; the operator must be told.
     pub gaps: Vec<LogGap>,
-    /// Segments whose file was shorter than it was made: what stood behind is gone, and of the newest one nobody
-    /// can tell whether there was anything.
+    /// Segments whose file was shorter than it was created: the bytes behind its end are lost, and for the
+    /// newest segment it is unknown whether there were any records.
     pub cut: Vec<BrokenSegment>,
 }
 
-/// A gap in what was acknowledged.
+/// A gap in the acknowledged data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogGap {
     /// The damaged file; `None` when a whole segment is missing.
@@ -58,18 +58,18 @@ pub struct LogGap {
     pub to: LogPosition,
 }
 
-/// A folder's contents, ready to be a log.
+/// The contents of a folder, ready to become a log.
 pub(crate) struct RecoveredLog {
     pub(crate) lock: File,
     pub(crate) segments: Vec<Segment>,
     pub(crate) ledger: LogState,
-    /// Empty files that may be used.
+    /// Empty files that can be used.
     pub(crate) spares: Vec<SpareSegment>,
-    /// The next file's number.
+    /// The number of the next file.
     pub(crate) number: u64,
-    /// Where the last segment goes on; `None` when a new one must be begun.
+    /// Where the last segment continues; `None` when a new one must be created.
     pub(crate) end: Option<LogPosition>,
-    /// Everything recovered is below.
+    /// Everything recovered is below this position.
     pub(crate) limit: LogPosition,
     pub(crate) report: Recovery,
 }
@@ -108,8 +108,8 @@ pub(crate) fn recover(folder: &Path) -> Result<RecoveredLog, Error> {
     Ok(found)
 }
 
-/// After a failed sync the page cache looks clean and the disk does not have it. Only the last
-/// segment was ever written then: forget its pages, and look at what the disk says.
+/// After a failed sync the page cache looks clean but the disk does not have the data. Only the last
+/// segment was being written: drop its pages from the cache and read what the disk has.
 fn reject_last(
     candidates: &mut Vec<SegmentCandidate>,
     spares: &mut Vec<SpareSegment>,
@@ -128,10 +128,10 @@ fn reject_last(
     Ok(())
 }
 
-/// Files without a good header, torn ones and those that look unused.
+/// Handles files without a valid header: torn ones and those that look unused.
 fn classify_unformatted(torn: Vec<SpareSegment>, found: &mut RecoveredLog) -> Result<(), Error> {
-    // Where a segment is missed, or would come next.
-    let missed = found.report.gaps.iter().filter(|hole| hole.file.is_none()).map(|hole| hole.from.get());
+    // The bases of missing segments, and of the next one.
+    let missed = found.report.gaps.iter().filter(|gap| gap.file.is_none()).map(|gap| gap.from.get());
     let next = found.segments.last().map_or(0, Segment::limit);
     let bases: Vec<u64> = missed.chain([next]).collect();
 
@@ -154,7 +154,7 @@ fn length_of(spare: &SpareSegment) -> Result<u32, Error> {
     Ok(u32::try_from(length).map_or(SEGMENT_BYTES_MAX, |length| length.min(SEGMENT_BYTES_MAX)))
 }
 
-/// Looks through the map, so that zeros cost no copy; where a page cannot be had, reading says why.
+/// Reads through the map, so that zeros cost no copy; where a page cannot be loaded, reading tells why.
 fn find_lost(spare: &SpareSegment, length: u32, bases: &[u64]) -> Result<Option<u64>, Error> {
     if let Some((map, bytes)) = map_whole(&spare.file, length) {
         let lost = lost_header(&bytes, bases);
@@ -167,19 +167,19 @@ fn find_lost(spare: &SpareSegment, length: u32, bases: &[u64]) -> Result<Option<
     Ok(lost_header(&bytes[..length], bases))
 }
 
-/// Case 17: the disk said that the first flush of this segment was durable, and it was not.
+/// Case 17: the disk reported the first flush of this segment durable, and it was not.
 fn log_lost_header(spare: SpareSegment, base: u64, length: u32, found: &mut RecoveredLog) -> Result<(), Error> {
     let aside = set_aside(&spare)?;
     let (from, to) = (LogPosition::new(base), LogPosition::new(base.saturating_add(length.into())));
-    found.report.gaps.retain(|hole| hole.file.is_some() || hole.from != from);
+    found.report.gaps.retain(|gap| gap.file.is_some() || gap.from != from);
     found.report.gaps.push(LogGap { file: Some(aside), from, to });
     Ok(())
 }
 
-/// A segment's header goes out with its first flush, so a torn one means that this never returned;
-/// unless a segment is missed, which this may have been.
+/// A segment's header is written with its first flush, so a torn one means that this flush never returned;
+/// unless a segment is missing, which this may have been.
 fn judge_torn_header(spare: SpareSegment, found: &mut RecoveredLog) -> Result<(), Error> {
-    let missed = found.report.gaps.iter().any(|hole| hole.file.is_none());
+    let missed = found.report.gaps.iter().any(|gap| gap.file.is_none());
     if !missed {
         // case 2: begun, never durable
         wipe(&spare.file).map_err(Error::io(&spare.path, "wipe a torn header"))?;
@@ -190,7 +190,7 @@ fn judge_torn_header(spare: SpareSegment, found: &mut RecoveredLog) -> Result<()
     set_aside(&spare).map(drop)
 }
 
-/// Keeps a file for whoever can make sense of it, out of the log's way.
+/// Moves a file out of the way of the log, for inspection.
 fn set_aside(spare: &SpareSegment) -> Result<PathBuf, Error> {
     let aside = spare.path.with_extension("damaged");
     fs::rename(&spare.path, &aside).map_err(Error::io(&spare.path, "set a damaged segment aside"))?;
@@ -214,7 +214,7 @@ fn lock(folder: &Path) -> Result<File, Error> {
     }
 }
 
-/// A new folder's name is durable when the folder above it is, and so on up.
+/// The name of a new folder is durable when its parent folder is synced, and so on up.
 fn create_folder(folder: &Path) -> Result<(), Error> {
     if folder.as_os_str().is_empty() || folder.is_dir() {
         return Ok(());
@@ -249,7 +249,7 @@ fn number_of(path: &Path) -> Option<u64> {
     (number <= NUMBER_MAX).then_some(number)
 }
 
-/// Reads a file's first bytes: a segment, or a spare.
+/// Reads the first bytes of a file: a segment, or a spare.
 fn look(
     path: &Path,
     spares: &mut Vec<SpareSegment>,
@@ -259,9 +259,9 @@ fn look(
     // What an earlier process wrote and never synced is in the page cache, not on the disk.
     file.sync_data().map_err(Error::io(path, "sync a segment before reading it"))?;
 
-    let mut door = [0; SEGMENT_HEADER_BYTES];
-    let length = read_up_to(&file, &mut door).map_err(Error::io(path, "read a segment's header"))?;
-    match SegmentHeader::decode(&door[..length]) {
+    let mut header_bytes = [0; SEGMENT_HEADER_BYTES];
+    let length = read_up_to(&file, &mut header_bytes).map_err(Error::io(path, "read a segment's header"))?;
+    match SegmentHeader::decode(&header_bytes[..length]) {
         HeaderState::Good(header) => return Ok(Some(SegmentCandidate { header, file, path: path.into() })),
         HeaderState::Foreign(found) => return Err(Error::Foreign { file: path.into(), found }),
         HeaderState::OtherFormat(found) => {
@@ -294,24 +294,24 @@ fn replay(candidates: Vec<SegmentCandidate>, found: &mut RecoveredLog) -> Result
     settle(found, end, sealed, &expected)
 }
 
-/// Case 3: its header is there, its first batch is not: nothing in it was acknowledged.
+/// Case 3: its header is present, its first batch is not: nothing in it was acknowledged.
 fn set_unused(
     SegmentScan { file, path, scan, map, bytes, .. }: SegmentScan,
     found: &mut RecoveredLog,
 ) -> Result<(), Error> {
-    drop((map, bytes)); // nobody may look at what is about to change
+    drop((map, bytes)); // no reader may see the bytes that are about to change
     wipe(&file).map_err(Error::io(&path, "wipe a segment that was never begun"))?;
     found.report.torn_bytes += torn_bytes(&scan);
     found.spares.push(SpareSegment { file, path });
     Ok(())
 }
 
-/// Mends what a crash left of a segment, and applies it.
+/// Repairs what a crash left of a segment, and applies it.
 fn take(reading: SegmentScan, found: &mut RecoveredLog, expected: &mut BTreeSet<u64>) -> Result<(), Error> {
     let SegmentScan { header, file, path, map, mut bytes, length, scan } = reading;
-    bytes.truncate(scan.end); // what follows may be about to change
+    bytes.truncate(scan.end); // the bytes after it may be about to change
     if length < header.capacity as usize {
-        // case 4: a shortened file; reading its missing end through the map would be a SIGBUS
+        // case 4: a truncated file; reading its missing end through the map would be a SIGBUS
         let end = u32::try_from(length).unwrap_or(header.capacity);
         found.report.cut.push(BrokenSegment::cut(&path, &header, end.into()));
         fill(&file, end, header.capacity).map_err(Error::io(&path, "restore a segment's length"))?;
@@ -321,9 +321,9 @@ fn take(reading: SegmentScan, found: &mut RecoveredLog, expected: &mut BTreeSet<
         let to = torn.end.min(header.capacity as usize);
         zero(&file, torn.start, to).map_err(Error::io(&path, "wipe a torn flush"))?;
     }
-    for hole in &scan.gaps {
-        // case 6: damage inside what was acknowledged
-        let (from, to) = (place(&header, hole.start), place(&header, hole.end));
+    for gap in &scan.gaps {
+        // case 6: damage inside acknowledged data
+        let (from, to) = (position_of(&header, gap.start), position_of(&header, gap.end));
         found.report.gaps.push(LogGap { file: Some(path.clone()), from, to });
     }
     found.report.torn_bytes += torn_bytes(&scan);
@@ -345,7 +345,7 @@ fn take(reading: SegmentScan, found: &mut RecoveredLog, expected: &mut BTreeSet<
     Ok(())
 }
 
-/// Where a segment's snapshot ends, and where its last record does.
+/// End of the snapshot of a segment, and end of its last record.
 fn extent(bytes: &[u8], read: &ScanResult) -> (u32, u32) {
     let used = u32::try_from(read.end).unwrap_or(u32::MAX);
     let last = read.records.iter().position(|at| record(bytes, *at).is_some_and(|r| r.head.batch_rest == 0));
@@ -353,7 +353,7 @@ fn extent(bytes: &[u8], read: &ScanResult) -> (u32, u32) {
     (after.unwrap_or(used), used)
 }
 
-/// Applies one segment's records; `expected` follows which segments there should be.
+/// Applies the records of one segment; `expected` tracks the segments that should exist.
 pub(crate) fn apply(
     bytes: &[u8],
     header: &SegmentHeader,
@@ -386,11 +386,11 @@ pub(crate) fn apply(
     }
 }
 
-/// Compares what is there with what should be, and finds where to go on.
+/// Compares the existing segments with the expected ones, and finds where to continue.
 fn settle(found: &mut RecoveredLog, end: usize, sealed: bool, expected: &BTreeSet<u64>) -> Result<(), Error> {
     let present: BTreeSet<u64> = found.segments.iter().map(Segment::base).collect();
     if let Some(tail) = found.segments.last() {
-        found.limit = place(&tail.header, end);
+        found.limit = position_of(&tail.header, end);
         found.end = (!sealed).then_some(found.limit);
         if sealed {
             found.limit = LogPosition::new(tail.limit());
@@ -415,7 +415,7 @@ fn settle(found: &mut RecoveredLog, end: usize, sealed: bool, expected: &BTreeSe
     }
     for stream in found.ledger.streams.values_mut() {
         for kept in stream.cursors.values_mut() {
-            kept.mark.clamp(found.limit); // only a hole can leave a bookmark beyond the end
+            kept.mark.clamp(found.limit); // only a gap can leave a cursor beyond the end
         }
         stream.settle_copies();
         found.report.events += stream.index.count_from(LogPosition::ORIGIN);

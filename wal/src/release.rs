@@ -1,4 +1,4 @@
-//! Giving a log's folder to another process while this one goes on with other work.
+//! Releases the folder of a log to another process while this one continues with other work.
 
 use std::sync::Arc;
 
@@ -6,20 +6,20 @@ use rustix::fs::{FlockOperation, flock};
 
 use crate::WriteAheadLog;
 
-/// What a released log's appends are refused with.
-const RELEASED: &str = "another process has taken the log over";
+/// Why appends to a released log are rejected.
+const RELEASED: &str = "another process has taken over the log";
 
 impl WriteAheadLog {
-    /// Lets go of the folder, so that another process can open the log, and takes nothing any more. To be called
-    /// when everything is durable; `false` while a thread still prepares a segment here: then try again later.
+    /// Releases the folder, so that another process can open the log, and rejects appends from now on. Call
+    /// it when everything is durable; `false` while a thread still prepares a segment here: then try again
+    /// later.
     ///
-    /// # Errors
-    /// The kernel does not unlock the folder.
+    /// # Errors The kernel does not unlock the folder.
     pub fn release(&mut self) -> std::io::Result<bool> {
         if Arc::strong_count(&self.lock) > 1 || self.in_flight.is_some() {
             return Ok(false);
         }
-        // First of all: whoever has the folder next must be the only one who writes there.
+        // First of all: the next owner of the folder must be the only writer.
         self.poison.get_or_insert_with(|| RELEASED.into());
         flock(&*self.lock, FlockOperation::Unlock)?;
         Ok(true)
@@ -31,7 +31,7 @@ mod tests {
     use crate::{AppendError, LogOptions, WriteAheadLog};
 
     #[test]
-    fn a_released_log_is_anothers_and_takes_nothing() {
+    fn released_log_rejects_appends_and_can_be_reopened() {
         let folder = tempfile::tempdir().unwrap();
         let options = || LogOptions { segment_bytes: 1 << 20, ..LogOptions::default() };
         let (mut old, _) = WriteAheadLog::open(folder.path(), options()).unwrap();

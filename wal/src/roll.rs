@@ -1,4 +1,4 @@
-//! The step from a full segment to the next one.
+//! The roll-over from a full segment to the next one.
 
 use std::fs;
 use std::sync::Arc;
@@ -18,27 +18,27 @@ use crate::map::SegmentMap;
 use crate::position::LogPosition;
 use crate::segment::{Segment, SegmentPreparation, SpareSegment, sync_folder};
 
-/// Bytes of the seal: every segment keeps room for it.
+/// Size of the seal: every segment reserves space for it.
 const SEAL_BYTES: usize = record_bytes(0);
 const _: () = assert!(SEAL_BYTES == HEADER_BYTES);
 
-/// The limit named when the disk gives no file: full, over quota, or out of order.
-const NO_SEGMENT: &str = "room for one more segment on the disk";
+/// Limit named in the error when the disk provides no file: full, over quota, or out of order.
+const NO_SEGMENT: &str = "disk space for one more segment";
 
-/// Who wants room. Events leave the end of a segment, and the last segments, to control records.
+/// What the space is for. Events leave the end of a segment, and the last segments, to control records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RollPurpose {
     Event,
-    /// Events to which others led: those end only when these are kept.
+    /// Derived events: the originals are done only when these are stored.
     Onward,
-    /// Live records that make room by being moved: beyond the limit, and never the last segment.
+    /// Compacted records, which free space: beyond the limit, and never in the last segment.
     Move,
     Control,
 }
 
 impl WriteAheadLog {
-    /// The slow part of the next roll-over, when it is worth doing ahead: run it on a thread that
-    /// may wait and hand the outcome to [`WriteAheadLog::spare_ready`]. Without it a roll-over does it inline.
+    /// Returns the slow part of the next roll-over, when it is worth preparing: run it on a thread that may
+    /// block and pass the result to [`WriteAheadLog::spare_ready`]. Otherwise the roll-over does it inline.
     pub fn prepare_spare(&mut self) -> Option<SegmentPreparation> {
         let next = self.used_bytes() + u64::from(self.options.segment_bytes);
         let tail = self.tail();
@@ -54,8 +54,9 @@ impl WriteAheadLog {
         Some(self.prepare(wanted, needed.max(SMALL_SEGMENT_BYTES).min(wanted)))
     }
 
-    /// The outcome of [`SegmentPreparation::run`]. A failure is no harm yet: the roll-over tries again. Ahead of it nobody does for
-    /// [`SPACE_RETRY_MS`], or a full disk would cost a thread for each flush.
+    /// Takes the result of [`SegmentPreparation::run`]. A failure is harmless: the roll-over tries again.
+    /// No further preparation is attempted for [`SPACE_RETRY_MS`], or a full disk would cost a thread for
+    /// each flush.
     pub fn spare_ready(&mut self, outcome: std::io::Result<SpareSegment>) {
         self.spare_out = false;
         self.spare_failed_at_ms = outcome.is_err().then_some(self.now_ms);
@@ -65,7 +66,7 @@ impl WriteAheadLog {
         }
     }
 
-    /// Keeps the empty files that recovery found: few, of the right size; the others go.
+    /// Keeps the empty files that recovery found: a few of the right size; deletes the others.
     pub(crate) fn adopt_spares(&mut self, found: Vec<SpareSegment>) -> Result<(), Error> {
         for spare in found {
             let length = spare.file.metadata().map_err(Error::io(&spare.path, "look at a spare"))?.len();
@@ -78,20 +79,20 @@ impl WriteAheadLog {
         sync_folder(&self.folder).map_err(Error::io(&self.folder, "sync the log's folder"))
     }
 
-    /// Goes on appending where recovery ended.
+    /// Continues appending where recovery ended.
     pub(crate) fn continue_tail(&mut self, end: LogPosition) {
         let tail = self.tail();
         let (SegmentHeader { format, base, capacity, .. }, file) = (tail.header, Arc::clone(&tail.file));
         let offset = end.get() - base;
         self.staged.push_back(StagedBytes { base, capacity, file, offset, bytes: Vec::new() });
         if format < FORMAT {
-            // What that format does not have must not come into this segment. A disk without room for another
-            // keeps no log from opening: events fit here as before.
+            // Records that an older format does not have must not be written into this segment. A disk
+            // without space for another one does not prevent opening: events fit here as before.
             drop(self.roll(0, RollPurpose::Control));
         }
     }
 
-    /// The first segment of a log, or the one after a sealed one.
+    /// Creates the first segment of a log, or the one after a sealed one.
     pub(crate) fn begin_first(&mut self, base: LogPosition) -> Result<(), Error> {
         let folder = self.folder.clone();
         let is_new = self.segments.is_empty() && self.recyclable.is_empty();
@@ -103,7 +104,7 @@ impl WriteAheadLog {
         begun.map_err(Error::io(folder, "prepare a segment (free some space, or make the log smaller)"))
     }
 
-    /// Makes sure that a record or batch of this size fits into the tail.
+    /// Ensures that a record or batch of this size fits into the tail.
     pub(crate) fn reclaim_for(&mut self, bytes: usize, whose: RollPurpose) -> Result<(), AppendError> {
         let tail = self.tail();
         let reserve = match whose {
@@ -117,7 +118,7 @@ impl WriteAheadLog {
         self.roll(bytes, whose)
     }
 
-    /// The next segment has room for so many bytes of records.
+    /// Rolls over to a next segment with space for this many bytes of records.
     fn roll(&mut self, bytes: usize, whose: RollPurpose) -> Result<(), AppendError> {
         let (used, segment) = (self.used_bytes(), u64::from(self.options.segment_bytes));
         let log_bytes_max = self.options.log_bytes_max;
@@ -139,8 +140,8 @@ impl WriteAheadLog {
         }
         let base = self.tail().limit();
         let (wanted, needed) = (self.options.segment_bytes, self.capacity_for(bytes));
-        // All that can fail comes before the seal, behind which nothing may follow. A process without descriptors or memory
-        // is asked again, like a disk without room.
+        // Everything that can fail comes before the seal, after which no record may follow. A process
+        // without descriptors or memory is retried later, like a disk without space.
         let segment = self.take_spare(wanted, needed.min(wanted)).and_then(|spare| self.map(spare));
         let segment = segment.map_err(|_| {
             self.no_space_at_ms = Some(self.now_ms);
@@ -151,17 +152,17 @@ impl WriteAheadLog {
         Ok(())
     }
 
-    /// What a segment has to hold at least, in bytes: what it begins with, records of so many bytes, and its end.
+    /// Minimum size of a segment, in bytes: its snapshot, this many bytes of records, and its end.
     fn capacity_for(&self, bytes: usize) -> u32 {
         let listed = (self.segments.len() + 1) * size_of::<u64>();
         let names = self.ledger.snapshot_bytes + listed + record_bytes(0);
         let filled = SEGMENT_HEADER_BYTES + names + bytes + SEAL_BYTES;
-        let with_reserve = filled + filled / 8; // more than `control_reserve` of it
+        let with_reserve = filled + filled / 8; // more than the `control_reserve` of it
         let least = with_reserve.max(4 * names).max(SEGMENT_BYTES_MIN as usize);
         u32::try_from(least.next_power_of_two()).unwrap_or(SEGMENT_BYTES_MAX)
     }
 
-    /// One that is ready and large enough, or else one that is made now.
+    /// Takes a prepared spare that is large enough, or creates one now.
     fn take_spare(&mut self, wanted: u32, needed: u32) -> std::io::Result<SpareSegment> {
         let fits = |spare: &SpareSegment| spare.capacity().is_ok_and(|capacity| capacity >= needed);
         match self.spares.iter().position(fits) {
@@ -170,7 +171,7 @@ impl WriteAheadLog {
         }
     }
 
-    /// A used file needs a wipe only; a new one needs all its zeros.
+    /// A used file needs only a wipe; a new one must be zeroed completely.
     fn prepare(&mut self, capacity: u32, capacity_min: u32) -> SegmentPreparation {
         let recycled = self.recyclable.pop();
         let number = self.file_number;
@@ -178,7 +179,7 @@ impl WriteAheadLog {
         SegmentPreparation { folder: self.folder.clone(), number, capacity, capacity_min, recycled }
     }
 
-    /// Maps a file that is ready. One that cannot be mapped now is kept for the next attempt.
+    /// Maps a prepared file. One that cannot be mapped now is kept for the next attempt.
     fn map(&mut self, spare: SpareSegment) -> std::io::Result<(SpareSegment, SegmentMap)> {
         match spare.capacity().and_then(|capacity| SegmentMap::new(&spare.file, capacity)) {
             Ok(map) => Ok((spare, map)),
@@ -189,7 +190,8 @@ impl WriteAheadLog {
         }
     }
 
-    /// Opens a segment for appending: its header, and a snapshot, so that older ones may go.
+    /// Opens a segment for appending: writes its header, and a snapshot, so that older segments may be
+    /// deleted.
     fn begin(&mut self, (spare, map): (SpareSegment, SegmentMap), base: u64) {
         let salt = crc32c::crc32c_append(crc32c::crc32c(&self.options.seed.to_le_bytes()), &base.to_le_bytes());
         let salt = crc32c::crc32c_append(salt, &self.file_number.to_le_bytes());
@@ -200,7 +202,7 @@ impl WriteAheadLog {
         let (capacity, file) = (header.capacity, Arc::clone(&segment.file));
         self.staged.push_back(StagedBytes { base, capacity, file, offset: 0, bytes });
         self.segments.push_back(segment);
-        // A log over its limit must not need room for a drop record to get room.
+        // A log over its limit must not need space for a drop record to get space.
         let over = self.used_bytes() > self.options.log_bytes_max;
         let dead = if over { self.find_dead() } else { Vec::new() };
         self.visible = LogPosition::new(base + SEGMENT_HEADER_BYTES as u64);
@@ -210,7 +212,7 @@ impl WriteAheadLog {
         self.mark_dropped(&dead);
     }
 
-    /// Writes down all streams, bookmarks and living segments as one batch.
+    /// Writes all streams, cursors and live segments as one batch.
     fn stage_snapshot(&mut self, dead: &[u64]) {
         let lives = |segment: &&Segment| segment.dropped_at.is_none() && !dead.contains(&segment.base());
         let bases = self.segments.iter().filter(lives).map(Segment::base);
@@ -228,7 +230,7 @@ impl WriteAheadLog {
             }
         }
         for (nth, (kind, stream, payload)) in records.iter().enumerate() {
-            let rest = u32::try_from(records.len() - 1 - nth).expect("streams_max and bookmarks_max are small");
+            let rest = u32::try_from(records.len() - 1 - nth).expect("streams_max and cursors_max are small");
             self.stage(*kind, *stream, 0, rest, &[payload]);
         }
         let at = self.visible;
@@ -240,10 +242,10 @@ impl WriteAheadLog {
             mark,
         }));
         self.ledger.changed.clear();
-        self.forgotten.clear(); // what the snapshot does not list is forgotten
+        self.forgotten.clear(); // streams missing in the snapshot are deleted
     }
 
-    /// Done ranges that each bookmark may bring along so that a snapshot keeps to its share.
+    /// Number of done ranges that each cursor may have so that a snapshot keeps to its share.
     fn snapshot_ranges(&self) -> usize {
         let max = snapshot_bytes_max(self.tail().header.capacity);
         let left = max.saturating_sub(self.ledger.snapshot_bytes);

@@ -1,4 +1,4 @@
-//! What one segment's bytes hold: a pure reading, the same for recovery and for `verify`.
+//! Scans the bytes of one segment: a pure function, the same for recovery and for `verify`.
 
 use std::ops::Range;
 
@@ -6,29 +6,29 @@ use crate::codec::{ALIGN, DecodedRecord, HEADER_BYTES, RecordKind, decode, peek,
 use crate::header::{SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::position::LogPosition;
 
-/// A page of nothing: the search for records passes over such pages whole.
+/// A page of zeros: the search for records skips such pages whole.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// The outcome. Offsets are inside the segment.
+/// The result. Offsets are inside the segment.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ScanResult {
-    /// Offsets of the records that count, in order.
+    /// Offsets of the valid records, in order.
     pub(crate) records: Vec<u32>,
-    /// Where the last of them ends: the next record's place.
+    /// End of the last record: the position of the next one.
     pub(crate) end: usize,
-    /// Nothing may be appended here any more.
+    /// No more records may be appended here.
     pub(crate) sealed: bool,
-    /// Acknowledged bytes that are gone: damage, not a crash.
+    /// Acknowledged bytes that are lost: damage, not a crash.
     pub(crate) gaps: Vec<Range<usize>>,
-    /// Remains of a torn flush; must be wiped before the segment is written again, or a piece of
-    /// it could later stand behind a new record as if it belonged there.
+    /// Remains of a torn flush; they must be wiped before the segment is written again, or a piece of them
+    /// could later follow a new record as if it belonged there.
     pub(crate) torn: Option<Range<usize>>,
-    /// Whole records that were dropped because their batch was not.
+    /// Complete records that were dropped because their batch was incomplete.
     pub(crate) batch_pieces: usize,
 }
 
-/// Reads a segment. `continued`: a later segment exists, which is begun only after this one is
-/// durable to its seal, so anything missing here is a hole.
+/// Scans a segment. `continued`: a later segment exists, which is created only after this one is durable up
+/// to its seal, so anything missing here is a gap.
 pub(crate) fn scan(segment: &[u8], header: &SegmentHeader, continued: bool) -> ScanResult {
     let mut scan = ScanResult { end: SEGMENT_HEADER_BYTES, ..ScanResult::default() };
     loop {
@@ -55,13 +55,13 @@ pub(crate) fn scan(segment: &[u8], header: &SegmentHeader, continued: bool) -> S
 }
 
 impl ScanResult {
-    /// Takes record after record from `end` on; returns where it stopped. A batch counts when its
-    /// last record is there.
+    /// Follows the records from `end` on; returns where it stopped. A batch is valid when its last record
+    /// is present.
     fn follow(&mut self, segment: &[u8], header: &SegmentHeader) -> usize {
         let mut at = self.end;
         let mut batch: Vec<u32> = Vec::new();
         let mut rest: Option<u32> = None;
-        while let Some(found) = decode(segment, at, header.salt, place(header, at)) {
+        while let Some(found) = decode(segment, at, header.salt, position_of(header, at)) {
             let torn_batch = rest.is_some_and(|rest| found.head.batch_rest != rest);
             let Ok(offset) = u32::try_from(at) else { break };
             if torn_batch {
@@ -85,31 +85,31 @@ impl ScanResult {
 }
 
 enum ScanSearch {
-    /// What was lost had been durable: go on with the record here.
+    /// The lost bytes had been durable: continue with the record here.
     Resume(usize),
-    /// Nothing durable follows. The last place that looks like a record of ours ends here.
+    /// Nothing durable follows. The last possible record ends here.
     End { last_trace: Option<usize> },
 }
 
-/// Looks beyond a bad place. A torn flush leaves nothing that was durable behind it; a record
-/// that was appended when a sync had confirmed bytes beyond `end` proves that those are lost.
+/// Searches behind a bad position. A torn flush leaves nothing durable behind it; a record that was
+/// appended when a sync had confirmed bytes beyond `end` proves that those are lost.
 fn search(segment: &[u8], header: &SegmentHeader, end: usize, bad: usize, continued: bool) -> ScanSearch {
     let mut first = None;
     let mut last_trace = (bad > end).then_some(bad);
     let mut at = bad;
     while at + HEADER_BYTES <= segment.len() {
-        // A record's place is its second word, and never zero: only one that begins in the page's last word
-        // can have it elsewhere.
+        // A record's position is its second word, and never zero: only a record that begins in the last
+        // word of the page can have it elsewhere.
         if at.is_multiple_of(ZEROS.len()) && segment[at..].starts_with(&ZEROS) {
             at += ZEROS.len() - ALIGN;
             continue;
         }
-        if u64_at(segment, at + 8) == Some(place(header, at).get()) {
+        if u64_at(segment, at + 8) == Some(position_of(header, at).get()) {
             last_trace = Some(at + HEADER_BYTES);
-            if let Some(found) = decode(segment, at, header.salt, place(header, at)) {
+            if let Some(found) = decode(segment, at, header.salt, position_of(header, at)) {
                 let resume = *first.get_or_insert(at);
                 let durable = found.head.position.get().saturating_sub(found.head.unsynced.into());
-                if continued || durable > place(header, end).get() {
+                if continued || durable > position_of(header, end).get() {
                     return ScanSearch::Resume(resume);
                 }
             }
@@ -119,11 +119,11 @@ fn search(segment: &[u8], header: &SegmentHeader, end: usize, bad: usize, contin
     ScanSearch::End { last_trace }
 }
 
-/// A record that the scan took.
+/// A record accepted by the scan.
 pub(crate) fn record<'a>(segment: &'a [u8], offset: u32) -> Option<DecodedRecord<'a>> {
     peek(segment, offset as usize)
 }
 
-pub(crate) fn place(header: &SegmentHeader, offset: usize) -> LogPosition {
+pub(crate) fn position_of(header: &SegmentHeader, offset: usize) -> LogPosition {
     LogPosition::new(header.base.saturating_add(offset as u64))
 }

@@ -1,4 +1,4 @@
-//! Reading again from a time or a place: what a replay asks of the log.
+//! Seeks by time or position: what a replay needs.
 
 use crate::codec::decode;
 use crate::index::IndexEntry;
@@ -7,24 +7,24 @@ use crate::position::{LogPosition, StreamId};
 use crate::read::LogRecord;
 
 impl WriteAheadLog {
-    /// Where to begin to read everything of the stream that arrived at `at_ms` (milliseconds since 1970, the
-    /// appenders' clock) or later: at the oldest such event, or at the end when there is none.
+    /// Position from which to read everything of the stream that arrived at `at_ms` (milliseconds since
+    /// 1970, the caller's clock) or later: the oldest such event, or the end when there is none.
     ///
-    /// What follows in the log's order may be older where the clock stepped back; nothing before is younger.
-    /// An event that is not durable yet counts as young. Costs the reading of some 256 records at most, and
-    /// of those of the stream that were moved.
+    /// Later events in the log may be older where the clock stepped back; no earlier event is younger. An
+    /// event that is not durable yet counts as young. Reads at most some 256 records, plus those of the
+    /// stream that were compacted.
     #[must_use]
     pub fn position_at_time(&self, stream: StreamId, at_ms: u64) -> LogPosition {
         let Some(known) = self.ledger.streams.get(&stream.get()) else { return self.visible };
         let (mut native, moved) = known.index.since(at_ms);
-        let is_young = |spot: &IndexEntry| self.time_of(*spot).is_none_or(|found| found >= at_ms);
-        let native = native.find(is_young).map_or(self.visible, |spot| spot.origin);
-        let moved = moved.filter(|spot| spot.origin < native).filter(is_young).map(|spot| spot.origin).min();
+        let is_young = |entry: &IndexEntry| self.time_of(*entry).is_none_or(|found| found >= at_ms);
+        let native = native.find(is_young).map_or(self.visible, |entry| entry.origin);
+        let moved = moved.filter(|entry| entry.origin < native).filter(is_young).map(|entry| entry.origin).min();
         moved.unwrap_or(native)
     }
 
-    /// The stream's durable events at or after `from`, in order, as [`WriteAheadLog::read`] gives them one by one;
-    /// [`LogPosition::ORIGIN`] is the beginning. Ends where nothing more is durable.
+    /// The stream's durable events at or after `from`, in order, the same as [`WriteAheadLog::read`]
+    /// returns one by one; [`LogPosition::ORIGIN`] is the beginning. Ends at the durable position.
     pub fn read_from(&self, stream: StreamId, from: LogPosition) -> impl Iterator<Item = LogRecord> {
         let mut next = from;
         std::iter::from_fn(move || {
@@ -34,21 +34,22 @@ impl WriteAheadLog {
         })
     }
 
-    /// Events of the stream in `from..to`, readable or not, durable or not.
+    /// Number of events of the stream in `from..to`, readable or not, durable or not.
     #[must_use]
     pub fn count(&self, stream: StreamId, from: LogPosition, to: LogPosition) -> u64 {
         let Some(known) = self.ledger.streams.get(&stream.get()) else { return 0 };
         known.index.count_from(from).saturating_sub(known.index.count_from(to.max(from)))
     }
 
-    /// From here on the stream's events take `bytes_max` together, headers counted, or a little less; `None` when
-    /// all of them take no more. Inside a segment the share is taken by number, not by size.
+    /// The position from which the stream's events take `bytes_max` together, including headers, or
+    /// slightly less; `None` when all of them take no more. Inside a segment the share is taken by count,
+    /// not by size.
     #[must_use]
     pub fn position_by_size(&self, stream: StreamId, bytes_max: u64) -> Option<LogPosition> {
         self.ledger.streams.get(&stream.get())?.index.newest(bytes_max)
     }
 
-    /// What the stream's subscribers still need, in bytes of records: what a crash would leave of it.
+    /// Bytes of records that the stream's subscribers still need, by the cursors that survive a crash.
     #[must_use]
     pub fn live_bytes_of(&self, stream: StreamId) -> u64 {
         let Some(known) = self.ledger.streams.get(&stream.get()) else { return 0 };
@@ -56,14 +57,14 @@ impl WriteAheadLog {
     }
 
     /// `None` when it cannot be read: not durable yet, or damaged.
-    fn time_of(&self, spot: IndexEntry) -> Option<u64> {
-        let place = spot.base + u64::from(spot.offset);
-        if place >= self.durable.get() {
+    fn time_of(&self, entry: IndexEntry) -> Option<u64> {
+        let position = entry.base + u64::from(entry.offset);
+        if position >= self.durable.get() {
             return None;
         }
-        let segment = self.segment(spot.base)?;
+        let segment = self.segment(entry.base)?;
         let bytes = self.durable_bytes(segment)?;
-        let found = decode(&bytes, spot.offset as usize, segment.header.salt, LogPosition::new(place))?;
+        let found = decode(&bytes, entry.offset as usize, segment.header.salt, LogPosition::new(position))?;
         Some(found.head.at_ms)
     }
 }

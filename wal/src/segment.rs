@@ -1,4 +1,4 @@
-//! Segment files: prepared ahead, used once, used again when nobody reads them any more.
+//! Segment files: prepared ahead, used once, and recycled when they have no readers.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,7 +15,7 @@ use crate::position::LogPosition;
 
 /// Zeros are written in steps of this many bytes.
 const ZERO_STEP_BYTES: usize = 1 << 20;
-/// The beginning of a recycled file that is wiped, in bytes: without its header nothing in it counts.
+/// Bytes at the beginning of a recycled file that are wiped: without its header nothing in it is valid.
 const WIPE_BYTES: usize = 4096;
 
 /// A file in use.
@@ -24,17 +24,17 @@ pub(crate) struct Segment {
     pub(crate) file: Arc<File>,
     pub(crate) path: PathBuf,
     pub(crate) map: SegmentMap,
-    /// Set when nobody needs it: the file goes when everything below this is durable.
+    /// Set when the segment is dropped: its file is deleted when everything below this is durable.
     pub(crate) dropped_at: Option<LogPosition>,
-    /// Where the snapshot ends.
+    /// End of the snapshot.
     pub(crate) begun: u32,
-    /// Where the last record ends.
+    /// End of the last record.
     pub(crate) used: u32,
-    /// Damaged: its live records are not moved.
+    /// Damaged: its live records are not compacted.
     pub(crate) keep: bool,
-    /// Its file was found cut short, unreadable or removed, and that was told.
+    /// Its file was found truncated, unreadable or removed, and this was reported.
     pub(crate) broken: bool,
-    /// Its file has no name any more: what is alive in it moves to another one.
+    /// Its file has no name any more: its live records are compacted.
     pub(crate) removed: bool,
 }
 
@@ -60,7 +60,7 @@ impl Segment {
         }
     }
 
-    /// Records, the snapshot aside.
+    /// Bytes of records without the snapshot.
     pub(crate) const fn body_bytes(&self) -> u32 {
         self.used - self.begun
     }
@@ -69,13 +69,13 @@ impl Segment {
         self.header.base
     }
 
-    /// The position after the segment's last byte: the next one's base.
+    /// The position after the last byte of the segment: the base of the next one.
     pub(crate) const fn limit(&self) -> u64 {
         self.header.base + self.header.capacity as u64
     }
 }
 
-/// An empty file, allocated, zeroed (or wiped) and durable in its folder.
+/// An empty file: allocated, zeroed (or wiped) and durable in its folder.
 #[derive(Debug)]
 pub struct SpareSegment {
     pub(crate) file: File,
@@ -83,19 +83,19 @@ pub struct SpareSegment {
 }
 
 impl SpareSegment {
-    /// What fits into it, in bytes.
+    /// Its capacity, in bytes.
     pub(crate) fn capacity(&self) -> io::Result<u32> {
         u32::try_from(self.file.metadata()?.len()).map_err(io::Error::other)
     }
 }
 
-/// The slow part of a roll-over, to be run on a thread that may wait. Hand the result to
+/// The slow part of a roll-over, to be run on a thread that may block. Pass the result to
 /// [`crate::WriteAheadLog::spare_ready`].
 #[derive(Debug)]
 pub struct SegmentPreparation {
     pub(crate) folder: PathBuf,
     pub(crate) number: u64,
-    /// What is wanted, and what will do on a small disk.
+    /// The preferred size, and the minimum that is accepted on a small disk.
     pub(crate) capacity: u32,
     pub(crate) capacity_min: u32,
     pub(crate) recycled: Option<SpareSegment>,
@@ -105,28 +105,35 @@ impl SegmentPreparation {
     /// Allocates and zeroes a file, or wipes a used one; waits for the disk.
     pub fn run(self) -> io::Result<SpareSegment> {
         if let Some(spare) = self.recycled {
-            wipe(&spare.file)?;
-            return Ok(spare);
+            return match wipe(&spare.file) {
+                Ok(()) => Ok(spare),
+                Err(error) => {
+                    // The file is not referenced any more, and the next attempt creates another; if this fails too, recovery finds it.
+                    let _: io::Result<()> = fs::remove_file(&spare.path);
+                    Err(error)
+                }
+            };
         }
         let path = self.folder.join(format!("{:010}.seg", self.number));
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
         match self.fill(&file) {
             Ok(()) => Ok(SpareSegment { file, path }),
             Err(error) => {
-                // Half a file would take the room that was missing; if this fails too, recovery finds it.
+                // Half a file would take space that was already short; if this fails too, recovery finds
+                // it.
                 let _: io::Result<()> = fs::remove_file(&path);
                 Err(error)
             }
         }
     }
 
-    /// Makes it as large as is wanted, or as the disk allows.
+    /// Makes it as large as preferred, or as the disk allows.
     fn fill(&self, file: &File) -> io::Result<()> {
         let mut capacity = self.fitting(file)?;
         loop {
             match fill(file, 0, capacity) {
                 Ok(()) => return sync_folder(&self.folder),
-                Err(why) if is_no_room(&why) && capacity > self.capacity_min => {
+                Err(why) if is_disk_full(&why) && capacity > self.capacity_min => {
                     file.set_len(0)?;
                     capacity = (capacity / 2).max(self.capacity_min);
                 }
@@ -135,8 +142,8 @@ impl SegmentPreparation {
         }
     }
 
-    /// A share of what is free on the disk: a segment that takes all of it leaves none for the next one, which is needed
-    /// before this one comes free.
+    /// A share of the free space on the disk: a segment that takes all of it leaves none for the next one,
+    /// which is needed before this one is reclaimed.
     fn fitting(&self, file: &File) -> io::Result<u32> {
         let disk = fstatvfs(file)?;
         let share = disk.f_bavail.saturating_mul(disk.f_frsize) / FREE_SHARE;
@@ -146,14 +153,14 @@ impl SegmentPreparation {
     }
 }
 
-/// The disk is full, or over the quota of this process's user.
-fn is_no_room(why: &io::Error) -> bool {
+/// Whether the disk is full, or the quota of the user is exceeded.
+fn is_disk_full(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
-/// Allocates and zeroes from `from` to `capacity`, durably. Real zeros, not just an allocation: the
-/// first write to an unwritten extent makes a flush a journal commit as well. Then the pages are
-/// forgotten, because large folios left by large writes would be written back whole for every small
+/// Allocates and zeroes from `from` to `capacity`, durably. It writes real zeros, not just an allocation:
+/// the first write to an unwritten extent makes a flush a journal commit as well. Then it drops the pages
+/// from the cache, because large folios left by large writes would be written back whole for every small
 /// flush (1 MiB instead of 4 KiB; 320 µs instead of 60).
 pub(crate) fn fill(file: &File, from: u32, capacity: u32) -> io::Result<()> {
     fallocate(file, FallocateFlags::empty(), 0, capacity.into())?;
@@ -187,7 +194,7 @@ pub(crate) fn read_ahead(file: &File) {
     let _: Result<(), _> = fadvise(file, 0, None, Advice::WillNeed); // advice: without it reading is slower
 }
 
-/// A file's name is durable only when its folder is.
+/// The name of a file is durable only when its folder is synced.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

@@ -1,21 +1,21 @@
-//! Files without a header that cannot be what they seem: unused, or begun and never durable.
+//! Files without a header that are not what they seem: unused, or begun and never durable.
 //!
-//! A segment's header leaves with its first flush. A disk that lied about this flush, and kept its word
-//! about later ones, leaves acknowledged records behind a header of zeros. They are known by their
-//! place, and by what they say: that something in this segment was durable before them. No checksum
-//! helps here, because its salt went with the header; so nothing is read from such a file, it is told and
-//! set aside. Instead a head counts only when it lies in one sector: one that lies across two may be half
-//! of a torn first flush and half of what an earlier use left behind it.
+//! A segment's header is written with its first flush. A disk that reported this flush durable without
+//! writing it, and wrote later ones, leaves acknowledged records behind a header of zeros. They are
+//! recognised by their position, and by their statement that something in this segment was durable before
+//! them. The checksum cannot help, because its salt was in the header; so nothing is read from such a file,
+//! it is reported and set aside. Instead a record header counts only when it is inside one sector: one
+//! across two sectors may be half of a torn first flush and half of what an earlier use left behind it.
 
 use crate::codec::{ALIGN, HEADER_BYTES, peek, u64_at};
 use crate::header::SEGMENT_HEADER_BYTES;
 
-/// Zeros are passed over in steps of this many bytes: a spare is nothing else.
+/// Zeros are skipped in steps of this many bytes: a spare contains nothing else.
 const STEP_BYTES: usize = 4096;
-/// What a disk writes whole or not at all, in bytes.
+/// Size that a disk writes atomically, in bytes.
 const SECTOR_BYTES: usize = 512;
 
-/// The base of the segment whose records these are, if one of `bases` is and its first flush had been
+/// Base of the segment that these records belong to, if it is one of `bases` and its first flush had been
 /// confirmed when they were appended.
 pub(crate) fn lost_header(file: &[u8], bases: &[u64]) -> Option<u64> {
     let zeros = [0; STEP_BYTES];
@@ -36,10 +36,10 @@ fn proof(file: &[u8], at: usize, bases: &[u64]) -> Option<u64> {
     if at % SECTOR_BYTES > SECTOR_BYTES - HEADER_BYTES {
         return None;
     }
-    let place = u64_at(file, at.checked_add(8)?)?;
-    let base = place.checked_sub(at as u64).filter(|base| bases.contains(base))?;
+    let record_position = u64_at(file, at.checked_add(8)?)?;
+    let base = record_position.checked_sub(at as u64).filter(|base| bases.contains(base))?;
     let head = peek(file, at).filter(|_| at + HEADER_BYTES <= file.len())?.head;
-    let durable = place.saturating_sub(head.unsynced.into());
+    let durable = record_position.saturating_sub(head.unsynced.into());
     (durable > base).then_some(base)
 }
 
@@ -61,17 +61,17 @@ mod tests {
         file
     }
 
-    /// A torn first flush over what an earlier use left made a head of two halves: one of a place in this
-    /// segment, one that knew another to be durable.
+    /// A torn first flush over what an earlier use left made a record header of two halves: one with a
+    /// position in this segment, one that proved another segment durable.
     #[test]
-    fn a_head_across_two_sectors_proves_nothing() {
+    fn record_header_across_sectors_is_ignored() {
         for at in [512 - 32, 4096 - 8] {
             assert_eq!(lost_header(&file(at, 8), &[BASE]), None, "{at}");
         }
     }
 
     #[test]
-    fn only_a_record_in_its_place_that_knew_its_segment_to_be_durable_is_a_proof() {
+    fn lost_header_needs_record_after_durable_flush() {
         for at in [64, 512, 4096 - 40, 5000] {
             assert_eq!(lost_header(&file(at, 8), &[0, BASE]), Some(BASE), "{at}");
         }

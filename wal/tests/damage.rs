@@ -1,4 +1,4 @@
-//! Damage is not a crash: acknowledged bytes that are gone are told, never passed over.
+//! Damage is not a crash: lost acknowledged bytes are reported, never skipped silently.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
@@ -23,7 +23,7 @@ fn segment_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Each event in a flush of its own; the payload is its number. Returns the positions.
+/// Writes each event in a flush of its own; the payload is its number. Returns the positions.
 fn fill(folder: &Path) -> Vec<LogPosition> {
     let (mut log, _) = open(folder);
     let stream = log.stream("a").unwrap();
@@ -55,8 +55,9 @@ fn corrupt(file: &Path, offset: u64) {
 }
 
 #[test]
-fn a_lost_record_before_later_flushes_is_told_and_costs_only_itself() {
-    // The tail proves it by what its later records knew to be durable, others by being continued.
+fn lost_record_is_reported_as_one_gap() {
+    // The tail proves it by what its later records knew to be durable, other segments by having a
+    // successor.
     for lost in [20, EVENTS - 3] {
         let folder = tempfile::tempdir().unwrap();
         let positions = fill(folder.path());
@@ -76,9 +77,9 @@ fn a_lost_record_before_later_flushes_is_told_and_costs_only_itself() {
     }
 }
 
-/// The number after the largest there is was an overflow.
+/// The number after the largest possible one used to overflow.
 #[test]
-fn a_file_with_the_largest_number_is_not_ours() {
+fn file_with_largest_number_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     let name = folder.path().join(format!("{}.seg", u64::MAX));
@@ -90,7 +91,7 @@ fn a_file_with_the_largest_number_is_not_ours() {
 }
 
 #[test]
-fn a_segment_that_was_never_dropped_is_missed() {
+fn missing_undropped_segment_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     let files = segment_files(folder.path());
@@ -104,7 +105,7 @@ fn a_segment_that_was_never_dropped_is_missed() {
 }
 
 #[test]
-fn a_segment_with_a_damaged_header_is_set_aside_and_not_wiped() {
+fn segment_with_damaged_header_is_set_aside() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path());
     let file = segment_files(folder.path()).remove(1);
@@ -116,13 +117,13 @@ fn a_segment_with_a_damaged_header_is_set_aside_and_not_wiped() {
 }
 
 #[test]
-fn an_event_that_looks_like_a_record_is_never_taken_for_one() {
+fn event_payload_never_passes_as_record() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     let stream = log.stream("a").unwrap();
     log.append(stream, 0, &[&[7; 8]]).unwrap();
     log.flush_blocking().unwrap();
-    // A sender who knows the format and guesses the position, and lacks only the salt.
+    // A sender that knows the format and guesses the position, but does not know the salt.
     let position = log.visible().get() + 40;
     let mut forged = [0; 48];
     forged[4] = 8;
@@ -143,13 +144,13 @@ fn an_event_that_looks_like_a_record_is_never_taken_for_one() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Whatever stands in the files, opening never panics, and what it shows was once appended.
+    /// Whatever the files contain, opening never panics, and shows only events that were appended.
     #[test]
-    fn no_bytes_on_a_disk_make_a_panic_or_invent_an_event(
+    fn random_disk_bytes_never_panic_or_invent_events(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), 0_usize..16 << 10, any::<u8>(), 1_usize..600), 1..12),
     ) {
-        let shelf = Path::new("/dev/shm"); // no power is cut here, so no disk is needed
-        let folder = if shelf.is_dir() { tempfile::tempdir_in(shelf) } else { tempfile::tempdir() }.unwrap();
+        let memory_folder = Path::new("/dev/shm"); // no power cut is simulated here, so a disk is not needed
+        let folder = if memory_folder.is_dir() { tempfile::tempdir_in(memory_folder) } else { tempfile::tempdir() }.unwrap();
         fill_fast(folder.path());
         for (file, offset, byte, length) in changes {
             let files = segment_files(folder.path());
@@ -168,7 +169,7 @@ proptest! {
     }
 }
 
-/// As `fill`, in few flushes.
+/// Same as `fill`, in few flushes.
 fn fill_fast(folder: &Path) {
     let (mut log, _) = open(folder);
     let stream = log.stream("a").unwrap();
@@ -182,10 +183,10 @@ fn fill_fast(folder: &Path) {
     log.flush_blocking().unwrap();
 }
 
-/// Bits that flip while the log is open are found when the event is read: it is told with its position
-/// and passed over, and a bookmark goes on behind it.
+/// Bits that flip while the log is open are found when the event is read: it is reported with its position
+/// and skipped, and a cursor continues behind it.
 #[test]
-fn an_event_whose_bits_flip_under_an_open_log_is_never_delivered() {
+fn event_with_flipped_bits_is_never_delivered() {
     let folder = tempfile::tempdir().unwrap();
     let positions = fill(folder.path());
     for (lost, at) in [(20_u32, 45), (30, 24), (40, 5), (50, 0), (60, 16), (70, 155)] {
@@ -196,10 +197,10 @@ fn an_event_whose_bits_flip_under_an_open_log_is_never_delivered() {
         let file = segment_files(folder.path()).remove(nth);
         corrupt(&file, offset + at);
         assert_eq!(numbers(&mut log), (0..EVENTS).filter(|number| *number != lost).collect::<Vec<_>>());
-        assert_eq!(numbers(&mut log).len(), EVENTS as usize - 1, "read twice, told once");
-        let told = log.take_damage();
-        assert_eq!((told.len(), told[0].position, &told[0].file), (1, position, &file));
-        assert_eq!((u64::from(told[0].offset), told[0].stream), (offset, stream));
+        assert_eq!(numbers(&mut log).len(), EVENTS as usize - 1, "read twice, reported once");
+        let damage = log.take_damage();
+        assert_eq!((damage.len(), damage[0].position, &damage[0].file), (1, position, &file));
+        assert_eq!((u64::from(damage[0].offset), damage[0].stream), (offset, stream));
         assert_eq!(log.stat().damaged, 1);
         let after = log.read(stream, position).unwrap();
         assert_eq!((after.since, after.position), (position, positions[lost as usize + 1]));

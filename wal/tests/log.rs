@@ -1,4 +1,4 @@
-//! The log's promises, each through its public face and a real folder.
+//! The promises of the log, each through its public API and a real folder.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
@@ -35,7 +35,7 @@ fn event(number: u32) -> Vec<u8> {
     format!("event {number} {}", "x".repeat(number as usize % 300)).into_bytes()
 }
 
-/// The file that was written last.
+/// The most recently written file.
 fn newest_file(folder: &Path) -> PathBuf {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     files.filter(|path| path.extension().is_some_and(|ext| ext == "seg")).max().unwrap()
@@ -51,9 +51,9 @@ fn fill(folder: &Path, count: u32) {
     }
 }
 
-/// APP-05, EV-RTE-02: what a flush was reported done for is there after the log is opened again.
+/// APP-05, EV-RTE-02: what a flush was reported done for can be read after the log is reopened.
 #[test]
-fn durable_events_are_read_back_in_order_by_stream_after_a_restart() {
+fn durable_events_are_readable_after_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, recovery) = open(folder.path());
     assert_eq!(recovery, Recovery::default());
@@ -80,10 +80,10 @@ fn durable_events_are_read_back_in_order_by_stream_after_a_restart() {
     }
 }
 
-/// APP-06: a last record that is cut short anywhere is dropped, which is told, all before it is kept, and the log
-/// takes new events.
+/// APP-06: a last record truncated anywhere is dropped and reported, all records before it are kept, and
+/// the log accepts new events.
 #[test]
-fn a_last_record_cut_short_costs_only_itself() {
+fn truncated_last_record_is_dropped_alone() {
     for lost in [1, 7, 30, 48, 60] {
         let folder = tempfile::tempdir().unwrap();
         fill(folder.path(), 10);
@@ -94,8 +94,8 @@ fn a_last_record_cut_short_costs_only_itself() {
 
         assert_eq!(inspect(folder.path(), &mut |_, _| {}).unwrap().cut.len(), 1);
         let (mut log, recovery) = open(folder.path());
-        let [cut] = &recovery.cut[..] else { panic!("it is told: {recovery:?}") };
-        assert!(cut.to_string().contains("was cut from outside"), "{cut}");
+        let [cut] = &recovery.cut[..] else { panic!("it is reported: {recovery:?}") };
+        assert!(cut.to_string().contains("was truncated from outside"), "{cut}");
         let stream = log.stream("a").unwrap();
         assert_eq!(read_all(&log, stream), (0..9).map(event).collect::<Vec<_>>());
         log.append(stream, 0, &[b"new"]).unwrap();
@@ -108,9 +108,9 @@ fn a_last_record_cut_short_costs_only_itself() {
     }
 }
 
-/// APP-06: damage in the last record is found by its checksum.
+/// APP-06: the checksum finds damage in the last record.
 #[test]
-fn a_flipped_bit_in_the_last_record_costs_only_that_record() {
+fn flipped_bit_in_last_record_drops_only_that_record() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path(), 10);
     let file = newest_file(folder.path());
@@ -126,7 +126,7 @@ fn a_flipped_bit_in_the_last_record_costs_only_that_record() {
 }
 
 #[test]
-fn two_openers_of_one_folder_are_one_too_many() {
+fn second_opener_of_folder_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let (log, _) = open(folder.path());
     let second = WriteAheadLog::open(folder.path(), options());
@@ -136,7 +136,7 @@ fn two_openers_of_one_folder_are_one_too_many() {
 }
 
 #[test]
-fn a_foreign_file_or_another_format_is_refused_by_name_and_left_alone() {
+fn foreign_file_or_format_is_rejected_and_untouched() {
     for (bytes, format) in [(&b"\x7fELF\x02\x01\x01\x00"[..], false), (b"SLUICWAL\x09\0\0\0", true)] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("0000000009.seg");
@@ -164,9 +164,9 @@ fn relabel(folder: &Path, format: u32) {
     }
 }
 
-/// A folder of the format before is read whole and goes on, in a segment of today's format.
+/// A folder of the previous format is read completely and continues, in a segment of the current format.
 #[test]
-fn a_log_of_the_older_format_is_read_and_goes_on_in_the_new_one() {
+fn older_format_is_read_and_continued_in_new_one() {
     let folder = tempfile::tempdir().unwrap();
     fill(folder.path(), 100);
     relabel(folder.path(), 1);
@@ -186,7 +186,7 @@ fn a_log_of_the_older_format_is_read_and_goes_on_in_the_new_one() {
 }
 
 #[test]
-fn after_a_failed_flush_nothing_is_acknowledged_until_the_log_is_opened_again() {
+fn failed_flush_poisons_log_until_reopened() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     let stream = log.stream("a").unwrap();
@@ -205,9 +205,9 @@ fn after_a_failed_flush_nothing_is_acknowledged_until_the_log_is_opened_again() 
     assert_eq!(read_all(&open(folder.path()).0, stream), [b"kept"]);
 }
 
-/// EV-DLV-13: what was acknowledged stays acknowledged over a restart, also out of order.
+/// EV-DLV-13: acknowledgements survive a restart, also out of order.
 #[test]
-fn bookmarks_and_their_done_ranges_survive_restarts_and_roll_overs() {
+fn cursors_survive_restarts_and_roll_overs() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     let stream = log.stream("a").unwrap();
@@ -219,7 +219,7 @@ fn bookmarks_and_their_done_ranges_survive_restarts_and_roll_overs() {
         if number % 40 != 3 {
             mark.complete(record.since..record.next);
         } else {
-            mark.complete(record.next..record.next); // an empty range says nothing
+            mark.complete(record.next..record.next); // an empty range changes nothing
             mark.complete(LogPosition::new(record.next.get() - 1)..record.next);
         }
         log.cursor(stream, "x", mark.clone()).unwrap();
@@ -236,23 +236,23 @@ fn bookmarks_and_their_done_ranges_survive_restarts_and_roll_overs() {
 }
 
 #[test]
-fn a_backlog_is_counted_up_to_where_it_ends() {
+fn backlog_count_stops_at_given_end() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     let stream = log.stream("a").unwrap();
     let mut mark = Cursor::at(log.end(stream));
-    let places: Vec<_> = (0..6).map(|n| log.append(stream, 0, &[&event(n)]).unwrap()).collect();
+    let positions: Vec<_> = (0..6).map(|n| log.append(stream, 0, &[&event(n)]).unwrap()).collect();
     log.flush_blocking().unwrap();
-    mark.complete(places[1]..places[2]);
-    mark.complete(places[4]..places[5]);
+    mark.complete(positions[1]..positions[2]);
+    mark.complete(positions[4]..positions[5]);
 
     let open = |end| log.open_events_before(stream, &mark, end);
-    assert_eq!(places.iter().map(|end| open(*end)).collect::<Vec<_>>(), [0, 1, 1, 2, 3, 3]);
+    assert_eq!(positions.iter().map(|end| open(*end)).collect::<Vec<_>>(), [0, 1, 1, 2, 3, 3]);
     assert_eq!((open(log.visible()), log.open_events(stream, &mark)), (4, 4));
 }
 
 #[test]
-fn many_bookmarks_between_two_flushes_cost_one_record() {
+fn repeated_cursor_updates_write_one_record() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     let stream = log.stream("a").unwrap();
@@ -268,7 +268,7 @@ fn many_bookmarks_between_two_flushes_cost_one_record() {
 }
 
 #[test]
-fn a_batch_is_taken_whole_or_not_at_all() {
+fn batch_is_appended_atomically() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = open(folder.path());
     let stream = log.stream("a").unwrap();
@@ -287,7 +287,7 @@ fn a_batch_is_taken_whole_or_not_at_all() {
 }
 
 #[test]
-fn what_is_refused_says_which_limit_and_leaves_the_log_as_it_was() {
+fn rejected_append_names_limit_and_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let limits = LogOptions { record_bytes_max: 100, staged_bytes_max: 500, streams_max: 1, ..options() };
     let (mut log, _) = WriteAheadLog::open(folder.path(), LogOptions { cursors_max: 1, ..limits }).unwrap();

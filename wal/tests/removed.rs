@@ -19,7 +19,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Three segments of events that somebody needs.
+/// Three segments of events that a subscriber needs.
 fn filled(folder: &Path) -> (WriteAheadLog, StreamId) {
     let mut log = open(folder);
     let stream = log.stream("a").unwrap();
@@ -31,7 +31,8 @@ fn filled(folder: &Path) -> (WriteAheadLog, StreamId) {
     (log, stream)
 }
 
-/// APP-05: nothing is acknowledged from the flush on that went to a file which nobody can open again.
+/// APP-05: nothing is acknowledged from the first flush on that went to a file which can never be opened
+/// again.
 #[test]
 fn flush_to_removed_segment_is_never_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
@@ -47,12 +48,12 @@ fn flush_to_removed_segment_is_never_acknowledged() {
     assert!(matches!(log.append(stream, 0, &[b"x"]), Err(AppendError::Poisoned { .. })));
     let broken = log.check_files();
     assert!(broken.len() == 1 && broken[0].removed && broken[0].poisons, "{broken:?}");
-    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "told once, and counted");
+    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "reported once, and counted");
 }
 
-/// APP-05: an idle log finds out too, whatever became of the file's name.
+/// APP-05: an idle log notices it too, whatever happened to the name of the file.
 #[test]
-fn removed_renamed_or_replaced_tail_poisons_the_log() {
+fn removed_renamed_or_replaced_tail_poisons_log() {
     let remove = |file: &Path| fs::remove_file(file).unwrap();
     let rename = |file: &Path| fs::rename(file, file.with_extension("old")).unwrap();
     let replace = |file: &Path| {
@@ -75,9 +76,9 @@ fn removed_renamed_or_replaced_tail_poisons_the_log() {
     }
 }
 
-/// EV-DLV-13: what is needed of an older segment is copied while this process can still read it.
+/// EV-DLV-13: the live records of an older segment are copied while this process can still read it.
 #[test]
-fn events_of_removed_older_segment_survive_a_restart() {
+fn events_of_removed_older_segment_survive_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, stream) = filled(folder.path());
     let all = log.read_from(stream, LogPosition::ORIGIN).count();

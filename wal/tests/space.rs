@@ -1,4 +1,4 @@
-//! Space: bounded, given back, and never under a reader's feet.
+//! Space: bounded, reclaimed, and never while a reader uses it.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
@@ -19,7 +19,7 @@ fn bytes_on_disk(folder: &Path) -> u64 {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
 }
 
-/// Reads and acknowledges everything that is durable; returns how many events that were.
+/// Reads and acknowledges everything that is durable; returns the number of events.
 fn consume(log: &mut WriteAheadLog, stream: StreamId, subscriber: &str) -> u64 {
     let found = log.cursors(stream).find(|(name, _)| *name == subscriber).map(|(_, mark)| mark.clone());
     let mut mark = found.unwrap();
@@ -32,10 +32,10 @@ fn consume(log: &mut WriteAheadLog, stream: StreamId, subscriber: &str) -> u64 {
     count
 }
 
-/// APP-07: a full log refuses, loses nothing, and takes events again when consumers are done; a
-/// hundred times its size goes through it.
+/// APP-07: a full log rejects events, loses nothing, and accepts events again when consumers are done; a
+/// hundred times its size passes through it.
 #[test]
-fn a_full_log_refuses_and_takes_events_again_after_its_consumers_are_done() {
+fn full_log_accepts_events_after_consumers_finish() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
@@ -64,10 +64,10 @@ fn a_full_log_refuses_and_takes_events_again_after_its_consumers_are_done() {
     assert_eq!(log.stat().streams["a"].pending, 0);
 }
 
-/// APP-07: what a slow subscriber still needs stays, and a full log still writes bookmarks: else
-/// it would stay full for ever.
+/// APP-07: events that a slow subscriber still needs are retained, and a full log still writes cursors:
+/// otherwise it would stay full for ever.
 #[test]
-fn a_full_log_still_remembers_acknowledgements_within_its_bound() {
+fn full_log_still_writes_cursors() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
@@ -92,10 +92,10 @@ fn a_full_log_still_remembers_acknowledgements_within_its_bound() {
     assert_eq!(consume(&mut log, stream, "slow"), accepted);
 }
 
-/// APP-07, EV-RTE-10: each event of a full log leads to another, and ends only when that is kept. They have room
-/// beyond the limit, the first segments come free, and in the end all are through.
+/// APP-07, EV-RTE-10: each event of a full log has a derived event, and is done only when that is stored.
+/// They have space beyond the limit, the first segments are reclaimed, and in the end all are done.
 #[test]
-fn a_full_log_has_room_for_what_its_events_lead_to_and_empties() {
+fn full_log_accepts_derived_events_and_drains() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
@@ -120,11 +120,11 @@ fn a_full_log_has_room_for_what_its_events_lead_to_and_empties() {
         assert!(bytes_on_disk(folder.path()) <= 2 * LOG_BYTES_MAX + 2 * SEGMENT_BYTES);
     }
     assert_eq!(answered, asked);
-    log.append(stream, 0, &[b"there is room again"]).unwrap();
+    log.append(stream, 0, &[b"there is space again"]).unwrap();
 }
 
 #[test]
-fn a_stream_without_subscribers_and_a_forgotten_one_keep_nothing() {
+fn stream_without_subscribers_retains_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let (lonely, gone) = (log.stream("lonely").unwrap(), log.stream("gone").unwrap());
@@ -145,7 +145,7 @@ fn a_stream_without_subscribers_and_a_forgotten_one_keep_nothing() {
 }
 
 #[test]
-fn bytes_that_a_reader_holds_stay_what_they_were_when_their_segment_is_reclaimed_and_its_space_reused() {
+fn reader_bytes_survive_segment_reuse() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
@@ -166,7 +166,7 @@ fn bytes_that_a_reader_holds_stay_what_they_were_when_their_segment_is_reclaimed
 }
 
 #[test]
-fn a_spare_that_was_prepared_is_used_and_none_is_prepared_for_a_full_log() {
+fn prepared_spare_is_used_and_full_log_prepares_none() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
@@ -189,9 +189,9 @@ fn a_spare_that_was_prepared_is_used_and_none_is_prepared_for_a_full_log() {
     assert!(log.prepare_spare().is_none());
 }
 
-/// A full disk is asked for a spare once a second, and not at every flush.
+/// A full disk is tried for a spare once a second, and not at every flush.
 #[test]
-fn a_spare_that_cannot_be_had_is_asked_for_again_after_a_while() {
+fn failed_spare_is_retried_after_delay() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
@@ -205,9 +205,10 @@ fn a_spare_that_cannot_be_had_is_asked_for_again_after_a_while() {
     assert!(log.prepare_spare().is_some());
 }
 
-/// The first segment is small, so that a new log is open soon; what is too large for it goes into the next.
+/// The first segment is small, so that a new log opens quickly; a record too large for it goes into the
+/// next.
 #[test]
-fn a_new_log_begins_small_and_takes_large_records_all_the_same() {
+fn new_log_with_small_segment_accepts_large_records() {
     let folder = tempfile::tempdir().unwrap();
     let options = || LogOptions { record_bytes_max: 9 << 20, ..LogOptions::default() };
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
@@ -224,9 +225,10 @@ fn a_new_log_begins_small_and_takes_large_records_all_the_same() {
     assert!(log.read(stream, at).unwrap().payload == large, "another record");
 }
 
-/// Segments that became smaller between two starts: what fits in the last one of before and in none of now is refused.
+/// Segments became smaller between two starts: a record that fits the last old segment but no new one is
+/// rejected.
 #[test]
-fn a_record_must_fit_a_fresh_segment_however_large_the_last_one_is() {
+fn record_must_fit_new_segment_size() {
     let folder = tempfile::tempdir().unwrap();
     let options = |segment_bytes| LogOptions { segment_bytes, log_bytes_max: 1 << 20, ..options() };
     let (mut log, _) = WriteAheadLog::open(folder.path(), options(256 << 10)).unwrap();
@@ -244,14 +246,14 @@ fn a_record_must_fit_a_fresh_segment_however_large_the_last_one_is() {
     assert!(log.stat().segments > 1);
 }
 
-/// A disk without room for a segment is a full log, and the log asks again by itself.
+/// A disk without space for a segment is a full log, and the log retries by itself.
 #[test]
-fn a_disk_that_gives_no_segment_makes_the_log_full_until_it_does() {
+fn disk_without_space_makes_log_full_until_freed() {
     let folder = tempfile::tempdir().unwrap();
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();
     let stream = log.stream("a").unwrap();
     for number in [2, 3] {
-        // What stands in the way of the next file's name is as good as a full disk.
+        // An obstacle at the name of the next file has the same effect as a full disk.
         fs::create_dir(folder.path().join(format!("{number:010}.seg"))).unwrap();
     }
     while log.append(stream, 5000, &[&[7; 500]]).is_ok() {}
@@ -266,10 +268,10 @@ fn a_disk_that_gives_no_segment_makes_the_log_full_until_it_does() {
     log.flush_blocking().unwrap();
 }
 
-/// APP-07: one event that is tried again and again holds its own bytes, not those of all that was acknowledged
-/// after it; and it is still there after a restart.
+/// APP-07: one event that is retried again and again retains its own bytes, not those of all events
+/// acknowledged after it; and it is still there after a restart.
 #[test]
-fn an_unfinished_event_does_not_hold_what_is_done_beyond_it() {
+fn unfinished_event_retains_only_itself() {
     let folder = tempfile::tempdir().unwrap();
     let options = || LogOptions { segment_bytes: 64 << 10, log_bytes_max: 4 << 20, seed: 1, ..LogOptions::default() };
     let (mut log, _) = WriteAheadLog::open(folder.path(), options()).unwrap();

@@ -1,4 +1,4 @@
-//! Reading again from a time or a place, across restarts and moves.
+//! Seeks by time or position, across restarts and compaction.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
@@ -11,7 +11,7 @@ fn open(folder: &Path) -> WriteAheadLog {
     WriteAheadLog::open(folder, options).unwrap().0
 }
 
-/// Holds every time against the oldest event at or after it, found among all of them.
+/// Compares every time with the oldest event at or after it, found by a full scan.
 fn check(log: &WriteAheadLog, stream: StreamId) {
     let all: Vec<_> = log.read_from(stream, LogPosition::ORIGIN).collect();
     for at_ms in 0..1300 {
@@ -21,28 +21,28 @@ fn check(log: &WriteAheadLog, stream: StreamId) {
 }
 
 /// APP-05: a replay from a time begins at the first event of that time, also where the clock stepped back
-/// or stood, after a restart, and when the events lie elsewhere by now.
+/// or stood still, after a restart, and when the events were compacted.
 #[test]
-fn a_time_leads_to_the_first_event_that_is_as_young() {
+fn position_at_time_is_first_event_of_that_time() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = open(folder.path());
-    let (ours, busy) = (log.stream("ours").unwrap(), log.stream("busy").unwrap());
-    log.cursor(ours, "dead", Cursor::at(log.end(ours))).unwrap();
+    let (stream_id, busy) = (log.stream("ours").unwrap(), log.stream("busy").unwrap());
+    log.cursor(stream_id, "dead", Cursor::at(log.end(stream_id))).unwrap();
     log.cursor(busy, "awake", Cursor::at(log.end(busy))).unwrap();
     for nth in 0..900_u64 {
         let at_ms = if (300..350).contains(&nth) { nth - 200 } else { nth / 3 * 4 };
-        log.append(ours, at_ms, &[b"event"]).unwrap();
+        log.append(stream_id, at_ms, &[b"event"]).unwrap();
         log.append(busy, at_ms, &[&[7; 300]]).unwrap();
         if nth % 50 == 0 {
             log.flush_blocking().unwrap();
         }
     }
     log.flush_blocking().unwrap();
-    check(&log, ours);
+    check(&log, stream_id);
     check(&log, busy);
     drop(log);
     let mut log = open(folder.path());
-    check(&log, ours);
+    check(&log, stream_id);
 
     for round in 0.. {
         assert!(round < 1000, "nothing is moved");
@@ -55,15 +55,15 @@ fn a_time_leads_to_the_first_event_that_is_as_young() {
         log.reclaim();
         log.move_on();
     }
-    assert_eq!(log.read_from(ours, LogPosition::ORIGIN).count(), 900);
-    check(&log, ours);
+    assert_eq!(log.read_from(stream_id, LogPosition::ORIGIN).count(), 900);
+    check(&log, stream_id);
     drop(log);
-    check(&open(folder.path()), ours);
+    check(&open(folder.path()), stream_id);
 }
 
-/// What is not durable yet cannot be read, and must not be passed over either.
+/// What is not durable yet cannot be read, and must not be skipped either.
 #[test]
-fn an_event_that_is_on_its_way_to_the_disk_counts_as_young() {
+fn undurable_event_counts_as_young() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = open(folder.path());
     let stream = log.stream("a").unwrap();
@@ -78,7 +78,7 @@ fn an_event_that_is_on_its_way_to_the_disk_counts_as_young() {
 }
 
 #[test]
-fn events_between_two_places_are_counted_without_reading_them() {
+fn events_between_positions_are_counted_by_index() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = open(folder.path());
     let stream = log.stream("a").unwrap();
@@ -89,9 +89,10 @@ fn events_between_two_places_are_counted_without_reading_them() {
     assert_eq!(log.count(stream, LogPosition::ORIGIN, log.visible()), 500);
 }
 
-/// APP-07: the newest events of so many bytes, and what subscribers need of a stream, by its index alone.
+/// APP-07: the index alone gives the newest events of a number of bytes, and what subscribers need of a
+/// stream.
 #[test]
-fn a_streams_size_is_known_from_both_ends() {
+fn stream_size_is_known_by_newest_and_live_bytes() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = open(folder.path());
     let (stream, other) = (log.stream("a").unwrap(), log.stream("b").unwrap());
@@ -107,15 +108,15 @@ fn a_streams_size_is_known_from_both_ends() {
         let from = log.position_by_size(stream, kept * record + 8).unwrap();
         assert_eq!(log.count(stream, from, log.visible()), kept);
     }
-    assert_eq!(log.live_bytes_of(stream), 0, "nobody needs it");
+    assert_eq!(log.live_bytes_of(stream), 0, "no subscriber needs it");
     log.cursor(stream, "x", Cursor::at(all[100])).unwrap();
     assert_eq!(log.live_bytes_of(stream), 400 * record);
 }
 
-/// A reader that asks before it reads is told once for each window where the disk may have to be waited for,
-/// and never for what is recent.
+/// A reader that asks first gets one request for each window that may need the disk, and none for recent
+/// data.
 #[test]
-fn a_cold_backlog_is_paged_in_window_by_window() {
+fn cold_backlog_is_read_ahead_by_window() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = open(folder.path());
     let stream = log.stream("a").unwrap();

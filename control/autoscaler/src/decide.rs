@@ -413,7 +413,7 @@ mod tests {
 
     /// X-AS-09: upstream's cases of its excess burst capacity.
     #[test]
-    fn room_for_a_burst_is_what_instances_take_beyond_what_comes() {
+    fn burst_capacity_is_capacity_beyond_demand() {
         for (total, burst, ready, panic, roomy) in [
             (10.0, Some(7.0), 1, 7.0, false),
             (10.0, Some(7.0), 2, 12.0, true),

@@ -57,7 +57,7 @@ impl Instance {
             LifecyclePhase::Frozen => InstancePhase::Frozen,
             LifecyclePhase::Draining { .. } | LifecyclePhase::Stopping => InstancePhase::Terminating,
         };
-        let address = self.endpoint.as_ref().map(|endpoint| endpoint.address);
+        let address = self.endpoint.as_ref().and_then(|endpoint| endpoint.address.socket_addr());
         let (beside, hindrance) = (self.sidecars.clone(), self.not_ready_reason.clone());
         InstanceSnapshot { id: self.id, phase: stage, address, sidecars: beside, not_ready_reason: hindrance }
     }

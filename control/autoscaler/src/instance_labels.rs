@@ -11,8 +11,8 @@ use super::revision_scaler::ScalerContext;
 use runtime::{InstanceSpec, pod_name};
 
 /// The counters of `key`, which say whose they are.
-pub(super) fn backend_load(key: &str, spec: &InstanceSpec, hands: &ScalerContext) -> Arc<BackendLoad> {
-    let load = hands.sink.load(key);
+pub(super) fn backend_load(key: &str, spec: &InstanceSpec, context: &ScalerContext) -> Arc<BackendLoad> {
+    let load = context.sink.load(key);
     load.labels.get_or_init(|| {
         let (service, configuration) = (spec.service.as_str().into(), spec.configuration.as_str().into());
         Box::new(RevisionLabels { service, configuration })

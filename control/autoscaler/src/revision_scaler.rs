@@ -76,8 +76,8 @@ struct PanicMode {
 }
 
 impl RevisionScaler {
-    pub(super) fn new(key: Arc<str>, plan: RevisionPlan, hands: &ScalerContext, now: Instant) -> Self {
-        let load = instance_labels::backend_load(&key, &plan.instance, hands);
+    pub(super) fn new(key: Arc<str>, plan: RevisionPlan, context: &ScalerContext, now: Instant) -> Self {
+        let load = instance_labels::backend_load(&key, &plan.instance, context);
         let requests_seen = load.requests.load(Relaxed);
         Self {
             key,
@@ -96,7 +96,7 @@ impl RevisionScaler {
             window: DemandWindow::default(),
             panic_mode: None,
             scale_down_delay: ScaleDownDelay::default(),
-            autoscaler_started_at: hands.started_at,
+            autoscaler_started_at: context.started_at,
             next_sample: now,
             requests_seen,
             last_demand_at: None,
@@ -108,7 +108,7 @@ impl RevisionScaler {
         }
     }
 
-    pub(super) fn update_plan(&mut self, mut plan: RevisionPlan, now: Instant, hands: &ScalerContext) {
+    pub(super) fn update_plan(&mut self, mut plan: RevisionPlan, now: Instant, context: &ScalerContext) {
         self.retired = false;
         if plan.reachable && !self.plan.reachable {
             self.retry(now);
@@ -117,7 +117,7 @@ impl RevisionScaler {
             plan.instance = Arc::clone(&self.plan.instance); // by which members know their program
         } else {
             if self.plan.instance.volumes != plan.instance.volumes {
-                hands.runtime.refresh(Arc::clone(&plan.instance));
+                context.runtime.refresh(Arc::clone(&plan.instance));
             }
             self.retry(now); // what failed was another program
         }
@@ -171,7 +171,7 @@ impl RevisionScaler {
             LifecyclePhase::Starting => {
                 let load = Arc::new(EndpointLoad::default());
                 let born = Some(member.endpoint_info(found, now));
-                member.endpoint = Some(Arc::new(Endpoint { id, address, load, start: born }));
+                member.endpoint = Some(Arc::new(Endpoint { id, address: address.into(), load, start: born }));
                 member.phase = LifecyclePhase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");
@@ -262,13 +262,13 @@ impl RevisionScaler {
     }
 
     /// Brings the members to the number that is wanted now; returns the ids of new ones.
-    pub(super) fn reconcile(&mut self, now: Instant, hands: &mut ScalerContext) -> Vec<u64> {
+    pub(super) fn reconcile(&mut self, now: Instant, context: &mut ScalerContext) -> Vec<u64> {
         let decided = if self.retired { 0 } else { self.decide(now) };
         self.desired = self.add_warm_spares(decided);
         let running = self.running();
         let frozen = self.count(|phase| phase == LifecyclePhase::Frozen);
         let started = if running < self.desired {
-            self.scale_up(self.desired - running, now, hands)
+            self.scale_up(self.desired - running, now, context)
         } else {
             self.scale_down(running - self.desired, now);
             Vec::new()
@@ -276,7 +276,7 @@ impl RevisionScaler {
         let thawed = frozen - self.count(|phase| phase == LifecyclePhase::Frozen);
         self.finish_drains(now);
         self.stop_unused_frozen();
-        self.publish(hands);
+        self.publish(context);
         if self.desired == 0 && self.instances.is_empty() {
             self.window.compact();
         }
@@ -326,7 +326,7 @@ impl RevisionScaler {
         }
     }
 
-    fn scale_up(&mut self, mut missing: u32, now: Instant, hands: &mut ScalerContext) -> Vec<u64> {
+    fn scale_up(&mut self, mut missing: u32, now: Instant, context: &mut ScalerContext) -> Vec<u64> {
         // One that is on its way out is back at once.
         for member in &mut self.instances {
             if missing > 0 && matches!(member.phase, LifecyclePhase::Draining { for_good: false, .. }) {
@@ -338,19 +338,19 @@ impl RevisionScaler {
         if now < self.backoff_until {
             return Vec::new();
         }
-        let room = STARTING_MAX.saturating_sub(self.count(|phase| phase == LifecyclePhase::Starting));
-        (0..missing.min(room)).map(|_| self.start_instance(now, hands)).collect()
+        let capacity = STARTING_MAX.saturating_sub(self.count(|phase| phase == LifecyclePhase::Starting));
+        (0..missing.min(capacity)).map(|_| self.start_instance(now, context)).collect()
     }
 
-    fn start_instance(&mut self, now: Instant, hands: &mut ScalerContext) -> u64 {
+    fn start_instance(&mut self, now: Instant, context: &mut ScalerContext) -> u64 {
         if !self.reached_initial_scale {
             self.activation.started(now);
         }
-        let id = hands.next_id;
-        hands.next_id += 1;
-        let reporter = InstanceReporter::new(id, hands.reports.clone());
+        let id = context.next_id;
+        context.next_id += 1;
+        let reporter = InstanceReporter::new(id, context.reports.clone());
         let line = self.lineages.assign(id);
-        let instance = hands.runtime.start(id, line, Arc::clone(&self.plan.instance), reporter);
+        let instance = context.runtime.start(id, line, Arc::clone(&self.plan.instance), reporter);
         let spec = Arc::clone(&self.plan.instance);
         self.instances.push(Instance {
             id,
@@ -378,14 +378,14 @@ impl RevisionScaler {
     /// RT-LIFE-03: an instance with a request inside is not ended by scaling; one with nothing but WebSockets is told, and they
     /// go on while it says goodbye.
     fn finish_drains(&mut self, now: Instant) {
-        let mut room = self.frozen_max().saturating_sub(self.count(|phase| phase == LifecyclePhase::Frozen));
+        let mut capacity = self.frozen_max().saturating_sub(self.count(|phase| phase == LifecyclePhase::Frozen));
         for member in &mut self.instances {
             let LifecyclePhase::Draining { since, look_at, for_good } = member.phase else { continue };
             if now < look_at {
                 continue;
             }
-            if member.in_flight() == 0 && room > 0 && !for_good && Arc::ptr_eq(&member.spec, &self.plan.instance) {
-                room -= 1;
+            if member.in_flight() == 0 && capacity > 0 && !for_good && Arc::ptr_eq(&member.spec, &self.plan.instance) {
+                capacity -= 1;
                 member.phase = LifecyclePhase::Frozen;
                 member.handle.freeze();
                 tracing::info!(revision = %self.key, instance = member.id, "instance frozen");
@@ -397,13 +397,13 @@ impl RevisionScaler {
         }
     }
 
-    fn publish(&mut self, hands: &ScalerContext) {
+    fn publish(&mut self, context: &ScalerContext) {
         let takes_requests = |m: &&Instance| matches!(m.phase, LifecyclePhase::Ready { .. });
         let ready: Vec<_> = self.instances.iter().filter(takes_requests).filter_map(|m| m.endpoint.clone()).collect();
         let ids: Vec<u64> = ready.iter().map(|endpoint| endpoint.id).collect();
         if ids != self.published_endpoint_ids {
             self.published_endpoint_ids = ids;
-            hands.sink.set_endpoints(&self.key, ready);
+            context.sink.set_endpoints(&self.key, ready);
         }
     }
 
@@ -424,8 +424,8 @@ impl RevisionScaler {
         self.retired && self.instances.is_empty()
     }
 
-    pub(super) fn remove_from_runtime(&self, hands: &ScalerContext) {
-        hands.runtime.remove_revision(&self.plan.instance.namespace, &self.plan.instance.revision);
+    pub(super) fn remove_from_runtime(&self, context: &ScalerContext) {
+        context.runtime.remove_revision(&self.plan.instance.namespace, &self.plan.instance.revision);
     }
 
     pub(super) fn status(&self) -> ScaleStatus {

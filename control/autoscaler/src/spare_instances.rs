@@ -47,10 +47,10 @@ impl RevisionScaler {
 
     /// Ends frozen instances that are of no use any more: too many, or of another program.
     pub(super) fn stop_unused_frozen(&mut self) {
-        let mut room = self.frozen_max();
+        let mut capacity = self.frozen_max();
         for member in self.instances.iter_mut().filter(|member| member.phase == LifecyclePhase::Frozen) {
-            if room > 0 && Arc::ptr_eq(&member.spec, &self.plan.instance) {
-                room -= 1;
+            if capacity > 0 && Arc::ptr_eq(&member.spec, &self.plan.instance) {
+                capacity -= 1;
             } else {
                 member.stop();
             }

@@ -73,21 +73,23 @@ impl AutoscalerTask {
                 let stays = allocator::long_lived();
                 let (key, plan) = (Arc::from(&*key), plan.deep_clone());
                 match self.scalers.get_mut(&key) {
-                    Some(crew) => crew.update_plan(plan, now, &self.context),
+                    Some(scaler) => scaler.update_plan(plan, now, &self.context),
                     None => {
-                        let crew = RevisionScaler::new(Arc::clone(&key), plan, &self.context, now);
-                        self.scalers.insert(Arc::clone(&key), Box::new(crew));
+                        let scaler = RevisionScaler::new(Arc::clone(&key), plan, &self.context, now);
+                        self.scalers.insert(Arc::clone(&key), Box::new(scaler));
                     }
                 }
                 drop(stays);
                 self.reconcile(&key, now);
             }
             AutoscalerMessage::Declare(..) => {} // too late: we are leaving
-            AutoscalerMessage::Retire(key) => self.update_scaler(&key, now, |crew| crew.retire()),
-            AutoscalerMessage::Restart(key, id) => self.update_scaler(&key, now, |crew| crew.drain_instance(id, now)),
-            AutoscalerMessage::Demand(key) => self.update_scaler(&key, now, |crew| crew.record_demand(now)),
+            AutoscalerMessage::Retire(key) => self.update_scaler(&key, now, |scaler| scaler.retire()),
+            AutoscalerMessage::Restart(key, id) => {
+                self.update_scaler(&key, now, |scaler| scaler.drain_instance(id, now))
+            }
+            AutoscalerMessage::Demand(key) => self.update_scaler(&key, now, |scaler| scaler.record_demand(now)),
             AutoscalerMessage::Unreachable(key, endpoint) => {
-                self.update_scaler(&key, now, |crew| crew.on_unreachable(endpoint))
+                self.update_scaler(&key, now, |scaler| scaler.on_unreachable(endpoint))
             }
             AutoscalerMessage::Shutdown(done) => {
                 self.shut_down(now);
@@ -102,12 +104,12 @@ impl AutoscalerTask {
             _ => self.owners.get(&id).cloned(),
         };
         let Some(key) = owner else { return };
-        self.update_scaler(&key, now, |crew| match report {
-            InstanceReport::Ready { address, protocol } => crew.on_ready(id, (address, protocol), now),
-            InstanceReport::Unready => crew.on_unready(id),
-            InstanceReport::Sidecars(others) => crew.on_sidecars(id, others),
-            InstanceReport::NotReadyReason(why) => crew.on_not_ready_reason(id, why),
-            InstanceReport::Exited(gone) => crew.on_exit(id, gone, now),
+        self.update_scaler(&key, now, |scaler| match report {
+            InstanceReport::Ready { address, protocol } => scaler.on_ready(id, (address, protocol), now),
+            InstanceReport::Unready => scaler.on_unready(id),
+            InstanceReport::Sidecars(others) => scaler.on_sidecars(id, others),
+            InstanceReport::NotReadyReason(why) => scaler.on_not_ready_reason(id, why),
+            InstanceReport::Exited(gone) => scaler.on_exit(id, gone, now),
         });
     }
 
@@ -116,9 +118,9 @@ impl AutoscalerTask {
             self.wakeups.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| Arc::clone(key)).collect();
         let board = Arc::clone(&self.snapshot);
         for key in keys {
-            self.update_scaler(&key, now, |crew| {
+            self.update_scaler(&key, now, |scaler| {
                 let began = Instant::now();
-                crew.sample(now);
+                scaler.sample(now);
                 board.sample_durations.note(began.elapsed());
             });
         }
@@ -128,25 +130,25 @@ impl AutoscalerTask {
         self.shutdown_waiters.get_or_insert_default();
         let keys: Vec<_> = self.scalers.keys().cloned().collect();
         for key in keys {
-            self.update_scaler(&key, now, |crew| crew.stop_all());
+            self.update_scaler(&key, now, |scaler| scaler.stop_all());
         }
     }
 
     /// Something happened to a crew: it changes, then settles.
     fn update_scaler(&mut self, key: &Arc<str>, now: Instant, change: impl FnOnce(&mut RevisionScaler)) {
-        if let Some(crew) = self.scalers.get_mut(key) {
-            change(crew);
+        if let Some(scaler) = self.scalers.get_mut(key) {
+            change(scaler);
             self.reconcile(key, now);
         }
     }
 
     fn reconcile(&mut self, key: &Arc<str>, now: Instant) {
-        let Some(crew) = self.scalers.get_mut(key) else { return };
-        for id in crew.reconcile(now, &mut self.context) {
+        let Some(scaler) = self.scalers.get_mut(key) else { return };
+        for id in scaler.reconcile(now, &mut self.context) {
             self.owners.insert(id, Arc::clone(key));
         }
-        let due = crew.next_wakeup();
-        let before = std::mem::replace(&mut crew.wakes_at, due);
+        let due = scaler.next_wakeup();
+        let before = std::mem::replace(&mut scaler.wakes_at, due);
         if before != due {
             if let Some(at) = before {
                 self.wakeups.remove(&(at, Arc::clone(key)));
@@ -155,9 +157,9 @@ impl AutoscalerTask {
                 self.wakeups.insert((at, Arc::clone(key)));
             }
         }
-        if crew.is_finished() {
+        if scaler.is_finished() {
             if self.shutdown_waiters.is_none() {
-                crew.remove_from_runtime(&self.context);
+                scaler.remove_from_runtime(&self.context);
             }
             if let Some(at) = due {
                 self.wakeups.remove(&(at, Arc::clone(key)));
@@ -168,10 +170,10 @@ impl AutoscalerTask {
                 self.context.runtime.idle();
             }
         } else {
-            let seen = crew.instance_statuses();
+            let seen = scaler.instance_statuses();
             self.snapshot.publish(
                 key,
-                Some(RevisionSnapshot { status: crew.status(), instances: seen, figures: crew.figures() }),
+                Some(RevisionSnapshot { status: scaler.status(), instances: seen, figures: scaler.figures() }),
             );
         }
     }

@@ -1,4 +1,4 @@
-//! The fleet with scripted instances, in a time that only the test moves.
+//! The autoscaler with scripted instances, in a time that only the test moves.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};
@@ -77,9 +77,9 @@ pub(super) struct AutoscalerFixture {
 impl AutoscalerFixture {
     fn new(script: impl Fn(u64) -> InstanceScript + Send + Sync + 'static) -> Self {
         let (runtime, sink) = (ScriptedRuntime::new(script), Arc::new(TestEndpointSink::default()));
-        let (fleet, work) = Autoscaler::new(Arc::clone(&runtime) as _, Arc::clone(&sink) as _, 100);
+        let (scaler, work) = Autoscaler::new(Arc::clone(&runtime) as _, Arc::clone(&sink) as _, 100);
         tokio::spawn(work);
-        Self { autoscaler: fleet, runtime, sink }
+        Self { autoscaler: scaler, runtime, sink }
     }
 
     pub(super) async fn with(
@@ -255,14 +255,14 @@ async fn a_sleeping_revision_has_nothing_to_wake_for() {
     let (queue, _reports) = mpsc::unbounded_channel();
     let (runtime, sink) = (ScriptedRuntime::new(at_once), Arc::new(TestEndpointSink::default()));
     let now = Instant::now();
-    let mut hands = ScalerContext { runtime, sink, reports: queue, next_id: 1, started_at: now };
-    let mut crew = RevisionScaler::new(KEY.into(), RevisionPlan { initial_scale: 0, ..plan() }, &hands, now);
-    assert!(crew.reconcile(now, &mut hands).is_empty());
-    assert_eq!(crew.next_wakeup(), None);
+    let mut context = ScalerContext { runtime, sink, reports: queue, next_id: 1, started_at: now };
+    let mut scaler = RevisionScaler::new(KEY.into(), RevisionPlan { initial_scale: 0, ..plan() }, &context, now);
+    assert!(scaler.reconcile(now, &mut context).is_empty());
+    assert_eq!(scaler.next_wakeup(), None);
 
-    crew.record_demand(now);
-    assert_eq!(crew.reconcile(now, &mut hands), [1]);
-    assert!(crew.next_wakeup().is_some());
+    scaler.record_demand(now);
+    assert_eq!(scaler.reconcile(now, &mut context), [1]);
+    assert!(scaler.next_wakeup().is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -409,8 +409,8 @@ async fn shutdown_returns_when_the_last_instance_is_gone_and_nothing_starts_afte
     let stage = AutoscalerFixture::with(RevisionPlan { min_scale: 3, ..plan() }, slow_end).await;
     let _request = stage.endpoints()[0].load.try_enter(0).unwrap();
     let before = Instant::now();
-    let (fleet, other) = (stage.autoscaler.clone(), stage.autoscaler.clone());
-    tokio::join!(fleet.shutdown(), other.shutdown());
+    let (autoscaler, other) = (stage.autoscaler.clone(), stage.autoscaler.clone());
+    tokio::join!(autoscaler.shutdown(), other.shutdown());
     assert_eq!(stage.runtime.living(), 0);
     let took = before.elapsed();
     assert!(took >= Duration::from_secs(7) && took < Duration::from_secs(8), "{took:?}");

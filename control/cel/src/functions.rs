@@ -130,6 +130,14 @@ pub(super) fn no_matching_overload<T>(name: &str, of: &CelValue) -> Result<T, Ev
     mismatch(format!("no such overload: {name} of a {}", of.type_name()))
 }
 
+fn text_bytes(value: &CelValue) -> usize {
+    match value {
+        CelValue::String(text) | CelValue::Url(text) => text.len(),
+        CelValue::Bytes(bytes) => bytes.len(),
+        _ => 0,
+    }
+}
+
 pub(super) fn function(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     if let Some(name) = name.strip_prefix(formats::NAMESPACE) {
         return formats::function(name, given, steps);
@@ -139,7 +147,7 @@ pub(super) fn function(name: &str, given: &[CelValue], steps: &mut EvalBudget) -
         CelValue::String(text) => Some(&**text),
         _ => None,
     };
-    steps.spend_text(text.map_or(0, str::len))?;
+    steps.spend_text(text_bytes(first))?;
     match (name, text) {
         ("dyn", _) => Ok(first.clone()),
         ("type", _) => Ok(CelValue::Type(first.type_name())),
@@ -260,6 +268,8 @@ pub(super) fn method(
     given: &[CelValue],
     steps: &mut EvalBudget,
 ) -> Result<CelValue, EvalError> {
+    // Looking for a part costs its length too, however short the text is; an error repeats it.
+    steps.spend_text(given.iter().map(text_bytes).sum())?;
     match of {
         CelValue::String(of) => text::method(name, of, given, steps),
         CelValue::List(items) => collections::method(name, items, given, steps),

@@ -1,5 +1,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::cell::RefCell;
+
 use serde_json::{Value, json};
 
 use super::*;
@@ -23,8 +25,9 @@ fn kinds() -> Value {
 fn kind_of(rule: &str, whole: bool) -> Result<String, String> {
     let schema = kinds();
     let this = CelType::of(&schema, whole).unwrap();
-    let old = TypeScope { name: "oldSelf", kind: this.clone(), outer: None, type_map: None };
-    let known = TypeScope { name: "self", kind: this, outer: Some(&old), type_map: None };
+    let patterns = RefCell::default();
+    let old = TypeScope { name: "oldSelf", kind: this.clone(), outer: None, type_map: None, patterns: Some(&patterns) };
+    let known = TypeScope { name: "self", kind: this, outer: Some(&old), type_map: None, patterns: None };
     let told = |why: CompileError| why.render(rule).lines().next().unwrap().replacen("<input>:", "", 1);
     let program = CelProgram::parse(rule, &["self", "oldSelf"]).map_err(told)?;
     type_check::type_of(&program.root, &known).map(|kind| kind.to_string()).map_err(told)

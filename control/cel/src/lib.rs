@@ -5,6 +5,7 @@
 //! rule's length and nesting, and the work of all rules of one write, have limits. Functions and names that are not
 //! known here are found when a rule is read, so that a definition is refused instead of half followed.
 
+pub mod bounded_regex;
 mod collections;
 mod cost;
 mod cost_calls;
@@ -21,10 +22,9 @@ mod text;
 mod type_check;
 mod value;
 
-use std::collections::HashMap;
-
-use regex::Regex;
 use serde_json::Value;
+
+use bounded_regex::{PatternSet, RegexCaches};
 
 pub use evaluate::EvalScope;
 pub use format::double;
@@ -94,12 +94,13 @@ pub fn mismatch<T>(why: impl Into<String>) -> Result<T, EvalError> {
 #[derive(Debug)]
 pub struct EvalBudget {
     remaining: u64,
-    patterns: HashMap<String, Regex>,
+    patterns: PatternSet,
+    regex_caches: RegexCaches,
 }
 
 impl Default for EvalBudget {
     fn default() -> Self {
-        Self { remaining: STEPS_MAX, patterns: HashMap::new() }
+        Self { remaining: STEPS_MAX, patterns: PatternSet::default(), regex_caches: RegexCaches::default() }
     }
 }
 
@@ -134,8 +135,14 @@ impl CelProgram {
         sizes: &SizeEstimator,
     ) -> Result<(CelType<'a>, u64), CompileError> {
         let notes = cost::TypeMap::default();
-        let old = TypeScope { name: "oldSelf", kind: was, outer: None, type_map: Some(&notes) };
-        let known = TypeScope { name: "self", kind: this.clone(), outer: Some(&old), type_map: None };
+        let old = TypeScope {
+            name: "oldSelf",
+            kind: was,
+            outer: None,
+            type_map: Some(&notes),
+            patterns: Some(&sizes.patterns),
+        };
+        let known = TypeScope { name: "self", kind: this.clone(), outer: Some(&old), type_map: None, patterns: None };
         let found = type_check::type_of(&self.root, &known)?;
         let root = sizes::SchemaNode::Schema { schema, whole };
         let cost = cost::max_cost(&self.root, root, &notes.borrow(), sizes);

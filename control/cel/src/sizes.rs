@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use serde_json::Value;
 
 use super::type_check::CelType;
+use crate::bounded_regex::PatternSet;
 
 /// Bytes of the largest request that estimates reckon with; Kubernetes' figure, whatever a body may have here.
 const REQUEST_BYTES_MAX: u64 = 3 * 1024 * 1024;
@@ -38,9 +39,10 @@ pub(super) enum SchemaNode<'a> {
     Text(u64),
 }
 
-/// Remembers of each schema what was reckoned.
+/// Remembers of each schema what was reckoned, and the patterns of a definition's rules, which are bounded together.
 #[derive(Debug, Default)]
 pub struct SizeEstimator {
+    pub(super) patterns: RefCell<PatternSet>,
     least: RefCell<HashMap<*const Value, u64>>,
 }
 
@@ -85,19 +87,19 @@ impl SizeEstimator {
         if schema["x-kubernetes-int-or-string"] == true {
             return text().unwrap_or(REQUEST_BYTES_MAX - 2);
         }
-        let room = REQUEST_BYTES_MAX - 2;
+        let budget = REQUEST_BYTES_MAX - 2;
         match (schema["type"].as_str().unwrap_or(""), schema["format"].as_str().unwrap_or("")) {
             // Each with the comma behind it.
             ("array", _) => {
-                told("maxItems").unwrap_or_else(|| room / (self.min_json_bytes(&schema["items"], false) + 1))
+                told("maxItems").unwrap_or_else(|| budget / (self.min_json_bytes(&schema["items"], false) + 1))
             }
             // ... and a key, its quotes and the colon.
             ("object", _) if is_map(schema) => told("maxProperties")
-                .unwrap_or_else(|| room / (self.min_json_bytes(&schema["additionalProperties"], false) + 6)),
-            ("string", "byte") => told("maxLength").unwrap_or(room),
+                .unwrap_or_else(|| budget / (self.min_json_bytes(&schema["additionalProperties"], false) + 6)),
+            ("string", "byte") => told("maxLength").unwrap_or(budget),
             ("string", "duration" | "date-time") => MOMENT_BYTES_MAX,
             ("string", "date") => DATE_BYTES,
-            ("string", _) => text().or_else(|| longest(schema)).unwrap_or(room),
+            ("string", _) => text().or_else(|| longest(schema)).unwrap_or(budget),
             _ => 0,
         }
     }

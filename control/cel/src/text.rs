@@ -1,15 +1,11 @@
 //! What can be asked of text. Places in it are counted in characters.
 
-use regex::{Regex, RegexBuilder};
-
 use super::functions::no_matching_overload;
 use super::value::CelValue;
 use super::{EvalBudget, EvalError, format, mismatch};
 
 /// What reading a pattern counts as: some take milliseconds. Each is read once for all rules of a write.
 const PATTERN_STEPS: usize = 10_000;
-/// Bytes that a pattern may take compiled.
-const PATTERN_BYTES_MAX: usize = 1 << 20;
 
 pub(super) fn method(name: &str, of: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     steps.spend_text(of.len())?;
@@ -33,7 +29,7 @@ pub(super) fn method(name: &str, of: &str, given: &[CelValue], steps: &mut EvalB
             let most = count(1).map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
             // As Kubernetes counts it: the text times a quarter of the pattern.
             steps.spend((of.len() / 10 + 1).saturating_mul(pattern.len() / 4 + 1))?;
-            by_pattern(name, of, &expression(pattern, steps)?, most, steps)
+            by_pattern(name, of, pattern, most, steps)
         }
         ("indexOf", Some(part)) => {
             let from = skip(of, count(1).unwrap_or(0))?;
@@ -79,26 +75,32 @@ pub(super) fn method(name: &str, of: &str, given: &[CelValue], steps: &mut EvalB
     }
 }
 
-fn by_pattern(
-    name: &str,
-    of: &str,
-    pattern: &Regex,
-    most: usize,
-    steps: &mut EvalBudget,
-) -> Result<CelValue, EvalError> {
-    match name {
-        "matches" => Ok(CelValue::Bool(pattern.is_match(of))),
-        "find" => Ok(CelValue::text(pattern.find(of).map_or("", |found| found.as_str()))),
-        _ => {
-            let mut all = Vec::new();
-            for found in pattern.find_iter(of).take(most) {
-                // Each look may go through what is left to its end.
-                steps.spend((of.len() - found.start()) / 50 + 1)?;
-                all.push(CelValue::text(found.as_str()));
-            }
-            Ok(CelValue::list(all))
-        }
+/// A pattern is compiled once for all rules of a write. The steps of a match are those of its engine, whatever the estimate is.
+fn by_pattern(name: &str, of: &str, pattern: &str, most: usize, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+    if steps.patterns.get(pattern).is_none() {
+        steps.spend(PATTERN_STEPS)?;
     }
+    let EvalBudget { remaining, patterns, regex_caches } = steps;
+    let regex = match patterns.get_or_compile(pattern) {
+        Ok(regex) => regex,
+        Err(why) => return mismatch(format!("{pattern:?} is no regular expression: {why}")),
+    };
+    let mut spend = |steps: usize| {
+        let left = remaining.checked_sub(steps as u64);
+        *remaining = left.unwrap_or(0);
+        left.is_some()
+    };
+    let exceeded = |_| EvalError::BudgetExceeded;
+    if name == "matches" {
+        return regex.is_match(of, regex_caches, &mut spend).map(CelValue::Bool).map_err(exceeded);
+    }
+    let most = if name == "find" { 1 } else { most };
+    let found = regex.find_all(of, most, regex_caches, &mut spend).map_err(exceeded)?;
+    let mut texts = found.into_iter().map(|range| CelValue::text(&of[range]));
+    Ok(match name {
+        "find" => texts.next().unwrap_or_else(|| CelValue::text("")),
+        _ => CelValue::list(texts.collect()),
+    })
 }
 
 fn index_value(at: usize) -> CelValue {
@@ -112,33 +114,24 @@ fn skip(text: &str, at: i64) -> Result<usize, EvalError> {
     found.map_or_else(|| mismatch("index out of range"), Ok)
 }
 
-fn expression(pattern: &str, steps: &mut EvalBudget) -> Result<Regex, EvalError> {
-    if let Some(known) = steps.patterns.get(pattern) {
-        return Ok(known.clone());
-    }
-    steps.spend(PATTERN_STEPS)?;
-    let Ok(built) = is_pattern(pattern) else {
-        return mismatch(format!("{pattern:?} is no regular expression"));
-    };
-    steps.patterns.insert(pattern.to_owned(), built.clone());
-    Ok(built)
-}
-
-pub(super) fn is_pattern(pattern: &str) -> Result<Regex, regex::Error> {
-    RegexBuilder::new(pattern).size_limit(PATTERN_BYTES_MAX).build()
-}
-
+/// Parts are counted one by one: a text of a megabyte has a million.
 fn split(of: &str, part: &str, most: Option<i64>, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
-    let parts: Vec<CelValue> = match most {
-        Some(0) => Vec::new(),
-        Some(most) if most > 0 => {
-            of.splitn(usize::try_from(most).unwrap_or(usize::MAX), part).map(CelValue::text).collect()
+    let mut collect = |parts: &mut dyn Iterator<Item = CelValue>| {
+        let mut found = Vec::new();
+        for part in parts {
+            steps.spend(1)?;
+            found.push(part);
         }
-        _ if part.is_empty() => of.chars().map(|one| CelValue::text(String::from(one))).collect(),
-        _ => of.split(part).map(CelValue::text).collect(),
+        Ok(CelValue::list(found))
     };
-    steps.spend(parts.len())?;
-    Ok(CelValue::list(parts))
+    match most {
+        Some(0) => collect(&mut std::iter::empty()),
+        Some(most) if most > 0 => {
+            collect(&mut of.splitn(usize::try_from(most).unwrap_or(usize::MAX), part).map(CelValue::text))
+        }
+        _ if part.is_empty() => collect(&mut of.chars().map(|one| CelValue::text(String::from(one)))),
+        _ => collect(&mut of.split(part).map(CelValue::text)),
+    }
 }
 
 /// A value in words. Its parts are counted as they are written: a list may hold the same list many times over, so that a

@@ -1,6 +1,7 @@
 //! What kinds of values a rule's parts have, told from the schema before there is an object: a field that is not there, or
 //! a function that does not fit, is refused with the definition. Words are those of Kubernetes.
 
+use std::cell::RefCell;
 use std::fmt;
 
 use serde_json::Value;
@@ -11,6 +12,7 @@ use super::format;
 use super::overloads;
 use super::parse::{Comprehension, Expr, ExprKind};
 use super::value::CelValue;
+use crate::bounded_regex::{PatternError, PatternSet};
 
 /// A kind of values.
 #[derive(Debug, Clone)]
@@ -53,17 +55,32 @@ pub(super) struct TypeScope<'a, 'b> {
     pub outer: Option<&'b TypeScope<'a, 'b>>,
     /// Where the kinds of all parts are noted, if somebody wants them; of the outermost name.
     pub(super) type_map: Option<&'b TypeMap<'a>>,
+    /// The patterns of all rules of the definition; of the outermost name.
+    pub(super) patterns: Option<&'b RefCell<PatternSet>>,
 }
 
 impl<'a> TypeScope<'a, '_> {
-    fn record(&self, expr: &Expr, kind: &CelType<'a>) {
+    fn outermost(&self) -> &Self {
         let mut known = self;
         while let Some(outer) = known.outer {
             known = outer;
         }
-        if let Some(notes) = known.type_map {
+        known
+    }
+
+    fn record(&self, expr: &Expr, kind: &CelType<'a>) {
+        if let Some(notes) = self.outermost().type_map {
             notes.borrow_mut().insert(expr, kind.clone());
         }
+    }
+
+    /// Why a pattern of the rule cannot be used.
+    fn pattern_error(&self, pattern: &str) -> Option<String> {
+        let mut patterns = self.outermost().patterns?.borrow_mut();
+        Some(match patterns.get_or_compile(pattern).err()? {
+            PatternError::Syntax(_) => "invalid matches argument".to_owned(),
+            PatternError::TooLarge(why) => format!("invalid matches argument: {why}"),
+        })
     }
 
     fn infer(&self, name: &str) -> Option<&CelType<'a>> {
@@ -349,9 +366,9 @@ fn call<'a>(
     if let Some(pattern) = given.last()
         && name == "matches"
         && let ExprKind::Literal(CelValue::String(text)) = &pattern.kind
-        && super::text::is_pattern(text).is_err()
+        && let Some(why) = known.pattern_error(text)
     {
-        return Err(CompileError::new(pattern.at, "invalid matches argument"));
+        return Err(CompileError::new(pattern.at, why));
     }
     let found = match &receiver {
         Some(of) => overloads::method(name, of, &kinds),
@@ -407,8 +424,9 @@ fn comprehension<'a>(
         }
     };
     let first = names.first().map_or("", String::as_str);
-    let outer = TypeScope { name: first, kind: key.clone(), outer: Some(known), type_map: None };
-    let second = names.get(1).map(|name| TypeScope { name, kind: value, outer: Some(&outer), type_map: None });
+    let outer = TypeScope { name: first, kind: key.clone(), outer: Some(known), type_map: None, patterns: None };
+    let second =
+        names.get(1).map(|name| TypeScope { name, kind: value, outer: Some(&outer), type_map: None, patterns: None });
     let inner = second.as_ref().unwrap_or(&outer);
     if how == Comprehension::Map {
         let Some(then) = then else { return Ok(CelType::List(type_of(test, inner)?.into())) };
@@ -433,7 +451,7 @@ fn of_optional<'a>(
         other => return Err(expected(of.at, &optional(CelType::Dyn), &other)),
     };
     let name = names.first().map_or("", String::as_str);
-    let found = type_of(test, &TypeScope { name, kind: inner, outer: Some(known), type_map: None })?;
+    let found = type_of(test, &TypeScope { name, kind: inner, outer: Some(known), type_map: None, patterns: None })?;
     match (how, found) {
         (Comprehension::OptMap, found) => Ok(CelType::Optional(found.into())),
         (_, found @ (CelType::Optional(_) | CelType::Dyn)) => Ok(found),

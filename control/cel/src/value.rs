@@ -133,6 +133,7 @@ impl CelValue {
     ) -> Result<Self, EvalError> {
         let mut found = BTreeMap::new();
         for (name, value) in fields {
+            steps.spend_text(name.len())?;
             let known = schema["properties"].get(name).unwrap_or(&schema["additionalProperties"]);
             let value = if whole && name == "metadata" {
                 let names = ["name", "generateName"].iter();
@@ -204,6 +205,9 @@ impl CelValue {
                     return Ok(false);
                 }
                 for (key, one) in one.iter() {
+                    if let CelMapKey::Text(text) = key {
+                        steps.spend_text(text.len())?;
+                    }
                     let Some(two) = two.get(key) else { return Ok(false) };
                     if !one.equals(two, steps)? {
                         return Ok(false);

@@ -1,17 +1,17 @@
 //! A process more in a container that runs: a probe's command, or a person's.
 //!
 //! It was started in the container's pid namespace ([`crate::namespaces::spawn_beside`]), and takes the other namespaces
-//! from the container's first process, whose descriptor it gets as its stdin.
+//! from the container's first process, which is number 1 there.
 
 use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use nix::sched::{CloneFlags, setns};
 use rustix::fs::{Mode, OFlags, open};
-use rustix::process::{DumpableBehavior, set_dumpable_behavior, umask};
+use rustix::process::{DumpableBehavior, Pid, PidfdFlags, pidfd_open, set_dumpable_behavior, umask};
 use serde::{Deserialize, Serialize};
 
 use crate::launch::{
@@ -33,22 +33,22 @@ pub struct ExecSpec {
 }
 
 impl ExecSpec {
-    /// Becomes `command` in the container of the process behind `pidfd`. Returns only if that failed.
+    /// Becomes `command` in the container of this process's pid namespace. Returns only if that failed.
     #[must_use]
-    pub fn become_process(&self, pidfd: impl AsFd, command: &[OsString], variables: Variables) -> LaunchError {
-        match self.enter(pidfd) {
+    pub fn become_process(&self, command: &[OsString], variables: Variables) -> LaunchError {
+        match self.enter() {
             Ok(home) => start(&filter_for(self.capabilities), command, variables.with_home(&home)),
             Err(why) => not_prepared(&why),
         }
     }
 
-    fn enter(&self, pidfd: impl AsFd) -> Result<String, String> {
+    fn enter(&self) -> Result<String, String> {
         let told = |why: io::Error| why.to_string();
         // A container's processes must not look into ours (CVE-2016-9962).
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|why| why.to_string())?;
         close_inherited().map_err(told)?;
         let parent = Parent::open(self.parent).map_err(told)?;
-        join(pidfd).map_err(|why| format!("the container's namespaces cannot be entered: {why}"))?;
+        join().map_err(|why| format!("the container's namespaces cannot be entered: {why}"))?;
         umask(Mode::from_raw_mode(0o022));
         let root = root().map_err(told)?;
         let credentials = user::resolve(&root, &self.user)?;
@@ -63,12 +63,13 @@ impl ExecSpec {
     }
 }
 
-fn join(pidfd: impl AsFd) -> io::Result<()> {
+fn join() -> io::Result<()> {
+    let first = pidfd_open(Pid::INIT, PidfdFlags::empty())?;
     let identity = |path: &str| std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
     let host = identity("/")?;
     let namespaces =
         CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWCGROUP;
-    setns(pidfd, namespaces)?;
+    setns(first, namespaces)?;
     // Its first process takes its root as one of its last steps.
     if identity("/")? == host {
         return Err(io::Error::other("it is still starting"));

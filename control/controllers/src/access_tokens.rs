@@ -163,13 +163,13 @@ impl AccessTokenCache {
 }
 
 /// Gets and renews tokens, for ever.
-pub(super) async fn run(world: &ControllerContext) {
+pub(super) async fn run(context: &ControllerContext) {
     loop {
-        let (due, next) = world.access_tokens.due(world.config.clock.both());
+        let (due, next) = context.access_tokens.due(context.config.clock.both());
         if !due.is_empty() {
             stream::iter(due)
                 .for_each_concurrent(REQUESTS_MAX, |(holder, pass)| async move {
-                    renew(world, &holder, &pass).await;
+                    renew(context, &holder, &pass).await;
                 })
                 .await;
             continue;
@@ -177,22 +177,22 @@ pub(super) async fn run(world: &ControllerContext) {
         let rest = next.map_or(CLEANUP_INTERVAL, |next| next.min(CLEANUP_INTERVAL));
         tokio::select! {
             () = sleep(rest) => {}
-            () = world.access_tokens.added.notified() => {}
+            () = context.access_tokens.added.notified() => {}
         }
     }
 }
 
-async fn renew(world: &ControllerContext, holder: &TokenKey, pass: &AccessToken) {
+async fn renew(context: &ControllerContext, holder: &TokenKey, pass: &AccessToken) {
     let TokenKey { namespace, account, audience } = holder;
-    let why = match request_token(world, namespace, account, audience, SECONDS).await {
+    let why = match request_token(context, namespace, account, audience, SECONDS).await {
         Ok((token, good_for)) => {
             pass.renew(&token);
-            world.access_tokens.record_result(holder, Some(good_for), world.config.clock.both());
+            context.access_tokens.record_result(holder, Some(good_for), context.config.clock.both());
             return;
         }
         Err(why) => why,
     };
-    let wait = world.access_tokens.record_result(holder, None, world.config.clock.both());
+    let wait = context.access_tokens.record_result(holder, None, context.config.clock.both());
     // The first attempts may come before the account.
     if wait >= RETRY_DELAY_MAX {
         tracing::warn!(namespace, account, audience, why, "no token for deliveries; tried again");
@@ -203,7 +203,7 @@ async fn renew(world: &ControllerContext, holder: &TokenKey, pass: &AccessToken)
 
 /// A token of `account` for `audience` (none: for the API), and for how long it is good; or why there is none.
 pub(super) async fn request_token(
-    world: &ControllerContext,
+    context: &ControllerContext,
     namespace: &str,
     account: &str,
     audience: &str,
@@ -212,7 +212,7 @@ pub(super) async fn request_token(
     if !is_path_segment(account) {
         return Err(format!("serviceaccounts \"{account}\" not found"));
     }
-    let api: Api<ServiceAccount> = Api::namespaced(world.client.clone(), namespace);
+    let api: Api<ServiceAccount> = Api::namespaced(context.client.clone(), namespace);
     let wanted = TokenRequest {
         spec: TokenRequestSpec {
             audiences: if audience.is_empty() { Vec::new() } else { vec![audience.to_owned()] },
@@ -225,7 +225,7 @@ pub(super) async fn request_token(
     match timeout(REQUEST_TIMEOUT, api.create_token_request(account, &parameters, &wanted)).await {
         Ok(Ok(TokenRequest { status: Some(status), .. })) => {
             let ends = status.expiration_timestamp.0.as_second();
-            let seconds = ends.saturating_sub(world.config.clock.now().as_second());
+            let seconds = ends.saturating_sub(context.config.clock.now().as_second());
             Ok((status.token, Duration::from_secs(u64::try_from(seconds).unwrap_or(0))))
         }
         Ok(Ok(_)) => Err("the answer has no token".to_owned()),

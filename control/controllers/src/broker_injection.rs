@@ -34,48 +34,48 @@ impl BrokerInjection {
 }
 
 /// Watches namespaces while the settings want Brokers in them, for ever.
-pub(super) async fn run(world: &ControllerContext) {
+pub(super) async fn run(context: &ControllerContext) {
     loop {
-        let settings = world.settings();
+        let settings = context.settings();
         if settings.sugar.namespaces.is_none() && settings.network.namespace_wildcard_selector.is_none() {
-            world.broker_injection.settings_changed.notified().await;
+            context.broker_injection.settings_changed.notified().await;
             continue;
         }
-        let look = |namespace: &ObjectMeta| enqueue_namespace(world, name(namespace));
+        let look = |namespace: &ObjectMeta| enqueue_namespace(context, name(namespace));
         tokio::select! {
-            () = follow(world.source(), &world.broker_injection.namespaces, |(_, after)| {
+            () = follow(context.source(), &context.broker_injection.namespaces, |(_, after)| {
                 after.iter().for_each(|namespace| look(&namespace.metadata));
             }) => {}
             // Begun anew, it tells of all of them again.
-            () = world.broker_injection.settings_changed.notified() => {}
+            () = context.broker_injection.settings_changed.notified() => {}
         }
     }
 }
 
 /// The namespace may need its Broker.
-pub(super) fn enqueue_namespace(world: &ControllerContext, namespace: &str) {
-    world.enqueue(WorkItem::new(ControllerKind::Namespace, "", namespace));
+pub(super) fn enqueue_namespace(context: &ControllerContext, namespace: &str) {
+    context.enqueue(WorkItem::new(ControllerKind::Namespace, "", namespace));
 }
 
-pub(super) async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(namespace) = world.broker_injection.namespaces.get("", &item.name) else { return Ok(()) };
-    certificate::reconcile_for_namespace(world, &namespace).await?;
+pub(super) async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(namespace) = context.broker_injection.namespaces.get("", &item.name) else { return Ok(()) };
+    certificate::reconcile_for_namespace(context, &namespace).await?;
     let meta = &namespace.metadata;
-    let is_wanted = world.settings().sugar.namespaces.as_ref().is_some_and(|wanted| wanted.matches(meta));
-    if meta.deletion_timestamp.is_none() && is_wanted && world.brokers.get(&item.name, DEFAULT).is_none() {
-        create_broker(world, &item.name, DEFAULT).await?;
+    let is_wanted = context.settings().sugar.namespaces.as_ref().is_some_and(|wanted| wanted.matches(meta));
+    if meta.deletion_timestamp.is_none() && is_wanted && context.brokers.get(&item.name, DEFAULT).is_none() {
+        create_broker(context, &item.name, DEFAULT).await?;
     }
     Ok(())
 }
 
 /// Makes the Broker that a Trigger names, if the settings want that and there can be one; the Trigger is looked at again
 /// when it is there.
-pub(super) async fn ensure_for_trigger(world: &ControllerContext, trigger: &Trigger) -> Result<(), Error> {
+pub(super) async fn ensure_for_trigger(context: &ControllerContext, trigger: &Trigger) -> Result<(), Error> {
     let (meta, (ns, broker)) = (&trigger.metadata, trigger.broker());
-    let is_wanted = world.settings().sugar.triggers.as_ref().is_some_and(|wanted| wanted.matches(meta));
+    let is_wanted = context.settings().sugar.triggers.as_ref().is_some_and(|wanted| wanted.matches(meta));
     let can_be = is_dns1123_label(ns) && is_path_segment(broker);
-    if meta.deletion_timestamp.is_none() && is_wanted && can_be && world.can_read_namespace(namespace(meta), ns) {
-        match create_broker(world, ns, broker).await {
+    if meta.deletion_timestamp.is_none() && is_wanted && can_be && context.can_read_namespace(namespace(meta), ns) {
+        match create_broker(context, ns, broker).await {
             // Asked again, it would be refused again.
             Err(Error::Api(kube::Error::Api(status))) if status.is_invalid() => {}
             other => other?,
@@ -84,10 +84,10 @@ pub(super) async fn ensure_for_trigger(world: &ControllerContext, trigger: &Trig
     Ok(())
 }
 
-async fn create_broker(world: &ControllerContext, namespace: &str, broker: &str) -> Result<(), Error> {
+async fn create_broker(context: &ControllerContext, namespace: &str, broker: &str) -> Result<(), Error> {
     let mut wanted = Broker::new(namespace, broker, BrokerSpec::default());
     wanted.metadata.labels = Some([(INJECTED_LABEL.to_owned(), "true".to_owned())].into());
-    match world.create(&wanted).await {
+    match context.create(&wanted).await {
         Err(Error::Api(kube::Error::Api(status))) if status.is_already_exists() => Ok(()),
         other => other.map(drop),
     }

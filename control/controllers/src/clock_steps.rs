@@ -6,20 +6,20 @@ use super::context::ControllerContext;
 use crate::clock::{STEP_LOOK_EVERY, StepWatch};
 
 /// Compares the two clocks, for ever.
-pub(super) async fn tend(world: &ControllerContext) {
-    let mut watch = StepWatch::new(world.config.clock.both());
+pub(super) async fn tend(context: &ControllerContext) {
+    let mut watch = StepWatch::new(context.config.clock.both());
     loop {
         sleep(STEP_LOOK_EVERY).await;
-        let Some(step) = watch.look(world.config.clock.both()) else { continue };
+        let Some(step) = watch.look(context.config.clock.both()) else { continue };
         tracing::warn!(
             seconds = step.as_secs(),
             "the wall clock was set, or this host was suspended; tokens that have ended are renewed"
         );
-        world.access_tokens.clock_stepped();
-        world.jwks.settings_changed();
-        world.sources.ping_changed.notify_one();
-        for revision in world.projected_tokens.revisions() {
-            world.queue.add(revision);
+        context.access_tokens.clock_stepped();
+        context.jwks.settings_changed();
+        context.sources.ping_changed.notify_one();
+        for revision in context.projected_tokens.revisions() {
+            context.queue.add(revision);
         }
     }
 }

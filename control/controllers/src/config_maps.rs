@@ -64,21 +64,21 @@ fn is_trust_bundle(map: &ConfigMap) -> bool {
 }
 
 /// Reads what is there, before anything is looked at.
-pub(super) async fn restore(world: &ControllerContext) -> Result<(), Error> {
+pub(super) async fn restore(context: &ControllerContext) -> Result<(), Error> {
     for namespace in [SERVING, EVENTING] {
-        world.source_in(namespace).fill(world.config_maps.of(namespace)).await?;
+        context.source_in(namespace).fill(context.config_maps.of(namespace)).await?;
     }
-    apply_settings(world, world.config_maps.read());
-    set_bundles(world);
+    apply_settings(context, context.config_maps.read());
+    set_bundles(context);
     Ok(())
 }
 
 /// Takes the operator's authorities; `true` if they are others than before.
-fn set_bundles(world: &ControllerContext) -> bool {
-    let bundles = world.config_maps.trust_bundles();
-    let is_changed = world.trust_store.set_bundles(bundles.clone());
+fn set_bundles(context: &ControllerContext) -> bool {
+    let bundles = context.config_maps.trust_bundles();
+    let is_changed = context.trust_store.set_bundles(bundles.clone());
     if is_changed {
-        let expiries = &world.config.expiries;
+        let expiries = &context.config.expiries;
         expiries.retain(Source::TrustBundle, |name| bundles.iter().any(|(bundle, _)| bundle == name));
         for (name, pem) in &bundles {
             expiries.record(Source::TrustBundle, name, pem.as_bytes(), Timestamp::now());
@@ -87,26 +87,26 @@ fn set_bundles(world: &ControllerContext) -> bool {
     is_changed
 }
 
-pub(super) fn watches(world: &ControllerContext) -> [ControllerTask<'_>; 2] {
+pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 2] {
     [SERVING, EVENTING].map(|namespace| -> ControllerTask<'_> {
-        let maps = world.config_maps.of(namespace);
-        Box::pin(follow(world.source_in(namespace), maps, move |change| {
+        let maps = context.config_maps.of(namespace);
+        Box::pin(follow(context.source_in(namespace), maps, move |change| {
             let (before, after) = change;
-            if affects_trust_bundles(change) && set_bundles(world) {
-                requeue_all(world);
+            if affects_trust_bundles(change) && set_bundles(context) {
+                requeue_all(context);
             }
             let has_label =
                 |map: Option<&Arc<ConfigMap>>| map.is_some_and(|map| label(&map.metadata, BUNDLE_LABEL).is_some());
             if namespace == SERVING && (has_label(before) || has_label(after)) {
-                system_internal_tls::requeue_all(world);
+                system_internal_tls::requeue_all(context);
             }
             if before.map(|map| &map.data) != after.map(|map| &map.data) {
-                let settings = world.config_maps.read();
-                if *world.settings() != settings {
-                    apply_settings(world, settings);
-                    world.jwks.settings_changed();
-                    world.broker_injection.settings_changed();
-                    requeue_all(world);
+                let settings = context.config_maps.read();
+                if *context.settings() != settings {
+                    apply_settings(context, settings);
+                    context.jwks.settings_changed();
+                    context.broker_injection.settings_changed();
+                    requeue_all(context);
                 }
             }
         }))
@@ -114,9 +114,9 @@ pub(super) fn watches(world: &ControllerContext) -> [ControllerTask<'_>; 2] {
 }
 
 /// From now on these hold.
-fn apply_settings(world: &ControllerContext, settings: Settings) {
-    world.publisher.set_request_log(settings.observability.request_log.clone());
-    world.set_settings(settings);
+fn apply_settings(context: &ControllerContext, settings: Settings) {
+    context.publisher.set_request_log(settings.observability.request_log.clone());
+    context.set_settings(settings);
 }
 
 fn affects_trust_bundles((before, after): ObjectChange<'_, ConfigMap>) -> bool {
@@ -124,32 +124,32 @@ fn affects_trust_bundles((before, after): ObjectChange<'_, ConfigMap>) -> bool {
 }
 
 /// Any of them may be made otherwise now.
-pub(super) fn requeue_all(world: &ControllerContext) {
-    requeue_kind(world, ControllerKind::Service, &world.services);
-    requeue_kind(world, ControllerKind::Configuration, &world.configurations);
-    requeue_kind(world, ControllerKind::Revision, &world.revisions);
-    requeue_kind(world, ControllerKind::Route, &world.routes);
-    requeue_kind(world, ControllerKind::DomainMapping, &world.domain_mappings);
-    requeue_kind(world, ControllerKind::Broker, &world.brokers);
-    requeue_kind(world, ControllerKind::Trigger, &world.triggers);
-    requeue_kind(world, ControllerKind::Channel, &world.channels);
-    requeue_kind(world, ControllerKind::InMemoryChannel, &world.in_memory_channels);
-    requeue_kind(world, ControllerKind::Subscription, &world.subscriptions);
-    requeue_kind(world, ControllerKind::EventType, &world.event_types);
-    requeue_kind(world, ControllerKind::EventPolicy, &world.event_policies);
-    requeue_kind(world, ControllerKind::PingSource, &world.sources.pings);
-    requeue_kind(world, ControllerKind::Sequence, &world.sequences);
-    requeue_kind(world, ControllerKind::Parallel, &world.parallels);
-    requeue_kind(world, ControllerKind::Ingress, &world.ingress.ingresses);
-    requeue_kind(world, ControllerKind::Certificate, &world.certificates);
+pub(super) fn requeue_all(context: &ControllerContext) {
+    requeue_kind(context, ControllerKind::Service, &context.services);
+    requeue_kind(context, ControllerKind::Configuration, &context.configurations);
+    requeue_kind(context, ControllerKind::Revision, &context.revisions);
+    requeue_kind(context, ControllerKind::Route, &context.routes);
+    requeue_kind(context, ControllerKind::DomainMapping, &context.domain_mappings);
+    requeue_kind(context, ControllerKind::Broker, &context.brokers);
+    requeue_kind(context, ControllerKind::Trigger, &context.triggers);
+    requeue_kind(context, ControllerKind::Channel, &context.channels);
+    requeue_kind(context, ControllerKind::InMemoryChannel, &context.in_memory_channels);
+    requeue_kind(context, ControllerKind::Subscription, &context.subscriptions);
+    requeue_kind(context, ControllerKind::EventType, &context.event_types);
+    requeue_kind(context, ControllerKind::EventPolicy, &context.event_policies);
+    requeue_kind(context, ControllerKind::PingSource, &context.sources.pings);
+    requeue_kind(context, ControllerKind::Sequence, &context.sequences);
+    requeue_kind(context, ControllerKind::Parallel, &context.parallels);
+    requeue_kind(context, ControllerKind::Ingress, &context.ingress.ingresses);
+    requeue_kind(context, ControllerKind::Certificate, &context.certificates);
 }
 
 pub(super) fn requeue_kind<K: kube::Resource>(
-    world: &ControllerContext,
+    context: &ControllerContext,
     kind: ControllerKind,
     cache: &InformerCache<K>,
 ) {
     for (namespace, name) in cache.keys() {
-        world.enqueue(WorkItem::new(kind, &namespace, &name));
+        context.enqueue(WorkItem::new(kind, &namespace, &name));
     }
 }

@@ -1,4 +1,4 @@
-//! What every controller works with: the API, caches of it, the fleet and the way down.
+//! What every controller works with: the API, caches of it, the autoscaler and the publisher.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -154,7 +154,7 @@ impl<K> NamespacedObject for K where
 }
 
 impl ControllerContext {
-    pub fn new(config: ControllerConfig, client: Client, fleet: Autoscaler, publisher: Arc<Publisher>) -> Self {
+    pub fn new(config: ControllerConfig, client: Client, scaler: Autoscaler, publisher: Arc<Publisher>) -> Self {
         let (queue, settings) = (Arc::new(WorkQueue::default()), Arc::default());
         let by_tls = config.events_tls.as_ref().map(|tls| tls.url_base.as_str());
         let trusts = TrustStore::with_own_endpoints([config.events_url_base.as_str()].into_iter().chain(by_tls));
@@ -170,7 +170,7 @@ impl ControllerContext {
             leadership: Leadership::new(config.leader_identity.is_none()),
             config,
             client,
-            autoscaler: fleet,
+            autoscaler: scaler,
             publisher,
             queue,
             config_maps: OperatorConfigMaps::default(),

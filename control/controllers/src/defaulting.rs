@@ -10,23 +10,23 @@ use crate::kind_registry::{RequestContext, ResourceStrategy};
 use crate::kinds::settings::Settings;
 
 /// From now on, for every kind that people write.
-pub(super) fn install(world: &ControllerContext) {
-    install_for(world, &world.services);
-    install_for(world, &world.configurations);
-    install_for(world, &world.routes);
-    install_for(world, &world.domain_mappings);
-    install_for(world, &world.ingress.ingresses);
-    install_for(world, &world.brokers);
-    install_for(world, &world.triggers);
-    install_for(world, &world.channels);
-    install_for(world, &world.in_memory_channels);
-    install_for(world, &world.subscriptions);
-    install_for(world, &world.sequences);
-    install_for(world, &world.parallels);
+pub(super) fn install(context: &ControllerContext) {
+    install_for(context, &context.services);
+    install_for(context, &context.configurations);
+    install_for(context, &context.routes);
+    install_for(context, &context.domain_mappings);
+    install_for(context, &context.ingress.ingresses);
+    install_for(context, &context.brokers);
+    install_for(context, &context.triggers);
+    install_for(context, &context.channels);
+    install_for(context, &context.in_memory_channels);
+    install_for(context, &context.subscriptions);
+    install_for(context, &context.sequences);
+    install_for(context, &context.parallels);
 }
 
-fn install_for<K: ResourceStrategy + Clone + kube::Resource>(world: &ControllerContext, cache: &InformerCache<K>) {
-    let settings: Arc<Mutex<Arc<Settings>>> = world.shared_settings();
+fn install_for<K: ResourceStrategy + Clone + kube::Resource>(context: &ControllerContext, cache: &InformerCache<K>) {
+    let settings: Arc<Mutex<Arc<Settings>>> = context.shared_settings();
     cache.set_transform(move |object| {
         let now = Arc::clone(&settings.lock().unwrap_or_else(PoisonError::into_inner));
         apply_defaults(object, now);

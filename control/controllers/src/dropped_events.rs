@@ -35,26 +35,26 @@ const STREAM_DELETED: &str = "It was deleted while its subscribers had events st
     The counter sluicegate_abandoned_total says how many, for all that was deleted.";
 
 /// Runs for ever.
-pub(super) async fn run(world: &ControllerContext) {
+pub(super) async fn run(context: &ControllerContext) {
     let mut told: HashMap<String, ([u64; 5], u64)> = HashMap::new();
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        let drops = world.publisher.dropped_events();
+        let drops = context.publisher.dropped_events();
         told.retain(|uid, _| drops.iter().any(|dropped| dropped.uid == *uid));
         for dropped in drops {
             let now = (dropped.events, dropped.over_budget);
             let (before, withheld) = told.insert(dropped.uid.clone(), now).unwrap_or_default();
             for (nth, why) in REASON_MESSAGES.into_iter().enumerate() {
                 if dropped.events[nth] > before[nth] {
-                    record(world, &dropped, "EventDropped", why).await;
+                    record(context, &dropped, "EventDropped", why).await;
                 }
             }
             if dropped.over_budget > withheld {
-                record(world, &dropped, "FilterOverBudget", OVER_BUDGET).await;
+                record(context, &dropped, "FilterOverBudget", OVER_BUDGET).await;
             }
         }
-        for left in world.publisher.abandoned_events() {
-            record_abandoned(world, &left).await;
+        for left in context.publisher.abandoned_events() {
+            record_abandoned(context, &left).await;
         }
     }
 }
@@ -63,19 +63,24 @@ fn warning(reason: &str, message: &str) -> EventMessage {
     EventMessage { level: EventSeverity::Warning, reason: reason.into(), message: message.into() }
 }
 
-async fn record(world: &ControllerContext, DroppedEvents { uid, label, .. }: &DroppedEvents, reason: &str, why: &str) {
+async fn record(
+    context: &ControllerContext,
+    DroppedEvents { uid, label, .. }: &DroppedEvents,
+    reason: &str,
+    why: &str,
+) {
     let Some((namespace, name)) = label.split_once('/') else { return };
     let news = warning(reason, why);
     let is = |found: &Option<String>| found.as_ref() == Some(uid);
-    if let Some(trigger) = world.triggers.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
-        world.recorder.record(&*trigger, &news, now()).await;
-    } else if let Some(one) = world.subscriptions.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
-        world.recorder.record(&*one, &news, now()).await;
+    if let Some(trigger) = context.triggers.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
+        context.recorder.record(&*trigger, &news, now()).await;
+    } else if let Some(one) = context.subscriptions.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
+        context.recorder.record(&*one, &news, now()).await;
     }
 }
 
 /// On the Broker or channel, which may be gone.
-async fn record_abandoned(world: &ControllerContext, left: &AbandonedEvents) {
+async fn record_abandoned(context: &ControllerContext, left: &AbandonedEvents) {
     let mut parts = left.stream.split('/').map(str::to_owned);
     let (Some(kind), Some(ns), Some(name), Some(uid)) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
         return;
@@ -84,10 +89,10 @@ async fn record_abandoned(world: &ControllerContext, left: &AbandonedEvents) {
     if kind == "broker" {
         let mut broker = Broker::new(&ns, &name, BrokerSpec::default());
         broker.metadata.uid = Some(uid);
-        world.recorder.record(&broker, &news, now()).await;
+        context.recorder.record(&broker, &news, now()).await;
     } else {
         let mut channel = InMemoryChannel::new(&ns, &name, InMemoryChannelSpec::default());
         channel.metadata.uid = Some(uid);
-        world.recorder.record(&channel, &news, now()).await;
+        context.recorder.record(&channel, &news, now()).await;
     }
 }

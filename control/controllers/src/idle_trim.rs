@@ -11,26 +11,26 @@ use super::context::ControllerContext;
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
 /// Lets go whenever work is over, for ever.
-pub(super) async fn run(world: &ControllerContext) {
+pub(super) async fn run(context: &ControllerContext) {
     loop {
-        world.queue.activity().await;
-        while timeout(QUIET_AFTER, world.queue.activity()).await.is_ok() {}
-        trim_memory(world);
+        context.queue.activity().await;
+        while timeout(QUIET_AFTER, context.queue.activity()).await.is_ok() {}
+        trim_memory(context);
     }
 }
 
 /// 64 objects of each kind take 2.5 MB with their fields open.
-fn trim_memory(world: &ControllerContext) {
-    world.queue.shrink();
-    world.services.compress_all();
-    world.configurations.compress_all();
-    world.revisions.compress_all();
-    world.deployments.compress_all();
-    world.pods.compress_all();
-    world.routes.compress_all();
-    world.certificates.compress_all();
-    world.pod_autoscalers.compress_all();
-    world.metrics.compress_all();
-    world.triggers.compress_all();
-    world.service_names.services().compress_all();
+fn trim_memory(context: &ControllerContext) {
+    context.queue.shrink();
+    context.services.compress_all();
+    context.configurations.compress_all();
+    context.revisions.compress_all();
+    context.deployments.compress_all();
+    context.pods.compress_all();
+    context.routes.compress_all();
+    context.certificates.compress_all();
+    context.pod_autoscalers.compress_all();
+    context.metrics.compress_all();
+    context.triggers.compress_all();
+    context.service_names.services().compress_all();
 }

@@ -62,24 +62,24 @@ impl JwksCache {
 }
 
 /// Asks once; whether the keys are new.
-pub(super) async fn fetch(world: &ControllerContext) -> Result<bool, String> {
+pub(super) async fn fetch(context: &ControllerContext) -> Result<bool, String> {
     let request = http::Request::get(PATH).body(Vec::new()).map_err(|why| why.to_string())?;
-    match timeout(REQUEST_TIMEOUT, world.client.request::<Value>(request)).await {
-        Ok(Ok(document)) => world.jwks.update(document),
+    match timeout(REQUEST_TIMEOUT, context.client.request::<Value>(request)).await {
+        Ok(Ok(document)) => context.jwks.update(document),
         Ok(Err(why)) => Err(why.to_string()),
         Err(_) => Err("no answer".to_owned()),
     }
 }
 
 /// Keeps them current, for ever.
-pub(super) async fn run(world: &ControllerContext) {
+pub(super) async fn run(context: &ControllerContext) {
     let mut told = String::new();
     loop {
         let mut rest = REFRESH_INTERVAL;
-        if world.settings().event_features.authenticates() {
-            let why = match fetch(world).await {
+        if context.settings().event_features.authenticates() {
+            let why = match fetch(context).await {
                 Ok(true) => {
-                    super::sender_policy::requeue_protected(world, None);
+                    super::sender_policy::requeue_protected(context, None);
                     String::new()
                 }
                 Ok(false) => String::new(),
@@ -99,7 +99,7 @@ pub(super) async fn run(world: &ControllerContext) {
         }
         tokio::select! {
             () = sleep(rest) => {}
-            () = world.jwks.settings_changed.notified() => {}
+            () = context.jwks.settings_changed.notified() => {}
         }
     }
 }

@@ -129,8 +129,8 @@ fn lease_spec(before: Option<&LeaseSpec>, me: &str, now: Timestamp) -> LeaseSpec
     }
 }
 
-fn api(world: &ControllerContext) -> Api<Lease> {
-    Api::namespaced(world.client.clone(), LEASE_NAMESPACE)
+fn api(context: &ControllerContext) -> Api<Lease> {
+    Api::namespaced(context.client.clone(), LEASE_NAMESPACE)
 }
 
 /// One look, and what it calls for; whether the Lease is ours after it.
@@ -158,17 +158,17 @@ fn metadata() -> ObjectMeta {
 }
 
 /// Holds the Lease or waits for it, for ever.
-pub(super) async fn run(world: &ControllerContext, me: &str) {
-    let api = api(world);
+pub(super) async fn run(context: &ControllerContext, me: &str) {
+    let api = api(context);
     let mut seen = LeaseObservation::default();
-    let clock = &world.config.clock;
+    let clock = &context.config.clock;
     let mut valid = Deadline::new(clock.both(), RENEW_DEADLINE);
     let mut told = String::new();
     loop {
         let began = clock.both();
         // Also after a suspend, for which the monotonic clock stands still: others had the time to take the Lease over.
         if valid.has_passed(began) {
-            on_leadership_change(world, false);
+            on_leadership_change(context, false);
         }
         let outcome = timeout(REQUEST_TIMEOUT, try_acquire_or_renew(&api, me, &mut seen)).await;
         let why = match outcome {
@@ -176,18 +176,18 @@ pub(super) async fn run(world: &ControllerContext, me: &str) {
                 if ours {
                     valid = Deadline::new(began, RENEW_DEADLINE);
                 }
-                on_leadership_change(world, ours);
+                on_leadership_change(context, ours);
                 String::new()
             }
             Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_already_exists() => {
-                on_leadership_change(world, false); // somebody was faster
+                on_leadership_change(context, false); // somebody was faster
                 String::new()
             }
             Ok(Err(why)) => why.to_string(),
             Err(_) => "no answer".to_owned(),
         };
         if valid.has_passed(clock.both()) {
-            on_leadership_change(world, false);
+            on_leadership_change(context, false);
         }
         if !why.is_empty() && why != told {
             tracing::warn!(
@@ -205,28 +205,28 @@ pub(super) async fn run(world: &ControllerContext, me: &str) {
     }
 }
 
-fn on_leadership_change(world: &ControllerContext, ours: bool) {
-    if !world.leadership.set(ours) {
+fn on_leadership_change(context: &ControllerContext, ours: bool) {
+    if !context.leadership.set(ours) {
         return;
     }
     if ours {
         tracing::info!("this appliance writes from now on");
-        requeue_all(world);
+        requeue_all(context);
     } else {
         tracing::info!("another appliance may write from now on; this one serves");
     }
 }
 
 /// Gives the Lease up, so that the next one need not wait for it to lapse.
-pub(super) async fn release(world: &ControllerContext) {
-    if !world.leadership.set(false) {
+pub(super) async fn release(context: &ControllerContext) {
+    if !context.leadership.set(false) {
         return;
     }
-    let api = api(world);
+    let api = api(context);
     let given_up = async {
         let Some(mut lease) = api.get_opt(LEASE).await? else { return Ok(()) };
         let spec = lease.spec.get_or_insert_default();
-        if spec.holder_identity == world.config.leader_identity {
+        if spec.holder_identity == context.config.leader_identity {
             spec.holder_identity = Some(String::new());
             spec.lease_duration_seconds = Some(1);
             api.replace(LEASE, &field_managers::object_params::<Lease>(), &lease).await?;
@@ -244,8 +244,8 @@ pub(super) async fn release(world: &ControllerContext) {
 ///
 /// # Errors
 /// The API refuses.
-pub(super) async fn hold_permanently(world: &ControllerContext) -> Result<(), Error> {
-    let api = api(world);
+pub(super) async fn hold_permanently(context: &ControllerContext) -> Result<(), Error> {
+    let api = api(context);
     let found = api.get_opt(LEASE).await?;
     let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());
     if spec.is_some_and(|spec| spec.holder_identity.as_deref() == Some(EMBEDDED)) {

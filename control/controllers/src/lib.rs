@@ -140,125 +140,125 @@ pub struct ControllerConfig {
 pub async fn run(
     config: ControllerConfig,
     client: Client,
-    fleet: Autoscaler,
+    autoscaler: Autoscaler,
     publisher: Arc<Publisher>,
     synced: oneshot::Sender<()>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let world = ControllerContext::new(config, client, fleet, publisher);
-    if world.config.leader_identity.is_some() {
-        defaulting::install(&world);
+    let context = ControllerContext::new(config, client, autoscaler, publisher);
+    if context.config.leader_identity.is_some() {
+        defaulting::install(&context);
     }
-    restore(&world).await?;
-    if world.config.leader_identity.is_none()
-        && let Err(why) = leader_election::hold_permanently(&world).await
+    restore(&context).await?;
+    if context.config.leader_identity.is_none()
+        && let Err(why) = leader_election::hold_permanently(&context).await
     {
         tracing::warn!(%why, "the Lease could not be written; who follows this API may write beside it");
     }
-    if world.config.publishes_pods
-        && let Err(why) = ingress::gateway_services::publish_services(&world).await
+    if context.config.publishes_pods
+        && let Err(why) = ingress::gateway_services::publish_services(&context).await
     {
         tracing::warn!(%why, "the listeners' Services in knative-serving could not be written");
     }
     let _ = synced.send(()); // nobody may care
     let mut tasks: FuturesUnordered<ControllerTask<'_>> = FuturesUnordered::new();
-    let all = watches(&world)
+    let all = watches(&context)
         .into_iter()
-        .chain(messaging::watches(&world))
-        .chain(config_maps::watches(&world))
-        .chain(ingress::watches(&world))
-        .chain(domain_mapping::watches(&world))
-        .chain(certificate::watches(&world))
-        .chain(service_names::watches(&world))
-        .chain(sources::watches(&world));
+        .chain(messaging::watches(&context))
+        .chain(config_maps::watches(&context))
+        .chain(ingress::watches(&context))
+        .chain(domain_mapping::watches(&context))
+        .chain(certificate::watches(&context))
+        .chain(service_names::watches(&context))
+        .chain(sources::watches(&context));
     for task in all {
         tasks.push(task);
     }
-    if world.config.publishes_pods {
-        tasks.push(Box::pin(follow(world.source(), &world.pods, |change| pods::on_pod_change(&world, change))));
-        tasks.push(Box::pin(follow(world.source(), &world.deployments, |change| {
-            pods::on_deployment_change(&world, change);
+    if context.config.publishes_pods {
+        tasks.push(Box::pin(follow(context.source(), &context.pods, |change| pods::on_pod_change(&context, change))));
+        tasks.push(Box::pin(follow(context.source(), &context.deployments, |change| {
+            pods::on_deployment_change(&context, change);
         })));
     }
-    tasks.push(Box::pin(watch_autoscaler(&world)));
-    tasks.push(Box::pin(configuration::run_gc(&world)));
-    tasks.push(Box::pin(dropped_events::run(&world)));
-    tasks.push(Box::pin(broker::drain::run(&world)));
-    tasks.push(Box::pin(event_type::auto_create::run(&world)));
-    tasks.push(Box::pin(jwks_cache::run(&world)));
-    tasks.push(Box::pin(access_tokens::run(&world)));
-    tasks.push(Box::pin(clock_steps::tend(&world)));
-    tasks.push(Box::pin(broker_injection::run(&world)));
-    tasks.push(Box::pin(idle_trim::run(&world)));
-    if let Some(me) = &world.config.leader_identity {
-        tasks.push(Box::pin(leader_election::run(&world, me)));
+    tasks.push(Box::pin(watch_autoscaler(&context)));
+    tasks.push(Box::pin(configuration::run_gc(&context)));
+    tasks.push(Box::pin(dropped_events::run(&context)));
+    tasks.push(Box::pin(broker::drain::run(&context)));
+    tasks.push(Box::pin(event_type::auto_create::run(&context)));
+    tasks.push(Box::pin(jwks_cache::run(&context)));
+    tasks.push(Box::pin(access_tokens::run(&context)));
+    tasks.push(Box::pin(clock_steps::tend(&context)));
+    tasks.push(Box::pin(broker_injection::run(&context)));
+    tasks.push(Box::pin(idle_trim::run(&context)));
+    if let Some(me) = &context.config.leader_identity {
+        tasks.push(Box::pin(leader_election::run(&context, me)));
     }
     for _ in 0..WORKERS {
-        tasks.push(Box::pin(run_worker(&world)));
+        tasks.push(Box::pin(run_worker(&context)));
     }
     tokio::select! {
         () = stop => {}
         _ = tasks.next() => {} // none of them ends by itself
     }
     drop(tasks);
-    if world.config.leader_identity.is_some() {
-        leader_election::release(&world).await;
+    if context.config.leader_identity.is_some() {
+        leader_election::release(&context).await;
     }
     Ok(())
 }
 
 /// Puts back what the last statuses say, so that traffic flows by them before anything is looked at.
-async fn restore(world: &ControllerContext) -> Result<(), Error> {
-    config_maps::restore(world).await?;
-    if world.settings().event_features.authenticates()
-        && let Err(why) = jwks_cache::fetch(world).await
+async fn restore(context: &ControllerContext) -> Result<(), Error> {
+    config_maps::restore(context).await?;
+    if context.settings().event_features.authenticates()
+        && let Err(why) = jwks_cache::fetch(context).await
     {
         tracing::warn!(why, "the keys of senders' tokens are not known yet; asked again");
     }
-    fill_cache(world, &world.services).await?;
-    fill_cache(world, &world.configurations).await?;
-    fill_cache(world, &world.revisions).await?;
-    fill_cache(world, &world.routes).await?;
-    fill_cache(world, &world.pod_autoscalers).await?;
-    fill_cache(world, &world.metrics).await?;
-    domain_mapping::list_all(world).await?;
+    fill_cache(context, &context.services).await?;
+    fill_cache(context, &context.configurations).await?;
+    fill_cache(context, &context.revisions).await?;
+    fill_cache(context, &context.routes).await?;
+    fill_cache(context, &context.pod_autoscalers).await?;
+    fill_cache(context, &context.metrics).await?;
+    domain_mapping::list_all(context).await?;
     // A cluster may still have the rights of an earlier version of ours.
-    if let Err(why) = fill_cache(world, &world.certificates).await {
+    if let Err(why) = fill_cache(context, &context.certificates).await {
         tracing::warn!(%why, "Certificates cannot be read; the rights of deploy/follow.yaml let us");
     }
-    if world.config.publishes_pods {
-        fill_cache(world, &world.pods).await?;
-        fill_cache(world, &world.deployments).await?;
+    if context.config.publishes_pods {
+        fill_cache(context, &context.pods).await?;
+        fill_cache(context, &context.deployments).await?;
     }
-    fill_cache(world, world.service_names.services()).await?;
-    fill_cache(world, &world.brokers).await?;
-    fill_cache(world, &world.triggers).await?;
-    messaging::list_all(world).await?;
-    ingress::list_all(world).await?;
-    for some in world.revisions.keys().chunks(RESTORE_BATCH) {
-        for revision in world.revisions.get_many(some) {
+    fill_cache(context, context.service_names.services()).await?;
+    fill_cache(context, &context.brokers).await?;
+    fill_cache(context, &context.triggers).await?;
+    messaging::list_all(context).await?;
+    ingress::list_all(context).await?;
+    for some in context.revisions.keys().chunks(RESTORE_BATCH) {
+        for revision in context.revisions.get_many(some) {
             let meta = &revision.metadata;
             let item = WorkItem::new(ControllerKind::Revision, namespace(meta), name(meta));
             // One that cannot be read must not keep the others down; it is looked at again.
-            if let Err(why) = revision::restore(world, &item, &revision).await {
+            if let Err(why) = revision::restore(context, &item, &revision).await {
                 tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
             }
         }
     }
-    pods::restore(world);
-    pods::publish_activator_slice(world).await;
-    route::restore(world);
-    domain_mapping::restore(world);
-    broker::restore(world).await;
-    trigger::restore(world);
-    messaging::restore(world);
-    ingress::restore(world).await;
-    world.publisher.start();
+    pods::restore(context);
+    pods::publish_activator_slice(context).await;
+    route::restore(context);
+    domain_mapping::restore(context);
+    broker::restore(context).await;
+    trigger::restore(context);
+    messaging::restore(context);
+    ingress::restore(context).await;
+    context.publisher.start();
     Ok(())
 }
 
-async fn fill_cache<K: NamespacedObject>(world: &ControllerContext, cache: &InformerCache<K>) -> Result<(), Error> {
-    Ok(world.source().fill(cache).await?)
+async fn fill_cache<K: NamespacedObject>(context: &ControllerContext, cache: &InformerCache<K>) -> Result<(), Error> {
+    Ok(context.source().fill(cache).await?)
 }
 
 /// The server knows no such kind.
@@ -275,61 +275,61 @@ fn is_not_found(why: &kube::Error) -> bool {
 }
 
 /// Who is looked at when what changes.
-fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
-    let look = |items: Vec<WorkItem>| items.into_iter().for_each(|item| world.enqueue(item));
+fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
+    let look = |items: Vec<WorkItem>| items.into_iter().for_each(|item| context.enqueue(item));
     vec![
-        Box::pin(follow(world.source(), &world.services, move |change| {
+        Box::pin(follow(context.source(), &context.services, move |change| {
             let item = item_of(ControllerKind::Service, change);
-            sources::binding::on_subject_change(world, BindableKind::Service, &item.namespace);
+            sources::binding::on_subject_change(context, BindableKind::Service, &item.namespace);
             look(vec![item]);
         })),
-        Box::pin(follow(world.source(), &world.configurations, move |change| {
+        Box::pin(follow(context.source(), &context.configurations, move |change| {
             let item = item_of(ControllerKind::Configuration, change);
-            look(route::routes_of_configuration(world, &item.namespace, &item.name));
-            look(configuration::routed_anew(world, change));
+            look(route::routes_of_configuration(context, &item.namespace, &item.name));
+            look(configuration::routed_anew(context, change));
             look(newest(change).map(|c| service::owner_of(&c.metadata)).into_iter().collect());
-            sources::binding::on_subject_change(world, BindableKind::Configuration, &item.namespace);
+            sources::binding::on_subject_change(context, BindableKind::Configuration, &item.namespace);
             look(vec![item]);
         })),
-        Box::pin(follow(world.source(), &world.revisions, move |change| {
+        Box::pin(follow(context.source(), &context.revisions, move |change| {
             if let Some(revision) = newest(change) {
                 look(configuration::owner_of(&revision.metadata).into_iter().collect());
-                look(route::routes_of_revision(world, revision));
+                look(route::routes_of_revision(context, revision));
             }
             if matches!(change, (None, _) | (_, None)) {
-                ingress::requeue_polled(world);
+                ingress::requeue_polled(context);
             }
             if let (Some(gone), None) = change {
-                look(configuration::waiting_for_name(world, &gone.metadata));
+                look(configuration::waiting_for_name(context, &gone.metadata));
             }
             look(vec![item_of(ControllerKind::Revision, change)]);
         })),
-        Box::pin(follow(world.source(), &world.routes, move |change| {
+        Box::pin(follow(context.source(), &context.routes, move |change| {
             look(newest(change).map(|r| service::owner_of(&r.metadata)).into_iter().collect());
-            look(revisions_of(world, change));
-            ingress::requeue_polled(world);
-            domain_mapping::on_route_change(world, change);
+            look(revisions_of(context, change));
+            ingress::requeue_polled(context);
+            domain_mapping::on_route_change(context, change);
             look(vec![item_of(ControllerKind::Route, change)]);
         })),
-        Box::pin(follow(world.source(), &world.pod_autoscalers, move |change| {
+        Box::pin(follow(context.source(), &context.pod_autoscalers, move |change| {
             look(revision_of_modified_child(change, |before, after| before.spec == after.spec).into_iter().collect());
         })),
-        Box::pin(follow(world.source(), &world.metrics, move |change| {
+        Box::pin(follow(context.source(), &context.metrics, move |change| {
             look(revision_of_modified_child(change, |before, after| before.spec == after.spec).into_iter().collect());
         })),
-        Box::pin(follow(world.source(), &world.brokers, move |change| {
+        Box::pin(follow(context.source(), &context.brokers, move |change| {
             let item = item_of(ControllerKind::Broker, change);
-            look(trigger::triggers_of_broker(world, &item.namespace, &item.name));
+            look(trigger::triggers_of_broker(context, &item.namespace, &item.name));
             if change.1.is_none() {
-                broker_injection::enqueue_namespace(world, &item.namespace);
+                broker_injection::enqueue_namespace(context, &item.namespace);
             }
             look(vec![item]);
         })),
-        Box::pin(follow(world.source(), &world.triggers, move |change| {
+        Box::pin(follow(context.source(), &context.triggers, move |change| {
             if let (Some(before), after) = change
                 && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
             {
-                trigger::unsubscribe(world, before);
+                trigger::unsubscribe(context, before);
             }
             look(vec![item_of(ControllerKind::Trigger, change)]);
         })),
@@ -361,7 +361,7 @@ fn item_of<K: kube::Resource>(kind: ControllerKind, change: ObjectChange<'_, K>)
 }
 
 /// The Revisions that a Route sends to, or did: whether requests reach them decides their scale.
-fn revisions_of(world: &ControllerContext, (before, after): ObjectChange<'_, Route>) -> Vec<WorkItem> {
+fn revisions_of(context: &ControllerContext, (before, after): ObjectChange<'_, Route>) -> Vec<WorkItem> {
     let named = |route: &Arc<Route>| {
         let shown = route.status.iter().flat_map(|status| &status.traffic);
         let all = route.spec.traffic.iter().chain(shown);
@@ -380,7 +380,7 @@ fn revisions_of(world: &ControllerContext, (before, after): ObjectChange<'_, Rou
             return vec![item.clone()];
         }
         // By a Configuration the Route sends to its newest that is ready, and waits for its newest.
-        let parent = world.configurations.get(&item.namespace, &item.name);
+        let parent = context.configurations.get(&item.namespace, &item.name);
         let newest = parent.iter().flat_map(|parent| configuration::newest(parent)).flatten();
         newest.map(|name| WorkItem::new(ControllerKind::Revision, &item.namespace, name)).collect()
     };
@@ -388,17 +388,17 @@ fn revisions_of(world: &ControllerContext, (before, after): ObjectChange<'_, Rou
 }
 
 /// Revisions whose instances changed.
-async fn watch_autoscaler(world: &ControllerContext) {
-    let mut changes = world.autoscaler.changes();
+async fn watch_autoscaler(context: &ControllerContext) {
+    let mut changes = context.autoscaler.changes();
     loop {
         match changes.recv().await {
             Ok(key) => {
                 if let Some((ns, name)) = key.split_once('/') {
-                    enqueue_revision(world, ns, name);
+                    enqueue_revision(context, ns, name);
                 }
             }
             Err(RecvError::Lagged(_)) => {
-                world.revisions.keys().iter().for_each(|(ns, name)| enqueue_revision(world, ns, name));
+                context.revisions.keys().iter().for_each(|(ns, name)| enqueue_revision(context, ns, name));
             }
             // The fleet is over; so are we, soon.
             Err(RecvError::Closed) => std::future::pending().await,
@@ -408,52 +408,52 @@ async fn watch_autoscaler(world: &ControllerContext) {
 
 /// A Revision that is ready only shows how many instances it has, and nobody waits for that: it is written when the request that
 /// started one is on its way.
-fn enqueue_revision(world: &ControllerContext, namespace: &str, name: &str) {
-    let is_ready = world.revisions.get(namespace, name).is_some_and(|revision| revision.is_ready());
+fn enqueue_revision(context: &ControllerContext, namespace: &str, name: &str) {
+    let is_ready = context.revisions.get(namespace, name).is_some_and(|revision| revision.is_ready());
     for kind in [ControllerKind::Revision, ControllerKind::Pods] {
         let item = WorkItem::new(kind, namespace, name);
         if is_ready {
-            world.queue.add_after(item, POD_UPDATE_DELAY);
+            context.queue.add_after(item, POD_UPDATE_DELAY);
         } else {
-            world.enqueue(item);
+            context.enqueue(item);
         }
     }
 }
 
-async fn run_worker(world: &ControllerContext) {
+async fn run_worker(context: &ControllerContext) {
     loop {
-        let item = world.queue.get().await;
+        let item = context.queue.get().await;
         let result = match item.kind {
-            ControllerKind::Service => service::reconcile(world, &item).await,
-            ControllerKind::Configuration => configuration::reconcile(world, &item).await,
-            ControllerKind::Revision => revision::reconcile(world, &item).await,
-            ControllerKind::Pods => pods::reconcile(world, &item).await,
-            ControllerKind::Scaling => revision::reconcile_scaling(world, &item).await,
-            ControllerKind::Route => route::reconcile(world, &item).await,
-            ControllerKind::DomainMapping => domain_mapping::reconcile(world, &item).await,
-            ControllerKind::Broker => broker::reconcile(world, &item).await,
-            ControllerKind::Trigger => trigger::reconcile(world, &item).await,
-            ControllerKind::Channel => channel::reconcile(world, &item).await,
-            ControllerKind::InMemoryChannel => in_memory_channel::reconcile(world, &item).await,
-            ControllerKind::Subscription => subscription::reconcile(world, &item).await,
-            ControllerKind::EventType => event_type::reconcile(world, &item).await,
-            ControllerKind::EventPolicy => event_policy::reconcile(world, &item).await,
-            ControllerKind::Sequence => flows::reconcile_sequence(world, &item).await,
-            ControllerKind::Ingress => ingress::reconcile(world, &item).await,
-            ControllerKind::Certificate => certificate::reconcile(world, &item).await,
-            ControllerKind::Namespace => broker_injection::reconcile(world, &item).await,
-            ControllerKind::Parallel => flows::reconcile_parallel(world, &item).await,
-            ControllerKind::PingSource => sources::reconcile(world, &world.sources.pings, &item).await,
-            ControllerKind::ApiServerSource => sources::reconcile(world, &world.sources.api_servers, &item).await,
-            ControllerKind::ContainerSource => sources::reconcile(world, &world.sources.containers, &item).await,
-            ControllerKind::SinkBinding => sources::binding::reconcile(world, &item).await,
+            ControllerKind::Service => service::reconcile(context, &item).await,
+            ControllerKind::Configuration => configuration::reconcile(context, &item).await,
+            ControllerKind::Revision => revision::reconcile(context, &item).await,
+            ControllerKind::Pods => pods::reconcile(context, &item).await,
+            ControllerKind::Scaling => revision::reconcile_scaling(context, &item).await,
+            ControllerKind::Route => route::reconcile(context, &item).await,
+            ControllerKind::DomainMapping => domain_mapping::reconcile(context, &item).await,
+            ControllerKind::Broker => broker::reconcile(context, &item).await,
+            ControllerKind::Trigger => trigger::reconcile(context, &item).await,
+            ControllerKind::Channel => channel::reconcile(context, &item).await,
+            ControllerKind::InMemoryChannel => in_memory_channel::reconcile(context, &item).await,
+            ControllerKind::Subscription => subscription::reconcile(context, &item).await,
+            ControllerKind::EventType => event_type::reconcile(context, &item).await,
+            ControllerKind::EventPolicy => event_policy::reconcile(context, &item).await,
+            ControllerKind::Sequence => flows::reconcile_sequence(context, &item).await,
+            ControllerKind::Ingress => ingress::reconcile(context, &item).await,
+            ControllerKind::Certificate => certificate::reconcile(context, &item).await,
+            ControllerKind::Namespace => broker_injection::reconcile(context, &item).await,
+            ControllerKind::Parallel => flows::reconcile_parallel(context, &item).await,
+            ControllerKind::PingSource => sources::reconcile(context, &context.sources.pings, &item).await,
+            ControllerKind::ApiServerSource => sources::reconcile(context, &context.sources.api_servers, &item).await,
+            ControllerKind::ContainerSource => sources::reconcile(context, &context.sources.containers, &item).await,
+            ControllerKind::SinkBinding => sources::binding::reconcile(context, &item).await,
         };
         match result {
-            Ok(()) => world.queue.done(&item),
+            Ok(()) => context.queue.done(&item),
             // What the writer makes of it comes with the watch; if it becomes ours, all is looked at.
-            Err(Error::NotLeader(_)) => world.queue.done(&item),
+            Err(Error::NotLeader(_)) => context.queue.done(&item),
             Err(why) => {
-                let again_in = world.queue.add_rate_limited(&item);
+                let again_in = context.queue.add_rate_limited(&item);
                 if why.is_conflict() {
                     tracing::debug!(%item, %why, ?again_in, "somebody else wrote first");
                 } else {

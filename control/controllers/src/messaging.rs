@@ -10,54 +10,54 @@ use super::{
 use crate::kinds::messaging::channel::Channel;
 use crate::kinds::shared::{ConditionStatus, HasConditions};
 
-pub async fn list_all(world: &ControllerContext) -> Result<(), Error> {
-    fill_cache(world, &world.channels).await?;
-    fill_cache(world, &world.in_memory_channels).await?;
-    fill_cache(world, &world.subscriptions).await?;
-    fill_cache(world, &world.event_types).await?;
-    fill_cache(world, &world.event_policies).await?;
-    fill_cache(world, &world.sequences).await?;
-    fill_cache(world, &world.parallels).await
+pub async fn list_all(context: &ControllerContext) -> Result<(), Error> {
+    fill_cache(context, &context.channels).await?;
+    fill_cache(context, &context.in_memory_channels).await?;
+    fill_cache(context, &context.subscriptions).await?;
+    fill_cache(context, &context.event_types).await?;
+    fill_cache(context, &context.event_policies).await?;
+    fill_cache(context, &context.sequences).await?;
+    fill_cache(context, &context.parallels).await
 }
 
 /// What is in an InMemoryChannel's spec flowed before the restart, so it flows again at once.
-pub fn restore(world: &ControllerContext) {
-    for channel in world.in_memory_channels.all() {
-        in_memory_channel::publish_channel(world, &channel, &channel.spec.subscribers);
+pub fn restore(context: &ControllerContext) {
+    for channel in context.in_memory_channels.all() {
+        in_memory_channel::publish_channel(context, &channel, &channel.spec.subscribers);
     }
 }
 
-pub fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
-    let look = |items: Vec<WorkItem>| items.into_iter().for_each(|item| world.enqueue(item));
+pub fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
+    let look = |items: Vec<WorkItem>| items.into_iter().for_each(|item| context.enqueue(item));
     vec![
-        Box::pin(follow(world.source(), &world.channels, move |change| {
+        Box::pin(follow(context.source(), &context.channels, move |change| {
             let item = item_of(ControllerKind::Channel, change);
             if !same_labels(change) {
                 look(vec![WorkItem { kind: ControllerKind::InMemoryChannel, ..item.clone() }]);
             }
             if readiness_changed(change) {
-                look(subscription::subscriptions_of_channel(world, &item.namespace, &item.name));
+                look(subscription::subscriptions_of_channel(context, &item.namespace, &item.name));
             }
             look(vec![item]);
         })),
-        Box::pin(follow(world.source(), &world.in_memory_channels, move |change| {
+        Box::pin(follow(context.source(), &context.in_memory_channels, move |change| {
             if let (Some(before), after) = change
                 && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
             {
-                in_memory_channel::unsubscribe_all(world, before);
+                in_memory_channel::unsubscribe_all(context, before);
             }
-            look(subscription::affected_by_channel(world, change));
+            look(subscription::affected_by_channel(context, change));
             if let Some(channel) = newest(change) {
                 look(vec![channel::owner_of(&channel.metadata)]);
                 look(flows::owner_of(&channel.metadata).into_iter().collect());
             }
             look(vec![item_of(ControllerKind::InMemoryChannel, change)]);
         })),
-        Box::pin(follow(world.source(), &world.subscriptions, move |change| {
+        Box::pin(follow(context.source(), &context.subscriptions, move |change| {
             if let (Some(before), after) = change
                 && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
             {
-                subscription::unsubscribe(world, before);
+                subscription::unsubscribe(context, before);
             }
             if let Some(subscription) = newest(change) {
                 look(in_memory_channel::channel_of(subscription).into_iter().collect());
@@ -65,22 +65,22 @@ pub fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
             }
             look(vec![item_of(ControllerKind::Subscription, change)]);
         })),
-        Box::pin(follow(world.source(), &world.event_types, move |change| {
+        Box::pin(follow(context.source(), &context.event_types, move |change| {
             if let (Some(before), None) = change {
-                event_type::auto_create::on_deleted(world, before);
+                event_type::auto_create::on_deleted(context, before);
             }
             look(vec![item_of(ControllerKind::EventType, change)]);
         })),
-        Box::pin(follow(world.source(), &world.event_policies, move |change| {
-            sender_policy::on_policy_change(world, change);
+        Box::pin(follow(context.source(), &context.event_policies, move |change| {
+            sender_policy::on_policy_change(context, change);
             look(vec![item_of(ControllerKind::EventPolicy, change)]);
         })),
-        Box::pin(follow(world.source(), &world.sequences, move |change| {
-            look(flows::channel_items(world, change));
+        Box::pin(follow(context.source(), &context.sequences, move |change| {
+            look(flows::channel_items(context, change));
             look(vec![item_of(ControllerKind::Sequence, change)]);
         })),
-        Box::pin(follow(world.source(), &world.parallels, move |change| {
-            look(flows::channel_items(world, change));
+        Box::pin(follow(context.source(), &context.parallels, move |change| {
+            look(flows::channel_items(context, change));
             look(vec![item_of(ControllerKind::Parallel, change)]);
         })),
     ]

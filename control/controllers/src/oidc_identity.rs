@@ -34,8 +34,8 @@ pub enum OidcIdentity {
 impl OidcIdentity {
     /// The identity that an object has, or will have at the end of the look at it.
     #[must_use]
-    pub fn expected<R: ResourceStrategy>(world: &ControllerContext, meta: &ObjectMeta) -> Self {
-        if world.settings().event_features.authenticates() {
+    pub fn expected<R: ResourceStrategy>(context: &ControllerContext, meta: &ObjectMeta) -> Self {
+        if context.settings().event_features.authenticates() {
             Self::Created(account_name::<R>(name(meta)))
         } else {
             Self::Disabled
@@ -94,15 +94,15 @@ pub fn subject(namespace: &str, account: &str) -> String {
 /// Makes the account of `object` be there, or be gone; `item` is looked at again when somebody touches it. What
 /// `had` says is the object's own status.
 pub async fn reconcile_account<K: NamespacedObject + ResourceStrategy>(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     object: &K,
     had: Option<&AuthStatus>,
 ) -> Result<OidcIdentity, Error> {
-    let expected = OidcIdentity::expected::<K>(world, object.meta());
+    let expected = OidcIdentity::expected::<K>(context, object.meta());
     let Some(account) = expected.account() else {
         if let Some(account) = had.and_then(|had| had.service_account_name.as_deref()) {
-            remove_account(world, object, account).await?;
+            remove_account(context, object, account).await?;
         }
         return Ok(expected);
     };
@@ -112,12 +112,12 @@ pub async fn reconcile_account<K: NamespacedObject + ResourceStrategy>(
         name: account.to_owned(),
         ..KReference::default()
     };
-    if let Ok(found) = world.resolver.read(item, &reference).await? {
+    if let Ok(found) = context.resolver.read(item, &reference).await? {
         let owners = found["metadata"]["ownerReferences"].as_array().into_iter().flatten();
         let ours = owners.into_iter().any(|owner| owner["uid"].as_str() == object.meta().uid.as_deref());
         return Ok(if ours { expected.clone() } else { OidcIdentity::Conflict(account.to_owned()) });
     }
-    world.leadership.check()?;
+    context.leadership.check()?;
     let meta = object.meta();
     let what = format!("Service Account for OIDC Authentication for {} {:?}", K::META.kind, name(meta));
     let wanted = ServiceAccount {
@@ -130,14 +130,14 @@ pub async fn reconcile_account<K: NamespacedObject + ResourceStrategy>(
         },
         ..ServiceAccount::default()
     };
-    let api = world.api::<ServiceAccount>(namespace(meta));
+    let api = context.api::<ServiceAccount>(namespace(meta));
     api.create(&field_managers::object_params::<ServiceAccount>(), &wanted).await?;
     Ok(expected.clone())
 }
 
 /// Nobody asks any more: the account goes, if it is the object's own.
 async fn remove_account<K: NamespacedObject>(
-    world: &ControllerContext,
+    context: &ControllerContext,
     object: &K,
     account: &str,
 ) -> Result<(), Error> {
@@ -146,12 +146,12 @@ async fn remove_account<K: NamespacedObject>(
     if !is_path_segment(account) {
         return Ok(());
     }
-    let api = world.api::<ServiceAccount>(namespace(meta));
+    let api = context.api::<ServiceAccount>(namespace(meta));
     let Some(found) = api.get_opt(account).await? else { return Ok(()) };
     if !crate::kinds::shared::is_controlled_by(&found.metadata, meta) {
         return Ok(());
     }
-    world.leadership.check()?;
+    context.leadership.check()?;
     let preconditions = Preconditions { uid: found.metadata.uid.clone(), resource_version: None };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
     match api.delete(account, &parameters).await {

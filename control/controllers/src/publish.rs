@@ -147,7 +147,7 @@ impl Publisher {
     /// Whether those vouch for a host.
     #[must_use]
     pub fn has_certificate_for(&self, host: &str) -> bool {
-        self.lock().operator_certificates.vouch_for(host)
+        self.lock().operator_certificates.covers(host)
     }
 
     /// Returns when others have been set since the last call.

@@ -30,13 +30,13 @@ pub struct SenderPolicy {
 impl SenderPolicy {
     /// For an object that is known by several names: the first is its own.
     #[must_use]
-    pub fn for_object(world: &ControllerContext, names: &[PolicyTarget<'_>]) -> Self {
-        let features = &world.settings().event_features;
+    pub fn for_object(context: &ControllerContext, names: &[PolicyTarget<'_>]) -> Self {
+        let features = &context.settings().event_features;
         if !features.authenticates() {
             return Self::default();
         }
         let ns = names.first().map(|first| namespace(first.meta)).unwrap_or_default();
-        Self::from_policies(world.event_policies.list(ns), features.default_authorization(), names)
+        Self::from_policies(context.event_policies.list(ns), features.default_authorization(), names)
     }
 
     fn from_policies(mut policies: Vec<Arc<EventPolicy>>, mode: &'static str, names: &[PolicyTarget<'_>]) -> Self {
@@ -88,13 +88,13 @@ impl SenderPolicy {
     /// What the cores have to know; `None`: they ask nobody. `own` are accounts in `ns` that send to it as a part of the
     /// same thing.
     #[must_use]
-    pub fn admission(&self, world: &ControllerContext, ns: &str, own: &[String]) -> Option<Arc<StreamAdmission>> {
+    pub fn admission(&self, context: &ControllerContext, ns: &str, own: &[String]) -> Option<Arc<StreamAdmission>> {
         if !self.requires_authentication {
             return None;
         }
         let audiences = self.audiences.iter().map(|audience| audience.as_str().into()).collect();
         let grants = self.grants(ns, own);
-        Some(Arc::new(StreamAdmission { verifier: world.jwks.verifier(), audiences, grants }))
+        Some(Arc::new(StreamAdmission { verifier: context.jwks.verifier(), audiences, grants }))
     }
 
     fn grants(&self, ns: &str, own: &[String]) -> Vec<AdmissionRule> {
@@ -126,30 +126,30 @@ fn grant(policy: &EventPolicy) -> AdmissionRule {
 }
 
 /// Who is looked at when a policy changes: everything in its namespace that it may speak of, or spoke of.
-pub(super) fn on_policy_change(world: &ControllerContext, (before, after): ObjectChange<'_, EventPolicy>) {
+pub(super) fn on_policy_change(context: &ControllerContext, (before, after): ObjectChange<'_, EventPolicy>) {
     if let Some(policy) = after.or(before) {
-        requeue_protected(world, Some(namespace(&policy.metadata)));
+        requeue_protected(context, Some(namespace(&policy.metadata)));
     }
 }
 
 /// Looks at all that has a door, in one namespace or in all.
-pub(super) fn requeue_protected(world: &ControllerContext, ns: Option<&str>) {
-    requeue_kind(world, ControllerKind::Broker, &world.brokers, ns);
-    requeue_kind(world, ControllerKind::Channel, &world.channels, ns);
-    requeue_kind(world, ControllerKind::InMemoryChannel, &world.in_memory_channels, ns);
-    requeue_kind(world, ControllerKind::Sequence, &world.sequences, ns);
-    requeue_kind(world, ControllerKind::Parallel, &world.parallels, ns);
+pub(super) fn requeue_protected(context: &ControllerContext, ns: Option<&str>) {
+    requeue_kind(context, ControllerKind::Broker, &context.brokers, ns);
+    requeue_kind(context, ControllerKind::Channel, &context.channels, ns);
+    requeue_kind(context, ControllerKind::InMemoryChannel, &context.in_memory_channels, ns);
+    requeue_kind(context, ControllerKind::Sequence, &context.sequences, ns);
+    requeue_kind(context, ControllerKind::Parallel, &context.parallels, ns);
 }
 
 fn requeue_kind<K: kube::Resource>(
-    world: &ControllerContext,
+    context: &ControllerContext,
     kind: ControllerKind,
     cache: &InformerCache<K>,
     ns: Option<&str>,
 ) {
     let wanted = |home: &str| ns.is_none_or(|ns| ns == home);
     for (namespace, name) in cache.keys().iter().filter(|(home, _)| wanted(home)) {
-        world.enqueue(WorkItem::new(kind, namespace, name));
+        context.enqueue(WorkItem::new(kind, namespace, name));
     }
 }
 

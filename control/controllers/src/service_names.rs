@@ -24,8 +24,8 @@ pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(super) const DERIVED_LABEL: &str = "sluicegate.dev/derived";
 
 /// Slices that say something new.
-pub(super) fn external_slices(world: &ControllerContext) -> ObjectSource<EndpointSlice> {
-    world.source().without_label(DERIVED_LABEL)
+pub(super) fn external_slices(context: &ControllerContext) -> ObjectSource<EndpointSlice> {
+    context.source().without_label(DERIVED_LABEL)
 }
 
 /// What the cores' names are made of.
@@ -56,26 +56,26 @@ pub(super) fn index_keys(service: &Service) -> Vec<String> {
     others.into_iter().chain(is_local.then_some(CLUSTER_LOCAL)).map(str::to_owned).collect()
 }
 
-pub(super) fn watches(world: &ControllerContext) -> [ControllerTask<'_>; 3] {
-    let core = &world.service_names;
-    let changed = move || world.publisher.set_service_names(core.compile());
+pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 3] {
+    let core = &context.service_names;
+    let changed = move || context.publisher.set_service_names(core.compile());
     let service_changed = move |change: ObjectChange<'_, Service>| {
-        ingress::on_service_change(world, change);
+        ingress::on_service_change(context, change);
         match newest(change) {
-            Some(service) if is_placeholder(service) => route::on_placeholder_change(world, change),
+            Some(service) if is_placeholder(service) => route::on_placeholder_change(context, change),
             Some(service) => {
                 changed();
                 if change.1.is_none() {
-                    route::requeue_name_conflicts(world, namespace(&service.metadata));
+                    route::requeue_name_conflicts(context, namespace(&service.metadata));
                 }
             }
             None => {}
         }
     };
     [
-        Box::pin(follow(world.source(), &core.services, service_changed)),
-        Box::pin(follow(world.source(), &core.endpoints, move |_| changed())),
-        Box::pin(follow(external_slices(world), &core.slices, move |_| changed())),
+        Box::pin(follow(context.source(), &core.services, service_changed)),
+        Box::pin(follow(context.source(), &core.endpoints, move |_| changed())),
+        Box::pin(follow(external_slices(context), &core.slices, move |_| changed())),
     ]
 }
 

@@ -59,9 +59,9 @@ pub fn event_schemes(features: &EventingFeatures) -> EventsTransport {
 }
 
 /// Of the stream at `path`.
-pub fn stream_addresses(world: &ControllerContext, path: &str) -> AddressesResult {
-    let by = event_schemes(&world.settings().event_features);
-    addresses_for(by, &world.config.events_url_base, world.config.events_tls.as_ref(), path)
+pub fn stream_addresses(context: &ControllerContext, path: &str) -> AddressesResult {
+    let by = event_schemes(&context.settings().event_features);
+    addresses_for(by, &context.config.events_url_base, context.config.events_tls.as_ref(), path)
 }
 
 fn addresses_for(by: EventsTransport, plain: &str, tls: Option<&EventsTlsListener>, path: &str) -> AddressesResult {

@@ -54,7 +54,7 @@ impl TrustStore {
     /// Of an appliance that takes events at these URLs.
     pub fn with_own_endpoints<'u>(urls: impl IntoIterator<Item = &'u str>) -> Self {
         let targets = urls.into_iter().filter_map(|url| urls::parse_target(url).ok());
-        Self { own_endpoints: targets.map(|(_, door)| (door.host, door.port)).collect(), ..Self::default() }
+        Self { own_endpoints: targets.map(|(_, listener)| (listener.host, listener.port)).collect(), ..Self::default() }
     }
 
     /// What deliveries to `address` need to know; the error says what is wrong with it.
@@ -72,7 +72,10 @@ impl TrustStore {
         let (host, is_loopback) = (&*target.host, is_loopback(&target.host));
         let is_stream = target.path.starts_with("/brokers/") || target.path.starts_with("/channels/");
         is_stream
-            && self.own_endpoints.iter().any(|(door, port)| *port == target.port && (is_loopback || **door == *host))
+            && self
+                .own_endpoints
+                .iter()
+                .any(|(listener, port)| *port == target.port && (is_loopback || **listener == *host))
     }
 
     /// Takes the operator's bundles; `true` if they are others than before.

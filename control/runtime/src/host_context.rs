@@ -103,14 +103,14 @@ impl HostContext {
         let (ports, sweeper) = (RefCell::new(PortAllocator::for_host()), ProcessReaper::start());
         let output = Rc::new(Output::new(Arc::clone(&around.output)));
         let (told, told_of_names) = (Cell::new(false), Cell::new(false));
-        let (resolvers, seats) = (RefCell::default(), Rc::new(PreforkPool::new(around.prefork_processes)));
+        let (resolvers, preforks) = (RefCell::default(), Rc::new(PreforkPool::new(around.prefork_processes)));
         Self {
             records,
             generation,
             init,
             ports,
             process_reaper: sweeper,
-            prefork_pool: seats,
+            prefork_pool: preforks,
             cgroups,
             output,
             config: around,
@@ -169,8 +169,7 @@ impl HostContext {
         &self,
         spec: &InstanceSpec,
     ) -> io::Result<Option<(Rc<ProtectedProgram>, ScratchReaper)>> {
-        let mut others = spec.init_containers.iter().chain(&spec.sidecars).map(|other| &other.spec);
-        let has_one = spec.image.is_some() || others.any(|other| other.image.is_some());
+        let has_one = spec.all_containers().any(|one| one.image.is_some());
         has_one.then(|| self.containers()).transpose()
     }
 

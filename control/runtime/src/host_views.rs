@@ -81,8 +81,9 @@ pub(super) fn prepare(place: &SandboxSpec) -> HostViews {
     let resolver = Path::new(RESOLVER);
     let names = place.resolver.as_deref().filter(|_| !is_taken(resolver));
     let names = names.map(|source| view(source, resolver, "names of other Services are not known here"));
-    let groups = place.cgroups.iter().filter(|seat| !is_taken(&seat.mount_point));
-    let groups = groups.map(|seat| view(&seat.folder, &seat.mount_point, "the host's control groups are seen here"));
+    let groups = place.cgroups.iter().filter(|prefork| !is_taken(&prefork.mount_point));
+    let groups =
+        groups.map(|prefork| view(&prefork.folder, &prefork.mount_point, "the host's control groups are seen here"));
     HostViews { views: names.into_iter().chain(groups).collect(), has_groups: !place.cgroups.is_empty() }
 }
 

@@ -5,11 +5,11 @@
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... [--dir DIR]
 //! [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
-//! need `unsafe`. Environment and descriptors are set by the parent already.
+//! need `unsafe`. Descriptors are set by the parent already; variables come on stdin.
 //!
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` is the same for an instance that nobody asked
 //! for yet: it does what is the same for all of them, and waits for the other words on its stdin. With `--first-process` it will be
-//! a container. `--enter JSON` is a process more in a container that runs.
+//! a container, and with `--beside` a process more in one that runs.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -41,7 +41,7 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// it said why on stderr, which is the instance's log.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (message, code) = match parse_arguments(arguments) {
-        Ok((_, told)) if told.enter.is_some() => return enter_container(&told),
+        Ok((_, told)) if told.is_beside => return enter_container(&told),
         Ok((parent, told)) if told.is_first_process => return become_container(parent, &told),
         Ok((parent, told)) => match prepare(parent, told) {
             Ok(Some((told, prepared))) => exec_instance(parent, &told, prepared),
@@ -93,12 +93,13 @@ fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkS
     setsid().map_err(|why| why.to_string())?;
     join(&told.sandbox.cgroups)?;
     if !told.is_prefork {
-        return Ok(Some((told, PreforkState::default())));
+        let variables = if told.variables_follow { read_words()? } else { Vec::new() };
+        return Ok(Some((LaunchSpec { variables, ..told }, PreforkState::default())));
     }
     let prepared = PreforkState::prepare_mounts(&told.sandbox)?;
     let Some(ordered) = wait(parent)? else { return Ok(None) };
     let joined = told.sandbox.cgroups;
-    let others: Vec<_> = ordered.sandbox.cgroups.iter().filter(|seat| !joined.contains(seat)).cloned().collect();
+    let others: Vec<_> = ordered.sandbox.cgroups.iter().filter(|prefork| !joined.contains(prefork)).cloned().collect();
     join(&others)?;
     Ok(Some((LaunchSpec { is_prefork: true, ..ordered }, prepared)))
 }
@@ -131,15 +132,21 @@ fn become_container(parent: Pid, told: &LaunchSpec) -> ExitCode {
     report(&failed)
 }
 
-/// Its variables are its own already.
+/// A process more in the container of its pid namespace.
 fn enter_container(told: &LaunchSpec) -> ExitCode {
-    let LaunchSpec { enter, command, sandbox, .. } = told;
-    let joined = setsid().map_err(|why| why.to_string()).and_then(|_| join(&sandbox.cgroups));
-    report(&match (joined, enter) {
-        (Ok(()), Some(spec)) => {
-            spec.become_process(rustix::stdio::stdin(), command, Variables(std::env::vars_os().collect()))
+    let prepared = || {
+        setsid().map_err(|why| why.to_string())?;
+        join(&told.sandbox.cgroups)?;
+        read_orders()
+    };
+    report(&match prepared() {
+        Ok(None) => return ExitCode::SUCCESS, // the appliance has ended
+        Ok(Some(LaunchSpec { enter: Some(spec), command, variables, .. })) => {
+            let variables = variables.iter().map(|word| split_variable(word)).collect();
+            spec.become_process(&command, Variables(variables))
         }
-        (joined, _) => LaunchError { message: joined.err().unwrap_or_default(), code: EXIT_NOT_RUNNABLE },
+        Ok(Some(_)) => LaunchError { message: "the container is not described".to_owned(), code: EXIT_NOT_RUNNABLE },
+        Err(message) => LaunchError { message, code: EXIT_NOT_RUNNABLE },
     })
 }
 
@@ -164,13 +171,18 @@ fn wait(parent: Pid) -> Result<Option<LaunchSpec>, String> {
 }
 
 fn read_orders() -> Result<Option<LaunchSpec>, String> {
-    let mut orders = Vec::new();
-    io::stdin().lock().read_to_end(&mut orders).map_err(|why| why.to_string())?;
-    if orders.is_empty() {
-        return Ok(None);
+    let words = read_words()?;
+    if words.is_empty() { Ok(None) } else { Ok(Some(decode(words.into_iter())?)) }
+}
+
+/// All of stdin, which has NULs between its words.
+fn read_words() -> Result<Vec<OsString>, String> {
+    let mut bytes = Vec::new();
+    io::stdin().lock().read_to_end(&mut bytes).map_err(|why| why.to_string())?;
+    if bytes.is_empty() {
+        return Ok(Vec::new());
     }
-    let words = orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()));
-    Ok(Some(decode(words)?))
+    Ok(bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
 fn exec_instance(parent: Pid, told: &LaunchSpec, prepared: PreforkState) -> (String, u8) {
@@ -191,9 +203,9 @@ fn exec_instance(parent: Pid, told: &LaunchSpec, prepared: PreforkState) -> (Str
     }
     let mut program = Command::new(&command[0]);
     program.args(&command[1..]);
-    if told.is_prefork {
+    if told.is_prefork || told.variables_follow {
         let variables = told.variables.iter().map(|word| split_variable(word));
-        program.env_clear().envs(variables).stdin(Stdio::null()); // as the parent sets them for others
+        program.env_clear().envs(variables).stdin(Stdio::null()); // RT-FD-01
     }
     let why = program.exec();
     let code = if why.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };

@@ -339,7 +339,7 @@ mod tests {
 
     /// RT-LIFE-09: a crash loop holds the logs of its last instances only.
     #[test]
-    fn logs_of_the_oldest_instances_make_room() {
+    fn oldest_instance_logs_are_evicted_first() {
         let dir = tempfile::tempdir().unwrap();
         for name in ["9.log.1", "9.helper.log", "9.helper.log.1"] {
             fs::write(dir.path().join(name), "").unwrap();

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leftover_is_known_by_mark_or_identity_and_a_stranger_with_its_number_is_not() {
+    fn leftover_is_recognized_by_mark_or_identity_not_by_pid() {
         let records = [InstanceRecord { mark: "m".into(), process: Some(ProcessIdentity { pid: 10, started: 5 }) }];
         let pids = |list: &[HostProcess]| Vec::from_iter(matching_processes(&records, list).iter().map(|p| p.pid));
 

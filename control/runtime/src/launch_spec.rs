@@ -22,9 +22,13 @@ pub(super) struct LaunchSpec {
     pub(super) is_prefork: bool,
     /// It is the first process of a pid namespace, and will be a container.
     pub(super) is_first_process: bool,
-    /// It goes into the container whose first process it has as its stdin.
+    /// It is in a container's pid namespace, and will enter the container.
+    pub(super) is_beside: bool,
+    /// How it enters it.
     pub(super) enter: Option<ExecSpec>,
-    /// `NAME=VALUE`, if it waited: then the parent has set none.
+    /// The variables come on stdin.
+    pub(super) variables_follow: bool,
+    /// `NAME=VALUE`; the parent has set none.
     pub(super) variables: Vec<OsString>,
     pub(super) command: Vec<OsString>,
 }
@@ -61,20 +65,25 @@ pub(super) struct CgroupMount {
     pub(super) mount_point: PathBuf,
 }
 
-/// The words of the verb, as the parent writes them.
+/// The words of the verb, as the parent writes them. The variables follow on stdin: a process of ours that has not given up its
+/// rights yet must not have them in its own environment, where `LD_PRELOAD` and its like would be obeyed.
 pub(super) fn arguments(parent: Pid, place: &SandboxSpec, command: &[String]) -> Vec<OsString> {
+    let mut words = first_words(parent, place);
+    words.extend(["--variables".into(), "--".into()]);
+    words.extend(command.iter().map(OsString::from));
+    words
+}
+
+fn first_words(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
     let mut words: Vec<OsString> =
         vec![init::VERB.into(), "--parent".into(), parent.as_raw_nonzero().to_string().into()];
     append_sandbox(&mut words, place);
-    words.push("--".into());
-    words.extend(command.iter().map(OsString::from));
     words
 }
 
 /// The words of one that waits at `place`, as far as that is known.
 pub(super) fn prefork_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
-    let mut words = arguments(parent, place, &[]);
-    words.pop();
+    let mut words = first_words(parent, place);
     words.push("--wait".into());
     words
 }
@@ -86,13 +95,17 @@ pub(super) fn first_process_arguments(parent: Pid, place: &SandboxSpec) -> Vec<O
     words
 }
 
-/// The words of one that enters a container.
-pub(super) fn enter_arguments(parent: Pid, place: &SandboxSpec, spec: &ExecSpec, command: &[String]) -> Vec<OsString> {
-    let mut words = arguments(parent, place, &[]);
-    words.pop();
-    words.extend(["--enter".into(), json(spec), "--".into()]);
-    words.extend(command.iter().map(OsString::from));
+/// The same of one that will enter the container in whose pid namespace it is.
+pub(super) fn beside_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
+    let mut words = prefork_arguments(parent, place);
+    words.push("--beside".into());
     words
+}
+
+/// What follows on stdin behind [`arguments`]. `None` if a variable has a NUL in it, which no process can have.
+pub(super) fn encode_variables(variables: &[(String, String)]) -> Option<Vec<u8>> {
+    let words: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    (!words.iter().any(|word| word.contains('\0'))).then(|| words.join("\0").into_bytes())
 }
 
 fn json(spec: &impl Serialize) -> OsString {
@@ -108,6 +121,15 @@ fn from_json<T: DeserializeOwned>(word: Option<OsString>) -> Result<T, &'static 
 pub(super) fn encode(place: &SandboxSpec, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
     let mut words = Vec::new();
     append_sandbox(&mut words, place);
+    finish(words, variables, command)
+}
+
+/// The same for one that enters a container.
+pub(super) fn encode_beside(spec: &ExecSpec, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
+    finish(vec!["--enter".into(), json(spec)], variables, command)
+}
+
+fn finish(mut words: Vec<OsString>, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
     for (name, value) in variables {
         words.extend(["--variable".into(), format!("{name}={value}").into()]);
     }
@@ -118,8 +140,8 @@ pub(super) fn encode(place: &SandboxSpec, variables: &[(String, String)], comman
 }
 
 fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
-    for seat in &place.cgroups {
-        words.extend(["--cgroup".into(), seat.folder.clone().into(), seat.mount_point.clone().into()]);
+    for prefork in &place.cgroups {
+        words.extend(["--cgroup".into(), prefork.folder.clone().into(), prefork.mount_point.clone().into()]);
     }
     if let Some(file) = &place.resolver {
         words.extend(["--resolver".into(), file.clone().into()]);
@@ -157,9 +179,8 @@ fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
 }
 
 const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... \
-                     [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]... \
-                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait [--first-process] \
-                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... --enter JSON -- COMMAND [ARGUMENT]...";
+                     [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] [--variables] -- COMMAND [ARGUMENT]... \
+                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait [--first-process | --beside]";
 
 /// What stands behind the verb.
 pub(super) fn parse_arguments(
@@ -213,6 +234,8 @@ pub(super) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--variable") => told.variables.push(words.next().ok_or(USAGE)?),
             Some("--wait") => told.is_prefork = true,
             Some("--first-process") => told.is_first_process = true,
+            Some("--beside") => told.is_beside = true,
+            Some("--variables") => told.variables_follow = true,
             Some("--container") => place.container = Some(Box::new(from_json(words.next())?)),
             Some("--enter") => told.enter = Some(from_json(words.next())?),
             Some("--") => break,
@@ -243,9 +266,9 @@ mod tests {
             read_only,
             is_own: false,
         };
-        let seat = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
+        let prefork = |folder: &str| CgroupMount { folder: folder.into(), mount_point: "/sys/fs".into() };
         let place = SandboxSpec {
-            cgroups: vec![seat("/sys/fs/c g"), seat("/x")],
+            cgroups: vec![prefork("/sys/fs/c g"), prefork("/x")],
             resolver: Some("/etc/res olv".into()),
             binds: vec![bind("/--", true), bind("/c", false)],
             masks: vec!["/da ta".into(), "/s".into()],
@@ -274,13 +297,15 @@ mod tests {
         let orders = encode(&place, &variables, &command).unwrap();
         let later = decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
         assert_eq!(later.variables, words(&["A=b=c", "EMPTY="]));
-        assert_eq!(LaunchSpec { variables: Vec::new(), ..later }, told);
+        assert_eq!(LaunchSpec { variables: Vec::new(), variables_follow: true, ..later }, told);
+        assert_eq!(encode_variables(&variables).unwrap(), b"A=b=c\0EMPTY=");
+        assert_eq!(encode_variables(&[("A".to_owned(), "b\0LD_PRELOAD=c".to_owned())]), None);
     }
 
     #[test]
     fn one_that_waits_is_told_where_and_no_command() {
-        let seat = CgroupMount { folder: "/a".into(), mount_point: "/".into() };
-        let place = SandboxSpec { cgroups: vec![seat], host_devices: true, ..SandboxSpec::default() };
+        let prefork = CgroupMount { folder: "/a".into(), mount_point: "/".into() };
+        let place = SandboxSpec { cgroups: vec![prefork], host_devices: true, ..SandboxSpec::default() };
         let written = prefork_arguments(Pid::from_raw(7).unwrap(), &place);
         let (_, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
         assert!(told.is_prefork && !told.is_first_process);
@@ -293,9 +318,12 @@ mod tests {
     fn entering_process_is_told_its_command() {
         let spec = ExecSpec { working_dir: Some("/w".into()), parent: 7, ..ExecSpec::default() };
         let command = vec!["cat".to_owned(), "--enter".to_owned()];
-        let written = enter_arguments(Pid::from_raw(7).unwrap(), &SandboxSpec::default(), &spec, &command);
-        let (_, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
+        let written = beside_arguments(Pid::from_raw(7).unwrap(), &SandboxSpec::default());
+        assert!(parse_arguments(written[1..].iter().cloned()).unwrap().1.is_beside);
+        let orders = encode_beside(&spec, &[("A".to_owned(), "1".to_owned())], &command).unwrap();
+        let told = decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
         assert_eq!((told.enter, told.command), (Some(spec), words(&["cat", "--enter"])));
+        assert_eq!(told.variables, words(&["A=1"]));
     }
 
     /// A manifest's text cannot become words of ours.

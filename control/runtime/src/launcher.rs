@@ -49,7 +49,7 @@ impl Launcher {
         told.map_or_else(
             || {
                 before();
-                self.command(words, environment).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()
+                self.spawn(words, environment, Stdio::piped(), Stdio::piped())
             },
             Ok,
         )
@@ -64,18 +64,12 @@ impl Launcher {
     ) -> io::Result<Child> {
         let joins = SandboxSpec { cgroups: self.sandbox.cgroups.clone(), ..SandboxSpec::default() };
         let place = SandboxSpec { container: Some(container.next_spec()?), ..joins.clone() };
-        let orders = launch_spec::encode(&place, environment, words).ok_or_else(|| {
-            io::Error::new(io::ErrorKind::InvalidInput, "a word of the command or a variable holds a NUL")
-        })?;
+        let orders = launch_spec::encode(&place, environment, words).ok_or_else(unspeakable)?;
         let mut child = match waiting.and_then(|waiting| waiting.launch(&orders)) {
             Some(child) => child,
             None => {
                 before();
-                let mut child = spawn_first_process(&self.init, &container.program, &joins)?;
-                if let Some(mut stdin) = child.stdin.take() {
-                    let _ = stdin.write_all(&orders); // if it is over already, it has said why
-                }
-                child
+                told(spawn_first_process(&self.init, &container.program, &joins)?, &orders)
             }
         };
         container.started(&child).inspect_err(|_| {
@@ -97,21 +91,15 @@ impl Launcher {
         output: io::PipeWriter,
     ) -> io::Result<Child> {
         let Some(container) = &self.container else {
-            return self.command(words, environment).stdout(output.try_clone()?).stderr(output).spawn();
+            return self.spawn(words, environment, output.try_clone()?.into(), output.into());
         };
         let (spec, first) = container.entry()?;
         let joins = SandboxSpec { cgroups: self.sandbox.cgroups.clone(), ..SandboxSpec::default() };
-        let mut command = Command::new(container.program.path());
-        command
-            .arg0("sluicegate")
-            .args(&self.init.arguments)
-            .args(launch_spec::enter_arguments(getpid(), &joins, &spec, words))
-            .env_clear()
-            .envs(environment.iter().map(|(name, value)| (name, value)))
-            .stdin(first.try_clone()?)
-            .stdout(output.try_clone()?)
-            .stderr(output);
-        namespaces::spawn_beside(&first, &mut command)
+        let orders = launch_spec::encode_beside(&spec, environment, words).ok_or_else(unspeakable)?;
+        let arguments = launch_spec::beside_arguments(getpid(), &joins);
+        let mut command = waiting_command(&self.init, container.program.path().as_os_str(), arguments);
+        command.stdout(output.try_clone()?).stderr(output);
+        Ok(told(namespaces::spawn_beside(&first, &mut command)?, &orders))
     }
 
     /// Returns when there is something to probe.
@@ -129,18 +117,31 @@ impl Launcher {
         }
     }
 
-    /// RT-FD-01, RT-FD-03: stdin is at its end, and there is no terminal.
-    fn command(&self, words: &[String], environment: &[(String, String)]) -> Command {
-        let mut command = Command::new(&self.init.program);
-        command
-            .arg0("sluicegate")
-            .args(&self.init.arguments)
-            .args(launch_spec::arguments(getpid(), &self.sandbox, words))
-            .env_clear()
-            .envs(environment.iter().map(|(name, value)| (name, value)))
-            .stdin(Stdio::null());
-        command
+    /// RT-FD-03: there is no terminal.
+    fn spawn(
+        &self,
+        words: &[String],
+        environment: &[(String, String)],
+        stdout: Stdio,
+        stderr: Stdio,
+    ) -> io::Result<Child> {
+        let variables = launch_spec::encode_variables(environment).ok_or_else(unspeakable)?;
+        let arguments = launch_spec::arguments(getpid(), &self.sandbox, words);
+        let mut command = waiting_command(&self.init, self.init.program.as_os_str(), arguments);
+        Ok(told(command.stdout(stdout).stderr(stderr).spawn()?, &variables))
     }
+}
+
+fn unspeakable() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "a word of the command or a variable holds a NUL")
+}
+
+/// Gives `child` its words, and the end of its stdin.
+fn told(mut child: Child, words: &[u8]) -> Child {
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(words); // if it is over already, it has said why
+    }
+    child
 }
 
 /// A process that waits at `place` for the rest of its words, on its stdin.

@@ -120,6 +120,13 @@ pub struct InstanceSpec {
     pub sidecars: Vec<Sidecar>,
 }
 
+impl InstanceSpec {
+    /// Its own and those of its other containers.
+    pub(crate) fn all_containers(&self) -> impl Iterator<Item = &Self> {
+        self.init_containers.iter().chain(&self.sidecars).map(|other| &other.spec).chain([self])
+    }
+}
+
 /// The image that a container is made of, on this host.
 #[derive(Debug, Clone)]
 pub struct ContainerImage {
@@ -398,6 +405,7 @@ mod tests {
     /// An instance of `hello-00001` that runs `command`.
     pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         InstanceSpec {
+            image: None,
             namespace: "default".into(),
             revision: "hello-00001".into(),
             service: "hello".into(),

@@ -38,9 +38,9 @@ pub(super) fn capture(
 /// once.
 pub(super) async fn drain(pumps: Vec<JoinHandle<()>>, log: &Rc<RefCell<InstanceLog>>) {
     log.borrow_mut().hurry();
-    for pump in pumps {
-        let abort = pump.abort_handle();
-        if timeout(OUTPUT_DRAIN_TIMEOUT, pump).await.is_err() {
+    for reader in pumps {
+        let abort = reader.abort_handle();
+        if timeout(OUTPUT_DRAIN_TIMEOUT, reader).await.is_err() {
             abort.abort();
         }
     }

@@ -61,9 +61,9 @@ mod tests {
     #[test]
     fn a_flood_is_repeated_up_to_a_bound_and_the_rest_is_counted() {
         let (start, mut echo) = (Instant::now(), OutputLimiter::default());
-        let room = OUTPUT_BYTES_PER_PERIOD_MAX / (OUTPUT_LINE_OVERHEAD_BYTES + 1);
-        let repeated = (0..room + 5).filter(|_| echo.admit(1, start) == OutputDecision::Log).count();
-        assert_eq!(repeated, room);
+        let capacity = OUTPUT_BYTES_PER_PERIOD_MAX / (OUTPUT_LINE_OVERHEAD_BYTES + 1);
+        let repeated = (0..capacity + 5).filter(|_| echo.admit(1, start) == OutputDecision::Log).count();
+        assert_eq!(repeated, capacity);
         let next = start + OUTPUT_LIMIT_PERIOD;
         assert_eq!(echo.admit(1, next), OutputDecision::LogAfterDrops { silent: 5 });
         assert_eq!(echo.admit(1, next), OutputDecision::Log);

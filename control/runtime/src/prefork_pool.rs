@@ -100,46 +100,46 @@ impl Drop for StartGuard {
 }
 
 /// One that can become the instance `id`, which is of this `kind`.
-pub(super) fn acquire(room: &HostContext, id: u64, kind: PreforkKind) -> Option<PreforkProcess> {
-    let seats = &room.prefork_pool;
-    if seats.capacity == 0 {
+pub(super) fn acquire(host: &HostContext, id: u64, kind: PreforkKind) -> Option<PreforkProcess> {
+    let preforks = &host.prefork_pool;
+    if preforks.capacity == 0 {
         return None;
     }
-    seats.last_start.set(Some((id, kind)));
-    seats.start_began.notify_one();
+    preforks.last_start.set(Some((id, kind)));
+    preforks.start_began.notify_one();
     loop {
-        let at = seats.processes.borrow().iter().position(|one| one.fits(kind))?;
-        let mut one = seats.processes.borrow_mut().remove(at)?;
+        let at = preforks.processes.borrow().iter().position(|one| one.fits(kind))?;
+        let mut one = preforks.processes.borrow_mut().remove(at)?;
         if one.is_alive() {
             return Some(one);
         }
-        room.ports.borrow_mut().release(one.host_port);
+        host.ports.borrow_mut().release(one.host_port);
     }
 }
 
 /// Nobody waits any more, until the next start.
-pub(super) fn clear(room: &HostContext) {
-    room.prefork_pool.last_start.set(None);
-    for one in room.prefork_pool.processes.take() {
-        room.ports.borrow_mut().release(one.host_port);
+pub(super) fn clear(host: &HostContext) {
+    host.prefork_pool.last_start.set(None);
+    for one in host.prefork_pool.processes.take() {
+        host.ports.borrow_mut().release(one.host_port);
     }
 }
 
 /// Makes those that are missing, after each start.
-pub(super) async fn run(room: Rc<HostContext>) {
-    let seats = &room.prefork_pool;
+pub(super) async fn run(host: Rc<HostContext>) {
+    let preforks = &host.prefork_pool;
     loop {
-        seats.start_began.notified().await;
-        while seats.shortage().is_some() {
-            let _ = timeout(PREFORK_IDLE_WAIT_MAX, seats.until_idle()).await;
+        preforks.start_began.notified().await;
+        while preforks.shortage().is_some() {
+            let _ = timeout(PREFORK_IDLE_WAIT_MAX, preforks.until_idle()).await;
             sleep(PREFORK_DELAY).await;
-            let Some((id, kind)) = seats.shortage() else { break };
-            if seats.processes.borrow().len() == seats.capacity {
-                let oldest = seats.processes.borrow_mut().pop_front();
-                oldest.into_iter().for_each(|one| room.ports.borrow_mut().release(one.host_port));
+            let Some((id, kind)) = preforks.shortage() else { break };
+            if preforks.processes.borrow().len() == preforks.capacity {
+                let oldest = preforks.processes.borrow_mut().pop_front();
+                oldest.into_iter().for_each(|one| host.ports.borrow_mut().release(one.host_port));
             }
-            match spawn(&room, id, kind) {
-                Ok(one) => seats.processes.borrow_mut().push_back(one),
+            match spawn(&host, id, kind) {
+                Ok(one) => preforks.processes.borrow_mut().push_back(one),
                 Err(why) => {
                     tracing::debug!(%why, "no process waits for the next instance; it starts a new one");
                     break;
@@ -149,21 +149,21 @@ pub(super) async fn run(room: Rc<HostContext>) {
     }
 }
 
-fn spawn(room: &HostContext, id: u64, PreforkKind { port, is_container }: PreforkKind) -> io::Result<PreforkProcess> {
-    let seats = &room.prefork_pool;
-    let real = room.ports.borrow_mut().allocate(|below| fastrand::u16(..below))?;
-    seats.created.update(|made| made + 1);
-    let name = format!("{id}-{}", seats.created.get());
+fn spawn(host: &HostContext, id: u64, PreforkKind { port, is_container }: PreforkKind) -> io::Result<PreforkProcess> {
+    let preforks = &host.prefork_pool;
+    let real = host.ports.borrow_mut().allocate(|below| fastrand::u16(..below))?;
+    preforks.created.update(|made| made + 1);
+    let name = format!("{id}-{}", preforks.created.get());
     let mut group = InstanceCgroup::new(name.clone());
-    let named = room.assign_port(&mut group, port, real).is_ok().then_some(port);
-    let place = room.sandbox_spec(&group);
+    let named = host.assign_port(&mut group, port, real).is_ok().then_some(port);
+    let place = host.sandbox_spec(&group);
     let child = if is_container {
-        room.container_program().and_then(|program| spawn_first_process(&room.init, &program, &place))
+        host.container_program().and_then(|program| spawn_first_process(&host.init, &program, &place))
     } else {
-        spawn_waiting(&room.init, &place)
+        spawn_waiting(&host.init, &place)
     };
-    let child = child.inspect_err(|_| room.ports.borrow_mut().release(real))?;
-    let noted = room.records.add_prefork(&name, InstanceRecord::new().with_leader(pid(&child)));
+    let child = child.inspect_err(|_| host.ports.borrow_mut().release(real))?;
+    let noted = host.records.add_prefork(&name, InstanceRecord::new().with_leader(pid(&child)));
     Ok(PreforkProcess {
         is_container,
         child: Some(child),

@@ -208,11 +208,11 @@ mod tests {
 
     /// A running instance has it in its task several times.
     #[test]
-    fn an_attempt_takes_little_room() {
-        fn room<F>(_: impl FnOnce(ProbeTarget<'static>, &'static ProbeSpec) -> F) -> usize {
+    fn probe_attempt_is_small() {
+        fn capacity<F>(_: impl FnOnce(ProbeTarget<'static>, &'static ProbeSpec) -> F) -> usize {
             size_of::<F>()
         }
-        assert!(room(ProbeTarget::attempt) <= 1024, "{} bytes", room(ProbeTarget::attempt));
+        assert!(capacity(ProbeTarget::attempt) <= 1024, "{} bytes", capacity(ProbeTarget::attempt));
     }
 
     #[test]

@@ -59,7 +59,7 @@ async fn read_output(output: &pipe::Receiver, said: &mut Vec<u8>) {
 fn read_once(output: &pipe::Receiver, said: &mut Vec<u8>) -> io::Result<usize> {
     let mut piece = [0; PROBE_OUTPUT_BYTES_MAX];
     let count = output.try_read(&mut piece)?;
-    let room = PROBE_OUTPUT_BYTES_MAX - said.len();
-    said.extend_from_slice(&piece[..count.min(room)]);
+    let capacity = PROBE_OUTPUT_BYTES_MAX - said.len();
+    said.extend_from_slice(&piece[..count.min(capacity)]);
     Ok(count)
 }

@@ -6,7 +6,7 @@
 //!
 //! Differences from a container (RT-LIFE-08): same file system and network as the appliance, and the same user
 //! unless the manifest names one. Its container port is its own where the kernel can be told so; else PORT is a free
-//! port on loopback (see [`super::room`]).
+//! port on loopback (see [`super::host`]).
 
 mod sandbox;
 mod supervise;
@@ -219,10 +219,10 @@ impl InstanceRun {
     }
 }
 
-async fn run_commands(room: Rc<HostContext>, mut jobs: UnboundedReceiver<RuntimeCommand>) {
+async fn run_commands(host: Rc<HostContext>, mut jobs: UnboundedReceiver<RuntimeCommand>) {
     let (mut lives, mut lived) = (JoinSet::new(), 0);
-    drop(spawn_local(prefork_pool::run(Rc::clone(&room)))); // these end with this thread
-    room.cgroups.iter().for_each(|cgroups| drop(spawn_local(cgroup_reaper::run(cgroups.clone()))));
+    drop(spawn_local(prefork_pool::run(Rc::clone(&host)))); // these end with this thread
+    host.cgroups.iter().for_each(|cgroups| drop(spawn_local(cgroup_reaper::run(cgroups.clone()))));
     loop {
         let job = tokio::select! {
             job = jobs.recv() => job,
@@ -238,13 +238,13 @@ async fn run_commands(room: Rc<HostContext>, mut jobs: UnboundedReceiver<Runtime
         match job {
             Some(RuntimeCommand::Run(life)) => {
                 lived += 1;
-                drop(lives.spawn_local(run_instance(Rc::clone(&room), life)));
+                drop(lives.spawn_local(run_instance(Rc::clone(&host), life)));
             }
-            Some(RuntimeCommand::Refresh(spec)) => refresh(&room, &spec),
+            Some(RuntimeCommand::Refresh(spec)) => refresh(&host, &spec),
             Some(RuntimeCommand::Forget { namespace, revision }) => {
-                room.records.remove_revision(&namespace, &revision, room.generation.first)
+                host.records.remove_revision(&namespace, &revision, host.generation.first)
             }
-            Some(RuntimeCommand::Idle) => prefork_pool::clear(&room),
+            Some(RuntimeCommand::Idle) => prefork_pool::clear(&host),
             None => break,
         }
     }
@@ -253,15 +253,15 @@ async fn run_commands(room: Rc<HostContext>, mut jobs: UnboundedReceiver<Runtime
 }
 
 /// Running instances see the new files at their next look; one that cannot be given them keeps the old.
-fn refresh(room: &HostContext, spec: &InstanceSpec) {
-    let shelf = VolumeStore::new(&room.records.folder(&spec.namespace, &spec.revision), 0);
-    if let Err(why) = shelf.write_files(&spec.volumes) {
+fn refresh(host: &HostContext, spec: &InstanceSpec) {
+    let store = VolumeStore::new(&host.records.folder(&spec.namespace, &spec.revision), 0);
+    if let Err(why) = store.write_files(&spec.volumes) {
         tracing::error!(revision = spec.revision, %why, "volumes keep their old files");
     }
 }
 
 /// One instance from start to end.
-async fn run_instance(room: Rc<HostContext>, mut life: InstanceRun) {
+async fn run_instance(host: Rc<HostContext>, mut life: InstanceRun) {
     // Who waits has looked at the host's mounts already, and would not see what is mounted for it now; and it has given up
     // what instances do not keep.
     let spec = &life.spec;
@@ -269,45 +269,45 @@ async fn run_instance(room: Rc<HostContext>, mut life: InstanceRun) {
     let is_usual = spec.init_containers.is_empty()
         && !spec.volumes.iter().any(InstanceVolume::is_in_memory)
         && (kind.is_container || spec.credentials.capabilities.within_defaults());
-    let waiting = if is_usual { prefork_pool::acquire(&room, life.id, kind) } else { None };
+    let waiting = if is_usual { prefork_pool::acquire(&host, life.id, kind) } else { None };
     let port = match &waiting {
         Some(waiting) => Ok(waiting.host_port),
-        None => room.ports.borrow_mut().allocate(|below| fastrand::u16(..below)),
+        None => host.ports.borrow_mut().allocate(|below| fastrand::u16(..below)),
     };
     let gone = match port {
         Ok(port) => {
-            let gone = start_and_run(&room, &mut life, port, waiting).await.unwrap_or_else(|why| not_started(&why));
-            room.ports.borrow_mut().release(port);
+            let gone = start_and_run(&host, &mut life, port, waiting).await.unwrap_or_else(|why| not_started(&why));
+            host.ports.borrow_mut().release(port);
             gone
         }
         Err(why) => not_started(&why),
     };
-    room.records.remove_record(&life.spec, life.id);
-    let folder = room.records.folder(&life.spec.namespace, &life.spec.revision);
+    host.records.remove_record(&life.spec, life.id);
+    let folder = host.records.folder(&life.spec.namespace, &life.spec.revision);
     VolumeStore::new(&folder, life.id).remove_instance_dirs(&life.spec.volumes);
-    room.remove_scratch(scratch_folder(&folder, life.id));
+    host.remove_scratch(scratch_folder(&folder, life.id));
     TerminationMessage::new(&folder, life.id).remove();
     life.reporter.exited(gone);
 }
 
 /// Its life at the host's `port`.
 async fn start_and_run(
-    room: &HostContext,
+    host: &HostContext,
     life: &mut InstanceRun,
     port: u16,
     mut waiting: Option<PreforkProcess>,
 ) -> io::Result<InstanceExit> {
-    let mut ground = Sandbox::create(room, life, port, waiting.as_mut())?;
+    let mut ground = Sandbox::create(host, life, port, waiting.as_mut())?;
     // Boxed: few have somebody who runs before them.
     if ground.has_init_containers()
-        && let Err(gone) = Box::pin(ground.run_init_containers(room, life)).await
+        && let Err(gone) = Box::pin(ground.run_init_containers(host, life)).await
     {
-        ground.tear_down(room).await;
+        ground.tear_down(host).await;
         return Ok(gone);
     }
-    let process = InstanceProcess::start(room, life, port, ground, waiting)?;
+    let process = InstanceProcess::start(host, life, port, ground, waiting)?;
     let _ = life.spawned.set(Instant::now()); // a life is started once
-    Ok(process.run(room, life).await)
+    Ok(process.run(host, life).await)
 }
 
 /// A started process with everything that hangs on it.
@@ -332,13 +332,13 @@ struct InstanceProcess {
 
 impl InstanceProcess {
     fn start(
-        room: &HostContext,
+        host: &HostContext,
         life: &InstanceRun,
         port: u16,
         ground: Sandbox,
         mut waiting: Option<PreforkProcess>,
     ) -> io::Result<Self> {
-        let underway = Cell::new(Some(room.prefork_pool.start_guard()));
+        let underway = Cell::new(Some(host.prefork_pool.start_guard()));
         let InstanceRun { id, ref spec, ref reporter, .. } = *life;
         let Sandbox {
             record,
@@ -350,20 +350,22 @@ impl InstanceProcess {
             init_containers,
         } = ground;
         // No instance is ever without a record; that of one that waited goes with it, at the end of this.
-        let note = || room.records.write(spec, id, &record);
-        let freezer = match launcher.container {
-            Some(_) => Freezer::by_cgroup(group.freeze_switch()),
-            None => Freezer::default(),
+        let note = || host.records.write(spec, id, &record);
+        let is_container = |spec: &InstanceSpec| spec.image.is_some();
+        let freezer = if spec.all_containers().any(is_container) {
+            Freezer::by_cgroup(group.freeze_switch())
+        } else {
+            Freezer::default()
         };
         let mut child = launcher.start(waiting.as_mut(), &command(spec, &environment), &environment, note)?;
         let log =
-            InstanceLog::open(&room.records.folder(&spec.namespace, &spec.revision), id, &spec.revision, &room.output);
+            InstanceLog::open(&host.records.folder(&spec.namespace, &spec.revision), id, &spec.revision, &host.output);
         let log = Rc::new(RefCell::new(log));
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         match capture(&mut child, &log) {
             Ok((pidfd, pumps)) => {
                 let record = record.with_leader(pid(&child));
-                room.records.write(spec, id, &record);
+                host.records.write(spec, id, &record);
                 Ok(Self {
                     child,
                     pidfd,
@@ -389,7 +391,7 @@ impl InstanceProcess {
         }
     }
 
-    async fn run(mut self, room: &HostContext, life: &mut InstanceRun) -> InstanceExit {
+    async fn run(mut self, host: &HostContext, life: &mut InstanceRun) -> InstanceExit {
         let end = self.serve(life).await;
         let asked = async {
             if !matches!(end, TerminationCause::Exited) {
@@ -401,8 +403,8 @@ impl InstanceProcess {
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();
         // What a container started ended with its first process.
-        if self.launcher.container.is_none() {
-            room.process_reaper.reap(self.record).await;
+        if !life.spec.all_containers().all(|spec| spec.image.is_some()) {
+            host.process_reaper.reap(self.record).await;
         }
         drain(self.output_tasks, &self.log).await;
         let starved = self.group.was_out_of_memory();

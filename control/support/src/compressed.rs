@@ -144,10 +144,10 @@ thread_local! {
 }
 
 fn compress(text: &[u8], known: &[u8]) -> Box<[u8]> {
-    SCRATCH.with_borrow_mut(|room| {
-        room.resize(room.len().max(get_maximum_output_size(text.len())), 0);
-        let bytes = compress_into_with_dict(text, room, known).expect("there is room for the longest");
-        room[..bytes].into()
+    SCRATCH.with_borrow_mut(|capacity| {
+        capacity.resize(capacity.len().max(get_maximum_output_size(text.len())), 0);
+        let bytes = compress_into_with_dict(text, capacity, known).expect("there is room for the longest");
+        capacity[..bytes].into()
     })
 }
 

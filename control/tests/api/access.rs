@@ -25,22 +25,22 @@ enum RequestUser<'a> {
     User(&'a str),
     Token(&'a str),
     /// From another host, without a word about himself.
-    Stranger,
+    OtherUser,
 }
 
-async fn ask(house: &TestApiServer, who: RequestUser<'_>, method: Method, path: &str, body: &Value) -> (u16, Value) {
-    let tokens = house.dir.path().join("tokens.csv");
+async fn ask(server: &TestApiServer, who: RequestUser<'_>, method: Method, path: &str, body: &Value) -> (u16, Value) {
+    let tokens = server.dir.path().join("tokens.csv");
     std::fs::write(&tokens, "secret,alice,1,\"crew\"\n").unwrap();
     let around = ApiServerConfig {
         authentication: AuthenticationSources {
             static_tokens: StaticTokens::read(&tokens).unwrap(),
             host_token: Some("mine".into()),
-            service_accounts: Some(Arc::new(TokenSigner::open(&house.dir.path().join("key")).unwrap())),
+            service_accounts: Some(Arc::new(TokenSigner::open(&server.dir.path().join("key")).unwrap())),
         },
-        audit_log: Some(AuditLog::open(&house.dir.path().join("audit.log")).unwrap()),
+        audit_log: Some(AuditLog::open(&server.dir.path().join("audit.log")).unwrap()),
         ..ApiServerConfig::default()
     };
-    let router = api::router_with(house.store.clone(), house.registry.clone(), around);
+    let router = api::router_with(server.store.clone(), server.registry.clone(), around);
     let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
     let mut request = Request::builder().method(method).uri(path).header("content-type", media);
     request = match who {
@@ -48,7 +48,7 @@ async fn ask(house: &TestApiServer, who: RequestUser<'_>, method: Method, path: 
         RequestUser::Token(token) => request
             .header("authorization", format!("Bearer {token}"))
             .extension(ConnectInfo(PeerIdentity { is_local: false, certificate: None })),
-        RequestUser::Stranger => request.extension(ConnectInfo(PeerIdentity { is_local: false, certificate: None })),
+        RequestUser::OtherUser => request.extension(ConnectInfo(PeerIdentity { is_local: false, certificate: None })),
     };
     let body = if body.is_null() { String::new() } else { body.to_string() };
     let response = router.oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
@@ -57,17 +57,17 @@ async fn ask(house: &TestApiServer, who: RequestUser<'_>, method: Method, path: 
     (code, serde_json::from_slice(&bytes).unwrap_or(Value::Null))
 }
 
-async fn grant(house: &TestApiServer, user: &str, rules: &Value) {
+async fn grant(server: &TestApiServer, user: &str, rules: &Value) {
     let role = json!({ "metadata": { "name": format!("of-{user}") }, "rules": rules });
-    assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
-    bind(house, user, &format!("of-{user}")).await;
+    assert_eq!(server.ask(Method::POST, ROLES, &role).await.0, 201);
+    bind(server, user, &format!("of-{user}")).await;
 }
 
-async fn bind(house: &TestApiServer, user: &str, role: &str) {
+async fn bind(server: &TestApiServer, user: &str, role: &str) {
     let binding = json!({ "metadata": { "name": format!("{user}-{role}") },
         "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role },
         "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }] });
-    let (code, said) = house.ask(Method::POST, BINDINGS, &binding).await;
+    let (code, said) = server.ask(Method::POST, BINDINGS, &binding).await;
     assert_eq!(code, 201, "{said}");
 }
 
@@ -80,10 +80,10 @@ fn service(name: &str) -> Value {
 /// wait` and informers of one object do.
 #[tokio::test]
 async fn who_may_see_one_object_may_list_and_watch_it_by_name() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let rules = json!([{ "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mine"],
         "verbs": ["list", "watch"] }]);
-    grant(&house, "ann", &rules).await;
+    grant(&server, "ann", &rules).await;
     let watch = "watch=1&timeoutSeconds=1";
     for (query, expected) in [
         ("fieldSelector=metadata.name%3Dmine".to_owned(), 200),
@@ -95,7 +95,7 @@ async fn who_may_see_one_object_may_list_and_watch_it_by_name() {
         (watch.to_owned(), 403),
     ] {
         let path = format!("{MAPS}?{query}");
-        let (code, said) = ask(&house, RequestUser::User("ann"), Method::GET, &path, &Value::Null).await;
+        let (code, said) = ask(&server, RequestUser::User("ann"), Method::GET, &path, &Value::Null).await;
         assert_eq!(code, expected, "{query}: {said}");
     }
 }
@@ -103,16 +103,16 @@ async fn who_may_see_one_object_may_list_and_watch_it_by_name() {
 /// SRV-API-36: the illustrative developer role is enough for its verbs, and nothing more is allowed.
 #[tokio::test]
 async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let group = "serving.knative.dev";
     let rules = json!([
         { "apiGroups": [group], "resources": ["services"], "verbs": ["get", "list", "create", "update", "delete"] },
         { "apiGroups": [group], "resources": ["routes", "revisions", "configurations"], "verbs": ["get", "list"] },
     ]);
-    grant(&house, "dev", &rules).await;
+    grant(&server, "dev", &rules).await;
     let dev = RequestUser::User("dev");
     let one = format!("{SERVICES}/a");
-    let (code, made) = ask(&house, dev, Method::POST, SERVICES, &service("a")).await;
+    let (code, made) = ask(&server, dev, Method::POST, SERVICES, &service("a")).await;
     assert_eq!((code, &made["metadata"]["annotations"]["serving.knative.dev/creator"]), (201, &json!("dev")), "{made}");
     for (method, path, body, expected) in [
         (Method::GET, SERVICES.to_owned(), Value::Null, 200),
@@ -134,10 +134,10 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
         (Method::GET, format!("{one}/nothing"), Value::Null, 403),
         (Method::GET, one.replace("/v1/", "/v9/"), Value::Null, 404),
     ] {
-        let (code, said) = ask(&house, dev, method.clone(), &path, &body).await;
+        let (code, said) = ask(&server, dev, method.clone(), &path, &body).await;
         assert_eq!(code, expected, "{method} {path}: {said}");
     }
-    let (_, refusal) = ask(&house, dev, Method::GET, MAPS, &Value::Null).await;
+    let (_, refusal) = ask(&server, dev, Method::GET, MAPS, &Value::Null).await;
     assert_eq!(
         refusal["message"],
         "configmaps is forbidden: User \"dev\" cannot list resource \"configmaps\" in API group \"\" in the namespace \"default\""
@@ -148,13 +148,13 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
 /// SRV-REV-17: the log of a Revision is for those who may read its Pods' logs, and whoever may not is not told what there is.
 #[tokio::test]
 async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
-    let house = TestApiServer::real().await;
-    grant(&house, "ann", &json!([{ "apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"] }])).await;
-    grant(&house, "bob", &json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }])).await;
+    let server = TestApiServer::real().await;
+    grant(&server, "ann", &json!([{ "apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"] }])).await;
+    grant(&server, "bob", &json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }])).await;
     let mut revision = service("a-00001");
     revision["spec"] = revision["spec"]["template"]["spec"].take();
     let revisions = SERVICES.replace("services", "revisions");
-    let (code, made) = ask(&house, RequestUser::User(CONTROLLER_USER), Method::POST, &revisions, &revision).await;
+    let (code, made) = ask(&server, RequestUser::User(CONTROLLER_USER), Method::POST, &revisions, &revision).await;
     assert_eq!(code, 201, "{made}");
     let known = format!("/sluicegate/logs/{}", made["metadata"]["uid"].as_str().unwrap());
     let unknown = "/sluicegate/logs/0";
@@ -167,29 +167,29 @@ async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
         (ann, Method::GET, unknown, 403),
         (bob, Method::GET, &known, 403),
         (bob, Method::GET, unknown, 403),
-        (RequestUser::Stranger, Method::GET, &known, 401),
+        (RequestUser::OtherUser, Method::GET, &known, 401),
     ] {
-        let (code, said) = ask(&house, who, method.clone(), path, &Value::Null).await;
+        let (code, said) = ask(&server, who, method.clone(), path, &Value::Null).await;
         assert_eq!(code, expected, "{method} {path}: {said}");
     }
-    assert_eq!(house.ask(Method::GET, unknown, &Value::Null).await.0, 404);
+    assert_eq!(server.ask(Method::GET, unknown, &Value::Null).await.0, 404);
 }
 
 /// APP-38: from another host one is somebody, or nobody gets in.
 #[tokio::test]
 async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     for (path, expected) in [(MAPS, 401), ("/apis", 401), ("/healthz", 200), ("/version", 200)] {
-        assert_eq!(ask(&house, RequestUser::Stranger, Method::GET, path, &Value::Null).await.0, expected, "{path}");
+        assert_eq!(ask(&server, RequestUser::OtherUser, Method::GET, path, &Value::Null).await.0, expected, "{path}");
     }
-    assert_eq!(ask(&house, RequestUser::Token("wrong"), Method::GET, MAPS, &Value::Null).await.0, 401);
-    assert_eq!(ask(&house, RequestUser::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 403);
-    bind(&house, "alice", "view").await;
-    assert_eq!(ask(&house, RequestUser::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 200);
+    assert_eq!(ask(&server, RequestUser::Token("wrong"), Method::GET, MAPS, &Value::Null).await.0, 401);
+    assert_eq!(ask(&server, RequestUser::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 403);
+    bind(&server, "alice", "view").await;
+    assert_eq!(ask(&server, RequestUser::Token("secret"), Method::GET, MAPS, &Value::Null).await.0, 200);
     let map = json!({ "metadata": { "name": "m" } });
-    assert_eq!(ask(&house, RequestUser::Token("secret"), Method::POST, MAPS, &map).await.0, 403);
-    bind(&house, "alice", "edit").await;
-    assert_eq!(ask(&house, RequestUser::Token("secret"), Method::POST, MAPS, &map).await.0, 201);
+    assert_eq!(ask(&server, RequestUser::Token("secret"), Method::POST, MAPS, &map).await.0, 403);
+    bind(&server, "alice", "edit").await;
+    assert_eq!(ask(&server, RequestUser::Token("secret"), Method::POST, MAPS, &map).await.0, 201);
 
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
     // The second token is the appliance's own, for who can read its folder.
@@ -197,20 +197,20 @@ async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
         (RequestUser::Token("mine"), "sluicegate-admin", "system:masters"),
         (RequestUser::Token("secret"), "alice", "crew"),
     ] {
-        let (_, review) = ask(&house, who, Method::POST, path, &json!({})).await;
+        let (_, review) = ask(&server, who, Method::POST, path, &json!({})).await;
         let told = &review["status"]["userInfo"];
         assert_eq!((&told["username"], &told["groups"][0]), (&json!(user), &json!(group)), "{review}");
     }
-    let told = std::fs::read_to_string(house.dir.path().join("audit.log")).unwrap();
+    let told = std::fs::read_to_string(server.dir.path().join("audit.log")).unwrap();
     let last: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
     assert_eq!((&last["user"]["username"], &last["responseStatus"]["code"]), (&json!("alice"), &json!(201)));
     assert!(!told.contains("secret"), "tokens are not written down");
 
     // Who counts as nobody may not even ask who he is: that is for who said so.
     for (user, expected) in [("zoe", 201), ("system:anonymous", 403)] {
-        assert_eq!(ask(&house, RequestUser::User(user), Method::POST, path, &json!({})).await.0, expected, "{user}");
+        assert_eq!(ask(&server, RequestUser::User(user), Method::POST, path, &json!({})).await.0, expected, "{user}");
     }
-    let told = std::fs::read_to_string(house.dir.path().join("audit.log")).unwrap();
+    let told = std::fs::read_to_string(server.dir.path().join("audit.log")).unwrap();
     let mut lines = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let zoe = lines.find(|line| line["impersonatedUser"]["username"] == "zoe").unwrap();
     assert_eq!(zoe["user"]["username"], "sluicegate-admin", "it is known who really asked: {zoe}");
@@ -219,63 +219,63 @@ async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
 /// A service account's token works until its account is gone, even if another takes the name.
 #[tokio::test]
 async fn a_service_account_acts_by_its_token_while_it_lives() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let robot = json!({ "metadata": { "name": "robot" } });
-    assert_eq!(house.ask(Method::POST, accounts, &robot).await.0, 201);
+    assert_eq!(server.ask(Method::POST, accounts, &robot).await.0, 201);
     let admin = RequestUser::User("root");
-    bind(&house, "root", "cluster-admin").await;
+    bind(&server, "root", "cluster-admin").await;
     let path = format!("{accounts}/robot/token");
-    let (code, answer) = ask(&house, admin, Method::POST, &path, &json!({ "spec": {} })).await;
+    let (code, answer) = ask(&server, admin, Method::POST, &path, &json!({ "spec": {} })).await;
     assert_eq!(code, 201, "{answer}");
     let token = answer["status"]["token"].as_str().unwrap().to_owned();
     let short = json!({ "spec": { "expirationSeconds": 5 } });
-    assert_eq!(ask(&house, admin, Method::POST, &path, &short).await.0, 422);
+    assert_eq!(ask(&server, admin, Method::POST, &path, &short).await.0, 422);
     for spec in [json!("x"), json!(7), json!([])] {
         let wrong = json!({ "spec": spec });
-        assert_eq!(ask(&house, admin, Method::POST, &path, &wrong).await.0, 400, "{spec}");
+        assert_eq!(ask(&server, admin, Method::POST, &path, &wrong).await.0, 400, "{spec}");
     }
 
-    bind(&house, "system:serviceaccount:default:robot", "view").await;
-    assert_eq!(ask(&house, RequestUser::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 200);
-    assert_eq!(house.delete(&format!("{accounts}/robot")).await.0, 200);
-    assert_eq!(house.ask(Method::POST, accounts, &robot).await.0, 201);
-    assert_eq!(ask(&house, RequestUser::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 401);
+    bind(&server, "system:serviceaccount:default:robot", "view").await;
+    assert_eq!(ask(&server, RequestUser::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 200);
+    assert_eq!(server.delete(&format!("{accounts}/robot")).await.0, 200);
+    assert_eq!(server.ask(Method::POST, accounts, &robot).await.0, 201);
+    assert_eq!(ask(&server, RequestUser::Token(&token), Method::GET, MAPS, &Value::Null).await.0, 401);
 }
 
 #[tokio::test]
 async fn dry_run_of_token_and_backup_has_no_effect() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let robot = json!({ "metadata": { "name": "robot" } });
-    assert_eq!(house.ask(Method::POST, accounts, &robot).await.0, 201);
+    assert_eq!(server.ask(Method::POST, accounts, &robot).await.0, 201);
     let path = format!("{accounts}/robot/token?dryRun=");
-    bind(&house, "root", "cluster-admin").await;
+    bind(&server, "root", "cluster-admin").await;
     let admin = RequestUser::User("root");
-    let (code, answer) = ask(&house, admin, Method::POST, &format!("{path}All"), &json!({ "spec": {} })).await;
+    let (code, answer) = ask(&server, admin, Method::POST, &format!("{path}All"), &json!({ "spec": {} })).await;
     assert_eq!((code, &answer["status"]["token"]), (201, &json!("")), "{answer}");
     assert!(answer["status"]["expirationTimestamp"].is_string(), "{answer}");
     let short = json!({ "spec": { "expirationSeconds": 5 } });
-    assert_eq!(ask(&house, admin, Method::POST, &format!("{path}All"), &short).await.0, 422);
-    let (code, answer) = ask(&house, admin, Method::POST, &format!("{path}Some"), &json!({ "spec": {} })).await;
+    assert_eq!(ask(&server, admin, Method::POST, &format!("{path}All"), &short).await.0, 422);
+    let (code, answer) = ask(&server, admin, Method::POST, &format!("{path}Some"), &json!({ "spec": {} })).await;
     assert!(code == 422 && answer["status"]["token"].is_null(), "{answer}");
 
     // A backup without objects would delete all of them.
     let empty = "{\"sluicegate\":\"backup\",\"format\":1,\"revision\":1}\n{\"objects\":0}\n";
     let restore = "/sluicegate/backup?dryRun=All";
-    let (code, answer) = house.ask_as(Method::PUT, restore, "application/jsonl", empty).await;
+    let (code, answer) = server.ask_as(Method::PUT, restore, "application/jsonl", empty).await;
     assert_eq!((code, &answer["objects"]), (200, &json!(0)), "{answer}");
-    assert_eq!(house.ask(Method::GET, &format!("{accounts}/robot"), &Value::Null).await.0, 200);
+    assert_eq!(server.ask(Method::GET, &format!("{accounts}/robot"), &Value::Null).await.0, 200);
 }
 
 /// Nobody gives away, or takes, what he does not have.
 #[tokio::test]
 async fn rights_cannot_be_made_out_of_nothing() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let all = json!([{ "apiGroups": ["rbac.authorization.k8s.io"], "verbs": ["create", "update", "patch", "get"],
         "resources": ["clusterroles", "clusterrolebindings"] },
         { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] }]);
-    grant(&house, "mallory", &all).await;
+    grant(&server, "mallory", &all).await;
     let mallory = RequestUser::User("mallory");
     let bound = |role: &str| {
         json!({ "metadata": { "name": format!("m-{role}") },
@@ -299,7 +299,7 @@ async fn rights_cannot_be_made_out_of_nothing() {
         ),
         (Method::PATCH, format!("{ROLES}/view"), json!({ "aggregationRule": { "clusterRoleSelectors": [{}] } }), 403),
     ] {
-        let (code, said) = ask(&house, mallory, method.clone(), &path, &body).await;
+        let (code, said) = ask(&server, mallory, method.clone(), &path, &body).await;
         assert_eq!(code, expected, "{method} {path}: {said}");
     }
 }
@@ -307,19 +307,19 @@ async fn rights_cannot_be_made_out_of_nothing() {
 /// APP-38: who changes the subjects of a binding gives what its role gives, whether the change names that or not.
 #[tokio::test]
 async fn a_change_of_a_binding_is_judged_by_the_role_that_it_has() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let rbac = "rbac.authorization.k8s.io";
     let bindings = format!("/apis/{rbac}/v1/namespaces/default/rolebindings");
     let binds = json!([{ "apiGroups": [rbac], "verbs": ["create", "patch"], "resources": ["rolebindings"] },
         { "apiGroups": [rbac], "verbs": ["bind"], "resources": ["roles"] },
         { "apiGroups": [rbac], "verbs": ["bind"], "resources": ["clusterroles"], "resourceNames": ["of-the-boss", "view"] }]);
-    grant(&house, "mallory", &binds).await;
+    grant(&server, "mallory", &binds).await;
     let bound = |name: &str, kind: &str, role: &str| {
         json!({ "metadata": { "name": name }, "roleRef": { "apiGroup": rbac, "kind": kind, "name": role },
             "subjects": [{ "kind": "User", "name": "boss" }] })
     };
     let of_boss = bound("of-the-boss", "ClusterRole", "admin");
-    assert_eq!(house.ask(Method::POST, &bindings, &of_boss).await.0, 201);
+    assert_eq!(server.ask(Method::POST, &bindings, &of_boss).await.0, 201);
     let mallory = RequestUser::User("mallory");
     let to_her = json!({ "subjects": [{ "kind": "User", "name": "mallory" }] });
     for (method, path, body, expected) in [
@@ -330,7 +330,7 @@ async fn a_change_of_a_binding_is_judged_by_the_role_that_it_has() {
         (Method::POST, bindings.clone(), bound("d", "Role", "to-come"), 201),
         (Method::POST, bindings.clone(), bound("e", "clusterrole", "admin"), 422),
     ] {
-        let (code, said) = ask(&house, mallory, method.clone(), &path, &body).await;
+        let (code, said) = ask(&server, mallory, method.clone(), &path, &body).await;
         assert_eq!(code, expected, "{method} {path} {body}: {said}");
     }
 }
@@ -338,12 +338,12 @@ async fn a_change_of_a_binding_is_judged_by_the_role_that_it_has() {
 /// APP-38: operations on a role are judged by what they make of it.
 #[tokio::test]
 async fn operations_on_a_role_give_what_their_author_has() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let rules = json!([{ "apiGroups": ["rbac.authorization.k8s.io"], "verbs": ["patch"], "resources": ["clusterroles"] },
         { "apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"] }]);
-    grant(&house, "mallory", &rules).await;
+    grant(&server, "mallory", &rules).await;
     let role = json!({ "metadata": { "name": "small" }, "rules": [rules[1]] });
-    assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
+    assert_eq!(server.ask(Method::POST, ROLES, &role).await.0, 201);
     let rule = |verb: &str| json!({ "apiGroups": [""], "resources": ["configmaps"], "verbs": [verb] });
     let add = |path: &str, value: Value| json!([{ "op": "add", "path": path, "value": value }]);
     for (operations, expected) in [
@@ -354,15 +354,15 @@ async fn operations_on_a_role_give_what_their_author_has() {
         (json!([{ "op": "copy", "from": "/rules/0", "path": "/rules/-" }]), 403),
         (json!([{ "op": "test", "path": "/metadata/name", "value": "other" }]), 422),
     ] {
-        let (code, said) = patch_by_operations(&house, "mallory", &format!("{ROLES}/small"), &operations).await;
+        let (code, said) = patch_by_operations(&server, "mallory", &format!("{ROLES}/small"), &operations).await;
         assert_eq!(code, expected, "{operations}: {said}");
     }
 }
 
-async fn patch_by_operations(house: &TestApiServer, user: &str, path: &str, operations: &Value) -> (u16, String) {
+async fn patch_by_operations(server: &TestApiServer, user: &str, path: &str, operations: &Value) -> (u16, String) {
     let request = Request::patch(path).header("impersonate-user", user);
     let request = request.header("content-type", "application/json-patch+json");
-    let response = house.send(request.body(Body::from(operations.to_string())).unwrap()).await;
+    let response = server.send(request.body(Body::from(operations.to_string())).unwrap()).await;
     let code = response.status().as_u16();
     let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
     (code, String::from_utf8_lossy(&bytes).into_owned())
@@ -371,8 +371,8 @@ async fn patch_by_operations(house: &TestApiServer, user: &str, path: &str, oper
 /// `kubectl auth can-i` tells what would happen.
 #[tokio::test]
 async fn a_review_answers_as_the_request_would_be() {
-    let house = TestApiServer::real().await;
-    bind(&house, "eve", "view").await;
+    let server = TestApiServer::real().await;
+    bind(&server, "eve", "view").await;
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     for (who, verb, resource, allowed) in [
         ("eve", "list", "configmaps", true),
@@ -382,11 +382,11 @@ async fn a_review_answers_as_the_request_would_be() {
     ] {
         let attributes = json!({ "verb": verb, "resource": resource, "namespace": "default" });
         let question = json!({ "spec": { "resourceAttributes": attributes } });
-        let (code, review) = ask(&house, RequestUser::User(who), Method::POST, path, &question).await;
+        let (code, review) = ask(&server, RequestUser::User(who), Method::POST, path, &question).await;
         assert_eq!((code, &review["status"]["allowed"]), (201, &json!(allowed)), "{who} {verb} {resource}: {review}");
     }
     let (_, rules) = ask(
-        &house,
+        &server,
         RequestUser::User("eve"),
         Method::POST,
         "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
@@ -399,22 +399,22 @@ async fn a_review_answers_as_the_request_would_be() {
 /// AMB-62: whom followers act as may create Revisions; the same rights are what a cluster is told to give.
 #[tokio::test]
 async fn the_account_of_followers_may_what_controllers_may_and_no_more() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let revisions = "/apis/serving.knative.dev/v1/namespaces/default/revisions";
     let revision = json!({ "metadata": { "name": "r" }, "spec": { "containers": [{ "image": "a/b" }] } });
     let follower = RequestUser::User(CONTROLLER_USER);
-    let (code, said) = ask(&house, follower, Method::POST, revisions, &revision).await;
+    let (code, said) = ask(&server, follower, Method::POST, revisions, &revision).await;
     assert_eq!(code, 201, "{said}");
-    let (code, said) = house.ask(Method::POST, revisions, &revision).await;
+    let (code, said) = server.ask(Method::POST, revisions, &revision).await;
     assert_eq!((code, &said["reason"]), (403, &json!("Forbidden")), "the administrator may not");
     for (method, path) in [(Method::POST, MAPS), (Method::GET, ROLES), (Method::GET, "/api/v1/pods")] {
-        assert_eq!(ask(&house, follower, method, path, &json!({})).await.0, 403, "{path}");
+        assert_eq!(ask(&server, follower, method, path, &json!({})).await.0, 403, "{path}");
     }
 
     let text = include_str!("../../../deploy/follow.yaml");
     let documents = serde_norway::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap());
     let told = documents.into_iter().find(|one| one["kind"] == "ClusterRole").unwrap();
-    let (_, ours) = house.get(&format!("{ROLES}/sluicegate-controller")).await;
+    let (_, ours) = server.get(&format!("{ROLES}/sluicegate-controller")).await;
     assert_eq!(told["rules"], ours["rules"]);
 }
 

@@ -15,8 +15,8 @@ fn map(name: &str) -> ConfigMap {
 
 #[tokio::test]
 async fn kubes_own_client_creates_reads_patches_and_deletes() {
-    let house = TestApiServer::open().await;
-    let maps: Api<ConfigMap> = Api::default_namespaced(house.client());
+    let server = TestApiServer::open().await;
+    let maps: Api<ConfigMap> = Api::default_namespaced(server.client());
     let made = maps.create(&PostParams::default(), &map("one")).await.unwrap();
     assert!(made.metadata.uid.is_some());
     let patch = Patch::Merge(json!({ "data": { "a": null, "b": "2" } }));
@@ -31,8 +31,8 @@ async fn kubes_own_client_creates_reads_patches_and_deletes() {
 #[tokio::test]
 async fn kubes_watcher_lists_and_then_follows() {
     for config in [watcher::Config::default(), watcher::Config::default().streaming_lists()] {
-        let house = TestApiServer::open().await;
-        let maps: Api<ConfigMap> = Api::default_namespaced(house.client());
+        let server = TestApiServer::open().await;
+        let maps: Api<ConfigMap> = Api::default_namespaced(server.client());
         maps.create(&PostParams::default(), &map("before")).await.unwrap();
         let mut seen = watcher(maps.clone(), config).applied_objects().boxed();
         assert_eq!(seen.next().await.unwrap().unwrap().metadata.name.unwrap(), "before");
@@ -44,8 +44,8 @@ async fn kubes_watcher_lists_and_then_follows() {
 /// APP-17
 #[tokio::test]
 async fn kubes_discovery_finds_every_kind() {
-    let house = TestApiServer::open().await;
-    let discovery = kube::Discovery::new(house.client()).run().await.unwrap();
+    let server = TestApiServer::open().await;
+    let discovery = kube::Discovery::new(server.client()).run().await.unwrap();
     let found = |group: &str, kind: &str| discovery.get(group).is_some_and(|g| g.recommended_kind(kind).is_some());
     assert!(found("", "Namespace"));
     assert!(found("test.sluicegate.dev", "Widget"));
@@ -55,12 +55,12 @@ async fn kubes_discovery_finds_every_kind() {
 /// SRV-API-09 and AMB-62: what only controllers create, a controller can create.
 #[tokio::test]
 async fn a_controller_may_create_what_developers_may_not() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let kind = GroupVersionKind::gvk("test.sluicegate.dev", "v1", "Gadget");
     let resource = ApiResource::from_gvk_with_plural(&kind, "gadgets");
-    let gadgets: Api<DynamicObject> = Api::default_namespaced_with(house.client(), &resource);
+    let gadgets: Api<DynamicObject> = Api::default_namespaced_with(server.client(), &resource);
     let gadget = DynamicObject::new("one", &resource).data(json!({ "spec": {} }));
     gadgets.create(&PostParams::default(), &gadget).await.unwrap();
-    let namespaces: Api<Namespace> = Api::all(house.client());
+    let namespaces: Api<Namespace> = Api::all(server.client());
     assert_eq!(namespaces.list(&ListParams::default()).await.unwrap().items.len(), 4);
 }

@@ -52,8 +52,8 @@ struct TestInformer {
 }
 
 impl TestInformer {
-    async fn list(&mut self, house: &TestApiServer) {
-        let (_, list) = house.get(MAPS).await;
+    async fn list(&mut self, server: &TestApiServer) {
+        let (_, list) = server.get(MAPS).await;
         let version = number(&list["metadata"]["resourceVersion"]);
         assert!(version >= self.last, "versions go back: {version} after {}", self.last);
         self.last = version;
@@ -64,13 +64,13 @@ impl TestInformer {
     }
 
     /// Follows until the watch ends, or the object `end` appears.
-    async fn follow(&mut self, house: &TestApiServer, end: &str) {
+    async fn follow(&mut self, server: &TestApiServer, end: &str) {
         if self.last == 0 {
-            self.list(house).await;
+            self.list(server).await;
         }
         while !self.seen.contains_key(end) {
             let path = format!("{MAPS}?watch=1&resourceVersion={}", self.last);
-            let response = house.send(Request::get(path).body(Body::empty()).unwrap()).await;
+            let response = server.send(Request::get(path).body(Body::empty()).unwrap()).await;
             assert_eq!(response.status(), 200);
             let mut body = response.into_body().into_data_stream();
             let mut gone = false;
@@ -86,7 +86,7 @@ impl TestInformer {
             if !gone {
                 return; // the appliance ends
             }
-            self.list(house).await;
+            self.list(server).await;
         }
     }
 
@@ -110,16 +110,16 @@ fn number(value: &Value) -> u64 {
     value.as_str().unwrap().parse().unwrap()
 }
 
-async fn write(house: &TestApiServer, writer: usize, start: usize) {
+async fn write(server: &TestApiServer, writer: usize, start: usize) {
     for round in 0..WRITES / STARTS / WRITERS + 1 {
         let name = format!("w{writer}-{}", round % NAMES);
         let path = format!("{MAPS}/{name}");
         let body = json!({ "metadata": { "name": name }, "data": { "round": format!("{start}-{round}") } });
         // Some are refused, because the object is there or is not: that is part of it.
         match round % 5 {
-            0 | 2 => house.ask(Method::POST, MAPS, &body).await,
-            4 => house.delete(&path).await,
-            _ => house.ask(Method::PATCH, &path, &body).await,
+            0 | 2 => server.ask(Method::POST, MAPS, &body).await,
+            4 => server.delete(&path).await,
+            _ => server.ask(Method::PATCH, &path, &body).await,
         };
     }
 }
@@ -131,28 +131,28 @@ async fn informers_agree_with_the_store_over_writes_and_restarts() {
     let TestApiServer { mut store, registry, dir } = TestApiServer::open().await;
     let mut informers: Vec<TestInformer> = (0..WATCHERS).map(|_| TestInformer::default()).collect();
     for start in 0..STARTS {
-        let house = TestApiServer { store, registry: Arc::clone(&registry), dir: tempfile::tempdir().unwrap() };
+        let server = TestApiServer { store, registry: Arc::clone(&registry), dir: tempfile::tempdir().unwrap() };
         let last = start + 1 == STARTS;
         // In the last round all see the end; before, the appliance goes while some are behind.
         let end = if last { "end".to_owned() } else { format!("end-{start}") };
         let writers = async {
-            join_all((0..WRITERS).map(|writer| write(&house, writer, start))).await;
+            join_all((0..WRITERS).map(|writer| write(&server, writer, start))).await;
             let end = json!({ "metadata": { "name": end } });
-            assert_eq!(house.ask(Method::POST, MAPS, &end).await.0, 201);
+            assert_eq!(server.ask(Method::POST, MAPS, &end).await.0, 201);
             if !last {
-                house.store.close();
+                server.store.close();
             }
         };
-        let follow = join_all(informers.iter_mut().map(|informer| informer.follow(&house, &end)));
+        let follow = join_all(informers.iter_mut().map(|informer| informer.follow(&server, &end)));
         tokio::join!(writers, follow);
         if last {
             let mut truth = TestInformer::default();
-            truth.list(&house).await;
+            truth.list(&server).await;
             for informer in &informers {
                 assert_eq!(informer.seen, truth.seen);
             }
         }
-        drop(house);
+        drop(server);
         store = Arc::new(ObjectStore::open(dir.path()).unwrap());
     }
     let lists: usize = informers.iter().map(|informer| informer.lists).sum();

@@ -18,27 +18,27 @@ const KILLED_DIR: &str = "SLUICEGATE_TEST_KILLED_DIR";
 /// APP-39: objects, uids and versions are as they were, and a deletion's version is not given out again.
 #[tokio::test]
 async fn a_restart_keeps_objects_and_goes_on_counting() {
-    let house = TestApiServer::open().await;
-    let one = house.widget("one", &json!({ "a": "b" })).await;
-    house.widget("two", &json!({})).await;
-    house.delete(&format!("{WIDGETS}/two")).await;
-    let revision = house.store.read().revision();
-    let TestApiServer { store, registry, dir } = house;
+    let server = TestApiServer::open().await;
+    let one = server.widget("one", &json!({ "a": "b" })).await;
+    server.widget("two", &json!({})).await;
+    server.delete(&format!("{WIDGETS}/two")).await;
+    let revision = server.store.read().revision();
+    let TestApiServer { store, registry, dir } = server;
     drop(store);
 
     let store = Arc::new(ObjectStore::open(dir.path()).unwrap());
-    let house = TestApiServer { store, registry, dir };
-    assert_eq!(house.store.read().revision(), revision);
-    assert_eq!(house.get(&format!("{WIDGETS}/one")).await.1, one);
-    assert_eq!(house.get(&format!("{WIDGETS}/two")).await.0, 404);
-    let three = house.widget("three", &json!({})).await;
+    let server = TestApiServer { store, registry, dir };
+    assert_eq!(server.store.read().revision(), revision);
+    assert_eq!(server.get(&format!("{WIDGETS}/one")).await.1, one);
+    assert_eq!(server.get(&format!("{WIDGETS}/two")).await.0, 404);
+    let three = server.widget("three", &json!({})).await;
     assert_eq!(three["metadata"]["resourceVersion"], (revision + 1).to_string());
 
     // A watcher that goes on from the newest version before the restart misses nothing; an older one
     // has to list again, because the changes in between are not kept.
-    let mut watch = house.watch(&format!("{WIDGETS}?watch=1&resourceVersion={revision}")).await;
+    let mut watch = server.watch(&format!("{WIDGETS}?watch=1&resourceVersion={revision}")).await;
     assert_eq!(watch.next_told().await, ("ADDED".into(), "three".into()));
-    let mut watch = house.watch(&format!("{WIDGETS}?watch=1&resourceVersion=1")).await;
+    let mut watch = server.watch(&format!("{WIDGETS}?watch=1&resourceVersion=1")).await;
     assert_eq!(watch.next().await.unwrap()["object"]["code"], 410);
 }
 
@@ -108,8 +108,8 @@ fn what_was_acknowledged_survives_a_kill() {
 
 #[tokio::test]
 async fn a_second_opening_of_the_same_folder_is_refused() {
-    let house = TestApiServer::open().await;
-    let refused = ObjectStore::open(house.dir.path()).unwrap_err();
+    let server = TestApiServer::open().await;
+    let refused = ObjectStore::open(server.dir.path()).unwrap_err();
     assert!(matches!(refused, StoreError::InUse(_)), "{refused}");
     assert!(refused.to_string().contains("in use by another process"));
 }
@@ -127,8 +127,8 @@ async fn a_damaged_file_is_reported_and_not_overwritten() {
 
 #[tokio::test]
 async fn a_decision_that_panics_costs_only_its_own_caller() {
-    let house = TestApiServer::open().await;
-    let outcome = house.store.write::<StoreError>(|_| panic!("on purpose")).await;
+    let server = TestApiServer::open().await;
+    let outcome = server.store.write::<StoreError>(|_| panic!("on purpose")).await;
     assert!(matches!(outcome, Err(StoreError::Canceled)));
-    assert_eq!(house.ask(Method::POST, WIDGETS, &json!({ "metadata": { "name": "one" } })).await.0, 201);
+    assert_eq!(server.ask(Method::POST, WIDGETS, &json!({ "metadata": { "name": "one" } })).await.0, 201);
 }

@@ -27,16 +27,16 @@ pub(crate) fn definition() -> Value {
 
 /// Definition and table of a kind with these columns, of one object.
 async fn table_of(columns: Value, object: Value) -> Value {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let mut definition = definition();
     let version = &mut definition["spec"]["versions"][0];
     version["additionalPrinterColumns"] = columns;
     version["schema"]["openAPIV3Schema"] = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    let (code, made) = house.ask(Method::POST, DEFINITIONS, &definition).await;
+    let (code, made) = server.ask(Method::POST, DEFINITIONS, &definition).await;
     assert_eq!(code, 201, "{made}");
-    let (code, made) = house.ask(Method::POST, CRONS, &object).await;
+    let (code, made) = server.ask(Method::POST, CRONS, &object).await;
     assert_eq!(code, 201, "{made}");
-    house.get_as(CRONS, "application/json;as=Table;g=meta.k8s.io;v=v1").await.1
+    server.get_as(CRONS, "application/json;as=Table;g=meta.k8s.io;v=v1").await.1
 }
 
 /// APP-36: the columns of a client's kind: each with its type, format, priority and description, of several values
@@ -82,7 +82,7 @@ async fn columns_of_a_clients_kind_are_those_of_its_definition() {
 /// APP-36: what Kubernetes refuses of a column is refused with the field and its words.
 #[tokio::test]
 async fn a_column_that_kubernetes_refuses_is_refused() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     for (column, field, told) in [
         (
             json!({ "name": "A", "type": "string", "jsonPath": "spec.a" }),
@@ -99,7 +99,7 @@ async fn a_column_that_kubernetes_refuses_is_refused() {
     ] {
         let mut definition = definition();
         definition["spec"]["versions"][0]["additionalPrinterColumns"] = json!([column]);
-        let (code, refusal) = house.ask(Method::POST, DEFINITIONS, &definition).await;
+        let (code, refusal) = server.ask(Method::POST, DEFINITIONS, &definition).await;
         let cause = &refusal["details"]["causes"][0];
         let at = format!("spec.versions[0].additionalPrinterColumns[0].{field}");
         assert_eq!((code, &cause["field"]), (422, &json!(at)), "{refusal}");
@@ -115,89 +115,89 @@ pub(crate) fn cron(name: &str, spec: Value) -> Value {
 /// own and its columns; and it survives as its definition does.
 #[tokio::test]
 async fn a_kind_that_a_client_defines_is_served_like_any_other() {
-    let house = TestApiServer::real().await;
-    assert_eq!(house.get(CRONS).await.0, 404);
-    let (code, made) = house.ask(Method::POST, DEFINITIONS, &definition()).await;
+    let server = TestApiServer::real().await;
+    assert_eq!(server.get(CRONS).await.0, 404);
+    let (code, made) = server.ask(Method::POST, DEFINITIONS, &definition()).await;
     assert_eq!(code, 201, "{made}");
     let established = made["status"]["conditions"].as_array().unwrap().iter().find(|c| c["type"] == "Established");
     assert_eq!(established.unwrap()["status"], "True");
 
-    let (_, list) = house.get("/apis/example.com/v1").await;
+    let (_, list) = server.get("/apis/example.com/v1").await;
     assert_eq!((&list["resources"][0]["kind"], &list["resources"][0]["shortNames"]), (&json!("Cron"), &json!(["ct"])));
-    let (_, openapi) = house.get("/openapi/v3/apis/example.com/v1").await;
+    let (_, openapi) = server.get("/openapi/v3/apis/example.com/v1").await;
     assert!(openapi.to_string().contains("replicas"), "{openapi}");
 
     let object = cron("a", json!({ "cron": "* * * * *", "typo": 1 }));
-    let (code, stored) = house.ask(Method::POST, CRONS, &object).await;
+    let (code, stored) = server.ask(Method::POST, CRONS, &object).await;
     assert_eq!((code, &stored["spec"]), (201, &json!({ "cron": "* * * * *", "replicas": 1 })));
     assert_eq!(stored["metadata"]["generation"], 1);
     let strict = format!("{CRONS}?fieldValidation=Strict");
-    let (code, refusal) = house.ask(Method::POST, &strict, &cron("b", json!({ "cron": "x", "typo": 1 }))).await;
+    let (code, refusal) = server.ask(Method::POST, &strict, &cron("b", json!({ "cron": "x", "typo": 1 }))).await;
     assert!(code == 400 && refusal["message"].as_str().unwrap().contains("spec.typo"), "{refusal}");
     for (spec, field) in [(json!({}), "spec.cron"), (json!({ "cron": "x", "replicas": 9 }), "spec.replicas")] {
-        let (code, refusal) = house.ask(Method::POST, CRONS, &cron("b", spec)).await;
+        let (code, refusal) = server.ask(Method::POST, CRONS, &cron("b", spec)).await;
         assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!(field)), "{refusal}");
     }
 
     let mut told = stored.clone();
     told["status"] = json!({ "address": { "url": "http://a" } });
-    let (code, told) = house.ask(Method::PUT, &format!("{CRONS}/a/status"), &told).await;
+    let (code, told) = server.ask(Method::PUT, &format!("{CRONS}/a/status"), &told).await;
     assert_eq!((code, &told["status"]["address"]["url"]), (200, &json!("http://a")));
     assert_eq!(told["metadata"]["generation"], 1, "a status is no change of the spec");
     let table = "application/json;as=Table;g=meta.k8s.io;v=v1";
-    let (_, rows) = house.get_as(CRONS, table).await;
+    let (_, rows) = server.get_as(CRONS, table).await;
     assert_eq!(rows["rows"][0]["cells"], json!(["a", "* * * * *"]));
 }
 
 /// A change of the definition holds at once, and what was stored goes with it.
 #[tokio::test]
 async fn a_definition_changes_and_goes_with_its_objects() {
-    let house = TestApiServer::real().await;
-    house.ask(Method::POST, DEFINITIONS, &definition()).await;
-    house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await;
+    let server = TestApiServer::real().await;
+    server.ask(Method::POST, DEFINITIONS, &definition()).await;
+    server.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await;
     let path = format!("{DEFINITIONS}/crons.example.com");
-    let mut wider = house.get(&path).await.1;
+    let mut wider = server.get(&path).await.1;
     wider["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["replicas"]["maximum"] =
         json!(10);
-    let (code, said) = house.ask(Method::PUT, &path, &wider).await;
+    let (code, said) = server.ask(Method::PUT, &path, &wider).await;
     assert_eq!(code, 200, "{said}");
-    assert_eq!(house.ask(Method::POST, CRONS, &cron("b", json!({ "cron": "x", "replicas": 9 }))).await.0, 201);
+    assert_eq!(server.ask(Method::POST, CRONS, &cron("b", json!({ "cron": "x", "replicas": 9 }))).await.0, 201);
 
-    sluicegate_control::api::seed(&house.store, &house.registry).await.unwrap();
-    assert_eq!(house.get(&path).await.0, 200, "a restart keeps it");
-    assert_eq!(house.delete(&path).await.0, 200);
-    assert_eq!(house.get(CRONS).await.0, 404);
-    house.ask(Method::POST, DEFINITIONS, &definition()).await;
-    assert_eq!(house.get(CRONS).await.1["items"], json!([]), "its objects went with it");
+    sluicegate_control::api::seed(&server.store, &server.registry).await.unwrap();
+    assert_eq!(server.get(&path).await.0, 200, "a restart keeps it");
+    assert_eq!(server.delete(&path).await.0, 200);
+    assert_eq!(server.get(CRONS).await.0, 404);
+    server.ask(Method::POST, DEFINITIONS, &definition()).await;
+    assert_eq!(server.get(CRONS).await.1["items"], json!([]), "its objects went with it");
 }
 
 /// What the appliance is made of is not redefined, and a definition that makes no sense is refused.
 #[tokio::test]
 async fn our_own_kinds_are_not_redefined() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let own = format!("{DEFINITIONS}/brokers.eventing.knative.dev");
-    assert_eq!(house.delete(&own).await.0, 403);
-    assert_eq!(house.ask(Method::PATCH, &own, &json!({ "spec": { "scope": "Cluster" } })).await.0, 403);
+    assert_eq!(server.delete(&own).await.0, 403);
+    assert_eq!(server.ask(Method::PATCH, &own, &json!({ "spec": { "scope": "Cluster" } })).await.0, 403);
     let mut bad = definition();
     bad["spec"]["scope"] = json!("Everywhere");
-    let (code, refusal) = house.ask(Method::POST, DEFINITIONS, &bad).await;
+    let (code, refusal) = server.ask(Method::POST, DEFINITIONS, &bad).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("spec.scope")), "{refusal}");
 }
 
 /// APP-36: a schema is the status' schema too: what it does not name is dropped, what it forbids is refused.
 #[tokio::test]
 async fn a_status_keeps_to_the_schema() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let mut definition = definition();
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"] =
         json!({ "type": "object", "properties": { "phase": { "type": "string" } } });
-    house.ask(Method::POST, DEFINITIONS, &definition).await;
-    house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await;
+    server.ask(Method::POST, DEFINITIONS, &definition).await;
+    server.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await;
     let path = format!("{CRONS}/a/status");
     let status = json!({ "status": { "phase": "on", "typo": 1 } });
-    let (code, stored) = house.ask(Method::PATCH, &path, &status).await;
+    let (code, stored) = server.ask(Method::PATCH, &path, &status).await;
     assert_eq!((code, &stored["status"]), (200, &json!({ "phase": "on" })));
-    let (code, refusal) = house.ask(Method::PATCH, &path, &json!({ "status": { "phase": 1 } })).await;
+    let (code, refusal) = server.ask(Method::PATCH, &path, &json!({ "status": { "phase": 1 } })).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("status.phase")));
 }
 
@@ -222,61 +222,61 @@ fn wide_definition() -> Value {
 /// APP-36: `kubectl scale` and autoscalers work on a kind whose definition says where it keeps its number.
 #[tokio::test]
 async fn a_kind_that_says_how_is_scaled() {
-    let house = TestApiServer::real().await;
-    let (code, made) = house.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
+    let server = TestApiServer::real().await;
+    let (code, made) = server.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
     assert_eq!(code, 201, "{made}");
-    let (_, list) = house.get("/apis/example.com/v1").await;
+    let (_, list) = server.get("/apis/example.com/v1").await;
     let scale = list["resources"].as_array().unwrap().iter().find(|one| one["name"] == "crons/scale").unwrap();
     assert_eq!((&scale["group"], &scale["kind"]), (&json!("autoscaling"), &json!("Scale")));
-    house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 2 }))).await;
+    server.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 2 }))).await;
     let path = format!("{CRONS}/a/scale");
-    let (code, scale) = house.get(&path).await;
+    let (code, scale) = server.get(&path).await;
     assert_eq!((code, &scale["spec"], &scale["status"]), (200, &json!({ "replicas": 2 }), &json!({ "replicas": 0 })));
-    let (code, more) = house.ask(Method::PATCH, &path, &json!({ "spec": { "replicas": 3 } })).await;
+    let (code, more) = server.ask(Method::PATCH, &path, &json!({ "spec": { "replicas": 3 } })).await;
     assert_eq!((code, &more["spec"]["replicas"]), (200, &json!(3)), "{more}");
-    assert_eq!(house.get(&format!("{CRONS}/a")).await.1["spec"]["replicas"], 3);
-    let applied = house.ask_as(Method::PATCH, &path, "application/apply-patch+yaml", scale.to_string()).await;
+    assert_eq!(server.get(&format!("{CRONS}/a")).await.1["spec"]["replicas"], 3);
+    let applied = server.ask_as(Method::PATCH, &path, "application/apply-patch+yaml", scale.to_string()).await;
     let (code, refusal) = (applied.0, applied.1["message"].to_string());
     assert!(code == 415 && refusal.contains("merge-patch") && !refusal.contains("apply-patch"), "{refusal}");
-    let (code, refusal) = house.ask(Method::PUT, &path, &scale).await;
+    let (code, refusal) = server.ask(Method::PUT, &path, &scale).await;
     assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")), "an older version: {refusal}");
     for (number, field) in [(-1, "spec.replicas"), (9, "spec.replicas"), (4, "spec")] {
         let mut wanted = json!({ "kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": { "name": "a" } });
         wanted["spec"] = json!({ "replicas": number });
-        let (code, refusal) = house.ask(Method::PUT, &path, &wanted).await;
+        let (code, refusal) = server.ask(Method::PUT, &path, &wanted).await;
         assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!(field)), "{refusal}");
     }
     let table = "application/json;as=Table;g=meta.k8s.io;v=v1";
-    assert_eq!(house.get_as(&path, table).await.1["rows"][0]["cells"][1], 3);
-    let owners = house.get(&format!("{CRONS}/a")).await.1["metadata"]["managedFields"].to_string();
+    assert_eq!(server.get_as(&path, table).await.1["rows"][0]["cells"][1], 3);
+    let owners = server.get(&format!("{CRONS}/a")).await.1["metadata"]["managedFields"].to_string();
     assert!(owners.contains(r#""subresource":"scale""#), "{owners}");
-    assert_eq!(house.get(&format!("{CRONS}/none/scale")).await.0, 404);
-    assert_eq!(house.get("/api/v1/namespaces/default/configmaps/a/scale").await.0, 404);
+    assert_eq!(server.get(&format!("{CRONS}/none/scale")).await.0, 404);
+    assert_eq!(server.get("/api/v1/namespaces/default/configmaps/a/scale").await.0, 404);
 }
 
 /// APP-36: the definition's own rules, the fields that objects are selected by, and the keys of its lists hold.
 #[tokio::test]
 async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
-    let house = TestApiServer::real().await;
-    house.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
-    let (code, refusal) = house.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 4 }))).await;
+    let server = TestApiServer::real().await;
+    server.ask(Method::POST, DEFINITIONS, &wide_definition()).await;
+    let (code, refusal) = server.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x", "replicas": 4 }))).await;
     let why = r#"Cron.example.com "a" is invalid: spec: Invalid value: "object": four is no number of replicas"#;
     assert_eq!((code, &refusal["message"]), (422, &json!(why)));
     for (name, at) in [("a", "x"), ("b", "y")] {
-        assert_eq!(house.ask(Method::POST, CRONS, &cron(name, json!({ "cron": at }))).await.0, 201);
+        assert_eq!(server.ask(Method::POST, CRONS, &cron(name, json!({ "cron": at }))).await.0, 201);
     }
     let path = format!("{CRONS}/a");
-    let (code, refusal) = house.ask(Method::PATCH, &path, &json!({ "spec": { "cron": "z" } })).await;
+    let (code, refusal) = server.ask(Method::PATCH, &path, &json!({ "spec": { "cron": "z" } })).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("spec.cron")), "{refusal}");
-    let (_, found) = house.get(&format!("{CRONS}?fieldSelector=spec.cron%3Dy")).await;
+    let (_, found) = server.get(&format!("{CRONS}?fieldSelector=spec.cron%3Dy")).await;
     assert_eq!((found["items"].as_array().unwrap().len(), &found["items"][0]["metadata"]["name"]), (1, &json!("b")));
-    assert_eq!(house.get(&format!("{CRONS}?fieldSelector=spec.replicas%3D1")).await.0, 400);
+    assert_eq!(server.get(&format!("{CRONS}?fieldSelector=spec.replicas%3D1")).await.0, 400);
 
     let apply = |manager: &str, parts: Value| {
         let body = cron("a", json!({ "parts": parts })).to_string();
         let path = format!("{path}?fieldManager={manager}");
-        let house = &house;
-        async move { house.ask_as(Method::PATCH, &path, "application/apply-patch+yaml", body).await }
+        let server = &server;
+        async move { server.ask_as(Method::PATCH, &path, "application/apply-patch+yaml", body).await }
     };
     let (code, one) = apply("one", json!([{ "name": "p", "n": 1 }])).await;
     assert_eq!(code, 200, "{one}");
@@ -292,7 +292,7 @@ async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
     wrong["spec"]["names"] = json!({ "plural": "others", "kind": "Other" });
     wrong["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["x-kubernetes-validations"] =
         json!([{ "rule": "frob(self)" }]);
-    let (code, refusal) = house.ask(Method::POST, DEFINITIONS, &wrong).await;
+    let (code, refusal) = server.ask(Method::POST, DEFINITIONS, &wrong).await;
     assert!(code == 422 && refusal["message"].as_str().unwrap().contains("undeclared reference"), "{refusal}");
 }
 
@@ -300,13 +300,13 @@ async fn rules_selectable_fields_and_keys_of_a_definition_hold() {
 /// stand it has no type: Terraform's provider makes types of it, and can make one of no other.
 #[tokio::test]
 async fn a_schema_in_a_definition_is_described_by_reference() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     const NAME: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
     for (path, at, schemas) in [
         ("/openapi/v2", "#/definitions/", "/definitions"),
         ("/openapi/v3/apis/apiextensions.k8s.io/v1", "#/components/schemas/", "/components/schemas"),
     ] {
-        let (_, document) = house.get(path).await;
+        let (_, document) = server.get(path).await;
         let schemas = document.pointer(schemas).unwrap();
         let definition = &schemas["io.k8s.apiextensions.v1.CustomResourceDefinition"];
         let version = &definition["properties"]["spec"]["properties"]["versions"]["items"]["properties"];
@@ -324,18 +324,18 @@ async fn a_schema_in_a_definition_is_described_by_reference() {
 /// definition; on one that belongs to another namespace it is refused.
 #[tokio::test]
 async fn a_namespace_that_means_nothing_is_dropped() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let mut wanted = definition();
     wanted["metadata"]["namespace"] = "default".into();
-    let (code, mut made) = house.ask(Method::POST, DEFINITIONS, &wanted).await;
+    let (code, mut made) = server.ask(Method::POST, DEFINITIONS, &wanted).await;
     assert_eq!((code, &made["metadata"]["namespace"]), (201, &Value::Null), "{made}");
     made["metadata"]["namespace"] = "default".into();
     made["spec"]["names"]["shortNames"] = json!(["cx"]);
-    let (code, changed) = house.ask(Method::PUT, &format!("{DEFINITIONS}/crons.example.com"), &made).await;
+    let (code, changed) = server.ask(Method::PUT, &format!("{DEFINITIONS}/crons.example.com"), &made).await;
     assert_eq!((code, &changed["metadata"]["namespace"]), (200, &Value::Null), "{changed}");
 
     let mut foreign = cron("a", json!({ "cron": "* * * * *" }));
     foreign["metadata"]["namespace"] = "elsewhere".into();
-    let (code, refusal) = house.ask(Method::POST, CRONS, &foreign).await;
+    let (code, refusal) = server.ask(Method::POST, CRONS, &foreign).await;
     assert!(code == 400 && refusal["message"].as_str().unwrap().contains("does not match the namespace"), "{refusal}");
 }

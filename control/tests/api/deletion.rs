@@ -11,7 +11,7 @@ use sluicegate_control::store::{ObjectKey, StoreError, WriteOperation};
 use crate::support::{MAPS, TestApiServer, WIDGETS};
 
 /// A ConfigMap that names `owners` as its own.
-async fn child(house: &TestApiServer, name: &str, owners: &[&Value], blocks: bool) -> (u16, Value) {
+async fn child(server: &TestApiServer, name: &str, owners: &[&Value], blocks: bool) -> (u16, Value) {
     let references: Vec<Value> = owners
         .iter()
         .map(|owner| {
@@ -21,55 +21,55 @@ async fn child(house: &TestApiServer, name: &str, owners: &[&Value], blocks: boo
         })
         .collect();
     let body = json!({ "metadata": { "name": name, "ownerReferences": references } });
-    house.ask(Method::POST, MAPS, &body).await
+    server.ask(Method::POST, MAPS, &body).await
 }
 
-fn collect(house: &TestApiServer) {
-    tokio::spawn(api::run_garbage_collector(Arc::clone(&house.store), Arc::clone(&house.registry)));
+fn collect(server: &TestApiServer) {
+    tokio::spawn(api::run_garbage_collector(Arc::clone(&server.store), Arc::clone(&server.registry)));
 }
 
 /// SRV-API-04
 #[tokio::test]
 async fn a_deletion_answers_success_with_the_uid_and_the_object_is_gone() {
-    let house = TestApiServer::open().await;
-    let made = house.widget("one", &json!({})).await;
+    let server = TestApiServer::open().await;
+    let made = server.widget("one", &json!({})).await;
     let path = format!("{WIDGETS}/one");
-    let (code, status) = house.delete(&path).await;
+    let (code, status) = server.delete(&path).await;
     assert_eq!((code, &status["status"]), (200, &json!("Success")));
     assert_eq!(status["details"]["uid"], made["metadata"]["uid"]);
-    assert_eq!(house.get(&path).await.0, 404);
-    assert_eq!(house.delete(&path).await.0, 404);
+    assert_eq!(server.get(&path).await.0, 404);
+    assert_eq!(server.delete(&path).await.0, 404);
 }
 
 /// APP-31
 #[tokio::test]
 async fn a_finalizer_holds_its_object_until_it_is_taken_away() {
-    let house = TestApiServer::open().await;
-    house.widget("one", &json!({})).await;
+    let server = TestApiServer::open().await;
+    server.widget("one", &json!({})).await;
     let path = format!("{WIDGETS}/one");
     let finalizers = |list: Value| json!({ "metadata": { "finalizers": list } });
-    house.ask(Method::PATCH, &path, &finalizers(json!(["example.com/a"]))).await;
-    let (code, marked) = house.delete(&path).await;
+    server.ask(Method::PATCH, &path, &finalizers(json!(["example.com/a"]))).await;
+    let (code, marked) = server.delete(&path).await;
     assert_eq!(code, 200);
     assert!(marked["metadata"]["deletionTimestamp"].is_string());
-    assert_eq!(house.delete(&path).await.1, marked, "asking again changes nothing");
+    assert_eq!(server.delete(&path).await.1, marked, "asking again changes nothing");
     let more = finalizers(json!(["example.com/a", "example.com/b"]));
-    assert_eq!(house.ask(Method::PATCH, &path, &more).await.0, 422);
+    assert_eq!(server.ask(Method::PATCH, &path, &more).await.0, 422);
     let revive = json!({ "metadata": { "deletionTimestamp": null } });
-    let (_, still) = house.ask(Method::PATCH, &path, &revive).await;
+    let (_, still) = server.ask(Method::PATCH, &path, &revive).await;
     assert_eq!(still["metadata"]["deletionTimestamp"], marked["metadata"]["deletionTimestamp"]);
-    assert_eq!(house.ask(Method::PATCH, &path, &finalizers(json!(null))).await.0, 200);
-    assert_eq!(house.get(&path).await.0, 404);
+    assert_eq!(server.ask(Method::PATCH, &path, &finalizers(json!(null))).await.0, 200);
+    assert_eq!(server.get(&path).await.0, 404);
 }
 
 /// APP-30
 #[tokio::test]
 async fn a_deletion_with_a_precondition_that_fails_conflicts() {
-    let house = TestApiServer::open().await;
-    let made = house.widget("one", &json!({})).await;
+    let server = TestApiServer::open().await;
+    let made = server.widget("one", &json!({})).await;
     let path = format!("{WIDGETS}/one");
     for wrong in [json!({ "uid": "other" }), json!({ "resourceVersion": "1" })] {
-        let (code, refusal) = house.ask(Method::DELETE, &path, &json!({ "preconditions": wrong })).await;
+        let (code, refusal) = server.ask(Method::DELETE, &path, &json!({ "preconditions": wrong })).await;
         assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")));
     }
     for (wrong, refused) in [
@@ -78,126 +78,126 @@ async fn a_deletion_with_a_precondition_that_fails_conflicts() {
         (json!({ "gracePeriodSeconds": "x" }), 400),
         (json!({ "kind": "Widget" }), 400),
     ] {
-        assert_eq!(house.ask(Method::DELETE, &path, &wrong).await.0, refused, "{wrong}");
+        assert_eq!(server.ask(Method::DELETE, &path, &wrong).await.0, refused, "{wrong}");
     }
     let right = json!({ "preconditions": { "uid": made["metadata"]["uid"] } });
-    assert_eq!(house.ask(Method::DELETE, &path, &right).await.0, 200);
+    assert_eq!(server.ask(Method::DELETE, &path, &right).await.0, 200);
 }
 
 /// SRV-API-08
 #[tokio::test]
 async fn a_collection_is_deleted_as_far_as_the_selector_goes() {
-    let house = TestApiServer::open().await;
-    house.widget("one", &json!({ "a": "x" })).await;
-    house.widget("two", &json!({ "a": "y" })).await;
-    let (code, list) = house.delete(&format!("{WIDGETS}?labelSelector=a%3Dx")).await;
+    let server = TestApiServer::open().await;
+    server.widget("one", &json!({ "a": "x" })).await;
+    server.widget("two", &json!({ "a": "y" })).await;
+    let (code, list) = server.delete(&format!("{WIDGETS}?labelSelector=a%3Dx")).await;
     assert_eq!((code, &list["items"][0]["metadata"]["name"]), (200, &json!("one")));
-    let (_, rest) = house.get(WIDGETS).await;
+    let (_, rest) = server.get(WIDGETS).await;
     assert_eq!(rest["items"].as_array().unwrap().len(), 1);
-    assert_eq!(house.delete("/apis/test.sluicegate.dev/v1/widgets").await.0, 405);
+    assert_eq!(server.delete("/apis/test.sluicegate.dev/v1/widgets").await.0, 405);
 }
 
 /// APP-30, Background: the children go after their last owner.
 #[tokio::test]
 async fn a_child_goes_with_its_last_owner_only() {
-    let house = TestApiServer::open().await;
-    let (one, two) = (house.widget("one", &json!({})).await, house.widget("two", &json!({})).await);
-    child(&house, "both", &[&one, &two], true).await;
-    child(&house, "only", &[&one], true).await;
-    let mut watch = house.watch(&format!("{MAPS}?watch=1")).await;
-    collect(&house);
-    assert_eq!(house.delete(&format!("{WIDGETS}/one")).await.1["status"], "Success");
+    let server = TestApiServer::open().await;
+    let (one, two) = (server.widget("one", &json!({})).await, server.widget("two", &json!({})).await);
+    child(&server, "both", &[&one, &two], true).await;
+    child(&server, "only", &[&one], true).await;
+    let mut watch = server.watch(&format!("{MAPS}?watch=1")).await;
+    collect(&server);
+    assert_eq!(server.delete(&format!("{WIDGETS}/one")).await.1["status"], "Success");
     watch.until("DELETED", "only").await;
-    let mut all = house.watch(&format!("{MAPS}?watch=1")).await;
+    let mut all = server.watch(&format!("{MAPS}?watch=1")).await;
     let left = all.until("ADDED", "both").await;
     if left["metadata"]["ownerReferences"].as_array().unwrap().len() == 2 {
         let left = all.until("MODIFIED", "both").await;
         assert_eq!(left["metadata"]["ownerReferences"][0]["uid"], two["metadata"]["uid"]);
     }
-    house.delete(&format!("{WIDGETS}/two")).await;
+    server.delete(&format!("{WIDGETS}/two")).await;
     watch.until("DELETED", "both").await;
 }
 
 /// APP-30, Foreground: the owner remains, marked, until the children are gone.
 #[tokio::test]
 async fn an_owner_deleted_in_the_foreground_outlives_its_children() {
-    let house = TestApiServer::open().await;
-    let owner = house.widget("one", &json!({})).await;
-    child(&house, "held", &[&owner], true).await;
+    let server = TestApiServer::open().await;
+    let owner = server.widget("one", &json!({})).await;
+    child(&server, "held", &[&owner], true).await;
     let held = json!({ "metadata": { "finalizers": ["example.com/a"] } });
-    house.ask(Method::PATCH, &format!("{MAPS}/held"), &held).await;
-    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
-    let mut widgets = house.watch(&format!("{WIDGETS}?watch=1")).await;
-    collect(&house);
+    server.ask(Method::PATCH, &format!("{MAPS}/held"), &held).await;
+    let mut maps = server.watch(&format!("{MAPS}?watch=1")).await;
+    let mut widgets = server.watch(&format!("{WIDGETS}?watch=1")).await;
+    collect(&server);
     let path = format!("{WIDGETS}/one?propagationPolicy=Foreground");
-    let (_, marked) = house.delete(&path).await;
+    let (_, marked) = server.delete(&path).await;
     assert_eq!(marked["metadata"]["finalizers"], json!(["foregroundDeletion"]));
     let child = maps.until("MODIFIED", "held").await;
     assert!(child["metadata"]["deletionTimestamp"].is_string());
-    assert_eq!(house.get(&format!("{WIDGETS}/one")).await.0, 200, "the child is still there");
-    house.ask(Method::PATCH, &format!("{MAPS}/held"), &json!({ "metadata": { "finalizers": null } })).await;
+    assert_eq!(server.get(&format!("{WIDGETS}/one")).await.0, 200, "the child is still there");
+    server.ask(Method::PATCH, &format!("{MAPS}/held"), &json!({ "metadata": { "finalizers": null } })).await;
     widgets.until("DELETED", "one").await;
-    assert_eq!(house.get(&format!("{MAPS}/held")).await.0, 404);
+    assert_eq!(server.get(&format!("{MAPS}/held")).await.0, 404);
 }
 
 /// APP-30, Orphan: the children stay and forget.
 #[tokio::test]
 async fn children_of_an_owner_that_orphans_stay_without_it() {
-    let house = TestApiServer::open().await;
-    let owner = house.widget("one", &json!({})).await;
-    child(&house, "kept", &[&owner], true).await;
-    let mut widgets = house.watch(&format!("{WIDGETS}?watch=1")).await;
-    collect(&house);
-    house.delete(&format!("{WIDGETS}/one?propagationPolicy=Orphan")).await;
+    let server = TestApiServer::open().await;
+    let owner = server.widget("one", &json!({})).await;
+    child(&server, "kept", &[&owner], true).await;
+    let mut widgets = server.watch(&format!("{WIDGETS}?watch=1")).await;
+    collect(&server);
+    server.delete(&format!("{WIDGETS}/one?propagationPolicy=Orphan")).await;
     widgets.until("DELETED", "one").await;
-    let (code, kept) = house.get(&format!("{MAPS}/kept")).await;
+    let (code, kept) = server.get(&format!("{MAPS}/kept")).await;
     assert_eq!(code, 200);
     assert!(kept["metadata"].get("ownerReferences").is_none());
 }
 
 #[tokio::test]
 async fn what_lost_its_owner_while_nobody_collected_goes_at_the_next_start() {
-    let house = TestApiServer::open().await;
-    let owner = house.widget("one", &json!({})).await;
-    child(&house, "late", &[&owner], false).await;
-    house.delete(&format!("{WIDGETS}/one")).await;
-    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
-    collect(&house);
+    let server = TestApiServer::open().await;
+    let owner = server.widget("one", &json!({})).await;
+    child(&server, "late", &[&owner], false).await;
+    server.delete(&format!("{WIDGETS}/one")).await;
+    let mut maps = server.watch(&format!("{MAPS}?watch=1")).await;
+    collect(&server);
     maps.until("DELETED", "late").await;
 }
 
 #[tokio::test]
 async fn an_owner_reference_without_a_uid_is_refused() {
-    let house = TestApiServer::open().await;
-    let (code, refusal) = child(&house, "odd", &[&json!({ "metadata": {} })], false).await;
+    let server = TestApiServer::open().await;
+    let (code, refusal) = child(&server, "odd", &[&json!({ "metadata": {} })], false).await;
     assert_eq!(code, 422, "{refusal}");
     let owner = json!({ "apiVersion": "v1", "kind": "K", "metadata": { "name": "n", "uid": "" } });
-    let (code, refusal) = child(&house, "odd", &[&owner], false).await;
+    let (code, refusal) = child(&server, "odd", &[&owner], false).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("metadata.ownerReferences.uid")));
 }
 
 /// APP-31: it takes nothing new, says in Kubernetes' words what is left and what that waits for, and goes when it is empty.
 #[tokio::test]
 async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let space = json!({ "metadata": { "name": "team" } });
     let maps = "/api/v1/namespaces/team/configmaps";
     let map = json!({ "metadata": { "name": "m", "finalizers": ["example.com/a"] } });
-    let (code, refusal) = house.ask(Method::POST, maps, &map).await;
+    let (code, refusal) = server.ask(Method::POST, maps, &map).await;
     assert_eq!((code, &refusal["message"]), (404, &json!("namespaces \"team\" not found")));
-    house.ask(Method::POST, "/api/v1/namespaces", &space).await;
-    assert_eq!(house.ask(Method::POST, maps, &map).await.0, 201);
-    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
-    let mut inside = house.watch(&format!("{maps}?watch=1")).await;
-    collect(&house);
-    let (code, marked) = house.delete("/api/v1/namespaces/team").await;
+    server.ask(Method::POST, "/api/v1/namespaces", &space).await;
+    assert_eq!(server.ask(Method::POST, maps, &map).await.0, 201);
+    let mut spaces = server.watch("/api/v1/namespaces?watch=1").await;
+    let mut inside = server.watch(&format!("{maps}?watch=1")).await;
+    collect(&server);
+    let (code, marked) = server.delete("/api/v1/namespaces/team").await;
     assert_eq!((code, &marked["status"]["phase"]), (200, &json!("Terminating")));
     assert!(marked["metadata"].get("deletionGracePeriodSeconds").is_none(), "nobody asks a namespace for grace");
-    let (code, refusal) = house.ask(Method::POST, maps, &json!({ "metadata": { "name": "n" } })).await;
+    let (code, refusal) = server.ask(Method::POST, maps, &json!({ "metadata": { "name": "n" } })).await;
     assert_eq!(code, 403);
     assert_eq!(refusal["details"]["causes"][0]["reason"], "NamespaceTerminating");
     inside.until("MODIFIED", "m").await;
-    assert_eq!(house.get("/api/v1/namespaces/team").await.0, 200, "it is not empty yet");
+    assert_eq!(server.get("/api/v1/namespaces/team").await.0, 200, "it is not empty yet");
     let conditions = |space: &Value| -> Vec<(Value, Value)> {
         let list = space["status"]["conditions"].as_array().cloned().unwrap_or_default();
         list.iter().map(|one| (one["reason"].clone(), one["message"].clone())).collect()
@@ -212,23 +212,23 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     assert_eq!(told[3], (json!("SomeResourcesRemain"), json!(remaining)));
     let waiting = "Some content in the namespace has finalizers remaining: example.com/a in 1 resource instances";
     assert_eq!(told[4], (json!("SomeFinalizersRemain"), json!(waiting)));
-    house.ask(Method::PATCH, &format!("{maps}/m"), &json!({ "metadata": { "finalizers": [] } })).await;
+    server.ask(Method::PATCH, &format!("{maps}/m"), &json!({ "metadata": { "finalizers": [] } })).await;
     let gone = spaces.until("DELETED", "team").await;
     assert_eq!(conditions(&gone)[4].1, "All content-preserving finalizers finished");
-    assert_eq!(house.get(maps).await.1["items"], json!([]));
+    assert_eq!(server.get(maps).await.1["items"], json!([]));
 }
 
 /// APP-30, APP-31: what a namespace says while it goes is whose it is in Kubernetes.
 #[tokio::test]
 async fn what_a_namespace_says_while_it_goes_has_an_owner() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let space = json!({ "metadata": { "name": "team" } });
-    house.ask(Method::POST, "/api/v1/namespaces?fieldManager=maker", &space).await;
+    server.ask(Method::POST, "/api/v1/namespaces?fieldManager=maker", &space).await;
     let map = json!({ "metadata": { "name": "m", "finalizers": ["example.com/a"] } });
-    house.ask(Method::POST, "/api/v1/namespaces/team/configmaps", &map).await;
-    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
-    collect(&house);
-    house.delete("/api/v1/namespaces/team").await;
+    server.ask(Method::POST, "/api/v1/namespaces/team/configmaps", &map).await;
+    let mut spaces = server.watch("/api/v1/namespaces?watch=1").await;
+    collect(&server);
+    server.delete("/api/v1/namespaces/team").await;
     let mut space = spaces.until("MODIFIED", "team").await;
     while space["status"]["conditions"].is_null() {
         space = spaces.until("MODIFIED", "team").await;
@@ -248,108 +248,108 @@ async fn what_a_namespace_says_while_it_goes_has_an_owner() {
 #[tokio::test]
 async fn a_namespace_tells_now_and_then_how_much_is_left() {
     const OBJECTS: usize = 200;
-    let house = TestApiServer::open().await;
-    house.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": "team" } })).await;
+    let server = TestApiServer::open().await;
+    server.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": "team" } })).await;
     let maps = "/api/v1/namespaces/team/configmaps";
     for number in 0..OBJECTS {
         let held = json!({ "metadata": { "name": format!("m{number}"), "finalizers": ["example.com/a"] } });
-        assert_eq!(house.ask(Method::POST, maps, &held).await.0, 201);
+        assert_eq!(server.ask(Method::POST, maps, &held).await.0, 201);
     }
     let left = |space: &Value| space["status"]["conditions"][3]["message"].as_str().map(str::to_owned);
     let remaining = |count: usize| format!("Some resources are remaining: configmaps. has {count} resource instances");
-    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
-    collect(&house);
-    house.delete("/api/v1/namespaces/team").await;
+    let mut spaces = server.watch("/api/v1/namespaces?watch=1").await;
+    collect(&server);
+    server.delete("/api/v1/namespaces/team").await;
     while left(&spaces.until("MODIFIED", "team").await) != Some(remaining(OBJECTS)) {}
 
-    let (begun, before) = (Instant::now(), house.store.read().revision());
+    let (begun, before) = (Instant::now(), server.store.read().revision());
     for number in 1..OBJECTS {
         let free = json!({ "metadata": { "finalizers": null } });
-        assert_eq!(house.ask(Method::PATCH, &format!("{maps}/m{number}"), &free).await.0, 200);
+        assert_eq!(server.ask(Method::PATCH, &format!("{maps}/m{number}"), &free).await.0, 200);
     }
     while left(&spaces.until("MODIFIED", "team").await) != Some(remaining(1)) {}
-    let (changes, _) = house.store.read().changes(None, None, before, usize::MAX).unwrap();
+    let (changes, _) = server.store.read().changes(None, None, before, usize::MAX).unwrap();
     let written = changes.iter().filter(|change| &*change.object.key.resource == "/namespaces").count();
     let seconds = usize::try_from(begun.elapsed().as_secs()).unwrap();
     assert!(written <= seconds + 2, "{written} statuses in {seconds} seconds");
 
-    house.ask(Method::PATCH, &format!("{maps}/m0"), &json!({ "metadata": { "finalizers": null } })).await;
+    server.ask(Method::PATCH, &format!("{maps}/m0"), &json!({ "metadata": { "finalizers": null } })).await;
     spaces.until("DELETED", "team").await;
 }
 
 /// A restore may bring a namespace back that was going, and then what was in it.
 #[tokio::test]
 async fn what_a_restore_brings_into_a_namespace_that_goes_goes_with_it() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let space = json!({ "metadata": { "name": "team", "finalizers": ["example.com/a"] } });
-    house.ask(Method::POST, "/api/v1/namespaces", &space).await;
-    collect(&house);
-    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
-    house.delete("/api/v1/namespaces/team").await;
+    server.ask(Method::POST, "/api/v1/namespaces", &space).await;
+    collect(&server);
+    let mut spaces = server.watch("/api/v1/namespaces?watch=1").await;
+    server.delete("/api/v1/namespaces/team").await;
     while spaces.until("MODIFIED", "team").await["spec"].get("finalizers").is_some() {}
     let maps = "/api/v1/namespaces/team/configmaps";
-    let mut inside = house.watch(&format!("{maps}?watch=1")).await;
+    let mut inside = server.watch(&format!("{maps}?watch=1")).await;
     let key = ObjectKey { resource: "/configmaps".into(), namespace: "team".into(), name: "m".into() };
     let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "m", "namespace": "team", "uid": "u" } });
-    house.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, map))).await.unwrap();
+    server.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, map))).await.unwrap();
     inside.until("DELETED", "m").await;
 }
 
 #[tokio::test]
 async fn the_namespaces_that_everybody_expects_stay() {
-    let house = TestApiServer::open().await;
-    let (code, refusal) = house.delete("/api/v1/namespaces/default").await;
+    let server = TestApiServer::open().await;
+    let (code, refusal) = server.delete("/api/v1/namespaces/default").await;
     assert_eq!((code, &refusal["reason"]), (403, &json!("Forbidden")));
-    assert_eq!(house.delete("/api/v1/namespaces").await.0, 405);
-    let (_, spaces) = house.get("/api/v1/namespaces").await;
+    assert_eq!(server.delete("/api/v1/namespaces").await.0, 405);
+    let (_, spaces) = server.get("/api/v1/namespaces").await;
     assert_eq!(spaces["items"].as_array().unwrap().len(), 4);
 }
 
 /// It is empty at once, and what somebody else wants done before it goes is waited for.
 #[tokio::test]
 async fn a_namespace_that_others_hold_is_left_to_them() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let space = |finalizers: Value| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" }, "spec": { "finalizers": finalizers } });
-    house.ask(Method::POST, "/api/v1/namespaces", &space(json!(null))).await;
+    server.ask(Method::POST, "/api/v1/namespaces", &space(json!(null))).await;
     let (path, both) = ("/api/v1/namespaces/team/finalize", json!(["kubernetes", "example.com/mine"]));
-    assert_eq!(house.ask(Method::PUT, path, &space(both)).await.0, 200);
-    let mut spaces = house.watch("/api/v1/namespaces?watch=1").await;
-    collect(&house);
-    house.delete("/api/v1/namespaces/team").await;
+    assert_eq!(server.ask(Method::PUT, path, &space(both)).await.0, 200);
+    let mut spaces = server.watch("/api/v1/namespaces?watch=1").await;
+    collect(&server);
+    server.delete("/api/v1/namespaces/team").await;
     while spaces.until("MODIFIED", "team").await["spec"]["finalizers"] != json!(["example.com/mine"]) {}
-    assert_eq!(house.get("/api/v1/namespaces/team").await.1["status"]["phase"], "Terminating");
-    assert_eq!(house.ask(Method::PUT, path, &space(json!([]))).await.0, 200);
+    assert_eq!(server.get("/api/v1/namespaces/team").await.1["status"]["phase"], "Terminating");
+    assert_eq!(server.ask(Method::PUT, path, &space(json!([]))).await.0, 200);
     spaces.until("DELETED", "team").await;
 }
 
 /// What a namespace waits for is a list of its own, which `PUT …/finalize` writes: so people free one that hangs.
 #[tokio::test]
 async fn what_a_namespace_waits_for_is_written_apart() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let (path, spaces) = ("/api/v1/namespaces/team/finalize", "/api/v1/namespaces");
     let space = |finalizers: Value| json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" }, "spec": { "finalizers": finalizers } });
-    assert_eq!(house.ask(Method::PUT, path, &space(json!([]))).await.0, 404);
-    house.ask(Method::POST, spaces, &space(json!(["example.com/mine"]))).await;
-    let (code, made) = house.get("/api/v1/namespaces/team").await;
+    assert_eq!(server.ask(Method::PUT, path, &space(json!([]))).await.0, 404);
+    server.ask(Method::POST, spaces, &space(json!(["example.com/mine"]))).await;
+    let (code, made) = server.get("/api/v1/namespaces/team").await;
     assert_eq!((code, &made["spec"]["finalizers"]), (200, &json!(["kubernetes"])));
-    assert_eq!(house.get(path).await.0, 405);
-    assert_eq!(house.ask(Method::PUT, path, &space(json!("x"))).await.0, 400);
-    let (code, refusal) = house.ask(Method::PUT, path, &space(json!(["a"]))).await;
+    assert_eq!(server.get(path).await.0, 405);
+    assert_eq!(server.ask(Method::PUT, path, &space(json!("x"))).await.0, 400);
+    let (code, refusal) = server.ask(Method::PUT, path, &space(json!(["a"]))).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("spec.finalizers[0]")));
     let both = json!(["kubernetes", "example.com/mine"]);
-    let (code, held) = house.ask(Method::PUT, path, &space(both.clone())).await;
+    let (code, held) = server.ask(Method::PUT, path, &space(both.clone())).await;
     assert_eq!((code, &held["spec"]["finalizers"]), (200, &both));
     assert_eq!(held["status"]["phase"], "Active");
-    house.ask(Method::PUT, "/api/v1/namespaces/team", &space(json!([]))).await;
-    assert_eq!(house.get("/api/v1/namespaces/team").await.1["spec"]["finalizers"], both, "not by an update");
+    server.ask(Method::PUT, "/api/v1/namespaces/team", &space(json!([]))).await;
+    assert_eq!(server.get("/api/v1/namespaces/team").await.1["spec"]["finalizers"], both, "not by an update");
 
-    assert_eq!(house.delete("/api/v1/namespaces/team").await.1["status"]["phase"], "Terminating");
-    assert_eq!(house.ask(Method::PUT, path, &space(json!(["kubernetes"]))).await.0, 200);
-    assert_eq!(house.get("/api/v1/namespaces/team").await.0, 200, "something is waited for");
-    assert_eq!(house.ask(Method::PUT, path, &space(json!(null))).await.0, 200);
-    assert_eq!(house.get("/api/v1/namespaces/team").await.0, 404);
-    assert_eq!(house.ask(Method::PUT, "/api/v1/namespaces/default/configmaps/finalize", &json!({})).await.0, 404);
-    let (_, listed) = house.get("/api/v1").await;
+    assert_eq!(server.delete("/api/v1/namespaces/team").await.1["status"]["phase"], "Terminating");
+    assert_eq!(server.ask(Method::PUT, path, &space(json!(["kubernetes"]))).await.0, 200);
+    assert_eq!(server.get("/api/v1/namespaces/team").await.0, 200, "something is waited for");
+    assert_eq!(server.ask(Method::PUT, path, &space(json!(null))).await.0, 200);
+    assert_eq!(server.get("/api/v1/namespaces/team").await.0, 404);
+    assert_eq!(server.ask(Method::PUT, "/api/v1/namespaces/default/configmaps/finalize", &json!({})).await.0, 404);
+    let (_, listed) = server.get("/api/v1").await;
     let names: Vec<_> = listed["resources"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
     assert!(names.contains(&&json!("namespaces/finalize")));
 }
@@ -358,20 +358,20 @@ async fn what_a_namespace_waits_for_is_written_apart() {
 /// it, until its definition comes and nobody has made it.
 #[tokio::test]
 async fn an_owner_of_an_unknown_kind_is_no_reason_to_go() {
-    let house = TestApiServer::real().await;
-    collect(&house);
-    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
+    let server = TestApiServer::real().await;
+    collect(&server);
+    let mut maps = server.watch(&format!("{MAPS}?watch=1")).await;
     for (name, version, kind) in [("kept", "example.com/v1", "Cron"), ("gone", "v1", "Secret")] {
         let owner = json!({ "apiVersion": version, "kind": kind, "metadata": { "name": "o", "uid": kind } });
-        assert_eq!(child(&house, name, &[&owner], false).await.0, 201);
+        assert_eq!(child(&server, name, &[&owner], false).await.0, 201);
     }
     maps.until("DELETED", "gone").await;
-    assert_eq!(house.get(&format!("{MAPS}/kept")).await.0, 200);
+    assert_eq!(server.get(&format!("{MAPS}/kept")).await.0, 200);
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     let definition = json!({ "metadata": { "name": "crons.example.com" }, "spec": { "group": "example.com",
         "scope": "Namespaced", "names": { "plural": "crons", "kind": "Cron" }, "versions": [{ "name": "v1",
         "served": true, "storage": true, "schema": { "openAPIV3Schema": { "type": "object" } } }] } });
-    assert_eq!(house.ask(Method::POST, definitions, &definition).await.0, 201);
+    assert_eq!(server.ask(Method::POST, definitions, &definition).await.0, 201);
     maps.until("DELETED", "kept").await;
 }
 
@@ -379,54 +379,54 @@ async fn an_owner_of_an_unknown_kind_is_no_reason_to_go() {
 /// anything, and what is in no namespace itself is left alone, because nobody knows whom it means.
 #[tokio::test]
 async fn an_owner_in_another_namespace_owns_nothing() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let map = |name: &str| json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } });
-    let (_, near) = house.ask(Method::POST, MAPS, &map("near")).await;
-    let (_, far) = house.ask(Method::POST, &MAPS.replace("default", "kube-system"), &map("far")).await;
-    let (_, home) = house.get("/api/v1/namespaces/kube-system").await;
+    let (_, near) = server.ask(Method::POST, MAPS, &map("near")).await;
+    let (_, far) = server.ask(Method::POST, &MAPS.replace("default", "kube-system"), &map("far")).await;
+    let (_, home) = server.get("/api/v1/namespaces/kube-system").await;
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
     let of = |owner: &Value| json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": "near", "uid": owner["metadata"]["uid"] }]);
     let role = json!({ "metadata": { "name": "nowhere", "ownerReferences": of(&near) } });
-    assert_eq!(house.ask(Method::POST, roles, &role).await.0, 201);
+    assert_eq!(server.ask(Method::POST, roles, &role).await.0, 201);
     for (name, owners) in [("stray", vec![&far]), ("both", vec![&near, &far]), ("housed", vec![&home])] {
-        assert_eq!(child(&house, name, &owners, true).await.0, 201);
+        assert_eq!(child(&server, name, &owners, true).await.0, 201);
     }
-    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
-    collect(&house);
+    let mut maps = server.watch(&format!("{MAPS}?watch=1")).await;
+    collect(&server);
     maps.until("DELETED", "stray").await;
     let told = "/api/v1/namespaces/default/events?fieldSelector=reason%3DOwnerRefInvalidNamespace";
-    let (_, told) = house.get(told).await;
+    let (_, told) = server.get(told).await;
     let about = |name: &str| {
         let mut events = told["items"].as_array().unwrap().iter();
         events.any(|event| event["involvedObject"]["name"] == name)
     };
     assert!(about("stray") && !about("housed"), "{told}");
-    assert_eq!(house.delete(&format!("{MAPS}/near")).await.0, 200);
+    assert_eq!(server.delete(&format!("{MAPS}/near")).await.0, 200);
     maps.until("DELETED", "both").await;
-    assert_eq!(house.get(&format!("{MAPS}/housed")).await.0, 200);
-    assert_eq!(house.get(&format!("{roles}/nowhere")).await.0, 200);
+    assert_eq!(server.get(&format!("{MAPS}/housed")).await.0, 200);
+    assert_eq!(server.get(&format!("{roles}/nowhere")).await.0, 200);
 }
 
 /// APP-30, Foreground: who owns himself, or his owner's owner, would wait for ever, and his namespace with him.
 #[tokio::test]
 async fn a_circle_of_owners_does_not_wait_for_itself() {
-    let house = TestApiServer::real().await;
-    let mut maps = house.watch(&format!("{MAPS}?watch=1")).await;
-    collect(&house);
+    let server = TestApiServer::real().await;
+    let mut maps = server.watch(&format!("{MAPS}?watch=1")).await;
+    collect(&server);
     for circle in [&["alone"][..], &["one", "two"], &["a", "b", "c"]] {
         let mut made = Vec::new();
         for name in circle {
-            made.push(child(&house, name, &[], true).await.1);
+            made.push(child(&server, name, &[], true).await.1);
         }
         for (place, name) in circle.iter().enumerate() {
             let owner = &made[(place + 1) % made.len()]["metadata"];
             let owner = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": owner["name"], "uid": owner["uid"],
                 "blockOwnerDeletion": true }]);
             let owned = json!({ "metadata": { "ownerReferences": owner } });
-            assert_eq!(house.ask(Method::PATCH, &format!("{MAPS}/{name}"), &owned).await.0, 200);
+            assert_eq!(server.ask(Method::PATCH, &format!("{MAPS}/{name}"), &owned).await.0, 200);
         }
         let first = format!("{MAPS}/{}?propagationPolicy=Foreground", circle[0]);
-        assert_eq!(house.delete(&first).await.0, 200);
+        assert_eq!(server.delete(&first).await.0, 200);
         let mut left = circle.len();
         while left > 0 {
             let (what, name) = maps.next_told().await;

@@ -24,50 +24,50 @@ fn news(name: &str, about: &str) -> Value {
 /// An event of either group is read, selected, watched and changed in both.
 #[tokio::test]
 async fn an_event_has_two_faces() {
-    let house = TestApiServer::real().await;
-    let mut watch = house.watch(&format!("{NEWS}?watch=1&fieldSelector=regarding.name%3Da")).await;
-    assert_eq!(house.ask(Method::POST, CORE, &core("old", "a")).await.0, 201);
-    let (code, made) = house.ask(Method::POST, NEWS, &news("new", "b")).await;
+    let server = TestApiServer::real().await;
+    let mut watch = server.watch(&format!("{NEWS}?watch=1&fieldSelector=regarding.name%3Da")).await;
+    assert_eq!(server.ask(Method::POST, CORE, &core("old", "a")).await.0, 201);
+    let (code, made) = server.ask(Method::POST, NEWS, &news("new", "b")).await;
     assert_eq!((code, &made["note"], &made["apiVersion"]), (201, &json!("does not start"), &json!("events.k8s.io/v1")));
 
-    let (_, new) = house.get(&format!("{NEWS}/old")).await;
+    let (_, new) = server.get(&format!("{NEWS}/old")).await;
     assert_eq!((&new["note"], &new["regarding"]["name"]), (&json!("is ready"), &json!("a")));
     assert_eq!((&new["deprecatedCount"], &new["reportingController"]), (&json!(3), &json!("tests")));
-    let (_, old) = house.get(&format!("{CORE}/new")).await;
+    let (_, old) = server.get(&format!("{CORE}/new")).await;
     assert_eq!((&old["message"], &old["involvedObject"]["name"]), (&json!("does not start"), &json!("b")));
     assert_eq!((&old["apiVersion"], &old["metadata"]["uid"]), (&json!("v1"), &made["metadata"]["uid"]));
 
     let told = watch.until("ADDED", "old").await;
     assert_eq!((&told["note"], &told["apiVersion"]), (&json!("is ready"), &json!("events.k8s.io/v1")));
     for (path, selector) in [(NEWS, "regarding.name"), (CORE, "involvedObject.name")] {
-        let (_, list) = house.get(&format!("{path}?fieldSelector={selector}%3Db")).await;
+        let (_, list) = server.get(&format!("{path}?fieldSelector={selector}%3Db")).await;
         assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
         assert_eq!(list["items"][0]["metadata"]["name"], "new");
     }
 
     let patch = json!({ "series": { "count": 2, "lastObservedTime": "2026-01-01T00:00:01.000000Z" }, "note": "again" });
-    let (code, patched) = house.ask(Method::PATCH, &format!("{NEWS}/new"), &patch).await;
+    let (code, patched) = server.ask(Method::PATCH, &format!("{NEWS}/new"), &patch).await;
     assert_eq!((code, &patched["note"]), (200, &json!("again")), "{patched}");
-    let (_, old) = house.get(&format!("{CORE}/new")).await;
+    let (_, old) = server.get(&format!("{CORE}/new")).await;
     assert_eq!((&old["message"], &old["series"]["count"]), (&json!("again"), &json!(2)));
-    let (code, _) = house.ask(Method::PUT, &format!("{NEWS}/old"), &house.get(&format!("{NEWS}/old")).await.1).await;
+    let (code, _) = server.ask(Method::PUT, &format!("{NEWS}/old"), &server.get(&format!("{NEWS}/old")).await.1).await;
     assert_eq!(code, 200);
 
     let table = "application/json;as=Table;v=v1;g=meta.k8s.io";
-    let (_, table) = house.get_as(NEWS, table).await;
+    let (_, table) = server.get_as(NEWS, table).await;
     assert_eq!(table["rows"][0]["cells"][6], "again", "{table}");
-    assert_eq!(house.delete(&format!("{NEWS}/old")).await.0, 200);
-    assert_eq!(house.get(&format!("{CORE}/old")).await.0, 404);
+    assert_eq!(server.delete(&format!("{NEWS}/old")).await.0, 200);
+    assert_eq!(server.get(&format!("{CORE}/old")).await.0, 404);
 }
 
 /// A new event says all that its group asks for, or what is missing is named.
 #[tokio::test]
 async fn half_an_event_is_refused_with_what_is_missing() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let mut event = news("half", "a");
     event["action"] = Value::Null;
     event["eventTime"] = Value::Null;
-    let (code, refusal) = house.ask(Method::POST, NEWS, &event).await;
+    let (code, refusal) = server.ask(Method::POST, NEWS, &event).await;
     let fields: Vec<&Value> =
         refusal["details"]["causes"].as_array().unwrap().iter().map(|cause| &cause["field"]).collect();
     assert_eq!((code, fields), (422, vec![&json!("eventTime"), &json!("action")]), "{refusal}");
@@ -76,9 +76,9 @@ async fn half_an_event_is_refused_with_what_is_missing() {
 /// Who may write events of one namespace tells of that namespace's objects alone.
 #[tokio::test]
 async fn an_event_lives_where_its_object_does() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     for name in ["default", "other"] {
-        house.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": name } })).await;
+        server.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": name } })).await;
     }
     for (home, about, code) in
         [("other", "default", 422), ("other", "", 422), ("default", "", 201), ("other", "other", 201)]
@@ -86,7 +86,7 @@ async fn an_event_lives_where_its_object_does() {
         let path = format!("/api/v1/namespaces/{home}/events");
         let event = json!({ "metadata": { "generateName": "e-" },
             "involvedObject": { "kind": "ConfigMap", "name": "m", "namespace": about } });
-        let (found, answer) = house.ask(Method::POST, &path, &event).await;
+        let (found, answer) = server.ask(Method::POST, &path, &event).await;
         assert_eq!(found, code, "{home} {about}: {answer}");
         if code == 422 {
             assert_eq!(answer["details"]["causes"][0]["field"], "involvedObject.namespace");
@@ -97,12 +97,12 @@ async fn an_event_lives_where_its_object_does() {
 /// Kubernetes takes any part of a path for the name of a core event, and a DNS name in the newer group.
 #[tokio::test]
 async fn a_core_event_may_have_capital_letters_in_its_name() {
-    let house = TestApiServer::real().await;
-    let (code, made) = house.ask(Method::POST, CORE, &core("sink.Received.1", "a")).await;
+    let server = TestApiServer::real().await;
+    let (code, made) = server.ask(Method::POST, CORE, &core("sink.Received.1", "a")).await;
     assert_eq!((code, &made["metadata"]["name"]), (201, &json!("sink.Received.1")), "{made}");
-    assert_eq!(house.get(&format!("{NEWS}/sink.Received.1")).await.0, 200);
-    assert_eq!(house.ask(Method::POST, NEWS, &news("sink.Received.2", "a")).await.0, 422);
+    assert_eq!(server.get(&format!("{NEWS}/sink.Received.1")).await.0, 200);
+    assert_eq!(server.ask(Method::POST, NEWS, &news("sink.Received.2", "a")).await.0, 422);
     for bad in ["a/b", "..", "a%b"] {
-        assert_eq!(house.ask(Method::POST, CORE, &core(bad, "a")).await.0, 422, "{bad}");
+        assert_eq!(server.ask(Method::POST, CORE, &core(bad, "a")).await.0, 422, "{bad}");
     }
 }

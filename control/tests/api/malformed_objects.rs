@@ -15,7 +15,7 @@ fn path(group: &str, version: &str, plural: &str, namespaced: bool) -> String {
 /// EV-API-09: fields have names; a list of their values in order is none of the kind's shapes.
 #[tokio::test]
 async fn a_list_is_taken_for_no_object_and_the_answer_says_where() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let (eventing, messaging, flows) = ("eventing.knative.dev", "messaging.knative.dev", "flows.knative.dev");
     let (serving, sources) = ("serving.knative.dev", "sources.knative.dev");
     let to = json!({ "uri": "http://x/" });
@@ -49,7 +49,7 @@ async fn a_list_is_taken_for_no_object_and_the_answer_says_where() {
         (sources, "v1", "pingsources", json!({ "sink": [null, "http://x/"] }), "spec.sink"),
     ] {
         let object = json!({ "metadata": { "name": "a" }, "spec": spec });
-        let (code, told) = house.ask(Method::POST, &path(group, version, plural, true), &object).await;
+        let (code, told) = server.ask(Method::POST, &path(group, version, plural, true), &object).await;
         assert_eq!(code, 422, "{plural} {spec}: {told}");
         let causes = told["details"]["causes"].as_array().unwrap();
         assert!(causes.iter().any(|cause| cause["field"] == field), "{plural} {field}: {told}");
@@ -61,7 +61,7 @@ async fn a_list_is_taken_for_no_object_and_the_answer_says_where() {
 /// EV-API-09: the same of every kind with a `spec`.
 #[tokio::test]
 async fn no_kind_takes_a_list_for_its_spec() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     for entry in kinds::registry().entries {
         let (meta, schema) = (entry.meta, entry.openapi_schema());
         if schema["properties"]["spec"]["type"] != "object" || entry.access != AllowedVerbs::Full {
@@ -69,7 +69,7 @@ async fn no_kind_takes_a_list_for_its_spec() {
         }
         let path = path(meta.group, meta.version, meta.plural, meta.namespaced);
         let object = json!({ "metadata": { "name": "a" }, "spec": [] });
-        let (code, told) = house.ask(Method::POST, &path, &object).await;
+        let (code, told) = server.ask(Method::POST, &path, &object).await;
         assert!((400..=422).contains(&code), "{path}: {code} {told}");
         let said = told["message"].as_str().unwrap();
         assert!(said.contains("spec") || !meta.user_creatable, "{path}: {told}");
@@ -79,9 +79,9 @@ async fn no_kind_takes_a_list_for_its_spec() {
 /// EV-API-09: a status is held against the schema by whoever writes it.
 #[tokio::test]
 async fn a_condition_without_a_status_is_refused() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let brokers = path("eventing.knative.dev", "v1", "brokers", true);
-    let made = house.ask(Method::POST, &brokers, &json!({ "metadata": { "name": "b" } })).await;
+    let made = server.ask(Method::POST, &brokers, &json!({ "metadata": { "name": "b" } })).await;
     assert_eq!(made.0, 201, "{}", made.1);
     let status = format!("{brokers}/b/status");
     for (conditions, field) in [
@@ -89,17 +89,17 @@ async fn a_condition_without_a_status_is_refused() {
         (json!([["Ready", "True"]]), "status.conditions[0]"),
     ] {
         let patch = json!({ "status": { "conditions": conditions } });
-        let (code, told) = house.ask(Method::PATCH, &status, &patch).await;
+        let (code, told) = server.ask(Method::PATCH, &status, &patch).await;
         assert_eq!((code, &told["details"]["causes"][0]["field"]), (422, &json!(field)), "{told}");
     }
     let patch = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
-    assert_eq!(house.ask(Method::PATCH, &status, &patch).await.0, 200);
+    assert_eq!(server.ask(Method::PATCH, &status, &patch).await.0, 200);
 }
 
 /// AMB-01: `attributes` is a field of v1beta3 alone.
 #[tokio::test]
 async fn an_event_types_attributes_are_shown_and_taken_by_one_version_alone() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let [old, stored, new] =
         ["v1beta1", "v1beta2", "v1beta3"].map(|version| path("eventing.knative.dev", version, "eventtypes", true));
     let attributes =
@@ -107,25 +107,25 @@ async fn an_event_types_attributes_are_shown_and_taken_by_one_version_alone() {
     let named = |name: &str, spec: Value| json!({ "metadata": { "name": name }, "spec": spec });
     for versions in [&old, &stored] {
         let both = named("a", json!({ "type": "x", "attributes": attributes }));
-        let (code, told) = house.ask(Method::POST, versions, &both).await;
+        let (code, told) = server.ask(Method::POST, versions, &both).await;
         assert_eq!(code, 400, "{told}");
         assert!(told["message"].as_str().unwrap().contains("spec.attributes"), "{told}");
     }
-    let (code, told) = house.ask(Method::POST, &new, &named("a", json!({ "attributes": attributes }))).await;
+    let (code, told) = server.ask(Method::POST, &new, &named("a", json!({ "attributes": attributes }))).await;
     assert_eq!(code, 201, "{told}");
     for version in [&old, &stored] {
-        let (_, shown) = house.get(&format!("{version}/a")).await;
+        let (_, shown) = server.get(&format!("{version}/a")).await;
         assert_eq!(shown["spec"], json!({ "type": "x", "source": "x" }));
         // What is shown is written back as it is.
-        let (code, kept) = house.ask(Method::PUT, &format!("{version}/a"), &shown).await;
+        let (code, kept) = server.ask(Method::PUT, &format!("{version}/a"), &shown).await;
         assert_eq!((code, &kept["spec"]), (200, &shown["spec"]), "{kept}");
-        let (_, list) = house.get(version).await;
+        let (_, list) = server.get(version).await;
         assert_eq!(list["items"][0]["spec"], shown["spec"]);
     }
-    let (_, shown) = house.get(&format!("{new}/a")).await;
+    let (_, shown) = server.get(&format!("{new}/a")).await;
     assert_eq!(shown["spec"]["attributes"], json!(attributes));
 
-    let (code, told) = house.ask(Method::POST, &new, &named("b", json!({ "attributes": null }))).await;
+    let (code, told) = server.ask(Method::POST, &new, &named("b", json!({ "attributes": null }))).await;
     assert_eq!(code, 422, "{told}");
     assert!(!told["message"].as_str().unwrap().contains("spec.type"), "{told}");
 }

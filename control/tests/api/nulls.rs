@@ -9,25 +9,25 @@ use crate::support::TestApiServer;
 const EMBEDDED: &str = "x-kubernetes-embedded-resource";
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 
-async fn house(spec: Value) -> TestApiServer {
-    let house = TestApiServer::real().await;
+async fn server(spec: Value) -> TestApiServer {
+    let server = TestApiServer::real().await;
     let mut definition = crate::custom::definition();
     definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"] = spec;
-    let (code, made) = house.ask(Method::POST, DEFINITIONS, &definition).await;
+    let (code, made) = server.ask(Method::POST, DEFINITIONS, &definition).await;
     assert_eq!(code, 201, "{made}");
-    house
+    server
 }
 
-async fn apply(house: &TestApiServer, spec: Value) -> (u16, Value) {
+async fn apply(server: &TestApiServer, spec: Value) -> (u16, Value) {
     let object = json!({ "apiVersion": "example.com/v1", "kind": "Cron", "metadata": { "name": "a" }, "spec": spec });
     let path = format!("{CRONS}/a?fieldManager=one&force=true");
-    house.ask_as(Method::PATCH, &path, "application/apply-patch+yaml", object.to_string()).await
+    server.ask_as(Method::PATCH, &path, "application/apply-patch+yaml", object.to_string()).await
 }
 
 /// APP-30: null is the value of a field that may be null, and its applier owns it; of any other it is no opinion.
 #[tokio::test]
 async fn applied_null_of_a_nullable_field_is_kept_and_owned() {
-    let house = house(json!({ "type": "object", "properties": {
+    let server = server(json!({ "type": "object", "properties": {
         "until": { "type": "string", "nullable": true },
         "since": { "type": "string", "nullable": true, "default": "now" },
         "size": { "type": "integer", "default": 3 },
@@ -35,9 +35,9 @@ async fn applied_null_of_a_nullable_field_is_kept_and_owned() {
         "list": { "type": "array", "items": { "type": "object", "properties": { "x": { "type": "string", "nullable": true } } } },
     } }))
     .await;
-    assert_eq!(apply(&house, json!({ "until": "noon" })).await.0, 201);
+    assert_eq!(apply(&server, json!({ "until": "noon" })).await.0, 201);
     let spec = json!({ "until": null, "since": null, "size": null, "free": { "a": null }, "list": [{ "x": null }] });
-    let (code, object) = apply(&house, spec).await;
+    let (code, object) = apply(&server, spec).await;
     assert_eq!(code, 200, "{object}");
     let expected = json!({ "until": null, "since": null, "size": 3, "free": { "a": null }, "list": [{ "x": null }] });
     assert_eq!(object["spec"], expected);
@@ -47,7 +47,7 @@ async fn applied_null_of_a_nullable_field_is_kept_and_owned() {
     }
     assert!(owned.get("f:size").is_none(), "{owned}");
     // Nothing but nulls is something all the same.
-    let (code, object) = apply(&house, json!({ "until": null })).await;
+    let (code, object) = apply(&server, json!({ "until": null })).await;
     assert_eq!((code, &object["spec"]["until"]), (200, &Value::Null), "{object}");
     assert!(object["spec"].as_object().unwrap().contains_key("until"), "{object}");
 }
@@ -58,10 +58,10 @@ async fn embedded_object_is_validated_and_its_metadata_pruned() {
     let embedded = json!({ "type": "object", EMBEDDED: true, PRESERVE: true });
     let bare = json!({ "type": "object", EMBEDDED: true, "properties": { "spec": { "type": "object" } } });
     let list = json!({ "type": "array", "items": bare });
-    let house = house(json!({ "type": "object", "properties": { "one": embedded, "list": list } })).await;
+    let server = server(json!({ "type": "object", "properties": { "one": embedded, "list": list } })).await;
     let create = async |spec: Value| {
         let object = json!({ "metadata": { "generateName": "a-" }, "spec": spec });
-        house.ask(Method::POST, CRONS, &object).await
+        server.ask(Method::POST, CRONS, &object).await
     };
     let pod = |field: &str, value: Value| {
         let mut pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" } });

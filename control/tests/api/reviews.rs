@@ -17,13 +17,13 @@ const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
 const LOOKS_MAX: usize = 1_000;
 
 /// An API that signs tokens.
-fn signing(house: &TestApiServer) -> axum::Router {
-    let signer = Some(Arc::new(TokenSigner::open(&house.dir.path().join("key")).unwrap()));
+fn signing(server: &TestApiServer) -> axum::Router {
+    let signer = Some(Arc::new(TokenSigner::open(&server.dir.path().join("key")).unwrap()));
     let around = ApiServerConfig {
         authentication: AuthenticationSources { service_accounts: signer, ..AuthenticationSources::default() },
         ..ApiServerConfig::default()
     };
-    api::router_with(house.store.clone(), house.registry.clone(), around)
+    api::router_with(server.store.clone(), server.registry.clone(), around)
 }
 
 async fn post(router: &axum::Router, path: &str, body: &Value) -> Value {
@@ -43,10 +43,10 @@ async fn review(router: &axum::Router, token: &Value, audiences: Value) -> Value
 /// APP-34: whoever is shown a service account's token can ask whose it is, and whether it was meant for him.
 #[tokio::test]
 async fn a_token_is_reviewed_for_whom_it_was_made() {
-    let house = TestApiServer::real().await;
-    house.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": "default" } })).await;
-    let (_, account) = house.ask(Method::POST, ACCOUNTS, &json!({ "metadata": { "name": "robot" } })).await;
-    let router = signing(&house);
+    let server = TestApiServer::real().await;
+    server.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": "default" } })).await;
+    let (_, account) = server.ask(Method::POST, ACCOUNTS, &json!({ "metadata": { "name": "robot" } })).await;
+    let router = signing(&server);
     let wanted = json!({ "spec": { "audiences": ["vault", "shop"] } });
     let made = post(&router, &format!("{ACCOUNTS}/robot/token"), &wanted).await;
     let token = &made["status"]["token"];
@@ -63,20 +63,20 @@ async fn a_token_is_reviewed_for_whom_it_was_made() {
         let status = review(&router, &token, audiences).await;
         assert_eq!(status, json!({ "user": {}, "error": "invalid bearer token" }));
     }
-    house.delete(&format!("{ACCOUNTS}/robot")).await;
+    server.delete(&format!("{ACCOUNTS}/robot")).await;
     assert!(review(&router, token, json!(["vault"])).await["authenticated"].is_null(), "it died with its account");
 }
 
 /// The rules of a role, once they are as many.
-async fn rules(house: &TestApiServer, name: &str, count: usize) -> Value {
+async fn rules(server: &TestApiServer, name: &str, count: usize) -> Value {
     for _ in 0..LOOKS_MAX {
-        let (_, role) = house.get(&format!("{ROLES}/{name}")).await;
+        let (_, role) = server.get(&format!("{ROLES}/{name}")).await;
         if role["rules"].as_array().is_some_and(|rules| rules.len() == count) {
             return role["rules"].clone();
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    panic!("{name} has no {count} rules: {:?}", house.get(&format!("{ROLES}/{name}")).await);
+    panic!("{name} has no {count} rules: {:?}", server.get(&format!("{ROLES}/{name}")).await);
 }
 
 fn part(name: &str, to: &str, resource: &str) -> Value {
@@ -94,7 +94,7 @@ fn whole(name: &str, labels: Value, of: &str) -> Value {
 /// those that were there before the start.
 #[tokio::test]
 async fn an_aggregated_role_says_what_it_adds_up_to() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     for role in [
         whole("outer", json!({}), "outer"),
         whole("inner", json!({ "to": "outer" }), "inner"),
@@ -102,23 +102,23 @@ async fn an_aggregated_role_says_what_it_adds_up_to() {
         part("b", "inner", "secrets"),
         part("c", "inner", "pods"),
     ] {
-        assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
+        assert_eq!(server.ask(Method::POST, ROLES, &role).await.0, 201);
     }
-    let TestApiServer { store, registry, dir } = house;
+    let TestApiServer { store, registry, dir } = server;
     drop(store);
-    let house = TestApiServer { store: Arc::new(ObjectStore::open(dir.path()).unwrap()), registry, dir };
-    tokio::spawn(api::aggregate(house.store.clone()));
-    let both = rules(&house, "inner", 2).await;
+    let server = TestApiServer { store: Arc::new(ObjectStore::open(dir.path()).unwrap()), registry, dir };
+    tokio::spawn(api::aggregate(server.store.clone()));
+    let both = rules(&server, "inner", 2).await;
     assert_eq!(both[0]["resources"], json!(["pods"]));
-    assert_eq!(rules(&house, "outer", 2).await, both);
-    house.delete(&format!("{ROLES}/b")).await;
-    assert_eq!(rules(&house, "outer", 1).await[0]["resources"], json!(["pods"]));
+    assert_eq!(rules(&server, "outer", 2).await, both);
+    server.delete(&format!("{ROLES}/b")).await;
+    assert_eq!(rules(&server, "outer", 1).await[0]["resources"], json!(["pods"]));
 }
 
 /// One role that adds up to more than an object may be is told of in the log; the others go on.
 #[tokio::test]
 async fn a_role_that_would_be_too_large_does_not_keep_others_from_theirs() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let half = "p".repeat(OBJECT_BYTES_MAX / 2);
     for role in [
         whole("all-too-much", json!({}), "large"),
@@ -126,23 +126,23 @@ async fn a_role_that_would_be_too_large_does_not_keep_others_from_theirs() {
         part("large-b", "large", &format!("{half}s")),
         whole("small", json!({}), "small"),
     ] {
-        assert_eq!(house.ask(Method::POST, ROLES, &role).await.0, 201);
+        assert_eq!(server.ask(Method::POST, ROLES, &role).await.0, 201);
     }
-    tokio::spawn(api::aggregate(house.store.clone()));
-    assert_eq!(rules(&house, "small", 0).await, json!([]));
-    assert_eq!(house.ask(Method::POST, ROLES, &part("a", "small", "pods")).await.0, 201);
-    assert_eq!(rules(&house, "small", 1).await[0]["resources"], json!(["pods"]));
-    assert_eq!(rules(&house, "all-too-much", 0).await, json!([]));
+    tokio::spawn(api::aggregate(server.store.clone()));
+    assert_eq!(rules(&server, "small", 0).await, json!([]));
+    assert_eq!(server.ask(Method::POST, ROLES, &part("a", "small", "pods")).await.0, 201);
+    assert_eq!(rules(&server, "small", 1).await[0]["resources"], json!(["pods"]));
+    assert_eq!(rules(&server, "all-too-much", 0).await, json!([]));
 }
 
 /// APP-33: `kubectl auth whoami` of older clients asks by an older name.
 #[tokio::test]
 async fn who_asks_is_told_by_the_older_version_too() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     for version in ["v1", "v1beta1"] {
         let path = format!("/apis/authentication.k8s.io/{version}/selfsubjectreviews");
         let body = json!({ "apiVersion": format!("authentication.k8s.io/{version}"), "kind": "SelfSubjectReview" });
-        let (code, told) = house.ask(Method::POST, &path, &body).await;
+        let (code, told) = server.ask(Method::POST, &path, &body).await;
         assert_eq!((code, &told["apiVersion"]), (201, &body["apiVersion"]), "{told}");
         assert!(told["status"]["userInfo"]["username"].is_string(), "{told}");
     }

@@ -11,9 +11,9 @@ const KSVCS: &str = "/apis/serving.knative.dev/v1/namespaces/default/services";
 const CRDS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
 /// Code, warnings and document of a POST.
-async fn post(house: &TestApiServer, path: &str, media: &str, body: impl Into<Body>) -> (u16, Vec<String>, Value) {
+async fn post(server: &TestApiServer, path: &str, media: &str, body: impl Into<Body>) -> (u16, Vec<String>, Value) {
     let request = Request::post(path).header(header::CONTENT_TYPE, media).body(body.into()).unwrap();
-    let response = house.send(request).await;
+    let response = server.send(request).await;
     let code = response.status().as_u16();
     let warnings = response.headers().get_all("warning").iter();
     let warnings = warnings.map(|one| one.to_str().unwrap().to_owned()).collect();
@@ -29,10 +29,10 @@ fn ksvc(name: &str) -> Value {
 /// COND-02: every field of a condition is described, for every kind with a status, in both documents.
 #[tokio::test]
 async fn the_documents_describe_all_fields_of_a_condition() {
-    let house = TestApiServer::real().await;
-    let (_, serving) = house.get("/openapi/v3/apis/serving.knative.dev/v1").await;
-    let (_, eventing) = house.get("/openapi/v3/apis/eventing.knative.dev/v1").await;
-    let (_, old) = house.get("/openapi/v2").await;
+    let server = TestApiServer::real().await;
+    let (_, serving) = server.get("/openapi/v3/apis/serving.knative.dev/v1").await;
+    let (_, eventing) = server.get("/openapi/v3/apis/eventing.knative.dev/v1").await;
+    let (_, old) = server.get("/openapi/v2").await;
     for (schemas, kind) in [
         (&serving["components"]["schemas"], "dev.knative.serving.v1.Service"),
         (&serving["components"]["schemas"], "dev.knative.serving.v1.Revision"),
@@ -51,8 +51,8 @@ async fn the_documents_describe_all_fields_of_a_condition() {
 
 #[tokio::test]
 async fn the_schema_follows_the_types_down_to_the_last_field() {
-    let house = TestApiServer::real().await;
-    let (_, serving) = house.get("/openapi/v3/apis/serving.knative.dev/v1").await;
+    let server = TestApiServer::real().await;
+    let (_, serving) = server.get("/openapi/v3/apis/serving.knative.dev/v1").await;
     let service = &serving["components"]["schemas"]["dev.knative.serving.v1.Service"];
     let at = |pointer: &str| service.pointer(pointer).unwrap_or(&Value::Null).clone();
     assert_eq!(at("/properties/spec/properties/traffic/items/properties/percent/format"), "int64");
@@ -70,7 +70,7 @@ async fn the_schema_follows_the_types_down_to_the_last_field() {
 /// AMB-01: serving kinds drop what they do not know; the client hears of it as it asked to.
 #[tokio::test]
 async fn an_unknown_field_is_warned_of_refused_or_ignored_as_asked() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let mut service = ksvc("one");
     service["spec"]["foo"] = 1.into();
     service["spec"]["template"]["spec"]["containers"][0]["bar"] = 2.into();
@@ -84,7 +84,7 @@ async fn an_unknown_field_is_warned_of_refused_or_ignored_as_asked() {
         ("", 201, told.to_vec()),
     ] {
         let (found, mut said, answer) =
-            post(&house, &format!("{KSVCS}{query}"), "application/json", body.clone()).await;
+            post(&server, &format!("{KSVCS}{query}"), "application/json", body.clone()).await;
         said.sort();
         warnings.sort_unstable();
         assert_eq!((found, said), (code, warnings.into_iter().map(String::from).collect()), "{query}: {answer}");
@@ -103,29 +103,29 @@ async fn an_unknown_field_is_warned_of_refused_or_ignored_as_asked() {
     }
     let patch = json!({ "spec": { "foo": 1 } });
     let path = format!("{KSVCS}/one?fieldValidation=Strict");
-    let (code, refusal) = house.ask(Method::PATCH, &path, &patch).await;
+    let (code, refusal) = server.ask(Method::PATCH, &path, &patch).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("patch")), "{refusal}");
     assert!(refusal["message"].as_str().unwrap().contains(r#"unknown field "spec.foo""#), "{refusal}");
 }
 
 #[tokio::test]
 async fn a_field_that_stands_twice_is_told_in_json_and_in_yaml() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let path = format!("{MAPS}?fieldValidation=Strict");
     let text = r#"{"metadata": {"name": "a"}, "data": {"k": "1", "k": "2"}}"#;
-    let (code, _, refusal) = post(&house, &path, "application/json", text).await;
+    let (code, _, refusal) = post(&server, &path, "application/json", text).await;
     assert_eq!(code, 400, "{refusal}");
     assert!(refusal["message"].as_str().unwrap().ends_with(r#"duplicate field "data.k""#), "{refusal}");
     let text = "metadata:\n  name: a\nspec:\n  size: 1\n  size: 2\n";
-    let (code, warnings, _) = post(&house, WIDGETS, "application/yaml", text).await;
+    let (code, warnings, _) = post(&server, WIDGETS, "application/yaml", text).await;
     assert_eq!((code, warnings), (201, vec![r#"299 - "duplicate field \"spec.size\"""#.to_owned()]));
 }
 
 /// APP-35: the kinds' definitions are found by label, with columns and schema, and are established.
 #[tokio::test]
 async fn definitions_are_listed_by_what_their_kinds_can_be() {
-    let house = TestApiServer::real().await;
-    let (_, list) = house.get(&format!("{CRDS}?labelSelector=duck.knative.dev/addressable%3Dtrue")).await;
+    let server = TestApiServer::real().await;
+    let (_, list) = server.get(&format!("{CRDS}?labelSelector=duck.knative.dev/addressable%3Dtrue")).await;
     let items = list["items"].as_array().unwrap();
     let found: Vec<_> = items.iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect();
     for name in ["services.serving.knative.dev", "routes.serving.knative.dev", "brokers.eventing.knative.dev"] {
@@ -133,7 +133,7 @@ async fn definitions_are_listed_by_what_their_kinds_can_be() {
     }
     assert!(!found.contains(&"triggers.eventing.knative.dev"));
 
-    let (code, broker) = house.get(&format!("{CRDS}/brokers.eventing.knative.dev")).await;
+    let (code, broker) = server.get(&format!("{CRDS}/brokers.eventing.knative.dev")).await;
     assert_eq!(code, 200);
     assert_eq!(broker["spec"]["names"]["categories"], json!(["all", "knative", "eventing"]));
     let version = &broker["spec"]["versions"][0];
@@ -145,36 +145,36 @@ async fn definitions_are_listed_by_what_their_kinds_can_be() {
     assert_eq!(schema["properties"]["spec"]["properties"]["delivery"]["properties"]["retry"]["type"], "integer");
     let conditions = broker["status"]["conditions"].as_array().unwrap();
     assert!(conditions.iter().any(|one| one["type"] == "Established" && one["status"] == "True"));
-    assert!(house.get(&format!("{CRDS}/configmaps")).await.0 == 404);
+    assert!(server.get(&format!("{CRDS}/configmaps")).await.0 == 404);
 }
 
 #[tokio::test]
 async fn our_definitions_are_not_written_by_clients_nor_again_at_a_restart() {
-    let house = TestApiServer::real().await;
-    let (code, _) = house.delete(&format!("{CRDS}/brokers.eventing.knative.dev")).await;
+    let server = TestApiServer::real().await;
+    let (code, _) = server.delete(&format!("{CRDS}/brokers.eventing.knative.dev")).await;
     assert_eq!(code, 403);
-    let (code, _) = house.ask(Method::POST, CRDS, &json!({ "metadata": { "name": "a.example.com" } })).await;
+    let (code, _) = server.ask(Method::POST, CRDS, &json!({ "metadata": { "name": "a.example.com" } })).await;
     assert_eq!(code, 422);
-    let revision = house.store.read().revision();
-    api::seed(&house.store, &house.registry).await.unwrap();
-    assert_eq!(house.store.read().revision(), revision);
+    let revision = server.store.read().revision();
+    api::seed(&server.store, &server.registry).await.unwrap();
+    assert_eq!(server.store.read().revision(), revision);
 }
 
 /// `kn` up to 1.16 knows the version before, and what it writes is the same object.
 #[tokio::test]
 async fn a_ping_source_is_one_object_in_both_versions() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let path = |version: &str| format!("/apis/sources.knative.dev/{version}/namespaces/default/pingsources");
     let ping = json!({ "apiVersion": "sources.knative.dev/v1beta2", "kind": "PingSource", "metadata": { "name": "p" },
         "spec": { "schedule": "1 * * * *", "data": "x", "sink": { "uri": "http://sink.example.com" } } });
-    let (code, warnings, made) = post(&house, &path("v1beta2"), "application/json", ping.to_string()).await;
+    let (code, warnings, made) = post(&server, &path("v1beta2"), "application/json", ping.to_string()).await;
     assert_eq!((code, &made["apiVersion"]), (201, &json!("sources.knative.dev/v1beta2")), "{made}");
     assert!(warnings.iter().any(|warning| warning.contains("v1beta2 PingSource is deprecated")), "{warnings:?}");
-    let (_, new) = house.get(&format!("{}/p", path("v1"))).await;
+    let (_, new) = server.get(&format!("{}/p", path("v1"))).await;
     assert_eq!((&new["apiVersion"], &new["spec"]), (&json!("sources.knative.dev/v1"), &made["spec"]));
-    let (_, group) = house.get("/apis/sources.knative.dev").await;
+    let (_, group) = server.get("/apis/sources.knative.dev").await;
     assert_eq!(group["preferredVersion"]["version"], "v1");
-    let (_, definition) = house.get(&format!("{CRDS}/pingsources.sources.knative.dev")).await;
+    let (_, definition) = server.get(&format!("{CRDS}/pingsources.sources.knative.dev")).await;
     let versions = definition["spec"]["versions"].as_array().unwrap();
     let stored: Vec<_> = versions.iter().map(|one| (&one["name"], &one["storage"])).collect();
     assert_eq!(stored, [(&json!("v1"), &json!(true)), (&json!("v1beta2"), &json!(false))]);
@@ -184,8 +184,8 @@ async fn a_ping_source_is_one_object_in_both_versions() {
 /// Upstream's definition says the same: the version goes, and the newest shows no schema.
 #[tokio::test]
 async fn the_first_version_of_event_types_is_deprecated() {
-    let house = TestApiServer::real().await;
-    let (_, definition) = house.get(&format!("{CRDS}/eventtypes.eventing.knative.dev")).await;
+    let server = TestApiServer::real().await;
+    let (_, definition) = server.get(&format!("{CRDS}/eventtypes.eventing.knative.dev")).await;
     let versions = definition["spec"]["versions"].as_array().unwrap();
     let version = |name: &str| versions.iter().find(|one| one["name"] == name).unwrap();
     let is_deprecated = |name: &str| version(name)["deprecated"] == true;
@@ -193,7 +193,7 @@ async fn the_first_version_of_event_types_is_deprecated() {
     let columns = |name: &str| version(name)["additionalPrinterColumns"].to_string();
     assert_eq!(["v1beta2", "v1beta3"].map(|name| columns(name).contains("Schema")), [true, false]);
     let path = "/apis/eventing.knative.dev/v1beta1/namespaces/default/eventtypes";
-    let response = house.send(Request::get(path).body(Body::empty()).unwrap()).await;
+    let response = server.send(Request::get(path).body(Body::empty()).unwrap()).await;
     let told = response.headers()["warning"].to_str().unwrap();
     assert!(told.contains("v1beta1 EventType is deprecated"), "{told}");
 }
@@ -201,10 +201,10 @@ async fn the_first_version_of_event_types_is_deprecated() {
 /// APP-18: readers of OpenAPI that are stricter than kubectl give up on `required: null`.
 #[tokio::test]
 async fn what_a_schema_requires_is_a_list_or_nothing() {
-    let house = TestApiServer::real().await;
-    let (_, index) = house.get("/openapi/v3").await;
+    let server = TestApiServer::real().await;
+    let (_, index) = server.get("/openapi/v3").await;
     for path in index["paths"].as_object().unwrap().values() {
-        let (_, document) = house.get(path["serverRelativeURL"].as_str().unwrap()).await;
+        let (_, document) = server.get(path["serverRelativeURL"].as_str().unwrap()).await;
         for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
             assert!(schema.get("required").is_none_or(Value::is_array), "{name}");
         }

@@ -10,8 +10,8 @@ use crate::support::{MAPS, TestApiServer};
 const KSVCS: &str = "/apis/serving.knative.dev/v1/namespaces/default/services";
 const MEDIA: &str = "application/apply-patch+yaml";
 
-async fn apply(house: &TestApiServer, path: &str, query: &str, object: &Value) -> (u16, Value) {
-    house.ask_as(Method::PATCH, &format!("{path}?{query}"), MEDIA, object.to_string()).await
+async fn apply(server: &TestApiServer, path: &str, query: &str, object: &Value) -> (u16, Value) {
+    server.ask_as(Method::PATCH, &format!("{path}?{query}"), MEDIA, object.to_string()).await
 }
 
 fn map(data: Value) -> Value {
@@ -26,13 +26,14 @@ fn owners(object: &Value) -> Vec<(&str, &str)> {
 /// APP-29: the first apply creates, a later one removes what its owner no longer sends, and only that.
 #[tokio::test]
 async fn what_an_applier_leaves_out_goes_and_what_others_set_stays() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let path = format!("{MAPS}/m");
-    let (code, made) = apply(&house, &path, "fieldManager=a", &map(json!({ "x": "1", "y": "1" }))).await;
+    let (code, made) = apply(&server, &path, "fieldManager=a", &map(json!({ "x": "1", "y": "1" }))).await;
     assert_eq!((code, owners(&made)), (201, vec![("a", "Apply")]), "{made}");
-    let (code, _) = house.ask(Method::PATCH, &format!("{path}?fieldManager=b"), &json!({ "data": { "z": "1" } })).await;
+    let (code, _) =
+        server.ask(Method::PATCH, &format!("{path}?fieldManager=b"), &json!({ "data": { "z": "1" } })).await;
     assert_eq!(code, 200);
-    let (code, left) = apply(&house, &path, "fieldManager=a", &map(json!({ "x": "1" }))).await;
+    let (code, left) = apply(&server, &path, "fieldManager=a", &map(json!({ "x": "1" }))).await;
     assert_eq!((code, &left["data"]), (200, &json!({ "x": "1", "z": "1" })), "{left}");
     assert_eq!(owners(&left), [("a", "Apply"), ("b", "Update")]);
     assert_eq!(left["metadata"]["managedFields"][1]["fieldsV1"], json!({ "f:data": { "f:z": {} } }));
@@ -41,40 +42,40 @@ async fn what_an_applier_leaves_out_goes_and_what_others_set_stays() {
 /// APP-29: another's field is a conflict with cause, and by force it changes hands.
 #[tokio::test]
 async fn a_field_of_another_owner_is_a_conflict_until_it_is_taken_by_force() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let path = format!("{MAPS}/m");
-    apply(&house, &path, "fieldManager=a", &map(json!({ "x": "1", "y": "1" }))).await;
-    let (code, refusal) = apply(&house, &path, "fieldManager=b", &map(json!({ "x": "2" }))).await;
+    apply(&server, &path, "fieldManager=a", &map(json!({ "x": "1", "y": "1" }))).await;
+    let (code, refusal) = apply(&server, &path, "fieldManager=b", &map(json!({ "x": "2" }))).await;
     assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")), "{refusal}");
     assert_eq!(refusal["message"], r#"Apply failed with 1 conflict: conflict with "a": .data.x"#);
     assert_eq!(
         refusal["details"]["causes"],
         json!([{ "reason": "FieldManagerConflict", "message": r#"conflict with "a""#, "field": ".data.x" }])
     );
-    let (code, shared) = apply(&house, &path, "fieldManager=b", &map(json!({ "x": "1" }))).await;
+    let (code, shared) = apply(&server, &path, "fieldManager=b", &map(json!({ "x": "1" }))).await;
     assert_eq!(code, 200, "the same value is no conflict: {shared}");
 
-    let (code, taken) = apply(&house, &path, "fieldManager=b&force=true", &map(json!({ "x": "2" }))).await;
+    let (code, taken) = apply(&server, &path, "fieldManager=b&force=true", &map(json!({ "x": "2" }))).await;
     assert_eq!((code, &taken["data"]["x"]), (200, &json!("2")));
-    let (code, refusal) = apply(&house, &path, "fieldManager=a", &map(json!({ "x": "1", "y": "1" }))).await;
+    let (code, refusal) = apply(&server, &path, "fieldManager=a", &map(json!({ "x": "1", "y": "1" }))).await;
     assert_eq!(code, 409, "{refusal}");
-    let (_, left) = apply(&house, &path, "fieldManager=a", &map(json!({ "y": "1" }))).await;
+    let (_, left) = apply(&server, &path, "fieldManager=a", &map(json!({ "y": "1" }))).await;
     assert_eq!(left["data"], json!({ "x": "2", "y": "1" }));
 }
 
 /// APP-40: applying the same again changes nothing; APP-33: a dry run stores nothing.
 #[tokio::test]
 async fn applying_the_same_again_changes_nothing_and_a_rehearsal_stores_nothing() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let path = format!("{KSVCS}/hello");
     let service = json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service",
         "metadata": { "name": "hello" },
         "spec": { "template": { "spec": { "containers": [{ "image": "a", "env": [{ "name": "A", "value": "1" }] }] } } } });
-    let (code, seen) = apply(&house, &path, "fieldManager=a&dryRun=All", &service).await;
+    let (code, seen) = apply(&server, &path, "fieldManager=a&dryRun=All", &service).await;
     assert_eq!(code, 201, "{seen}");
-    assert_eq!(house.get(&path).await.0, 404);
-    let (_, first) = apply(&house, &path, "fieldManager=a", &service).await;
-    let (code, second) = apply(&house, &path, "fieldManager=a", &service).await;
+    assert_eq!(server.get(&path).await.0, 404);
+    let (_, first) = apply(&server, &path, "fieldManager=a", &service).await;
+    let (code, second) = apply(&server, &path, "fieldManager=a", &service).await;
     assert_eq!(
         (code, &second["metadata"]["resourceVersion"]),
         (200, &first["metadata"]["resourceVersion"]),
@@ -87,15 +88,15 @@ async fn applying_the_same_again_changes_nothing_and_a_rehearsal_stores_nothing(
 /// APP-33: what only a Pod would be refused for is told as upstream's webhook tells it.
 #[tokio::test]
 async fn a_rehearsal_of_what_no_pod_may_be_is_refused_in_upstreams_words() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let service = json!({ "metadata": { "name": "hello" },
         "spec": { "template": { "spec": { "containers": [{ "name": "a", "image": "a" }] } } } });
-    assert_eq!(house.ask(Method::POST, KSVCS, &service).await.0, 201);
+    assert_eq!(server.ask(Method::POST, KSVCS, &service).await.0, 201);
     let rename =
         json!([{ "op": "replace", "path": "/spec/template/spec/containers/0/name", "value": "&InvalidValue" }]);
     let patch = async |query: &str| {
         let (path, media) = (format!("{KSVCS}/hello{query}"), "application/json-patch+json");
-        let (code, refusal) = house.ask_as(Method::PATCH, &path, media, rename.to_string()).await;
+        let (code, refusal) = server.ask_as(Method::PATCH, &path, media, rename.to_string()).await;
         assert_eq!(code, 422, "{refusal}");
         refusal["details"]["causes"][0].clone()
     };
@@ -109,10 +110,10 @@ async fn a_rehearsal_of_what_no_pod_may_be_is_refused_in_upstreams_words() {
 
 #[tokio::test]
 async fn the_owner_of_an_edit_is_who_edited_and_no_longer_who_wrote_before() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let path = format!("{MAPS}/m");
-    house.ask(Method::POST, &format!("{MAPS}?fieldManager=first"), &map(json!({ "x": "1", "y": "1" }))).await;
-    let (_, edited) = house
+    server.ask(Method::POST, &format!("{MAPS}?fieldManager=first"), &map(json!({ "x": "1", "y": "1" }))).await;
+    let (_, edited) = server
         .ask(Method::PATCH, &format!("{path}?fieldManager=second"), &json!({ "data": { "x": "2", "y": null } }))
         .await;
     let fields = |manager: &str| {
@@ -121,24 +122,24 @@ async fn the_owner_of_an_edit_is_who_edited_and_no_longer_who_wrote_before() {
     };
     assert_eq!(fields("second"), Some(json!({ "f:data": { "f:x": {} } })));
     assert_eq!(fields("first"), Some(json!({ "f:data": {} })), "that there is data: {edited}");
-    let (code, refusal) = apply(&house, &path, "fieldManager=third", &map(json!({ "x": "3" }))).await;
+    let (code, refusal) = apply(&server, &path, "fieldManager=third", &map(json!({ "x": "3" }))).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (409, &json!(".data.x")));
 }
 
 #[tokio::test]
 async fn an_apply_names_its_manager_and_force_is_for_applies_only() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let path = format!("{MAPS}/m");
-    let (code, refusal) = apply(&house, &path, "", &map(json!({}))).await;
+    let (code, refusal) = apply(&server, &path, "", &map(json!({}))).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("fieldManager")), "{refusal}");
-    let (code, _) = apply(&house, &path, "fieldManager=a", &json!({ "data": {} })).await;
+    let (code, _) = apply(&server, &path, "fieldManager=a", &json!({ "data": {} })).await;
     assert_eq!(code, 400);
     for body in ["a: [", "[]", "data: {m: &a [*a]}", "5"] {
-        let (code, _) = house.ask_as(Method::PATCH, &format!("{path}?fieldManager=a"), MEDIA, body.to_owned()).await;
+        let (code, _) = server.ask_as(Method::PATCH, &format!("{path}?fieldManager=a"), MEDIA, body.to_owned()).await;
         assert_eq!(code, 400, "{body}");
     }
-    apply(&house, &path, "fieldManager=a", &map(json!({}))).await;
-    let (code, _) = house.ask(Method::PATCH, &format!("{path}?force=true"), &json!({})).await;
+    apply(&server, &path, "fieldManager=a", &map(json!({}))).await;
+    let (code, _) = server.ask(Method::PATCH, &format!("{path}?force=true"), &json!({})).await;
     assert_eq!(code, 422);
 }
 
@@ -151,16 +152,16 @@ fn configuration(image: &str) -> Value {
 /// what changes nothing moves no entry.
 #[tokio::test]
 async fn what_controllers_write_is_owned_by_them() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let path = "/apis/serving.knative.dev/v1/namespaces/default/configurations/c";
-    let api: Api<Configuration> = Api::default_namespaced(house.client());
+    let api: Api<Configuration> = Api::default_namespaced(server.client());
     let by = PostParams { field_manager: Some("controller".into()), ..PostParams::default() };
     api.create(&by, &serde_json::from_value(configuration("a/b")).unwrap()).await.unwrap();
-    let mut told: Value = house.get(path).await.1;
+    let mut told: Value = server.get(path).await.1;
     told["status"] = json!({ "observedGeneration": 1, "latestCreatedRevisionName": "c-00001",
         "conditions": [{ "type": "Ready", "status": "Unknown" }] });
     api.replace_status("c", &by, &serde_json::from_value(told).unwrap()).await.unwrap();
-    let (_, stored) = house.get(path).await;
+    let (_, stored) = server.get(path).await;
     assert_eq!(owners(&stored), [("controller", "Update"), ("controller", "Update")], "{stored}");
     let of_status = &stored["metadata"]["managedFields"][1];
     assert_eq!(of_status["subresource"], "status");
@@ -170,23 +171,23 @@ async fn what_controllers_write_is_owned_by_them() {
     let same: Configuration = api.get("c").await.unwrap();
     api.replace_status("c", &by, &same).await.unwrap();
     api.replace("c", &by, &same).await.unwrap();
-    assert_eq!(house.get(path).await.1, stored, "the same again changes nothing");
+    assert_eq!(server.get(path).await.1, stored, "the same again changes nothing");
 
-    let (code, refusal) = apply(&house, path, "fieldManager=kubectl", &configuration("a/c")).await;
+    let (code, refusal) = apply(&server, path, "fieldManager=kubectl", &configuration("a/c")).await;
     assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")), "{refusal}");
     let cause = &refusal["details"]["causes"][0];
     assert_eq!(cause["message"], r#"conflict with "controller" using serving.knative.dev/v1"#);
     assert_eq!(cause["field"], ".spec.template.spec.containers", "one value, as in Knative's schema");
-    let (code, taken) = apply(&house, path, "fieldManager=kubectl&force=true", &configuration("a/c")).await;
+    let (code, taken) = apply(&server, path, "fieldManager=kubectl&force=true", &configuration("a/c")).await;
     assert_eq!(code, 200, "{taken}");
 }
 
 /// APP-29: who asks for it starts over; kubectl moves an object to server-side apply by writing the list anew.
 #[tokio::test]
 async fn a_client_may_write_the_list_of_owners_itself() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let path = format!("{MAPS}/m");
-    let (_, made) = house.ask(Method::POST, &format!("{MAPS}?fieldManager=old"), &map(json!({ "x": "1" }))).await;
+    let (_, made) = server.ask(Method::POST, &format!("{MAPS}?fieldManager=old"), &map(json!({ "x": "1" }))).await;
     let mut list = made["metadata"]["managedFields"].clone();
     list[0]["manager"] = "new".into();
     list[0]["operation"] = "Apply".into();
@@ -195,9 +196,9 @@ async fn a_client_may_write_the_list_of_owners_itself() {
         { "op": "replace", "path": "/metadata/resourceVersion", "value": made["metadata"]["resourceVersion"] },
     ]);
     let media = "application/json-patch+json";
-    let (code, moved) = house.ask_as(Method::PATCH, &path, media, operations.to_string()).await;
+    let (code, moved) = server.ask_as(Method::PATCH, &path, media, operations.to_string()).await;
     assert_eq!((code, owners(&moved)), (200, vec![("new", "Apply")]), "{moved}");
-    let (_, left) = apply(&house, &path, "fieldManager=new", &map(json!({ "y": "1" }))).await;
+    let (_, left) = apply(&server, &path, "fieldManager=new", &map(json!({ "y": "1" }))).await;
     assert_eq!(left["data"], json!({ "y": "1" }), "what it owned and no longer sends is gone");
 
     for (sent, kept) in [
@@ -205,9 +206,9 @@ async fn a_client_may_write_the_list_of_owners_itself() {
         (json!([]), vec![]),
         (json!([{}]), vec![]),
     ] {
-        apply(&house, &path, "fieldManager=new", &map(json!({ "y": "1" }))).await;
+        apply(&server, &path, "fieldManager=new", &map(json!({ "y": "1" }))).await;
         let patch = json!({ "metadata": { "managedFields": sent } });
-        let (code, after) = house.ask(Method::PATCH, &path, &patch).await;
+        let (code, after) = server.ask(Method::PATCH, &path, &patch).await;
         assert_eq!((code, owners(&after)), (200, kept), "{sent}");
     }
 }
@@ -216,7 +217,7 @@ async fn a_client_may_write_the_list_of_owners_itself() {
 /// wants to be told of such fields, it is told that nothing was applied.
 #[tokio::test]
 async fn what_could_have_no_owner_is_refused_and_nothing_is_applied() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let service = |field: &str, ports: Value| {
         json!({ "apiVersion": "v1", "kind": "Service",
         "metadata": { "name": "s" }, "spec": { "clusterIP": "None", field: "a", "ports": ports } })
@@ -228,10 +229,10 @@ async fn what_could_have_no_owner_is_refused_and_nothing_is_applied() {
     ] {
         for query in ["fieldManager=a", "fieldManager=a&force=true&fieldValidation=Ignore"] {
             let path = "/api/v1/namespaces/default/services/s";
-            let (code, refusal) = apply(&house, path, query, &object).await;
+            let (code, refusal) = apply(&server, path, query, &object).await;
             let said = format!("failed to create typed patch object (/s; /v1, Kind=Service): {why}");
             assert_eq!((code, &refusal["message"]), (400, &json!(said)));
-            assert_eq!(house.get(path).await.0, 404);
+            assert_eq!(server.get(path).await.0, 404);
         }
     }
 }
@@ -239,7 +240,7 @@ async fn what_could_have_no_owner_is_refused_and_nothing_is_applied() {
 /// APP-30: what is one value for Kubernetes has one owner: a Service's selector, the containers of Knative's kinds.
 #[tokio::test]
 async fn what_is_one_value_is_a_conflict_as_a_whole() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let service = |selector: Value| {
         json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "s" },
         "spec": { "ports": [{ "port": 80 }], "selector": selector } })
@@ -262,9 +263,9 @@ async fn what_is_one_value_is_a_conflict_as_a_whole() {
             ".spec.template.spec.containers",
         ),
     ] {
-        let (code, made) = apply(&house, &path, "fieldManager=a", &first).await;
+        let (code, made) = apply(&server, &path, "fieldManager=a", &first).await;
         assert_eq!(code, 201, "{made}");
-        let (code, refusal) = apply(&house, &path, "fieldManager=b", &second).await;
+        let (code, refusal) = apply(&server, &path, "fieldManager=b", &second).await;
         assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (409, &json!(field)), "{refusal}");
     }
 }
@@ -272,21 +273,21 @@ async fn what_is_one_value_is_a_conflict_as_a_whole() {
 /// APP-30: who applies an object by its uid means that one, and not another of its name.
 #[tokio::test]
 async fn an_object_that_is_gone_is_not_made_again_by_its_uid() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let object = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "a", "uid": "old" } });
     let path = "/api/v1/namespaces/default/configmaps/a";
-    let (code, refusal) = apply(&house, path, "fieldManager=a", &object).await;
+    let (code, refusal) = apply(&server, path, "fieldManager=a", &object).await;
     let why = "uid mismatch: the provided object specified uid old, and no existing object was found";
     let said = format!("Operation cannot be fulfilled on configmaps \"a\": {why}");
     assert_eq!((code, &refusal["message"]), (409, &json!(said)));
-    assert_eq!(house.get(path).await.0, 404);
+    assert_eq!(server.get(path).await.0, 404);
 }
 
 /// APP-29: an apply of a label says nothing of the spec, in whatever version the object was written and the label is
 /// applied; kubectl does so when it moves an object over from applying by itself.
 #[tokio::test]
 async fn an_applied_label_leaves_an_event_type_as_it_is_in_all_versions() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let path = |version: &str| format!("/apis/eventing.knative.dev/{version}/namespaces/default/eventtypes");
     let object = |version: &str, name: &str, spec: Value| {
         json!({ "apiVersion": format!("eventing.knative.dev/{version}"), "kind": "EventType",
@@ -298,18 +299,18 @@ async fn an_applied_label_leaves_an_event_type_as_it_is_in_all_versions() {
         [("v1beta2", json!({ "type": "t", "source": "/s" })), ("v1beta3", json!({ "attributes": attributes }))]
     {
         let made = object(written, written, spec);
-        assert_eq!(house.ask(Method::POST, &path(written), &made).await.0, 201);
+        assert_eq!(server.ask(Method::POST, &path(written), &made).await.0, 201);
         for applied in ["v1beta1", "v1beta2", "v1beta3"] {
             let mut label = object(applied, written, Value::Null);
             label.as_object_mut().unwrap().remove("spec");
             label["metadata"]["labels"] = json!({ "by": applied });
             let at = format!("{}/{written}", path(applied));
-            let (code, labelled) = apply(&house, &at, "fieldManager=a", &label).await;
+            let (code, labelled) = apply(&server, &at, "fieldManager=a", &label).await;
             assert_eq!((code, &labelled["metadata"]["labels"]["by"]), (200, &json!(applied)), "{labelled}");
             assert_eq!(labelled["metadata"]["generation"], 1);
         }
     }
     let short = object("v1beta3", "short", json!({ "description": "d" }));
-    let (code, refused) = apply(&house, &format!("{}/short", path("v1beta3")), "fieldManager=a", &short).await;
+    let (code, refused) = apply(&server, &format!("{}/short", path("v1beta3")), "fieldManager=a", &short).await;
     assert_eq!((code, refused["message"].to_string().contains("spec.attributes")), (422, true), "{refused}");
 }

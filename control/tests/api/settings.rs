@@ -10,24 +10,24 @@ use crate::support::TestApiServer;
 /// changed stays as it is over a restart.
 #[tokio::test]
 async fn the_operators_maps_exist_and_are_theirs_from_then_on() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     for row in settings::config_maps() {
         let path = format!("/api/v1/namespaces/{}/configmaps/{}", row.namespace, row.name);
-        let (code, map) = house.get(&path).await;
+        let (code, map) = server.get(&path).await;
         assert_eq!((code, &map["data"]["_example"]), (200, &json!(row.example)), "{}", row.name);
     }
     let path = "/api/v1/namespaces/knative-serving/configmaps/config-defaults";
     let change = json!({ "data": { "revision-timeout-seconds": "60" } });
-    let (code, changed) = house.ask(Method::PATCH, path, &change).await;
+    let (code, changed) = server.ask(Method::PATCH, path, &change).await;
     assert_eq!(code, 200, "{changed}");
-    sluicegate_control::api::seed(&house.store, &house.registry).await.unwrap();
-    assert_eq!(house.get(path).await.1, changed);
+    sluicegate_control::api::seed(&server.store, &server.registry).await.unwrap();
+    assert_eq!(server.get(path).await.1, changed);
 }
 
 /// A value that makes no sense is refused by every verb, with its key named.
 #[tokio::test]
 async fn a_bad_value_is_refused_with_its_key() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     for (namespace, name, key, value) in [
         ("knative-serving", "config-autoscaler", "stable-window", "soon"),
         ("knative-serving", "config-gc", "min-non-active-revisions", "-1"),
@@ -41,7 +41,7 @@ async fn a_bad_value_is_refused_with_its_key() {
         ("knative-eventing", "default-ch-webhook", "default-ch-config", "clusterDefault: {}"),
     ] {
         let path = format!("/api/v1/namespaces/{namespace}/configmaps/{name}");
-        let (code, refusal) = house.ask(Method::PATCH, &path, &json!({ "data": { key: value } })).await;
+        let (code, refusal) = server.ask(Method::PATCH, &path, &json!({ "data": { key: value } })).await;
         let causes = &refusal["details"]["causes"];
         assert_eq!(code, 422, "{name}: {refusal}");
         assert!(causes[0]["field"].as_str().unwrap().starts_with(&format!("data[{key}")), "{refusal}");
@@ -54,14 +54,14 @@ const SERVICES: &str = "/apis/serving.knative.dev/v1/namespaces/default/services
 /// A feature that there is no use for here may be set, and whoever sets it is told.
 #[tokio::test]
 async fn a_feature_that_changes_nothing_is_warned_of() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let affinity = "kubernetes.podspec-affinity";
     for (data, told) in [
         (json!({ affinity: "enabled" }), Some(affinity)),
         (json!({ affinity: null, "tag-header-based-routing": "enabled" }), None),
     ] {
         let request = http::Request::patch(FEATURES).header("content-type", "application/merge-patch+json");
-        let response = house.send(request.body(json!({ "data": data }).to_string().into()).unwrap()).await;
+        let response = server.send(request.body(json!({ "data": data }).to_string().into()).unwrap()).await;
         assert_eq!(response.status().as_u16(), 200);
         let warning = response.headers().get("warning").map(|warning| warning.to_str().unwrap());
         assert_eq!(warning.is_some(), told.is_some(), "{warning:?}");
@@ -72,24 +72,24 @@ async fn a_feature_that_changes_nothing_is_warned_of() {
 /// What the operator's features say of containers holds from then on: secure defaults are filled in, and empty folders refused.
 #[tokio::test]
 async fn features_about_containers_are_heeded() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let service = |name: &str| {
         json!({ "metadata": { "name": name }, "spec": { "template": { "spec": { "containers": [{ "image": "a/b",
             "volumeMounts": [{ "name": "v", "mountPath": "/v" }] }], "volumes": [{ "name": "v", "emptyDir": {} }] } } } })
     };
     let context = |made: &Value| made["spec"]["template"]["spec"]["containers"][0]["securityContext"].clone();
-    let (code, made) = house.ask(Method::POST, SERVICES, &service("before")).await;
+    let (code, made) = server.ask(Method::POST, SERVICES, &service("before")).await;
     assert_eq!((code, context(&made)), (201, Value::Null), "{made}");
     let secure = json!({ "data": { "secure-pod-defaults": "Enabled" } });
-    assert_eq!(house.ask(Method::PATCH, FEATURES, &secure).await.0, 200);
-    let (code, made) = house.ask(Method::POST, SERVICES, &service("after")).await;
+    assert_eq!(server.ask(Method::PATCH, FEATURES, &secure).await.0, 200);
+    let (code, made) = server.ask(Method::POST, SERVICES, &service("after")).await;
     let wanted = json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "runAsNonRoot": true,
         "seccompProfile": { "type": "RuntimeDefault" } });
     assert_eq!((code, context(&made)), (201, wanted), "{made}");
 
     let no_folders = json!({ "data": { "kubernetes.podspec-volumes-emptydir": "disabled" } });
-    assert_eq!(house.ask(Method::PATCH, FEATURES, &no_folders).await.0, 200);
-    let (code, refusal) = house.ask(Method::POST, SERVICES, &service("late")).await;
+    assert_eq!(server.ask(Method::PATCH, FEATURES, &no_folders).await.0, 200);
+    let (code, refusal) = server.ask(Method::POST, SERVICES, &service("late")).await;
     assert!(
         (400..500).contains(&code) && refusal["message"].as_str().unwrap().contains("volumes[0].emptyDir"),
         "{refusal}"

@@ -13,8 +13,8 @@ const SOURCES: &str = "labelSelector=duck.knative.dev%2Fsource%3Dtrue";
 /// columns and the schema that all sources share, and says in its registry which events come.
 #[tokio::test]
 async fn each_definition_says_what_sources_have_in_common() {
-    let house = TestApiServer::real().await;
-    let (_, all) = house.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
+    let server = TestApiServer::real().await;
+    let (_, all) = server.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
     let all = all["items"].as_array().unwrap();
     assert_eq!(all.len(), 4);
     for definition in all {
@@ -51,22 +51,22 @@ async fn each_definition_says_what_sources_have_in_common() {
         }
     }
     let path = "/apis/sources.knative.dev/v1/namespaces/default/pingsources";
-    let (code, answer) = house.ask(Method::POST, path, &json!({ "metadata": { "name": "a" }, "spec": {} })).await;
+    let (code, answer) = server.ask(Method::POST, path, &json!({ "metadata": { "name": "a" }, "spec": {} })).await;
     assert!(code == 422 && answer["message"].as_str().unwrap().contains("spec.sink"), "{answer}");
 }
 
 /// SRC-26, SRC-27: who may look at all sources gets each kind's rights by their label.
 #[tokio::test]
 async fn source_kinds_are_readable_by_the_role_that_gathers_them() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-    let (_, gathers) = house.get(&format!("{roles}/source-observer")).await;
+    let (_, gathers) = server.get(&format!("{roles}/source-observer")).await;
     let selectors = &gathers["aggregationRule"]["clusterRoleSelectors"];
     assert_eq!(*selectors, json!([{ "matchLabels": { "duck.knative.dev/source": "true" } }]));
-    let (_, gathered) = house.get(&format!("{roles}?{SOURCES}")).await;
+    let (_, gathered) = server.get(&format!("{roles}?{SOURCES}")).await;
     let rules = gathered["items"].as_array().unwrap().iter().flat_map(|role| role["rules"].as_array().unwrap());
     let rules: Vec<&Value> = rules.collect();
-    let (_, all) = house.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
+    let (_, all) = server.get(&format!("/apis/apiextensions.k8s.io/v1/customresourcedefinitions?{SOURCES}")).await;
     for definition in all["items"].as_array().unwrap() {
         let plural = &definition["spec"]["names"]["plural"];
         let covers = |rule: &&&Value| rule["resources"].as_array().unwrap().contains(plural);
@@ -112,7 +112,7 @@ struct DuckStatus {
 /// SRC-28: objects of each kind are read as sources, whatever else they have.
 #[tokio::test]
 async fn a_reader_of_the_duck_type_understands_each_kind() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let owner = json!({ "apiVersion": "v1", "kind": "Service", "name": "a" });
     let pod = json!({ "spec": { "containers": [{ "image": "hello", "name": "c" }] } });
     for (plural, own) in [
@@ -126,7 +126,7 @@ async fn a_reader_of_the_duck_type_understands_each_kind() {
         spec["ceOverrides"] = json!({ "extensions": { "shop": "two" } });
         let path = format!("/apis/sources.knative.dev/v1/namespaces/default/{plural}");
         let (code, mut made) =
-            house.ask(Method::POST, &path, &json!({ "metadata": { "name": "a" }, "spec": spec })).await;
+            server.ask(Method::POST, &path, &json!({ "metadata": { "name": "a" }, "spec": spec })).await;
         assert_eq!(code, 201, "{made}");
         made["status"] = json!({
             "observedGeneration": 1,
@@ -134,10 +134,10 @@ async fn a_reader_of_the_duck_type_understands_each_kind() {
             "conditions": [{ "type": "Ready", "status": "True" }],
             "ceAttributes": [{ "type": "t", "source": "/s" }],
         });
-        let (code, told) = house.ask(Method::PUT, &format!("{path}/a/status"), &made).await;
+        let (code, told) = server.ask(Method::PUT, &format!("{path}/a/status"), &made).await;
         assert_eq!(code, 200, "{told}");
 
-        let (_, read) = house.get(&format!("{path}/a")).await;
+        let (_, read) = server.get(&format!("{path}/a")).await;
         let DuckSource { spec, status } = serde_json::from_value(read).unwrap();
         assert_eq!((&*spec.sink.uri, &*status.sink_uri), ("http://sink.example.com/", &*spec.sink.uri));
         assert_eq!(spec.ce_overrides.extensions["shop"], "two", "{plural}");

@@ -19,43 +19,43 @@ fn event(name: &str, about: &str, seen: Timestamp) -> Value {
 
 #[tokio::test]
 async fn events_are_found_by_the_object_they_are_about() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     for (name, about) in [("one", "a"), ("two", "b")] {
-        let (code, made) = house.ask(Method::POST, EVENTS, &event(name, about, Timestamp::now())).await;
+        let (code, made) = server.ask(Method::POST, EVENTS, &event(name, about, Timestamp::now())).await;
         assert_eq!(code, 201, "{made}");
     }
     let query = "fieldSelector=involvedObject.kind%3DService,involvedObject.name%3Db,involvedObject.uid%3Db";
-    let (_, list) = house.get(&format!("{EVENTS}?{query}")).await;
+    let (_, list) = server.get(&format!("{EVENTS}?{query}")).await;
     let found: Vec<&Value> = list["items"].as_array().unwrap().iter().map(|one| &one["metadata"]["name"]).collect();
     assert_eq!(found, ["two"]);
-    let (code, _) = house.get(&format!("{EVENTS}?fieldSelector=spec.none%3Da")).await;
+    let (code, _) = server.get(&format!("{EVENTS}?fieldSelector=spec.none%3Da")).await;
     assert_eq!(code, 400);
 }
 
 #[tokio::test]
 async fn old_events_go_and_young_ones_stay() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let now = Timestamp::now();
-    house.ask(Method::POST, EVENTS, &event("young", "a", now)).await;
+    server.ask(Method::POST, EVENTS, &event("young", "a", now)).await;
     let later = Timestamp::from_second(now.as_second() + event_retention::EVENT_SECONDS_MAX - 60).unwrap();
-    event_retention::trim(&house.store, later).await.unwrap();
-    assert_eq!(house.get(&format!("{EVENTS}/young")).await.0, 200);
+    event_retention::trim(&server.store, later).await.unwrap();
+    assert_eq!(server.get(&format!("{EVENTS}/young")).await.0, 200);
     let later = Timestamp::from_second(now.as_second() + event_retention::EVENT_SECONDS_MAX + 60).unwrap();
-    event_retention::trim(&house.store, later).await.unwrap();
-    assert_eq!(house.get(&format!("{EVENTS}/young")).await.0, 404);
+    event_retention::trim(&server.store, later).await.unwrap();
+    assert_eq!(server.get(&format!("{EVENTS}/young")).await.0, 404);
 }
 
 #[tokio::test]
 async fn a_repeated_event_is_counted_and_not_told_again() {
-    let house = TestApiServer::real().await;
-    let recorder = EventRecorder::new(house.client());
+    let server = TestApiServer::real().await;
+    let recorder = EventRecorder::new(server.client());
     let mut service = Service::new("default", "hello", Default::default());
     service.metadata.uid = Some("u".into());
     let news = EventMessage { level: EventSeverity::Warning, reason: "Broken".into(), message: "it broke".into() };
     let at = |second: i64| Timestamp::from_second(Timestamp::now().as_second() + second).unwrap();
     recorder.record(&service, &news, at(0)).await;
     recorder.record(&service, &news, at(5)).await;
-    let (_, list) = house.get(EVENTS).await;
+    let (_, list) = server.get(EVENTS).await;
     let items = list["items"].as_array().unwrap();
     assert_eq!(items.len(), 1, "{list}");
     assert_eq!((&items[0]["count"], &items[0]["type"]), (&json!(2), &json!("Warning")));
@@ -65,40 +65,40 @@ async fn a_repeated_event_is_counted_and_not_told_again() {
 
 #[tokio::test]
 async fn leases_and_roles_are_kept_and_may_be_applied() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let lease = json!({ "metadata": { "name": "l" },
         "spec": { "holderIdentity": "me", "renewTime": "2026-01-01T00:00:00.000000Z" } });
-    let (code, made) = house.ask(Method::POST, leases, &lease).await;
+    let (code, made) = server.ask(Method::POST, leases, &lease).await;
     assert_eq!((code, &made["spec"]["holderIdentity"]), (201, &json!("me")), "{made}");
     assert!(made["metadata"].get("generation").is_none(), "{made}");
     let mut stale = made.clone();
     stale["metadata"]["resourceVersion"] = "1".into();
-    assert_eq!(house.ask(Method::PUT, &format!("{leases}/l"), &stale).await.0, 409);
+    assert_eq!(server.ask(Method::PUT, &format!("{leases}/l"), &stale).await.0, 409);
 
     let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
     let role = json!({ "metadata": { "name": "r" }, "rules": [{ "verbs": ["get"], "apiGroups": [""], "resources": ["pods"] }] });
-    assert_eq!(house.ask(Method::POST, roles, &role).await.0, 201);
+    assert_eq!(server.ask(Method::POST, roles, &role).await.0, 201);
     let media = "application/strategic-merge-patch+json";
     let patch = json!({ "rules": [] }).to_string();
-    let (code, patched) = house.ask_as(Method::PATCH, &format!("{roles}/r"), media, patch).await;
+    let (code, patched) = server.ask_as(Method::PATCH, &format!("{roles}/r"), media, patch).await;
     assert_eq!(code, 200, "{patched}");
 }
 
 #[tokio::test]
 async fn a_review_is_answered_and_not_stored() {
-    let house = TestApiServer::real().await;
-    let revision = house.store.read().revision();
+    let server = TestApiServer::real().await;
+    let revision = server.store.read().revision();
     let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
     let ask = json!({ "spec": { "resourceAttributes": { "verb": "create", "resource": "services" } } });
-    let (code, review) = house.ask(Method::POST, path, &ask).await;
+    let (code, review) = server.ask(Method::POST, path, &ask).await;
     assert_eq!((code, &review["status"]["allowed"]), (201, &json!(true)), "{review}");
     assert_eq!(review["spec"], ask["spec"]);
     let path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews";
-    let (_, rules) = house.ask(Method::POST, path, &json!({ "spec": { "namespace": "default" } })).await;
+    let (_, rules) = server.ask(Method::POST, path, &json!({ "spec": { "namespace": "default" } })).await;
     assert_eq!(rules["status"]["resourceRules"][0]["verbs"], json!(["*"]));
-    assert_eq!(house.get(path).await.0, 405);
-    assert_eq!(house.store.read().revision(), revision);
-    let (_, group) = house.get("/apis/authorization.k8s.io/v1").await;
+    assert_eq!(server.get(path).await.0, 405);
+    assert_eq!(server.store.read().revision(), revision);
+    let (_, group) = server.get("/apis/authorization.k8s.io/v1").await;
     assert_eq!(group["resources"][0]["verbs"], json!(["create"]));
 }

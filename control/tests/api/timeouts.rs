@@ -21,7 +21,7 @@ use crate::support::{MAPS, TestApiServer};
 /// APP-19: a body that does not end is answered in words once its time is over.
 #[tokio::test]
 async fn a_body_that_does_not_arrive_is_answered_408() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     pause();
     let started = Instant::now();
     let slow = stream::unfold(b"{\"metadata\":".to_vec(), |bytes| async {
@@ -30,7 +30,7 @@ async fn a_body_that_does_not_arrive_is_answered_408() {
         }
         Some((Ok::<_, Infallible>(bytes), Vec::new()))
     });
-    let (code, status) = house.ask_as(Method::POST, MAPS, "application/json", Body::from_stream(slow)).await;
+    let (code, status) = server.ask_as(Method::POST, MAPS, "application/json", Body::from_stream(slow)).await;
     assert_eq!((code, status["reason"].as_str()), (408, Some("Timeout")), "{status}");
     assert!(status["message"].as_str().unwrap().contains("60 seconds"), "{status}");
     assert!(started.elapsed() >= BODY_TIMEOUT);
@@ -45,7 +45,7 @@ pub(crate) fn protection() -> CrossOriginProtection {
 /// A sender that stops behind a large part of its body is refused soon, so that it does not hold the memory of others.
 #[tokio::test]
 async fn large_body_that_pauses_is_answered_408_soon() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     pause();
     let started = Instant::now();
     let slow = stream::unfold(vec![b' '; 1 << 20], |bytes| async {
@@ -54,7 +54,7 @@ async fn large_body_that_pauses_is_answered_408_soon() {
         }
         Some((Ok::<_, Infallible>(bytes), Vec::new()))
     });
-    let (code, status) = house.ask_as(Method::POST, MAPS, "application/json", Body::from_stream(slow)).await;
+    let (code, status) = server.ask_as(Method::POST, MAPS, "application/json", Body::from_stream(slow)).await;
     assert_eq!(code, 408, "{status}");
     assert!(started.elapsed() < BODY_TIMEOUT / 2);
 }
@@ -73,8 +73,8 @@ async fn open(house: &TestApiServer) -> (TcpStream, oneshot::Sender<()>, JoinHan
 /// A connection that never says what it wants is let go, and so are its descriptor and its place.
 #[tokio::test]
 async fn a_head_that_does_not_arrive_ends_its_connection() {
-    let house = TestApiServer::real().await;
-    let (mut stream, _end, _server) = open(&house).await;
+    let server = TestApiServer::real().await;
+    let (mut stream, _end, _server) = open(&server).await;
     pause();
     let started = Instant::now();
     stream.write_all(b"GET /version HTTP/1.1\r\nHost: ").await.unwrap();
@@ -86,14 +86,14 @@ async fn a_head_that_does_not_arrive_ends_its_connection() {
 /// APP-19: one that ends within what is read ahead, too.
 #[tokio::test]
 async fn a_head_beyond_its_limit_is_refused() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let begin = b"GET /version HTTP/1.1\r\nHost: localhost\r\nX: ".to_vec();
     for (bytes, end, told) in [
         (REQUEST_HEADER_BYTES_MAX, "", b"HTTP/1.1 431"), // not a byte more: what is left unread would cut off the answer
         (REQUEST_HEADER_BYTES_MAX - 1024, "\r\n\r\n", b"HTTP/1.1 200"),
         (REQUEST_HEADER_BYTES_MAX + 1024, "\r\n\r\n", b"HTTP/1.1 431"),
     ] {
-        let (mut stream, _end, _server) = open(&house).await;
+        let (mut stream, _end, _server) = open(&server).await;
         let mut head = begin.clone();
         head.resize(bytes, b'x');
         head.extend_from_slice(end.as_bytes());
@@ -107,8 +107,8 @@ async fn a_head_beyond_its_limit_is_refused() {
 /// APP-19: who is refused hears it, and goes on with the same connection, though his body comes later or nobody wants it.
 #[tokio::test]
 async fn a_body_that_nobody_wants_is_read_and_the_connection_goes_on() {
-    let house = TestApiServer::real().await;
-    let (mut stream, _end, _server) = open(&house).await;
+    let server = TestApiServer::real().await;
+    let (mut stream, _end, _server) = open(&server).await;
     let body = "x".repeat(100_000);
     let head = format!(
         "POST /apis/none/v1/nothing HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -125,7 +125,7 @@ async fn a_body_that_nobody_wants_is_read_and_the_connection_goes_on() {
     stream.read_to_string(&mut answers).await.unwrap();
     assert!(answers.starts_with("HTTP/1.1 404") && answers.contains("HTTP/1.1 200"), "{answers}");
 
-    let (mut stream, _end, _server) = open(&house).await;
+    let (mut stream, _end, _server) = open(&server).await;
     stream.write_all(head.as_bytes()).await.unwrap();
     pause();
     let mut answer = String::new();

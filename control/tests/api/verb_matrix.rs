@@ -350,10 +350,10 @@ fn is_row_of(row: &KindRow, meta: &KindMeta) -> bool {
 }
 
 /// There are policies only where somebody asks who sends.
-async fn authenticate(house: &TestApiServer) {
+async fn authenticate(server: &TestApiServer) {
     let map = "/api/v1/namespaces/knative-eventing/configmaps/config-features";
     let word = json!({ "data": { "authentication-oidc": "enabled" } });
-    assert_eq!(house.ask(Method::PATCH, map, &word).await.0, 200);
+    assert_eq!(server.ask(Method::PATCH, map, &word).await.0, 200);
 }
 
 /// APP-17 to APP-37: each verb with each kind.
@@ -362,19 +362,19 @@ async fn every_kind_answers_every_verb_as_kubernetes_does() {
     let mut walks = Vec::new();
     for row in rows() {
         // Each kind has an API to itself, so that what the store counts is its own.
-        let house = Arc::new(TestApiServer::real().await);
+        let server = Arc::new(TestApiServer::real().await);
         if row.kind == "EventPolicy" {
-            authenticate(&house).await;
+            authenticate(&server).await;
         }
-        let client = served(&house).await;
-        let entry = *house.registry.entries.iter().find(|entry| is_row_of(&row, entry.meta)).unwrap();
+        let client = served(&server).await;
+        let entry = *server.registry.entries.iter().find(|entry| is_row_of(&row, entry.meta)).unwrap();
         let name = match entry.meta.kind {
             "CustomResourceDefinition" => "golds.example.com",
             "DomainMapping" | "ClusterDomainClaim" => "golden.example.com",
             _ => "golden",
         };
         let collection = collection(entry.meta, Some("default"));
-        let bench = KindBench { house, client, entry, row, collection, name };
+        let bench = KindBench { server, client, entry, row, collection, name };
         walks.push((entry.meta.kind, tokio::spawn(walk(bench))));
     }
     let mut failed = Vec::new();
@@ -397,8 +397,8 @@ fn no_kind_is_left_out_of_the_table() {
 /// Kinds that are asked, and kinds that only our controllers write.
 #[tokio::test]
 async fn kinds_without_all_verbs_say_so() {
-    let house = TestApiServer::real().await;
-    for entry in &house.registry.entries {
+    let server = TestApiServer::real().await;
+    for entry in &server.registry.entries {
         let meta = entry.meta;
         let path = collection(meta, Some("default"));
         let one = format!("{path}/x");
@@ -407,17 +407,17 @@ async fn kinds_without_all_verbs_say_so() {
         match entry.access {
             AllowedVerbs::Full => {}
             AllowedVerbs::CreateOnly => {
-                let (code, answer) = house.ask(Method::POST, &path, &object).await;
+                let (code, answer) = server.ask(Method::POST, &path, &object).await;
                 assert_eq!((code, &answer["kind"]), (201, &json!(meta.kind)), "{answer}");
                 for (method, path) in [(Method::GET, &path), (Method::GET, &one), (Method::DELETE, &one)] {
-                    assert_eq!(house.ask(method, path, &Value::Null).await.0, 405, "{path}");
+                    assert_eq!(server.ask(method, path, &Value::Null).await.0, 405, "{path}");
                 }
             }
             AllowedVerbs::Derived | AllowedVerbs::ReadOnly => {
-                assert_eq!(house.get(&path).await.1["kind"], format!("{}List", meta.kind));
-                assert_eq!(house.get(&one).await.0, 404);
+                assert_eq!(server.get(&path).await.1["kind"], format!("{}List", meta.kind));
+                assert_eq!(server.get(&one).await.0, 404);
                 for (method, path) in [(Method::POST, &path), (Method::PUT, &one), (Method::PATCH, &one)] {
-                    let (code, refusal) = house.ask(method, path, &object).await;
+                    let (code, refusal) = server.ask(method, path, &object).await;
                     assert_eq!((code, &refusal["reason"]), (405, &json!("MethodNotAllowed")), "{path}");
                 }
             }

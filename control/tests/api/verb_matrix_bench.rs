@@ -16,7 +16,7 @@ const MERGE: &str = "application/merge-patch+json";
 
 /// One kind under test.
 pub(crate) struct KindBench {
-    pub(crate) house: Arc<TestApiServer>,
+    pub(crate) server: Arc<TestApiServer>,
     pub(crate) client: Client,
     pub(crate) entry: KindEntry,
     pub(crate) row: KindRow,
@@ -126,7 +126,7 @@ impl KindBench {
     }
 
     pub(crate) fn revision(&self) -> u64 {
-        self.house.store.read().revision()
+        self.server.store.read().revision()
     }
 
     /// A generation is counted for kinds that have more than data.
@@ -167,10 +167,10 @@ pub(crate) fn names(table: &Value) -> Vec<String> {
 }
 
 /// The API on a socket of its own.
-pub(crate) async fn served(house: &TestApiServer) -> Client {
+pub(crate) async fn served(server: &TestApiServer) -> Client {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = api::router(house.store.clone(), house.registry.clone());
+    let router = api::router(server.store.clone(), server.registry.clone());
     tokio::spawn(api::http_server::serve(
         listener,
         router,

@@ -9,10 +9,10 @@ use crate::support::{GADGETS, MAPS, TestApiServer, WIDGETS};
 /// SRV-API-01, APP-37: system metadata is filled in, defaults are visible, a second POST conflicts.
 #[tokio::test]
 async fn a_created_object_has_its_identity_and_its_defaults() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "one", "uid": "mine", "generation": 7, "managedFields": [],
         "creationTimestamp": "2001-01-01T00:00:00Z", "deletionTimestamp": "2001-01-01T00:00:00Z" } });
-    let (code, made) = house.ask(Method::POST, WIDGETS, &body).await;
+    let (code, made) = server.ask(Method::POST, WIDGETS, &body).await;
     assert_eq!(code, 201, "{made}");
     let metadata = &made["metadata"];
     assert_ne!(metadata["uid"], "mine");
@@ -25,7 +25,7 @@ async fn a_created_object_has_its_identity_and_its_defaults() {
     assert_eq!(made["spec"]["size"], 1);
     assert_eq!((&made["kind"], &made["apiVersion"]), (&json!("Widget"), &json!("test.sluicegate.dev/v1")));
 
-    let (code, again) = house.ask(Method::POST, WIDGETS, &body).await;
+    let (code, again) = server.ask(Method::POST, WIDGETS, &body).await;
     assert_eq!((code, &again["reason"]), (409, &json!("AlreadyExists")));
     assert_eq!(again["message"], r#"widgets.test.sluicegate.dev "one" already exists"#);
     assert_eq!(again["details"], json!({ "name": "one", "kind": "widgets", "group": "test.sluicegate.dev" }));
@@ -34,25 +34,25 @@ async fn a_created_object_has_its_identity_and_its_defaults() {
 /// A manifest with `spec:` and nothing below it, and a client that writes what it does not set as null.
 #[tokio::test]
 async fn a_field_that_is_null_was_left_out() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let brokers = "/apis/eventing.knative.dev/v1/namespaces/default/brokers";
     let (code, made) =
-        house.ask(Method::POST, brokers, &json!({ "metadata": { "name": "a", "labels": null }, "spec": null })).await;
+        server.ask(Method::POST, brokers, &json!({ "metadata": { "name": "a", "labels": null }, "spec": null })).await;
     assert_eq!(code, 201, "{made}");
     let triggers = "/apis/eventing.knative.dev/v1/namespaces/default/triggers";
     let spec = json!({ "broker": "a", "filter": { "attributes": null }, "filters": null, "delivery": null,
                        "subscriber": { "uri": "http://a/" } });
-    let (code, made) = house.ask(Method::POST, triggers, &json!({ "metadata": { "name": "t" }, "spec": spec })).await;
+    let (code, made) = server.ask(Method::POST, triggers, &json!({ "metadata": { "name": "t" }, "spec": spec })).await;
     assert_eq!((code, made["spec"].get("delivery")), (201, None), "{made}");
 }
 
 /// APP-32
 #[tokio::test]
 async fn generated_names_share_their_prefix_and_differ() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let body = json!({ "metadata": { "generateName": "gen-" } });
-    let (_, one) = house.ask(Method::POST, WIDGETS, &body).await;
-    let (_, other) = house.ask(Method::POST, WIDGETS, &body).await;
+    let (_, one) = server.ask(Method::POST, WIDGETS, &body).await;
+    let (_, other) = server.ask(Method::POST, WIDGETS, &body).await;
     let name = |object: &Value| object["metadata"]["name"].as_str().unwrap().to_owned();
     assert!(name(&one).starts_with("gen-") && name(&one).len() == 9, "{one}");
     assert_ne!(name(&one), name(&other));
@@ -61,9 +61,9 @@ async fn generated_names_share_their_prefix_and_differ() {
 /// APP-32: what is kept as the beginning of a name is one.
 #[tokio::test]
 async fn what_a_name_is_generated_from_is_checked_like_a_name() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     for (base, code) in [("gen-", 201), (&*"a".repeat(80), 201), (&*"a".repeat(300), 422), ("A", 422), ("a.", 422)] {
-        let (found, answer) = house.ask(Method::POST, WIDGETS, &json!({ "metadata": { "generateName": base } })).await;
+        let (found, answer) = server.ask(Method::POST, WIDGETS, &json!({ "metadata": { "generateName": base } })).await;
         assert_eq!(found, code, "{base}: {answer}");
         if code == 422 {
             assert_eq!(answer["details"]["causes"][0]["field"], "metadata.generateName", "{answer}");
@@ -75,10 +75,10 @@ async fn what_a_name_is_generated_from_is_checked_like_a_name() {
 /// what is told, because Go's types read nothing else.
 #[tokio::test]
 async fn a_whole_number_is_whole_however_it_is_written() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let brokers = "/apis/eventing.knative.dev/v1/namespaces/default/brokers";
     let broker = json!({ "metadata": { "name": "b" }, "spec": { "delivery": { "retry": 3.0 } } });
-    let (code, made) = house.ask(Method::POST, brokers, &broker).await;
+    let (code, made) = server.ask(Method::POST, brokers, &broker).await;
     assert_eq!((code, made["spec"]["delivery"]["retry"].to_string().as_str()), (201, "3"), "{made}");
     let one = format!("{brokers}/b");
     let merge = r#"{ "spec": { "delivery": { "retry": 1e1 } } }"#;
@@ -90,7 +90,7 @@ async fn a_whole_number_is_whole_however_it_is_written() {
         (one.clone(), "json-patch+json", operations, "11"),
         (format!("{one}?fieldManager=a&force=true"), "apply-patch+yaml", apply, "12"),
     ] {
-        let (code, told) = house.ask_as(Method::PATCH, &path, &format!("application/{kind}"), patch).await;
+        let (code, told) = server.ask_as(Method::PATCH, &path, &format!("application/{kind}"), patch).await;
         let told_retry = told["spec"]["delivery"]["retry"].to_string();
         assert_eq!((code, told_retry.as_str()), (200, expected), "{told}");
     }
@@ -99,80 +99,80 @@ async fn a_whole_number_is_whole_however_it_is_written() {
 /// APP-20, SRV-API-03
 #[tokio::test]
 async fn a_put_with_an_old_version_conflicts_and_with_the_current_one_replaces() {
-    let house = TestApiServer::open().await;
-    let first = house.widget("one", &json!({})).await;
+    let server = TestApiServer::open().await;
+    let first = server.widget("one", &json!({})).await;
     let path = format!("{WIDGETS}/one");
     let mut changed = first.clone();
     changed["spec"]["size"] = 2.into();
-    let (code, second) = house.ask(Method::PUT, &path, &changed).await;
+    let (code, second) = server.ask(Method::PUT, &path, &changed).await;
     assert_eq!(code, 200);
     assert_eq!((&second["spec"]["size"], &second["metadata"]["generation"]), (&json!(2), &json!(2)));
-    let (code, refusal) = house.ask(Method::PUT, &path, &changed).await;
+    let (code, refusal) = server.ask(Method::PUT, &path, &changed).await;
     assert_eq!((code, &refusal["reason"]), (409, &json!("Conflict")));
-    let (code, _) = house.ask(Method::PUT, &format!("{WIDGETS}/none"), &json!({})).await;
+    let (code, _) = server.ask(Method::PUT, &format!("{WIDGETS}/none"), &json!({})).await;
     assert_eq!(code, 404);
     changed["metadata"].as_object_mut().unwrap().remove("resourceVersion");
-    let (code, refusal) = house.ask(Method::PUT, &path, &changed).await;
+    let (code, refusal) = server.ask(Method::PUT, &path, &changed).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("metadata.resourceVersion")));
 }
 
 /// APP-21
 #[tokio::test]
 async fn generation_counts_changes_of_the_spec_only() {
-    let house = TestApiServer::open().await;
-    house.widget("one", &json!({})).await;
+    let server = TestApiServer::open().await;
+    server.widget("one", &json!({})).await;
     let path = format!("{WIDGETS}/one");
     for (patch, generation) in [
         (json!({ "metadata": { "labels": { "a": "b" } } }), 1),
         (json!({ "spec": { "size": 3 } }), 2),
         (json!({ "metadata": { "generation": 99 } }), 2),
     ] {
-        let (code, patched) = house.ask(Method::PATCH, &path, &patch).await;
+        let (code, patched) = server.ask(Method::PATCH, &path, &patch).await;
         assert_eq!((code, &patched["metadata"]["generation"]), (200, &json!(generation)), "{patch}");
     }
     let status = json!({ "status": { "observedGeneration": 2 } });
-    let (_, patched) = house.ask(Method::PATCH, &format!("{path}/status"), &status).await;
+    let (_, patched) = server.ask(Method::PATCH, &format!("{path}/status"), &status).await;
     assert_eq!(patched["metadata"]["generation"], 2);
 }
 
 /// APP-22, EV-API-11: neither door writes what is behind the other.
 #[tokio::test]
 async fn status_and_spec_are_written_through_their_own_doors() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "one" }, "status": { "observedGeneration": 9 } });
-    let (_, made) = house.ask(Method::POST, WIDGETS, &body).await;
+    let (_, made) = server.ask(Method::POST, WIDGETS, &body).await;
     assert!(made.get("status").is_none(), "{made}");
     let path = format!("{WIDGETS}/one");
     let both = json!({ "spec": { "size": 5 }, "status": { "observedGeneration": 1 },
         "metadata": { "labels": { "a": "b" } } });
-    let (code, by_status) = house.ask(Method::PATCH, &format!("{path}/status"), &both).await;
+    let (code, by_status) = server.ask(Method::PATCH, &format!("{path}/status"), &both).await;
     assert_eq!((code, &by_status["spec"]["size"]), (200, &json!(1)));
     assert_eq!(by_status["status"]["observedGeneration"], 1);
     assert!(by_status["metadata"].get("labels").is_none());
     let more = json!({ "spec": { "size": 6 }, "status": { "observedGeneration": 2 } });
-    let (_, by_main) = house.ask(Method::PATCH, &path, &more).await;
+    let (_, by_main) = server.ask(Method::PATCH, &path, &more).await;
     assert_eq!((&by_main["spec"]["size"], &by_main["status"]["observedGeneration"]), (&json!(6), &json!(1)));
     let mut put = by_main.clone();
     put["status"] = json!({ "observedGeneration": 3 });
     put["spec"]["size"] = 7.into();
-    let (_, put_status) = house.ask(Method::PUT, &format!("{path}/status"), &put).await;
+    let (_, put_status) = server.ask(Method::PUT, &format!("{path}/status"), &put).await;
     assert_eq!((&put_status["spec"]["size"], &put_status["status"]["observedGeneration"]), (&json!(6), &json!(3)));
     let wrong = json!({ "status": { "conditions": "none" } });
-    let (code, _) = house.ask(Method::PATCH, &format!("{path}/status"), &wrong).await;
+    let (code, _) = server.ask(Method::PATCH, &format!("{path}/status"), &wrong).await;
     assert_eq!(code, 422, "a patch that makes a status of the wrong shape");
 }
 
 /// APP-28, SRV-API-35: merge patch, JSON patch, and 415 for the rest.
 #[tokio::test]
 async fn patches_are_merged_applied_or_refused_by_their_type() {
-    let house = TestApiServer::open().await;
-    house.widget("one", &json!({ "a": "1", "b": "2" })).await;
+    let server = TestApiServer::open().await;
+    server.widget("one", &json!({ "a": "1", "b": "2" })).await;
     let path = format!("{WIDGETS}/one");
     let merge = json!({ "metadata": { "labels": { "a": null } } });
-    let (_, patched) = house.ask(Method::PATCH, &path, &merge).await;
+    let (_, patched) = server.ask(Method::PATCH, &path, &merge).await;
     assert_eq!(patched["metadata"]["labels"], json!({ "b": "2" }));
     let json_patch =
-        |operations: Value| house.ask_as(Method::PATCH, &path, "application/json-patch+json", operations.to_string());
+        |operations: Value| server.ask_as(Method::PATCH, &path, "application/json-patch+json", operations.to_string());
     let (code, patched) = json_patch(json!([{ "op": "replace", "path": "/spec/size", "value": 4 }])).await;
     assert_eq!((code, &patched["spec"]["size"]), (200, &json!(4)));
     let (code, refusal) = json_patch(json!([{ "op": "test", "path": "/spec/size", "value": 5 }])).await;
@@ -180,7 +180,7 @@ async fn patches_are_merged_applied_or_refused_by_their_type() {
     assert_eq!(json_patch(json!([{ "op": "jump" }])).await.0, 422);
     assert_eq!(json_patch(json!([{ "op": "replace", "path": "/metadata/name", "value": "two" }])).await.0, 400);
     for media in ["application/strategic-merge-patch+json", "application/json"] {
-        let (code, refusal) = house.ask_as(Method::PATCH, &path, media, "{}").await;
+        let (code, refusal) = server.ask_as(Method::PATCH, &path, media, "{}").await;
         assert_eq!((code, &refusal["reason"]), (415, &json!("UnsupportedMediaType")), "{media}");
     }
 }
@@ -188,8 +188,8 @@ async fn patches_are_merged_applied_or_refused_by_their_type() {
 /// APP-40, SRV-API-37: what changes nothing is not a change.
 #[tokio::test]
 async fn writes_that_change_nothing_leave_the_version_alone() {
-    let house = TestApiServer::open().await;
-    let made = house.widget("one", &json!({})).await;
+    let server = TestApiServer::open().await;
+    let made = server.widget("one", &json!({})).await;
     let path = format!("{WIDGETS}/one");
     for (method, path, body) in [
         (Method::PATCH, path.clone(), json!({ "spec": { "size": 1 } })),
@@ -197,36 +197,36 @@ async fn writes_that_change_nothing_leave_the_version_alone() {
         (Method::PUT, path.clone(), made.clone()),
         (Method::PUT, format!("{path}/status"), made.clone()),
     ] {
-        let (code, answer) = house.ask(method, &path, &body).await;
+        let (code, answer) = server.ask(method, &path, &body).await;
         assert_eq!((code, answer), (200, made.clone()));
     }
-    let newest = house.store.read().revision();
+    let newest = server.store.read().revision();
     assert_eq!(made["metadata"]["resourceVersion"], newest.to_string());
 }
 
 /// APP-33
 #[tokio::test]
 async fn a_dry_run_answers_as_if_and_stores_nothing() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "dry" } });
-    let (code, made) = house.ask(Method::POST, &format!("{WIDGETS}?dryRun=All"), &body).await;
+    let (code, made) = server.ask(Method::POST, &format!("{WIDGETS}?dryRun=All"), &body).await;
     assert_eq!((code, &made["spec"]["size"]), (201, &json!(1)));
-    assert_eq!(house.get(&format!("{WIDGETS}/dry")).await.0, 404);
-    let real = house.widget("real", &json!({})).await;
+    assert_eq!(server.get(&format!("{WIDGETS}/dry")).await.0, 404);
+    let real = server.widget("real", &json!({})).await;
     let path = format!("{WIDGETS}/real?dryRun=All");
-    let (code, patched) = house.ask(Method::PATCH, &path, &json!({ "spec": { "size": 9 } })).await;
+    let (code, patched) = server.ask(Method::PATCH, &path, &json!({ "spec": { "size": 9 } })).await;
     assert_eq!((code, &patched["spec"]["size"]), (200, &json!(9)));
-    assert_eq!(house.delete(&path).await.0, 200);
-    assert_eq!(house.get(&format!("{WIDGETS}/real")).await.1, real);
-    assert_eq!(house.ask(Method::POST, &format!("{WIDGETS}?dryRun=Some"), &body).await.0, 422);
+    assert_eq!(server.delete(&path).await.0, 200);
+    assert_eq!(server.get(&format!("{WIDGETS}/real")).await.1, real);
+    assert_eq!(server.ask(Method::POST, &format!("{WIDGETS}?dryRun=Some"), &body).await.0, 422);
 }
 
 /// APP-19: 422 names every field.
 #[tokio::test]
 async fn an_invalid_object_is_refused_with_its_fields_as_causes() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "one" }, "spec": { "size": 101 } });
-    let (code, refusal) = house.ask(Method::POST, WIDGETS, &body).await;
+    let (code, refusal) = server.ask(Method::POST, WIDGETS, &body).await;
     assert_eq!(code, 422);
     assert_eq!(
         refusal,
@@ -240,50 +240,50 @@ async fn an_invalid_object_is_refused_with_its_fields_as_causes() {
             },
         })
     );
-    assert_eq!(house.get(&format!("{WIDGETS}/one")).await.0, 404);
+    assert_eq!(server.get(&format!("{WIDGETS}/one")).await.0, 404);
 }
 
 /// AMB-01: pruned or refused, as the kind says. AMB-62: some kinds are for controllers.
 #[tokio::test]
 async fn unknown_fields_and_kinds_for_controllers_are_treated_as_the_row_says() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "one" }, "spec": { "extra": true, "size": 2 } });
-    let (code, made) = house.ask(Method::POST, WIDGETS, &body).await;
+    let (code, made) = server.ask(Method::POST, WIDGETS, &body).await;
     assert_eq!((code, &made["spec"]), (201, &json!({ "size": 2 })));
-    let (code, refusal) = house.ask(Method::POST, GADGETS, &body).await;
+    let (code, refusal) = server.ask(Method::POST, GADGETS, &body).await;
     assert_eq!((code, &refusal["reason"]), (403, &json!("Forbidden")));
-    assert_eq!(house.get(GADGETS).await.1["items"], json!([]));
+    assert_eq!(server.get(GADGETS).await.1["items"], json!([]));
 }
 
 /// APP-34
 #[tokio::test]
 async fn core_kinds_hold_their_data() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let secret = json!({ "metadata": { "name": "s" }, "stringData": { "a": "b" } });
-    let (code, made) = house.ask(Method::POST, "/api/v1/namespaces/default/secrets", &secret).await;
+    let (code, made) = server.ask(Method::POST, "/api/v1/namespaces/default/secrets", &secret).await;
     assert_eq!((code, &made["data"], &made["type"]), (201, &json!({ "a": "Yg==" }), &json!("Opaque")));
     let service = json!({ "metadata": { "name": "s" }, "spec": { "type": "ExternalName" } });
-    let (code, refusal) = house.ask(Method::POST, "/api/v1/namespaces/default/services", &service).await;
+    let (code, refusal) = server.ask(Method::POST, "/api/v1/namespaces/default/services", &service).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("spec.externalName")));
     let map = json!({ "metadata": { "name": "m" }, "data": { "a": "b" } });
-    assert_eq!(house.ask(Method::POST, MAPS, &map).await.0, 201);
+    assert_eq!(server.ask(Method::POST, MAPS, &map).await.0, 201);
     let yaml = "metadata:\n  name: y\ndata:\n  a: b\n";
-    let (code, made) = house.ask_as(Method::POST, MAPS, "application/yaml", yaml).await;
+    let (code, made) = server.ask_as(Method::POST, MAPS, "application/yaml", yaml).await;
     assert_eq!((code, &made["data"]["a"]), (201, &json!("b")));
     let strategic = "application/strategic-merge-patch+json";
     let (code, patched) =
-        house.ask_as(Method::PATCH, &format!("{MAPS}/m"), strategic, r#"{"data":{"a":null,"c":"d"}}"#).await;
+        server.ask_as(Method::PATCH, &format!("{MAPS}/m"), strategic, r#"{"data":{"a":null,"c":"d"}}"#).await;
     assert_eq!((code, &patched["data"]), (200, &json!({ "c": "d" })));
 }
 
 /// APP-28: kubectl shows the message of a refused patch only if the refusal names no object.
 #[tokio::test]
 async fn an_operation_that_does_not_fit_is_named() {
-    let house = TestApiServer::open().await;
-    house.widget("w", &json!({})).await;
+    let server = TestApiServer::open().await;
+    server.widget("w", &json!({})).await;
     let path = format!("{WIDGETS}/w");
     let test = json!([{ "op": "test", "path": "/metadata/name", "value": "x" }]);
-    let (code, refusal) = house.ask_as(Method::PATCH, &path, "application/json-patch+json", test.to_string()).await;
+    let (code, refusal) = server.ask_as(Method::PATCH, &path, "application/json-patch+json", test.to_string()).await;
     assert_eq!((code, &refusal["reason"], &refusal["details"]), (422, &json!("Invalid"), &json!({})));
     let message = refusal["message"].as_str().unwrap();
     assert!(message.starts_with("the server rejected our request due to an error in our request"), "{message}");
@@ -293,13 +293,13 @@ async fn an_operation_that_does_not_fit_is_named() {
 /// There is no node that would carry them out: whoever asks is told what to do instead.
 #[tokio::test]
 async fn what_needs_a_node_is_refused_with_a_reason() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let pods = "/api/v1/namespaces/default/pods";
-    let (code, refusal) = house.get(&format!("{pods}/none/exec?command=ls")).await;
+    let (code, refusal) = server.get(&format!("{pods}/none/exec?command=ls")).await;
     assert_eq!((code, &refusal["message"]), (404, &json!("pods \"none\" not found")));
     let key = ObjectKey { resource: "/pods".into(), namespace: "default".into(), name: "one".into() };
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "one", "namespace": "default" } });
-    house.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, pod))).await.unwrap();
+    server.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, pod))).await.unwrap();
     for (method, part, word) in [
         (Method::POST, "exec?command=ls", "kubectl logs"),
         (Method::GET, "attach", "kubectl logs"),
@@ -307,27 +307,27 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
         (Method::GET, "proxy/a/b", "EndpointSlice"),
         (Method::POST, "eviction", "kubectl delete pod"),
     ] {
-        let (code, refusal) = house.ask(method, &format!("{pods}/one/{part}"), &json!({})).await;
+        let (code, refusal) = server.ask(method, &format!("{pods}/one/{part}"), &json!({})).await;
         assert_eq!((code, &refusal["reason"]), (405, &json!("MethodNotAllowed")), "{part}");
         let told = refusal["message"].as_str().unwrap();
         assert!(told.contains("is not supported: ") && told.contains(word), "{part}: {told}");
         assert_eq!(refusal["details"], json!({ "kind": "pods", "name": "one" }));
     }
     let (key, scale) = ("apps/deployments", "/apis/apps/v1/namespaces/default/deployments/one/scale");
-    assert_eq!(house.get(scale).await.0, 404);
+    assert_eq!(server.get(scale).await.0, 404);
     let key = ObjectKey { resource: key.into(), namespace: "default".into(), name: "one".into() };
     let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment",
         "metadata": { "name": "one", "namespace": "default" } });
-    house.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, deployment))).await.unwrap();
-    let (code, refusal) = house.get(scale).await;
+    server.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, deployment))).await.unwrap();
+    let (code, refusal) = server.get(scale).await;
     assert_eq!((code, &refusal["reason"]), (405, &json!("MethodNotAllowed")));
     assert!(refusal["message"].as_str().unwrap().contains("min-scale"), "{refusal}");
     // What `kubectl rollout history` and `undo` ask for.
-    let (code, refusal) = house.get("/apis/apps/v1/namespaces/default/replicasets").await;
+    let (code, refusal) = server.get("/apis/apps/v1/namespaces/default/replicasets").await;
     assert_eq!(code, 405);
     assert!(refusal["message"].as_str().unwrap().contains("kubectl get revisions"), "{refusal}");
     assert_eq!(
-        house.get(&format!("{pods}/one/else")).await.1["message"],
+        server.get(&format!("{pods}/one/else")).await.1["message"],
         "the server could not find the requested resource"
     );
 }
@@ -335,11 +335,11 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
 /// EV-API-09, APP-28: a value of the wrong type is told with its field, in the form that Kubernetes has for the kind.
 #[tokio::test]
 async fn a_value_of_the_wrong_type_is_told_with_its_field() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let spec = json!({ "template": { "spec": { "containers": [{ "image": 1 }], "timeoutSeconds": "x" } } });
     let object = json!({ "metadata": { "name": "s" }, "spec": spec });
     let (code, refusal) =
-        house.ask(Method::POST, "/apis/serving.knative.dev/v1/namespaces/default/services", &object).await;
+        server.ask(Method::POST, "/apis/serving.knative.dev/v1/namespaces/default/services", &object).await;
     assert_eq!((code, &refusal["reason"]), (422, &json!("Invalid")), "{refusal}");
     let fields: Vec<_> = refusal["details"]["causes"].as_array().unwrap().iter().map(|one| &one["field"]).collect();
     assert_eq!(fields, ["spec.template.spec.containers[0].image", "spec.template.spec.timeoutSeconds"]);
@@ -349,7 +349,7 @@ async fn a_value_of_the_wrong_type_is_told_with_its_field() {
     assert_eq!(why, wanted);
 
     let map = json!({ "metadata": { "name": "m" }, "data": { "a": 1 } });
-    let (code, refusal) = house.ask(Method::POST, MAPS, &map).await;
+    let (code, refusal) = server.ask(Method::POST, MAPS, &map).await;
     assert_eq!((code, &refusal["reason"]), (400, &json!("BadRequest")));
     let wanted = r#"ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal integer into Go struct field ConfigMap.data.a of type string"#;
     assert_eq!(refusal["message"], wanted);
@@ -358,66 +358,66 @@ async fn a_value_of_the_wrong_type_is_told_with_its_field() {
 /// APP-28: templates write the core group as `- {{ .group }}`, which is a `null` to whoever reads YAML.
 #[tokio::test]
 async fn a_null_in_a_list_of_texts_is_an_empty_text() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let rules = |group: Value| json!([{ "apiGroups": [group], "resources": ["events"], "verbs": ["get"] }]);
     let role = json!({ "metadata": { "name": "r" }, "rules": rules(Value::Null) });
     let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
-    let (code, made) = house.ask(Method::POST, path, &role).await;
+    let (code, made) = server.ask(Method::POST, path, &role).await;
     assert_eq!((code, &made["rules"]), (201, &rules("".into())), "{made}");
 
     // Kinds that are judged by a schema have no such reader.
     let to = json!({ "from": [{ "sub": "*" }], "to": [null] });
     let policy = json!({ "metadata": { "name": "p" }, "spec": to });
     let path = "/apis/eventing.knative.dev/v1alpha1/namespaces/default/eventpolicies";
-    assert_eq!(house.ask(Method::POST, path, &policy).await.0, 422);
+    assert_eq!(server.ask(Method::POST, path, &policy).await.0, 422);
 }
 
 /// EV-API-09: a status of the wrong type is refused too: it would blind whoever lists the kind.
 #[tokio::test]
 async fn a_status_of_the_wrong_type_is_refused() {
-    let house = TestApiServer::real().await;
+    let server = TestApiServer::real().await;
     let path = "/apis/messaging.knative.dev/v1/namespaces/default/channels";
-    let made = house.ask(Method::POST, path, &json!({ "metadata": { "name": "c" } })).await;
+    let made = server.ask(Method::POST, path, &json!({ "metadata": { "name": "c" } })).await;
     assert_eq!(made.0, 201, "{}", made.1);
     let wrong = json!({ "status": { "conditions": "x" } });
-    let (code, refusal) = house.ask(Method::PATCH, &format!("{path}/c/status"), &wrong).await;
+    let (code, refusal) = server.ask(Method::PATCH, &format!("{path}/c/status"), &wrong).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("status.conditions")), "{refusal}");
 }
 
 /// APP-17: a name that a client escaped, as Python's and JavaScript's do, is the same name; authorization sees it so.
 #[tokio::test]
 async fn an_escaped_name_is_the_same_name() {
-    let house = TestApiServer::open().await;
-    house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "a.b" } })).await;
-    assert_eq!(house.get(&format!("{MAPS}/%61%2Eb")).await.1["metadata"]["name"], "a.b");
-    assert_eq!(house.get("/api%2Fv1/namespaces/default/configmaps/a.b").await.0, 200);
-    assert_eq!(house.get(&format!("{MAPS}/a.b%00")).await.0, 404);
+    let server = TestApiServer::open().await;
+    server.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "a.b" } })).await;
+    assert_eq!(server.get(&format!("{MAPS}/%61%2Eb")).await.1["metadata"]["name"], "a.b");
+    assert_eq!(server.get("/api%2Fv1/namespaces/default/configmaps/a.b").await.0, 200);
+    assert_eq!(server.get(&format!("{MAPS}/a.b%00")).await.0, 404);
 }
 
 /// APP-28: what stands twice in a merge patch is told or refused as in a whole object.
 #[tokio::test]
 async fn a_field_that_stands_twice_in_a_patch_is_refused_by_who_wants_that() {
-    let house = TestApiServer::open().await;
-    house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "m" } })).await;
+    let server = TestApiServer::open().await;
+    server.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "m" } })).await;
     let twice = r#"{"data":{"a":"1","a":"2"}}"#;
     let media = "application/merge-patch+json";
     let strict = format!("{MAPS}/m?fieldValidation=Strict");
-    let (code, refusal) = house.ask_as(Method::PATCH, &strict, media, twice.to_owned()).await;
+    let (code, refusal) = server.ask_as(Method::PATCH, &strict, media, twice.to_owned()).await;
     assert_eq!(code, 422);
     assert!(refusal["message"].as_str().unwrap().contains(r#"duplicate field "data.a""#), "{refusal}");
-    let (_, patched) = house.ask_as(Method::PATCH, &format!("{MAPS}/m"), media, twice.to_owned()).await;
+    let (_, patched) = server.ask_as(Method::PATCH, &format!("{MAPS}/m"), media, twice.to_owned()).await;
     assert_eq!(patched["data"], json!({ "a": "2" }));
 }
 
 /// APP-28: when an object began to go, and how often it changed, is not for clients to say.
 #[tokio::test]
 async fn what_the_server_counts_cannot_be_set() {
-    let house = TestApiServer::open().await;
-    house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "m" } })).await;
+    let server = TestApiServer::open().await;
+    server.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "m" } })).await;
     let leaving = json!({ "metadata": { "deletionTimestamp": "2001-01-01T00:00:00Z" } });
-    let (code, refusal) = house.ask(Method::PATCH, &format!("{MAPS}/m"), &leaving).await;
+    let (code, refusal) = server.ask(Method::PATCH, &format!("{MAPS}/m"), &leaving).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("metadata.deletionTimestamp")));
     let counted = json!({ "metadata": { "name": "n", "generation": -7 } });
-    let (code, refusal) = house.ask(Method::POST, MAPS, &counted).await;
+    let (code, refusal) = server.ask(Method::POST, MAPS, &counted).await;
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("metadata.generation")));
 }

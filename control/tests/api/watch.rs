@@ -18,64 +18,64 @@ fn told(what: &str, name: &str) -> (String, String) {
 /// SRV-API-07: from a version on.
 #[tokio::test]
 async fn a_watch_tells_what_came_after_its_version() {
-    let house = TestApiServer::open().await;
-    let first = house.widget("one", &json!({})).await;
-    house.widget("two", &json!({})).await;
-    house.ask(Method::PATCH, &format!("{WIDGETS}/one"), &json!({ "spec": { "size": 2 } })).await;
-    house.delete(&format!("{WIDGETS}/two")).await;
+    let server = TestApiServer::open().await;
+    let first = server.widget("one", &json!({})).await;
+    server.widget("two", &json!({})).await;
+    server.ask(Method::PATCH, &format!("{WIDGETS}/one"), &json!({ "spec": { "size": 2 } })).await;
+    server.delete(&format!("{WIDGETS}/two")).await;
     let version = first["metadata"]["resourceVersion"].as_str().unwrap();
-    let mut watch = house.watch(&format!("{WIDGETS}?watch=1&resourceVersion={version}")).await;
+    let mut watch = server.watch(&format!("{WIDGETS}?watch=1&resourceVersion={version}")).await;
     assert_eq!(watch.next_told().await, told("ADDED", "two"));
     assert_eq!(watch.next_told().await, told("MODIFIED", "one"));
     let deleted = watch.next().await.unwrap();
     assert_eq!(deleted["type"], "DELETED");
-    let newest = house.store.read().revision().to_string();
+    let newest = server.store.read().revision().to_string();
     assert_eq!(deleted["object"]["metadata"]["resourceVersion"], newest, "a deletion has its own version");
-    house.widget("three", &json!({})).await;
+    server.widget("three", &json!({})).await;
     assert_eq!(watch.next_told().await, told("ADDED", "three"));
 }
 
 #[tokio::test]
 async fn a_watch_without_a_version_begins_with_what_is_there() {
-    let house = TestApiServer::open().await;
-    house.widget("one", &json!({})).await;
-    let mut watch = house.watch(&format!("{WIDGETS}?watch=true")).await;
+    let server = TestApiServer::open().await;
+    server.widget("one", &json!({})).await;
+    let mut watch = server.watch(&format!("{WIDGETS}?watch=true")).await;
     assert_eq!(watch.next_told().await, told("ADDED", "one"));
-    house.widget("two", &json!({})).await;
+    server.widget("two", &json!({})).await;
     assert_eq!(watch.next_told().await, told("ADDED", "two"));
 }
 
 /// APP-24
 #[tokio::test]
 async fn initial_events_end_with_a_marked_bookmark() {
-    let house = TestApiServer::open().await;
-    house.widget("one", &json!({})).await;
+    let server = TestApiServer::open().await;
+    server.widget("one", &json!({})).await;
     let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
-    let mut watch = house.watch(&format!("{WIDGETS}?{query}&allowWatchBookmarks=true")).await;
+    let mut watch = server.watch(&format!("{WIDGETS}?{query}&allowWatchBookmarks=true")).await;
     assert_eq!(watch.next_told().await, told("ADDED", "one"));
     let bookmark = watch.next().await.unwrap();
     assert_eq!((&bookmark["type"], &bookmark["object"]["kind"]), (&json!("BOOKMARK"), &json!("Widget")));
     assert_eq!(bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
     // Without bookmarks there is no end to mark.
-    let mut watch = house.watch(&format!("{WIDGETS}?{query}")).await;
+    let mut watch = server.watch(&format!("{WIDGETS}?{query}")).await;
     assert_eq!(watch.next_told().await, told("ADDED", "one"));
-    house.widget("two", &json!({})).await;
+    server.widget("two", &json!({})).await;
     assert_eq!(watch.next_told().await, told("ADDED", "two"));
 }
 
 /// APP-25: an object that begins to match appears, one that ceases to match disappears.
 #[tokio::test]
 async fn a_selected_watch_tells_comings_and_goings() {
-    let house = TestApiServer::open().await;
-    house.widget("one", &json!({ "in": "no" })).await;
-    let mut watch = house.watch(&format!("{WIDGETS}?watch=1&labelSelector=in%3Dyes")).await;
+    let server = TestApiServer::open().await;
+    server.widget("one", &json!({ "in": "no" })).await;
+    let mut watch = server.watch(&format!("{WIDGETS}?watch=1&labelSelector=in%3Dyes")).await;
     let label = |value: &str| json!({ "metadata": { "labels": { "in": value } } });
     for (value, size) in [("yes", 1), ("yes", 2), ("no", 3), ("no", 4)] {
         let mut patch = label(value);
         patch["spec"] = json!({ "size": size });
-        house.ask(Method::PATCH, &format!("{WIDGETS}/one"), &patch).await;
+        server.ask(Method::PATCH, &format!("{WIDGETS}/one"), &patch).await;
     }
-    house.widget("two", &json!({ "in": "yes" })).await;
+    server.widget("two", &json!({ "in": "yes" })).await;
     assert_eq!(watch.next_told().await, told("ADDED", "one"));
     assert_eq!(watch.next_told().await, told("MODIFIED", "one"));
     let gone = watch.next().await.unwrap();
@@ -86,33 +86,33 @@ async fn a_selected_watch_tells_comings_and_goings() {
 /// APP-26
 #[tokio::test]
 async fn a_watch_of_one_name_tells_of_no_other() {
-    let house = TestApiServer::open().await;
-    let mut by_field = house.watch(&format!("{WIDGETS}?watch=1&fieldSelector=metadata.name%3Db")).await;
-    let mut by_path = house.watch(&format!("{WIDGETS}/b?watch=1")).await;
-    house.widget("a", &json!({})).await;
-    house.widget("b", &json!({})).await;
+    let server = TestApiServer::open().await;
+    let mut by_field = server.watch(&format!("{WIDGETS}?watch=1&fieldSelector=metadata.name%3Db")).await;
+    let mut by_path = server.watch(&format!("{WIDGETS}/b?watch=1")).await;
+    server.widget("a", &json!({})).await;
+    server.widget("b", &json!({})).await;
     assert_eq!(by_field.next_told().await, told("ADDED", "b"));
     assert_eq!(by_path.next_told().await, told("ADDED", "b"));
 }
 
 #[tokio::test]
 async fn a_watch_ends_after_its_timeout_with_a_bookmark() {
-    let house = TestApiServer::open().await;
+    let server = TestApiServer::open().await;
     let query = "watch=1&timeoutSeconds=1&allowWatchBookmarks=true";
-    let mut watch = house.watch(&format!("{WIDGETS}?{query}")).await;
+    let mut watch = server.watch(&format!("{WIDGETS}?{query}")).await;
     let bookmark = watch.next().await.unwrap();
     assert_eq!(bookmark["type"], "BOOKMARK");
-    assert_eq!(bookmark["object"]["metadata"]["resourceVersion"], house.store.read().revision().to_string());
+    assert_eq!(bookmark["object"]["metadata"]["resourceVersion"], server.store.read().revision().to_string());
     assert!(watch.next().await.is_none());
 }
 
 #[tokio::test]
 async fn a_watch_can_be_a_table() {
-    let house = TestApiServer::open().await;
-    house.widget("one", &json!({})).await;
+    let server = TestApiServer::open().await;
+    server.widget("one", &json!({})).await;
     let request = http::Request::get(format!("{WIDGETS}?watch=1&timeoutSeconds=1"))
         .header("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
-    let response = house.send(request.body(axum::body::Body::empty()).unwrap()).await;
+    let response = server.send(request.body(axum::body::Body::empty()).unwrap()).await;
     let body = axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap();
     let event: Value = serde_json::from_slice(&body).unwrap();
     assert_eq!((&event["type"], &event["object"]["rows"][0]["cells"][0]), (&json!("ADDED"), &json!("one")));
@@ -121,10 +121,10 @@ async fn a_watch_can_be_a_table() {
 /// APP-24: who was away too long is told to list again, by list and by watch alike.
 #[tokio::test]
 async fn a_version_that_history_has_left_behind_is_gone() {
-    let house = TestApiServer::open().await;
-    let first = house.widget("one", &json!({})).await;
+    let server = TestApiServer::open().await;
+    let first = server.widget("one", &json!({})).await;
     let version = first["metadata"]["resourceVersion"].as_str().unwrap();
-    let router = api::router(Arc::clone(&house.store), Arc::clone(&house.registry));
+    let router = api::router(Arc::clone(&server.store), Arc::clone(&server.registry));
     let writes = (0..=HISTORY_EVENTS_MAX).map(|count| {
         let patch = json!({ "metadata": { "labels": { "count": count.to_string() } } }).to_string();
         let request = http::Request::patch(format!("{WIDGETS}/one"))
@@ -137,13 +137,13 @@ async fn a_version_that_history_has_left_behind_is_gone() {
     while let Some(answer) = answers.next().await {
         assert_eq!(answer.unwrap().status(), 200);
     }
-    let mut watch = house.watch(&format!("{WIDGETS}?watch=1&resourceVersion={version}")).await;
+    let mut watch = server.watch(&format!("{WIDGETS}?watch=1&resourceVersion={version}")).await;
     let event = watch.next().await.unwrap();
     assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)));
     assert_eq!(event["object"]["reason"], "Expired");
     assert!(watch.next().await.is_none());
     let exact = format!("{WIDGETS}?resourceVersion={version}&resourceVersionMatch=Exact");
-    let (code, refusal) = house.get(&exact).await;
+    let (code, refusal) = server.get(&exact).await;
     assert_eq!((code, &refusal["reason"]), (410, &json!("Expired")));
 }
 
@@ -152,26 +152,26 @@ async fn a_version_that_history_has_left_behind_is_gone() {
 async fn a_watch_from_a_list_misses_and_repeats_nothing_under_concurrent_writers() {
     const WRITERS: usize = 8;
     const ROUNDS: usize = 40;
-    let house = Arc::new(TestApiServer::open().await);
+    let server = Arc::new(TestApiServer::open().await);
     let write = |writer: usize| {
-        let house = Arc::clone(&house);
+        let server = Arc::clone(&server);
         async move {
             for round in 0..ROUNDS {
                 let name = format!("w{writer}-{}", round % 5);
                 let path = format!("{MAPS}/{name}");
                 let body = json!({ "metadata": { "name": name }, "data": { "round": round.to_string() } });
                 match round % 3 {
-                    0 => house.ask(Method::POST, MAPS, &body).await,
-                    1 => house.ask(Method::PATCH, &path, &body).await,
-                    _ => house.delete(&path).await,
+                    0 => server.ask(Method::POST, MAPS, &body).await,
+                    1 => server.ask(Method::PATCH, &path, &body).await,
+                    _ => server.delete(&path).await,
                 };
             }
         }
     };
     let follow = || {
-        let house = Arc::clone(&house);
+        let server = Arc::clone(&server);
         async move {
-            let (_, list) = house.get(MAPS).await;
+            let (_, list) = server.get(MAPS).await;
             let version: u64 = list["metadata"]["resourceVersion"].as_str().unwrap().parse().unwrap();
             let mut seen: std::collections::BTreeMap<String, Value> = list["items"]
                 .as_array()
@@ -179,7 +179,7 @@ async fn a_watch_from_a_list_misses_and_repeats_nothing_under_concurrent_writers
                 .iter()
                 .map(|map| (map["metadata"]["name"].as_str().unwrap().to_owned(), map.clone()))
                 .collect();
-            let mut watch = house.watch(&format!("{MAPS}?watch=1&resourceVersion={version}")).await;
+            let mut watch = server.watch(&format!("{MAPS}?watch=1&resourceVersion={version}")).await;
             let mut last = version;
             while !seen.contains_key("end") {
                 let event = watch.next().await.unwrap();
@@ -200,10 +200,10 @@ async fn a_watch_from_a_list_misses_and_repeats_nothing_under_concurrent_writers
     };
     let writers = async {
         futures_util::future::join_all((0..WRITERS).map(write)).await;
-        house.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "end" } })).await;
+        server.ask(Method::POST, MAPS, &json!({ "metadata": { "name": "end" } })).await;
     };
     let (followers, ()) = tokio::join!(futures_util::future::join_all((0..6).map(|_| follow())), writers);
-    let (_, list) = house.get(MAPS).await;
+    let (_, list) = server.get(MAPS).await;
     for seen in followers {
         assert_eq!(json!(seen.into_values().collect::<Vec<_>>()), list["items"]);
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sluicegate_control::runtime::{InitProgram, InstanceCredentials, InstanceSpec, ProbeCheck, ProbeSpec};
 
 /// Far longer than anything here takes; a test that hangs should say so.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The example program, which cargo builds beside the tests.
 pub(crate) fn example() -> PathBuf {
@@ -42,8 +42,8 @@ pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         readiness: ProbeSpec::single(ProbeCheck::Tcp),
         liveness: None,
         detect_http2: false,
-        startup_timeout: PATIENCE,
-        termination_grace_period: PATIENCE,
+        startup_timeout: TIMEOUT,
+        termination_grace_period: TIMEOUT,
         init_containers: Vec::new(),
         sidecars: Vec::new(),
     }

@@ -1,4 +1,4 @@
-//! A whole control side without sockets: store, API, collector, fleet of scripted instances, controllers.
+//! A whole control side without sockets: store, API, collector, scripted instances, controllers.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -26,11 +26,11 @@ use tokio::sync::oneshot;
 
 pub(crate) const NS: &str = "default";
 /// How long a test waits for what must happen: far more than it takes, so that only "never" fails.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 pub(crate) struct TestControlPlane {
     pub(crate) client: Client,
-    pub(crate) fleet: Autoscaler,
+    pub(crate) autoscaler: Autoscaler,
     tables: Arc<Mutex<Vec<RoutingTable>>>,
     stop: Option<oneshot::Sender<()>>,
     work: tokio::task::JoinHandle<()>,
@@ -86,9 +86,9 @@ impl TestControlPlane {
         let client = api::client(Arc::clone(&store), Arc::clone(&registry));
         let objects = Arc::downgrade(&store);
         let collector = tokio::task::spawn_local(api::run_garbage_collector(store, registry));
-        let mut house = Self::over(client, objects, true).await;
-        house.collector = Some(collector);
-        house
+        let mut control_plane = Self::over(client, objects, true).await;
+        control_plane.collector = Some(collector);
+        control_plane
     }
 
     /// Follows the API behind `client`, which is somebody else's unless it `shows_pods`.
@@ -96,7 +96,7 @@ impl TestControlPlane {
         let tables: Arc<Mutex<Vec<RoutingTable>>> = Arc::default();
         let seen = Arc::clone(&tables);
         let publisher = Arc::new(Publisher::new(Arc::new(move |table| seen.lock().unwrap().push(table))));
-        let (fleet, fleet_work) = Autoscaler::new(Arc::new(TestRuntime), Arc::clone(&publisher) as _, 1_000);
+        let (autoscaler, autoscaler_work) = Autoscaler::new(Arc::new(TestRuntime), Arc::clone(&publisher) as _, 1_000);
         let (stop, stopped) = oneshot::channel();
         let (synced, sync) = oneshot::channel();
         let cores = Arc::clone(&publisher);
@@ -120,17 +120,17 @@ impl TestControlPlane {
             expiries: Arc::default(),
             relay: Arc::default(),
         };
-        let (client_inside, fleet_inside) = (client.clone(), fleet.clone());
+        let (client_inside, autoscaler_inside) = (client.clone(), autoscaler.clone());
         let work = tokio::task::spawn_local(async move {
             let stopped = async { drop(stopped.await) };
             tokio::select! {
-                result = controllers::run(config, client_inside, fleet_inside, publisher, synced, stopped) => result.unwrap(),
-                () = fleet_work => panic!("the fleet ended"),
+                result = controllers::run(config, client_inside, autoscaler_inside, publisher, synced, stopped) => result.unwrap(),
+                () = autoscaler_work => panic!("the autoscaler ended"),
             }
         });
         sync.await.unwrap();
         cores.set_cores_running();
-        Self { client, fleet, tables, stop: Some(stop), work, collector: None }
+        Self { client, autoscaler, tables, stop: Some(stop), work, collector: None }
     }
 
     pub(crate) fn api<K: Resource<DynamicType = (), Scope = NamespaceResourceScope>>(&self) -> Api<K> {
@@ -233,7 +233,7 @@ impl TestControlPlane {
     }
 
     pub(crate) async fn until_nobody_runs(&self, key: &str) {
-        let gone = eventually(async || (self.fleet.status(key).actual == 0).then_some(()));
+        let gone = eventually(async || (self.autoscaler.status(key).actual == 0).then_some(()));
         gone.await.unwrap_or_else(|| panic!("{key} still runs"));
     }
 
@@ -267,7 +267,7 @@ pub(crate) fn splits(table: &RoutingTable, host: &str) -> Vec<(String, u32)> {
 }
 
 pub(crate) async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> Option<T> {
-    let deadline = tokio::time::Instant::now() + PATIENCE;
+    let deadline = tokio::time::Instant::now() + TIMEOUT;
     while tokio::time::Instant::now() < deadline {
         if let Some(found) = look().await {
             return Some(found);
@@ -291,7 +291,7 @@ pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
 }
 
 /// A house in a fresh folder.
-pub(crate) fn in_a_house<F: Future<Output = ()>>(test: impl FnOnce(TestControlPlane) -> F) {
+pub(crate) fn in_a_control_plane<F: Future<Output = ()>>(test: impl FnOnce(TestControlPlane) -> F) {
     on_one_thread(async {
         let dir = TempDir::new().unwrap();
         test(TestControlPlane::open(dir.path()).await).await;

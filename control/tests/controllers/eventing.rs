@@ -11,7 +11,7 @@ use sluicegate_control::kinds::eventing::trigger::Trigger;
 use sluicegate_control::kinds::serving::service::Service;
 use sluicegate_control::kinds::shared::HasConditions;
 
-use crate::control_plane::{NS, TestControlPlane, eventually, in_a_house, turn_over};
+use crate::control_plane::{NS, TestControlPlane, eventually, in_a_control_plane, turn_over};
 use crate::serving::hello;
 
 pub(crate) fn broker(spec: Value) -> Value {
@@ -32,11 +32,11 @@ const PATH: &str = "/brokers/default/b";
 /// with its filter and the Broker's delivery.
 #[test]
 fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
-    in_a_house(async |house: TestControlPlane| {
-        let made = house.create::<Broker>(broker(json!({}))).await;
-        house.create::<Trigger>(trigger(json!({"filter": {"attributes": {"type": "order"}}}))).await;
-        let ready = house.until_ready::<Trigger>("t").await;
-        house.table(|table| {
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        let made = control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane.create::<Trigger>(trigger(json!({"filter": {"attributes": {"type": "order"}}}))).await;
+        let ready = control_plane.until_ready::<Trigger>("t").await;
+        control_plane.table(|table| {
             let stream = &table.streams[PATH];
             assert_eq!(&*stream.name, format!("broker/default/b/{}", made.metadata.uid.as_ref().unwrap()));
             let subscriber = &stream.subscribers[0];
@@ -47,7 +47,7 @@ fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
             assert_eq!(subscriber.delivery.retries_max, 10);
             assert_eq!(subscriber.delivery.backoff, BackoffPolicy::Exponential(std::time::Duration::from_millis(200)));
         });
-        let broker = house.until_ready::<Broker>("b").await;
+        let broker = control_plane.until_ready::<Broker>("b").await;
         let url = broker.status.unwrap().address.unwrap().url.unwrap();
         assert_eq!(url, "http://127.0.0.1:8081/brokers/default/b");
     });
@@ -57,17 +57,18 @@ fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
 /// What is given up while the sink is not known to them yet waits.
 #[test]
 fn a_broker_that_is_ready_has_told_its_triggers() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Broker>(broker(json!({}))).await;
-        house.create::<Trigger>(trigger(json!({}))).await;
-        house.until_ready::<Trigger>("t").await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane.create::<Trigger>(trigger(json!({}))).await;
+        control_plane.until_ready::<Trigger>("t").await;
         for n in 0..40 {
             let sink = json!({"uri": format!("http://s/{n}")});
             let delivery = json!({"retry": n, "backoffPolicy": "linear", "deadLetterSink": sink});
-            let changed = house.patch::<Broker>("b", json!({"spec": {"delivery": delivery}})).await.metadata.generation;
+            let changed =
+                control_plane.patch::<Broker>("b", json!({"spec": {"delivery": delivery}})).await.metadata.generation;
             let seen = |b: &Broker| b.status.as_ref().and_then(|status| status.base.observed_generation);
-            house.until::<Broker>("b", |b| seen(b) == changed && b.is_ready()).await;
-            house.table(|table| {
+            control_plane.until::<Broker>("b", |b| seen(b) == changed && b.is_ready()).await;
+            control_plane.table(|table| {
                 let subscriber = &table.streams[PATH].subscribers[0];
                 assert_eq!(subscriber.delivery.retries_max, n);
                 match &subscriber.dead_letter {
@@ -76,8 +77,8 @@ fn a_broker_that_is_ready_has_told_its_triggers() {
                 }
             });
             let shown = |t: &Trigger| t.status.as_ref()?.delivery.dead_letter_sink_uri.clone();
-            house.until::<Trigger>("t", |t| t.is_ready() && shown(t) == Some(format!("http://s/{n}"))).await;
-            house.table(|table| {
+            control_plane.until::<Trigger>("t", |t| t.is_ready() && shown(t) == Some(format!("http://s/{n}"))).await;
+            control_plane.table(|table| {
                 let subscriber = &table.streams[PATH].subscribers[0];
                 assert_eq!(&*subscriber.dead_letter.as_ref().unwrap().url, format!("http://s/{n}"));
             });
@@ -88,17 +89,17 @@ fn a_broker_that_is_ready_has_told_its_triggers() {
 /// A backlog that is dropped with whoever was to get it is told on the Broker or channel, also when that is gone.
 #[test]
 fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
-    in_a_house(async |house: TestControlPlane| {
-        let here = house.create::<Broker>(broker(json!({}))).await;
-        house.until_ready::<Broker>("b").await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        let here = control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane.until_ready::<Broker>("b").await;
         let uid = here.metadata.uid.unwrap();
-        let told = house.table(|table| std::sync::Arc::clone(&table.abandoned));
+        let told = control_plane.table(|table| std::sync::Arc::clone(&table.abandoned));
         told.report(AbandonedEvents { stream: format!("broker/default/b/{uid}").into(), is_whole: false, events: 1 });
         for stream in ["broker/default/gone/1", "channel/default/c/2", "of no kind"] {
             told.report(AbandonedEvents { stream: stream.into(), is_whole: true, events: 3 });
         }
         let found = eventually(async || {
-            let events = house.api::<Event>().list(&ListParams::default()).await.unwrap().items;
+            let events = control_plane.api::<Event>().list(&ListParams::default()).await.unwrap().items;
             let dropped = events.into_iter().filter(|one| one.reason.as_deref() == Some("EventsAbandoned"));
             let mut dropped: Vec<_> = dropped
                 .map(|one| {
@@ -121,14 +122,14 @@ fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
 /// EV-TRG-01, EV-TRG-02, EV-BRK-13: a Trigger waits for its Broker, and misses it when it goes.
 #[test]
 fn a_trigger_is_ready_just_as_long_as_its_broker_exists() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Trigger>(trigger(json!({}))).await;
-        house.until_not_ready::<Trigger>("t", "BrokerDoesNotExist").await;
-        house.create::<Broker>(broker(json!({}))).await;
-        house.until_ready::<Trigger>("t").await;
-        house.delete::<Broker>("b").await;
-        house.until_not_ready::<Trigger>("t", "BrokerDoesNotExist").await;
-        house.until_table("without the stream", |table| !table.streams.contains_key(PATH)).await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Trigger>(trigger(json!({}))).await;
+        control_plane.until_not_ready::<Trigger>("t", "BrokerDoesNotExist").await;
+        control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane.until_ready::<Trigger>("t").await;
+        control_plane.delete::<Broker>("b").await;
+        control_plane.until_not_ready::<Trigger>("t", "BrokerDoesNotExist").await;
+        control_plane.until_table("without the stream", |table| !table.streams.contains_key(PATH)).await;
     });
 }
 
@@ -136,20 +137,20 @@ fn a_trigger_is_ready_just_as_long_as_its_broker_exists() {
 /// Trigger from Ready until it is there.
 #[test]
 fn an_unresolved_dead_letter_sink_holds_everything_back() {
-    in_a_house(async |house: TestControlPlane| {
+    in_a_control_plane(async |control_plane: TestControlPlane| {
         let sink = json!({"ref": {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"}});
-        house.create::<Broker>(broker(json!({"delivery": {"retry": 1, "deadLetterSink": sink}}))).await;
-        house.create::<Trigger>(trigger(json!({}))).await;
-        house.until_not_ready::<Broker>("b", "DeadLetterSinkResolveFailed").await;
-        house.until_not_ready::<Trigger>("t", "DeadLetterSinkResolveFailed").await;
+        control_plane.create::<Broker>(broker(json!({"delivery": {"retry": 1, "deadLetterSink": sink}}))).await;
+        control_plane.create::<Trigger>(trigger(json!({}))).await;
+        control_plane.until_not_ready::<Broker>("b", "DeadLetterSinkResolveFailed").await;
+        control_plane.until_not_ready::<Trigger>("t", "DeadLetterSinkResolveFailed").await;
 
-        house.create::<Service>(hello("v1")).await;
-        let broker = house.until_ready::<Broker>("b").await;
+        control_plane.create::<Service>(hello("v1")).await;
+        let broker = control_plane.until_ready::<Broker>("b").await;
         let uri = "http://hello.default.svc.cluster.local";
         assert_eq!(broker.status.unwrap().delivery.dead_letter_sink_uri.as_deref(), Some(uri));
-        let trigger = house.until_ready::<Trigger>("t").await;
+        let trigger = control_plane.until_ready::<Trigger>("t").await;
         assert_eq!(trigger.status.unwrap().delivery.dead_letter_sink_uri.as_deref(), Some(uri));
-        let sink = house.table(|table| table.streams[PATH].subscribers[0].dead_letter.clone()).unwrap();
+        let sink = control_plane.table(|table| table.streams[PATH].subscribers[0].dead_letter.clone()).unwrap();
         assert_eq!(&*sink.host, "hello.default.svc.cluster.local");
     });
 }
@@ -158,22 +159,27 @@ fn an_unresolved_dead_letter_sink_holds_everything_back() {
 /// is found, lost and found elsewhere without anybody touching the Trigger.
 #[test]
 fn a_subscriber_is_followed_wherever_it_goes() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Broker>(broker(json!({}))).await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Broker>(broker(json!({}))).await;
         let reference = json!({"apiVersion": "v1", "kind": "Service", "name": "core"});
-        house.create::<Trigger>(trigger(json!({"subscriber": {"ref": reference, "uri": "/in"}}))).await;
-        let shown = house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+        control_plane.create::<Trigger>(trigger(json!({"subscriber": {"ref": reference, "uri": "/in"}}))).await;
+        let shown = control_plane.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
         assert!(shown.condition("SubscriberResolved").unwrap().message.contains("default/core"));
 
         let core = json!({"metadata": {"name": "core", "namespace": NS}, "spec": {"ports": [{"port": 80}]}});
-        house.create::<k8s_openapi::api::core::v1::Service>(core).await;
-        let ready = house.until_ready::<Trigger>("t").await;
+        control_plane.create::<k8s_openapi::api::core::v1::Service>(core).await;
+        let ready = control_plane.until_ready::<Trigger>("t").await;
         let uri = "http://core.default.svc.cluster.local/in";
         assert_eq!(ready.status.unwrap().subscriber_uri.as_deref(), Some(uri));
 
-        house.delete::<k8s_openapi::api::core::v1::Service>("core").await;
+        control_plane.delete::<k8s_openapi::api::core::v1::Service>("core").await;
         assert_eq!(
-            house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await.status.unwrap().subscriber_uri,
+            control_plane
+                .until_not_ready::<Trigger>("t", "SubscriberResolveFailed")
+                .await
+                .status
+                .unwrap()
+                .subscriber_uri,
             None
         );
     });
@@ -182,14 +188,14 @@ fn a_subscriber_is_followed_wherever_it_goes() {
 /// EV-TRG-06, EV-ADR-05: an object without an address is none, and says so.
 #[test]
 fn an_object_that_is_not_addressable_is_no_subscriber() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Broker>(broker(json!({}))).await;
-        house
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane
             .create::<k8s_openapi::api::core::v1::ConfigMap>(json!({"metadata": {"name": "c", "namespace": NS}}))
             .await;
         let reference = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c"});
-        house.create::<Trigger>(trigger(json!({"subscriber": {"ref": reference}}))).await;
-        let shown = house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+        control_plane.create::<Trigger>(trigger(json!({"subscriber": {"ref": reference}}))).await;
+        let shown = control_plane.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
         assert!(shown.condition("SubscriberResolved").unwrap().message.contains("not addressable"));
     });
 }
@@ -197,15 +203,15 @@ fn an_object_that_is_not_addressable_is_no_subscriber() {
 /// EV-ADR-07, EV-TRG-11: a Broker is a subscriber too, and a Trigger is turned to it in place.
 #[test]
 fn a_trigger_is_turned_to_another_subscriber_in_place() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Broker>(broker(json!({}))).await;
-        house.create::<Broker>(json!({"metadata": {"name": "other", "namespace": NS}})).await;
-        house.create::<Trigger>(trigger(json!({}))).await;
-        house.until_ready::<Trigger>("t").await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane.create::<Broker>(json!({"metadata": {"name": "other", "namespace": NS}})).await;
+        control_plane.create::<Trigger>(trigger(json!({}))).await;
+        control_plane.until_ready::<Trigger>("t").await;
         let reference = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "other"});
-        house.patch::<Trigger>("t", json!({"spec": {"subscriber": {"uri": null, "ref": reference}}})).await;
-        house.until::<Trigger>("t", |t| t.metadata.generation == Some(2) && t.is_ready()).await;
-        let url = house.table(|table| table.streams[PATH].subscribers[0].target.url.clone());
+        control_plane.patch::<Trigger>("t", json!({"spec": {"subscriber": {"uri": null, "ref": reference}}})).await;
+        control_plane.until::<Trigger>("t", |t| t.metadata.generation == Some(2) && t.is_ready()).await;
+        let url = control_plane.table(|table| table.streams[PATH].subscribers[0].target.url.clone());
         assert_eq!(&*url, "http://127.0.0.1:8081/brokers/default/other");
     });
 }
@@ -213,37 +219,37 @@ fn a_trigger_is_turned_to_another_subscriber_in_place() {
 /// EV-BRK-06, EV-BRK-07: a foreign class is nobody's business here.
 #[test]
 fn a_foreign_broker_and_its_triggers_are_left_alone() {
-    in_a_house(async |house: TestControlPlane| {
+    in_a_control_plane(async |control_plane: TestControlPlane| {
         let mut foreign = broker(json!({}));
         foreign["metadata"]["annotations"] = json!({"eventing.knative.dev/broker.class": "Other"});
-        house.create::<Broker>(foreign).await;
-        house.create::<Trigger>(trigger(json!({}))).await;
-        house.create::<Service>(hello("v1")).await;
-        house.until_ready::<Service>("hello").await; // by now the two were looked at
-        assert!(house.api::<Broker>().get("b").await.unwrap().status.is_none());
-        assert!(house.table(|table| table.streams.is_empty()));
+        control_plane.create::<Broker>(foreign).await;
+        control_plane.create::<Trigger>(trigger(json!({}))).await;
+        control_plane.create::<Service>(hello("v1")).await;
+        control_plane.until_ready::<Service>("hello").await; // by now the two were looked at
+        assert!(control_plane.api::<Broker>().get("b").await.unwrap().status.is_none());
+        assert!(control_plane.table(|table| table.streams.is_empty()));
     });
 }
 
 /// EV-TRG-14: a deleted Trigger reads no more.
 #[test]
 fn a_deleted_trigger_leaves_the_stream() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Broker>(broker(json!({}))).await;
-        house.create::<Trigger>(trigger(json!({}))).await;
-        house.until_ready::<Trigger>("t").await;
-        house.delete::<Trigger>("t").await;
-        house.until_table("without the subscriber", |table| table.streams[PATH].subscribers.is_empty()).await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane.create::<Trigger>(trigger(json!({}))).await;
+        control_plane.until_ready::<Trigger>("t").await;
+        control_plane.delete::<Trigger>("t").await;
+        control_plane.until_table("without the subscriber", |table| table.streams[PATH].subscribers.is_empty()).await;
     });
 }
 
 /// EV-TRG-14: ... also one that was being looked at when it was deleted.
 #[test]
 fn a_trigger_that_is_deleted_while_it_is_looked_at_is_not_subscribed() {
-    in_a_house(async |house: TestControlPlane| {
+    in_a_control_plane(async |control_plane: TestControlPlane| {
         for name in ["b", "other"] {
-            house.create::<Broker>(json!({"metadata": {"name": name, "namespace": NS}})).await;
-            house.until_ready::<Broker>(name).await;
+            control_plane.create::<Broker>(json!({"metadata": {"name": name, "namespace": NS}})).await;
+            control_plane.until_ready::<Broker>(name).await;
         }
         let reference = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "other"});
         let sink = json!({"deadLetterSink": {"ref": reference}});
@@ -252,14 +258,14 @@ fn a_trigger_that_is_deleted_while_it_is_looked_at_is_not_subscribed() {
             let lives = (0..40).map(async |one| {
                 let (mut object, name) = (trigger(spec.clone()), format!("t-{one}"));
                 object["metadata"]["name"] = name.as_str().into();
-                house.create::<Trigger>(object).await;
+                control_plane.create::<Trigger>(object).await;
                 let to = json!({"spec": {"subscriber": {"uri": format!("/{turns}")}}});
-                house.patch::<Trigger>(&name, to).await;
+                control_plane.patch::<Trigger>(&name, to).await;
                 turn_over(turns).await;
-                house.delete::<Trigger>(&name).await;
+                control_plane.delete::<Trigger>(&name).await;
             });
             join_all(lives).await;
         }
-        house.until_table("without the subscriber", |table| table.streams[PATH].subscribers.is_empty()).await;
+        control_plane.until_table("without the subscriber", |table| table.streams[PATH].subscribers.is_empty()).await;
     });
 }

@@ -6,7 +6,7 @@ use http::Request;
 use serde_json::Value;
 use sluicegate_control::kinds::serving::service::Service;
 
-use crate::control_plane::{TestControlPlane, eventually, in_a_house};
+use crate::control_plane::{TestControlPlane, eventually, in_a_control_plane};
 use crate::serving::hello;
 
 type ManagerEntry = (&'static str, &'static str);
@@ -21,9 +21,9 @@ const KINDS: [(&str, &[ManagerEntry]); 6] = [
     ("/apis/autoscaling.internal.knative.dev/v1alpha1/namespaces/default/metrics", SCALED),
 ];
 
-async fn only(house: &TestControlPlane, path: &str) -> Value {
+async fn only(control_plane: &TestControlPlane, path: &str) -> Value {
     let request = Request::get(path).body(Vec::new()).unwrap();
-    house.client.request::<Value>(request).await.unwrap()["items"][0].take()
+    control_plane.client.request::<Value>(request).await.unwrap()["items"][0].take()
 }
 
 fn owners(object: &Value) -> BTreeSet<(String, String)> {
@@ -36,15 +36,15 @@ fn owners(object: &Value) -> BTreeSet<(String, String)> {
 /// it moves any more (APP-40).
 #[test]
 fn every_object_of_a_service_says_which_controller_owns_what() {
-    in_a_house(|house| async move {
-        house.create::<Service>(hello("v1")).await;
-        house.until_ready::<Service>("hello").await;
+    in_a_control_plane(|control_plane| async move {
+        control_plane.create::<Service>(hello("v1")).await;
+        control_plane.until_ready::<Service>("hello").await;
         let (mut bytes, mut bytes_of_owners) = (0, 0);
         for (path, expected) in KINDS {
             let named = |(manager, part): &ManagerEntry| ((*manager).to_owned(), (*part).to_owned());
             let expected: BTreeSet<_> = expected.iter().map(named).collect();
             let found = eventually(async || {
-                let object = only(&house, path).await;
+                let object = only(&control_plane, path).await;
                 expected.is_subset(&owners(&object)).then_some(object)
             });
             let object = found.await.unwrap_or_else(|| panic!("{path}: {expected:?}"));
@@ -52,6 +52,6 @@ fn every_object_of_a_service_says_which_controller_owns_what() {
             bytes_of_owners += object["metadata"]["managedFields"].to_string().len();
         }
         println!("{bytes} bytes, {bytes_of_owners} of them say who owns what");
-        house.close().await;
+        control_plane.close().await;
     });
 }

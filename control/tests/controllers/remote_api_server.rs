@@ -117,7 +117,7 @@ impl RemoteApiServer {
     }
 
     /// A follower with the rights of the account that is there for followers.
-    async fn house(&self, who: &'static str) -> TestControlPlane {
+    async fn control_plane(&self, who: &'static str) -> TestControlPlane {
         let mut config = Config::new(format!("http://{}", self.address).parse().unwrap());
         for (name, value) in [("impersonate-user", CONTROLLER_USER), (WHO, who)] {
             config.headers.push((HeaderName::from_static(name), HeaderValue::from_static(value)));
@@ -211,9 +211,9 @@ fn a_server_that_goes_and_forgets_is_followed_again() {
         let developer = cluster.developer();
         create(&developer, "before").await;
         create(&developer, "doomed").await;
-        let house = cluster.house("a").await;
-        house.until_table("of what was there", serves("before.default.test")).await;
-        house.until_table("of what was there", serves("doomed.default.test")).await;
+        let control_plane = cluster.control_plane("a").await;
+        control_plane.until_table("of what was there", serves("before.default.test")).await;
+        control_plane.until_table("of what was there", serves("doomed.default.test")).await;
 
         cluster.go_away();
         *cluster.gone.lock().unwrap() = Some(HashSet::new());
@@ -221,11 +221,11 @@ fn a_server_that_goes_and_forgets_is_followed_again() {
         let api: Api<Service> = Api::namespaced(developer.clone(), NS);
         api.delete("doomed", &Default::default()).await.unwrap();
         until_collected(&developer, "doomed").await;
-        assert!(house.table(serves("before.default.test")), "the last table stands");
+        assert!(control_plane.table(serves("before.default.test")), "the last table stands");
         cluster.come_back();
-        house.until_table("of what came meanwhile", serves("after.default.test")).await;
-        house.until_table("without what went", |table| table.route("doomed.default.test").is_none()).await;
-        assert!(house.table(serves("before.default.test")));
+        control_plane.until_table("of what came meanwhile", serves("after.default.test")).await;
+        control_plane.until_table("without what went", |table| table.route("doomed.default.test").is_none()).await;
+        assert!(control_plane.table(serves("before.default.test")));
         let told = cluster.gone.lock().unwrap().clone().unwrap();
         assert!(told.iter().any(|path| path.ends_with("/services")), "{told:?}");
     });
@@ -240,10 +240,10 @@ fn another_api_server_is_followed_over_cuts_restarts_and_lost_history() {
         let mut cluster = RemoteApiServer::open(dir.path()).await;
         let developer = cluster.developer();
         create(&developer, "before").await;
-        let house = cluster.house("a").await;
-        house.until_table("of what was there", serves("before.default.test")).await;
+        let control_plane = cluster.control_plane("a").await;
+        control_plane.until_table("of what was there", serves("before.default.test")).await;
         create(&developer, "live").await;
-        house.until_table("of what came", serves("live.default.test")).await;
+        control_plane.until_table("of what came", serves("live.default.test")).await;
 
         cluster.go_away();
         create(&developer, "after").await;
@@ -251,11 +251,11 @@ fn another_api_server_is_followed_over_cuts_restarts_and_lost_history() {
         api.delete("live", &Default::default()).await.unwrap();
         until_collected(&developer, "live").await;
         forget_history(&developer).await;
-        assert!(house.table(serves("before.default.test")), "the last table stands");
+        assert!(control_plane.table(serves("before.default.test")), "the last table stands");
         cluster.come_back();
-        house.until_table("after the history was lost", serves("after.default.test")).await;
-        house.until_table("without what was deleted", |table| table.route("live.default.test").is_none()).await;
-        assert!(house.table(serves("before.default.test")));
+        control_plane.until_table("after the history was lost", serves("after.default.test")).await;
+        control_plane.until_table("without what was deleted", |table| table.route("live.default.test").is_none()).await;
+        assert!(control_plane.table(serves("before.default.test")));
     });
 }
 
@@ -266,8 +266,8 @@ fn what_a_developer_wrote_is_only_ever_told_its_status() {
         let dir = TempDir::new().unwrap();
         let cluster = RemoteApiServer::open(dir.path()).await;
         create(&cluster.developer(), "hello").await;
-        let house = cluster.house("a").await;
-        house.until_ready::<Service>("hello").await;
+        let control_plane = cluster.control_plane("a").await;
+        control_plane.until_ready::<Service>("hello").await;
         let writes = cluster.writes.lock().unwrap().clone();
         let about: Vec<_> = writes.iter().filter(|write| write.contains("/services/hello")).collect();
         assert!(!about.is_empty() && about.iter().all(|write| write.ends_with("/services/hello/status")), "{writes:?}");
@@ -284,9 +284,9 @@ fn of_several_followers_one_writes_and_another_takes_over() {
         let dir = TempDir::new().unwrap();
         let cluster = RemoteApiServer::open(dir.path()).await;
         let developer = cluster.developer();
-        let first = cluster.house("first").await;
+        let first = cluster.control_plane("first").await;
         let holder = cluster.until_held_by_another(None).await;
-        let second = cluster.house("second").await;
+        let second = cluster.control_plane("second").await;
         create(&developer, "one").await;
         until_ready(&developer, "one").await;
         first.until_table("of the first", serves("one.default.test")).await;
@@ -299,7 +299,7 @@ fn of_several_followers_one_writes_and_another_takes_over() {
         until_ready(&developer, "two").await;
         second.until_table("of the second, which writes now", serves("two.default.test")).await;
 
-        let third = cluster.house("third").await;
+        let third = cluster.control_plane("third").await;
         second.close().await;
         cluster.until_held_by_another(Some(holder)).await;
         create(&developer, "three").await;
@@ -317,7 +317,7 @@ fn a_follower_of_an_appliance_leaves_the_writing_to_it() {
         let cluster = RemoteApiServer::open(dir.path()).await;
         let developer = cluster.developer();
         let appliance = TestControlPlane::over(developer.clone(), Weak::new(), true).await;
-        let follower = cluster.house("follower").await;
+        let follower = cluster.control_plane("follower").await;
         create(&developer, "hello").await;
         appliance.until_ready::<Service>("hello").await;
         follower.until_table("of what was made there", serves("hello.default.test")).await;

@@ -7,25 +7,25 @@ use serde_json::json;
 use sluicegate_control::kinds::serving::revision::Revision;
 use sluicegate_control::kinds::serving::service::Service;
 
-use crate::control_plane::{TestControlPlane, in_a_house};
+use crate::control_plane::{TestControlPlane, in_a_control_plane};
 use crate::serving::hello;
 
 /// X-AS: `config-autoscaler` is there from the start, refuses what it cannot mean, and is obeyed at once.
 #[test]
 fn the_operators_scaling_is_checked_and_followed_live() {
-    in_a_house(async |house: TestControlPlane| {
-        let maps: Api<ConfigMap> = Api::namespaced(house.client.clone(), "knative-serving");
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        let maps: Api<ConfigMap> = Api::namespaced(control_plane.client.clone(), "knative-serving");
         let fresh = maps.get("config-autoscaler").await.unwrap();
         assert!(fresh.data.unwrap()["_example"].contains("stable-window"));
 
-        house.create::<Service>(hello("v1")).await;
-        house.until_ready::<Service>("hello").await;
+        control_plane.create::<Service>(hello("v1")).await;
+        control_plane.until_ready::<Service>("hello").await;
         let patch = |value: &str| Patch::Merge(json!({"data": {"min-scale": value}}));
         let refused = maps.patch("config-autoscaler", &PatchParams::default(), &patch("many")).await.unwrap_err();
         assert!(refused.to_string().contains("data[min-scale]"), "{refused}");
 
         maps.patch("config-autoscaler", &PatchParams::default(), &patch("3")).await.unwrap();
-        house
+        control_plane
             .until_table("with three instances", |table| {
                 table.route("hello.default.test").is_some_and(|r| r.splits[0].backend.endpoints.len() == 3)
             })
@@ -36,25 +36,25 @@ fn the_operators_scaling_is_checked_and_followed_live() {
 /// SRV-REV-08: a Revision that nobody uses is deleted once config-gc says so, and the one in use never is.
 #[test]
 fn revisions_out_of_use_are_deleted_as_config_gc_says() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Service>(hello("v1")).await;
-        house.until_ready::<Service>("hello").await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Service>(hello("v1")).await;
+        control_plane.until_ready::<Service>("hello").await;
         let second = json!({"spec": {"template": {"spec": {"containers": [{"image": "v2"}]}}}});
-        house.patch::<Service>("hello", second).await;
-        house
+        control_plane.patch::<Service>("hello", second).await;
+        control_plane
             .until::<Service>("hello", |s| {
                 s.status.as_ref().and_then(|s| s.latest_ready_revision_name.as_deref()) == Some("hello-00002")
             })
             .await;
-        assert!(house.api::<Revision>().get_opt("hello-00001").await.unwrap().is_some());
+        assert!(control_plane.api::<Revision>().get_opt("hello-00001").await.unwrap().is_some());
 
-        let maps: Api<ConfigMap> = Api::namespaced(house.client.clone(), "knative-serving");
+        let maps: Api<ConfigMap> = Api::namespaced(control_plane.client.clone(), "knative-serving");
         let all_go = Patch::Merge(json!({"data": {
             "retain-since-create-time": "0s", "retain-since-last-active-time": "0s", "min-non-active-revisions": "0"
         }}));
         maps.patch("config-gc", &PatchParams::default(), &all_go).await.unwrap();
-        house.until_gone::<Revision>("hello-00001").await;
-        house.until_ready::<Service>("hello").await;
-        assert!(house.api::<Revision>().get_opt("hello-00002").await.unwrap().is_some());
+        control_plane.until_gone::<Revision>("hello-00001").await;
+        control_plane.until_ready::<Service>("hello").await;
+        assert!(control_plane.api::<Revision>().get_opt("hello-00002").await.unwrap().is_some());
     });
 }

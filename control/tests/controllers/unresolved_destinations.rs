@@ -9,7 +9,7 @@ use sluicegate_control::kinds::messaging::subscription::Subscription;
 use sluicegate_control::kinds::shared::HasConditions;
 use tempfile::TempDir;
 
-use crate::control_plane::{NS, TestControlPlane, in_a_house, on_one_thread};
+use crate::control_plane::{NS, TestControlPlane, in_a_control_plane, on_one_thread};
 use crate::eventing::{broker, trigger};
 
 const BROKER: &str = "/brokers/default/b";
@@ -38,14 +38,14 @@ fn subscription(spec: Value) -> Value {
 }
 
 /// The only reader of a stream.
-fn reader<T>(house: &TestControlPlane, path: &str, look: impl Fn(&Subscriber) -> T) -> T {
-    house.table(|table| look(&table.streams[path].subscribers[0]))
+fn reader<T>(control_plane: &TestControlPlane, path: &str, look: impl Fn(&Subscriber) -> T) -> T {
+    control_plane.table(|table| look(&table.streams[path].subscribers[0]))
 }
 
 /// Its dead letter sink, and what waits.
-fn letters(house: &TestControlPlane) -> (Option<String>, HoldReason) {
+fn letters(control_plane: &TestControlPlane) -> (Option<String>, HoldReason) {
     let look = |one: &Subscriber| (one.dead_letter.as_ref().map(|sink| sink.url.to_string()), one.hold);
-    reader(house, BROKER, look)
+    reader(control_plane, BROKER, look)
 }
 
 /// EV-TRG-08, EV-TRG-11: what its author has turned away from gets nothing more, what is filtered follows at once, and the
@@ -55,50 +55,51 @@ fn a_trigger_that_is_turned_to_nobody_holds_its_events() {
     let dir = TempDir::new().unwrap();
     let filter = EventFilter::Exact(vec![("type".into(), "never".into())]);
     on_one_thread(async {
-        let house = TestControlPlane::open(dir.path()).await;
-        house.create::<Broker>(broker(json!({}))).await;
-        house.create::<Trigger>(trigger(json!({}))).await;
-        house.until_ready::<Trigger>("t").await;
+        let control_plane = TestControlPlane::open(dir.path()).await;
+        control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane.create::<Trigger>(trigger(json!({}))).await;
+        control_plane.until_ready::<Trigger>("t").await;
         let spec = json!({"subscriber": to("missing"), "filter": {"attributes": {"type": "never"}}});
-        house.patch::<Trigger>("t", json!({"spec": spec})).await;
-        house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+        control_plane.patch::<Trigger>("t", json!({"spec": spec})).await;
+        control_plane.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
         let held = |one: &Subscriber| (one.hold, one.filter.clone());
-        assert_eq!(reader(&house, BROKER, held), (HoldReason::Everything, filter));
-        house.close().await;
+        assert_eq!(reader(&control_plane, BROKER, held), (HoldReason::Everything, filter));
+        control_plane.close().await;
     });
     on_one_thread(async {
-        let house = TestControlPlane::open(dir.path()).await;
-        house.first_table(|table| assert_eq!(table.streams[BROKER].subscribers[0].hold, HoldReason::Everything));
-        house.patch::<Trigger>("t", json!({"spec": {"filter": null}})).await;
+        let control_plane = TestControlPlane::open(dir.path()).await;
+        control_plane
+            .first_table(|table| assert_eq!(table.streams[BROKER].subscribers[0].hold, HoldReason::Everything));
+        control_plane.patch::<Trigger>("t", json!({"spec": {"filter": null}})).await;
         let seen = |t: &Trigger| t.status.as_ref().unwrap().base.observed_generation == Some(3);
-        house.until("t", seen).await;
-        assert_eq!(reader(&house, BROKER, |one| one.hold), HoldReason::Everything);
+        control_plane.until("t", seen).await;
+        assert_eq!(reader(&control_plane, BROKER, |one| one.hold), HoldReason::Everything);
 
-        house.create::<Broker>(named("missing")).await;
-        house.until_ready::<Trigger>("t").await;
-        let found = reader(&house, BROKER, |one| (one.hold, one.target.url.to_string()));
+        control_plane.create::<Broker>(named("missing")).await;
+        control_plane.until_ready::<Trigger>("t").await;
+        let found = reader(&control_plane, BROKER, |one| (one.hold, one.target.url.to_string()));
         assert_eq!(found, (HoldReason::Nothing, url("missing")));
-        house.close().await;
+        control_plane.close().await;
     });
 }
 
 /// EV-TRG-08, EV-DLV-13: whose subscriber has vanished goes on trying where it was, by the filter of the day.
 #[test]
 fn a_trigger_whose_subscriber_has_vanished_goes_on_trying() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Broker>(broker(json!({}))).await;
-        house.create::<Broker>(named("other")).await;
-        house.create::<Trigger>(trigger(json!({"subscriber": to("other")}))).await;
-        house.until_ready::<Trigger>("t").await;
-        house.delete::<Broker>("other").await;
-        house.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane.create::<Broker>(named("other")).await;
+        control_plane.create::<Trigger>(trigger(json!({"subscriber": to("other")}))).await;
+        control_plane.until_ready::<Trigger>("t").await;
+        control_plane.delete::<Broker>("other").await;
+        control_plane.until_not_ready::<Trigger>("t", "SubscriberResolveFailed").await;
         let look = |one: &Subscriber| (one.hold, one.target.url.to_string(), one.filter == EventFilter::Everything);
-        assert_eq!(reader(&house, BROKER, look), (HoldReason::Nothing, url("other"), true));
+        assert_eq!(reader(&control_plane, BROKER, look), (HoldReason::Nothing, url("other"), true));
 
-        house.patch::<Trigger>("t", json!({"spec": {"filter": {"attributes": {"type": "x"}}}})).await;
+        control_plane.patch::<Trigger>("t", json!({"spec": {"filter": {"attributes": {"type": "x"}}}})).await;
         let seen = |t: &Trigger| t.status.as_ref().unwrap().base.observed_generation == Some(2);
-        house.until("t", seen).await;
-        assert_eq!(reader(&house, BROKER, look), (HoldReason::Nothing, url("other"), false));
+        control_plane.until("t", seen).await;
+        assert_eq!(reader(&control_plane, BROKER, look), (HoldReason::Nothing, url("other"), false));
     });
 }
 
@@ -106,24 +107,24 @@ fn a_trigger_whose_subscriber_has_vanished_goes_on_trying() {
 /// wanted any more is waited for by nobody.
 #[test]
 fn a_triggers_dead_letters_wait_for_the_sink_that_it_names() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Broker>(broker(json!({}))).await;
-        house.create::<Broker>(named("dead")).await;
-        house.create::<Trigger>(trigger(json!({"delivery": {"deadLetterSink": to("dead")}}))).await;
-        house.until_ready::<Trigger>("t").await;
-        house.delete::<Broker>("dead").await;
-        let lost = house.until_not_ready::<Trigger>("t", "DeadLetterSinkResolveFailed").await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Broker>(broker(json!({}))).await;
+        control_plane.create::<Broker>(named("dead")).await;
+        control_plane.create::<Trigger>(trigger(json!({"delivery": {"deadLetterSink": to("dead")}}))).await;
+        control_plane.until_ready::<Trigger>("t").await;
+        control_plane.delete::<Broker>("dead").await;
+        let lost = control_plane.until_not_ready::<Trigger>("t", "DeadLetterSinkResolveFailed").await;
         assert_eq!(lost.status.unwrap().delivery.dead_letter_sink_uri, None);
-        assert_eq!(letters(&house), (Some(url("dead")), HoldReason::Nothing));
+        assert_eq!(letters(&control_plane), (Some(url("dead")), HoldReason::Nothing));
 
-        house.patch::<Trigger>("t", json!({"spec": {"delivery": {"deadLetterSink": to("missing")}}})).await;
+        control_plane.patch::<Trigger>("t", json!({"spec": {"delivery": {"deadLetterSink": to("missing")}}})).await;
         let seen = |t: &Trigger| t.status.as_ref().unwrap().base.observed_generation == Some(2);
-        house.until("t", seen).await;
-        assert_eq!(letters(&house), (None, HoldReason::DeadLetters));
+        control_plane.until("t", seen).await;
+        assert_eq!(letters(&control_plane), (None, HoldReason::DeadLetters));
 
-        house.patch::<Trigger>("t", json!({"spec": {"delivery": null}})).await;
-        house.until_ready::<Trigger>("t").await;
-        assert_eq!(letters(&house), (None, HoldReason::Nothing));
+        control_plane.patch::<Trigger>("t", json!({"spec": {"delivery": null}})).await;
+        control_plane.until_ready::<Trigger>("t").await;
+        assert_eq!(letters(&control_plane), (None, HoldReason::Nothing));
     });
 }
 
@@ -132,25 +133,25 @@ fn a_triggers_dead_letters_wait_for_the_sink_that_it_names() {
 fn a_triggers_dead_letters_wait_for_the_sink_that_its_broker_names() {
     let dir = TempDir::new().unwrap();
     on_one_thread(async {
-        let house = TestControlPlane::open(dir.path()).await;
-        house.create::<Broker>(named("dead")).await;
-        house.create::<Broker>(broker(json!({"delivery": {"deadLetterSink": to("dead")}}))).await;
-        house.create::<Trigger>(trigger(json!({}))).await;
-        house.until_ready::<Trigger>("t").await;
-        house.delete::<Broker>("dead").await;
-        house.until_not_ready::<Trigger>("t", "DeadLetterSinkResolveFailed").await;
-        assert_eq!(letters(&house), (Some(url("dead")), HoldReason::Nothing));
-        house.close().await;
+        let control_plane = TestControlPlane::open(dir.path()).await;
+        control_plane.create::<Broker>(named("dead")).await;
+        control_plane.create::<Broker>(broker(json!({"delivery": {"deadLetterSink": to("dead")}}))).await;
+        control_plane.create::<Trigger>(trigger(json!({}))).await;
+        control_plane.until_ready::<Trigger>("t").await;
+        control_plane.delete::<Broker>("dead").await;
+        control_plane.until_not_ready::<Trigger>("t", "DeadLetterSinkResolveFailed").await;
+        assert_eq!(letters(&control_plane), (Some(url("dead")), HoldReason::Nothing));
+        control_plane.close().await;
     });
     on_one_thread(async {
-        let house = TestControlPlane::open(dir.path()).await;
-        let sink = house.first_table(|table| table.streams[BROKER].subscribers[0].dead_letter.clone());
+        let control_plane = TestControlPlane::open(dir.path()).await;
+        let sink = control_plane.first_table(|table| table.streams[BROKER].subscribers[0].dead_letter.clone());
         assert_eq!(sink.map(|sink| sink.url.to_string()), Some(url("dead")));
-        house.patch::<Broker>("b", json!({"spec": {"delivery": {"deadLetterSink": to("missing")}}})).await;
+        control_plane.patch::<Broker>("b", json!({"spec": {"delivery": {"deadLetterSink": to("missing")}}})).await;
         let held = |one: &Subscriber| one.hold == HoldReason::DeadLetters && one.dead_letter.is_none();
         let wanted = |table: &dataplane::table::RoutingTable| held(&table.streams[BROKER].subscribers[0]);
-        house.until_table("in which letters wait", wanted).await;
-        house.close().await;
+        control_plane.until_table("in which letters wait", wanted).await;
+        control_plane.close().await;
     });
 }
 
@@ -159,57 +160,62 @@ fn a_triggers_dead_letters_wait_for_the_sink_that_its_broker_names() {
 fn a_subscription_that_is_turned_to_nobody_holds_its_events() {
     let dir = TempDir::new().unwrap();
     on_one_thread(async {
-        let house = TestControlPlane::open(dir.path()).await;
-        house.create::<Channel>(named("c")).await;
-        house.create::<Broker>(named("other")).await;
-        house.create::<Subscription>(subscription(json!({"subscriber": to("other")}))).await;
-        house.until_ready::<Subscription>("s").await;
-        house.delete::<Broker>("other").await;
-        house.until_not_ready::<Subscription>("s", "SubscriberResolveFailed").await;
-        assert_eq!(reader(&house, CHANNEL, |one| one.hold), HoldReason::Nothing, "it has vanished, and may come back");
+        let control_plane = TestControlPlane::open(dir.path()).await;
+        control_plane.create::<Channel>(named("c")).await;
+        control_plane.create::<Broker>(named("other")).await;
+        control_plane.create::<Subscription>(subscription(json!({"subscriber": to("other")}))).await;
+        control_plane.until_ready::<Subscription>("s").await;
+        control_plane.delete::<Broker>("other").await;
+        control_plane.until_not_ready::<Subscription>("s", "SubscriberResolveFailed").await;
+        assert_eq!(
+            reader(&control_plane, CHANNEL, |one| one.hold),
+            HoldReason::Nothing,
+            "it has vanished, and may come back"
+        );
 
-        house.patch::<Subscription>("s", json!({"spec": {"subscriber": to("missing")}})).await;
-        house.until::<Subscription>("s", |s| s.condition("Ready").unwrap().message.contains("missing")).await;
+        control_plane.patch::<Subscription>("s", json!({"spec": {"subscriber": to("missing")}})).await;
+        control_plane.until::<Subscription>("s", |s| s.condition("Ready").unwrap().message.contains("missing")).await;
         let held = |table: &dataplane::table::RoutingTable| {
             table.streams[CHANNEL].subscribers.iter().any(|one| one.hold == HoldReason::Everything)
         };
-        house.until_table("in which it waits", held).await;
-        house.close().await;
+        control_plane.until_table("in which it waits", held).await;
+        control_plane.close().await;
     });
     on_one_thread(async {
-        let house = TestControlPlane::open(dir.path()).await;
-        house.first_table(|table| assert_eq!(table.streams[CHANNEL].subscribers[0].hold, HoldReason::Everything));
-        house.create::<Broker>(named("missing")).await;
-        house.until_ready::<Subscription>("s").await;
-        let found = reader(&house, CHANNEL, |one| (one.hold, one.target.url.to_string()));
+        let control_plane = TestControlPlane::open(dir.path()).await;
+        control_plane
+            .first_table(|table| assert_eq!(table.streams[CHANNEL].subscribers[0].hold, HoldReason::Everything));
+        control_plane.create::<Broker>(named("missing")).await;
+        control_plane.until_ready::<Subscription>("s").await;
+        let found = reader(&control_plane, CHANNEL, |one| (one.hold, one.target.url.to_string()));
         assert_eq!(found, (HoldReason::Nothing, url("missing")));
-        house.close().await;
+        control_plane.close().await;
     });
 }
 
 /// EV-RTE-22, EV-OBJ-46: for want of its sink alone nobody is kept from events; what is given up waits.
 #[test]
 fn a_subscription_whose_sink_is_turned_to_nobody_goes_on_and_keeps_its_letters() {
-    in_a_house(async |house: TestControlPlane| {
-        house.create::<Channel>(named("c")).await;
-        house.create::<Broker>(named("dead")).await;
+    in_a_control_plane(async |control_plane: TestControlPlane| {
+        control_plane.create::<Channel>(named("c")).await;
+        control_plane.create::<Broker>(named("dead")).await;
         let spec = json!({"subscriber": {"uri": "http://s/"}, "delivery": {"deadLetterSink": to("dead")}});
-        house.create::<Subscription>(subscription(spec)).await;
-        house.until_ready::<Subscription>("s").await;
+        control_plane.create::<Subscription>(subscription(spec)).await;
+        control_plane.until_ready::<Subscription>("s").await;
         let is_at = |sink: Option<String>, hold: HoldReason| {
             move |table: &dataplane::table::RoutingTable| {
                 let one = &table.streams[CHANNEL].subscribers[0];
                 one.dead_letter.as_ref().map(|sink| sink.url.to_string()) == sink && one.hold == hold
             }
         };
-        house.delete::<Broker>("dead").await;
-        house.until_not_ready::<Subscription>("s", "DeadLetterSinkResolveFailed").await;
-        house.until_table("with the last sink", is_at(Some(url("dead")), HoldReason::Nothing)).await;
+        control_plane.delete::<Broker>("dead").await;
+        control_plane.until_not_ready::<Subscription>("s", "DeadLetterSinkResolveFailed").await;
+        control_plane.until_table("with the last sink", is_at(Some(url("dead")), HoldReason::Nothing)).await;
         let missing = json!({"spec": {"delivery": {"deadLetterSink": to("missing")}}});
-        house.patch::<Subscription>("s", missing).await;
-        house.until_table("in which letters wait", is_at(None, HoldReason::DeadLetters)).await;
-        house.create::<Broker>(named("missing")).await;
-        house.until_ready::<Subscription>("s").await;
-        house.until_table("with the new sink", is_at(Some(url("missing")), HoldReason::Nothing)).await;
+        control_plane.patch::<Subscription>("s", missing).await;
+        control_plane.until_table("in which letters wait", is_at(None, HoldReason::DeadLetters)).await;
+        control_plane.create::<Broker>(named("missing")).await;
+        control_plane.until_ready::<Subscription>("s").await;
+        control_plane.until_table("with the new sink", is_at(Some(url("missing")), HoldReason::Nothing)).await;
     });
 }

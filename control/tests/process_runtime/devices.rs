@@ -12,10 +12,10 @@ async fn says(around: HostConfig, user: Option<u32>, script: &str) -> Option<Vec
         eprintln!("skipped: nobody but root has a /dev of its own");
         return None;
     }
-    let house = TestRuntimeHost::in_surroundings(around);
+    let host = TestRuntimeHost::in_surroundings(around);
     let identity = InstanceCredentials { user, group: user, ..InstanceCredentials::default() };
-    house.start(1, InstanceSpec { credentials: identity, ..shell(script) }).gone().await;
-    let log = house.log(1);
+    host.start(1, InstanceSpec { credentials: identity, ..shell(script) }).gone().await;
+    let log = host.log(1);
     Some(log.lines().filter_map(|line| Some(line.split_once(" F ")?.1.to_owned())).collect())
 }
 

@@ -10,11 +10,11 @@ use sluicegate_control::runtime::{InstanceCredentials, InstanceSpec, ResourceLim
 
 use super::{TestRuntimeHost, shell};
 
-const STRANGER: u32 = 54_321;
+const OTHER_USER: u32 = 54_321;
 
 /// The exit code and the last words.
-async fn end(house: &TestRuntimeHost, spec: InstanceSpec) -> (String, String) {
-    let gone = house.start(1, spec).gone().await;
+async fn end(host: &TestRuntimeHost, spec: InstanceSpec) -> (String, String) {
+    let gone = host.start(1, spec).gone().await;
     (gone.cause.to_string(), gone.message)
 }
 
@@ -26,11 +26,11 @@ fn as_user(identity: InstanceCredentials, script: &str) -> InstanceSpec {
 /// failed and says why.
 #[tokio::test]
 async fn a_program_runs_as_the_user_that_its_manifest_names() {
-    let house = TestRuntimeHost::new();
-    let (user, group) = (Some(STRANGER), Some(STRANGER + 1));
+    let host = TestRuntimeHost::new();
+    let (user, group) = (Some(OTHER_USER), Some(OTHER_USER + 1));
     let identity = InstanceCredentials { user, group, run_as_non_root: true, ..InstanceCredentials::default() };
     let (code, words) =
-        end(&house, as_user(identity, "echo $(id -u) $(id -g) [$(id -G)]; echo x > /tmp/../etc/sg")).await;
+        end(&host, as_user(identity, "echo $(id -u) $(id -g) [$(id -G)]; echo x > /tmp/../etc/sg")).await;
     if may_mount() {
         assert!(words.contains("54321 54322 [54322]"), "{words}");
         assert_ne!(code, "ExitCode0", "it wrote into /etc");
@@ -43,8 +43,8 @@ async fn a_program_runs_as_the_user_that_its_manifest_names() {
 /// RT-USER-02: without a word it is who the appliance is.
 #[tokio::test]
 async fn a_program_without_a_named_user_is_who_the_appliance_is() {
-    let house = TestRuntimeHost::new();
-    let (code, words) = end(&house, shell("echo user $(id -u) group $(id -g)")).await;
+    let host = TestRuntimeHost::new();
+    let (code, words) = end(&host, shell("echo user $(id -u) group $(id -g)")).await;
     let own = fs::metadata("/proc/self").unwrap();
     let (uid, gid) = (std::os::unix::fs::MetadataExt::uid(&own), std::os::unix::fs::MetadataExt::gid(&own));
     assert_eq!(code, "ExitCode0");
@@ -54,9 +54,9 @@ async fn a_program_without_a_named_user_is_who_the_appliance_is() {
 /// RT-USER-05: an instance that must not be root and would be is not started.
 #[tokio::test]
 async fn an_instance_that_may_not_be_root_is_not_started_as_root() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let (code, words) = end(
-        &house,
+        &host,
         as_user(InstanceCredentials { run_as_non_root: true, ..InstanceCredentials::default() }, "echo ran"),
     )
     .await;
@@ -74,30 +74,30 @@ async fn an_instance_of_another_user_is_asked_to_end_like_any_other() {
     if !may_mount() {
         return;
     }
-    let house = TestRuntimeHost::new();
-    let identity = InstanceCredentials { user: Some(STRANGER), ..InstanceCredentials::default() };
+    let host = TestRuntimeHost::new();
+    let identity = InstanceCredentials { user: Some(OTHER_USER), ..InstanceCredentials::default() };
     let mut spec = as_user(identity, "trap 'echo closing; exit 7' TERM; echo up; while :; do sleep 1 & wait $!; done");
     spec.readiness = super::probes::asks("true", 3);
-    let mut guest = house.start(1, spec);
-    guest.ready().await;
+    let mut instance = host.start(1, spec);
+    instance.ready().await;
     // It may be found ready before its first line has made the log.
-    let log = house.folder().join("1.log");
+    let log = host.folder().join("1.log");
     let is_up = async {
         while !fs::read_to_string(&log).is_ok_and(|log| log.contains(" up\n")) {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(super::PATIENCE, is_up).await.unwrap();
-    guest.handle.stop();
-    let gone = guest.gone().await;
+    tokio::time::timeout(super::TIMEOUT, is_up).await.unwrap();
+    instance.handle.stop();
+    let gone = instance.gone().await;
     assert_eq!(gone.cause.to_string(), "ExitCode7");
 }
 
 /// SRV-CON-57, RT-FS-01, RT-FS-02: nothing can be written to but `/tmp` and the volumes that allow it.
 #[tokio::test]
 async fn a_read_only_root_leaves_temporary_files_and_volumes() {
-    let house = TestRuntimeHost::new();
-    let outside = house.dir.path().parent().unwrap_or(house.dir.path()).to_owned();
+    let host = TestRuntimeHost::new();
+    let outside = host.dir.path().parent().unwrap_or(host.dir.path()).to_owned();
     let script = "for place in /etc /var /root /tmp /scratch /dev/null; do
                     target=$place; test -d $place && target=$place/sluicegate-probe-$$
                     if echo x 2>/dev/null > $target; then echo wrote $place; else echo refused $place; fi
@@ -107,7 +107,7 @@ async fn a_read_only_root_leaves_temporary_files_and_volumes() {
     spec.volumes = vec![InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(VolumeMedium::Disk) }];
     let mount = InstanceMount { volume: "scratch".into(), path: "/scratch".into(), sub_path: None, read_only: false };
     spec.mounts = vec![mount];
-    let (_, words) = end(&house, spec).await;
+    let (_, words) = end(&host, spec).await;
     if may_mount() {
         for wanted in
             ["refused /etc", "refused /var", "refused /root", "wrote /tmp", "wrote /scratch", "wrote /dev/null"]
@@ -127,10 +127,10 @@ async fn as_root(capabilities: Capabilities, script: &str) -> Option<String> {
         eprintln!("skipped: nobody is root here");
         return None;
     }
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let identity = InstanceCredentials { capabilities, ..InstanceCredentials::default() };
-    house.start(1, as_user(identity, script)).gone().await;
-    Some(house.log(1))
+    host.start(1, as_user(identity, script)).gone().await;
+    Some(host.log(1))
 }
 
 /// RT-ENV-06: root in an instance has what root in a container has, less what the manifest drops, and nothing it starts has more.
@@ -171,10 +171,10 @@ async fn an_instance_does_not_set_the_host() {
 /// RT-FS-06: by its host name an instance tells itself from others, as a Pod's does.
 #[tokio::test]
 async fn an_instance_has_a_host_name_of_its_own() {
-    let house = TestRuntimeHost::new();
-    house.start(35, InstanceSpec { revision: "hello-00001".into(), ..shell("uname -n") }).gone().await;
+    let host = TestRuntimeHost::new();
+    host.start(35, InstanceSpec { revision: "hello-00001".into(), ..shell("uname -n") }).gone().await;
     let name = || fs::read_to_string("/proc/sys/kernel/hostname").unwrap().trim().to_owned();
-    let (ours, theirs) = (name(), house.log(35));
+    let (ours, theirs) = (name(), host.log(35));
     if may_mount() && !theirs.contains(&format!(" F {ours}\n")) {
         assert!(theirs.contains(" F hello-00001-deployment-z\n"), "{theirs}");
     } else {
@@ -187,15 +187,15 @@ async fn an_instance_has_a_host_name_of_its_own() {
 /// it sees, one that wants more memory is ended for that reason, and no group stays.
 #[tokio::test]
 async fn an_instance_is_held_to_its_limits() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let resources = ResourceLimits { memory_bytes_max: 64 << 20, cpu_milli_max: 500, cpu_milli_request: 100 };
     let limited = |script: &str| InstanceSpec { resources, ..shell(script) };
     let told = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
                 echo 1 2>/dev/null >/sys/fs/cgroup/memory/memory.limit_in_bytes || echo kept; sleep 1000";
     let readiness = super::probes::asks("true", 3);
-    let mut guest = house.start(1, InstanceSpec { readiness, ..limited(told) });
-    guest.ready().await;
-    let record: serde_json::Value = serde_json::from_slice(&fs::read(house.folder().join("1.run")).unwrap()).unwrap();
+    let mut instance = host.start(1, InstanceSpec { readiness, ..limited(told) });
+    instance.ready().await;
+    let record: serde_json::Value = serde_json::from_slice(&fs::read(host.folder().join("1.run")).unwrap()).unwrap();
     let groups = fs::read_to_string(format!("/proc/{}/cgroup", record["process"]["pid"])).unwrap();
     // In version 2 the line has no controller.
     let mut lines = groups.lines().filter(|line| line.contains(":memory:") || line.starts_with("0::"));
@@ -215,15 +215,15 @@ async fn an_instance_is_held_to_its_limits() {
     let memory = either("memory.max", "memory.limit_in_bytes");
     assert_eq!(memory.as_deref(), Some("67108864"), "{path}");
     if may_mount() {
-        let log = house.wrote(1, " F kept").await;
+        let log = host.wrote(1, " F kept").await;
         assert!(log.contains(" F 67108864"), "it sees another group: {log}");
     }
-    guest.handle.stop();
-    guest.gone().await;
+    instance.handle.stop();
+    instance.gone().await;
     assert_eq!(either("memory.max", "memory.limit_in_bytes"), None, "the group stays");
 
     let greedy = limited("x=$(head -c 300000000 /dev/zero | tr '\\0' a); echo never; sleep 1000");
-    let gone = house.start(2, greedy).gone().await;
+    let gone = host.start(2, greedy).gone().await;
     assert_eq!(gone.cause.to_string(), "OOMKilled", "{}", gone.message);
     assert!(gone.message.contains("limit of 67108864 bytes"), "{}", gone.message);
 }

@@ -22,7 +22,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{PATIENCE, example, init, listener, spec};
+use common::{TIMEOUT, example, init, listener, spec};
 use sluicegate_control::runtime::{
     ExitCause, HostConfig, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, InstanceSpec, ProbeCheck,
     ProbeSpec, ProcessRuntime, Runtime,
@@ -73,7 +73,7 @@ impl TestRuntimeHost {
     /// its readiness.
     async fn wrote(&self, id: u64, text: &str) -> String {
         let path = self.folder().join(format!("{id}.log"));
-        for _ in 0..PATIENCE.as_millis() / 10 {
+        for _ in 0..TIMEOUT.as_millis() / 10 {
             if let Ok(log) = fs::read_to_string(&path)
                 && log.contains(text)
             {
@@ -89,7 +89,7 @@ impl TestInstance {
     /// What it says next, but for why it is not ready yet, which a slow machine says as well.
     async fn report(&mut self) -> InstanceReport {
         loop {
-            let next = tokio::time::timeout(PATIENCE, self.reports.recv()).await;
+            let next = tokio::time::timeout(TIMEOUT, self.reports.recv()).await;
             match next.expect("the instance reports in time").expect("a report comes before the end").1 {
                 InstanceReport::NotReadyReason(_) => {}
                 report => return report,
@@ -99,7 +99,7 @@ impl TestInstance {
 
     /// Why it is not ready yet, said before anything else.
     async fn hindrance(&mut self) -> String {
-        match tokio::time::timeout(PATIENCE, self.reports.recv()).await {
+        match tokio::time::timeout(TIMEOUT, self.reports.recv()).await {
             Ok(Some((_, InstanceReport::NotReadyReason(why)))) => why,
             other => panic!("not hindered: {other:?}"),
         }
@@ -128,24 +128,24 @@ fn shell(script: &str) -> InstanceSpec {
 /// RT-PROBE-01, RT-LIFE-01, RT-LIFE-05, SRV-CON-35: a listening program is ready, SIGTERM ends it, and only its output stays.
 #[tokio::test]
 async fn a_program_that_listens_is_ready_and_ends_when_asked() {
-    let house = TestRuntimeHost::new();
-    let mut guest = house.start(1, listener());
-    let address = guest.ready().await;
+    let host = TestRuntimeHost::new();
+    let mut instance = host.start(1, listener());
+    let address = instance.ready().await;
     assert!(address.ip().is_loopback());
     TcpStream::connect(address).unwrap();
-    house.wrote(1, " stdout F listening on ").await; // said after it listens: who ends it sooner never hears it
+    host.wrote(1, " stdout F listening on ").await; // said after it listens: who ends it sooner never hears it
 
-    guest.handle.stop();
-    assert_eq!(guest.gone().await.cause, ExitCause::Signaled(15));
+    instance.handle.stop();
+    assert_eq!(instance.gone().await.cause, ExitCause::Signaled(15));
     assert!(TcpStream::connect(address).is_err());
-    assert!(!house.folder().join("1.run").exists(), "the record outlived the instance");
+    assert!(!host.folder().join("1.run").exists(), "the record outlived the instance");
 }
 
 /// RT-LIFE-07: the exit code and the last words of a failed program are told.
 #[tokio::test]
 async fn a_failure_is_told_with_its_code_and_the_last_lines() {
-    let house = TestRuntimeHost::new();
-    let gone = house
+    let host = TestRuntimeHost::new();
+    let gone = host
         .start(1, shell("for i in 1 2 3 4 5 6 7 8 9 10 11; do echo line$i; done; echo no db >&2; exit 3"))
         .gone()
         .await;
@@ -159,15 +159,15 @@ async fn a_failure_is_told_with_its_code_and_the_last_lines() {
 /// of ours.
 #[tokio::test]
 async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let mut asked = shell("env; pwd");
     asked.env = vec![("GREETING".into(), "two words".into()), ("PORT".into(), "1".into())];
-    asked.working_dir = Some(house.dir.path().to_owned());
-    house.start(1, asked).gone().await;
+    asked.working_dir = Some(host.dir.path().to_owned());
+    host.start(1, asked).gone().await;
 
-    let log = house.log(1);
+    let log = host.log(1);
     let mut seen: Vec<&str> = log.lines().map(|line| line.split_once(" stdout F ").unwrap().1).collect();
-    assert_eq!(seen.pop(), house.dir.path().to_str());
+    assert_eq!(seen.pop(), host.dir.path().to_str());
     for wanted in ["GREETING=two words", "K_SERVICE=hello", "K_CONFIGURATION=hello-conf", "K_REVISION=hello-00001"] {
         assert!(seen.contains(&wanted), "{wanted} is not in {seen:?}");
     }
@@ -194,11 +194,11 @@ async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
 /// privileges.
 #[tokio::test]
 async fn a_program_has_no_input_no_terminal_and_no_new_privileges() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let script = "cat; test -t 0 || test -t 1 || echo no terminal; grep NoNewPrivs /proc/self/status; \
                   read -r pid name state ppid group session rest < /proc/$$/stat; test $pid = $session && echo leader; \
                   exec ls /proc/self/fd";
-    let gone = house.start(1, shell(script)).gone().await;
+    let gone = host.start(1, shell(script)).gone().await;
     assert_eq!(gone.cause, ExitCause::Exited(0));
     for wanted in ["no terminal", "NoNewPrivs:\t1", "leader"] {
         assert!(gone.message.contains(wanted), "no {wanted:?} in {}", gone.message);
@@ -210,9 +210,9 @@ async fn a_program_has_no_input_no_terminal_and_no_new_privileges() {
 /// RT-FD-02: both outputs are kept.
 #[tokio::test]
 async fn both_outputs_are_kept_with_their_origin() {
-    let house = TestRuntimeHost::new();
-    house.start(1, shell("echo out; echo err >&2; printf 'no end'")).gone().await;
-    let log = house.log(1);
+    let host = TestRuntimeHost::new();
+    host.start(1, shell("echo out; echo err >&2; printf 'no end'")).gone().await;
+    let log = host.log(1);
     for wanted in [" stdout F out\n", " stderr F err\n", " stdout F no end\n"] {
         assert!(log.contains(wanted), "no {wanted:?} in {log}");
     }
@@ -221,9 +221,9 @@ async fn both_outputs_are_kept_with_their_origin() {
 /// RT-LIFE-09: a line without end is kept in bounded pieces, and quoted in part only.
 #[tokio::test]
 async fn output_without_line_ends_costs_bounded_lines() {
-    let house = TestRuntimeHost::new();
-    let gone = house.start(1, shell("head -c 1000000 /dev/zero | tr '\\0' x; exit 1")).gone().await;
-    let log = house.log(1);
+    let host = TestRuntimeHost::new();
+    let gone = host.start(1, shell("head -c 1000000 /dev/zero | tr '\\0' x; exit 1")).gone().await;
+    let log = host.log(1);
     assert!(log.lines().count() > 60);
     assert!(log.lines().all(|line| line.len() < 17 * 1024));
     assert_eq!(log.bytes().filter(|byte| *byte == b'x').count(), 1_000_000, "nothing is lost");
@@ -233,12 +233,12 @@ async fn output_without_line_ends_costs_bounded_lines() {
 /// RT-LIFE-05: the program may end by itself after SIGTERM.
 #[tokio::test]
 async fn sigterm_comes_first_and_lets_the_program_finish() {
-    let house = TestRuntimeHost::new();
-    let mut guest = house
-        .start(1, trapping(&house, "trap 'echo closing; exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done"));
-    guest.ready().await;
-    guest.handle.stop();
-    let gone = guest.gone().await;
+    let host = TestRuntimeHost::new();
+    let mut instance = host
+        .start(1, trapping(&host, "trap 'echo closing; exit 0' TERM; echo up; while :; do sleep 1 & wait $!; done"));
+    instance.ready().await;
+    instance.handle.stop();
+    let gone = instance.gone().await;
     assert_eq!(gone.cause, ExitCause::Exited(0));
     assert!(gone.message.contains("closing"), "{}", gone.message);
 }
@@ -246,17 +246,17 @@ async fn sigterm_comes_first_and_lets_the_program_finish() {
 /// RT-LIFE-05: one that ignores SIGTERM is gone after its grace period, with everything it started.
 #[tokio::test]
 async fn sigkill_follows_after_the_grace_period_and_nobody_is_left() {
-    let house = TestRuntimeHost::new();
-    let mut spec = trapping(&house, "trap '' TERM; sleep 1000 & echo up child $! self $$; while :; do sleep 1; done");
+    let host = TestRuntimeHost::new();
+    let mut spec = trapping(&host, "trap '' TERM; sleep 1000 & echo up child $! self $$; while :; do sleep 1; done");
     spec.termination_grace_period = Duration::from_millis(300);
-    let mut guest = house.start(1, spec);
-    guest.ready().await;
+    let mut instance = host.start(1, spec);
+    instance.ready().await;
     let before = std::time::Instant::now();
-    guest.handle.stop();
-    assert_eq!(guest.gone().await.cause, ExitCause::Signaled(9));
+    instance.handle.stop();
+    assert_eq!(instance.gone().await.cause, ExitCause::Signaled(9));
     assert!(before.elapsed() >= Duration::from_millis(300), "killed before its time");
     for role in ["self", "child"] {
-        assert!(ends(pid_after(&house.log(1), role)).await, "{role} is left");
+        assert!(ends(pid_after(&host.log(1), role)).await, "{role} is left");
     }
 }
 
@@ -264,12 +264,12 @@ async fn sigkill_follows_after_the_grace_period_and_nobody_is_left() {
 /// that only its group tells whose it is.
 #[tokio::test]
 async fn children_do_not_survive_their_program() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let script = "env -i sleep 1000 & echo up child $! self $$;
                   until test -z \"$(cat /proc/$!/environ)\"; do sleep 0.01; done; exit 0";
-    let gone = house.start(1, shell(script)).gone().await;
+    let gone = host.start(1, shell(script)).gone().await;
     assert_eq!(gone.cause, ExitCause::Exited(0));
-    let log = house.log(1);
+    let log = host.log(1);
     // Reaped by us before the report, so not even a zombie is there.
     assert!(!Path::new(&format!("/proc/{}", pid_after(&log, "self"))).exists());
     assert!(ends(pid_after(&log, "child")).await);
@@ -278,20 +278,20 @@ async fn children_do_not_survive_their_program() {
 /// A daemon that left its program's session ends with the instance all the same.
 #[tokio::test]
 async fn a_daemon_does_not_survive_its_instance() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let script = "setsid sh -c 'echo daemon $$; echo > $MARK; exec sleep 1000' &
                   until test -e $MARK; do sleep 0.01; done";
     let mut spec = shell(script);
-    spec.env = vec![("MARK".into(), house.dir.path().join("up").display().to_string())];
-    assert_eq!(house.start(1, spec).gone().await.cause, ExitCause::Exited(0));
-    let daemon = pid_after(&house.log(1), "daemon");
+    spec.env = vec![("MARK".into(), host.dir.path().join("up").display().to_string())];
+    assert_eq!(host.start(1, spec).gone().await.cause, ExitCause::Exited(0));
+    let daemon = pid_after(&host.log(1), "daemon");
     assert!(!is_running(daemon));
 }
 
 /// RT-PROBE-02, SRV-CON-32, SRV-CON-42, SRV-CON-46, SRV-CON-47: httpGet decides by the status, and a program that never gets ready is ended with that reason.
 #[tokio::test]
 async fn an_http_probe_wants_a_good_status_in_time() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let probe = |path: &str| {
         ProbeSpec::single(ProbeCheck::Http {
             path: path.into(),
@@ -299,11 +299,11 @@ async fn an_http_probe_wants_a_good_status_in_time() {
             tls: false,
         })
     };
-    let mut good = house.start(1, InstanceSpec { readiness: probe("/healthz"), ..listener() });
+    let mut good = host.start(1, InstanceSpec { readiness: probe("/healthz"), ..listener() });
     good.ready().await;
 
     let startup_max = Duration::from_millis(500);
-    let mut bad = house.start(2, InstanceSpec { readiness: probe("/bad"), startup_timeout: startup_max, ..listener() });
+    let mut bad = host.start(2, InstanceSpec { readiness: probe("/bad"), startup_timeout: startup_max, ..listener() });
     let gone = bad.gone().await;
     assert_eq!(gone.cause, ExitCause::NotReady);
     assert_eq!(gone.cause.to_string(), "ProgressDeadlineExceeded");
@@ -313,66 +313,67 @@ async fn an_http_probe_wants_a_good_status_in_time() {
 /// RT-PROBE-04, SRV-CON-30, SRV-CON-40: exec probes are accepted; they run in the instance's environment.
 #[tokio::test]
 async fn an_exec_probe_passes_when_its_command_does() {
-    let house = TestRuntimeHost::new();
-    let mark = house.dir.path().join("up").display().to_string();
+    let host = TestRuntimeHost::new();
+    let mark = host.dir.path().join("up").display().to_string();
     let mut spec = shell("sleep 0.1; echo > $MARK; sleep 1000");
     spec.env = vec![("MARK".into(), mark.clone())];
     let command = ["/bin/sh", "-c", "test -e $MARK"].map(String::from).to_vec();
-    let mut guest = house.start(1, InstanceSpec { readiness: ProbeSpec::single(ProbeCheck::Exec { command }), ..spec });
-    guest.ready().await;
+    let mut instance =
+        host.start(1, InstanceSpec { readiness: ProbeSpec::single(ProbeCheck::Exec { command }), ..spec });
+    instance.ready().await;
     assert!(Path::new(&mark).exists());
 }
 
 /// RT-PROBE-01: a slow starter is waited for, and a doubted instance that answers is ready again.
 #[tokio::test]
 async fn a_doubted_instance_that_answers_is_ready_again() {
-    let house = TestRuntimeHost::new();
-    let mut guest = house.start(1, spec(&[example().to_str().unwrap(), "listen", "0.2"]));
-    let address = guest.ready().await;
-    guest.handle.verify();
-    assert_eq!(guest.ready().await, address);
+    let host = TestRuntimeHost::new();
+    let mut instance = host.start(1, spec(&[example().to_str().unwrap(), "listen", "0.2"]));
+    let address = instance.ready().await;
+    instance.handle.verify();
+    assert_eq!(instance.ready().await, address);
 }
 
 #[tokio::test]
 async fn what_cannot_be_started_says_so() {
-    let house = TestRuntimeHost::new();
-    let missing = house.start(1, spec(&["/no/such/program"])).gone().await;
+    let host = TestRuntimeHost::new();
+    let missing = host.start(1, spec(&["/no/such/program"])).gone().await;
     assert_eq!(missing.cause, ExitCause::Exited(127));
     assert!(missing.message.contains("cannot run /no/such/program"), "{}", missing.message);
 
-    let not_runnable = house.start(2, spec(&["/etc/passwd"])).gone().await;
+    let not_runnable = host.start(2, spec(&["/etc/passwd"])).gone().await;
     assert_eq!(not_runnable.cause, ExitCause::Exited(126));
 
-    let empty = house.start(3, spec(&[])).gone().await;
+    let empty = host.start(3, spec(&[])).gone().await;
     assert_eq!((empty.cause.clone(), empty.cause.to_string().as_str()), (ExitCause::NotStarted, "StartFailed"));
 
     let nowhere = InstanceSpec { working_dir: Some("/no/such/folder".into()), ..shell("true") };
-    let gone = house.start(4, nowhere).gone().await;
+    let gone = host.start(4, nowhere).gone().await;
     assert_eq!(gone.cause, ExitCause::Exited(126));
     assert!(gone.message.contains("workingDir /no/such/folder cannot be entered"), "{}", gone.message);
 
     let unspeakable = InstanceSpec { env: vec![("A".into(), "b\0c".into())], ..shell("true") };
-    assert_eq!(house.start(5, unspeakable).gone().await.cause, ExitCause::NotStarted);
+    assert_eq!(host.start(5, unspeakable).gone().await.cause, ExitCause::NotStarted);
 }
 
 #[tokio::test]
 async fn a_dropped_handle_ends_its_instance() {
-    let house = TestRuntimeHost::new();
-    let mut guest = house.start(1, listener());
-    guest.ready().await;
-    let TestInstance { handle, mut reports } = guest;
+    let host = TestRuntimeHost::new();
+    let mut instance = host.start(1, listener());
+    instance.ready().await;
+    let TestInstance { handle, mut reports } = instance;
     drop(handle);
-    let last = tokio::time::timeout(PATIENCE, reports.recv()).await.unwrap().unwrap().1;
+    let last = tokio::time::timeout(TIMEOUT, reports.recv()).await.unwrap().unwrap().1;
     assert!(matches!(last, InstanceReport::Exited(gone) if gone.cause == ExitCause::Signaled(15)));
 }
 
 #[tokio::test]
 async fn a_forgotten_revision_leaves_no_folder() {
-    let house = TestRuntimeHost::new();
-    house.start(1, shell("echo x")).gone().await;
-    assert!(house.folder().exists());
-    house.runtime.remove_revision("default", "hello-00001");
-    let folder = house.folder();
+    let host = TestRuntimeHost::new();
+    host.start(1, shell("echo x")).gone().await;
+    assert!(host.folder().exists());
+    host.runtime.remove_revision("default", "hello-00001");
+    let folder = host.folder();
     assert!(eventually(|| !folder.exists()).await);
 }
 
@@ -406,9 +407,9 @@ async fn a_killed_appliance_leaves_nothing_that_the_next_start_does_not_end() {
 }
 
 /// Ready once it said "up": the exec probe looks into its own log.
-fn trapping(house: &TestRuntimeHost, script: &str) -> InstanceSpec {
+fn trapping(host: &TestRuntimeHost, script: &str) -> InstanceSpec {
     let mut spec = shell(script);
-    spec.env = vec![("LOGS".into(), house.dir.path().join("instances").display().to_string())];
+    spec.env = vec![("LOGS".into(), host.dir.path().join("instances").display().to_string())];
     let look = "grep -q ' stdout F up' $LOGS/default/hello-00001/*.log";
     spec.readiness =
         ProbeSpec::single(ProbeCheck::Exec { command: ["/bin/sh", "-c", look].map(String::from).to_vec() });
@@ -435,7 +436,7 @@ async fn eventually(wanted: impl Fn() -> bool) -> bool {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.is_ok()
+    tokio::time::timeout(TIMEOUT, waiting).await.is_ok()
 }
 
 /// Whether a process, by its folder in /proc, was told the data folder of this test.

@@ -5,10 +5,10 @@ use std::net::TcpListener;
 use super::*;
 
 /// What `script` writes, one line each, up to its end; `None` where instances get a free port instead of theirs.
-async fn lines(house: &TestRuntimeHost, spec: InstanceSpec) -> Option<Vec<String>> {
-    let mut guest = house.start(1, spec);
-    while !matches!(guest.report().await, InstanceReport::Exited(_)) {} // it may be ready for a moment
-    let log = house.log(1);
+async fn lines(host: &TestRuntimeHost, spec: InstanceSpec) -> Option<Vec<String>> {
+    let mut instance = host.start(1, spec);
+    while !matches!(instance.report().await, InstanceReport::Exited(_)) {} // it may be ready for a moment
+    let log = host.log(1);
     let said: Vec<_> = log.lines().filter_map(|line| Some(line.split_once(" F ")?.1.to_owned())).collect();
     let has_it = said.first().is_some_and(|port| port == "8080");
     if !has_it {
@@ -27,11 +27,11 @@ fn python(script: &str) -> InstanceSpec {
 /// loopback, where nobody outside reaches them.
 #[tokio::test]
 async fn two_instances_have_the_same_port_each_for_itself() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let script = "s=socket.create_server(('0.0.0.0',8080));print(s.getsockname()[0],flush=True)\n\
                   while True:\n c=s.accept()[0]; c.sendall(b'mine'); c.close()";
-    let Some(_) = lines(&house, python("")).await else { return };
-    let (mut one, mut other) = (house.start(2, python(script)), house.start(3, python(script)));
+    let Some(_) = lines(&host, python("")).await else { return };
+    let (mut one, mut other) = (host.start(2, python(script)), host.start(3, python(script)));
     let (first, second) = (one.ready().await, other.ready().await);
     assert_ne!(first, second);
     assert!(first.ip().is_loopback() && second.ip().is_loopback(), "{first} {second}");
@@ -39,7 +39,7 @@ async fn two_instances_have_the_same_port_each_for_itself() {
         let mut said = String::new();
         std::io::Read::read_to_string(&mut TcpStream::connect(address).unwrap(), &mut said).unwrap();
         assert_eq!(said, "mine");
-        house.wrote(id, " F 127.0.0.1").await; // not on every address
+        host.wrote(id, " F 127.0.0.1").await; // not on every address
     }
 }
 
@@ -62,21 +62,21 @@ async fn an_instance_finds_itself_and_the_host() {
 async fn an_instance_does_not_reach_what_is_closed_to_it() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = closed.local_addr().unwrap().port();
-    let house = TestRuntimeHost::without(vec![port]);
+    let host = TestRuntimeHost::without(vec![port]);
     let script = format!(
         "for at in ['127.0.0.1','0.0.0.0','127.9.9.9','::ffff:127.0.0.1']:\n\
          \x20try:\n  socket.create_connection((at,{port}),5); print('reached',at)\n\
          \x20except PermissionError: print('refused')"
     );
-    let Some(said) = lines(&house, python(&script)).await else { return };
+    let Some(said) = lines(&host, python(&script)).await else { return };
     assert_eq!(said[1..], ["refused", "refused", "refused", "refused"], "{said:?}");
 }
 
 /// Whatever an instance came to, nothing of its group is left.
 #[tokio::test]
 async fn groups_go_with_their_instances() {
-    let house = TestRuntimeHost::new();
-    let Some(_) = lines(&house, python("")).await else { return };
+    let host = TestRuntimeHost::new();
+    let Some(_) = lines(&host, python("")).await else { return };
     let groups = || {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
         let points = mounts.lines().filter(|line| line.contains(" - cgroup2 "));
@@ -84,13 +84,13 @@ async fn groups_go_with_their_instances() {
         let found = points.iter().flat_map(|point| walk(Path::new(point)));
         found.filter(|path| path.ends_with("77001") || path.ends_with("77002")).count()
     };
-    let mut lives = house.start(77_001, listener());
+    let mut lives = host.start(77_001, listener());
     lives.ready().await;
     assert_eq!(groups(), 1);
     lives.handle.stop();
     lives.gone().await;
     let broken = InstanceSpec { env: vec![("A".into(), "b\0c".into())], ..listener() };
-    assert_eq!(house.start(77_002, broken).gone().await.cause, ExitCause::NotStarted);
+    assert_eq!(host.start(77_002, broken).gone().await.cause, ExitCause::NotStarted);
     assert_eq!(groups(), 0);
 }
 

@@ -19,7 +19,7 @@ fn waiting() -> BTreeSet<i32> {
 }
 
 async fn wait_for(count: usize) -> BTreeSet<i32> {
-    for _ in 0..PATIENCE.as_millis() / 10 {
+    for _ in 0..TIMEOUT.as_millis() / 10 {
         let found = waiting();
         if found.len() == count {
             return found;
@@ -30,14 +30,14 @@ async fn wait_for(count: usize) -> BTreeSet<i32> {
 }
 
 /// Returns once those that are noted as waiting, for whoever cleans up after us, are these.
-async fn wait_for_notes(house: &TestRuntimeHost, wanted: &BTreeSet<i32>) {
-    let folder = house.dir.path().join("instances/.waiting/.any");
+async fn wait_for_notes(host: &TestRuntimeHost, wanted: &BTreeSet<i32>) {
+    let folder = host.dir.path().join("instances/.waiting/.any");
     let noted = || -> BTreeSet<i32> {
         let files = fs::read_dir(&folder).into_iter().flatten().flatten();
         let whole = files.filter(|file| file.path().extension().is_some_and(|kind| kind == "run"));
         whole.filter_map(|file| leader(&file.path())).collect()
     };
-    for _ in 0..PATIENCE.as_millis() / 10 {
+    for _ in 0..TIMEOUT.as_millis() / 10 {
         if noted() == *wanted {
             return;
         }
@@ -57,13 +57,13 @@ const LOOK: &str = "env | grep -v -e ^PORT= -e ^SLUICEGATE_ -e ^HOSTNAME= | sort
     readlink /proc/self/fd/0; ls /proc/self/fd; cat /proc/self/cgroup; grep -e NoNewPrivs -e ^Sig[PBIC] -e ^Cap /proc/self/status; \
     read -r pid name state ppid group session rest < /proc/$$/stat; test $pid = $session && echo leader; echo $$";
 
-async fn look(house: &TestRuntimeHost, id: u64) -> (String, i32) {
+async fn look(host: &TestRuntimeHost, id: u64) -> (String, i32) {
     let mut asked = shell(LOOK);
     asked.env = vec![("GREETING".into(), "two words".into()), ("EMPTY".into(), String::new())];
-    asked.working_dir = Some(house.dir.path().to_owned());
-    let gone = house.start(id, asked).gone().await;
+    asked.working_dir = Some(host.dir.path().to_owned());
+    let gone = host.start(id, asked).gone().await;
     assert_eq!(gone.cause, ExitCause::Exited(0), "{}", gone.message);
-    let log = house.log(id);
+    let log = host.log(id);
     let mut said: Vec<_> = log.lines().filter_map(|line| Some(line.split_once(" F ")?.1)).collect();
     let pid = said.pop().unwrap().parse().unwrap();
     // Names that hold the instance's own number.
@@ -74,40 +74,40 @@ async fn look(house: &TestRuntimeHost, id: u64) -> (String, i32) {
 /// A start is the same whether somebody waited for it or not, and who waits outlives nothing.
 #[tokio::test]
 async fn one_that_waited_becomes_what_a_new_process_would() {
-    let house = TestRuntimeHost::in_surroundings(HostConfig { prefork_processes: 2, ..HostConfig::minimal() });
+    let host = TestRuntimeHost::in_surroundings(HostConfig { prefork_processes: 2, ..HostConfig::minimal() });
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(waiting().len(), 0, "nothing was started yet");
-    let (as_new, _) = look(&house, 1).await;
+    let (as_new, _) = look(&host, 1).await;
 
     let first = wait_for(2).await;
-    wait_for_notes(&house, &first).await;
-    let (as_waited, pid) = look(&house, 2).await;
+    wait_for_notes(&host, &first).await;
+    let (as_waited, pid) = look(&host, 2).await;
     assert!(first.contains(&pid), "{pid} is none of {first:?}");
     assert_eq!(as_waited, as_new);
 
     // Whoever stops waiting is in the instance's record and in no other: at no time without one.
     let second = wait_for(2).await;
-    let mut same = house.start(4, listener());
+    let mut same = host.start(4, listener());
     same.ready().await;
-    let became = leader(&house.folder().join("4.run")).unwrap();
+    let became = leader(&host.folder().join("4.run")).unwrap();
     assert!(second.contains(&became), "{became} is none of {second:?}");
-    wait_for_notes(&house, &wait_for(2).await).await;
+    wait_for_notes(&host, &wait_for(2).await).await;
 
     // Another port than the last instance's: those who wait cannot have it, and others are made.
-    let mut other = house.start(3, InstanceSpec { port: 9_999, ..listener() });
+    let mut other = host.start(3, InstanceSpec { port: 9_999, ..listener() });
     TcpStream::connect(other.ready().await).unwrap();
     wait_for(2).await;
 
     // Words that no process can be told fail as ever.
     let broken = InstanceSpec { port: 9_999, env: vec![("A".into(), "b\0c".into())], ..listener() };
-    assert_eq!(house.start(5, broken).gone().await.cause, ExitCause::NotStarted);
+    assert_eq!(host.start(5, broken).gone().await.cause, ExitCause::NotStarted);
 
     // Nor when there is nothing any more that could be started.
-    house.runtime.idle();
+    host.runtime.idle();
     wait_for(0).await;
-    let again = house.start(6, shell("exit 0")).gone().await;
+    let again = host.start(6, shell("exit 0")).gone().await;
     assert_eq!(again.cause, ExitCause::Exited(0), "{}", again.message);
     wait_for(2).await;
-    drop((other, same, house));
+    drop((other, same, host));
     wait_for(0).await;
 }

@@ -17,24 +17,24 @@ pub(super) fn asks(script: &str, failures_max: u32) -> ProbeSpec {
 
 /// A house, the path of a file that its instances look at, and an instance that knows it.
 fn with_file() -> (TestRuntimeHost, std::path::PathBuf, InstanceSpec) {
-    let house = TestRuntimeHost::new();
-    let file = house.dir.path().join("well");
+    let host = TestRuntimeHost::new();
+    let file = host.dir.path().join("well");
     let mut spec = shell("sleep 1000");
     spec.env = vec![("FILE".into(), file.display().to_string())];
-    (house, file, spec)
+    (host, file, spec)
 }
 
 /// SRV-CON-09, SRV-CON-10, SRV-CON-31: an instance whose liveness probe fails is ended, and its end says why.
 #[tokio::test]
 async fn a_program_that_is_not_alive_any_more_is_ended() {
-    let (house, file, spec) = with_file();
+    let (host, file, spec) = with_file();
     fs::write(&file, "").unwrap();
     let readiness = asks("true", 3);
     let liveness = Some(asks("test -e $FILE", 3));
-    let mut guest = house.start(1, InstanceSpec { readiness, liveness, ..spec });
-    guest.ready().await;
+    let mut instance = host.start(1, InstanceSpec { readiness, liveness, ..spec });
+    instance.ready().await;
     fs::remove_file(&file).unwrap();
-    let gone = guest.gone().await;
+    let gone = instance.gone().await;
     assert_eq!(gone.cause.to_string(), "Unhealthy");
     assert!(gone.message.contains("liveness probe failed: the command failed"), "{}", gone.message);
 }
@@ -43,16 +43,16 @@ async fn a_program_that_is_not_alive_any_more_is_ended() {
 /// says it too.
 #[tokio::test]
 async fn what_a_start_waits_for_is_told() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let command = vec!["/no/such/command".to_owned()];
     let readiness = ProbeSpec::single(ProbeCheck::Exec { command });
     let startup_max = Duration::from_secs(3);
-    let mut guest = house.start(1, InstanceSpec { readiness, startup_timeout: startup_max, ..shell("sleep 1000") });
+    let mut instance = host.start(1, InstanceSpec { readiness, startup_timeout: startup_max, ..shell("sleep 1000") });
     let why =
         "readiness probe failed: the command failed with exit status: 127: sluicegate: cannot run /no/such/command";
-    let told = guest.hindrance().await;
+    let told = instance.hindrance().await;
     assert!(told.starts_with(why), "{told}");
-    let gone = guest.gone().await;
+    let gone = instance.gone().await;
     assert_eq!(gone.cause, ExitCause::NotReady);
     assert!(gone.message.contains(why), "{}", gone.message);
 }
@@ -60,11 +60,11 @@ async fn what_a_start_waits_for_is_told() {
 /// RT-PROBE-08: the time that a start may take counts while the startup probe is asked, however often that may fail.
 #[tokio::test]
 async fn a_startup_probe_does_not_extend_the_time_of_a_start() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let startup_max = Duration::from_millis(200);
     let startup = Some(asks("echo not yet; false", u32::MAX));
-    let mut guest = house.start(1, InstanceSpec { startup, startup_timeout: startup_max, ..shell("sleep 1000") });
-    let gone = guest.gone().await;
+    let mut instance = host.start(1, InstanceSpec { startup, startup_timeout: startup_max, ..shell("sleep 1000") });
+    let gone = instance.gone().await;
     assert_eq!(gone.cause, ExitCause::NotReady);
     assert!(gone.message.contains("startup probe failed: the command failed"), "{}", gone.message);
     assert!(gone.message.contains("not yet"), "{}", gone.message);
@@ -73,11 +73,11 @@ async fn a_startup_probe_does_not_extend_the_time_of_a_start() {
 /// A probe's command that takes too long ends with everybody it started: one more would stay with each round.
 #[tokio::test]
 async fn a_command_that_is_given_up_leaves_nobody_behind() {
-    let (house, file, spec) = with_file();
+    let (host, file, spec) = with_file();
     let slow = asks("sleep 1000 & echo $! >> $FILE; wait", u32::MAX); // so the instance itself ends nobody
     let liveness = Some(ProbeSpec { timeout: Duration::from_secs(1), ..slow });
-    let mut guest = house.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
-    guest.ready().await;
+    let mut instance = host.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
+    instance.ready().await;
     let pid = loop {
         match fs::read_to_string(&file).ok().and_then(|pids| pids.lines().next().map(str::to_owned)) {
             Some(pid) => break pid.parse().unwrap(),
@@ -90,29 +90,29 @@ async fn a_command_that_is_given_up_leaves_nobody_behind() {
 /// SRV-CON-31: the threshold is of failures in a row.
 #[tokio::test]
 async fn fewer_failures_than_the_threshold_in_a_row_end_nobody() {
-    let (house, _, spec) = with_file();
+    let (host, _, spec) = with_file();
     // Every second round fails.
     let flicker = "if test -e $FILE; then rm $FILE; exit 1; else echo x > $FILE; fi";
     let liveness = Some(asks(flicker, 2));
-    let mut guest = house.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
-    guest.ready().await;
+    let mut instance = host.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
+    instance.ready().await;
     // Some twenty rounds; an end would be reported.
-    let report = tokio::time::timeout(Duration::from_millis(600), guest.report()).await;
+    let report = tokio::time::timeout(Duration::from_millis(600), instance.report()).await;
     assert!(report.is_err(), "{report:?}");
 }
 
 /// SRV-CON-36: an answer that is slower than the probe's timeout is a failure, however good it would have been.
 #[tokio::test]
 async fn an_answer_that_comes_after_the_timeout_is_a_failure() {
-    let (house, file, spec) = with_file();
+    let (host, file, spec) = with_file();
     let slow = asks("if test -e $FILE; then sleep 1000; fi", 2);
     let liveness = Some(ProbeSpec { timeout: Duration::from_secs(2), ..slow });
-    let mut guest = house.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
-    guest.ready().await;
-    let report = tokio::time::timeout(Duration::from_millis(300), guest.report()).await;
+    let mut instance = host.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
+    instance.ready().await;
+    let report = tokio::time::timeout(Duration::from_millis(300), instance.report()).await;
     assert!(report.is_err(), "quick answers pass: {report:?}");
     fs::write(&file, "").unwrap();
-    let gone = guest.gone().await;
+    let gone = instance.gone().await;
     assert!(matches!(gone.cause, ExitCause::Unhealthy(_)), "{gone:?}");
     assert!(gone.message.contains("liveness probe failed"), "{}", gone.message);
 }
@@ -120,11 +120,11 @@ async fn an_answer_that_comes_after_the_timeout_is_a_failure() {
 /// RT-CG-05: a frozen instance stands still, comes back where it was, and ends when it is told to.
 #[tokio::test]
 async fn a_frozen_instance_stands_still_until_it_is_thawed() {
-    let (house, file, spec) = with_file();
+    let (host, file, spec) = with_file();
     let mut spec = spec;
     spec.command[2] = "while :; do echo x >> $FILE; sleep 0.05; done".to_owned();
-    let mut guest = house.start(1, InstanceSpec { readiness: asks("true", 3), ..spec });
-    guest.ready().await;
+    let mut instance = host.start(1, InstanceSpec { readiness: asks("true", 3), ..spec });
+    instance.ready().await;
     let lines = || fs::read_to_string(&file).map_or(0, |text| text.lines().count());
     let grows = async |from: usize| {
         while lines() <= from {
@@ -132,7 +132,7 @@ async fn a_frozen_instance_stands_still_until_it_is_thawed() {
         }
     };
     grows(3).await;
-    guest.handle.freeze();
+    instance.handle.freeze();
     let still = async {
         let mut seen = 0;
         while seen != lines() {
@@ -141,18 +141,18 @@ async fn a_frozen_instance_stands_still_until_it_is_thawed() {
         }
         seen
     };
-    let before = tokio::time::timeout(super::PATIENCE, still).await.expect("it stands still");
-    let report = tokio::time::timeout(Duration::from_millis(600), guest.report()).await;
+    let before = tokio::time::timeout(super::TIMEOUT, still).await.expect("it stands still");
+    let report = tokio::time::timeout(Duration::from_millis(600), instance.report()).await;
     assert!(report.is_err(), "{report:?}");
     assert_eq!(lines(), before, "it went on");
-    guest.handle.thaw();
-    tokio::time::timeout(super::PATIENCE, grows(before + 3)).await.expect("it goes on");
+    instance.handle.thaw();
+    tokio::time::timeout(super::TIMEOUT, grows(before + 3)).await.expect("it goes on");
 
-    guest.handle.freeze();
+    instance.handle.freeze();
     tokio::time::sleep(Duration::from_millis(300)).await;
-    guest.handle.stop();
+    instance.handle.stop();
     let gone = loop {
-        if let InstanceReport::Exited(gone) = guest.report().await {
+        if let InstanceReport::Exited(gone) = instance.report().await {
             break gone;
         }
     };
@@ -163,25 +163,25 @@ async fn a_frozen_instance_stands_still_until_it_is_thawed() {
 /// that path is not touched.
 #[tokio::test]
 async fn the_last_words_of_an_instance_are_told() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let by_variable = "echo out of coffee > $SLUICEGATE_TERMINATION_LOG; echo noise; exit 3";
     let spec = InstanceSpec { termination_message: Some(TerminationMessagePath::Variable), ..shell(by_variable) };
-    let gone = house.start(1, spec.clone()).gone().await;
+    let gone = host.start(1, spec.clone()).gone().await;
     assert_eq!(gone.cause, ExitCause::Exited(3));
     assert!(gone.message.ends_with("it said: out of coffee"), "{}", gone.message);
     let silent = InstanceSpec { termination_message: spec.termination_message, ..shell("echo noise; exit 3") };
-    let gone = house.start(2, silent).gone().await;
+    let gone = host.start(2, silent).gone().await;
     assert!(gone.message.contains("noise"), "{}", gone.message);
     if !sluicegate_control::runtime::may_mount() {
         eprintln!("skipped: only root may mount");
         return;
     }
-    let path = house.dir.path().join("not/there/log");
+    let path = host.dir.path().join("not/there/log");
     for (id, path) in [(3, path.as_path()), (4, std::path::Path::new("/dev/termination-log"))] {
         let script = format!("echo mounted > {}; exit 4", path.display());
         let spec =
             InstanceSpec { termination_message: Some(TerminationMessagePath::Path(path.to_owned())), ..shell(&script) };
-        let gone = house.start(id, spec).gone().await;
+        let gone = host.start(id, spec).gone().await;
         assert!(gone.message.ends_with("it said: mounted"), "{}", gone.message);
         assert!(!path.exists());
     }
@@ -190,33 +190,33 @@ async fn the_last_words_of_an_instance_are_told() {
 /// RT-PROBE-05: readiness with a period is asked on, lost, and found again.
 #[tokio::test]
 async fn readiness_is_lost_and_found_again() {
-    let (house, file, spec) = with_file();
+    let (host, file, spec) = with_file();
     fs::write(&file, "").unwrap();
-    let mut guest = house.start(1, InstanceSpec { readiness: asks("test -e $FILE", 2), ..spec });
-    guest.ready().await;
+    let mut instance = host.start(1, InstanceSpec { readiness: asks("test -e $FILE", 2), ..spec });
+    instance.ready().await;
     fs::remove_file(&file).unwrap();
-    assert_eq!(guest.report().await, InstanceReport::Unready);
+    assert_eq!(instance.report().await, InstanceReport::Unready);
     fs::write(&file, "").unwrap();
-    guest.ready().await;
+    instance.ready().await;
 }
 
 #[tokio::test]
 async fn a_startup_probe_that_never_passes_ends_the_start() {
-    let (house, _, spec) = with_file();
+    let (host, _, spec) = with_file();
     let startup = Some(asks("test -e $FILE", 3));
-    let mut guest = house.start(1, InstanceSpec { startup, readiness: asks("true", 3), ..spec });
-    let gone = guest.gone().await;
+    let mut instance = host.start(1, InstanceSpec { startup, readiness: asks("true", 3), ..spec });
+    let gone = instance.gone().await;
     assert!(matches!(gone.cause, ExitCause::Unhealthy(_)), "{gone:?}");
     assert!(gone.message.contains("startup probe failed"), "{}", gone.message);
 }
 
 #[tokio::test]
 async fn readiness_waits_for_the_startup_probe() {
-    let (house, file, spec) = with_file();
+    let (host, file, spec) = with_file();
     let startup = Some(asks("test -e $FILE", 1_000));
-    let mut guest = house.start(1, InstanceSpec { startup, readiness: asks("true", 3), ..spec });
-    let early = tokio::time::timeout(Duration::from_millis(200), guest.report()).await;
+    let mut instance = host.start(1, InstanceSpec { startup, readiness: asks("true", 3), ..spec });
+    let early = tokio::time::timeout(Duration::from_millis(200), instance.report()).await;
     assert!(early.is_err(), "{early:?}");
     fs::write(&file, "").unwrap();
-    guest.ready().await;
+    instance.ready().await;
 }

@@ -23,67 +23,67 @@ fn told(ready: bool, restarts: u32) -> InstanceReport {
     }])
 }
 
-fn log(house: &TestRuntimeHost) -> String {
-    fs::read_to_string(house.folder().join(format!("1.{NAME}.log"))).unwrap_or_default()
+fn log(host: &TestRuntimeHost) -> String {
+    fs::read_to_string(host.folder().join(format!("1.{NAME}.log"))).unwrap_or_default()
 }
 
 /// Waits for a line that begins with `pid=` after so many others, and returns what it says.
-async fn pid(house: &TestRuntimeHost, nth: usize) -> String {
-    for _ in 0..PATIENCE.as_millis() / 10 {
-        if let Some((_, pid)) = log(house).lines().filter_map(|line| line.split_once("pid=")).nth(nth) {
+async fn pid(host: &TestRuntimeHost, nth: usize) -> String {
+    for _ in 0..TIMEOUT.as_millis() / 10 {
+        if let Some((_, pid)) = log(host).lines().filter_map(|line| line.split_once("pid=")).nth(nth) {
             return pid.to_owned();
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("no process id was written: {}", log(house));
+    panic!("no process id was written: {}", log(host));
 }
 
 /// AMB-10: they are ready together, the sidecar has its own output and no PORT, and they end together.
 #[tokio::test]
 async fn an_instance_is_ready_when_its_sidecar_is_and_takes_it_along() {
-    let house = TestRuntimeHost::new();
-    let sign = house.dir.path().join("sign");
+    let host = TestRuntimeHost::new();
+    let sign = host.dir.path().join("sign");
     let mut sidecar = beside("echo pid=$$; echo port=${PORT-none} $K_REVISION; exec sleep 1000");
     sidecar.has_readiness_probe = true;
     let command = ["test", "-e", sign.to_str().unwrap()].map(str::to_owned).to_vec();
     sidecar.spec.readiness = ProbeSpec::single(ProbeCheck::Exec { command });
-    let mut guest = house.start(1, with(sidecar));
-    let pid = pid(&house, 0).await;
+    let mut instance = host.start(1, with(sidecar));
+    let pid = pid(&host, 0).await;
     fs::write(&sign, "").unwrap();
-    assert_eq!(guest.report().await, told(true, 0), "before the instance is");
-    guest.ready().await;
-    assert!(log(&house).contains("stdout F port=none hello-00001"), "{}", log(&house));
-    assert!(!house.log(1).contains("pid="), "outputs are mixed");
+    assert_eq!(instance.report().await, told(true, 0), "before the instance is");
+    instance.ready().await;
+    assert!(log(&host).contains("stdout F port=none hello-00001"), "{}", log(&host));
+    assert!(!host.log(1).contains("pid="), "outputs are mixed");
 
-    guest.handle.stop();
-    assert_eq!(guest.report().await, told(false, 0));
-    assert_eq!(guest.gone().await.cause, ExitCause::Signaled(15));
+    instance.handle.stop();
+    assert_eq!(instance.report().await, told(false, 0));
+    assert_eq!(instance.gone().await.cause, ExitCause::Signaled(15));
     assert!(!Path::new("/proc").join(pid).exists(), "the sidecar outlived its instance");
 }
 
 #[tokio::test]
 async fn a_sidecar_that_ends_is_started_again_and_nobody_comes_meanwhile() {
-    let house = TestRuntimeHost::new();
-    let mut guest = house.start(1, with(beside("echo pid=$$; exec sleep 1000")));
-    assert_eq!(guest.report().await, told(true, 0));
-    guest.ready().await;
-    let killed = Command::new("kill").args(["-9", &pid(&house, 0).await]).status().unwrap();
+    let host = TestRuntimeHost::new();
+    let mut instance = host.start(1, with(beside("echo pid=$$; exec sleep 1000")));
+    assert_eq!(instance.report().await, told(true, 0));
+    instance.ready().await;
+    let killed = Command::new("kill").args(["-9", &pid(&host, 0).await]).status().unwrap();
     assert!(killed.success());
-    assert_eq!(guest.report().await, told(false, 0));
-    assert_eq!(guest.report().await, InstanceReport::Unready);
-    assert_eq!(guest.report().await, told(true, 1));
-    guest.ready().await;
-    let second = pid(&house, 1).await;
+    assert_eq!(instance.report().await, told(false, 0));
+    assert_eq!(instance.report().await, InstanceReport::Unready);
+    assert_eq!(instance.report().await, told(true, 1));
+    instance.ready().await;
+    let second = pid(&host, 1).await;
     assert!(Path::new("/proc").join(second).exists());
 }
 
 /// COND-10: the reason of a sidecar is the instance's.
 #[tokio::test]
 async fn a_sidecar_that_fails_again_and_again_ends_the_instance_and_says_why() {
-    let house = TestRuntimeHost::new();
-    let mut guest = house.start(1, with(beside("echo no key >&2; exit 3")));
+    let host = TestRuntimeHost::new();
+    let mut instance = host.start(1, with(beside("echo no key >&2; exit 3")));
     let gone = loop {
-        if let InstanceReport::Exited(gone) = guest.report().await {
+        if let InstanceReport::Exited(gone) = instance.report().await {
             break gone;
         }
     };
@@ -94,33 +94,34 @@ async fn a_sidecar_that_fails_again_and_again_ends_the_instance_and_says_why() {
 /// RT-LIFE-05: whoever does not hear SIGTERM is ended after the grace period.
 #[tokio::test]
 async fn a_deaf_sidecar_ends_after_the_grace_period() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let deaf = beside("trap '' TERM; echo pid=$$; while true; do sleep 1; done");
-    let mut guest = house.start(1, InstanceSpec { termination_grace_period: Duration::from_millis(100), ..with(deaf) });
-    assert_eq!(guest.report().await, told(true, 0));
-    guest.ready().await;
-    let pid = pid(&house, 0).await;
-    guest.handle.stop();
-    assert_eq!(guest.report().await, told(false, 0));
-    guest.gone().await;
+    let mut instance =
+        host.start(1, InstanceSpec { termination_grace_period: Duration::from_millis(100), ..with(deaf) });
+    assert_eq!(instance.report().await, told(true, 0));
+    instance.ready().await;
+    let pid = pid(&host, 0).await;
+    instance.handle.stop();
+    assert_eq!(instance.report().await, told(false, 0));
+    instance.gone().await;
     assert!(!Path::new("/proc").join(pid).exists());
 }
 
 /// RT-LIFE-05: one that is not alive any more is told to end before it is ended, as a kubelet does.
 #[tokio::test]
 async fn a_sidecar_that_is_not_alive_hears_that_it_has_to_end() {
-    let house = TestRuntimeHost::new();
-    let sign = house.dir.path().join("sign");
+    let host = TestRuntimeHost::new();
+    let sign = host.dir.path().join("sign");
     fs::write(&sign, "").unwrap();
     let mut sidecar = beside("trap 'echo bye; exit 0' TERM; echo pid=$$; while true; do sleep 0.01; done");
     let command = ["test", "-e", sign.to_str().unwrap()].map(str::to_owned).to_vec();
     let period = Duration::from_millis(20);
     sidecar.spec.liveness = Some(ProbeSpec { period, ..ProbeSpec::single(ProbeCheck::Exec { command }) });
-    let mut guest = house.start(1, with(sidecar));
-    assert_eq!(guest.report().await, told(true, 0));
-    guest.ready().await;
-    pid(&house, 0).await; // it hears signals from here on
+    let mut instance = host.start(1, with(sidecar));
+    assert_eq!(instance.report().await, told(true, 0));
+    instance.ready().await;
+    pid(&host, 0).await; // it hears signals from here on
     fs::remove_file(&sign).unwrap();
-    assert_eq!(guest.report().await, told(false, 0));
-    assert!(log(&house).contains("stdout F bye"), "{}", log(&house));
+    assert_eq!(instance.report().await, told(false, 0));
+    assert!(log(&host).contains("stdout F bye"), "{}", log(&host));
 }

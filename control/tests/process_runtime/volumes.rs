@@ -21,32 +21,32 @@ fn mount(volume: &str, path: &str) -> InstanceMount {
 }
 
 /// What the program writes, line by line.
-async fn words(house: &TestRuntimeHost, spec: InstanceSpec) -> Vec<String> {
-    let mut guest = house.start(1, spec);
-    while !matches!(guest.report().await, InstanceReport::Exited(_)) {}
-    let log = house.log(1);
+async fn words(host: &TestRuntimeHost, spec: InstanceSpec) -> Vec<String> {
+    let mut instance = host.start(1, spec);
+    while !matches!(instance.report().await, InstanceReport::Exited(_)) {}
+    let log = host.log(1);
     log.lines().filter_map(|line| Some(line.split_once(" F ")?.1.to_owned())).collect()
 }
 
 #[tokio::test]
 async fn files_stand_below_the_folder_that_a_variable_names() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let spec = InstanceSpec { volumes: vec![settings("red")], ..shell("cat $SLUICEGATE_VOLUMES/settings/colour") };
-    assert_eq!(words(&house, spec).await, ["red"]);
+    assert_eq!(words(&host, spec).await, ["red"]);
 }
 
 /// SRV-VOL-01, SRV-VOL-04, RT-FS-10, SRV-REV-10: where the host has no such path the instance has it all the same, and the host is left as
 /// it was.
 #[tokio::test]
 async fn a_mount_path_that_the_host_lacks_is_there_for_the_instance_only() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let (top, below) = ("/sluicegate-test-top/deep", "/etc/sluicegate-test-below");
     let script = format!(
         "cat {top}/colour; echo; cat {below}/colour; echo; ls -d /etc/passwd /bin/sh; \
                           echo x 2>/dev/null > {top}/colour || echo read-only"
     );
     let mounts = vec![mount("settings", top), mount("settings", below)];
-    let seen = words(&house, InstanceSpec { volumes: vec![settings("red")], mounts, ..shell(&script) }).await;
+    let seen = words(&host, InstanceSpec { volumes: vec![settings("red")], mounts, ..shell(&script) }).await;
     if may_mount() {
         assert_eq!(seen, ["red", "red", "/bin/sh", "/etc/passwd", "read-only"]);
     } else {
@@ -57,8 +57,8 @@ async fn a_mount_path_that_the_host_lacks_is_there_for_the_instance_only() {
 
 #[tokio::test]
 async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
-    let house = TestRuntimeHost::new();
-    let there = house.dir.path().join("there");
+    let host = TestRuntimeHost::new();
+    let there = host.dir.path().join("there");
     fs::create_dir(&there).unwrap();
     fs::write(there.join("hosts-own"), "").unwrap();
     let place = there.display();
@@ -69,7 +69,7 @@ async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
     ];
     spec.mounts = vec![mount("settings", place.to_string().as_str())];
     spec.working_dir = Some(there.clone());
-    let seen = words(&house, spec).await;
+    let seen = words(&host, spec).await;
     if may_mount() {
         assert_eq!(seen, ["colour".to_owned(), place.to_string()]);
     } else {
@@ -81,7 +81,7 @@ async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
 /// SRV-VOL-03: a sub path is all that appears, and a volume of one's own can be written to.
 #[tokio::test]
 async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let mut spec = shell("cat /etc/sluicegate-one; echo; echo mine > /sluicegate-scratch/a; cat /sluicegate-scratch/a");
     spec.volumes = vec![
         settings("red"),
@@ -91,13 +91,13 @@ async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() 
         InstanceMount { sub_path: Some("colour".into()), ..mount("settings", "/etc/sluicegate-one") },
         InstanceMount { read_only: false, ..mount("scratch", "/sluicegate-scratch") },
     ];
-    let seen = words(&house, spec).await;
+    let seen = words(&host, spec).await;
     if may_mount() {
         assert_eq!(seen, ["red", "mine"]);
     } else {
         assert!(seen[0].contains("needs a mount namespace"), "{seen:?}");
     }
-    assert!(!house.folder().join("1.empty").exists());
+    assert!(!host.folder().join("1.empty").exists());
 }
 
 fn empty(medium: VolumeMedium) -> Vec<InstanceVolume> {
@@ -111,7 +111,7 @@ async fn an_empty_folder_is_for_any_user() {
         return eprintln!("skipped: no user but this one is to be had here");
     }
     for medium in [VolumeMedium::Disk, VolumeMedium::Memory { bytes_max: None }] {
-        let house = TestRuntimeHost::new();
+        let host = TestRuntimeHost::new();
         let mut spec =
             shell("id -u; echo a > /sluicegate-scratch/a && echo b > /sluicegate-deep/b && ls -R /sluicegate-scratch");
         spec.credentials.user = Some(65_534);
@@ -119,7 +119,7 @@ async fn an_empty_folder_is_for_any_user() {
         let scratch = |path| InstanceMount { read_only: false, ..mount("scratch", path) };
         let deep = InstanceMount { sub_path: Some("de/ep".into()), ..scratch("/sluicegate-deep") };
         spec.mounts = vec![scratch("/sluicegate-scratch"), deep];
-        let seen = words(&house, spec).await.join("|");
+        let seen = words(&host, spec).await.join("|");
         assert!(seen.starts_with("65534|") && seen.ends_with("de/ep:|b"), "{medium:?}: {seen}");
     }
 }
@@ -131,7 +131,7 @@ async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
     if !may_mount() {
         return eprintln!("skipped: nobody but root mounts memory");
     }
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let script = "until test -s /tmp/from-beside; do sleep 0.01; done; stat -f -c %T /tmp
                   head -c 900000 /dev/zero > /tmp/fits && echo fits
                   head -c 900000 /dev/zero > /tmp/more 2>/dev/null || echo full";
@@ -143,17 +143,17 @@ async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
     };
     let spec = on("echo x > /tmp/from-beside; sleep 1000");
     let beside = Sidecar { name: "helper".into(), has_readiness_probe: false, spec };
-    let seen = words(&house, InstanceSpec { sidecars: vec![beside], ..on(script) }).await;
+    let seen = words(&host, InstanceSpec { sidecars: vec![beside], ..on(script) }).await;
     assert_eq!(seen, ["tmpfs", "fits", "full"]);
     let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    assert!(!mounted.contains(house.folder().to_str().unwrap()), "{mounted}");
-    assert!(!house.folder().join("1.empty").exists());
+    assert!(!mounted.contains(host.folder().to_str().unwrap()), "{mounted}");
+    assert!(!host.folder().join("1.empty").exists());
 }
 
 /// RT-FS-11, SRV-REV-04: new content reaches a program that runs, as a whole.
 #[tokio::test]
 async fn a_running_program_sees_new_content_without_a_restart() {
-    let house = TestRuntimeHost::new();
+    let host = TestRuntimeHost::new();
     let path = if may_mount() { "/sluicegate-live" } else { "$SLUICEGATE_VOLUMES/settings" };
     let script = format!("echo up; until grep -q blue {path}/colour; do sleep 0.02; done; echo saw blue; sleep 1000");
     let look = ["/bin/sh", "-c", &format!("grep -q . {path}/colour")].map(String::from).to_vec();
@@ -162,8 +162,8 @@ async fn a_running_program_sees_new_content_without_a_restart() {
     if may_mount() {
         spec.mounts = vec![mount("settings", path)];
     }
-    let mut guest = house.start(1, spec.clone());
-    guest.ready().await;
-    house.runtime.refresh(Arc::new(InstanceSpec { volumes: vec![settings("blue")], ..spec }));
-    house.wrote(1, "saw blue").await;
+    let mut instance = host.start(1, spec.clone());
+    instance.ready().await;
+    host.runtime.refresh(Arc::new(InstanceSpec { volumes: vec![settings("blue")], ..spec }));
+    host.wrote(1, "saw blue").await;
 }

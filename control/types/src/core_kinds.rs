@@ -130,6 +130,7 @@ fn check_data(map: &ConfigMap, problems: &mut FieldErrors) {
     }
     secrets::check_keys("data", data().map(|(key, _)| key.as_str()), problems);
     secrets::check_keys("binaryData", binary().map(|(key, _)| key.as_str()), problems);
+    secrets::check_key_count(data().count() + binary().count(), problems);
     let texts: usize = data().map(|(_, value)| value.len()).sum();
     let bytes = texts + binary().map(|(_, value)| value.0.len()).sum::<usize>();
     if bytes > secrets::DATA_BYTES_MAX {

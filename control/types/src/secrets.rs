@@ -11,6 +11,8 @@ use crate::kind_registry::{COUNT, FieldErrors, KindMeta, PrinterColumn, RequestC
 
 /// Bytes of all values of a Secret or a ConfigMap; Kubernetes' figure.
 pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;
+/// Keys of one Secret or ConfigMap. Kubernetes counts the bytes of values alone; each key is owned and becomes a file of its own.
+const DATA_KEYS_MAX: usize = 10_000;
 /// Characters of a key, which may become a file's name.
 const KEY_CHARS_MAX: usize = 253;
 
@@ -62,11 +64,19 @@ impl ResourceStrategy for Secret {
         }
         let data = || self.data.iter().flatten();
         check_keys("data", data().map(|(key, _)| key.as_str()), problems);
+        check_key_count(data().count(), problems);
         let bytes: usize = data().map(|(_, value)| value.0.len()).sum();
         if bytes > DATA_BYTES_MAX {
             problems.add("data", format!("Too long: may not be more than {DATA_BYTES_MAX} bytes"));
         }
         check_type(self, problems);
+    }
+}
+
+/// Of all data of one object.
+pub(super) fn check_key_count(count: usize, problems: &mut FieldErrors) {
+    if count > DATA_KEYS_MAX {
+        problems.add("data", format!("Too many: {count}: must have at most {DATA_KEYS_MAX} items"));
     }
 }
 

@@ -24,8 +24,15 @@ pub fn matches(labels: &BTreeMap<String, String>, expressions: &[LabelSelectorRe
     labels.iter().all(|(key, value)| label(meta, key) == Some(value.as_str())) && expressions.iter().all(holds)
 }
 
+/// Expressions of one selector: each is held against every object of a namespace.
+const EXPRESSIONS_MAX: usize = 256;
+
 /// Says which expression makes no sense.
 pub fn validate(expressions: &[LabelSelectorRequirement], at: &str, problems: &mut FieldErrors) {
+    if expressions.len() > EXPRESSIONS_MAX {
+        let why = format!("Too many: {}: must have at most {EXPRESSIONS_MAX} items", expressions.len());
+        return problems.add(format!("{at}.matchExpressions"), why);
+    }
     for (index, part) in expressions.iter().enumerate() {
         let at = format!("{at}.matchExpressions[{index}]");
         let (takes_values, is_known) = match part.operator.as_str() {

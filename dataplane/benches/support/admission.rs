@@ -1,4 +1,4 @@
-//! A door that asks for a token and believes it.
+//! An admission check that requires a token and accepts every token.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use sluicegate_dataplane::events::auth::{
 };
 use sluicegate_dataplane::table::EventFilter;
 
-/// As long as a service account's with its claims.
+/// As long as a service account's token with its claims.
 pub(crate) fn token() -> String {
     "t".repeat(700)
 }
 
-/// Believes everybody.
+/// Accepts every token.
 #[derive(Debug)]
-struct Credulous;
+struct AcceptAllVerifier;
 
-impl TokenVerifier for Credulous {
+impl TokenVerifier for AcceptAllVerifier {
     fn read(&self, _: &str, _: u64) -> Result<VerifiedToken, TokenError> {
         Ok(VerifiedToken { subject: "s".into(), audiences: vec!["b".into()], until_s: u64::MAX })
     }
 }
 
 pub(crate) fn admission() -> StreamAdmission {
-    let grant = AdmissionRule { subjects: SubjectMatcher::any(), filter: EventFilter::Everything };
-    StreamAdmission { verifier: Arc::new(Credulous), audiences: vec!["b".into()], grants: vec![grant] }
+    let rule = AdmissionRule { subjects: SubjectMatcher::any(), filter: EventFilter::Everything };
+    StreamAdmission { verifier: Arc::new(AcceptAllVerifier), audiences: vec!["b".into()], grants: vec![rule] }
 }

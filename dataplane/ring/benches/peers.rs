@@ -1,10 +1,11 @@
-//! Our loop beside others: the same echo handler on our ring, on monoio (io_uring) and on Tokio (epoll), each
-//! on one thread, under the same client. Own code for the own loop stands or falls with the ratios.
+//! Our event loop compared with others: the same echo handler on our ring, on monoio (io_uring) and on
+//! Tokio (epoll), each on one thread, with the same client. The ratios decide whether an event loop of our
+//! own is justified.
 //!
-//! The client is a thread of its own with plain blocking sockets, one round after the other: it writes
-//! 128 bytes to each of 64 connections, then reads all 64 answers. It costs the same whoever serves, so
-//! beside the time of a round we print the CPU time of the server's thread, which is what is compared.
-//! `cargo bench -p sluicegate-ring --bench peers`
+//! The client is a thread with plain blocking sockets, one round after the other: it writes 128 bytes to
+//! each of 64 connections, then reads all 64 answers. Its cost does not depend on the server, so besides
+//! the time of a round we print the CPU time of the server's thread, which is what is compared. `cargo
+//! bench -p sluicegate-ring --bench peers`
 #![allow(clippy::unwrap_used)] // a bench that cannot start should stop
 
 use std::cell::Cell;
@@ -20,12 +21,13 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sluicegate_ring::{Ring, RingListener, RingOptions, RingStream};
 
-/// As in the proxy's yardstick.
+/// Same as in the proxy's benchmark.
 const CONNECTIONS: usize = 64;
 const MESSAGE_BYTES: usize = 128;
-/// What the handlers of the others read into; ours lends buffers of its own.
+/// Buffer size of the other runtimes' handlers; our ring lends its own buffers.
 const BUFFER_BYTES: usize = 4096;
-/// Rounds of one comparison of CPU times: some seconds in all, far above the kernel's steps of a tick.
+/// Rounds of one comparison of CPU times: some seconds in all, far above the resolution of the kernel's
+/// tick.
 const ROUNDS: u32 = 4_000;
 /// Comparisons, each with all peers in turn, so that a machine that slows down slows all of them.
 const TRIALS: usize = 5;
@@ -38,7 +40,7 @@ const PEERS: [(&str, EchoServer); 3] = [("ours", ours), ("monoio", on_monoio), (
 fn ours(listener: TcpListener) {
     let ring = Ring::kernel(RingOptions::default()).unwrap();
     let (own, left) = (ring.clone(), Rc::new(Cell::new(CONNECTIONS)));
-    let (counted, awake) = (Rc::clone(&left), ring.remote());
+    let (counted, awake) = (Rc::clone(&left), ring.wake_handle());
     ring.spawn(async move {
         let listener = RingListener::from_std(&own, listener).unwrap();
         for _ in 0..CONNECTIONS {
@@ -125,7 +127,7 @@ fn on_tokio(listener: TcpListener) {
     });
 }
 
-/// A server on its thread with all its connections.
+/// A server thread with all its connections.
 struct RunningServer {
     clients: Vec<TcpStream>,
     server: thread::JoinHandle<()>,
@@ -136,7 +138,7 @@ impl RunningServer {
     fn start(serve: EchoServer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address: SocketAddr = listener.local_addr().unwrap();
-        let (tell, told) = mpsc::channel();
+        let (tell, received) = mpsc::channel();
         let server = thread::spawn(move || {
             tell.send(ThreadCpuClock::of_this_thread()).unwrap();
             serve(listener);
@@ -148,8 +150,8 @@ impl RunningServer {
                 client
             })
             .collect();
-        let mut running = Self { clients, server, clock: told.recv().unwrap() };
-        running.round(); // everybody is connected and warm
+        let mut running = Self { clients, server, clock: received.recv().unwrap() };
+        running.round(); // every connection is open and warm
         running
     }
 
@@ -171,7 +173,7 @@ impl RunningServer {
     }
 }
 
-/// The CPU time of one thread, whoever asks: the kernel's own count, in nanoseconds.
+/// The CPU time of one thread, as the kernel counts it, in nanoseconds.
 struct ThreadCpuClock(PathBuf);
 
 impl ThreadCpuClock {
@@ -179,7 +181,7 @@ impl ThreadCpuClock {
         Self(Path::new("/proc").join(fs::read_link("/proc/thread-self").unwrap()).join("schedstat"))
     }
 
-    /// Only while the thread lives.
+    /// Works only while the thread is alive.
     fn now(&self) -> Duration {
         let text = fs::read_to_string(&self.0).unwrap();
         Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
@@ -198,7 +200,8 @@ fn rounds(c: &mut Criterion) {
     compare();
 }
 
-/// CPU of the server's thread and wall time, per echo; medians of the trials, and our ratio to each peer.
+/// Prints CPU of the server's thread and wall time, per echo: medians of the trials, and our ratio to each
+/// peer.
 fn compare() {
     let mut cpu = [const { Vec::new() }; PEERS.len()];
     let mut wall = [const { Vec::new() }; PEERS.len()];

@@ -1,6 +1,6 @@
-//! What one core pays: a task switch, a round trip over loopback, bytes through a stream.
+//! Cost on one core: a task switch, a round trip over loopback, bytes through a stream.
 //!
-//! Client and server share one loop, so a round trip is two sends and two receives of one core.
+//! Client and server share one loop, so a round trip is two sends and two receives on one core.
 #![allow(clippy::unwrap_used)] // a bench that cannot start should stop
 
 use std::hint::black_box;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use sluicegate_ring::{Ring, RingListener, RingOptions, RingStream};
 
-/// Connections at once in the round-trip bench, as in the proxy's yardstick.
+/// Concurrent connections in the round-trip bench, same as in the proxy's benchmark.
 const CONNECTIONS: u64 = 64;
 const REQUEST: &[u8] = &[b'x'; 128];
 
@@ -22,7 +22,7 @@ async fn echo(stream: RingStream) {
     }
 }
 
-/// A loop with an echo server in it, and `count` connections to that.
+/// A loop with an echo server, and `count` connections to it.
 fn connected(count: u64) -> (Ring, Vec<Rc<RingStream>>) {
     let ring = Ring::kernel(RingOptions::default()).unwrap();
     let listener = RingListener::bind(&ring, "127.0.0.1:0".parse().unwrap()).unwrap();
@@ -43,7 +43,7 @@ fn connected(count: u64) -> (Ring, Vec<Rc<RingStream>>) {
     (ring, streams)
 }
 
-/// `total` round trips, shared out among the connections.
+/// Makes `total` round trips, distributed over the connections.
 fn round_trips(ring: &Ring, streams: &[Rc<RingStream>], total: u64) -> Duration {
     let begin = Instant::now();
     let left = Rc::new(std::cell::Cell::new(total));

@@ -1,37 +1,38 @@
-//! One port for many: what a control group's processes bind as port 8080, say, is a port of their own.
+//! Port remapping: many control groups bind the same port, and each gets a host port of its own.
 //!
-//! Four programs of a few instructions at the group (`BPF_PROG_TYPE_CGROUP_SOCK_ADDR`, Linux 4.17) change the port in
-//! `bind` and `connect`, so that programs with a port written into them run beside each other in the host's network, with
-//! all that they reach there, and without the bridge, address translation and routes that a network namespace would need
-//! for that. They cost nothing but at those two calls, and go with the group. Needs a group of cgroup v2 and the
-//! capabilities BPF and `NET_ADMIN`; without them [`CgroupPortPrograms::attach`] says so and changes nothing.
+//! Four programs of a few instructions attached to the group (`BPF_PROG_TYPE_CGROUP_SOCK_ADDR`, Linux 4.17)
+//! change the port in `bind` and `connect`. So programs with a hard-coded port run side by side in the
+//! host's network, with everything they reach there, and without the bridge, address translation and routes
+//! of a network namespace. They cost something only at those two calls, and are removed with the group.
+//! Requires a cgroup v2 group and the capabilities BPF and `NET_ADMIN`; without them
+//! [`CgroupPortPrograms::attach`] returns an error and changes nothing.
 
 use std::io;
 use std::net::Ipv4Addr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
-/// What holds for TCP in one control group. UDP is left alone.
+/// The TCP port rules of one control group. UDP is not changed.
 #[derive(Debug, Clone, Copy)]
 pub struct CgroupPortPrograms<'a> {
-    /// The port that its processes name, on any address and on loopback.
+    /// The port that its processes bind and connect to, on any address and on loopback.
     pub named: u16,
-    /// The port that it is on the host; of IPv4, on loopback only.
+    /// The host port it is mapped to; for IPv4, on loopback only.
     pub real: u16,
-    /// Ports of loopback that its processes may not connect to.
+    /// Loopback ports that its processes may not connect to.
     pub closed: &'a [u16],
-    /// What ports 80 and 443 of every address of [`NAMES`] are, if they are anybody's.
+    /// Targets of ports 80 and 443 on every address of [`NAMES`], if there is a gateway.
     pub gateway: Option<(u16, u16)>,
 }
 
-/// Addresses of loopback that names lead to: 127.64.0.0/10. None of them is a process's own.
+/// Loopback addresses that host names resolve to: 127.64.0.0/10. No process binds any of them.
 pub const NAMES: std::ops::RangeInclusive<Ipv4Addr> = Ipv4Addr::new(127, 64, 0, 0)..=Ipv4Addr::new(127, 127, 255, 255);
 
-/// Far above the two that an appliance has, its API's and its admin listener's; a program with that many is under a tenth
-/// of the 4,096 instructions that every kernel takes.
+/// Far above the two that an appliance has, its API and its admin listener; a program with that many is
+/// under a tenth of the 4,096 instructions that every kernel accepts.
 const CLOSED_MAX: usize = 64;
 
 impl CgroupPortPrograms<'_> {
-    /// Attaches it to the group whose folder is open as `group`.
+    /// Attaches the programs to the group whose folder is open as `group`.
     pub fn attach(&self, group: BorrowedFd<'_>) -> io::Result<()> {
         if self.closed.len() > CLOSED_MAX {
             return Err(io::Error::new(
@@ -60,7 +61,7 @@ impl CgroupPortPrograms<'_> {
             ProgramStep::UnlessGoto(network(self.named), ContextField::Allow),
             ProgramStep::Store(PORT, network(self.real)),
         ]);
-        // A wildcard of IPv6 may be there for IPv4 as well, and cannot be narrowed without taking that away.
+        // An IPv6 wildcard may serve IPv4 as well, and cannot be narrowed without losing that.
         steps.extend(four.then_some(ProgramStep::Store(IP4, u32::from_ne_bytes(Ipv4Addr::LOCALHOST.octets()))));
         steps
     }
@@ -69,7 +70,7 @@ impl CgroupPortPrograms<'_> {
         let mut steps = vec![ProgramStep::Load(PROTOCOL), ProgramStep::UnlessGoto(TCP, ContextField::Allow)];
         steps.extend_from_slice(loopback);
         steps.extend([ProgramStep::Here(ContextField::Local), ProgramStep::Load(PORT)]);
-        // Its own port first: it means itself, whoever else has that port on the host.
+        // The group's own port first: it means the group itself, whatever else uses that port on the host.
         steps.push(ProgramStep::IfGoto(network(self.named), ContextField::Own));
         steps.extend([
             ProgramStep::Goto(ContextField::Other),
@@ -89,14 +90,14 @@ impl CgroupPortPrograms<'_> {
             ProgramStep::Here(ContextField::Own),
             ProgramStep::Store(PORT, network(self.real)),
         ]);
-        for (place, port) in self
+        for (label, port) in self
             .gateway
             .into_iter()
             .flat_map(|(web, secure)| [(ContextField::Web, web), (ContextField::Secure, secure)])
         {
             steps.extend([
                 ProgramStep::Goto(ContextField::Allow),
-                ProgramStep::Here(place),
+                ProgramStep::Here(label),
                 ProgramStep::Store(PORT, network(port)),
             ]);
         }
@@ -104,10 +105,10 @@ impl CgroupPortPrograms<'_> {
     }
 }
 
-/// Goes to `Local` for addresses that this host alone answers, and to `Named` for those of names.
+/// Jumps to `Local` for addresses of this host, and to `Named` for those of host names.
 fn loopback4() -> Vec<ProgramStep> {
     let mut steps = vec![ProgramStep::Load(IP4)];
-    steps.push(ProgramStep::IfGoto(0, ContextField::Local)); // the kernel takes it for loopback
+    steps.push(ProgramStep::IfGoto(0, ContextField::Local)); // the kernel treats it as loopback
     steps.extend(named());
     steps.extend([
         ProgramStep::Mask(bytes([0xff, 0, 0, 0])),
@@ -117,12 +118,12 @@ fn loopback4() -> Vec<ProgramStep> {
     steps
 }
 
-/// Of an address of IPv4 at hand, whether it is one of [`NAMES`]; if not, its first byte stays at hand.
+/// Tests whether the loaded IPv4 address is one of [`NAMES`]; if not, its first byte stays loaded.
 fn named() -> [ProgramStep; 2] {
     [ProgramStep::Mask(bytes([0xff, 0xc0, 0, 0])), ProgramStep::IfGoto(bytes([127, 64, 0, 0]), ContextField::Named)]
 }
 
-/// The same for `::1`, `::` and IPv4 inside IPv6.
+/// The same for `::1`, `::` and IPv4-mapped IPv6.
 fn loopback6() -> Vec<ProgramStep> {
     let one = bytes([0, 0, 0, 1]);
     let mapped = bytes([0, 0, 0xff, 0xff]);
@@ -148,11 +149,11 @@ fn loopback6() -> Vec<ProgramStep> {
     steps
 }
 
-/// The ports that URLs need not name.
+/// The default ports of URLs.
 const HTTP: u16 = 80;
 const HTTPS: u16 = 443;
 
-/// Bytes of an address as a value at hand.
+/// Bytes of an address as a register value.
 fn bytes(bytes: [u8; 4]) -> u32 {
     u32::from_ne_bytes(bytes)
 }
@@ -161,14 +162,14 @@ fn network(port: u16) -> u32 {
     u32::from(port.to_be())
 }
 
-/// Offsets in `struct bpf_sock_addr`, all of 32 bits.
+/// Offsets in `struct bpf_sock_addr`; all fields have 32 bits.
 const IP4: i16 = 4;
 const IP6: i16 = 8;
 const PORT: i16 = 24;
 const PROTOCOL: i16 = 36;
 const TCP: u32 = libc::IPPROTO_TCP as u32;
 
-/// One thing to do with the one value at hand (register 2; register 1 is the call's arguments).
+/// One operation on the loaded value (register 2; register 1 holds the arguments of the call).
 #[derive(Debug, Clone, Copy)]
 enum ProgramStep {
     Load(i16),
@@ -177,7 +178,7 @@ enum ProgramStep {
     IfGoto(u32, ContextField),
     UnlessGoto(u32, ContextField),
     Goto(ContextField),
-    /// No instruction: marks where a place is.
+    /// No instruction: marks a jump target.
     Here(ContextField),
 }
 
@@ -185,20 +186,20 @@ enum ProgramStep {
 enum ContextField {
     Mapped,
     Local,
-    /// With an address of [`NAMES`].
+    /// An address of [`NAMES`].
     Named,
     Own,
-    /// With any other port, which is at hand.
+    /// Any other port, which stays loaded.
     Other,
     Web,
     Secure,
-    /// Behind the last step: the call goes on.
+    /// After the last step: allows the call.
     Allow,
-    /// Behind that: the call fails with EPERM.
+    /// After that: the call fails with EPERM.
     Deny,
 }
 
-/// One instruction as the kernel has it: operation, registers, offset, immediate.
+/// One instruction in the kernel's format: operation, registers, offset, immediate.
 type BpfInstruction = [u8; 8];
 
 fn instruction(operation: u8, registers: u8, offset: i16, immediate: u32) -> BpfInstruction {
@@ -206,7 +207,7 @@ fn instruction(operation: u8, registers: u8, offset: i16, immediate: u32) -> Bpf
     [operation, registers, o0, o1, i0, i1, i2, i3]
 }
 
-/// The program of `steps`, which ends by allowing, and behind it the denial if a step leads there.
+/// Assembles `steps` into a program that ends by allowing, followed by the denial if a step jumps to it.
 fn assemble(steps: &[ProgramStep]) -> Vec<BpfInstruction> {
     // Numbers of linux/bpf_common.h and linux/bpf.h; jumps compare 32 bits (Linux 5.1).
     const LOAD: u8 = 0x61;
@@ -225,7 +226,7 @@ fn assemble(steps: &[ProgramStep]) -> Vec<BpfInstruction> {
         _ => 1,
     };
     let allow: usize = steps.iter().map(length).sum();
-    let index = |place: ContextField| match place {
+    let index = |label: ContextField| match label {
         ContextField::Allow => allow,
         ContextField::Deny => allow + 2,
         inside => steps
@@ -236,9 +237,9 @@ fn assemble(steps: &[ProgramStep]) -> Vec<BpfInstruction> {
     };
     let mut out: Vec<BpfInstruction> = Vec::with_capacity(allow + 4);
     for step in steps {
-        let jump = |operation, registers, value, place| {
+        let jump = |operation, registers, value, label| {
             // Forward and at most a few hundred instructions: `CLOSED_MAX`.
-            let distance = index(place) - out.len() - 1;
+            let distance = index(label) - out.len() - 1;
             instruction(operation, registers, distance as i16, value)
         };
         match *step {
@@ -248,13 +249,13 @@ fn assemble(steps: &[ProgramStep]) -> Vec<BpfInstruction> {
                 out.push(instruction(SET, VALUE, 0, value));
                 out.push(instruction(STORE, VALUE << 4 | ARGUMENTS, at, 0));
             }
-            ProgramStep::IfGoto(value, place) => out.push(jump(JUMP_EQUAL, VALUE, value, place)),
-            ProgramStep::UnlessGoto(value, place) => out.push(jump(JUMP_OTHER, VALUE, value, place)),
-            ProgramStep::Goto(place) => out.push(jump(JUMP, 0, 0, place)),
+            ProgramStep::IfGoto(value, label) => out.push(jump(JUMP_EQUAL, VALUE, value, label)),
+            ProgramStep::UnlessGoto(value, label) => out.push(jump(JUMP_OTHER, VALUE, value, label)),
+            ProgramStep::Goto(label) => out.push(jump(JUMP, 0, 0, label)),
             ProgramStep::Here(_) => {}
         }
     }
-    // The kernel refuses a program with a part that nothing leads to.
+    // The kernel rejects a program with unreachable instructions.
     let denies = steps.iter().any(|step| matches!(step, ProgramStep::IfGoto(_, ContextField::Deny)));
     for answer in if denies { &[1, 0][..] } else { &[1] } {
         out.extend([instruction(SET, 0, 0, *answer), instruction(EXIT, 0, 0, 0)]);
@@ -269,10 +270,10 @@ const BIND4: u32 = 8;
 const BIND6: u32 = 9;
 const CONNECT4: u32 = 10;
 const CONNECT6: u32 = 11;
-/// Beside whatever a service manager attached above.
+/// In addition to programs that a service manager attached above.
 const ALLOW_MULTI: u32 = 2;
 
-/// The part of `union bpf_attr` that a load needs; the kernel takes what is missing for zero.
+/// The part of `union bpf_attr` that a load needs; the kernel treats the rest as zero.
 #[repr(C)]
 struct BpfLoadAttr {
     kind: u32,
@@ -313,11 +314,11 @@ fn load(steps: &[ProgramStep], attach_type: u32) -> io::Result<OwnedFd> {
         interface: 0,
         attach_type,
     };
-    // SAFETY: the structure is laid out as the kernel's and lives through the call, with the program and the licence
-    // that it points to; the kernel reads them and writes nothing, because no log is asked for.
+    // SAFETY: the structure has the kernel's layout and lives through the call, with the program and the
+    // licence that it points to; the kernel reads them and writes nothing, because no log is requested.
     let made = unsafe { libc::syscall(libc::SYS_bpf, PROGRAM_LOAD, &raw const attributes, size_of::<BpfLoadAttr>()) };
     let made = i32::try_from(checked(made)?).map_err(io::Error::other)?;
-    // SAFETY: the kernel just made this descriptor for us alone.
+    // SAFETY: the kernel has just created this descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(made) })
 }
 
@@ -328,8 +329,8 @@ fn attach(group: BorrowedFd<'_>, program: &OwnedFd, attach_type: u32) -> io::Res
         attach_type,
         flags: ALLOW_MULTI,
     };
-    // SAFETY: the structure is laid out as the kernel's and lives through the call, which only reads it; both
-    // descriptors are borrowed for as long.
+    // SAFETY: the structure has the kernel's layout and lives through the call, which only reads it; both
+    // descriptors stay borrowed during it.
     let done =
         unsafe { libc::syscall(libc::SYS_bpf, PROGRAM_ATTACH, &raw const attributes, size_of::<BpfAttachAttr>()) };
     checked(done).map(drop)
@@ -343,7 +344,8 @@ fn checked(result: libc::c_long) -> io::Result<libc::c_long> {
 mod tests {
     use super::*;
 
-    /// What a program does to a call: the answer and the arguments after it. An interpreter of the few operations used.
+    /// Result of a program for a call: the verdict and the changed arguments. An interpreter of the few
+    /// operations used.
     fn run(program: &[BpfInstruction], mut arguments: [u32; 10]) -> (u32, [u32; 10]) {
         let (mut at, mut registers) = (0, [0_u32; 3]);
         loop {
@@ -384,7 +386,7 @@ mod tests {
     const GATEWAY: Option<(u16, u16)> = Some((20_002, 20_003));
 
     #[test]
-    fn only_the_named_port_of_tcp_is_bound_elsewhere() {
+    fn only_named_tcp_port_is_remapped() {
         for (address, protocol, wanted) in [
             ("0.0.0.0:8080", TCP, "127.0.0.1:20001"),
             ("127.0.0.1:8080", TCP, "127.0.0.1:20001"),
@@ -401,9 +403,9 @@ mod tests {
         }
     }
 
-    /// RT-LIFE-11: ports that are closed cannot be reached by any name of loopback.
+    /// RT-LIFE-11: closed ports cannot be reached through any loopback address.
     #[test]
-    fn loopback_leads_to_the_group_itself_and_never_to_closed_ports() {
+    fn loopback_reaches_own_port_and_never_closed_ports() {
         for (address, wanted) in [
             ("127.0.0.1:8080", Some("127.0.0.1:20001")),
             ("127.8.8.8:8080", Some("127.8.8.8:20001")),
@@ -426,7 +428,7 @@ mod tests {
             ("[0:0:0:1::1]:8001", Some("[0:0:0:1::1]:8001")),
             ("[::1:127.0.0.1]:8001", Some("[::1:127.0.0.1]:8001")),
             ("127.0.0.1:80", Some("127.0.0.1:80")),
-            // Names lead to no port of its own, and to nothing that is closed.
+            // Host names lead to no port of the group, and to no closed port.
             ("127.71.3.5:80", Some("127.71.3.5:20002")),
             ("127.71.3.5:443", Some("127.71.3.5:20003")),
             ("127.0.0.1:443", Some("127.0.0.1:443")),
@@ -450,9 +452,10 @@ mod tests {
         }
     }
 
-    /// The kernel's verifier takes what the table above was computed with; skipped where it may not be asked.
+    /// The kernel's verifier accepts the programs of the table above; skipped where the test may not load
+    /// programs.
     #[test]
-    fn the_kernel_takes_the_programs() {
+    fn kernel_verifier_accepts_programs() {
         let ports: Vec<u16> = (1..=64).collect();
         let rule = CgroupPortPrograms { named: 80, real: 20_001, closed: &ports, gateway: None };
         let with_names = CgroupPortPrograms { gateway: GATEWAY, ..rule };

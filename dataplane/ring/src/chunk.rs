@@ -1,7 +1,7 @@
 //! Owned bytes on their way through a core.
 //!
-//! A chunk that came from a socket lies in a receive buffer of the ring and gives it back when the
-//! last part of it is dropped. Sending it on sends it from there: nothing is copied.
+//! A chunk received from a socket lies in a receive buffer of the ring and returns it when its last part is
+//! dropped. Forwarding sends it from there: nothing is copied.
 
 use std::fmt;
 use std::ops::Deref;
@@ -10,7 +10,7 @@ use bytes::{Buf, Bytes};
 
 use crate::pool::BufferLease;
 
-/// Bytes that stay where they are while they are owned, wherever the `Chunk` itself is moved.
+/// Bytes with a stable address while they are owned, wherever the `Chunk` itself is moved.
 #[derive(Clone)]
 pub struct Chunk(ChunkStorage);
 
@@ -37,8 +37,8 @@ impl Chunk {
         Self(ChunkStorage::Lease { lease, start: 0, end: bytes })
     }
 
-    /// Leaves out the first `count` bytes; panics when there are fewer. What is empty then holds no buffer: a connection
-    /// keeps its empty rest for as long as it is idle, and the buffers are few.
+    /// Removes the first `count` bytes; panics when there are fewer. An empty rest releases its buffer: a
+    /// connection keeps the rest while it is idle, and the buffers are few.
     pub fn advance(&mut self, count: usize) {
         assert!(count <= self.len(), "cannot skip {count} of {} bytes", self.len());
         if count == self.len() {
@@ -61,8 +61,8 @@ impl Chunk {
         }
     }
 
-    /// Takes the first `count` bytes away as a chunk of their own, sharing the memory; panics when
-    /// there are fewer.
+    /// Splits off the first `count` bytes as a separate chunk that shares the memory; panics when there are
+    /// fewer.
     #[must_use]
     pub fn split_to(&mut self, count: usize) -> Self {
         if count == self.len() {
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_the_same_whatever_the_bytes_lie_in() {
+    fn chunk_operations_agree_for_every_storage() {
         pieces(Chunk::from(b"abcdef"));
         pieces(Chunk::from(b"abcdef".to_vec()));
         pieces(Chunk::from(Bytes::from_static(b"abcdef")));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_comes_back_when_its_last_part_is_dropped() {
+    fn buffer_returns_when_last_part_is_dropped() {
         let pool = BufferPool::new(8, 2).unwrap();
         let mut chunk = pool.copied(1, b"abcdef");
         let front = chunk.split_to(3);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_rest_holds_no_buffer() {
+    fn empty_rest_holds_no_buffer() {
         let pool = BufferPool::new(8, 2).unwrap();
         let mut rest = pool.copied(0, b"abc");
         drop(rest.split_to(3));

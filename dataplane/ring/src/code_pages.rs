@@ -1,15 +1,14 @@
-//! The program's own code in memory: what only its start needed, let go.
+//! Releases the memory of program code that only the start needed.
 
 use std::fs;
 use std::io;
 use std::ops::Range;
 
-/// Takes the program's code out of the process's memory, and returns how many bytes were mapped. It stays in the page
-/// cache, and what runs comes back by itself. A start touches nearly all of the program (parsers, schemas, seeds: 25 MiB),
-/// serving a third of it.
+/// Removes the program's code from the memory of the process, and returns how many bytes were mapped. It
+/// stays in the page cache, and code that runs is loaded again on access. A start touches nearly all of the
+/// program (parsers, schemas, seeds: 25 MiB), serving a third of it.
 ///
-/// # Errors
-/// `/proc` cannot be read, or the kernel does not do it; nothing is lost then.
+/// # Errors `/proc` cannot be read, or the kernel rejects the call; nothing is lost then.
 pub fn release_pages() -> io::Result<usize> {
     let program = fs::read_link("/proc/self/exe")?;
     let maps = fs::read_to_string("/proc/self/maps")?;
@@ -17,9 +16,10 @@ pub fn release_pages() -> io::Result<usize> {
     let mut bytes = 0;
     for code in ours.filter_map(code) {
         bytes += code.len();
-        // SAFETY: the range is one mapping of our executable that may be run and not written (`code`). Nothing ever wrote
-        // to it: addresses are filled in elsewhere, and its file cannot be opened for writing while it is executed.
-        // So each page is the file's, and who looks at it next is given the same bytes again.
+        // SAFETY: the range is one mapping of our executable that is executable and not writable (`code`).
+        // It was never written to: relocations are applied elsewhere, and its file cannot be opened for
+        // writing while it is executed. So each page equals the file, and the next access sees the same
+        // bytes again.
         let outcome = unsafe { libc::madvise(code.start as *mut libc::c_void, code.len(), libc::MADV_DONTNEED) };
         if outcome != 0 {
             return Err(io::Error::last_os_error());
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_code_is_let_go() {
+    fn only_code_mappings_are_released() {
         let line = |mode| format!("55d0-55f0 {mode} 00001000 fe:00 42                    /bin/program");
         assert_eq!(code(&line("r-xp")), Some(0x55d0..0x55f0));
         for other in ["r--p", "rw-p", "rwxp", "r-xs", "---p"] {
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_let_go_runs_on() {
+    fn released_code_still_runs() {
         for _ in 0..3 {
             assert!(release_pages().unwrap() > 100 << 10);
             assert_eq!(code("1-2 r-xp "), Some(1..2));

@@ -1,4 +1,4 @@
-//! What the ring needs from below. Two implementations: the kernel's and the simulation's.
+//! The driver interface of the ring. Two implementations: the kernel's and the simulation's.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -8,13 +8,13 @@ use crate::address::SocketAddress;
 use crate::op::{Completion, Op, OpKey, SocketHandle};
 use crate::tick::Tick;
 
-/// How long a turn may wait for an answer.
+/// How long a turn may wait for a completion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WaitPolicy {
-    /// Tasks are runnable: look, do not wait.
+    /// Tasks are runnable: poll, do not wait.
     None,
     Until(Duration),
-    /// The same without sleep: what is waited for takes less than to be woken.
+    /// Poll without sleeping: the expected event takes less time than a wake-up.
     Awake(Duration),
     Forever,
 }
@@ -22,19 +22,18 @@ pub(crate) enum WaitPolicy {
 pub(crate) trait Driver {
     fn now(&self) -> Tick;
 
-    /// Begins `op`. Its answers carry `key`; the one without `more` is the last.
+    /// Starts `op`. Its completions carry `key`; the one without `more` is the last.
     ///
-    /// # Safety
-    /// Everything `op` points to stays alive and in place until the last answer was handed out by
-    /// [`turn`](Self::turn).
+    /// # Safety Everything `op` points to stays alive and in place until [`turn`](Self::turn) returned the
+    /// last completion.
     unsafe fn start(&mut self, key: OpKey, op: &Op);
 
-    /// Asks the operation to end soon. It still ends with a last answer, which may be a success.
+    /// Requests that the operation ends soon. It still ends with a last completion, which may be a success.
     fn cancel(&mut self, key: OpKey);
 
-    /// Hands over what was begun, waits at most `patience` for an answer, and adds all answers that
-    /// are there to `answers`.
-    fn turn(&mut self, patience: WaitPolicy, answers: &mut Vec<Completion>);
+    /// Submits the started operations, waits as `policy` says for a completion, and adds all available
+    /// completions to `answers`.
+    fn turn(&mut self, policy: WaitPolicy, answers: &mut Vec<Completion>);
 
     /// A stream socket that can be connected to `address`.
     fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle>;
@@ -42,13 +41,13 @@ pub(crate) trait Driver {
     /// A listening socket at `address`.
     fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle>;
 
-    /// Takes over a listener that somebody else has opened.
+    /// Takes over a listener that was opened elsewhere.
     fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle>;
 
     fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr>;
 
     fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr>;
 
-    /// Whether the socket's close resets the connection, as `SO_LINGER` with no time does.
+    /// Sets whether closing the socket resets the connection, as `SO_LINGER` with zero time does.
     fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()>;
 }

@@ -1,7 +1,7 @@
-//! Tasks of one thread and who is to be polled next.
+//! The tasks of one thread and their ready queue.
 //!
-//! A task is woken by its name, which pushes it to a local queue. A waker that has left its task (it may travel to other
-//! threads) carries the name; one that is used elsewhere goes through the doorbell.
+//! A task is woken by its id, which is pushed to a local queue. A waker that left its task (it may move to
+//! other threads) carries the id; a wake on another thread goes through the wake flag.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -20,21 +20,21 @@ use crate::wake::WakeFlag;
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 thread_local! {
-    /// The queue of the ring that runs on this thread now.
+    /// The ready queue of the ring that runs on this thread now.
     static RUNNING: RefCell<Option<Rc<ReadyQueue>>> = const { RefCell::new(None) };
 }
 
-/// Names rings, so that a waker knows whether the ring that runs on this thread is its own.
+/// Numbers the rings, so that a waker knows whether the ring on this thread is its own.
 static RINGS: AtomicU64 = AtomicU64::new(0);
 
 pub(crate) struct Executor {
     ready: Rc<ReadyQueue>,
-    doorbell: Arc<WakeFlag>,
+    wake_flag: Arc<WakeFlag>,
     slots: RefCell<TaskSlots>,
-    /// The task that is being polled, and what its waker points to.
+    /// The task that is being polled, and the data pointer of its waker.
     polled: Cell<Option<(TaskId, *const ())>>,
     panicked: Cell<u64>,
-    /// The task that is being polled has taken long: the loop looks at its completions before it polls another.
+    /// The current task has run for long: the loop handles completions before it polls another one.
     turn_ended: Cell<bool>,
 }
 
@@ -42,15 +42,15 @@ pub(crate) struct Executor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskId {
     slot: u32,
-    /// Whose life in that slot it is: the slot may belong to another task by now. Wraps, so that a name kept for four
-    /// billion lives would cost one poll too many.
+    /// Generation of the slot: the slot may belong to another task by now. Wraps, so an id kept for four
+    /// billion generations would cost one poll too many.
     life: u32,
 }
 
 /// The slot of the future that `block_on` runs.
 const MAIN: u32 = 0;
 
-/// Who is to be polled.
+/// The tasks to poll.
 struct ReadyQueue {
     ring: u64,
     /// Oldest first.
@@ -62,7 +62,7 @@ struct ReadyQueue {
 #[derive(Default)]
 struct TaskState {
     count: u32,
-    /// In the queue already; a second wake changes nothing.
+    /// Already in the queue; a second wake changes nothing.
     queued: bool,
 }
 
@@ -77,7 +77,7 @@ impl ReadyQueue {
         }
     }
 
-    /// Who is next and lives still.
+    /// The next queued task that still exists.
     fn next(&self) -> Option<TaskId> {
         loop {
             let next = self.queue.borrow_mut().pop_front()?;
@@ -89,7 +89,7 @@ impl ReadyQueue {
         }
     }
 
-    /// A name for who is in that slot from now on; nobody before has it.
+    /// Starts a new generation of the slot and returns its id, which no earlier task had.
     fn begin(&self, slot: u32) -> TaskId {
         let lives = &mut *self.lives.borrow_mut();
         let at = slot as usize;
@@ -112,13 +112,13 @@ struct Task {
     waker: Waker,
 }
 
-/// What a task's wakers point to.
+/// The shared state of a task's wakers.
 pub(crate) struct TaskWaker {
     ring: u64,
     task: TaskId,
-    /// With the doorbell already.
+    /// Already passed to the wake flag.
     detached: AtomicBool,
-    doorbell: Arc<WakeFlag>,
+    wake_flag: Arc<WakeFlag>,
 }
 
 impl Wake for TaskWaker {
@@ -133,17 +133,17 @@ impl Wake for TaskWaker {
             ready.map(|ready| ready.wake(self.task)).is_some()
         });
         if here != Ok(true) && !self.detached.swap(true, Ordering::AcqRel) {
-            self.doorbell.detach(Arc::clone(self));
+            self.wake_flag.detach(Arc::clone(self));
         }
     }
 }
 
 impl Executor {
-    pub(crate) fn new(doorbell: Arc<WakeFlag>) -> Self {
+    pub(crate) fn new(wake_flag: Arc<WakeFlag>) -> Self {
         let ring = RINGS.fetch_add(1, Ordering::Relaxed);
         Self {
             ready: Rc::new(ReadyQueue { ring, queue: RefCell::default(), lives: RefCell::default() }),
-            doorbell,
+            wake_flag,
             slots: RefCell::new(TaskSlots { tasks: vec![None], free: Vec::new() }),
             polled: Cell::new(None),
             panicked: Cell::new(0),
@@ -167,7 +167,7 @@ impl Executor {
         self.ready.wake(name);
     }
 
-    /// A name and a waker for `block_on`'s own future, queued for its first poll.
+    /// An id and a waker for the future of `block_on`, queued for its first poll.
     pub(crate) fn main(&self) -> (TaskId, Waker) {
         let name = self.ready.begin(MAIN);
         self.ready.wake(name);
@@ -175,8 +175,8 @@ impl Executor {
     }
 
     fn waker(&self, task: TaskId) -> Waker {
-        let doorbell = Arc::clone(&self.doorbell);
-        Arc::new(TaskWaker { ring: self.ready.ring, task, detached: false.into(), doorbell }).into()
+        let wake_flag = Arc::clone(&self.wake_flag);
+        Arc::new(TaskWaker { ring: self.ready.ring, task, detached: false.into(), wake_flag }).into()
     }
 
     pub(crate) fn wake(&self, task: TaskId) {
@@ -185,14 +185,14 @@ impl Executor {
 
     /// The task that is being polled, if `waker` is its own.
     pub(crate) fn polled_with(&self, waker: &Waker) -> Option<TaskId> {
-        // What a task's waker points to lives as long as the task, and nobody else's waker can point there.
+        // The data of a task's waker lives as long as the task, and no other waker can point there.
         self.polled.get().filter(|(_, own)| ptr::eq(*own, waker.data())).map(|(task, _)| task)
     }
 
     /// Marks this executor as the one that runs on this thread, until the guard is dropped.
     pub(crate) fn enter(&self) -> ExecutorGuard {
         RUNNING.with_borrow_mut(|running| {
-            assert!(running.is_none(), "block_on inside block_on would never come back");
+            assert!(running.is_none(), "block_on inside block_on would never return");
             *running = Some(Rc::clone(&self.ready));
         });
         ExecutorGuard
@@ -207,16 +207,17 @@ impl Executor {
         self.ready.queue.borrow().is_empty()
     }
 
-    /// Queues what other threads have woken.
+    /// Queues the tasks that other threads have woken.
     pub(crate) fn take_in(&self, tasks: Vec<Arc<TaskWaker>>) {
         for wakeup in tasks {
-            // A swap and not a store: what was written before the wakes that found it left is seen by the poll.
+            // A swap and not a store: the poll sees everything written before the wakes that found the flag
+            // set.
             wakeup.detached.swap(false, Ordering::AcqRel);
             self.ready.wake(wakeup.task);
         }
     }
 
-    /// Polls up to `polls_max` tasks. Returns early, with `true`, when it is `main`'s turn.
+    /// Polls up to `polls_max` tasks. Returns early, with `true`, when `main` is next.
     pub(crate) fn run(&self, main: TaskId, polls: &mut usize) -> bool {
         while *polls > 0 {
             let Some(next) = self.ready.next() else { return false };
@@ -233,12 +234,12 @@ impl Executor {
         false
     }
 
-    /// Tasks that panicked so far.
+    /// Number of tasks that panicked.
     pub(crate) fn panicked(&self) -> u64 {
         self.panicked.get()
     }
 
-    /// Drops all tasks, those included that are made while others are dropped.
+    /// Drops all tasks, including those spawned by destructors meanwhile.
     pub(crate) fn clear(&self) {
         loop {
             let tasks: Vec<_> = self.slots.borrow_mut().tasks.iter_mut().map(Option::take).collect();
@@ -254,7 +255,7 @@ impl Executor {
         }
     }
 
-    /// Asks for the memory of the task that comes after the one to be polled now.
+    /// Prefetches the state of the task after the one to be polled now.
     fn prefetch_next(&self) {
         let Some(next) = self.ready.queue.borrow().front().copied() else { return };
         if let Some(Some(task)) = self.slots.borrow().tasks.get(next.slot as usize) {
@@ -268,7 +269,7 @@ impl Executor {
         let Some(mut task) = taken else { return };
         self.polled.set(Some((name, task.waker.data())));
         let mut cx = Context::from_waker(&task.waker);
-        // A task that panicked is not polled again, so nobody sees what it left half done.
+        // A task that panicked is not polled again, so its inconsistent state is never observed.
         let result = catch_unwind(AssertUnwindSafe(|| task.future.as_mut().poll(&mut cx)));
         self.polled.set(None);
         match result {
@@ -281,7 +282,8 @@ impl Executor {
         }
     }
 
-    /// Ends a life, so that no wake finds it, and drops its future, whose destructor may panic as well.
+    /// Ends the generation, so that no wake finds it, and drops the future, whose destructor may panic as
+    /// well.
     fn end(&self, slot: u32, future: TaskFuture) {
         self.ready.begin(slot);
         if catch_unwind(AssertUnwindSafe(|| drop(future))).is_err() {
@@ -309,7 +311,7 @@ mod tests {
 
     type PollCounts = Rc<RefCell<(usize, Option<Waker>)>>;
 
-    /// A task that counts its polls, shows its waker, and ends with the poll of that number.
+    /// A task that counts its polls, shares its waker, and finishes at poll number `last`.
     fn shown(executor: &Executor, last: usize) -> PollCounts {
         let seen = PollCounts::default();
         let mine = Rc::clone(&seen);
@@ -327,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waker_of_a_task_that_has_ended_wakes_nobody() {
+    fn waker_of_ended_task_wakes_no_task() {
         let executor = Executor::new(WakeFlag::new(None));
         let _running = executor.enter();
         let (main, _) = executor.main();
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_waits_by_its_name_and_all_others_by_their_waker() {
+    fn task_waits_by_id_and_others_by_waker() {
         let executor = Rc::new(Executor::new(WakeFlag::new(None)));
         let _running = executor.enter();
         let (main, main_waker) = executor.main();
@@ -364,7 +366,7 @@ mod tests {
             counted.set(counted.get() + 1);
             if counted.get() == 1 {
                 Waiter::remember(&mut place, &mine, cx.waker());
-                place.take().unwrap().wake(&mine); // while it is polled: once more
+                place.take().unwrap().wake(&mine); // while it is polled: one more poll
             }
             Poll::Pending
         })));
@@ -372,6 +374,6 @@ mod tests {
         assert_eq!((polls.get(), executor.panicked()), (2, 0));
         let mut place = None;
         Waiter::remember(&mut place, &executor, &main_waker);
-        assert!(matches!(place, Some(Waiter::Other(_))), "nobody is polled");
+        assert!(matches!(place, Some(Waiter::Other(_))), "no task is polled");
     }
 }

@@ -11,11 +11,11 @@ use crate::op::{Op, WriteOp};
 use crate::ring::{Ring, RingState};
 use crate::stream::checked;
 
-/// A file on this ring. A write that was begun may happen even if its future is dropped.
+/// A file on this ring. A write that was started may happen even if its future is dropped.
 pub struct RingFile {
     core: Rc<RingState>,
     file: Arc<fs::File>,
-    /// The file system refused RWF_DSYNC once.
+    /// The file system rejected RWF_DSYNC once.
     no_durable_write: Cell<bool>,
 }
 
@@ -25,7 +25,7 @@ impl RingFile {
         Self::shared(ring, Arc::new(file))
     }
 
-    /// A file that others have open too: no second descriptor is needed, so that this cannot fail.
+    /// A file that is shared with other owners: it needs no second descriptor, so this cannot fail.
     #[must_use]
     pub fn shared(ring: &Ring, file: Arc<fs::File>) -> Self {
         Self { core: Rc::clone(&ring.core), file, no_durable_write: Cell::new(false) }
@@ -59,7 +59,7 @@ impl RingFile {
         checked(result).map(drop)
     }
 
-    /// On failure, with what is not written yet and where it belongs.
+    /// On failure returns what is not written yet and its offset.
     async fn write(&self, mut rest: Chunk, mut offset: u64, durable: bool) -> Result<(), (io::Error, Chunk, u64)> {
         while !rest.is_empty() {
             let write = WriteOp { file: Arc::clone(&self.file), chunk: rest, offset, durable };

@@ -1,15 +1,15 @@
-//! What other threads see of a loop: that it turns, and what it works on.
+//! What other threads see of a loop: that it makes progress, and its current work.
 //!
-//! A loop that is stuck in a task can tell nobody, so it says before each piece of work what that is. All of it
-//! is written by the loop's own thread with plain stores, and costs no clock, no lock and no system call. A loop that
-//! may sleep for longer than its watcher waits needs a timer that wakes it.
+//! A loop that is stuck in a task cannot report it, so it records its work before each piece of it. The
+//! loop's own thread writes all of this with plain stores; it costs no clock, no lock and no system call. A
+//! loop that may sleep for longer than its watchdog waits needs a timer that wakes it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Words that say what is worked on; their meaning is the owner's.
+/// Describes the current work; the owner defines the meaning.
 pub type CurrentWork = [u64; 4];
 
-/// Of one loop.
+/// The heartbeat of one loop.
 #[derive(Debug, Default)]
 pub struct Heartbeat {
     turns: AtomicU64,
@@ -18,37 +18,38 @@ pub struct Heartbeat {
 }
 
 impl Heartbeat {
-    /// Turns of the loop so far. One that does not rise belongs to a loop that does not turn.
+    /// Turns of the loop so far. When it does not rise, the loop is stuck.
     #[must_use]
     pub fn turns(&self) -> u64 {
         self.turns.load(Relaxed)
     }
 
-    /// What the loop works on; zeros if it said nothing. Exact only while the loop does not turn.
+    /// The current work of the loop; zeros if none is recorded. Exact only while the loop is stuck.
     #[must_use]
     pub fn work(&self) -> CurrentWork {
         self.work.each_ref().map(|word| word.load(Relaxed))
     }
 
-    /// Whether there will be no more turns.
+    /// Whether the loop has ended.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended.load(Relaxed)
     }
 
-    /// Says that there will be no more turns.
+    /// Records that the loop has ended.
     pub fn end(&self) {
         self.ended.store(true, Relaxed);
     }
 
-    /// Says what is worked on, until the answer is dropped. Not to be held over an await: other tasks run there.
+    /// Records the current work until the guard is dropped. Do not hold it over an await: other tasks run
+    /// there.
     #[must_use]
     pub fn begin(&self, work: CurrentWork) -> Working<'_> {
         self.set(work);
         Working(self)
     }
 
-    /// Only the loop's thread calls it, so that a load and a store are as good as a locked addition.
+    /// Only the loop's thread calls it, so a load and a store suffice instead of an atomic addition.
     pub(crate) fn beat(&self) {
         self.turns.store(self.turns.load(Relaxed).wrapping_add(1), Relaxed);
     }
@@ -63,7 +64,7 @@ impl Heartbeat {
 pub struct Working<'h>(&'h Heartbeat);
 
 impl Working<'_> {
-    /// Goes on with this.
+    /// Replaces the recorded work.
     pub fn on(&self, work: CurrentWork) {
         self.0.set(work);
     }
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_seen_until_it_ends() {
+    fn work_is_visible_until_guard_is_dropped() {
         let heartbeat = Heartbeat::default();
         let working = heartbeat.begin([1, 2, 3, 4]);
         assert_eq!(heartbeat.work(), [1, 2, 3, 4]);

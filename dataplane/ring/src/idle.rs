@@ -1,4 +1,4 @@
-//! Who waits until the loop has nothing to do.
+//! Tasks that wait until the loop is idle.
 
 use std::cell::Cell;
 
@@ -6,9 +6,9 @@ use crate::notify::Notify;
 
 #[derive(Debug, Default)]
 pub(crate) struct IdleWaiters {
-    /// Rung by each.
+    /// Notified for each waiting task.
     notify: Notify,
-    /// The kernel was asked since somebody ran, and had nothing.
+    /// The kernel was polled since a task last ran, and had no completion.
     looked: Cell<bool>,
 }
 
@@ -17,12 +17,13 @@ impl IdleWaiters {
         self.notify.after(self.notify.count()).await;
     }
 
-    /// Somebody runs.
+    /// Records that a task runs.
     pub(crate) fn interrupted(&self) {
         self.looked.set(false);
     }
 
-    /// Nobody is runnable. Whether the loop may sleep: not before it has looked once more for those who wait, and told them.
+    /// No task is runnable. Returns whether the loop may sleep: not before it has polled once more for the
+    /// waiting tasks, and woken them.
     pub(crate) fn may_sleep(&self) -> bool {
         if self.notify.waiting() == 0 {
             return true;

@@ -1,15 +1,16 @@
-//! One core's runtime: tasks, timers, sockets and files on one `io_uring`, and a simulated twin.
+//! One core's runtime: tasks, timers, sockets and files on one `io_uring`, and its simulated twin.
 //!
-//! Everything here belongs to one thread. A future asks for an operation and may be dropped at any
-//! time; the operation and its buffers belong to the ring's slab and stay there until the kernel has
-//! said its last word about them. So a dropped future never frees memory that is still written to,
-//! and bytes that had arrived wait for the next [`RingStream::recv`].
+//! Everything here belongs to one thread. A future starts an operation and may be dropped at any time; the
+//! operation and its buffers belong to the ring's slab and stay there until the kernel has finished with
+//! them. So a dropped future never frees memory that is still written to, and bytes that had arrived wait
+//! for the next [`RingStream::recv`].
 //!
-//! [`cgroup_ports`], [`code_pages`] and [`allocator`] stand beside the loop: the kernel does it all.
+//! [`cgroup_ports`], [`code_pages`] and [`allocator`] do not use the loop: they are wrappers of kernel and
+//! libc features.
 //!
-//! Read `ring` first (the handle and the turn of the loop), then `slab` (who owns what), then
-//! `driver` (what a kernel must be able to do). `kernel` and [`sim`] are the two drivers.
-#![allow(unsafe_code)] // one of the two rooms that may; each block carries its own argument
+//! Read `ring` first (the handle and the turn of the loop), then `slab` (who owns what), then `driver` (the
+//! interface of a kernel). `kernel` and [`sim`] are the two drivers.
+#![allow(unsafe_code)] // one of the crates that may; each block carries its own argument
 
 mod address;
 pub mod allocator;
@@ -17,6 +18,7 @@ pub mod cgroup_ports;
 mod chunk;
 pub mod code_pages;
 mod driver;
+mod endpoint_address;
 mod executor;
 mod file;
 mod heartbeat;
@@ -38,6 +40,7 @@ mod waiter;
 mod wake;
 
 pub use chunk::Chunk;
+pub use endpoint_address::{EndpointAddress, UNIX_PATH_BYTES_MAX, UnixPath, UnixPathError};
 pub use file::RingFile;
 pub use heartbeat::{CurrentWork, Heartbeat, Working};
 pub use kernel::Unsupported;

@@ -13,7 +13,7 @@ use crate::ring::{OpTicket, Ring, RingState};
 use crate::slab::{MultishotPoll, QueuedCompletion};
 use crate::stream::{RingStream, checked};
 
-/// Takes connections in. Dropping it stops that too; [`RingListener::close`] says when it has.
+/// Accepts connections. Dropping it stops that too; [`RingListener::close`] returns when it has stopped.
 pub struct RingListener {
     core: Rc<RingState>,
     socket: Rc<SharedSocket>,
@@ -22,13 +22,13 @@ pub struct RingListener {
 }
 
 impl RingListener {
-    /// Listens at `address`, side by side with other rings that do (SO_REUSEPORT).
+    /// Listens at `address`, shared with other rings (SO_REUSEPORT).
     pub fn bind(ring: &Ring, address: SocketAddr) -> io::Result<Self> {
-        let handle = ring.core.driver.borrow_mut().listen(&SocketAddress::new(address))?;
+        let handle = ring.core.driver.borrow_mut().listen(&SocketAddress::new(address.into()))?;
         Ok(Self::new(ring, handle))
     }
 
-    /// Takes over a socket that listens already.
+    /// Takes over a socket that is already listening.
     pub fn from_std(ring: &Ring, listener: std::net::TcpListener) -> io::Result<Self> {
         let handle = ring.core.driver.borrow_mut().adopt(listener)?;
         Ok(Self::new(ring, handle))
@@ -40,17 +40,17 @@ impl RingListener {
         Self { core, socket, ticket: RefCell::default() }
     }
 
-    /// The next connection. An error (no descriptor left, say) ends this call and not the listener;
-    /// the caller should wait a little before the next. A call that is dropped loses no connection.
+    /// Returns the next connection. An error (no free descriptor, say) ends this call and not the listener;
+    /// the caller should wait briefly before the next. A dropped call loses no connection.
     pub async fn accept(&self) -> io::Result<RingStream> {
         poll_fn(|cx| self.poll_accept(cx)).await
     }
 
-    /// Looks at the queue anew. The kernel tells one waiter of a new connection; when that was another process, which
-    /// stopped before it accepted, nobody else hears of it.
+    /// Checks the queue again. The kernel notifies one waiter of a new connection; when that was another
+    /// process, which stopped before it accepted, no other waiter is notified.
     pub fn recheck(&self) {
         if let Some(ticket) = self.ticket.borrow_mut().as_mut() {
-            ticket.cancel(); // `accept` begins another, which takes what is there at once
+            ticket.cancel(); // `accept` starts another one, which completes at once if connections wait
         }
     }
 
@@ -58,8 +58,9 @@ impl RingListener {
         self.core.driver.borrow().local_address(self.socket.handle)
     }
 
-    /// Stops accepting and closes. When this returns, new connections are refused; those that were taken in and
-    /// not yet asked for are the answer, for their peers count as connected.
+    /// Stops accepting and closes. When this returns, new connections are refused. Returns the connections
+    /// that were accepted by the kernel and not yet by the caller, because their peers consider them
+    /// connected.
     pub async fn close(self) -> io::Result<Vec<RingStream>> {
         let Self { core, socket, ticket } = self;
         let mut taken = Vec::new();

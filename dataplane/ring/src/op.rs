@@ -1,4 +1,4 @@
-//! What can be asked of a driver, and what it answers.
+//! Operations that a driver executes, and their completions.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -9,41 +9,41 @@ use std::sync::Arc;
 use crate::address::SocketAddress;
 use crate::chunk::Chunk;
 
-/// An operation's name between ring and driver: slot and generation, so that a late answer never
-/// meets a stranger.
+/// The id of an operation between ring and driver: slot and generation, so that a late completion never
+/// reaches another operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OpKey(pub(crate) u64);
 
-/// What a driver calls one of its sockets: a file descriptor, or a number of the simulation.
+/// A driver's handle of a socket: a file descriptor, or a number of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct SocketHandle(pub(crate) i32);
 
-/// One operation with all that it needs while it runs.
+/// One operation with everything that it needs while it runs.
 pub(crate) enum Op {
-    /// Answers once per connection until it ends.
+    /// Completes once per connection until it ends.
     Accept(Rc<SharedSocket>),
     Connect(Rc<SharedSocket>, Box<SocketAddress>),
-    /// Answers once per filled buffer until it ends.
+    /// Completes once per filled buffer until it ends.
     Receive(Rc<SharedSocket>),
-    /// Answers once, with bytes in memory of its own: for when all receive buffers are out.
+    /// Completes once, with bytes in memory of its own: for when all receive buffers are in use.
     ReceiveOnce(Rc<SharedSocket>, OpBuffer),
     Send(Rc<SharedSocket>, Chunk),
-    /// The same for few bytes and when nobody waits; forgotten as soon as all has left.
+    /// The same for few bytes and without a waiting task; removed as soon as everything was sent.
     DetachedSend(Rc<SharedSocket>, Chunk),
-    /// Ends our side of the conversation.
+    /// Shuts down our sending side.
     Shutdown(Rc<SharedSocket>),
-    /// Answers once the peer has ended its side, whatever of it has still to be received, or the connection is broken.
+    /// Completes once the peer has closed its side, even with unread data, or the connection is broken.
     Hangup(Rc<SharedSocket>),
     Close(SocketHandle),
     Write(WriteOp),
-    /// Data and what is needed to find it, as fdatasync.
+    /// Syncs data and the metadata needed to find it, same as fdatasync.
     Sync(Arc<fs::File>),
 }
 
 /// Memory of one operation, for the driver to write to.
 pub(crate) struct OpBuffer {
     bytes: Vec<u8>,
-    /// Taken while `bytes` was ours to write, so that the driver may write by it.
+    /// Taken while `bytes` was exclusively owned, so that the driver may write through it.
     pub(crate) start: NonNull<u8>,
 }
 
@@ -58,7 +58,7 @@ impl OpBuffer {
         self.bytes.len()
     }
 
-    /// What the driver wrote: the first `count` bytes. Nothing is left for a second time.
+    /// Takes what the driver wrote: the first `count` bytes. A second call finds nothing.
     pub(crate) fn take(&mut self, count: usize) -> Chunk {
         let mut bytes = std::mem::take(&mut self.bytes);
         bytes.truncate(count);
@@ -74,22 +74,22 @@ pub(crate) struct WriteOp {
     pub(crate) durable: bool,
 }
 
-/// One answer to an operation.
+/// One completion of an operation.
 pub(crate) struct Completion {
     pub(crate) key: OpKey,
     /// A count, a handle, or a negative errno.
     pub(crate) result: i32,
-    /// The operation goes on, and more answers follow.
+    /// The operation continues, and more completions follow.
     pub(crate) more: bool,
     pub(crate) chunk: Option<Chunk>,
 }
 
-/// A socket, closed when the last one that holds it lets go: the stream or listener, and each
-/// operation on it. So no operation ever meets a descriptor that was closed and used again.
+/// A socket, closed when its last owner drops it: the stream or listener, and each operation on it. So no
+/// operation ever uses a descriptor that was closed and reused.
 pub(crate) struct SharedSocket {
     pub(crate) handle: SocketHandle,
     closing: Rc<PendingCloses>,
-    /// Whether the handle was handed to an explicit close.
+    /// Whether the handle was moved to an explicit close.
     closed: Cell<bool>,
 }
 
@@ -98,7 +98,7 @@ impl SharedSocket {
         Rc::new(Self { handle, closing: Rc::clone(closing), closed: Cell::new(false) })
     }
 
-    /// Takes the handle out of the last hand, for a close that is waited for.
+    /// Takes the handle out of the last reference, for a close with a completion.
     pub(crate) fn into_handle(this: Rc<Self>) -> Option<SocketHandle> {
         let last = Rc::into_inner(this)?;
         last.closed.set(true);
@@ -114,7 +114,7 @@ impl Drop for SharedSocket {
     }
 }
 
-/// Handles whose last holder is gone; the next turn of the loop closes them.
+/// Handles without an owner; the next turn of the loop closes them.
 #[derive(Default)]
 pub(crate) struct PendingCloses(RefCell<Vec<SocketHandle>>);
 

@@ -1,6 +1,6 @@
 //! Receive buffers: one region of memory, cut into equal buffers that are lent out as chunks.
 //!
-//! The driver decides which buffer is filled next; the pool knows how many are out.
+//! The driver decides which buffer is filled next; the pool counts how many are in use.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -15,9 +15,10 @@ pub(crate) struct BufferPool {
     count: u16,
     /// Buffers that chunks hold now; `out <= count`.
     out: Cell<u16>,
-    /// By buffer: the chunks that hold it or a part of it. Counted here, so that lending allocates nothing.
+    /// By buffer: the number of chunks that hold it or a part of it. Counted here, so that lending
+    /// allocates nothing.
     holders: Box<[Cell<usize>]>,
-    /// Given back and not yet handed to the driver.
+    /// Returned and not yet passed to the driver.
     returned: RefCell<Vec<u16>>,
 }
 
@@ -42,7 +43,7 @@ impl BufferPool {
         self.buffer_bytes
     }
 
-    /// Where buffer `id` lies, for the kernel to write to.
+    /// Address of buffer `id`, for the kernel to write to.
     pub(crate) fn buffer(&self, id: u16) -> NonNull<u8> {
         assert!(id < self.count, "buffer {id} of {}", self.count);
         let offset = self.buffer_bytes as usize * usize::from(id);
@@ -52,16 +53,15 @@ impl BufferPool {
 
     /// Lends out buffer `id`, of which the driver has just filled the first `bytes`.
     ///
-    /// # Safety
-    /// The buffer is not lent out, and nobody writes to it until it was given back.
+    /// # Safety The buffer is not lent out, and is not written to until it is returned.
     pub(crate) unsafe fn lend(self: &Rc<Self>, id: u16, bytes: u32) -> Chunk {
         assert!(self.holders[usize::from(id)].replace(1) == 0, "a buffer is out once");
         self.out.set(self.out.get() + 1);
         Chunk::leased(BufferLease { pool: Rc::clone(self), id }, bytes)
     }
 
-    /// Hands over what came back since the last call, and says whether there was any. `take` drops no
-    /// chunk.
+    /// Passes the buffers returned since the last call to `take`, and says whether there were any. `take`
+    /// drops no chunk.
     pub(crate) fn give_back(&self, take: impl FnMut(u16)) -> bool {
         let mut returned = self.returned.borrow_mut();
         let any = !returned.is_empty();
@@ -69,13 +69,13 @@ impl BufferPool {
         any
     }
 
-    /// Whether all buffers are out, as far as the driver has said.
+    /// Whether all buffers are in use, as far as the driver has reported.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.out.get() == self.count
     }
 }
 
-/// One holder of a buffer that is lent out; its clones hold the same one.
+/// One holder of a lent buffer; its clones hold the same one.
 pub(crate) struct BufferLease {
     pool: Rc<BufferPool>,
     id: u16,
@@ -84,9 +84,9 @@ pub(crate) struct BufferLease {
 impl BufferLease {
     /// The whole buffer.
     pub(crate) fn bytes(&self) -> &[u8] {
-        // SAFETY: while a lease lives its buffer has a holder, so it was not given back and nobody writes
-        // to it (contract of `lend`), the region
-        // lives as long as the pool it holds, and it was zeroed at start, so every byte is a value.
+        // SAFETY: while a lease lives its buffer has a holder, so it was not returned and is not written to
+        // (contract of `lend`), the region lives as long as the pool it holds, and it was zeroed at start,
+        // so every byte is initialised.
         unsafe { std::slice::from_raw_parts(self.pool.buffer(self.id).as_ptr(), self.pool.buffer_bytes as usize) }
     }
 }
@@ -116,7 +116,7 @@ impl Drop for BufferLease {
     }
 }
 
-/// Anonymous memory at a page boundary, zero until first written, and not paid for until then.
+/// Anonymous memory at a page boundary, zero until first written, and not resident until then.
 pub(crate) struct MemoryRegion {
     pub(crate) start: NonNull<u8>,
     bytes: usize,
@@ -126,7 +126,7 @@ impl MemoryRegion {
     pub(crate) fn new(bytes: usize) -> io::Result<Self> {
         assert!(bytes > 0);
         let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice touches no existing memory.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, kind, -1, 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
@@ -138,7 +138,7 @@ impl MemoryRegion {
 
 impl Drop for MemoryRegion {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `new`; whoever drops the region holds no pointer into it.
+        // SAFETY: exactly the mapping made in `new`; no pointer into it outlives the region.
         let done = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(done, 0);
     }
@@ -151,7 +151,7 @@ mod tests {
     impl BufferPool {
         pub(crate) fn copied(self: &Rc<Self>, id: u16, bytes: &[u8]) -> Chunk {
             assert!(bytes.len() <= self.buffer_bytes as usize);
-            // SAFETY: tests ask for each buffer once, and the length was checked.
+            // SAFETY: tests use each buffer once, and the length was checked.
             unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.buffer(id).as_ptr(), bytes.len());
                 self.lend(id, bytes.len() as u32)
@@ -160,14 +160,14 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_is_given_back_once_and_only_then_lent_again() {
+    fn buffer_is_lent_again_only_after_return() {
         let pool = BufferPool::new(8, 2).unwrap();
         for _ in 0..3 {
             let chunk = pool.copied(1, b"a");
             let (other, third) = (chunk.clone(), chunk.clone());
             drop(chunk);
             drop(third);
-            assert!(!pool.give_back(|_| panic!("somebody holds it")));
+            assert!(!pool.give_back(|_| panic!("a holder remains")));
             assert_eq!(&*other, b"a");
             drop(other);
             let mut back = Vec::new();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_is_exhausted_only_while_every_buffer_is_out() {
+    fn pool_is_exhausted_only_while_all_buffers_are_lent() {
         let pool = BufferPool::new(8, 2).unwrap();
         let first = pool.copied(0, b"a");
         assert!(!pool.is_exhausted());

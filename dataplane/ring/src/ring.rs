@@ -23,24 +23,24 @@ use crate::wake::{WakeFlag, WakeHandle};
 
 /// A thread's loop. Clones are handles to the same one.
 ///
-/// The last handle to go ends every operation and waits for it before memory is freed. Tasks usually
-/// hold handles of their own, so a program that wants that moment calls [`Ring::shutdown`].
+/// The last dropped handle ends every operation and waits for it before memory is freed. Tasks usually hold
+/// handles of their own, so a program that needs a definite moment calls [`Ring::shutdown`].
 #[derive(Clone)]
 pub struct Ring {
     pub(crate) core: Rc<RingState>,
 }
 
 impl Ring {
-    /// A ring of this machine's kernel. It belongs to the calling thread.
+    /// A ring on this machine's kernel. It belongs to the calling thread.
     pub fn kernel(options: RingOptions) -> Result<Self, Unsupported> {
-        let (driver, pool, doorbell) = kernel::open(&options)?;
-        Ok(Self::new(Box::new(driver), pool, doorbell, options))
+        let (driver, pool, wake_flag) = kernel::open(&options)?;
+        Ok(Self::new(Box::new(driver), pool, wake_flag, options))
     }
 
     pub(crate) fn new(
         driver: Box<dyn Driver>,
         pool: Rc<BufferPool>,
-        doorbell: Arc<WakeFlag>,
+        wake_flag: Arc<WakeFlag>,
         options: RingOptions,
     ) -> Self {
         let core = RingState {
@@ -50,20 +50,19 @@ impl Ring {
             idle_waiters: IdleWaiters::default(),
             slab: RefCell::default(),
             timers: RefCell::default(),
-            executor: Executor::new(Arc::clone(&doorbell)),
+            executor: Executor::new(Arc::clone(&wake_flag)),
             closing: Rc::default(),
             answers: RefCell::default(),
             listeners: RefCell::default(),
             driver: RefCell::new(driver),
             pool,
-            doorbell,
+            wake_flag,
             options,
         };
         Self { core: Rc::new(core) }
     }
 
-    /// Runs the loop until `future` is done. Spawned tasks run meanwhile, and keep their place
-    /// between two calls.
+    /// Runs the loop until `future` is done. Spawned tasks run meanwhile, and are kept between two calls.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let core = &*self.core;
         let _running = core.executor.enter();
@@ -74,25 +73,25 @@ impl Ring {
             let mut polls = POLLS_PER_TURN;
             while core.executor.run(main, &mut polls) {
                 if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    core.turn(WaitPolicy::None); // hands over what the last poll left, closes above all
+                    core.turn(WaitPolicy::None); // submits what the last poll left, above all closes
                     return output;
                 }
             }
-            core.turn(core.patience());
+            core.turn(core.wait_policy());
         }
     }
 
-    /// Adds a task. One that panics is dropped and counted, and the others go on.
+    /// Adds a task. A task that panics is dropped and counted, and the others continue.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
         self.spawn_boxed(Box::pin(future)); // one allocation per task
     }
 
-    /// Adds a task that has its allocation already.
+    /// Adds a task that is already boxed.
     pub fn spawn_boxed(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
         self.core.executor.spawn(future);
     }
 
-    /// Tasks that ended in a panic.
+    /// Number of tasks that ended in a panic.
     #[must_use]
     pub fn panicked(&self) -> u64 {
         self.core.executor.panicked()
@@ -112,29 +111,29 @@ impl Ring {
         self.sleep_until(self.now() + wait)
     }
 
-    /// Gives `future` the time `wait`.
+    /// Limits `future` to the time `wait`.
     pub fn timeout<F: Future>(&self, wait: Duration, future: F) -> Timeout<F> {
         self.within(Some(self.now() + wait), future)
     }
 
-    /// Gives `future` the time until `at`, if there is such a moment.
+    /// Limits `future` to the time until `at`, if there is a deadline.
     pub fn within<F: Future>(&self, at: Option<Tick>, future: F) -> Timeout<F> {
         Timeout::new(future, at.map(|at| self.sleep_until(at)))
     }
 
-    /// From now until `at` the loop looks for work instead of sleeping, and gives its processor away between two looks. For who
-    /// waits for something that takes no longer than a sleeping processor takes to wake.
+    /// From now until `at` the loop polls for work instead of sleeping, and yields its processor between
+    /// two polls. For waits that are no longer than the wake-up of a sleeping processor.
     pub fn busy_poll_until(&self, at: Tick) {
         self.core.awake_until.set(at);
     }
 
-    /// Resolves when nobody is runnable and the kernel has nothing to tell: what is to be done for many at a time is best done then.
-    /// A loop that is never idle has no lull, so this goes together with a time.
+    /// Resolves when no task is runnable and the kernel has no completions: the best moment for batched
+    /// work. A loop under constant load is never idle, so combine this with a timeout.
     pub async fn idle(&self) {
         self.core.idle_waiters.next().await;
     }
 
-    /// Lets the other runnable tasks go first.
+    /// Lets the other runnable tasks run first.
     pub async fn yield_now(&self) {
         let mut yielded = false;
         poll_fn(|cx| {
@@ -148,28 +147,28 @@ impl Ring {
         .await;
     }
 
-    /// The same for a task that has taken long: completions and timers come first too.
+    /// The same for a task that has run for long: completions and timers come first too.
     pub async fn yield_turn(&self) {
         self.core.executor.end_turn();
         self.yield_now().await;
     }
 
-    /// What others may know of this loop while it runs.
+    /// The state of this loop that other threads may read while it runs.
     #[must_use]
     pub fn heartbeat(&self) -> &Heartbeat {
         &self.core.options.heartbeat
     }
 
-    /// A bell for other threads; see [`Ring::woken`].
+    /// A handle with which other threads wake this ring; see [`Ring::woken`].
     #[must_use]
-    pub fn remote(&self) -> WakeHandle {
-        WakeHandle(Arc::clone(&self.core.doorbell))
+    pub fn wake_handle(&self) -> WakeHandle {
+        WakeHandle(Arc::clone(&self.core.wake_flag))
     }
 
-    /// Resolves once after each burst of [`WakeHandle::wake`], for one of those who wait.
+    /// Resolves once after each burst of [`WakeHandle::wake`], for one of the waiting tasks.
     pub async fn woken(&self) {
         poll_fn(|cx| {
-            if self.core.doorbell.take_call() {
+            if self.core.wake_flag.take_call() {
                 return Poll::Ready(());
             }
             let mut listeners = self.core.listeners.borrow_mut();
@@ -181,8 +180,8 @@ impl Ring {
         .await;
     }
 
-    /// Drops all tasks, ends all operations and waits until the kernel has let go of each.
-    /// Not to be called from inside [`block_on`](Self::block_on).
+    /// Drops all tasks, ends all operations and waits until the kernel has finished with each. Do not call
+    /// it inside [`block_on`](Self::block_on).
     pub fn shutdown(&self) {
         assert!(!self.core.executor.is_running(), "a task cannot end the loop that polls it");
         self.core.executor.clear();
@@ -190,8 +189,8 @@ impl Ring {
     }
 }
 
-/// What a ring consists of. Each part has its own cell, and none is borrowed while foreign code (a
-/// poll, a wake, a destructor of a task) runs.
+/// The parts of a ring. Each part has its own cell, and none is borrowed while foreign code (a poll, a
+/// wake, a destructor of a task) runs.
 pub(crate) struct RingState {
     pub(crate) timers: RefCell<TimerHeap>,
     pub(crate) closing: Rc<PendingCloses>,
@@ -200,12 +199,12 @@ pub(crate) struct RingState {
     pub(crate) options: RingOptions,
     pub(crate) slab: RefCell<OpSlab>,
     pub(crate) executor: Executor,
-    doorbell: Arc<WakeFlag>,
-    /// Who waits for a call from another thread.
+    wake_flag: Arc<WakeFlag>,
+    /// Tasks that wait for a wake from another thread.
     listeners: RefCell<Vec<Waker>>,
     now: Cell<Tick>,
     awake_until: Cell<Tick>,
-    /// Somebody waits for what a turn without a wait tells.
+    /// A task waits for the result of a turn without a wait.
     hurried: Cell<bool>,
     idle_waiters: IdleWaiters,
     /// Kept between turns for its allocation.
@@ -217,37 +216,37 @@ impl RingState {
         self.now.get()
     }
 
-    /// Begins an operation; dropping the ticket cancels it.
+    /// Starts an operation; dropping the ticket cancels it.
     pub(crate) fn start(self: &Rc<Self>, op: Op) -> OpTicket {
         OpTicket { key: self.submit(op), core: Rc::clone(self), taken: false }
     }
 
-    /// Begins an operation that is asked for by its name, or not at all.
+    /// Starts an operation whose result is polled by its key, or not at all.
     pub(crate) fn submit(&self, op: Op) -> OpKey {
         let key = self.slab.borrow_mut().insert(op);
-        // SAFETY: the op stays in the slab until its last answer was taken in (`Slab::remove` asserts
-        // it), and what it points to is boxed, counted or a buffer of the pool: none of it moves when
-        // the slab grows. `Core::drop` waits for all answers before the slab goes.
+        // SAFETY: the op stays in the slab until its last completion was handled (`Slab::remove` asserts
+        // it), and what it points to is boxed, counted or a buffer of the pool: none of it moves when the
+        // slab grows. `Core::drop` waits for all completions before the slab is dropped.
         unsafe { self.driver.borrow_mut().start(key, self.slab.borrow().op(key)) };
         key
     }
 
-    /// One turn of the loop: hand over, wait, take in, wake.
-    fn turn(&self, patience: WaitPolicy) {
+    /// One turn of the loop: submit, wait, handle completions, wake.
+    fn turn(&self, wait_policy: WaitPolicy) {
         for handle in self.closing.take() {
             let key = self.submit(Op::Close(handle));
-            self.slab.borrow_mut().orphan(key); // nobody waits for it, and it must not be cancelled
+            self.slab.borrow_mut().orphan(key); // no task waits for it, and it must not be cancelled
         }
         let mut answers = self.answers.take();
         self.options.heartbeat.beat();
-        self.driver.borrow_mut().turn(patience, &mut answers);
+        self.driver.borrow_mut().turn(wait_policy, &mut answers);
         self.advance();
         for answer in answers.drain(..) {
             self.take_in(answer);
         }
         self.answers.replace(answers);
         self.wake_due();
-        self.wake_remote();
+        self.wake_remote_tasks();
     }
 
     fn take_in(&self, answer: Completion) {
@@ -269,26 +268,27 @@ impl RingState {
         }
     }
 
-    fn wake_remote(&self) {
-        if !self.doorbell.is_rung() {
+    fn wake_remote_tasks(&self) {
+        if !self.wake_flag.is_set() {
             return;
         }
-        self.executor.take_in(self.doorbell.answer());
-        if self.doorbell.is_woken() {
+        self.executor.take_in(self.wake_flag.answer());
+        if self.wake_flag.is_woken() {
             for listener in self.listeners.take() {
                 listener.wake();
             }
         }
     }
 
-    /// The end of a post. That it has left is no answer that would end a wait of the loop, so its next turn does not wait.
+    /// Polls the end of a detached send. Its success is no completion that would end a wait of the loop, so
+    /// the next turn does not wait.
     pub(crate) fn poll_posted(&self, key: OpKey, cx: &Context<'_>) -> Poll<i32> {
         let end = self.slab.borrow_mut().poll_posted(key, &self.executor, cx);
         self.hurried.set(self.hurried.get() || end.is_pending());
         end
     }
 
-    /// Nobody will ask for `key`: it is to end.
+    /// Ends `key`, whose result is not needed any more.
     pub(crate) fn abandon(&self, key: OpKey) {
         if self.slab.borrow_mut().abandon(key) {
             self.driver.borrow_mut().cancel(key);
@@ -299,8 +299,8 @@ impl RingState {
         self.now.set(self.driver.borrow().now());
     }
 
-    fn patience(&self) -> WaitPolicy {
-        if self.hurried.take() || !self.executor.is_idle() || self.doorbell.is_rung() {
+    fn wait_policy(&self) -> WaitPolicy {
+        if self.hurried.take() || !self.executor.is_idle() || self.wake_flag.is_set() {
             self.idle_waiters.interrupted();
             return WaitPolicy::None;
         }
@@ -315,7 +315,7 @@ impl RingState {
         }
     }
 
-    /// Cancels everything and waits for the last answers.
+    /// Cancels everything and waits for the last completions.
     fn drain(&self) {
         let keys = self.slab.borrow().running_keys();
         for key in keys {
@@ -340,16 +340,16 @@ impl Drop for RingState {
     }
 }
 
-/// The right to an operation's answers.
+/// Ownership of an operation's completions.
 pub(crate) struct OpTicket {
     core: Rc<RingState>,
     key: OpKey,
-    /// The answers were taken and the slab has forgotten the operation.
+    /// The completions were taken and the slab has removed the operation.
     taken: bool,
 }
 
 impl OpTicket {
-    /// The outcome of an operation that answers once, with what it owned.
+    /// The result of an operation that completes once, with what it owned.
     pub(crate) async fn outcome(mut self) -> (i32, Op) {
         poll_fn(|cx| {
             let outcome = self.core.slab.borrow_mut().poll_outcome(self.key, &self.core.executor, cx);
@@ -359,24 +359,24 @@ impl OpTicket {
         .await
     }
 
-    /// The next thing a multishot operation brought; after `Ended` the ticket is spent.
+    /// The next result of a multishot operation; after `Ended` the ticket must not be used.
     pub(crate) fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<MultishotPoll> {
         let next = self.core.slab.borrow_mut().poll_next(self.key, &self.core.executor, cx);
         self.taken = matches!(next, Poll::Ready(MultishotPoll::Ended(_)));
         next
     }
 
-    /// How much waits, and how it ended if it has.
+    /// Number of queued results, and the outcome if it has ended.
     pub(crate) fn peek(&self) -> (usize, Option<i32>) {
         self.core.slab.borrow().peek(self.key)
     }
 
-    /// Copies what it brought, and what it still brings, out of the receive buffers.
+    /// Copies its received bytes, present and future, out of the receive buffers.
     pub(crate) fn detach(&self) {
         self.core.slab.borrow_mut().detach(self.key);
     }
 
-    /// Asks it to end; its answers still come.
+    /// Requests its end; its completions still arrive.
     pub(crate) fn cancel(&self) {
         if self.core.slab.borrow_mut().cancel(self.key) {
             self.core.driver.borrow_mut().cancel(self.key);

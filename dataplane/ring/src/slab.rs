@@ -1,7 +1,7 @@
-//! Operations under way, with everything they own.
+//! Operations in flight, with everything they own.
 //!
-//! An operation enters with [`Slab::insert`], collects its answers, and leaves in one of two ways:
-//! its ticket takes it out after the last answer, or, once orphaned, the last answer itself does.
+//! An operation enters with [`Slab::insert`], collects its completions, and leaves in one of two ways: its
+//! ticket takes it out after the last completion, or, once orphaned, the last completion itself removes it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -29,19 +29,19 @@ struct OpSlot {
 struct PendingOp {
     op: Op,
     waiter: Option<Waiter>,
-    /// What a multishot operation brought and nobody took yet.
+    /// Results of a multishot operation that were not taken yet.
     arrived: CompletionQueue,
-    /// The last answer's result.
+    /// The result of the last completion.
     outcome: Option<i32>,
-    /// Nobody will ask for the answers any more.
+    /// The completions are not needed any more.
     orphaned: bool,
     cancelled: bool,
-    /// What it brings leaves the receive buffers at once.
+    /// Received bytes leave the receive buffers at once.
     detached: bool,
 }
 
-/// In their order. The first lies in the operation itself: most are taken before a second one comes, and a queue's memory
-/// is another place to fetch from afar.
+/// In arrival order. The first is stored in the operation itself: most are taken before a second one
+/// arrives, and the memory of a queue is another cache miss.
 #[derive(Default)]
 struct CompletionQueue {
     first: Option<QueuedCompletion>,
@@ -72,7 +72,7 @@ pub(crate) enum QueuedCompletion {
     Socket(Rc<SharedSocket>),
 }
 
-/// What a multishot operation has to say when asked.
+/// A result of a multishot operation.
 impl QueuedCompletion {
     /// The same bytes in memory of their own.
     fn detach(self) -> Self {
@@ -85,15 +85,15 @@ impl QueuedCompletion {
 
 pub(crate) enum MultishotPoll {
     Arrived(QueuedCompletion),
-    /// Everything was taken and no more will come.
+    /// Everything was taken and no more will arrive.
     Ended(i32),
 }
 
-/// What follows from an answer.
+/// What the ring must do after a completion.
 #[derive(Default)]
 pub(crate) struct CompletionEffect {
     pub(crate) wake: Option<Waiter>,
-    /// More waits here than may: ask the driver to end the operation.
+    /// More results wait here than allowed: request the end of the operation.
     pub(crate) pause: bool,
 }
 
@@ -121,19 +121,19 @@ impl OpSlab {
         &self.operation(key).op
     }
 
-    /// Operations that the driver has not finished.
+    /// Number of operations that the driver has not finished.
     pub(crate) fn running(&self) -> usize {
         self.running
     }
 
-    /// Keys of the unfinished ones.
+    /// Keys of the unfinished operations.
     pub(crate) fn running_keys(&self) -> Vec<OpKey> {
         let unfinished = |slot: &OpSlot| slot.operation.as_ref().is_some_and(|o| o.outcome.is_none());
         let key = |(index, slot): (usize, &OpSlot)| OpKey(u64::from(slot.generation) << 32 | index as u64);
         self.slots.iter().enumerate().filter(|(_, slot)| unfinished(slot)).map(key).collect()
     }
 
-    /// The outcome of an operation that answers once, with what it owned.
+    /// The result of an operation that completes once, with what it owned.
     pub(crate) fn poll_outcome(&mut self, key: OpKey, executor: &Executor, cx: &Context<'_>) -> Poll<(i32, Op)> {
         let operation = self.operation_mut(key);
         let Some(outcome) = operation.outcome else {
@@ -143,7 +143,7 @@ impl OpSlab {
         Poll::Ready((outcome, self.remove(key)))
     }
 
-    /// The next thing a multishot operation brought. After `Ended` it is gone from the slab.
+    /// The next result of a multishot operation. After `Ended` it is removed from the slab.
     pub(crate) fn poll_next(&mut self, key: OpKey, executor: &Executor, cx: &Context<'_>) -> Poll<MultishotPoll> {
         let operation = self.operation_mut(key);
         if let Some(arrived) = operation.arrived.pop() {
@@ -157,7 +157,8 @@ impl OpSlab {
         Poll::Ready(MultishotPoll::Ended(outcome))
     }
 
-    /// The end of a post, which is gone from the slab then, as it is when all has left.
+    /// Polls the end of a detached send. It is removed from the slab then, or earlier when everything was
+    /// sent.
     pub(crate) fn poll_posted(&mut self, key: OpKey, executor: &Executor, cx: &Context<'_>) -> Poll<i32> {
         if self.find(key).is_none() {
             return Poll::Ready(0);
@@ -165,18 +166,18 @@ impl OpSlab {
         self.poll_outcome(key, executor, cx).map(|(result, _)| result)
     }
 
-    /// Whether a post has left, as far as is known.
+    /// Whether a detached send has completed, as far as is known.
     pub(crate) fn is_removed(&self, key: OpKey) -> bool {
         self.find(key).is_none()
     }
 
-    /// What waits and how it ended, without taking anything.
+    /// Queued results and outcome, without taking anything.
     pub(crate) fn peek(&self, key: OpKey) -> (usize, Option<i32>) {
         let operation = self.operation(key);
         (operation.arrived.len(), operation.outcome)
     }
 
-    /// Marks for cancelling; `false` when it is done or marked already.
+    /// Marks for cancellation; `false` when it is done or marked already.
     pub(crate) fn cancel(&mut self, key: OpKey) -> bool {
         let operation = self.operation_mut(key);
         let first = operation.outcome.is_none() && !operation.cancelled;
@@ -184,7 +185,7 @@ impl OpSlab {
         first
     }
 
-    /// Copies what it brought, and what it still brings, out of the receive buffers.
+    /// Copies its received bytes, present and future, out of the receive buffers.
     pub(crate) fn detach(&mut self, key: OpKey) {
         let operation = self.operation_mut(key);
         operation.detached = true;
@@ -194,7 +195,7 @@ impl OpSlab {
         }
     }
 
-    /// Nobody holds the ticket any more. Returns whether the driver should be asked to cancel.
+    /// The ticket was dropped. Returns whether the driver should cancel the operation.
     pub(crate) fn abandon(&mut self, key: OpKey) -> bool {
         let operation = self.operation_mut(key);
         if operation.outcome.is_some() {
@@ -207,12 +208,12 @@ impl OpSlab {
         self.cancel(key)
     }
 
-    /// Nobody will ask, and it must run to its end all the same.
+    /// The result is not needed, and the operation must still run to its end.
     pub(crate) fn orphan(&mut self, key: OpKey) {
         self.operation_mut(key).orphaned = true;
     }
 
-    /// Takes in one answer.
+    /// Handles one completion.
     pub(crate) fn answer(
         &mut self,
         answer: Completion,
@@ -225,7 +226,9 @@ impl OpSlab {
             (Op::Accept(_), _) if result >= 0 => {
                 Some(QueuedCompletion::Socket(SharedSocket::new(SocketHandle(result), closing)))
             }
-            (Op::ReceiveOnce(_, room), _) if result > 0 => Some(QueuedCompletion::Chunk(room.take(result as usize))),
+            (Op::ReceiveOnce(_, buffer), _) if result > 0 => {
+                Some(QueuedCompletion::Chunk(buffer.take(result as usize)))
+            }
             (Op::Receive(_), Some(chunk)) if !chunk.is_empty() => Some(QueuedCompletion::Chunk(chunk)),
             _ => None,
         };
@@ -256,11 +259,11 @@ impl OpSlab {
         effect
     }
 
-    /// Forgets an operation, and gives back what it owned.
+    /// Removes an operation, and returns what it owned.
     fn remove(&mut self, key: OpKey) -> Op {
         let slot = self.slot_of(key);
         let OpSlot { generation, operation } = &mut self.slots[slot];
-        // Taken apart where it lies: to move the whole would copy it twice.
+        // Taken apart in place: moving the whole would copy it twice.
         let Some(PendingOp { op, outcome: Some(_), .. }) = operation.take() else {
             panic!("an operation leaves after its last answer");
         };
@@ -269,7 +272,7 @@ impl OpSlab {
         op
     }
 
-    /// The slot of an operation that is known still.
+    /// The slot of an operation that still exists.
     fn find(&self, key: OpKey) -> Option<usize> {
         let at = (key.0 & u64::from(u32::MAX)) as usize;
         let slot = self.slots.get(at)?;
@@ -319,14 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn an_orphan_stays_until_its_last_answer_and_what_it_brings_is_closed() {
+    fn orphan_stays_until_last_completion() {
         let mut f = SlabFixture::new();
         let key = f.accept();
         f.answer(key, 10, true);
         assert!(f.slab.abandon(key), "the driver is to cancel it");
         assert_eq!(f.closing.take(), [SocketHandle(10)]);
         f.answer(key, 11, true);
-        assert_eq!(f.closing.take(), [SocketHandle(11)], "nobody will ask for it");
+        assert_eq!(f.closing.take(), [SocketHandle(11)], "its result is not needed");
         assert_eq!(f.slab.running(), 1);
         f.answer(key, -libc::ECANCELED, false);
         assert_eq!(f.slab.running(), 0);
@@ -334,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_is_paused_once() {
+    fn full_queue_is_paused_once() {
         let mut f = SlabFixture::new();
         let key = f.accept();
         assert!(!f.answer(key, 10, true).pause);
@@ -344,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_used_again_has_another_name() {
+    fn reused_slot_has_new_key() {
         let mut f = SlabFixture::new();
         let first = f.slab.insert(Op::Close(SocketHandle(1)));
         f.slab.orphan(first);

@@ -1,4 +1,4 @@
-//! A connected TCP stream.
+//! A connected stream: of TCP, or of a Unix socket.
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use crate::address::SocketAddress;
 use crate::chunk::Chunk;
+use crate::endpoint_address::EndpointAddress;
 use crate::limits::{DETACHED_SEND_BYTES_MAX, FALLBACK_BUFFER_BYTES};
 use crate::op::{Op, OpBuffer, OpKey, SharedSocket};
 use crate::ring::{OpTicket, Ring, RingState};
@@ -22,11 +23,11 @@ pub struct RingStream {
     socket: Rc<SharedSocket>,
     receive: RefCell<ReceiveState>,
     sending: Cell<SendState>,
-    /// Bytes that nobody waited for, until it is known that they left.
+    /// A detached send, until it is known that its bytes were sent.
     posted: Cell<Option<OpKey>>,
 }
 
-/// What a connection in a pool has to say without being asked to wait.
+/// State of a pooled connection, available without waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdleReadiness {
     Idle,
@@ -52,7 +53,7 @@ enum StreamEnd {
 enum SendState {
     Idle,
     Busy,
-    /// A send was given up midway: nobody knows how much of it left.
+    /// A send was dropped midway: it is unknown how much of it was sent.
     Broken,
 }
 
@@ -61,9 +62,9 @@ impl RingStream {
         Self { core, socket, receive: RefCell::default(), sending: Cell::new(SendState::Idle), posted: Cell::default() }
     }
 
-    pub async fn connect(ring: &Ring, address: SocketAddr) -> io::Result<Self> {
+    pub async fn connect(ring: &Ring, address: impl Into<EndpointAddress>) -> io::Result<Self> {
         let core = Rc::clone(&ring.core);
-        let address = Box::new(SocketAddress::new(address));
+        let address = Box::new(SocketAddress::new(address.into()));
         let handle = core.driver.borrow_mut().socket(&address)?;
         let socket = SharedSocket::new(handle, &core.closing);
         if handle.0 >= core.options.sockets_max {
@@ -74,21 +75,21 @@ impl RingStream {
         Ok(Self::new(core, socket))
     }
 
-    /// Whether it has a descriptor that is kept for files, see [`crate::RingOptions::sockets_max`].
+    /// Whether its descriptor is in the range reserved for files, see [`crate::RingOptions::sockets_max`].
     #[must_use]
     pub fn is_beyond_limit(&self) -> bool {
         self.socket.handle.0 >= self.core.options.sockets_max
     }
 
-    /// The next bytes, as they come. Empty: the peer has finished. A call that is dropped loses no
-    /// bytes: they wait for the next one. One task at a time may wait here.
+    /// The next bytes, as they arrive. Empty: the peer has finished. A dropped call loses no bytes: they
+    /// wait for the next one. One task at a time may wait here.
     pub async fn recv(&self) -> io::Result<Chunk> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
 
-    /// Hands over a few `bytes`, which leave while the caller goes on. Whether they did is told by the next
-    /// [`send`](Self::send), or by [`settled`](Self::settled); to [`ready`](Self::ready) a connection is closed that
-    /// has not sent them. Gives them back when they are many, or have to wait for others: then they are for `send`.
+    /// Sends a few `bytes` without waiting. The next [`send`](Self::send) or [`settled`](Self::settled)
+    /// reports a failure; [`ready`](Self::ready) treats a connection as closed until they are sent. Returns
+    /// the bytes when they are too many, or must wait for others: then use `send`.
     pub fn send_detached(&self, bytes: Chunk) -> Result<(), Chunk> {
         let free = self.sending.get() == SendState::Idle && self.has_posted_all();
         if !free || bytes.len() > DETACHED_SEND_BYTES_MAX || bytes.is_empty() {
@@ -98,7 +99,7 @@ impl RingStream {
         Ok(())
     }
 
-    /// Waits until what was posted has left.
+    /// Waits until the detached send has completed.
     pub async fn settled(&self) -> io::Result<()> {
         poll_fn(|cx| {
             let Some(key) = self.posted.get() else { return Poll::Ready(Ok(())) };
@@ -122,8 +123,8 @@ impl RingStream {
         left
     }
 
-    /// Sends all of `bytes`. A call that is dropped midway leaves the stream unable to send: what
-    /// left and what did not is unknown, and the next message would begin inside the last.
+    /// Sends all of `bytes`. A call dropped midway leaves the stream unable to send: it is unknown how much
+    /// was sent, and the next message would begin inside the last.
     pub async fn send(&self, bytes: impl Into<Chunk>) -> io::Result<()> {
         let mut rest = bytes.into();
         if rest.is_empty() {
@@ -147,8 +148,8 @@ impl RingStream {
         Ok(())
     }
 
-    /// Receives nothing more before the next [`recv`](Self::recv), and gives the receive buffers back, which are few: what came
-    /// is copied.
+    /// Stops receiving until the next [`recv`](Self::recv), and returns the receive buffers, which are few:
+    /// received bytes are copied.
     pub fn suspend(&self) {
         if let Some(ticket) = &self.receive.borrow().ticket {
             ticket.detach();
@@ -156,22 +157,22 @@ impl RingStream {
         }
     }
 
-    /// Tells the peer that nothing more will come. Receiving goes on.
+    /// Tells the peer that no more data will follow. Receiving continues.
     pub async fn shutdown_write(&self) -> io::Result<()> {
         self.settled().await?;
         let (result, _) = self.core.start(Op::Shutdown(Rc::clone(&self.socket))).outcome().await;
         checked(result).map(drop)
     }
 
-    /// Resolves once the peer has finished, or the connection is broken, though bytes of it may still wait to be
-    /// received. May wait beside anything else.
+    /// Resolves once the peer has finished, or the connection is broken, even with unread bytes. May wait
+    /// beside any other call.
     pub async fn hung_up(&self) -> io::Result<()> {
         let (result, _) = self.core.start(Op::Hangup(Rc::clone(&self.socket))).outcome().await;
         checked(result).map(drop)
     }
 
-    /// Whether dropping the stream resets the connection (`SO_LINGER` with no time), so that the peer cannot take its end
-    /// for the end of what was sent. Holds also if the process ends. One system call.
+    /// Sets whether dropping the stream resets the connection (`SO_LINGER` with zero time), so that the
+    /// peer cannot take its end for the end of the data. Applies also if the process ends. One system call.
     pub fn set_reset_on_close(&self, resets: bool) -> io::Result<()> {
         self.core.driver.borrow_mut().set_reset_on_close(self.socket.handle, resets)
     }
@@ -185,7 +186,7 @@ impl RingStream {
     }
 
     /// Whether a connection that should be idle is: as of the last turn of the loop, without waiting.
-    /// Begins to receive if nothing has yet.
+    /// Starts to receive if nothing has yet.
     #[must_use]
     pub fn ready(&self) -> IdleReadiness {
         let mut receive = self.receive.borrow_mut();
@@ -196,7 +197,7 @@ impl RingStream {
         match ticket.peek() {
             (0, None) => IdleReadiness::Idle,
             (0, Some(result)) if rearms(result) => {
-                *ticket = self.arm(); // or the end would go unnoticed
+                *ticket = self.arm(); // otherwise the end would go unnoticed
                 IdleReadiness::Idle
             }
             (0, Some(_)) => IdleReadiness::Closed,
@@ -235,8 +236,8 @@ impl RingStream {
         }
     }
 
-    /// Begins to receive. While other streams hold all buffers this one brings its own, or whoever
-    /// holds them might wait for us.
+    /// Starts to receive. While other streams hold all buffers this one allocates its own, because their
+    /// owners might be waiting for it.
     fn arm(&self) -> OpTicket {
         let socket = Rc::clone(&self.socket);
         if self.core.pool.is_exhausted() {
@@ -248,10 +249,10 @@ impl RingStream {
     fn begin_send(&self) -> io::Result<SendGuard<'_>> {
         match self.sending.replace(SendState::Busy) {
             SendState::Idle => Ok(SendGuard { sending: &self.sending, whole: false }),
-            SendState::Busy => Err(io::Error::other("another send on this stream is under way")),
+            SendState::Busy => Err(io::Error::other("another send on this stream is in flight")),
             SendState::Broken => {
                 self.sending.set(SendState::Broken);
-                Err(io::Error::new(io::ErrorKind::BrokenPipe, "an earlier send was given up midway"))
+                Err(io::Error::new(io::ErrorKind::BrokenPipe, "an earlier send was dropped midway"))
             }
         }
     }
@@ -279,13 +280,13 @@ impl Drop for SendGuard<'_> {
     }
 }
 
-/// Whether a receive that ended so should simply begin again: it was paused, found no free buffer,
-/// was interrupted, or ended although it brought bytes.
+/// Whether a receive with this result should be started again: it was paused, found no free buffer, was
+/// interrupted, or ended although it returned bytes.
 fn rearms(result: i32) -> bool {
     result > 0 || [-libc::ECANCELED, -libc::ENOBUFS, -libc::EINTR].contains(&result)
 }
 
-/// A result as the standard library has it.
+/// Converts a result to the standard library's.
 pub(crate) fn checked(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }

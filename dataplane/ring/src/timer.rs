@@ -1,9 +1,9 @@
-//! Timers: a heap of moments in the executor, and no kernel operation per timer.
+//! Timers: a heap of deadlines in the executor, and no kernel operation per timer.
 //!
-//! Nearly all timers guard something that goes well, and are cleared long before their moment. So what happens often is
-//! cheap: a moment later than all others goes to the heap's end, a timer that is set again finds who waits by number,
-//! and one that is cleared only leaves its place; its moment stays in the heap until it comes up, or until the cleared
-//! ones are more than the others.
+//! Nearly all timers guard something that succeeds, and are cleared long before their deadline. So the
+//! common cases are cheap: a deadline later than all others goes to the end of the heap, a timer that is
+//! polled again finds its waiter by number, and one that is cleared only frees its slot; its deadline stays
+//! in the heap until it expires, or until the cleared ones outnumber the others.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -16,12 +16,12 @@ use crate::ring::RingState;
 use crate::tick::Tick;
 use crate::waiter::Waiter;
 
-/// The time given to something is over.
+/// The timeout has expired.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("deadline has elapsed")]
 pub struct Elapsed;
 
-/// Resolves when its moment has come.
+/// Resolves when its deadline has come.
 #[must_use = "a sleep does nothing until it is awaited"]
 pub struct Sleep {
     core: Rc<RingState>,
@@ -60,10 +60,10 @@ impl Drop for Sleep {
 }
 
 pin_project_lite::pin_project! {
-    /// A future with an end to its time, after which it resolves to [`Elapsed`].
+    /// A future with a deadline, after which it resolves to [`Elapsed`].
     ///
-    /// A type of its own and not an `async fn`: that would keep its argument beside the copy that it awaits, and each
-    /// level of waiting would double what a connection takes.
+    /// A type of its own and not an `async fn`: that would store its argument as well as the copy that it
+    /// awaits, and each level of waiting would double the size of a connection.
     #[must_use = "futures do nothing until they are awaited"]
     pub struct Timeout<F> {
         #[pin]
@@ -93,35 +93,36 @@ impl<F: Future> Future for Timeout<F> {
     }
 }
 
-/// Who is to be woken when; equal moments in the order in which they were set.
+/// Timers by deadline; equal deadlines fire in the order in which they were set.
 #[derive(Default)]
 pub(crate) struct TimerHeap {
-    /// The earliest on top. Some are cleared: nobody waits in their place, or for another timer.
+    /// The earliest on top. Some are cleared: their slot is free, or belongs to another timer.
     moments: BinaryHeap<Reverse<(Tick, TimerId)>>,
     positions: Vec<HeapEntry>,
     free: Vec<usize>,
     named: u64,
 }
 
-/// A timer that was set.
+/// The id of a timer that was set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerId {
-    /// Counts up, so that names are in the order in which timers were set.
+    /// Counts up, so that ids are in the order in which timers were set.
     id: u64,
     slot: usize,
 }
 
 struct HeapEntry {
-    /// Whose it is, or was.
+    /// The timer that uses the slot, or used it last.
     id: u64,
     waiter: Option<Waiter>,
 }
 
-/// Cleared moments that are not worth looking for.
+/// Number of cleared deadlines that are not worth a sweep.
 const CLEARED_FEW: usize = 64;
 
 impl TimerHeap {
-    /// Sets a timer, unless the one of that name is set; and the place for who waits for it, to be filled at once.
+    /// Sets a timer, unless the one with this id is set; returns the slot for its waiter, to be filled at
+    /// once.
     pub(crate) fn set(&mut self, at: Tick, name: Option<TimerId>) -> (TimerId, &mut Option<Waiter>) {
         let name = name.filter(|name| is_set(&self.positions, *name)).unwrap_or_else(|| self.add(at));
         (name, &mut self.positions[name.slot].waiter)
@@ -130,17 +131,17 @@ impl TimerHeap {
     fn add(&mut self, at: Tick) -> TimerId {
         self.named += 1;
         let mine = HeapEntry { id: self.named, waiter: None };
-        let place = match self.free.pop() {
-            Some(place) => {
-                self.positions[place] = mine;
-                place
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.positions[slot] = mine;
+                slot
             }
             None => {
                 self.positions.push(mine);
                 self.positions.len() - 1
             }
         };
-        let name = TimerId { id: self.named, slot: place };
+        let name = TimerId { id: self.named, slot };
         self.moments.push(Reverse((at, name)));
         name
     }
@@ -149,13 +150,13 @@ impl TimerHeap {
         self.take(name);
         let (all, set) = (self.moments.len(), self.positions.len() - self.free.len());
         if all > 2 * set + CLEARED_FEW {
-            // At most one step for each of as many that were cleared since the last time.
-            let places = &self.positions;
-            self.moments.retain(|Reverse((_, name))| is_set(places, *name));
+            // At most one step for each timer cleared since the last sweep.
+            let slots = &self.positions;
+            self.moments.retain(|Reverse((_, name))| is_set(slots, *name));
         }
     }
 
-    /// The earliest moment set.
+    /// The earliest deadline.
     pub(crate) fn next(&mut self) -> Option<Tick> {
         while let Some(Reverse((at, name))) = self.moments.peek() {
             if is_set(&self.positions, *name) {
@@ -166,7 +167,7 @@ impl TimerHeap {
         None
     }
 
-    /// Takes one whose moment has come.
+    /// Takes one timer whose deadline has come.
     pub(crate) fn pop_due(&mut self, now: Tick) -> Option<Waiter> {
         while self.moments.peek().is_some_and(|Reverse((at, _))| *at <= now) {
             let Reverse((_, name)) = self.moments.pop()?;
@@ -178,17 +179,17 @@ impl TimerHeap {
         None
     }
 
-    /// Frees the timer's place, if it is set still.
+    /// Frees the timer's slot, if it is still set.
     fn take(&mut self, name: TimerId) -> Option<Waiter> {
-        let place = self.positions.get_mut(name.slot).filter(|place| place.id == name.id)?;
-        let waiter = place.waiter.take()?;
+        let slot = self.positions.get_mut(name.slot).filter(|slot| slot.id == name.id)?;
+        let waiter = slot.waiter.take()?;
         self.free.push(name.slot);
         Some(waiter)
     }
 }
 
-fn is_set(places: &[HeapEntry], name: TimerId) -> bool {
-    places.get(name.slot).is_some_and(|place| place.id == name.id && place.waiter.is_some())
+fn is_set(slots: &[HeapEntry], name: TimerId) -> bool {
+    slots.get(name.slot).is_some_and(|slot| slot.id == name.id && slot.waiter.is_some())
 }
 
 #[cfg(test)]
@@ -218,7 +219,7 @@ mod tests {
     fn due(timers: &mut TimerHeap, now: Tick) -> Option<Waker> {
         timers.pop_due(now).map(|waiter| match waiter {
             Waiter::Other(waker) => waker,
-            Waiter::Task(_) => unreachable!("nobody here is a task"),
+            Waiter::Task(_) => unreachable!("no waiter here is a task"),
         })
     }
 
@@ -226,9 +227,9 @@ mod tests {
         Tick::default() + Duration::from_millis(millis)
     }
 
-    /// Against an ordered list: whatever is set, set again and cleared, in whatever order.
+    /// Compares with an ordered list: random timers are set, set again and cleared in any order.
     #[test]
-    fn each_timer_that_was_not_cleared_comes_once_at_its_moment() {
+    fn each_active_timer_fires_once_at_its_deadline() {
         let mut rng = fastrand::Rng::with_seed(5);
         let mut timers = TimerHeap::default();
         let counts: Vec<_> = (0..2000).map(|_| Arc::new(WakeCount::default())).collect();
@@ -243,7 +244,7 @@ mod tests {
             if rng.bool() {
                 let (_, name, _) = set.swap_remove(rng.usize(..set.len()));
                 timers.clear(name);
-                timers.clear(name); // nobody else's place is freed
+                timers.clear(name); // frees no other timer's slot
             }
             assert_eq!(timers.next(), set.iter().map(|(at, ..)| *at).min());
             assert!(timers.moments.len() <= 2 * set.len() + CLEARED_FEW + 1);
@@ -262,12 +263,12 @@ mod tests {
     }
 
     #[test]
-    fn equal_moments_come_in_the_order_in_which_they_were_set() {
+    fn equal_deadlines_fire_in_order_of_setting() {
         let mut timers = TimerHeap::default();
         let wakers: Vec<_> = (0..20).map(|_| Waker::from(Arc::new(WakeCount::default()))).collect();
         let names: Vec<_> = wakers.iter().map(|waker| begin(&mut timers, after(1), None, waker)).collect();
         timers.clear(names[3]);
-        begin(&mut timers, after(1), None, &wakers[3]); // in the place of the one before, and behind all
+        begin(&mut timers, after(1), None, &wakers[3]); // in the slot of the one before, and last in order
         let order = (0..20).filter(|nth| *nth != 3).chain([3]);
         for nth in order {
             assert!(due(&mut timers, after(1)).unwrap().will_wake(&wakers[nth]), "{nth}");

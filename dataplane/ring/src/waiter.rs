@@ -1,23 +1,23 @@
-//! Who waits for something of the ring.
+//! The waiter of an event of the ring.
 
 use std::task::Waker;
 
 use crate::executor::{Executor, TaskId};
 
-/// A task of this ring by its name, or somebody else by their waker. Nearly always a task itself waits, and a name costs
-/// nothing: a waker is counted in memory that all threads may use, at each wait and each end of one.
+/// A task of this ring by its id, or another waiter by its waker. Nearly always a task itself waits, and an
+/// id is free: a waker has an atomic count, changed at the start and end of each wait.
 pub(crate) enum Waiter {
     Task(TaskId),
     Other(Waker),
 }
 
 impl Waiter {
-    /// Puts the owner of `waker` into `place`.
-    pub(crate) fn remember(place: &mut Option<Self>, executor: &Executor, waker: &Waker) {
-        match (executor.polled_with(waker), place) {
-            (Some(task), place) => *place = Some(Self::Task(task)),
+    /// Stores the owner of `waker` in `place`.
+    pub(crate) fn remember(slot: &mut Option<Self>, executor: &Executor, waker: &Waker) {
+        match (executor.polled_with(waker), slot) {
+            (Some(task), slot) => *slot = Some(Self::Task(task)),
             (None, Some(Self::Other(known))) => known.clone_from(waker), // copies nothing if it is the same
-            (None, place) => *place = Some(Self::Other(waker.clone())),
+            (None, slot) => *slot = Some(Self::Other(waker.clone())),
         }
     }
 

@@ -1,7 +1,7 @@
-//! The way in for other threads: a bell that wakes the loop.
+//! Wakes the loop from other threads.
 //!
-//! The bell is rung once per burst: whoever finds it rung already knows that the loop has yet to
-//! look, and looks at everything when it does.
+//! The flag is set once per burst: a thread that finds it set knows that the loop has yet to check, and the
+//! loop then checks everything.
 
 use std::fs;
 use std::io::Write;
@@ -15,8 +15,8 @@ use crate::executor::TaskWaker;
 pub struct WakeHandle(pub(crate) Arc<WakeFlag>);
 
 impl WakeHandle {
-    /// Makes [`Ring::woken`](crate::Ring::woken) resolve on the ring's thread. Calls before it does
-    /// count as one.
+    /// Makes [`Ring::woken`](crate::Ring::woken) resolve on the ring's thread. Calls before it does count
+    /// as one.
     pub fn wake(&self) {
         self.0.woken.store(true, Ordering::SeqCst);
         self.0.ring();
@@ -26,16 +26,16 @@ impl WakeHandle {
 pub(crate) struct WakeFlag {
     /// An eventfd that the kernel driver reads; the simulation has no threads to wait for.
     eventfd: Option<fs::File>,
-    rung: AtomicBool,
-    /// Somebody used [`Remote::wake`].
+    set: AtomicBool,
+    /// Set by [`WakeHandle::wake`].
     woken: AtomicBool,
     /// Tasks woken by other threads.
     tasks: Mutex<Vec<Arc<TaskWaker>>>,
 }
 
 impl WakeFlag {
-    pub(crate) fn new(bell: Option<fs::File>) -> Arc<Self> {
-        Arc::new(Self { eventfd: bell, rung: false.into(), woken: false.into(), tasks: Mutex::default() })
+    pub(crate) fn new(eventfd: Option<fs::File>) -> Arc<Self> {
+        Arc::new(Self { eventfd, set: false.into(), woken: false.into(), tasks: Mutex::default() })
     }
 
     /// Leaves a task for the loop to poll.
@@ -44,36 +44,36 @@ impl WakeFlag {
         self.ring();
     }
 
-    /// Whether somebody rang since the last [`answer`](Self::answer).
-    pub(crate) fn is_rung(&self) -> bool {
-        self.rung.load(Ordering::SeqCst)
+    /// Whether the flag was set since the last [`answer`](Self::answer).
+    pub(crate) fn is_set(&self) -> bool {
+        self.set.load(Ordering::SeqCst)
     }
 
-    /// Takes the tasks left here. The bell is cleared first, so what is left later rings again.
+    /// Takes the woken tasks. The flag is cleared first, so a later wake sets it again.
     pub(crate) fn answer(&self) -> Vec<Arc<TaskWaker>> {
-        if !self.rung.swap(false, Ordering::SeqCst) {
+        if !self.set.swap(false, Ordering::SeqCst) {
             return Vec::new();
         }
         std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether somebody called and nobody has taken notice.
+    /// Whether a wake is pending.
     pub(crate) fn is_woken(&self) -> bool {
         self.woken.load(Ordering::SeqCst)
     }
 
-    /// Takes notice.
+    /// Takes the pending wake.
     pub(crate) fn take_call(&self) -> bool {
         self.woken.swap(false, Ordering::SeqCst)
     }
 
     fn ring(&self) {
-        if !self.rung.swap(true, Ordering::SeqCst)
-            && let Some(mut bell) = self.eventfd.as_ref()
+        if !self.set.swap(true, Ordering::SeqCst)
+            && let Some(mut eventfd) = self.eventfd.as_ref()
         {
-            // The counter cannot overflow: it is raised once per answered ring. So the write fails
-            // only if the descriptor is gone, and the Doorbell owns it.
-            let written = bell.write(&1_u64.to_ne_bytes());
+            // The counter cannot overflow: it is raised once per handled wake. So the write fails only if
+            // the descriptor is closed, and the WakeFlag owns it.
+            let written = eventfd.write(&1_u64.to_ne_bytes());
             debug_assert!(written.is_ok(), "{written:?}");
         }
     }

@@ -1,4 +1,4 @@
-//! No socket outlives its owner. Alone in its file, because it counts the descriptors of the process.
+//! No socket outlives its owner. In a file of its own, because it counts the descriptors of the process.
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ fn sockets() -> usize {
 }
 
 #[test]
-fn a_cancelled_accept_leaves_no_descriptor_behind() {
+fn cancelled_accept_leaks_no_descriptor() {
     let before = sockets();
     let ring = Ring::kernel(RingOptions::default()).unwrap();
     for round in 0..50 {
@@ -21,7 +21,7 @@ fn a_cancelled_accept_leaves_no_descriptor_behind() {
             let listener = RingListener::bind(&ring, "127.0.0.1:0".parse().unwrap()).unwrap();
             let address = listener.local_addr().unwrap();
             assert!(ring.timeout(Duration::from_micros(10), listener.accept()).await.is_err());
-            // Connections that come while nobody asks, and while the accept is being cancelled.
+            // Connections that arrive while no accept waits, and while the accept is being cancelled.
             let _early: Vec<_> = (0..3).map(|_| TcpStream::connect(address).unwrap()).collect();
             if round % 2 == 0 {
                 ring.yield_now().await;
@@ -29,7 +29,7 @@ fn a_cancelled_accept_leaves_no_descriptor_behind() {
             } else {
                 drop(listener);
             }
-            // A connect that is given up.
+            // A connect that is dropped.
             let _ = ring.timeout(Duration::ZERO, RingStream::connect(&ring, address)).await;
         });
     }

@@ -10,8 +10,8 @@ use sluicegate_ring::{Ring, RingListener, RingOptions, RingStream};
 
 const CONNECTIONS: u64 = 12;
 
-/// Several clients send messages of random sizes, end their side, and must get everything back, and
-/// then the end. Returns what each got, in the order in which they finished.
+/// Several clients send messages of random sizes, end their side, and must get everything back, and then
+/// the end. Returns what each got, in the order in which they finished.
 fn echo(ring: &Ring, seed: u64) -> Vec<(u64, usize)> {
     let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let listener = RingListener::bind(ring, address).unwrap();
@@ -41,7 +41,7 @@ fn echo(ring: &Ring, seed: u64) -> Vec<(u64, usize)> {
             ring.sleep(std::time::Duration::from_millis(10)).await;
             assert_eq!(ring.panicked(), 0);
         }
-        assert!(RingStream::connect(ring, address).await.is_err(), "nobody listens any more");
+        assert!(RingStream::connect(ring, address).await.is_err(), "the listener is closed");
     });
     finished.take()
 }
@@ -83,14 +83,14 @@ async fn converse(ring: &Ring, address: SocketAddr, seed: u64) -> usize {
 }
 
 #[test]
-fn the_kernel_gives_everybody_their_bytes_back() {
+fn kernel_echoes_every_byte() {
     let ring = Ring::kernel(RingOptions::default()).unwrap();
     assert_eq!(echo(&ring, 7).len(), CONNECTIONS as usize);
     ring.shutdown();
 }
 
 #[test]
-fn queues_that_are_always_full_lose_nothing() {
+fn full_queues_lose_no_bytes() {
     let tiny = RingOptions {
         submissions_max: 2,
         completions_max: 4,
@@ -106,26 +106,26 @@ fn queues_that_are_always_full_lose_nothing() {
 }
 
 #[test]
-fn the_simulation_gives_everybody_their_bytes_back() {
-    // `SEED=7 cargo test --test echo` replays one night.
+fn simulation_echoes_every_byte() {
+    // `SEED=7 cargo test --test echo` replays one run.
     let seeds = match std::env::var("SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
         Err(_) => (0..8).collect(),
     };
     for seed in seeds {
-        for weather in [FaultProfile::calm(), FaultProfile::windy()] {
-            let world = Simulation::new(seed, weather);
-            assert_eq!(echo(&world.ring(), 7).len(), CONNECTIONS as usize);
-            world.ring().shutdown();
+        for faults in [FaultProfile::calm(), FaultProfile::windy()] {
+            let simulation = Simulation::new(seed, faults);
+            assert_eq!(echo(&simulation.ring(), 7).len(), CONNECTIONS as usize);
+            simulation.ring().shutdown();
         }
     }
 }
 
 #[test]
-fn the_same_seed_is_the_same_night() {
+fn same_seed_gives_same_run() {
     let night = |seed| {
-        let world = Simulation::new(seed, FaultProfile::windy());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::windy());
+        let ring = simulation.ring();
         let finished = echo(&ring, 7);
         let end = ring.now();
         ring.shutdown();

@@ -1,4 +1,4 @@
-//! Alone in its process, because it looks at the memory of all of it.
+//! In a process of its own, because it measures the memory of the whole process.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 #[cfg(target_env = "gnu")]
@@ -6,16 +6,16 @@ use sluicegate_ring::allocator::{CachedChunks, cached, release_pages};
 
 const MIB: usize = 1024 * 1024;
 
-/// What the process holds that is no file's.
+/// Anonymous memory of the process.
 fn held() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// Of each small size as many as the C library caches, all far from each other.
+/// As many of each small size as the C library caches, all far from each other.
 #[cfg(target_env = "gnu")]
-fn what_a_threads_cache_holds_is_given_back_with_it() {
+fn thread_cache_is_released_with_thread() {
     let far: Vec<_> = (24..=1032)
         .step_by(16)
         .flat_map(|size| [size; 7])
@@ -32,18 +32,18 @@ fn what_a_threads_cache_holds_is_given_back_with_it() {
 
 #[cfg(target_env = "gnu")]
 #[test]
-fn what_was_freed_between_things_that_stay_is_given_back() {
-    what_a_threads_cache_holds_is_given_back_with_it();
+fn freed_pages_between_live_data_are_released() {
+    thread_cache_is_released_with_thread();
     let mut stays = Vec::new();
     let large: Vec<Vec<u8>> = (0..1024)
         .map(|_| {
             stays.push(Box::new([1_u8; 32]));
-            vec![1; 64 * 1024] // below what is mapped by itself
+            vec![1; 64 * 1024] // below the size that is mapped individually
         })
         .collect();
     drop(large);
     let before = held();
-    assert!(before > 32 * MIB, "nothing is kept, so there is nothing to let go: {before}");
+    assert!(before > 32 * MIB, "nothing is retained, so there is nothing to release: {before}");
     release_pages([]);
     assert!(held() + 32 * MIB < before, "{before} bytes before, {} after", held());
     assert!(stays.iter().all(|one| one[31] == 1));

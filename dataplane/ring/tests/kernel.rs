@@ -20,7 +20,7 @@ fn loopback() -> SocketAddr {
 }
 
 #[test]
-fn bytes_come_back_as_they_were_sent() {
+fn bytes_are_echoed_unchanged() {
     let ring = ring();
     let listener = RingListener::bind(&ring, loopback()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -53,7 +53,7 @@ fn bytes_come_back_as_they_were_sent() {
 }
 
 #[test]
-fn a_dropped_recv_loses_no_bytes() {
+fn dropped_recv_loses_no_bytes() {
     let ring = ring();
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -62,7 +62,7 @@ fn a_dropped_recv_loses_no_bytes() {
         let (mut peer, _) = listener.accept().unwrap();
         assert!(ring.timeout(Duration::from_millis(1), stream.recv()).await.is_err());
         peer.write_all(b"kept").unwrap();
-        // The receive is armed: the bytes arrive while nobody waits for them.
+        // The receive is armed: the bytes arrive while no task waits for them.
         while stream.ready() == IdleReadiness::Idle {
             ring.yield_now().await;
         }
@@ -76,9 +76,10 @@ fn a_dropped_recv_loses_no_bytes() {
     });
 }
 
-/// A peer's end is told although bytes of it lie unread, and to one who waits for nothing else; asking costs no bytes.
+/// A peer's end is reported even with unread bytes, and to a task that waits for nothing else; the wait
+/// loses no bytes.
 #[test]
-fn a_peers_end_is_told_before_its_bytes_are_read() {
+fn peer_end_is_reported_before_bytes_are_read() {
     let ring = ring();
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -98,7 +99,7 @@ fn a_peers_end_is_told_before_its_bytes_are_read() {
 }
 
 #[test]
-fn eight_mebibytes_reach_a_slow_reader_whole() {
+fn slow_reader_receives_eight_mebibytes() {
     const BYTES: usize = 8 << 20;
     let ring = ring();
     let listener = TcpListener::bind(loopback()).unwrap();
@@ -125,7 +126,7 @@ fn eight_mebibytes_reach_a_slow_reader_whole() {
 }
 
 #[test]
-fn a_closed_listener_refuses() {
+fn closed_listener_refuses_connections() {
     let ring = ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, loopback()).unwrap();
@@ -139,7 +140,7 @@ fn a_closed_listener_refuses() {
 }
 
 #[test]
-fn a_task_that_always_wakes_itself_does_not_starve_a_socket() {
+fn self_waking_task_does_not_starve_socket() {
     let ring = ring();
     let done = Rc::new(Cell::new(false));
     let (spinner, stop) = (ring.clone(), Rc::clone(&done));
@@ -162,17 +163,18 @@ fn a_task_that_always_wakes_itself_does_not_starve_a_socket() {
 }
 
 #[test]
-fn another_thread_wakes_the_loop() {
+fn wake_from_other_thread_wakes_loop() {
     let ring = ring();
-    let remote = ring.remote();
-    let caller = std::thread::spawn(move || remote.wake());
+    let wake_handle = ring.wake_handle();
+    let caller = std::thread::spawn(move || wake_handle.wake());
     ring.block_on(ring.woken());
     caller.join().unwrap();
 }
 
-/// All that wakes a sleeping loop is seen by one that stays awake: a timer, a file's worker, another thread, bytes.
+/// Everything that wakes a sleeping loop is seen by one that polls: a timer, a file's worker, another
+/// thread, bytes.
 #[test]
-fn a_loop_that_stays_awake_misses_nothing() {
+fn busy_polling_loop_misses_no_event() {
     let ring = ring();
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -181,10 +183,10 @@ fn a_loop_that_stays_awake_misses_nothing() {
     ring.block_on(async {
         ring.sleep(Duration::from_millis(2)).await;
         file.write_at_durable(b"kept".to_vec(), 0).await.unwrap();
-        let remote = ring.remote();
+        let wake_handle = ring.wake_handle();
         let peer = std::thread::spawn(move || {
             let (mut accepted, _) = listener.accept().unwrap();
-            remote.wake();
+            wake_handle.wake();
             accepted.write_all(b"x").unwrap();
         });
         let stream = RingStream::connect(&ring, address).await.unwrap();
@@ -195,9 +197,9 @@ fn a_loop_that_stays_awake_misses_nothing() {
     ring.shutdown();
 }
 
-/// What a peer has sent already is taken in before.
+/// What a peer has already sent is handled first.
 #[test]
-fn no_lull_comes_while_the_kernel_has_something() {
+fn loop_is_not_idle_while_kernel_has_completions() {
     let ring = ring();
     let listener = TcpListener::bind(loopback()).unwrap();
     ring.block_on(async {
@@ -213,16 +215,16 @@ fn no_lull_comes_while_the_kernel_has_something() {
 }
 
 #[test]
-fn a_burst_of_calls_counts_once_and_a_later_call_again() {
+fn burst_of_wakes_counts_once() {
     let ring = ring();
-    let remote = ring.remote();
-    let burst = || (0..100).for_each(|_| remote.wake());
+    let wake_handle = ring.wake_handle();
+    let burst = || (0..100).for_each(|_| wake_handle.wake());
     for _ in 0..3 {
         burst();
         ring.block_on(async {
             ring.woken().await;
             let second = ring.timeout(Duration::from_millis(1), ring.woken()).await;
-            assert!(second.is_err(), "nobody called since");
+            assert!(second.is_err(), "no wake since");
         });
     }
 }
@@ -251,7 +253,7 @@ fn ten_thousand_timers_fire_in_order() {
 }
 
 #[test]
-fn a_file_holds_what_was_written() {
+fn file_contains_written_bytes() {
     let ring = ring();
     let file = tempfile::NamedTempFile::new().unwrap();
     ring.block_on(async {
@@ -264,7 +266,7 @@ fn a_file_holds_what_was_written() {
 }
 
 #[test]
-fn buffers_that_all_are_held_stop_nobody_and_come_back() {
+fn exhausted_buffers_block_no_stream() {
     let options = RingOptions { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..RingOptions::default() };
     let ring = Ring::kernel(options).unwrap();
     let listener = TcpListener::bind(loopback()).unwrap();
@@ -278,7 +280,7 @@ fn buffers_that_all_are_held_stop_nobody_and_come_back() {
             peer.write_all(&outgoing).unwrap();
             peer.write_all(&outgoing).unwrap();
         });
-        // Held to the end: four are buffers of the ring, the others must be found elsewhere.
+        // Held to the end: four are buffers of the ring, the others must be allocated elsewhere.
         let mut held = Vec::new();
         while held.iter().map(|chunk: &Chunk| chunk.len()).sum::<usize>() < sent.len() {
             held.push(stream.recv().await.unwrap());
@@ -295,7 +297,7 @@ fn buffers_that_all_are_held_stop_nobody_and_come_back() {
 }
 
 #[test]
-fn calm_traffic_uses_few_buffers_again_and_again_and_a_burst_finds_enough() {
+fn calm_traffic_reuses_few_buffers() {
     let ring = ring();
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -306,19 +308,19 @@ fn calm_traffic_uses_few_buffers_again_and_again_and_a_burst_finds_enough() {
             assert_eq!(stream.ready(), IdleReadiness::Idle); // arms the receive
             pairs.push((stream, listener.accept().unwrap().0));
         }
-        let mut places = HashSet::new();
+        let mut addresses = HashSet::new();
         let (stream, peer) = &mut pairs[0];
         for nth in 0..1000_u32 {
             peer.write_all(&nth.to_ne_bytes()).unwrap();
             let chunk = stream.recv().await.unwrap();
             assert_eq!(*chunk, nth.to_ne_bytes());
-            places.insert(chunk.as_ptr());
+            addresses.insert(chunk.as_ptr());
         }
-        assert!(places.len() <= 64, "{} of 1,024 buffers were touched", places.len());
+        assert!(addresses.len() <= 64, "{} of 1,024 buffers were touched", addresses.len());
 
         for round in 0..3_u32 {
             for (nth, (_, peer)) in (0..).zip(&mut pairs) {
-                peer.write_all(&(nth + round).to_ne_bytes()).unwrap(); // all, before the ring looks
+                peer.write_all(&(nth + round).to_ne_bytes()).unwrap(); // all, before the ring polls
             }
             for (nth, (stream, _)) in (0_u32..).zip(&pairs) {
                 assert_eq!(*stream.recv().await.unwrap(), (nth + round).to_ne_bytes());
@@ -328,7 +330,7 @@ fn calm_traffic_uses_few_buffers_again_and_again_and_a_burst_finds_enough() {
 }
 
 #[test]
-fn a_peer_nobody_listens_to_does_not_take_all_buffers() {
+fn unread_peer_does_not_take_all_buffers() {
     let ring = Ring::kernel(RingOptions { chunks: 256, chunk_bytes: 64, ..RingOptions::default() }).unwrap();
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -349,7 +351,7 @@ fn a_peer_nobody_listens_to_does_not_take_all_buffers() {
         peer.write_all(&[1; 100]).unwrap();
         let first = other.recv().await.unwrap();
         assert!(first.len() <= 64, "a buffer of the ring was free");
-        // What was paused goes on when it is asked for, and nothing is missing.
+        // A paused receive continues on demand, and nothing is missing.
         let mut bytes = 0;
         while bytes < 64 * 1024 {
             bytes += stuck.recv().await.unwrap().len();
@@ -359,7 +361,7 @@ fn a_peer_nobody_listens_to_does_not_take_all_buffers() {
 }
 
 #[test]
-fn a_dropped_accept_loses_no_connection() {
+fn dropped_accept_loses_no_connection() {
     let ring = ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, loopback()).unwrap();
@@ -372,14 +374,14 @@ fn a_dropped_accept_loses_no_connection() {
 }
 
 #[test]
-fn a_stream_dropped_midway_through_everything_is_closed() {
+fn dropped_stream_with_operations_is_closed() {
     let ring = ring();
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     let mut peer = ring.block_on(async {
         let stream = RingStream::connect(&ring, address).await.unwrap();
         let (peer, _) = listener.accept().unwrap();
-        // Too much for the socket buffers, so the send is under way, and so is a receive.
+        // Too much for the socket buffers, so the send is in flight, and so is a receive.
         let send = stream.send(vec![1; 32 << 20]);
         assert!(ring.timeout(Duration::from_millis(1), send).await.is_err());
         assert_eq!(stream.ready(), IdleReadiness::Idle);
@@ -400,7 +402,7 @@ fn a_stream_dropped_midway_through_everything_is_closed() {
 }
 
 #[test]
-fn a_panic_in_a_task_leaves_the_others_alone() {
+fn panic_in_task_leaves_others_running() {
     let ring = ring();
     ring.spawn(async { panic!("this task is meant to fail") });
     let other = Rc::new(Cell::new(false));
@@ -412,7 +414,7 @@ fn a_panic_in_a_task_leaves_the_others_alone() {
 }
 
 #[test]
-fn a_waker_may_be_used_on_another_thread() {
+fn waker_works_on_other_thread() {
     let ring = ring();
     let mut caller = None;
     ring.block_on(std::future::poll_fn(|cx| match caller.take() {
@@ -429,7 +431,7 @@ fn a_waker_may_be_used_on_another_thread() {
 }
 
 #[test]
-fn a_timeout_lets_what_is_in_time_pass() {
+fn timeout_passes_result_in_time() {
     let ring = ring();
     ring.block_on(async {
         assert_eq!(ring.timeout(Duration::from_secs(60), async { 7 }).await, Ok(7));
@@ -439,7 +441,7 @@ fn a_timeout_lets_what_is_in_time_pass() {
 }
 
 #[test]
-fn shutdown_drops_tasks_that_wait_for_ever() {
+fn shutdown_drops_waiting_tasks() {
     let ring = ring();
     let token = Rc::new(());
     let listener = RingListener::bind(&ring, loopback()).unwrap();

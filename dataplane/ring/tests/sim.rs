@@ -1,4 +1,4 @@
-//! Promises about the simulated machine: its storms must be real ones.
+//! Promises of the simulated machine: its faults must be real ones.
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
 use std::cell::Cell;
@@ -17,17 +17,17 @@ fn anywhere() -> SocketAddr {
 }
 
 #[test]
-fn a_night_passes_in_no_time() {
-    let world = Simulation::new(1, FaultProfile::calm());
-    let ring = world.ring();
+fn simulated_night_passes_at_once() {
+    let simulation = Simulation::new(1, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(ring.sleep(Duration::from_secs(8 * 3600)));
     assert!(ring.now().as_nanos() >= 8 * 3_600_000_000_000);
 }
 
 #[test]
-fn a_task_that_always_wakes_itself_sees_time_pass() {
-    let world = Simulation::new(1, FaultProfile::calm());
-    let ring = world.ring();
+fn self_waking_task_sees_time_pass() {
+    let simulation = Simulation::new(1, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(async {
         let until = ring.now() + Duration::from_millis(1);
         while ring.now() < until {
@@ -36,11 +36,11 @@ fn a_task_that_always_wakes_itself_sees_time_pass() {
     });
 }
 
-/// What is done for many at a time is done when everybody has had their turn.
+/// Batched work runs after every task had its turn.
 #[test]
-fn a_lull_comes_when_nobody_runs_and_not_before() {
-    let world = Simulation::new(1, FaultProfile::calm());
-    let ring = world.ring();
+fn idle_resolves_when_no_task_runs() {
+    let simulation = Simulation::new(1, FaultProfile::calm());
+    let ring = simulation.ring();
     let (turns, goes_on) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(true)));
     ring.block_on(async {
         let (other, count) = (ring.clone(), Rc::clone(&turns));
@@ -62,18 +62,18 @@ fn a_lull_comes_when_nobody_runs_and_not_before() {
                 other.yield_now().await;
             }
         });
-        assert!(ring.timeout(Duration::from_millis(1), ring.idle()).await.is_err(), "somebody always runs");
+        assert!(ring.timeout(Duration::from_millis(1), ring.idle()).await.is_err(), "a task always runs");
         goes_on.set(false);
         ring.idle().await;
     });
 }
 
-/// A listener that was adopted keeps the real machine's number, and numbers in turn come to it some day:
-/// a second listener on it would take its guests.
+/// An adopted listener keeps the real machine's port, and ephemeral ports reach that number some day: a
+/// second listener on it would take its connections.
 #[test]
-fn a_port_in_use_is_given_to_nobody_else() {
-    let world = Simulation::new(1, FaultProfile::calm());
-    let ring = world.ring();
+fn port_in_use_is_not_assigned_again() {
+    let simulation = Simulation::new(1, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(async {
         let first = RingListener::bind(&ring, anywhere()).unwrap().local_addr().unwrap();
         let taken: Vec<_> = (1..=2)
@@ -84,7 +84,7 @@ fn a_port_in_use_is_given_to_nobody_else() {
             assert_ne!(next, listener.local_addr().unwrap());
         }
 
-        // As many connections as come around to the same numbers again.
+        // As many connections as make the port numbers wrap around.
         let server = RingListener::bind(&ring, anywhere()).unwrap();
         let mut kept = Vec::new();
         for _ in 0..40_000 {
@@ -101,9 +101,9 @@ fn a_port_in_use_is_given_to_nobody_else() {
 }
 
 #[test]
-fn a_broken_connection_is_told_to_both_sides() {
-    let world = Simulation::new(3, FaultProfile { resets: 1_000_000, ..FaultProfile::calm() });
-    let ring = world.ring();
+fn broken_connection_is_reported_to_both_sides() {
+    let simulation = Simulation::new(3, FaultProfile { resets: 1_000_000, ..FaultProfile::calm() });
+    let ring = simulation.ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
@@ -114,20 +114,20 @@ fn a_broken_connection_is_told_to_both_sides() {
     });
 }
 
-/// As the kernel does it.
+/// Same as with the kernel.
 #[test]
-fn a_peers_end_is_told_before_its_bytes_are_read() {
+fn peer_end_is_reported_before_bytes_are_read() {
     for (resets, seed) in [(0, 5), (1_000_000, 6)] {
-        let world = Simulation::new(seed, FaultProfile::calm());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::calm());
+        let ring = simulation.ring();
         ring.block_on(async {
             let listener = RingListener::bind(&ring, anywhere()).unwrap();
             let peer = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
             let stream = listener.accept().await.unwrap();
             peer.send(b"unread").await.unwrap();
             assert!(ring.timeout(Duration::from_secs(1), stream.hung_up()).await.is_err(), "it is there");
-            world.set_faults(FaultProfile { resets, ..FaultProfile::calm() });
-            let _ = peer.send(b"more").await; // lost in bad weather
+            simulation.set_faults(FaultProfile { resets, ..FaultProfile::calm() });
+            let _ = peer.send(b"more").await; // lost under faults
             drop(peer);
             stream.hung_up().await.unwrap();
             let mut came = Vec::new();
@@ -143,64 +143,64 @@ fn a_peers_end_is_told_before_its_bytes_are_read() {
     }
 }
 
-/// As the kernel does it: who waits as well, or gives up, takes it from nobody.
+/// Same as with the kernel: a second waiter, or one that gives up, takes it from no other.
 #[test]
-fn a_peers_end_is_told_to_each_who_waits_for_it() {
+fn peer_end_is_reported_to_every_waiter() {
     for ring in [Simulation::new(7, FaultProfile::calm()).ring(), Ring::kernel(RingOptions::default()).unwrap()] {
         ring.block_on(async {
             let listener = RingListener::bind(&ring, anywhere()).unwrap();
             let peer = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
             let stream = Rc::new(listener.accept().await.unwrap());
-            let told = Rc::new(Cell::new(0));
+            let notified = Rc::new(Cell::new(0));
             for _ in 0..3 {
-                let (stream, told) = (Rc::clone(&stream), Rc::clone(&told));
+                let (stream, notified) = (Rc::clone(&stream), Rc::clone(&notified));
                 ring.spawn(async move {
                     stream.hung_up().await.unwrap();
-                    told.set(told.get() + 1);
+                    notified.set(notified.get() + 1);
                 });
             }
             assert!(ring.timeout(Duration::from_millis(5), stream.hung_up()).await.is_err(), "it is there");
-            assert_eq!(told.get(), 0);
+            assert_eq!(notified.get(), 0);
             drop(peer);
             let all = async {
-                while told.get() < 3 {
+                while notified.get() < 3 {
                     ring.yield_now().await;
                 }
             };
-            ring.timeout(Duration::from_secs(10), all).await.expect("each is told");
+            ring.timeout(Duration::from_secs(10), all).await.expect("each is notified");
         });
         ring.shutdown();
     }
 }
 
 #[test]
-fn a_sender_waits_for_a_receiver_that_does_not_read() {
-    let world = Simulation::new(4, FaultProfile { window_bytes: 1000, ..FaultProfile::calm() });
-    let ring = world.ring();
+fn sender_waits_for_receiver_that_does_not_read() {
+    let simulation = Simulation::new(4, FaultProfile { window_bytes: 1000, ..FaultProfile::calm() });
+    let ring = simulation.ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
         let server = listener.accept().await.unwrap();
         let sent = ring.timeout(Duration::from_secs(3600), client.send(vec![7; 1001])).await;
-        assert!(sent.is_err(), "more than the window was taken by nobody");
+        assert!(sent.is_err(), "at most the window is accepted");
         assert!(!server.recv().await.unwrap().is_empty());
     });
 }
 
 #[test]
-fn a_sync_is_kept_and_unsynced_pages_may_be_lost_one_by_one() {
+fn synced_pages_survive_and_unsynced_may_be_lost() {
     let (mut lost, mut kept) = (0, 0);
     for seed in 0..20 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let world = Simulation::new(seed, FaultProfile::windy());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::windy());
+        let ring = simulation.ring();
         ring.block_on(async {
             let out = RingFile::from_std(&ring, file.reopen().unwrap());
             out.write_at(vec![1; 8 * PAGE], 0).await.unwrap();
             out.sync_data().await.unwrap();
             out.write_at_durable(vec![2; PAGE], 0).await.unwrap();
             out.write_at(vec![3; 6 * PAGE], PAGE as u64).await.unwrap();
-            world.power_cut();
+            simulation.power_cut();
             assert!(out.sync_data().await.is_err(), "there is no power");
         });
         let left = fs::read(file.path()).unwrap();
@@ -219,23 +219,23 @@ fn a_sync_is_kept_and_unsynced_pages_may_be_lost_one_by_one() {
 }
 
 #[test]
-fn a_write_after_the_sync_was_asked_for_is_not_safe_and_one_before_is() {
+fn sync_covers_only_earlier_writes() {
     let mut undone = 0;
     for seed in 0..20 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let world = Simulation::new(seed, FaultProfile::windy());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::windy());
+        let ring = simulation.ring();
         ring.block_on(async {
             let out = Rc::new(RingFile::from_std(&ring, file.reopen().unwrap()));
             out.write_at(vec![1; PAGE], 0).await.unwrap();
             out.write_at(vec![2; PAGE], 0).await.unwrap();
             let later = Rc::clone(&out);
-            // Asked for while the sync is under way; it may be done before the sync or after.
+            // Written while the sync is in flight; it may be done before the sync or after.
             let mut sync = std::pin::pin!(out.sync_data());
             assert!(std::future::poll_fn(|cx| std::task::Poll::Ready(sync.as_mut().poll(cx).is_pending())).await);
             later.write_at(vec![3; PAGE], 0).await.unwrap();
             sync.await.unwrap();
-            world.power_cut();
+            simulation.power_cut();
         });
         match fs::read(file.path()).unwrap()[..] {
             [2, .., 2] => undone += 1,
@@ -248,10 +248,10 @@ fn a_write_after_the_sync_was_asked_for_is_not_safe_and_one_before_is() {
 }
 
 #[test]
-fn a_failing_disk_says_so() {
+fn failing_disk_returns_error() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    let world = Simulation::new(5, FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
-    let ring = world.ring();
+    let simulation = Simulation::new(5, FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
+    let ring = simulation.ring();
     ring.block_on(async {
         let out = RingFile::from_std(&ring, file.reopen().unwrap());
         assert_eq!(out.write_at(b"x", 0).await.unwrap_err().raw_os_error(), Some(5));
@@ -260,18 +260,18 @@ fn a_failing_disk_says_so() {
 }
 
 #[test]
-#[should_panic(expected = "the world stands still")]
-fn waiting_for_nothing_is_a_failure_and_not_a_hang() {
-    let world = Simulation::new(6, FaultProfile::calm());
-    let ring = world.ring();
+#[should_panic(expected = "the simulation is stuck")]
+fn wait_without_events_panics_and_does_not_hang() {
+    let simulation = Simulation::new(6, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(std::future::pending::<()>());
 }
 
 #[test]
-fn a_receiver_finds_its_bytes_although_others_hold_all_buffers() {
+fn receiver_gets_bytes_while_others_hold_all_buffers() {
     let options = RingOptions { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..RingOptions::default() };
-    let world = Simulation::with_options(7, FaultProfile::windy(), options);
-    let ring = world.ring();
+    let simulation = Simulation::with_options(7, FaultProfile::windy(), options);
+    let ring = simulation.ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
@@ -288,28 +288,28 @@ fn a_receiver_finds_its_bytes_although_others_hold_all_buffers() {
 }
 
 #[test]
-fn a_durable_write_is_durable_also_where_the_file_system_has_no_such_write() {
+fn durable_write_falls_back_to_sync() {
     for seed in 0..10 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let world = Simulation::new(seed, FaultProfile { durable_writes: false, ..FaultProfile::windy() });
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile { durable_writes: false, ..FaultProfile::windy() });
+        let ring = simulation.ring();
         ring.block_on(async {
             let out = RingFile::from_std(&ring, file.reopen().unwrap());
             for page in 0..4 {
                 out.write_at_durable(vec![9; PAGE], page * PAGE as u64).await.unwrap();
             }
-            world.power_cut();
+            simulation.power_cut();
         });
         assert!(fs::read(file.path()).unwrap() == [9; 4 * PAGE]);
     }
 }
 
 #[test]
-fn a_stormy_night_ends_for_everybody() {
+fn every_task_ends_under_stormy_faults() {
     let (mut whole, mut broken) = (0, 0);
     for seed in 0..30 {
-        let world = Simulation::new(seed, FaultProfile::stormy());
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile::stormy());
+        let ring = simulation.ring();
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let address = listener.local_addr().unwrap();
         let own = ring.clone();
@@ -324,7 +324,7 @@ fn a_stormy_night_ends_for_everybody() {
                 });
             }
         });
-        // Nothing here has a deadline: a connection that just stopped would stop the world.
+        // Nothing here has a deadline: a connection that just stopped would stop the simulation.
         ring.block_on(async {
             for _ in 0..4 {
                 match round_trip(&ring, address).await {
@@ -361,25 +361,25 @@ async fn round_trip(ring: &Ring, address: SocketAddr) -> std::io::Result<Vec<u8>
 }
 
 #[test]
-fn a_power_cut_ends_every_wait() {
-    let world = Simulation::new(8, FaultProfile::calm());
-    let ring = world.ring();
+fn power_cut_ends_every_wait() {
+    let simulation = Simulation::new(8, FaultProfile::calm());
+    let ring = simulation.ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let client = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();
         let server = listener.accept().await.unwrap();
         assert!(ring.timeout(Duration::from_millis(1), server.recv()).await.is_err());
         assert!(ring.timeout(Duration::from_millis(1), listener.accept()).await.is_err());
-        world.power_cut();
+        simulation.power_cut();
         assert!(server.recv().await.is_err());
         assert!(listener.accept().await.is_err());
         assert!(client.send(b"anybody?").await.is_err());
     });
 }
 
-/// A stream that nobody reads for a while keeps no receive buffer, and loses nothing.
+/// A stream that is not read for a while holds no receive buffer, and loses nothing.
 #[test]
-fn suspended_stream_goes_on_where_it_stopped() {
+fn suspended_stream_resumes_where_it_stopped() {
     for seed in 0..20 {
         let ring = Simulation::new(seed, FaultProfile::windy()).ring();
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
@@ -402,7 +402,7 @@ fn suspended_stream_goes_on_where_it_stopped() {
                 if received.len() % 3 == 0 {
                     stream.suspend();
                     ring.sleep(Duration::from_millis(5)).await;
-                    stream.suspend(); // again, to no effect
+                    stream.suspend(); // again, without effect
                 }
             }
             assert_eq!(received, bytes);

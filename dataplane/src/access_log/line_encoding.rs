@@ -1,4 +1,4 @@
-//! Lines as bytes.
+//! Encodes log lines.
 
 use std::io::Write as _;
 use std::time::SystemTime;
@@ -59,10 +59,10 @@ pub(super) fn json(out: &mut Vec<u8>, line: &AccessLogEntry<'_>) {
 }
 
 fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
-    let _ = out.write_fmt(text); // a Vec takes all
+    let _ = out.write_fmt(text); // writing to a Vec cannot fail
 }
 
-/// A peer's bytes must not end a string or a line, nor reach a terminal as commands.
+/// Escapes a peer's bytes: they must not end a string or a line, nor send commands to a terminal.
 fn escaped(out: &mut Vec<u8>, part: &[u8], json: bool) {
     for &byte in &part[..part.len().min(PART_BYTES_MAX)] {
         match byte {
@@ -74,7 +74,7 @@ fn escaped(out: &mut Vec<u8>, part: &[u8], json: bool) {
     }
 }
 
-/// Times before 1970 or after the year 9999 are no clock's: they are the first moment.
+/// Times before 1970 or after the year 9999 are invalid and become the epoch.
 fn moment(at: SystemTime) -> Timestamp {
     Timestamp::try_from(at).unwrap_or(Timestamp::UNIX_EPOCH)
 }
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_say_what_happened() {
+    fn lines_contain_all_fields() {
         assert_eq!(
             text(common, &line()),
             "127.0.0.1 - - [14/Nov/2023:22:13:20 +0000] \"GET /x?y=\\\"z\\\" HTTP/1.1\" 200 12\n"
@@ -107,8 +107,8 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_was_none_has_a_line_too() {
-        let none = AccessLogEntry {
+    fn malformed_request_has_a_line() {
+        let malformed = AccessLogEntry {
             method: b"",
             host: b"",
             path: b"",
@@ -121,14 +121,14 @@ mod tests {
             reason: Some("malformed"),
             ..line()
         };
-        assert!(text(common, &none).ends_with("] \"-\" 400 12\n"));
-        let found: serde_json::Value = serde_json::from_str(&text(json, &none)).unwrap();
+        assert!(text(common, &malformed).ends_with("] \"-\" 400 12\n"));
+        let found: serde_json::Value = serde_json::from_str(&text(json, &malformed)).unwrap();
         assert_eq!(found["reason"], "malformed");
     }
 
     /// A peer chooses these bytes.
     #[test]
-    fn no_byte_of_a_request_ends_its_line_or_steers_a_terminal() {
+    fn request_bytes_cannot_end_a_line_or_control_a_terminal() {
         let all: Vec<u8> = (0..=255).collect();
         let line = AccessLogEntry { path: &all, ..line() };
         for (write, name) in [(common as fn(&mut Vec<u8>, &AccessLogEntry<'_>), "common"), (json, "json")] {

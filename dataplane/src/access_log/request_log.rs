@@ -1,4 +1,4 @@
-//! The request log: a line for each request of a Revision, in the operator's words (X-OBS-04).
+//! The request log: a line for each request to a Revision, from the operator's template (X-OBS-04).
 
 use std::io::Write as _;
 use std::sync::Arc;
@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::template::{LogField, LogTemplate, TemplatePart};
 use super::{AccessLogEntry, PART_BYTES_MAX};
 use crate::http::codec::{BodyFraming, PlatformProbe, RequestView};
-use crate::table::{Backend, Endpoint};
+use crate::table::{Backend, Endpoint, EndpointAddress};
 
-/// How lines look, and of which requests there are some.
+/// The template of the lines, and which requests have one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct RequestLog {
     pub template: LogTemplate,
@@ -16,17 +16,17 @@ pub struct RequestLog {
     pub with_probes: bool,
 }
 
-/// What a request's line wants of it, until it has its answer.
+/// The data of a request for its line, collected until the response.
 #[derive(Default)]
 pub(crate) struct RequestLogEntry {
     log: Option<Arc<RequestLog>>,
-    /// Of the headers in the template, behind each other.
+    /// The values of the headers in the template, concatenated.
     values: Vec<u8>,
     ends: Vec<usize>,
     content_length: Option<u64>,
     is_probe: bool,
-    /// Where it is to go.
-    aimed: Option<Arc<Backend>>,
+    /// The backend that it is routed to.
+    backend: Option<Arc<Backend>>,
     endpoint: Option<Arc<Endpoint>>,
 }
 
@@ -34,7 +34,7 @@ impl RequestLogEntry {
     pub(crate) fn start(&mut self, log: Arc<RequestLog>, request: RequestView<'_>) {
         self.values.clear();
         self.ends.clear();
-        (self.aimed, self.endpoint) = (None, None);
+        (self.backend, self.endpoint) = (None, None);
         self.is_probe = request.head.probe != PlatformProbe::No;
         self.content_length = match request.head.framing {
             BodyFraming::Empty => Some(0),
@@ -50,17 +50,17 @@ impl RequestLogEntry {
         self.log = Some(log);
     }
 
-    pub(crate) fn aim(&mut self, backend: &Arc<Backend>) {
-        self.aimed = Some(Arc::clone(backend));
+    pub(crate) fn set_backend(&mut self, backend: &Arc<Backend>) {
+        self.backend = Some(Arc::clone(backend));
     }
 
-    pub(crate) fn set_placed(&mut self, endpoint: &Arc<Endpoint>) {
+    pub(crate) fn set_instance(&mut self, endpoint: &Arc<Endpoint>) {
         self.endpoint = Some(Arc::clone(endpoint));
     }
 
-    /// Whether it is to have a line.
+    /// Whether it has a line.
     pub(crate) fn is_enabled(&self) -> bool {
-        let is_of_revision = self.aimed.as_ref().is_some_and(|backend| backend.load.labels.get().is_some());
+        let is_of_revision = self.backend.as_ref().is_some_and(|backend| backend.load.labels.get().is_some());
         is_of_revision && (!self.is_probe || self.log.as_ref().is_some_and(|log| log.with_probes))
     }
 
@@ -77,14 +77,14 @@ impl RequestLogEntry {
     }
 
     fn field(&self, out: &mut Vec<u8>, field: &LogField, js: bool, line: &AccessLogEntry<'_>, headers: &mut usize) {
-        let whose = self.aimed.as_ref().and_then(|backend| backend.load.labels.get());
-        let key = self.aimed.as_ref().and_then(|backend| backend.key.split_once('/'));
+        let labels = self.backend.as_ref().and_then(|backend| backend.load.labels.get());
+        let key = self.backend.as_ref().and_then(|backend| backend.key.split_once('/'));
         let pod = self.endpoint.as_ref().and_then(|endpoint| endpoint.start.as_ref());
         let text: &[u8] = match field {
             LogField::Method => line.method,
             LogField::RequestUri => line.path,
             LogField::Host => line.host,
-            // As Go spells it.
+            // Go's spelling.
             LogField::Proto if line.protocol == "HTTP/2" => b"HTTP/2.0",
             LogField::Proto => line.protocol.as_bytes(),
             LogField::Header(_) => {
@@ -95,9 +95,9 @@ impl RequestLogEntry {
             }
             LogField::Namespace => key.map_or(b"", |(namespace, _)| namespace.as_bytes()),
             LogField::Name => key.map_or(b"", |(_, name)| name.as_bytes()),
-            LogField::Service => whose.map_or(b"", |whose| whose.service.as_bytes()),
-            LogField::Configuration => whose.map_or(b"", |whose| whose.configuration.as_bytes()),
-            LogField::PodName => pod.map_or(b"", |born| born.pod.as_bytes()),
+            LogField::Service => labels.map_or(b"", |labels| labels.service.as_bytes()),
+            LogField::Configuration => labels.map_or(b"", |labels| labels.configuration.as_bytes()),
+            LogField::PodName => pod.map_or(b"", |start| start.pod.as_bytes()),
             LogField::TraceId => line.trace.unwrap_or_default(),
             number => return self.number(out, number, line),
         };
@@ -105,7 +105,7 @@ impl RequestLogEntry {
     }
 
     fn number(&self, out: &mut Vec<u8>, field: &LogField, line: &AccessLogEntry<'_>) {
-        // A Vec takes all.
+        // Writing to a Vec cannot fail.
         let _ = match field {
             LogField::Code => write!(out, "{}", line.status),
             LogField::Size => write!(out, "{}", line.bytes),
@@ -113,27 +113,29 @@ impl RequestLogEntry {
             LogField::RemoteAddr => write!(out, "{}", line.client),
             LogField::ContentLength => match self.content_length {
                 Some(bytes) => write!(out, "{bytes}"),
-                None => write!(out, "-1"), // as Go has what is not known
+                None => write!(out, "-1"), // Go's value for an unknown length
             },
-            LogField::PodIp => {
-                self.endpoint.as_ref().map_or(Ok(()), |endpoint| write!(out, "{}", endpoint.address.ip()))
-            }
+            LogField::PodIp => match self.endpoint.as_ref().map(|endpoint| endpoint.address) {
+                Some(EndpointAddress::Ip(address)) => write!(out, "{}", address.ip()),
+                Some(EndpointAddress::Unix(path)) => write!(out, "{path}"),
+                None => Ok(()),
+            },
             _ => Ok(()),
         };
     }
 }
 
-/// A peer's bytes must not end a line nor reach a terminal as commands; with `js` not a string either.
+/// Escapes a peer's bytes: they must not end a line nor send commands to a terminal; with `js` nor end a string.
 fn escaped(out: &mut Vec<u8>, text: &[u8], js: bool) {
     for &byte in &text[..text.len().min(PART_BYTES_MAX)] {
         let _ = match byte {
             b'\\' | b'"' if js => out.write_all(&[b'\\', byte]),
-            // Go's `js` makes them harmless in HTML; JSON knows them like this too.
+            // Go's `js` escapes them for HTML; the escapes are valid in JSON too.
             b'\'' | b'<' | b'>' | b'&' | b'=' if js => write!(out, "\\u{byte:04X}"),
             b' '..=b'~' => out.write_all(&[byte]),
             _ if js => write!(out, "\\u{byte:04X}"),
             _ => write!(out, "\\x{byte:02x}"),
-        }; // a Vec takes all
+        }; // writing to a Vec cannot fail
     }
 }
 
@@ -147,7 +149,7 @@ mod tests {
     use crate::load::RevisionLabels;
     use crate::table::{InstanceStart, NoEndpointPolicy, Protocol, RequestTimeouts, StartupDuration};
 
-    fn held(template: &str, request: &str) -> RequestLogEntry {
+    fn entry(template: &str, request: &str) -> RequestLogEntry {
         let backend = Backend {
             key: "default/hello-00001".into(),
             endpoints: Vec::new(),
@@ -173,22 +175,22 @@ mod tests {
         let mut head = RequestHead::default();
         assert!(matches!(parse_request(request.as_bytes(), &mut head), Parsed::Head { .. }), "{request}");
         let log = RequestLog { template: LogTemplate::parse(template).unwrap(), with_probes: false };
-        let mut held = RequestLogEntry::default();
-        held.start(Arc::new(log), head.view(request.as_bytes()));
-        held.aim(&Arc::new(backend));
-        held.set_placed(&Arc::new(endpoint));
-        held
+        let mut entry = RequestLogEntry::default();
+        entry.start(Arc::new(log), head.view(request.as_bytes()));
+        entry.set_backend(&Arc::new(backend));
+        entry.set_instance(&Arc::new(endpoint));
+        entry
     }
 
     fn written(template: &str, request: &str) -> String {
         let mut out = Vec::new();
-        held(template, request).write(&mut out, &line());
+        entry(template, request).write(&mut out, &line());
         String::from_utf8(out).unwrap()
     }
 
-    /// X-OBS-04: every field that the documentation names.
+    /// X-OBS-04: every field in the documentation.
     #[test]
-    fn a_line_says_what_its_template_asks_for() {
+    fn template_field_is_written() {
         let request = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nUser-Agent: a \"b\" <c>\r\n\
                        X-One: 1\r\nx-one: 2\r\n\r\n";
         for (template, wanted) in [
@@ -213,12 +215,12 @@ mod tests {
 
     /// A peer chooses these bytes.
     #[test]
-    fn no_byte_of_a_request_ends_its_line_or_string() {
+    fn request_bytes_cannot_end_a_line_or_string() {
         let all: Vec<u8> = (0..=255).collect();
         let line = AccessLogEntry { path: &all, ..line() };
         for template in ["{{.Request.RequestURI}}", "{\"uri\":\"{{js .Request.RequestURI}}\"}"] {
             let mut out = Vec::new();
-            held(template, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").write(&mut out, &line);
+            entry(template, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").write(&mut out, &line);
             let text = String::from_utf8(out).unwrap();
             assert_eq!(text.matches('\n').count(), 1, "{text}");
             assert!(text.trim_end().bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{text}");
@@ -228,17 +230,17 @@ mod tests {
         }
     }
 
-    /// X-OBS-04, X-QP-06: probes have lines if they are wanted, and what is no Revision's never has one.
+    /// X-OBS-04, X-QP-06: probes have lines only if enabled, and requests to other backends have none.
     #[test]
-    fn probes_and_strangers_have_no_line() {
-        let asked = held("x", "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    fn probes_and_other_backends_have_no_line() {
+        let asked = entry("x", "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(asked.is_enabled());
-        let mut probe = held("x", "GET / HTTP/1.1\r\nHost: a\r\nK-Kubelet-Probe: queue\r\n\r\n");
+        let mut probe = entry("x", "GET / HTTP/1.1\r\nHost: a\r\nK-Kubelet-Probe: queue\r\n\r\n");
         assert!(!probe.is_enabled());
         let template = LogTemplate::parse("x").unwrap();
         probe.log = Some(Arc::new(RequestLog { template, with_probes: true }));
         assert!(probe.is_enabled());
-        probe.aimed = None;
+        probe.backend = None;
         assert!(!probe.is_enabled());
     }
 }

@@ -1,13 +1,13 @@
-//! Lines of the request log as the operator wants them: the part of Go's templates that Knative's request log is written
-//! with (X-OBS-04).
+//! The operator's template for lines of the request log: the subset of Go templates that Knative's request log uses
+//! (X-OBS-04).
 //!
-//! `{{.Request.Method}}`, `{{js .Request.UserAgent}}` or `{{.Request.UserAgent | js}}`, with `{{-` and `-}}`. What is not
-//! known here is refused by its name, instead of standing empty in every line.
+//! `{{.Request.Method}}`, `{{js .Request.UserAgent}}` or `{{.Request.UserAgent | js}}`, with `{{-` and `-}}`. An
+//! unknown field is rejected by name, instead of being empty in every line.
 
 /// Largest template, in bytes: every line is as long.
 pub const TEMPLATE_BYTES_MAX: usize = 16 << 10;
 
-/// One line, as pieces of it.
+/// A template, as a list of parts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogTemplate {
     pieces: Vec<TemplatePart>,
@@ -18,12 +18,12 @@ pub(super) enum TemplatePart {
     Text(Box<str>),
     Field {
         field: LogField,
-        /// To stand between quotation marks of JSON or JavaScript.
+        /// Escaped for a JSON or JavaScript string.
         js: bool,
     },
 }
 
-/// What a line can say of a request.
+/// A field of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LogField {
     Method,
@@ -32,7 +32,7 @@ pub(super) enum LogField {
     Proto,
     ContentLength,
     RemoteAddr,
-    /// The value of a header of the request, by the place of its name in [`Template::headers`].
+    /// The value of a request header; see [`LogTemplate::headers`].
     Header(Box<str>),
     Code,
     Size,
@@ -65,14 +65,14 @@ const FIELDS: [(&str, LogField); 16] = [
     (".Revision.PodIP", LogField::PodIp),
 ];
 
-/// Why a text is no template.
+/// Why a template is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     #[error("an action {{{{…}}}} is not closed")]
     Open,
-    #[error("{{{{{0}}}}} is not known here")]
+    #[error("{{{{{0}}}}} is not a known field")]
     Unknown(String),
-    #[error("it has a line's end: each request has one line")]
+    #[error("it contains a line break: each request has one line")]
     Lines,
     #[error("it has more than {TEMPLATE_BYTES_MAX} bytes")]
     TooLong,
@@ -80,7 +80,8 @@ pub enum TemplateError {
 
 impl LogTemplate {
     /// # Errors
-    /// What of it is not understood.
+    ///
+    /// The text is not a valid template.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let text = text.trim_end_matches('\n');
         if text.len() > TEMPLATE_BYTES_MAX {
@@ -114,7 +115,7 @@ impl LogTemplate {
         &self.pieces
     }
 
-    /// The headers of a request that the line has, one for each place where one stands.
+    /// The request headers in the template, in order; a repeated one is repeated.
     pub fn headers(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             TemplatePart::Field { field: LogField::Header(name), .. } => Some(&**name),
@@ -127,7 +128,7 @@ fn text_piece(text: &str) -> Option<TemplatePart> {
     (!text.is_empty()).then(|| TemplatePart::Text(text.into()))
 }
 
-/// One action: a field, by itself or as `js` writes it.
+/// One action: a field, plain or with `js`.
 fn field(action: &str) -> Result<TemplatePart, TemplateError> {
     let unknown = || TemplateError::Unknown(action.to_owned());
     let plain = match action.strip_prefix("js ") {
@@ -165,16 +166,16 @@ mod tests {
 
     fn read(text: &str) -> Vec<String> {
         let template = LogTemplate::parse(text).unwrap();
-        let told = |piece: &TemplatePart| match piece {
+        let described = |piece: &TemplatePart| match piece {
             TemplatePart::Text(text) => format!("{text:?}"),
             TemplatePart::Field { field, js } => format!("{field:?}{}", if *js { " js" } else { "" }),
         };
-        template.pieces.iter().map(told).collect()
+        template.pieces.iter().map(described).collect()
     }
 
     /// X-OBS-04
     #[test]
-    fn what_goes_between_braces_is_a_field() {
+    fn action_is_parsed_as_a_field() {
         for (text, wanted) in [
             ("", &[][..]),
             ("a\n", &["\"a\""]),
@@ -192,9 +193,9 @@ mod tests {
         assert_eq!(template.headers().collect::<Vec<_>>(), ["Referer", "User-Agent"]);
     }
 
-    /// X-OBS-04: a field that does not exist is named, and not left empty in every line.
+    /// X-OBS-04: an unknown field is rejected by name, and not left empty in every line.
     #[test]
-    fn what_is_not_known_is_refused_by_its_name() {
+    fn unknown_field_is_rejected_by_name() {
         let unknown = |action: &str| TemplateError::Unknown(action.to_owned());
         for (text, why) in [
             ("{{.Request.Method", TemplateError::Open),
@@ -208,7 +209,7 @@ mod tests {
         ] {
             assert_eq!(LogTemplate::parse(text), Err(why.clone()), "{text}");
         }
-        assert_eq!(unknown(".X").to_string(), "{{.X}} is not known here");
+        assert_eq!(unknown(".X").to_string(), "{{.X}} is not a known field");
         assert_eq!(TemplateError::Open.to_string(), "an action {{…}} is not closed");
     }
 }

@@ -1,5 +1,5 @@
-//! What deleted streams and subscribers had still to get when they were forgotten: counted, where no stream is left
-//! to count it at, and told by name to whoever tells their owners.
+//! Undelivered events of deleted streams and subscribers: counted, because no stream is left to count them
+//! at, and reported by name so that control can tell the owners.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -8,18 +8,19 @@ use crossbeam_queue::ArrayQueue;
 
 use super::limits::ABANDONED_REPORTED_MAX;
 
-/// What was forgotten, and with how much.
+/// A deleted stream or subscriber, and its undelivered events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbandonedEvents {
-    /// By its name in the log.
+    /// Its name in the log.
     pub stream: Box<str>,
-    /// All of the stream, and not only one of its subscribers.
+    /// The whole stream was deleted, and not only one of its subscribers.
     pub is_whole: bool,
-    /// Each subscriber's are counted. Above 0.
+    /// Counted per subscriber. Above 0.
     pub events: u64,
 }
 
-/// Of all cores. Does not grow: what does not fit is counted, and logged by the core, but not told.
+/// Shared by all cores. Does not grow: what does not fit is counted, and logged by the core, but not
+/// reported.
 pub struct AbandonedEventsReport {
     events: AtomicU64,
     news: ArrayQueue<AbandonedEvents>,
@@ -38,13 +39,13 @@ impl AbandonedEventsReport {
         let _ = self.news.push(left);
     }
 
-    /// All since the start.
+    /// Total since the start.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.events.load(Relaxed)
     }
 
-    /// Those that came since the last call.
+    /// Those reported since the last call.
     pub fn take(&self) -> impl Iterator<Item = AbandonedEvents> + '_ {
         std::iter::from_fn(|| self.news.pop())
     }
@@ -61,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_there_is_room_for_is_counted_all_the_same() {
+    fn reports_beyond_limit_are_still_counted() {
         let all = AbandonedEventsReport::default();
         let left = AbandonedEvents { stream: "broker/ns/b/1".into(), is_whole: true, events: 2 };
         (0..ABANDONED_REPORTED_MAX + 3).for_each(|_| all.report(left.clone()));

@@ -1,8 +1,8 @@
-//! Who may send to a stream, and what our own deliveries show to somebody who asks the same.
+//! Authenticates senders of a stream, and provides the tokens of our own deliveries.
 //!
-//! A stream with an [`StreamAdmission`] wants a bearer token on each request. What a token is and who signed it is the
-//! business of whoever implements [`TokenVerifier`]; a core remembers what it has seen, so that a warm sender costs one
-//! look-up. Deliberately absent: accounts, policies, and revocation before a token ends.
+//! A stream with a [`StreamAdmission`] requires a bearer token on each request. A [`TokenVerifier`] decides
+//! which tokens are valid; a core caches the results, so that a warm sender costs one look-up. Deliberately
+//! absent: accounts, policies, and revocation before a token expires.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -25,44 +25,44 @@ use super::limits::{TOKEN_BYTES_MAX, TOKEN_CACHE_MAX};
 use super::record::EventRecord;
 use crate::table::EventFilter;
 
-/// Knows tokens.
+/// Verifies tokens.
 pub trait TokenVerifier: fmt::Debug + Send + Sync {
-    /// Whose token it is, at `now_s` seconds after 1970. Called on a core, for tokens that it does not know.
+    /// Verifies a token at `now_s` seconds after 1970. Called on a core, for tokens that are not in its
+    /// cache.
     ///
-    /// # Errors
-    /// Nobody's, or nobody can say.
+    /// # Errors The token is invalid, or cannot be verified now.
     fn read(&self, token: &str, now_s: u64) -> Result<VerifiedToken, TokenError>;
 }
 
-/// Who somebody is, as long as his token is good.
+/// The identity in a valid token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedToken {
     pub subject: Box<str>,
-    /// For whom the token was made out.
+    /// The audiences that the token was issued for.
     pub audiences: Vec<Box<str>>,
-    /// Seconds after 1970; from then on the token says nothing.
+    /// Expiry, in seconds after 1970.
     pub until_s: u64,
 }
 
-/// Why a token says nothing.
+/// Why a token is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum TokenError {
-    #[error("the token is none, or is signed by nobody who is known here")]
+    #[error("the token is malformed, or is signed by an unknown issuer")]
     Unknown,
-    #[error("the token has ended, or has not begun")]
+    #[error("the token has expired, or is not valid yet")]
     OutOfTime,
-    /// Ours to mend, and not the sender's.
-    #[error("the keys that tokens are signed with are not known here yet")]
+    /// Our fault, and not the sender's.
+    #[error("the keys that sign tokens are not known here yet")]
     NoKeys,
 }
 
-/// Who may send to a stream.
+/// Which senders may send to a stream.
 #[derive(Debug, Clone)]
 pub struct StreamAdmission {
     pub verifier: Arc<dyn TokenVerifier>,
-    /// Tokens for one of these are meant for the stream.
+    /// Tokens for one of these audiences are accepted.
     pub audiences: Vec<Box<str>>,
-    /// One that grants is enough.
+    /// One matching rule is enough.
     pub grants: Vec<AdmissionRule>,
 }
 
@@ -75,14 +75,14 @@ impl PartialEq for StreamAdmission {
 
 impl Eq for StreamAdmission {}
 
-/// Some senders may send some events.
+/// Allows some senders to send some events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdmissionRule {
     pub subjects: SubjectMatcher,
     pub filter: EventFilter,
 }
 
-/// Names, some of them by their beginnings.
+/// Names, some of them as prefixes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SubjectMatcher {
     whole: HashSet<Box<str>, RandomState>,
@@ -101,7 +101,7 @@ impl SubjectMatcher {
     }
 }
 
-/// A name that ends in `*` means all that begin like it.
+/// A name that ends in `*` matches every name with this prefix.
 impl<'a> FromIterator<&'a str> for SubjectMatcher {
     fn from_iter<I: IntoIterator<Item = &'a str>>(names: I) -> Self {
         let mut subjects = Self::default();
@@ -115,10 +115,10 @@ impl<'a> FromIterator<&'a str> for SubjectMatcher {
     }
 }
 
-/// Why somebody is a stranger at a stream's door.
+/// Why a sender is not authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
-    #[error("a token is needed here: Authorization: Bearer TOKEN, made out for \"{audience}\"")]
+    #[error("a token is required here: Authorization: Bearer TOKEN, issued for \"{audience}\"")]
     Silent { audience: Box<str> },
     #[error("there is more than one Authorization header")]
     Ambiguous,
@@ -126,7 +126,7 @@ pub enum AuthError {
     TooLong,
     #[error("{0}")]
     Bad(#[from] TokenError),
-    #[error("the token is not made out for \"{audience}\"")]
+    #[error("the token is not issued for \"{audience}\"")]
     Astray { audience: Box<str> },
 }
 
@@ -135,7 +135,7 @@ impl StreamAdmission {
         self.audiences.first().cloned().unwrap_or_default()
     }
 
-    /// Whether `subject` may send all of `events`. Nothing is copied unless a grant has a filter.
+    /// Whether `subject` may send all of `events`. Nothing is copied unless a rule has a filter.
     #[must_use]
     pub fn admits(&self, subject: &str, events: &[IncomingEvent<'_>]) -> bool {
         let mut filters: Vec<&EventFilter> = Vec::new();
@@ -151,14 +151,14 @@ impl StreamAdmission {
         let steps = Steps::default(); // for the whole request: a batch has a thousand events
         events.iter().all(|entering| {
             let mut bytes = entering.head(&[]);
-            bytes.extend_from_slice(entering.event.data.bytes()); // a record is whole, or none
+            bytes.extend_from_slice(entering.event.data.bytes()); // an event is encoded as a whole
             EventRecord::decode(bytes.into())
                 .is_ok_and(|record| filters.iter().any(|filter| matches(filter, &record, &steps)))
         })
     }
 }
 
-/// What one core remembers of tokens.
+/// One core's cache of verified tokens.
 #[derive(Default)]
 pub struct Authenticator {
     cache: RefCell<CachedToken>,
@@ -166,17 +166,16 @@ pub struct Authenticator {
 
 #[derive(Default)]
 struct CachedToken {
-    /// Whose word the others are; another one's are worth nothing.
+    /// The verifier of the cached tokens; another one invalidates them.
     verifier: Option<Arc<dyn TokenVerifier>>,
-    /// By the whole token: a hash alone could be met by another token.
+    /// By the whole token: a hash alone could collide with another token's.
     by_token: HashMap<Box<str>, Rc<VerifiedToken>, RandomState>,
 }
 
 impl Authenticator {
-    /// Who sends a request with these headers.
+    /// Identifies the sender of a request with these headers.
     ///
-    /// # Errors
-    /// Nobody that can be known.
+    /// # Errors The sender is not authenticated.
     pub fn identify(
         &self,
         admission: &StreamAdmission,
@@ -201,22 +200,27 @@ impl Authenticator {
         }
     }
 
-    fn read(&self, papers: &Arc<dyn TokenVerifier>, token: &str, now_s: u64) -> Result<Rc<VerifiedToken>, TokenError> {
+    fn read(
+        &self,
+        verifier: &Arc<dyn TokenVerifier>,
+        token: &str,
+        now_s: u64,
+    ) -> Result<Rc<VerifiedToken>, TokenError> {
         let mut known = self.cache.borrow_mut();
-        if !known.verifier.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, papers)) {
-            *known = CachedToken { verifier: Some(Arc::clone(papers)), by_token: HashMap::default() };
+        if !known.verifier.as_ref().is_some_and(|mine| Arc::ptr_eq(mine, verifier)) {
+            *known = CachedToken { verifier: Some(Arc::clone(verifier)), by_token: HashMap::default() };
         }
         if let Some(bearer) = known.by_token.get(token) {
             return if now_s < bearer.until_s { Ok(Rc::clone(bearer)) } else { Err(TokenError::OutOfTime) };
         }
-        let bearer = Rc::new(papers.read(token, now_s)?);
+        let bearer = Rc::new(verifier.read(token, now_s)?);
         if known.by_token.len() >= TOKEN_CACHE_MAX {
             known.by_token.retain(|_, bearer| now_s < bearer.until_s);
             if known.by_token.len() >= TOKEN_CACHE_MAX {
-                known.by_token.clear(); // all in use: reading again is better than growing
+                known.by_token.clear(); // full: verifying again is better than growing
             }
         }
-        known.by_token.insert(token.into(), Rc::clone(&bearer)); // once a token and core
+        known.by_token.insert(token.into(), Rc::clone(&bearer)); // once per token and core
         Ok(bearer)
     }
 }
@@ -228,7 +232,7 @@ fn bearer(value: &[u8]) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// What a request shows.
+/// The token of an outgoing request.
 #[derive(Debug, PartialEq, Eq)]
 pub struct PresentedToken {
     /// The value of Authorization.
@@ -242,40 +246,40 @@ impl PresentedToken {
     }
 }
 
-/// What a delivery shows to a target that asks who comes. It is renewed in place, so that a new token is no new
-/// table.
+/// The token that deliveries send to a target with authentication. It is renewed in place, so that a new
+/// token needs no new table.
 #[derive(Default)]
 pub struct AccessToken {
     token: ArcSwapOption<PresentedToken>,
     is_login: bool,
-    /// A receiver refused the token, and it has not been looked at since.
+    /// A receiver rejected the token, and this was not handled yet.
     is_refused: AtomicBool,
-    /// Rung when that is so.
-    bell: Option<Arc<Notify>>,
+    /// Notified when that happens.
+    notify: Option<Arc<Notify>>,
 }
 
 impl AccessToken {
-    /// One without a token yet; `bell` tells that a receiver refused the one that there is.
+    /// Without a token yet; `notify` is notified when a receiver rejects the current one.
     #[must_use]
-    pub fn renewed_by(bell: Arc<Notify>) -> Self {
-        Self { bell: Some(bell), ..Self::default() }
+    pub fn renewed_by(notify: Arc<Notify>) -> Self {
+        Self { notify: Some(notify), ..Self::default() }
     }
 
-    /// A receiver answered 401: the token may have ended by its clock.
+    /// A receiver answered 401: the token may have expired by its clock.
     pub fn refuse(&self) {
         if !self.is_refused.swap(true, Relaxed)
-            && let Some(bell) = &self.bell
+            && let Some(notify) = &self.notify
         {
-            bell.notify_one();
+            notify.notify_one();
         }
     }
 
-    /// Whether a receiver refused the token since the last call.
+    /// Whether a receiver rejected the token since the last call.
     pub fn take_refusal(&self) -> bool {
         self.is_refused.swap(false, Relaxed)
     }
 
-    /// The user and password of a URL, as they stand before its host's `@`.
+    /// The user and password of a URL, in the form before the `@` of its host.
     #[must_use]
     pub fn of_login(userinfo: &str) -> Self {
         let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
@@ -284,13 +288,13 @@ impl AccessToken {
         Self { token: ArcSwapOption::from_pointee(Some(shown)), is_login: true, ..Self::default() }
     }
 
-    /// Whether its target's URL says it all, and nobody renews it.
+    /// Whether the target's URL contains the credentials, so that no renewal exists.
     #[must_use]
     pub const fn is_login(&self) -> bool {
         self.is_login
     }
 
-    /// What stands in the header; `None` until there is a first token.
+    /// The value of the header; `None` until there is a first token.
     #[must_use]
     pub fn token(&self) -> Option<Arc<PresentedToken>> {
         self.token.load_full()
@@ -301,7 +305,7 @@ impl AccessToken {
     }
 }
 
-/// Bytes behind `%` and two digits; what is no escape stands for itself.
+/// Decodes `%` and two hex digits; anything that is no escape stays as it is.
 fn percent_decoded(text: &str) -> Vec<u8> {
     let mut parts = text.as_bytes().split(|byte| *byte == b'%');
     let mut out = parts.next().unwrap_or_default().to_vec();
@@ -321,7 +325,7 @@ fn percent_decoded(text: &str) -> Vec<u8> {
     out
 }
 
-/// One that is the same object, since tokens come and go; or the same login.
+/// Equal if it is the same object, since tokens are renewed; or the same login.
 impl PartialEq for AccessToken {
     fn eq(&self, other: &Self) -> bool {
         let is_same_login = || {
@@ -335,7 +339,7 @@ impl PartialEq for AccessToken {
 impl Eq for AccessToken {}
 
 impl fmt::Debug for AccessToken {
-    /// The token is nobody's business.
+    /// The token must not appear in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.token.load().is_some() { "Pass" } else { "Pass (none yet)" })
     }
@@ -347,7 +351,7 @@ mod tests {
 
     use super::*;
 
-    /// Takes `NAME@AUDIENCE@END` for a token.
+    /// Accepts `NAME@AUDIENCE@END` as a token.
     #[derive(Debug, Default)]
     struct PlainTokenVerifier {
         read: AtomicU64,
@@ -365,14 +369,15 @@ mod tests {
         }
     }
 
-    fn admission(papers: &Arc<PlainTokenVerifier>) -> StreamAdmission {
-        let papers = Arc::clone(papers) as Arc<dyn TokenVerifier>;
-        StreamAdmission { verifier: papers, audiences: vec!["a".into(), "b".into()], grants: Vec::new() }
+    fn admission(verifier: &Arc<PlainTokenVerifier>) -> StreamAdmission {
+        let verifier = Arc::clone(verifier) as Arc<dyn TokenVerifier>;
+        StreamAdmission { verifier, audiences: vec!["a".into(), "b".into()], grants: Vec::new() }
     }
 
-    /// RFC 7617, RFC 3986 section 3.2.1: what a URL says of its user is shown as Go's and other clients show it.
+    /// RFC 7617, RFC 3986 section 3.2.1: the user of a URL is sent in the same form as Go's and other
+    /// clients send it.
     #[test]
-    fn a_login_is_shown_as_basic_and_is_the_same_where_it_says_the_same() {
+    fn login_is_sent_as_basic_and_compared_by_value() {
         for (userinfo, plain) in [
             ("u:p", "u:p"),
             ("u", "u:"),
@@ -390,11 +395,11 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_read_once_and_believed_for_its_time_and_audience() {
-        let (plain, porter) = (Arc::new(PlainTokenVerifier::default()), Authenticator::default());
+    fn token_is_verified_once_for_its_time_and_audience() {
+        let (plain, authenticator) = (Arc::new(PlainTokenVerifier::default()), Authenticator::default());
         let admission = admission(&plain);
         let ask = |value: &str, now| {
-            porter.identify(&admission, &[("Authorization", value.as_bytes())], now).map(|b| b.subject.clone())
+            authenticator.identify(&admission, &[("Authorization", value.as_bytes())], now).map(|b| b.subject.clone())
         };
         let silent = AuthError::Silent { audience: "a".into() };
         let long = format!("Bearer {}", "x".repeat(TOKEN_BYTES_MAX + 1));
@@ -414,33 +419,33 @@ mod tests {
             assert_eq!(ask(value, now), expected.map(Box::from), "{value:.40} at {now}");
         }
         assert_eq!(plain.read.load(Relaxed), 5, "two good ones, one astray, two bad ones");
-        assert_eq!(porter.identify(&admission, &[], 1).unwrap_err(), silent);
+        assert_eq!(authenticator.identify(&admission, &[], 1).unwrap_err(), silent);
         let twice: [(&str, &[u8]); 2] = [("authorization", b"Bearer me@a@10"), ("Authorization", b"Bearer x")];
-        assert_eq!(porter.identify(&admission, &twice, 1).unwrap_err(), AuthError::Ambiguous);
+        assert_eq!(authenticator.identify(&admission, &twice, 1).unwrap_err(), AuthError::Ambiguous);
     }
 
     #[test]
-    fn what_others_papers_said_is_forgotten_and_memory_is_bounded() {
-        let (first, second, porter) = (
+    fn token_cache_is_bounded_and_cleared_for_new_verifier() {
+        let (first, second, authenticator) = (
             Arc::new(PlainTokenVerifier::default()),
             Arc::new(PlainTokenVerifier::default()),
             Authenticator::default(),
         );
-        for papers in [&first, &second, &first] {
-            porter.identify(&admission(papers), &[("authorization", b"Bearer me@a@10")], 1).unwrap();
+        for verifier in [&first, &second, &first] {
+            authenticator.identify(&admission(verifier), &[("authorization", b"Bearer me@a@10")], 1).unwrap();
         }
         assert_eq!((first.read.load(Relaxed), second.read.load(Relaxed)), (2, 1));
         let admission = admission(&first);
         for n in 0..=TOKEN_CACHE_MAX {
             let value = format!("Bearer {n}@a@10");
-            porter.identify(&admission, &[("authorization", value.as_bytes())], 1).unwrap();
-            assert!(porter.cache.borrow().by_token.len() <= TOKEN_CACHE_MAX);
+            authenticator.identify(&admission, &[("authorization", value.as_bytes())], 1).unwrap();
+            assert!(authenticator.cache.borrow().by_token.len() <= TOKEN_CACHE_MAX);
         }
     }
 
-    /// X-FEA-09: a name is meant as it stands, or by its beginning.
+    /// X-FEA-09: a subject matches exactly, or by its prefix.
     #[test]
-    fn subjects_are_whole_or_begin_alike() {
+    fn subjects_match_exactly_or_by_prefix() {
         let subjects: SubjectMatcher =
             ["system:serviceaccount:ns:a", "system:serviceaccount:other:*"].into_iter().collect();
         for (subject, has) in [

@@ -1,10 +1,10 @@
-//! Between cores: events of a stream whose subscribers want them in order go into one core's log,
-//! whichever core they came in at.
+//! Forwards events between cores: all events of an ordered stream go into one core's log, whichever core
+//! received them.
 //!
-//! A core's log keeps the order in which events came to it, and two logs have none between them. Only
-//! such streams pay for the way: a copy of the request and two wakes, some 20 µs.
+//! A core's log keeps the order of arrival, and two logs have no common order. Only ordered streams pay for
+//! forwarding: a copy of the request and two wakes, some 20 µs.
 //!
-//! By the same ways whoever is no core has a core send something for it.
+//! Other threads use the same channels to let a core send a request for them.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use super::ingress;
 use super::limits::RELAYED_MAX;
 use crate::table::DeliveryTarget;
 
-/// One core's end of the ways to all others.
+/// One core's end of the channels to all others.
 #[derive(Debug)]
 pub struct CoreRelay {
     core: usize,
@@ -29,14 +29,15 @@ pub struct CoreRelay {
     inbox: mpsc::Receiver<CoreMessage>,
 }
 
-/// Something on its way to another core, whose answer is waited for; a sender that has gone hears nothing.
+/// A message to another core, which sends an answer; if the receiver of the answer is gone, it is
+/// discarded.
 #[derive(Debug)]
 pub enum CoreMessage {
-    /// A request for a stream that the core keeps.
+    /// A request for a stream that the receiving core owns.
     Request { path: Box<str>, headers: Vec<(Box<str>, Box<[u8]>)>, body: Bytes, answer: oneshot::Sender<LocalResponse> },
-    /// A record for the stream at this path, as [`super::record::addressed`] makes them.
+    /// A record for the stream at this path, made by [`super::record::addressed`].
     Copy { path: Box<str>, record: Vec<u8>, answer: oneshot::Sender<LocalResponse> },
-    /// A request to somebody, as deliveries are made.
+    /// A request to send, in the same way as a delivery.
     DeadLetter(Box<ForwardedDeadLetter>),
 }
 
@@ -57,7 +58,7 @@ pub struct CoreSenders {
 }
 
 impl CoreRelay {
-    /// An end for each core.
+    /// One relay for each core.
     #[must_use]
     pub fn among(cores: usize) -> Vec<Self> {
         let (ways, inboxes): (Vec<_>, Vec<_>) = (0..cores).map(|_| mpsc::channel(RELAYED_MAX)).unzip();
@@ -66,13 +67,13 @@ impl CoreRelay {
         inboxes.into_iter().enumerate().map(end).collect()
     }
 
-    /// The end of a core that has no others.
+    /// The relay of a single core.
     #[must_use]
     pub fn alone() -> Self {
         Self::among(1).remove(0)
     }
 
-    /// The sending half, for whoever is no core.
+    /// The sending half, for threads that are no core.
     #[must_use]
     pub fn senders(&self) -> CoreSenders {
         CoreSenders { core: self.core, senders: Arc::clone(&self.senders) }
@@ -85,7 +86,7 @@ impl CoreRelay {
 }
 
 impl CoreSenders {
-    /// Whether the stream of this name is kept by another core.
+    /// Whether another core owns the stream of this name.
     #[must_use]
     pub fn is_remote(&self, stream: &str) -> bool {
         self.writer_of(stream) != self.core
@@ -96,23 +97,22 @@ impl CoreSenders {
         usize::try_from(hash % self.senders.len() as u64).unwrap_or_default()
     }
 
-    /// Hands the request over and waits for the answer.
+    /// Forwards the request and waits for the answer.
     pub async fn send(&self, stream: &str, path: &str, headers: &[(&str, &[u8])], body: &[u8]) -> LocalResponse {
         let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        let body = Bytes::copy_from_slice(body); // the receive buffers are this thread's own
+        let body = Bytes::copy_from_slice(body); // the receive buffers belong to this thread
         self.forward(stream, |answer| CoreMessage::Request { path: path.into(), headers, body, answer }).await
     }
 
-    /// Has a record appended to the stream of this name at this path.
+    /// Appends a record to the stream of this name at this path.
     pub async fn copy(&self, stream: &str, path: &str, record: Vec<u8>) -> LocalResponse {
         self.forward(stream, |answer| CoreMessage::Copy { path: path.into(), record, answer }).await
     }
 
-    /// Has a core make a request as it makes deliveries: to a Service of ours in this process, started if it sleeps, to
-    /// everybody else by address, by TLS if the target says so.
+    /// Lets a core send a request like a delivery: to a Service in this process, which is started if it
+    /// sleeps, or to an external address, with TLS if the target requires it.
     ///
-    /// # Errors
-    /// There was no answer; all of these may pass.
+    /// # Errors There was no response; all of these may be temporary.
     pub async fn send_to_core(
         &self,
         target: DeliveryTarget,
@@ -126,21 +126,21 @@ impl CoreSenders {
             .try_send(CoreMessage::DeadLetter(Box::new(ForwardedDeadLetter { target, request, timeout, answer })))
             .is_err()
         {
-            return unsent("the core that would send it has too much to do");
+            return unsent("the core that would send it is overloaded");
         }
-        hear.await.unwrap_or_else(|_| unsent("the core that was to send it ends"))
+        hear.await.unwrap_or_else(|_| unsent("the core that would send it is stopping"))
     }
 
     async fn forward(
         &self,
         stream: &str,
-        parcel: impl FnOnce(oneshot::Sender<LocalResponse>) -> CoreMessage,
+        message: impl FnOnce(oneshot::Sender<LocalResponse>) -> CoreMessage,
     ) -> LocalResponse {
         let (answer, hear) = oneshot::channel();
-        if self.senders[self.writer_of(stream)].try_send(parcel(answer)).is_err() {
-            return ingress::unavailable("the core that keeps this stream in order has too much to do");
+        if self.senders[self.writer_of(stream)].try_send(message(answer)).is_err() {
+            return ingress::unavailable("the core that orders this stream is overloaded");
         }
-        hear.await.unwrap_or_else(|_| ingress::unavailable("the core that keeps this stream in order ends"))
+        hear.await.unwrap_or_else(|_| ingress::unavailable("the core that orders this stream is stopping"))
     }
 }
 
@@ -149,12 +149,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_is_kept_by_one_core() {
+    fn stream_is_owned_by_one_core() {
         for cores in 1..5 {
             let ends: Vec<_> = CoreRelay::among(cores).into_iter().map(|end| end.split().0).collect();
             for stream in ["broker/ns/a/1", "broker/ns/b/2", "channel/ns/c/3"] {
-                let keepers = ends.iter().filter(|end| !end.is_remote(stream)).count();
-                assert_eq!(keepers, 1, "{stream} among {cores}");
+                let writers = ends.iter().filter(|end| !end.is_remote(stream)).count();
+                assert_eq!(writers, 1, "{stream} among {cores}");
             }
         }
     }

@@ -1,17 +1,17 @@
-//! The flight recorder: what became of each delivery, as records of the log itself.
+//! The delivery log: the outcome of each delivery attempt, as records of the write-ahead log itself.
 //!
-//! Notes gather in a page and are appended to a stream of their own when the page is full or
-//! [`DELIVERY_LOG_INTERVAL`] old, or bookmarks are written by themselves: nobody waits for them, they ride on flushes that come anyway, and a
-//! kill takes the last page. That an event was given up is nowhere else, so a page that says so is in the log no later than the
-//! bookmark that calls the event done. No subscriber reads the stream, so it holds no segment: history reaches back as far as
-//! the log's files do.
+//! Entries are collected in a page and appended to a stream of their own when the page is full or
+//! [`DELIVERY_LOG_INTERVAL`] old, or when cursors are written alone. No task waits for them, other flushes
+//! include them, and a kill loses the last page. That an event was given up is recorded only here, so its page
+//! is in the log no later than the cursor that marks the event done. No subscriber reads the stream, so it
+//! retains no segment: history reaches back as far as the log's files do.
 //!
 //! ```text
 //! 0  version   u8   1
 //! 1  names     u16  count, little endian like all numbers here
 //! 3  base      u64  ms since 1970
 //! 11 names     each: length u16, UTF-8: subscribers, by their durable names
-//!    notes     each 23 bytes: what u8, subscriber u16, status u16, attempt u16, position u64,
+//!    entries   each 23 bytes: what u8, subscriber u16, status u16, attempt u16, position u64,
 //!              ms after base u32, latency in µs u32
 //! ```
 
@@ -27,7 +27,7 @@ use wal::LogPosition;
 use super::limits::{DELIVERY_LOG_INTERVAL, DELIVERY_LOG_PAGE_BYTES, UNHURRIED_FLUSH};
 use super::log_writer::{AppendPriority, LogWriter, wall_clock_ms};
 
-/// The stream's name in the log. No object's stream can have it: theirs have slashes.
+/// Name of the stream in the log. No object's stream can have it: their names contain slashes.
 pub const STREAM: &str = "journal";
 const VERSION: u8 = 1;
 const FIXED_BYTES: usize = 11;
@@ -41,16 +41,16 @@ pub enum DeliveryOutcome {
     Replied = 0,
     /// A request to the reply's target ended.
     ReplySent = 1,
-    /// A reply was taken in again.
+    /// A reply was stored in the log.
     ReplyStored = 2,
     /// A request to the dead letter sink ended.
     DeadLetterSent = 3,
     DeadLettered = 4,
     Dropped = 5,
-    /// Retention dropped what the subscriber had not read yet before this position: one note for all of it.
+    /// Retention dropped what the subscriber had not read before this position: one entry for all of it.
     Expired = 6,
-    /// Its subscriber or the whole stream was deleted, and with it what it had not got until then: one note for all of
-    /// it, by a name for [`abandoned_subscriber`], since the table knows neither any more.
+    /// The subscriber or the whole stream was deleted with undelivered events: one entry for all of them,
+    /// by a name for [`abandoned_subscriber`], since the table contains neither any more.
     Abandoned = 7,
 }
 
@@ -66,12 +66,12 @@ impl DeliveryOutcome {
         Self::Abandoned,
     ];
 
-    /// Whether it is an end without which the event would be taken for delivered.
+    /// Whether the event was given up: without this entry it would be taken for delivered.
     const fn is_given_up(self) -> bool {
         matches!(self, Self::DeadLettered | Self::Dropped | Self::Expired)
     }
 
-    /// For people and programs.
+    /// Name for people and programs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -87,30 +87,32 @@ impl DeliveryOutcome {
     }
 }
 
-/// One line of the journal.
+/// One entry of the delivery log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeliveryLogEntry<'a> {
     pub what: DeliveryOutcome,
     pub subscriber: &'a str,
-    /// The event, by its place in this log; of [`DeliveryOutcome::Expired`], the first one that was kept; of
-    /// [`DeliveryOutcome::Abandoned`], the first one that was not for it any more (0 in notes of earlier versions).
+    /// The position of the event in this log; for [`DeliveryOutcome::Expired`], the first one that was
+    /// kept; for [`DeliveryOutcome::Abandoned`], the first one after the deletion (0 in entries of earlier
+    /// versions).
     pub position: LogPosition,
     pub at_ms: u64,
-    /// Below 100 there was no answer, and [`super::delivery::PostError::reason`] says why; 0 also where nothing was asked.
+    /// Below 100 there was no response, and [`super::delivery::PostError::reason`] says why; 0 also where
+    /// no request was made.
     pub status: u16,
-    /// From 0.
+    /// Starts at 0.
     pub attempt: u16,
     pub took: Duration,
 }
 
 impl<'a> DeliveryLogEntry<'a> {
-    /// Of one that was deleted, by its [`left_name`]; `end` is where its events ended.
+    /// The entry of a deleted subscriber, by its [`abandoned_name`]; `end` is where its events ended.
     pub(super) fn abandoned(name: &'a str, end: LogPosition) -> Self {
         DeliveryLogEntry {
             what: DeliveryOutcome::Abandoned,
             subscriber: name,
             position: end,
-            at_ms: 0, // the journal's to say
+            at_ms: 0, // set by the delivery log
             status: 0,
             attempt: 0,
             took: Duration::ZERO,
@@ -118,12 +120,12 @@ impl<'a> DeliveryLogEntry<'a> {
     }
 }
 
-/// A stream and one of its subscribers, by their names in the log: neither has spaces.
+/// A stream and one of its subscribers, by their names in the log, which contain no spaces.
 pub(super) fn abandoned_name(stream: &str, subscriber: &str) -> String {
     format!("{stream} {subscriber}")
 }
 
-/// Stream and subscriber, by their names in the log, of a note of [`DeliveryOutcome::Abandoned`].
+/// Stream and subscriber, by their names in the log, of an entry of [`DeliveryOutcome::Abandoned`].
 #[must_use]
 pub fn abandoned_subscriber(name: &str) -> Option<(&str, &str)> {
     name.split_once(' ')
@@ -162,7 +164,7 @@ impl DeliveryLogPage {
         self.notes.extend(took.to_le_bytes());
     }
 
-    /// The page as a record; the page is blank again.
+    /// The page as a record; empties the page.
     fn take(&mut self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend(u16::try_from(self.names.len()).unwrap_or(u16::MAX).to_le_bytes());
@@ -177,7 +179,7 @@ impl DeliveryLogPage {
     }
 }
 
-/// The notes of a record. What is no journal, or damaged, has none.
+/// Calls `note` for each entry of a record. A damaged record, or one of another kind, has none.
 pub fn read(record: &[u8], mut note: impl FnMut(DeliveryLogEntry<'_>)) {
     let _ = try_read(record, &mut note);
 }
@@ -212,30 +214,30 @@ fn try_read(record: &[u8], note: &mut impl FnMut(DeliveryLogEntry<'_>)) -> Optio
     Some(())
 }
 
-/// A core's journal.
+/// A core's delivery log.
 pub struct DeliveryLog {
     writer: Rc<LogWriter>,
     page: RefCell<DeliveryLogPage>,
-    /// The page has notes that bookmarks wait for.
+    /// The page has entries that must be written before cursors.
     is_awaited: Cell<bool>,
-    /// A page has begun.
+    /// Notified when a page begins.
     begun: Notify,
 }
 
 impl DeliveryLog {
     #[must_use]
-    pub fn new(keeper: &Rc<LogWriter>) -> Rc<Self> {
-        let journal = Rc::new(Self {
-            writer: Rc::clone(keeper),
+    pub fn new(writer: &Rc<LogWriter>) -> Rc<Self> {
+        let delivery_log = Rc::new(Self {
+            writer: Rc::clone(writer),
             page: RefCell::default(),
             is_awaited: Cell::new(false),
             begun: Notify::default(),
         });
-        keeper.note_in(&journal);
-        journal
+        writer.note_in(&delivery_log);
+        delivery_log
     }
 
-    /// Takes a note; `note.at_ms` is set here.
+    /// Adds an entry; `note.at_ms` is set here.
     pub(super) fn note(&self, mut note: DeliveryLogEntry<'_>) {
         note.at_ms = wall_clock_ms();
         let mut page = self.page.borrow_mut();
@@ -252,8 +254,8 @@ impl DeliveryLog {
         }
     }
 
-    /// Appends what there is, in a full log too: no subscriber reads it, so it keeps no room from anybody. A log that failed has
-    /// other worries: the page is lost.
+    /// Appends the current page, also to a full log: it has no subscriber, so it retains no space. If the
+    /// log has failed the page is lost.
     pub(super) fn write(&self) {
         let mut page = self.page.borrow_mut();
         if page.notes.is_empty() {
@@ -265,18 +267,18 @@ impl DeliveryLog {
         let written =
             feed.and_then(|feed| self.writer.put(&feed, &[&[&record]], AppendPriority::Onward, UNHURRIED_FLUSH));
         if let Err(why) = written {
-            tracing::debug!(%why, "a page of the journal is lost");
+            tracing::debug!(%why, "a page of the delivery log is lost");
         }
     }
 
-    /// Before bookmarks are written.
+    /// Called before cursors are written.
     pub(super) fn write_awaited(&self) {
         if self.is_awaited.get() {
             self.write();
         }
     }
 
-    /// Writes pages that do not fill. Runs for ever.
+    /// Writes incomplete pages after the interval. Runs for ever.
     pub(super) async fn append(&self, ring: &ring::Ring) {
         loop {
             let seen = self.begun.count();
@@ -296,7 +298,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_gives_back_its_notes() {
+    fn page_round_trip_keeps_entries() {
         let note = |subscriber, n: u16| DeliveryLogEntry {
             what: DeliveryOutcome::ALL[usize::from(n) % DeliveryOutcome::ALL.len()],
             subscriber,
@@ -322,7 +324,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_reader_panic(bytes: Vec<u8>) {
+        fn delivery_log_reader_never_panics(bytes: Vec<u8>) {
             read(&bytes, |_| {});
             read(&[&[VERSION, 1, 0][..], &bytes].concat(), |_| {});
         }

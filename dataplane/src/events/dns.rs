@@ -1,7 +1,8 @@
-//! Names of subscribers outside: looked up by the system on a thread that may wait, kept for a while.
+//! Host names of external subscribers: resolved by the system on a thread that may block, cached for a
+//! while.
 //!
-//! Addresses and `localhost` need no look-up; hosts of our own are found in the table before anybody
-//! asks here.
+//! Addresses and `localhost` need no look-up; our own hosts are found in the table before this module is
+//! used.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,18 +15,18 @@ use ring::{Notify, Ring, Tick, WakeHandle};
 
 use super::limits::{LOOKUPS_MAX, NAMES_MAX, RESOLVED_FOR};
 
-/// How the system is asked; another one in tests.
+/// The system's resolver; another one in tests.
 pub type DnsLookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
 
 pub struct DnsResolver {
     ring: Ring,
-    remote: WakeHandle,
+    wake_handle: WakeHandle,
     lookup: DnsLookup,
     names: RefCell<HashMap<(Box<str>, u16), DnsCacheEntry, RandomState>>,
     in_flight: Cell<usize>,
     outcomes: mpsc::Receiver<DnsOutcome>,
     report: mpsc::Sender<DnsOutcome>,
-    /// A look-up has ended.
+    /// Notified when a look-up ends.
     ended: Notify,
 }
 
@@ -50,7 +51,7 @@ impl DnsResolver {
         let (report, outcomes) = mpsc::channel(); // holds LOOKUPS_MAX at most
         Self {
             ring: ring.clone(),
-            remote: ring.remote(),
+            wake_handle: ring.wake_handle(),
             lookup: look_up,
             names: RefCell::default(),
             in_flight: Cell::new(0),
@@ -60,7 +61,7 @@ impl DnsResolver {
         }
     }
 
-    /// An address of `host` (lower case, without port). Several take turns.
+    /// An address of `host` (lower case, without port). Several addresses are used in turn.
     pub async fn resolve(&self, host: &str, port: u16) -> Result<SocketAddr, Box<str>> {
         if let Some(ip) = parse_literal(host) {
             return Ok(SocketAddr::new(ip, port));
@@ -76,7 +77,7 @@ impl DnsResolver {
         }
     }
 
-    /// Takes in what the threads found: called when the ring's bell was rung.
+    /// Takes the results of the threads: called when the ring was woken.
     pub fn get(&self) {
         let mut ended = false;
         while let Ok(DnsOutcome { name, result }) = self.outcomes.try_recv() {
@@ -106,7 +107,7 @@ impl DnsResolver {
         }
     }
 
-    /// Starts a look-up unless it is under way, or too many are.
+    /// Starts a look-up unless one is in flight, or too many are.
     fn start(&self, name: &(Box<str>, u16)) -> Result<(), Box<str>> {
         let mut names = self.names.borrow_mut();
         if matches!(names.get(name), Some(DnsCacheEntry::InFlight)) || self.in_flight.get() >= LOOKUPS_MAX {
@@ -116,15 +117,15 @@ impl DnsResolver {
             let now = self.ring.now();
             names.retain(|_, entry| matches!(entry, DnsCacheEntry::Resolved { until, .. } if *until > now));
             if names.len() >= NAMES_MAX {
-                names.clear(); // all in use: asking again is better than growing
+                names.clear(); // full: resolving again is better than growing
             }
         }
-        let (look_up, report, remote) = (self.lookup, self.report.clone(), self.remote.clone());
+        let (look_up, report, wake_handle) = (self.lookup, self.report.clone(), self.wake_handle.clone());
         let asked = name.clone();
         let thread = std::thread::Builder::new().name("look-up".into()).spawn(move || {
             let result = look_up(&asked.0, asked.1);
             let _ = report.send(DnsOutcome { name: asked, result }); // fails only if the core has ended
-            remote.wake();
+            wake_handle.wake();
         });
         thread.map_err(|why| why.to_string())?;
         self.in_flight.set(self.in_flight.get() + 1);
@@ -133,7 +134,7 @@ impl DnsResolver {
     }
 }
 
-/// The system's own way: hosts file, DNS, whatever it is configured to.
+/// The system's own resolver: hosts file, DNS, whatever is configured.
 pub fn system(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok((host, port).to_socket_addrs()?.collect())
 }
@@ -156,10 +157,10 @@ mod tests {
 
     use super::*;
 
-    static ASKED: AtomicUsize = AtomicUsize::new(0);
+    static LOOKUPS: AtomicUsize = AtomicUsize::new(0);
 
     fn fake(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
-        ASKED.fetch_add(1, Relaxed);
+        LOOKUPS.fetch_add(1, Relaxed);
         match host {
             "two.example" => Ok(vec![([10, 0, 0, 1], port).into(), ([10, 0, 0, 2], port).into()]),
             "none.example" => Ok(Vec::new()),
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_asked_for_once_and_its_addresses_take_turns() {
+    fn name_is_resolved_once_and_addresses_rotate() {
         let ring = Ring::kernel(RingOptions::default()).unwrap();
         let resolver = Rc::new(DnsResolver::new(&ring, fake));
         let (listening, on) = (Rc::clone(&resolver), ring.clone());
@@ -182,9 +183,9 @@ mod tests {
         let mut seen: Vec<_> = (0..4).map(|_| ask("two.example").unwrap().to_string()).collect();
         seen.sort();
         assert_eq!(seen, ["10.0.0.1:80", "10.0.0.1:80", "10.0.0.2:80", "10.0.0.2:80"]);
-        assert_eq!(ASKED.load(Relaxed), 1);
+        assert_eq!(LOOKUPS.load(Relaxed), 1);
         assert!(ask("none.example").is_err() && ask("else.example").is_err());
-        assert_eq!(ASKED.load(Relaxed), 3);
+        assert_eq!(LOOKUPS.load(Relaxed), 3);
 
         for (host, address) in [
             ("localhost", "127.0.0.1:80"),
@@ -194,6 +195,6 @@ mod tests {
         ] {
             assert_eq!(ask(host).unwrap().to_string(), address);
         }
-        assert_eq!(ASKED.load(Relaxed), 3);
+        assert_eq!(LOOKUPS.load(Relaxed), 3);
     }
 }

@@ -1,8 +1,8 @@
-//! An event as an outgoing HTTP request: headers and body, in binary or structured mode.
+//! Encodes an event as an outgoing HTTP request: headers and body, in binary or structured mode.
 //!
-//! The data goes out as it came in: in the mode it was received in, a binary body is a slice of the
-//! log and JSON data keeps its spacing. Into the other mode it is carried by the rules of the JSON
-//! event format: JSON data stays JSON, all else is base64.
+//! The data is sent as it was received: in the received mode, a binary body is a slice of the log and JSON
+//! data keeps its spacing. In the other mode the rules of the JSON event format apply: JSON data stays
+//! JSON, all else is base64.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -13,21 +13,21 @@ use super::cloudevent::{AttributeKind, CloudEventAttribute, ContentKind, Content
 use super::limits::{BINARY_ATTRIBUTES_MAX, BINARY_FIELDS_BYTES_MAX};
 use super::record::EventRecord;
 
-/// What the fields of most events take, tracing included.
+/// Size of the header fields of most events, including tracing.
 const FIELDS_USUAL_BYTES: usize = 512;
-/// What an attempt adds to those of most events.
+/// Size of the fields that an attempt adds to most events.
 const FIELDS_ADDED_BYTES: usize = 192;
 
-/// A request without its first line and without Host and Content-Length, which are the sender's.
+/// A request without its first line, Host and Content-Length, which the sender adds.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EncodedEvent {
-    /// Header fields as they go over the wire, each with its line end: one allocation for all of them.
+    /// Header fields in wire format, each with its line end: one allocation for all of them.
     pub fields: Vec<u8>,
     pub body: Bytes,
 }
 
 impl EncodedEvent {
-    /// Adds a field. Values come from parsed heads and checked attributes, so none has a line end in it.
+    /// Adds a field. Values come from parsed heads and checked attributes, so none contains a line end.
     pub fn push(&mut self, name: &str, value: &[u8]) {
         self.begin(&[name]);
         self.fields.extend_from_slice(value);
@@ -49,7 +49,7 @@ impl EncodedEvent {
         self.headers().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
-    /// A copy with room for what each attempt adds, so that it is one allocation.
+    /// A copy with capacity for the fields that each attempt adds, so that it is one allocation.
     #[must_use]
     pub fn again(&self) -> Self {
         let mut fields = Vec::with_capacity(self.fields.len() + FIELDS_ADDED_BYTES);
@@ -69,8 +69,8 @@ impl EncodedEvent {
     }
 }
 
-/// Writes the event with `extra` attributes (which replace its own of the same name). In an envelope, whatever `mode` says, where header
-/// fields could not carry it.
+/// Encodes the event with `extra` attributes (which replace its own of the same name). Uses an envelope,
+/// regardless of `mode`, where header fields cannot carry the event.
 #[must_use]
 pub fn encode(record: &EventRecord, mode: ContentMode, extra: &[CloudEventAttribute<'_>]) -> EncodedEvent {
     if mode == ContentMode::Binary && can_be_binary(record) {
@@ -82,7 +82,8 @@ pub fn encode(record: &EventRecord, mode: ContentMode, extra: &[CloudEventAttrib
     structured(record, extra)
 }
 
-/// Data that is itself said to be an event in an envelope would be taken for the event: the Content-Type tells the mode.
+/// Data with a Content-Type of an envelope would be taken for the event: the Content-Type determines the
+/// mode.
 fn can_be_binary(record: &EventRecord) -> bool {
     let media = record.attribute("datacontenttype");
     carriage(media.map(str::as_bytes)) == ContentKind::Binary && record.attributes().count() <= BINARY_ATTRIBUTES_MAX
@@ -111,13 +112,13 @@ fn binary(record: &EventRecord, extra: &[CloudEventAttribute<'_>]) -> EncodedEve
         }
     }
     if !typed && record.mode == ContentMode::Structured && !body.is_empty() {
-        out.push("Content-Type", b"application/json"); // what an envelope without a type means
+        out.push("Content-Type", b"application/json"); // the default of an envelope without a type
     }
     out.body = body;
     out
 }
 
-/// The body in binary mode, and whether a 0.3 event's base64 was undone on the way.
+/// The body in binary mode, and whether the base64 of a 0.3 event was decoded.
 fn binary_body(record: &EventRecord) -> (Bytes, bool) {
     if !record.is_json() {
         return (record.data_bytes(), false); // the usual case
@@ -165,7 +166,7 @@ fn put_data(body: &mut Vec<u8>, record: &EventRecord, data: &[u8]) {
         super::cloudevent::EventData::None => return,
         super::cloudevent::EventData::Json(_) => true,
         super::cloudevent::EventData::Bytes(_) => {
-            // From an envelope it was base64 and stays it; from binary mode, JSON may be shown as JSON.
+            // From an envelope it was base64 and stays so; from binary mode, JSON may be embedded as JSON.
             record.mode == ContentMode::Binary
                 && event.attribute("datacontenttype").is_some_and(is_json_type)
                 && is_json(data)
@@ -212,9 +213,9 @@ mod tests {
     const MINIMAL: [(&str, &[u8]); 4] =
         [("ce-specversion", b"1.0"), ("ce-id", b"1"), ("ce-source", b"/s"), ("ce-type", b"t")];
 
-    /// EV-RTE-09: the body is byte for byte the one received, whatever is in it.
+    /// EV-RTE-09: the body is byte for byte the received one, whatever is in it.
     #[test]
-    fn binary_data_goes_out_as_it_came() {
+    fn binary_data_is_sent_unchanged() {
         for body in [&b""[..], b"\xff\xfe\x00", b"{ \"a\" :  1 }", b"plain"] {
             let mut input = MINIMAL.to_vec();
             input.push(("content-type", b"application/x-odd; q=\"%20\""));
@@ -229,7 +230,7 @@ mod tests {
 
     /// EV-RTE-09, AMB-45: typed extensions keep their type, JSON data its spacing.
     #[test]
-    fn an_envelope_goes_out_with_the_same_members() {
+    fn envelope_is_sent_with_same_members() {
         let envelope = br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","n":-7,"b":true,
             "data": { "x" : [ 1.50, "\u00e9" ] } }"#;
         let event = structured::parse(envelope).unwrap();
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn base64_data_stays_base64_in_an_envelope_and_is_raw_in_binary_mode() {
+    fn base64_data_is_raw_only_in_binary_mode() {
         let envelope = br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","data_base64":"AP8="}"#;
         let event = structured::parse(envelope).unwrap();
         let kept = encode(&record(&event), ContentMode::Structured, &[]);
@@ -249,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_string_is_text_only_where_the_type_says_so() {
+    fn json_string_is_text_only_for_text_type() {
         for (media, body) in [("text/plain", "a\n"), ("application/json", "\"a\\n\"")] {
             let envelope = format!(
                 r#"{{"specversion":"1.0","id":"1","source":"/s","type":"t","datacontenttype":"{media}","data":"a\n"}}"#
@@ -259,9 +260,9 @@ mod tests {
         }
     }
 
-    /// AMB-50: a 0.3 event stays one, with its own way of saying base64.
+    /// AMB-50: a 0.3 event stays one, with its own base64 attribute.
     #[test]
-    fn an_old_event_changes_mode_but_not_version() {
+    fn old_event_changes_mode_but_not_version() {
         let envelope =
             br#"{"specversion":"0.3","id":"1","source":"/s","type":"t","datacontentencoding":"base64","data":"AP8="}"#;
         let event = structured::parse(envelope).unwrap();
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extra_attribute_replaces_the_events_own() {
+    fn extra_attribute_replaces_own_attribute() {
         let mut input = MINIMAL.to_vec();
         input.push(("ce-knativeerrorcode", b"1"));
         let event = binary::parse(input, b"").unwrap();
@@ -296,15 +297,16 @@ mod tests {
 
     /// EV-RTE-09: in 1.0 `datacontentencoding` is an extension like any other.
     #[test]
-    fn a_new_events_encoding_is_an_extension() {
+    fn encoding_attribute_of_new_event_is_extension() {
         let envelope = br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","datacontenttype":"text/plain","datacontentencoding":"base64","data":"aGk="}"#;
         let out = encode(&record(&structured::parse(envelope).unwrap()), ContentMode::Binary, &[]);
         assert_eq!((&*out.body, out.header("ce-datacontentencoding")), (&b"aGk="[..], Some(&b"base64"[..])));
     }
 
-    /// EV-RTE-09: what as header fields would be another event, or too much of a head, goes in an envelope.
+    /// EV-RTE-09: an event that would change as header fields, or make the head too large, is sent in an
+    /// envelope.
     #[test]
-    fn what_header_fields_cannot_carry_stays_in_an_envelope() {
+    fn event_unfit_for_headers_stays_in_envelope() {
         let many: String = (0..BINARY_ATTRIBUTES_MAX).map(|n| format!(r#""x{n}":"","#)).collect();
         let long = format!(r#""long":"{}","#, "x".repeat(BINARY_FIELDS_BYTES_MAX));
         for more in [

@@ -1,4 +1,4 @@
-//! A core's events as a whole: its logs, their deliveries and the door.
+//! The broker engine of a core: its logs, their deliveries and the ingress.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -24,17 +24,18 @@ use crate::request_histograms::OutcomeKey;
 use crate::signal::{Signal, SignalQueue};
 use crate::table::{Durability, EventStream, RoutingTable};
 
-/// Everything of one core that has to do with events.
+/// All event handling of one core.
 pub struct BrokerEngine<P> {
     ring: Ring,
-    /// The first takes appends; the others belonged to cores that are no more, and run empty.
+    /// The first takes appends; the others belonged to cores that no longer exist, and are drained.
     logs: Vec<LogPipeline<P>>,
     home_writer: Rc<LogWriter>,
     authenticator: Authenticator,
     rng: RefCell<fastrand::Rng>,
 }
 
-/// A log, the deliveries out of it, and what is noted of them: in the log itself, since a note names an event by its place there.
+/// A log, the deliveries from it, and their delivery log: in the same log, since an entry identifies an
+/// event by its position there.
 struct LogPipeline<P> {
     writer: Rc<LogWriter>,
     dispatcher: Rc<Dispatcher<P>>,
@@ -42,34 +43,34 @@ struct LogPipeline<P> {
 }
 
 impl<P: EventSender + Clone> BrokerEngine<P> {
-    /// Takes over `home` and the logs that `others` left, and starts their tasks.
+    /// Takes over `home` and the logs of removed cores in `others`, and starts their tasks.
     pub fn open(ring: &Ring, home: WriteAheadLog, others: Vec<WriteAheadLog>, post: &P, seed: u64) -> Rc<Self> {
         let home = LogWriter::new(ring, home);
-        let mut keepers = vec![Rc::clone(&home)];
-        keepers.extend(others.into_iter().map(|log| LogWriter::new(ring, log)));
-        keepers.iter().enumerate().for_each(|(number, keeper)| keeper.set_number(number));
+        let mut writers = vec![Rc::clone(&home)];
+        writers.extend(others.into_iter().map(|log| LogWriter::new(ring, log)));
+        writers.iter().enumerate().for_each(|(number, writer)| writer.set_number(number));
         let mut rng = fastrand::Rng::with_seed(seed);
-        let logs = keepers.into_iter().map(|keeper| {
-            let journal = DeliveryLog::new(&keeper);
-            let kept = Some(Rc::clone(&journal));
-            let desk = Dispatcher::new(ring, &keeper, &home, kept, post.clone(), rng.u64(..));
-            LogPipeline { writer: keeper, dispatcher: desk, delivery_log: journal }
+        let logs = writers.into_iter().map(|writer| {
+            let delivery_log = DeliveryLog::new(&writer);
+            let kept = Some(Rc::clone(&delivery_log));
+            let dispatcher = Dispatcher::new(ring, &writer, &home, kept, post.clone(), rng.u64(..));
+            LogPipeline { writer, dispatcher, delivery_log }
         });
         let logs = logs.collect();
-        let (porter, rng) = (Authenticator::default(), RefCell::new(rng));
-        Rc::new(Self { ring: ring.clone(), logs, home_writer: home, authenticator: porter, rng })
+        let (authenticator, rng) = (Authenticator::default(), RefCell::new(rng));
+        Rc::new(Self { ring: ring.clone(), logs, home_writer: home, authenticator, rng })
     }
 
-    /// Starts the tasks that own the logs. A log that fails is reported until somebody hears it.
+    /// Starts the tasks that own the logs. The failure of a log is reported until control receives it.
     pub fn start(self: &Rc<Self>, core: usize, signals: &SignalQueue, counters: &Arc<CoreCounters>) {
         self.ring.spawn(Rc::clone(self).maintain(Arc::clone(counters)));
-        for LogPipeline { writer: keeper, dispatcher: desk, delivery_log: journal } in &self.logs {
-            let (journal, ring) = (Rc::clone(journal), self.ring.clone());
-            self.ring.spawn(async move { journal.append(&ring).await });
-            let (keeper, ring, signals) = (Rc::clone(keeper), self.ring.clone(), signals.clone());
+        for LogPipeline { writer, dispatcher, delivery_log } in &self.logs {
+            let (delivery_log, ring) = (Rc::clone(delivery_log), self.ring.clone());
+            self.ring.spawn(async move { delivery_log.append(&ring).await });
+            let (writer, ring, signals) = (Rc::clone(writer), self.ring.clone(), signals.clone());
             self.ring.spawn(async move {
-                let LogFailed { reason } = keeper.run().await;
-                if keeper.is_released() {
+                let LogFailed { reason } = writer.run().await;
+                if writer.is_released() {
                     return;
                 }
                 tracing::error!(core, %reason, "the log failed: nothing more is accepted");
@@ -77,19 +78,17 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
                     ring.sleep(SIGNAL_RETRY_INTERVAL).await;
                 }
             });
-            let desk = Rc::clone(desk);
-            self.ring.spawn(async move { desk.tidy().await });
+            let dispatcher = Rc::clone(dispatcher);
+            self.ring.spawn(async move { dispatcher.tidy().await });
         }
     }
 
-    /// Once in [`RECLAIM_EVERY`]: retention, space, files, counters; until the logs are another process's.
+    /// Runs once per [`RECLAIM_EVERY`]: retention, space, files, counters; until the logs are released.
     async fn maintain(self: Rc<Self>, counters: Arc<CoreCounters>) {
         while !self.home_writer.is_released() {
-            for LogPipeline { writer: keeper, dispatcher: desk, .. } in
-                self.logs.iter().filter(|kept| !kept.writer.is_released())
-            {
-                desk.retain(wall_clock_ms());
-                keeper.maintain();
+            for LogPipeline { writer, dispatcher, .. } in self.logs.iter().filter(|kept| !kept.writer.is_released()) {
+                dispatcher.retain(wall_clock_ms());
+                writer.maintain();
             }
             let stats: Vec<_> = self.logs.iter().map(|kept| kept.writer.log().stat()).collect();
             let failed = self.logs.iter().filter(|kept| kept.writer.log().poison().is_some()).count();
@@ -98,46 +97,46 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         }
     }
 
-    /// Makes the running subscribers those of the table: call it when the core's bell rings. What fails
-    /// for one stream is done for the others.
+    /// Starts and stops subscribers to match the table: call it when the core is woken. An error of one
+    /// stream does not stop the others.
     pub fn sync(&self, table: &Arc<RoutingTable>) -> Result<(), AppendError> {
         self.logs.iter().map(|kept| kept.dispatcher.sync(table)).fold(Ok(()), Result::and)
     }
 
-    /// For each log: what a subscriber has still to get, by its place and by the counters.
+    /// For each log: the undelivered events of a subscriber, by its cursor and by the counters.
     #[cfg(test)]
     pub(super) fn outstanding(&self, stream: &EventStream, subscriber: &str) -> Vec<(u64, u64)> {
         self.logs.iter().filter_map(|kept| kept.dispatcher.outstanding(stream, subscriber)).collect()
     }
 
-    /// An event must not be stored before all who are to get it are registered (EV-TRG-12).
+    /// An event must not be stored before all its subscribers are registered (EV-TRG-12).
     fn prepare(&self, table: &Arc<RoutingTable>, stream: &EventStream) -> Result<(), AppendError> {
         let synced = self.sync(table);
         let is_ready = self.logs.first().is_some_and(|kept| kept.dispatcher.serves(stream));
         if is_ready { Ok(()) } else { synced }
     }
 
-    /// Starts no more deliveries; resolves once those under way have ended and the bookmarks are durable.
+    /// Starts no more deliveries; resolves once those in flight have ended and the cursors are durable.
     pub async fn drain(&self) {
-        for LogPipeline { dispatcher: desk, delivery_log: journal, .. } in &self.logs {
-            desk.drain().await;
-            journal.write();
+        for LogPipeline { dispatcher, delivery_log, .. } in &self.logs {
+            dispatcher.drain().await;
+            delivery_log.write();
         }
-        for LogPipeline { writer: keeper, .. } in &self.logs {
-            keeper.settle().await;
+        for LogPipeline { writer, .. } in &self.logs {
+            writer.settle().await;
         }
     }
 
-    /// Gives the logs to another process, after [`BrokerEngine::drain`].
+    /// Releases the logs to another process, after [`BrokerEngine::drain`].
     pub async fn release(&self) {
-        for LogPipeline { writer: keeper, .. } in &self.logs {
-            if let Err(why) = keeper.release().await {
+        for LogPipeline { writer, .. } in &self.logs {
+            if let Err(why) = writer.release().await {
                 tracing::error!(%why, "a log cannot be handed over");
             }
         }
     }
 
-    /// Answers one request of the events listener. Method and path as they stand in the request line.
+    /// Answers one request of the events listener. Method and path are those of the request line.
     pub async fn answer<'a>(
         &self,
         table: &'a Arc<RoutingTable>,
@@ -165,14 +164,14 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         let answer = match judged {
             Err(refusal) => ingress::refused(&refusal),
             Ok(intake) => {
-                let beside = extension_headers::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
+                let extensions = extension_headers::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
                 let (tally, events) = (&intake.stream.tally, intake.events.len() as u64);
                 if intake.is_latin1 {
                     tally.latin1.fetch_add(1, Relaxed);
                 }
                 tally.stored.look_ahead();
                 let inside = ingress::is_internal(table, headers);
-                let answer = self.take_in(table, intake, &beside, inside).await;
+                let answer = self.take_in(table, intake, &extensions, inside).await;
                 tally.stored.note_each(events, &OutcomeKey::of(answer.status), self.ring.now() - began);
                 answer
             }
@@ -183,7 +182,8 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         answer
     }
 
-    /// Who it is before what it says, so that a stranger learns nothing; what it says before whether he may.
+    /// Authenticates before parsing, so that an unauthenticated sender learns nothing; authorizes after
+    /// parsing.
     fn judge<'a>(
         &self,
         method: &str,
@@ -207,7 +207,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         Err(count(IngressRejection::Forbidden { subject: sender.subject.clone() }))
     }
 
-    /// Takes in a record that is an event of this stream already: a replay. It counts against the quota like
+    /// Appends a record that already is an event of this stream: a replay. It counts against the quota like
     /// any other, and is always durable before it is acknowledged.
     pub async fn copy(&self, table: &Arc<RoutingTable>, path: &str, record: &[u8]) -> LocalResponse {
         let Some(stream) = ingress::find(table, path) else {
@@ -224,16 +224,16 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         self.acknowledge(stream, 1, appended, Durability::default()).await
     }
 
-    /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream's owner
-    /// wants it sooner.
+    /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream is
+    /// configured to answer sooner.
     ///
-    /// `inside`: from which namespace one of our streams sends it on. Within a namespace no quota refuses that, because
-    /// what is kept does not become more; and a full log has room for it still.
+    /// `inside`: the namespace of our own stream that forwards the event. Within a namespace no quota
+    /// rejects it, because the amount of stored data does not grow; and a full log accepts it.
     async fn take_in(
         &self,
         table: &Arc<RoutingTable>,
         intake: AcceptedRequest<'_>,
-        beside: &[super::record::ExtensionHeader<'_>],
+        extensions: &[super::record::ExtensionHeader<'_>],
         inside: Option<&str>,
     ) -> LocalResponse {
         let AcceptedRequest { stream, events, .. } = intake;
@@ -245,18 +245,18 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         {
             return refused;
         }
-        let claim = if inside.is_some() { AppendPriority::Onward } else { AppendPriority::New };
+        let priority = if inside.is_some() { AppendPriority::Onward } else { AppendPriority::New };
         if let Some(types) = &stream.types {
             events.iter().for_each(|entering| note_type(types, &entering.event, ""));
         }
-        let patience = stream.keeping.durability.patience();
+        let delay = stream.keeping.durability.flush_interval();
         let appended = self.prepare(table, stream).and_then(|()| {
-            let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(beside)).collect();
+            let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(extensions)).collect();
             let parts: Vec<[&[u8]; 2]> =
                 heads.iter().zip(&events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
             let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
             let feed = self.home_writer.feed_of(stream)?;
-            self.home_writer.append_within(&feed, &records, claim, patience.unwrap_or_default())
+            self.home_writer.append_within(&feed, &records, priority, delay.unwrap_or_default())
         });
         self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await
     }
@@ -272,7 +272,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
             Ok(range) => range.end,
             Err(why) => return ingress::not_stored(&why),
         };
-        if durability.patience().is_some() {
+        if durability.flush_interval().is_some() {
             stream.tally.accepted.fetch_add(count, Relaxed);
             stream.tally.accepted_unflushed.fetch_add(count, Relaxed);
             return ingress::accepted();
@@ -287,7 +287,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
     }
 }
 
-/// Tells of the event's type, if it is a new one; `by` names the subscriber whose answer it is.
+/// Registers the event's type, if it is a new one; `by` is the subscriber that replied with it.
 pub(super) fn note_type(types: &EventTypeRegistry, event: &CloudEvent<'_>, by: &str) {
     let attribute = |name| event.attribute(name).unwrap_or_default();
     let schema = if event.attribute("specversion") == Some("0.3") { "schemaurl" } else { "dataschema" };

@@ -1,4 +1,4 @@
-//! Headers that travel beside an event (X-DLV-09), and its trace.
+//! Extension headers: headers that are forwarded with an event (X-DLV-09), and its trace.
 
 use std::borrow::Cow;
 
@@ -9,10 +9,10 @@ use super::limits::EXTENSION_HEADERS_BYTES_MAX;
 use super::record::{EventRecord, ExtensionHeader, is_of_a_copy};
 use super::trace;
 
-/// Longest value kept, in bytes: its length is a `u16` in a record.
+/// Longest stored value, in bytes: its length is a `u16` in a record.
 const VALUE_BYTES_MAX: usize = u16::MAX as usize;
 
-/// What goes along from a request's (or a reply's) headers. Every event has a trace from here on.
+/// Selects the forwarded headers of a request or a reply. Every event has a trace from here on.
 pub fn select<'a>(
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     parent: Option<&[u8]>,
@@ -34,14 +34,14 @@ pub fn select<'a>(
         }
     }
     if !traced {
-        kept.retain(|companion| companion.name != "tracestate"); // a state without its parent means nothing
+        kept.retain(|header| header.name != "tracestate"); // a state without its parent is meaningless
         let trace = trace::attempt(parent.unwrap_or_default(), rng);
         kept.push(ExtensionHeader { name: "traceparent".into(), value: trace.to_vec().into() });
     }
     kept
 }
 
-/// In any case of letters; most names fall at their first letter.
+/// In any case; most names are rejected at their first letter.
 fn is_extension_header(name: &str) -> bool {
     let begins = |with: &str| name.get(..with.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(with));
     match name.as_bytes().first().map(u8::to_ascii_lowercase) {
@@ -53,7 +53,7 @@ fn is_extension_header(name: &str) -> bool {
     }
 }
 
-/// Allocates only for senders of HTTP/1 that write capitals, and only for what goes along.
+/// Allocates only for HTTP/1 senders that use capitals, and only for forwarded headers.
 fn in_lower_case(name: &str) -> Cow<'_, str> {
     if name.bytes().any(|byte| byte.is_ascii_uppercase()) { name.to_ascii_lowercase().into() } else { name.into() }
 }
@@ -61,10 +61,10 @@ fn in_lower_case(name: &str) -> Cow<'_, str> {
 /// The record's trace, if it has one.
 #[must_use]
 pub fn trace_of(record: &EventRecord) -> Option<Vec<u8>> {
-    record.extension_headers().find(|companion| companion.name == "traceparent").map(|found| found.value.into_owned())
+    record.extension_headers().find(|header| header.name == "traceparent").map(|found| found.value.into_owned())
 }
 
-/// Puts them on a request; the trace gets a parent id of this attempt (DP-OBS-01, DP-RETRY-22).
+/// Adds them to a request; the trace gets a parent id of this attempt (DP-OBS-01, DP-RETRY-22).
 pub fn attach(record: &EventRecord, out: &mut EncodedEvent, rng: &mut Rng) {
     for ExtensionHeader { name, value } in record.extension_headers() {
         if is_of_a_copy(&name) {
@@ -84,14 +84,14 @@ mod tests {
 
     fn names(headers: &[(&str, &[u8])]) -> Vec<String> {
         let kept = select(headers.iter().copied(), None, &mut Rng::with_seed(3));
-        kept.into_iter().map(|companion| companion.name.into_owned()).collect()
+        kept.into_iter().map(|header| header.name.into_owned()).collect()
     }
 
     const TRACE: &[u8] = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
 
     /// X-DLV-09
     #[test]
-    fn only_the_named_headers_go_along() {
+    fn only_extension_headers_are_forwarded() {
         let headers: [(&str, &[u8]); 8] = [
             ("X-Request-Id", b"1"),
             ("Retry-After", b"1"),
@@ -107,23 +107,23 @@ mod tests {
     }
 
     #[test]
-    fn a_name_in_small_letters_is_not_copied() {
+    fn lower_case_name_is_not_copied() {
         let headers: [(&str, &[u8]); 4] =
             [("x-request-id", b"1"), ("knative-foo", b"1"), ("kn", b"1"), ("traceparent", TRACE)];
         let kept = select(headers, None, &mut Rng::with_seed(3));
         assert_eq!(kept.len(), 3);
-        assert!(kept.iter().all(|companion| matches!(companion.name, Cow::Borrowed(_))));
+        assert!(kept.iter().all(|header| matches!(header.name, Cow::Borrowed(_))));
     }
 
     #[test]
-    fn an_event_without_a_valid_trace_gets_one_and_loses_the_state() {
+    fn event_without_valid_trace_gets_new_trace() {
         assert_eq!(names(&[]), ["traceparent"]);
         assert_eq!(names(&[("traceparent", b"junk"), ("tracestate", b"a=b")]), ["traceparent"]);
         assert_eq!(names(&[("traceparent", TRACE), ("traceparent", TRACE)]), ["traceparent"]);
     }
 
     #[test]
-    fn too_much_company_is_left_behind() {
+    fn headers_beyond_limit_are_dropped() {
         let large = vec![b'x'; EXTENSION_HEADERS_BYTES_MAX];
         assert_eq!(names(&[("knative-a", &large), ("knative-b", b"1")]), ["knative-b", "traceparent"]);
     }

@@ -1,4 +1,4 @@
-//! A stream of a log, as those who append to it and those who read it see it.
+//! A stream of a log, as used by its writers and readers.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -16,13 +16,13 @@ pub struct StreamFeed {
     pub id: StreamId,
     /// Events appended since the process began.
     pub(super) appended: Cell<u64>,
-    /// The end of the newest one.
+    /// The end of the newest event.
     pub(super) appended_end: Cell<LogPosition>,
-    /// In the keeper's list of feeds with events that are not durable.
+    /// In the log writer's list of feeds with events that are not durable.
     pub(super) touched: Cell<bool>,
-    /// Who is told of new durable events: the sorter, while there is anybody to sort for.
+    /// Notified of new durable events: the fan-out matcher, while there are subscribers.
     readers: RefCell<Vec<Rc<Notify>>>,
-    /// What the newest table says of it.
+    /// The stream in the newest table.
     pub(super) stream: RefCell<Option<Arc<EventStream>>>,
     /// Bytes that count against its quota.
     kept_bytes: Cell<u64>,
@@ -46,7 +46,7 @@ impl StreamFeed {
         self.appended.get()
     }
 
-    /// Takes the table's newest word; what is kept counts against the quota in it.
+    /// Takes the stream from a newer table; the retained bytes count against its quota.
     pub(super) fn follow(&self, stream: &Arc<EventStream>) {
         let kept = self.kept_bytes();
         self.account(0);
@@ -54,7 +54,7 @@ impl StreamFeed {
         self.account(kept);
     }
 
-    /// What this log keeps of the stream because somebody needs it.
+    /// Bytes of the stream that this log retains for its subscribers.
     pub(super) fn kept_bytes(&self) -> u64 {
         self.kept_bytes.get()
     }
@@ -68,17 +68,17 @@ impl StreamFeed {
         }
     }
 
-    pub(super) fn subscribe(&self, bell: &Rc<Notify>) {
-        self.readers.borrow_mut().push(Rc::clone(bell));
+    pub(super) fn subscribe(&self, reader: &Rc<Notify>) {
+        self.readers.borrow_mut().push(Rc::clone(reader));
     }
 
-    pub(super) fn unsubscribe(&self, bell: &Rc<Notify>) {
-        self.readers.borrow_mut().retain(|other| !Rc::ptr_eq(other, bell));
+    pub(super) fn unsubscribe(&self, reader: &Rc<Notify>) {
+        self.readers.borrow_mut().retain(|other| !Rc::ptr_eq(other, reader));
     }
 
     pub(super) fn notify(&self) {
-        for bell in &*self.readers.borrow() {
-            bell.ring();
+        for reader in &*self.readers.borrow() {
+            reader.ring();
         }
     }
 }

@@ -1,10 +1,10 @@
-//! The door: which requests are events for a stream, and what the others are told.
+//! The ingress: decides which requests are events for a stream, and how others are answered.
 //!
-//! Values in, values out; [`super::engine`] appends what passes. A loop through a broker is cut by
-//! counting hops (`knativebrokerttl`, EV-RTE-13, X-BRK-04): an event may say how many it may still
-//! make, else [`HOPS_MAX`]; each entry takes one, and at none the event is refused. What we send to a stream of our own
-//! says it in a header ([`HOPS_HEADER`]): beside the event, so that it is the same in both modes and no subscriber of a
-//! channel sees what its sender did not say.
+//! Values in, values out; [`super::engine`] appends the accepted events. Loops through brokers are stopped
+//! by a hop counter (`knativebrokerttl`, EV-RTE-13, X-BRK-04): an event may carry the number of hops left,
+//! otherwise it is [`HOPS_MAX`]; each entry takes one, and at zero the event is rejected. Between our own
+//! streams a header carries it ([`HOPS_HEADER`]): outside of the event, so that it is the same in both
+//! modes and no subscriber of a channel sees an attribute that the sender did not set.
 
 use std::sync::Arc;
 
@@ -21,29 +21,28 @@ use super::record::{ExtensionHeader, encode_head};
 use crate::load::ByteQuota;
 use crate::table::{EventStream, RoutingTable};
 
-/// What a stream may be asked.
+/// Methods that a stream allows.
 const METHODS: &str = "POST, OPTIONS";
 
-/// The extension that carries the hops left. It is kept beside the event in the log and not shown
-/// to subscribers.
+/// The extension with the hops left. It is stored beside the event in the log and not sent to subscribers.
 pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
 
-/// The header that carries them from one of our streams to another, channels too.
+/// The header that carries them from one of our streams to another, including channels.
 pub const HOPS_HEADER: &str = "Sluicegate-Hops-Left";
 
-/// The header by which a stream knows what another one of this process sends on: [`RoutingTable::internal_key`].
+/// The header that marks requests from another stream of this process: [`RoutingTable::internal_key`].
 pub const INTERNAL_HEADER: &str = "Sluicegate-Internal";
 
-/// The header with the namespace of whose subscription an event is (X-DLV-10).
+/// The header with the namespace of the subscription that sends an event (X-DLV-10).
 pub const NAMESPACE_HEADER: &str = "Kn-Namespace";
 
-/// A request that passed.
+/// An accepted request.
 #[derive(Debug)]
 pub struct AcceptedRequest<'a> {
     pub stream: &'a Arc<EventStream>,
     /// Several only in a batch; stored together or not at all.
     pub events: Vec<IncomingEvent<'a>>,
-    /// Its headers had bytes that are no UTF-8.
+    /// Its headers had bytes that are not valid UTF-8.
     pub is_latin1: bool,
 }
 
@@ -56,51 +55,51 @@ pub struct IncomingEvent<'a> {
 
 impl IncomingEvent<'_> {
     #[must_use]
-    pub fn head(&self, beside: &[ExtensionHeader<'_>]) -> Vec<u8> {
-        encode_head(&self.event, beside, self.hops_left)
+    pub fn head(&self, extension_headers: &[ExtensionHeader<'_>]) -> Vec<u8> {
+        encode_head(&self.event, extension_headers, self.hops_left)
     }
 }
 
-/// Why a request was turned away. The sender must act.
+/// Why a request was rejected. The sender must act.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum IngressRejection {
-    /// Not an error: OPTIONS is answered with what is possible here.
+    /// Not an error: OPTIONS is answered with the allowed methods.
     #[error("")]
     Options,
     #[error("there is no broker or channel at this path")]
     UnknownPath,
     #[error(
-        "events are not taken {} here: see status.addresses of the object, and transport-encryption in ConfigMap \
+        "events are not accepted {} here: see status.addresses of the object, and transport-encryption in ConfigMap \
          config-features",
         if *by_tls { "by TLS" } else { "in the clear" }
     )]
     WrongListener { by_tls: bool },
-    #[error("only POST and OPTIONS are possible here")]
+    #[error("only POST and OPTIONS are allowed here")]
     Method,
     #[error("{0}")]
     Unauthorized(#[from] AuthError),
-    #[error("{subject} may not send this event here: no EventPolicy or default mode lets it in")]
+    #[error("{subject} may not send this event here: no EventPolicy or default mode allows it")]
     Forbidden { subject: Box<str> },
     #[error("not a CloudEvent: {0}")]
     Malformed(#[from] MalformedEvent),
-    #[error("this CloudEvents format is not read here: use binary mode or application/cloudevents+json")]
+    #[error("this CloudEvents format is not supported here: use binary mode or application/cloudevents+json")]
     Format,
-    #[error("a Content-Encoding is not undone here, and subscribers are not told of it: send the event as it is")]
+    #[error("a Content-Encoding is not decoded here, and subscribers do not learn of it: send the event unencoded")]
     Encoded,
-    #[error("the event has {bytes} bytes, this stream takes {max}")]
+    #[error("the event has {bytes} bytes, this stream accepts {max}")]
     TooLarge { bytes: usize, max: u32 },
     #[error("the event has made too many hops ({HOPS_ATTRIBUTE}): a loop is likely")]
     TooManyHops,
 }
 
-/// The stream at a request's path; a query and a trailing slash do not matter.
+/// The stream at a request's path; a query and a trailing slash are ignored.
 #[must_use]
 pub fn find<'t>(table: &'t RoutingTable, path: &str) -> Option<&'t Arc<EventStream>> {
     let path = path.split('?').next().unwrap_or_default();
     table.streams.get(path).or_else(|| table.streams.get(path.strip_suffix('/')?))
 }
 
-/// The stream that a request is for, if it can be for one.
+/// The stream that a request addresses, if its method and path are valid.
 pub fn addressed<'a>(
     method: &str,
     stream: Option<&'a Arc<EventStream>>,
@@ -113,7 +112,7 @@ pub fn addressed<'a>(
     }
 }
 
-/// Reads a request that [`addressed`] let pass; judges it by everything but the log.
+/// Parses a request that passed [`addressed`]; checks everything but the log.
 pub fn read<'a>(
     stream: &'a Arc<EventStream>,
     headers: &'a [(&'a str, &'a [u8])],
@@ -136,7 +135,7 @@ pub fn read<'a>(
     Ok(AcceptedRequest { stream, events, is_latin1 })
 }
 
-/// The namespace from which one of our own streams sends this on, if it is so.
+/// The namespace of our own stream that sends this request, if it is internal.
 #[must_use]
 pub fn is_internal<'a>(table: &RoutingTable, headers: &[(&'a str, &'a [u8])]) -> Option<&'a str> {
     let value = |name: &str| headers.iter().find(|field| field.0.eq_ignore_ascii_case(name)).map(|field| field.1);
@@ -145,7 +144,7 @@ pub fn is_internal<'a>(table: &RoutingTable, headers: &[(&'a str, &'a [u8])]) ->
     is_ours.then(|| value(NAMESPACE_HEADER).and_then(|name| std::str::from_utf8(name).ok()).unwrap_or_default())
 }
 
-/// `carried`: the hops that the event had left where it comes from, if that is one of our streams.
+/// `carried`: the hops left according to the sender, if that is one of our streams.
 fn admit<'a>(
     stream: &EventStream,
     mut event: CloudEvent<'a>,
@@ -169,18 +168,18 @@ fn admit<'a>(
     Ok(IncomingEvent { event, hops_left })
 }
 
-/// 202 with nothing in it (AMB-48).
+/// 202 with an empty body (AMB-48).
 #[must_use]
 pub fn accepted() -> LocalResponse {
     answer(202, "")
 }
 
-/// What a refusal looks like to its sender (DP-ACK-04, -05, -06, -07, DP-PROTO-11, -13, X-BRK-02, -03).
+/// The response to a rejected request (DP-ACK-04, -05, -06, -07, DP-PROTO-11, -13, X-BRK-02, -03).
 #[must_use]
 pub fn refused(refusal: &IngressRejection) -> LocalResponse {
     let status = match refusal {
         IngressRejection::Options => 200,
-        // Senders try a 404 again, and the switch reaches everybody at another moment.
+        // Senders retry a 404, and a table change reaches the cores at different times.
         IngressRejection::UnknownPath | IngressRejection::WrongListener { .. } => 404,
         IngressRejection::Method => 405,
         IngressRejection::Unauthorized(AuthError::Bad(TokenError::NoKeys)) => {
@@ -207,7 +206,8 @@ pub fn refused(refusal: &IngressRejection) -> LocalResponse {
     answer
 }
 
-/// What a stranger is told to bring (RFC 6750): who said nothing is told nothing of errors.
+/// The challenge for an unauthenticated sender (RFC 6750): without a token in the request it names no
+/// error.
 fn challenge(why: &AuthError) -> Bytes {
     match why {
         AuthError::Silent { .. } => Bytes::from_static(b"Bearer realm=\"events\""),
@@ -218,7 +218,7 @@ fn challenge(why: &AuthError) -> Bytes {
     }
 }
 
-/// The log did not take it (DP-ACK-10).
+/// The log rejected the append (DP-ACK-10).
 #[must_use]
 pub fn not_stored(why: &AppendError) -> LocalResponse {
     match why {
@@ -227,7 +227,7 @@ pub fn not_stored(why: &AppendError) -> LocalResponse {
     }
 }
 
-/// 429: the sender's namespace, or all together, keep too much; passes when consumers get on.
+/// 429: the sender's namespace, or all together, retain too much; resolves when consumers make progress.
 #[must_use]
 pub fn over_quota(quota: &ByteQuota) -> LocalResponse {
     let (used, max, whose) = (quota.used(), quota.bytes_max, &quota.name);
@@ -245,7 +245,7 @@ pub fn unavailable(why: &str) -> LocalResponse {
     answer
 }
 
-/// What is on every answer, though it is given before anybody looked for a stream (X-BRK-03).
+/// On every response, even one sent before the stream is looked up (X-BRK-03).
 #[must_use]
 pub fn with_methods(answer: LocalResponse) -> LocalResponse {
     answer.with("Allow", METHODS)
@@ -264,9 +264,9 @@ fn answer(status: u16, text: &str) -> LocalResponse {
 mod tests {
     use super::*;
 
-    /// DP-ACK-05, DP-ACK-06, DP-ACK-09, DP-ACK-14: each refusal has its code; 409 is nobody's.
+    /// DP-ACK-05, DP-ACK-06, DP-ACK-09, DP-ACK-14: each rejection has its code; 409 is not used.
     #[test]
-    fn each_refusal_has_its_code() {
+    fn each_rejection_has_its_status() {
         let malformed = MalformedEvent::Request { why: "no" };
         for (refusal, status) in [
             (IngressRejection::Options, 200),
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!(
             astray.header("www-authenticate").unwrap(),
             b"Bearer realm=\"events\", error=\"invalid_token\", \
-              error_description=\"the token is not made out for 'a'\""
+              error_description=\"the token is not issued for 'a'\""
         );
         assert_eq!(unavailable("full").status, 503);
         assert!(unavailable("full").header("retry-after").is_some());

@@ -1,8 +1,9 @@
-//! Owns a log on the ring: takes appends from many tasks, makes them durable, tells who waits.
+//! The log writer: owns a log on the ring, takes appends from many tasks, makes them durable, and wakes the waiting
+//! tasks.
 //!
-//! One write is out at a time, and whatever is appended meanwhile is the next one; it leaves when the core has nothing else to do,
-//! or [`GATHER_MAX`] later. Bookmarks ride along; alone they wait [`CURSOR_INTERVAL`], because all they save is
-//! duplicates after a crash.
+//! One write is in flight at a time, and whatever is appended meanwhile is the next one; it starts when the core has
+//! nothing else to do, or [`GATHER_MAX`] later. Cursors are written along with events; alone they wait
+//! [`CURSOR_INTERVAL`], because they only prevent duplicates after a crash.
 
 use std::cell::{Cell, Ref, RefCell};
 use std::fs;
@@ -27,7 +28,7 @@ use super::preallocator::SegmentPreallocator;
 use super::readahead::ReadaheadPool;
 use crate::table::EventStream;
 
-/// The bookmark that keeps a stream's history; subscribers are named by uid.
+/// The cursor that retains a stream's history; subscribers are named by uid.
 pub(super) const HISTORY: &str = "~history";
 
 type StreamMap = HashMap<*const EventStream, (StreamId, Rc<StreamFeed>), RandomState>;
@@ -37,44 +38,43 @@ pub struct LogWriter {
     ring: Ring,
     log: RefCell<WriteAheadLog>,
     feeds: RefCell<HashMap<Box<str>, Rc<StreamFeed>, RandomState>>,
-    /// The same by what each follows: an append knows its stream, and need not compare names of which each is a miss.
-    /// A feed holds what it follows, so that nobody else can have its address.
+    /// The same feeds by stream: an append need not compare names, each a cache miss. A feed keeps its stream alive.
     by_stream: RefCell<StreamMap>,
     /// Feeds with events that are not durable yet.
     touched: RefCell<Vec<Rc<StreamFeed>>>,
-    /// What explains the bookmarks.
+    /// The entries that explain the cursors.
     delivery_log: RefCell<Weak<DeliveryLog>>,
-    /// Bookmarks that changed since the last flush.
+    /// Cursors that changed since the last flush.
     dirty: RefCell<Vec<Rc<SubscriberProgress>>>,
-    /// The core stops: bookmarks do not wait for company.
-    hurry: Cell<bool>,
-    /// When the first of the staged events has to be flushed; `None`: at once, if there are any.
+    /// The core stops: cursors do not wait for a shared flush.
+    is_stopping: Cell<bool>,
+    /// When the first of the staged events must be flushed; `None`: at once, if there are any.
     due: Cell<Option<Tick>>,
     released: Cell<bool>,
-    /// An event was refused because the log was full, and somebody was told.
+    /// The full log was reported in the operator's log.
     full_logged: Cell<bool>,
     full_logged_at: Cell<Option<Tick>>,
-    /// There is something to flush.
+    /// Notified when there is something to flush.
     work: Notify,
-    /// `durable` has moved, or the log failed.
+    /// Notified when `durable` has advanced, or the log failed.
     flushed: Notify,
     pub(super) readahead: ReadaheadPool,
     /// Which of the core's logs it is.
     number: Cell<usize>,
 }
 
-/// What speaks for keeping an event while the log is full.
+/// Why an event should be stored while the log is full.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AppendPriority {
-    /// Nothing: whoever sends it has it still.
+    /// No reason: the sender still has it.
     New,
-    /// An event in the log has led to it, and cannot end before it is kept, or would not be known to have been given up.
+    /// Derived from an event in the log, which is done, or recorded as given up, only when this is stored.
     Onward,
 }
 
 /// A flush failed: nothing that was not durable before will ever be acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("the log failed and takes nothing until the process is restarted: {reason}")]
+#[error("the log failed and rejects events until the process is restarted: {reason}")]
 pub struct LogFailed {
     pub reason: Box<str>,
 }
@@ -90,7 +90,7 @@ impl LogWriter {
             touched: RefCell::default(),
             delivery_log: RefCell::default(),
             dirty: RefCell::default(),
-            hurry: Cell::new(false),
+            is_stopping: Cell::new(false),
             due: Cell::new(None),
             released: Cell::new(false),
             full_logged: Cell::new(false),
@@ -102,7 +102,7 @@ impl LogWriter {
         })
     }
 
-    /// Which of the core's logs it is, in their order; the first takes appends.
+    /// The index among the core's logs; the first takes appends.
     pub(super) fn number(&self) -> usize {
         self.number.get()
     }
@@ -111,17 +111,17 @@ impl LogWriter {
         self.number.set(number);
     }
 
-    /// From here on bookmarks go behind what this journal has to say of them.
-    pub(super) fn note_in(&self, journal: &Rc<DeliveryLog>) {
-        self.delivery_log.replace(Rc::downgrade(journal));
+    /// From here on cursors are written after the pending entries of this delivery log.
+    pub(super) fn note_in(&self, delivery_log: &Rc<DeliveryLog>) {
+        self.delivery_log.replace(Rc::downgrade(delivery_log));
     }
 
-    /// The log, for reading. Not to be held over an await.
+    /// The log, for reading. Do not hold it over an await.
     pub fn log(&self) -> Ref<'_, WriteAheadLog> {
         self.log.borrow()
     }
 
-    /// The stream of this name; declared if there is none.
+    /// The feed of the stream with this name; declares the stream if it does not exist.
     pub fn feed(&self, name: &str) -> Result<Rc<StreamFeed>, AppendError> {
         if let Some(feed) = self.feeds.borrow().get(name) {
             return Ok(Rc::clone(feed));
@@ -133,7 +133,7 @@ impl LogWriter {
         Ok(feed)
     }
 
-    /// The same for a stream of the table: at once if its feed follows just this.
+    /// The same for a stream of the table: fast if its feed already follows this one.
     pub fn feed_of(&self, stream: &EventStream) -> Result<Rc<StreamFeed>, AppendError> {
         if let Some((_, feed)) = self.by_stream.borrow().get(&std::ptr::from_ref(stream)) {
             return Ok(Rc::clone(feed));
@@ -141,8 +141,8 @@ impl LogWriter {
         self.feed(&stream.name)
     }
 
-    /// Asks for the memory that an append to `stream` touches. Of a thousand streams it is not in the processor's cache, and to read
-    /// the event takes as long as to bring it there.
+    /// Prefetches the memory that an append to `stream` touches. With a thousand streams it is not in the processor's
+    /// cache, and parsing the event takes as long as loading it.
     pub(super) fn read_ahead(&self, stream: &EventStream) {
         prefetch(stream);
         if let Some((id, feed)) = self.by_stream.borrow().get(&std::ptr::from_ref(stream)) {
@@ -151,7 +151,7 @@ impl LogWriter {
         }
     }
 
-    /// From here on the feed does as this says.
+    /// From here on the feed follows this version of the stream.
     pub(super) fn follow(&self, feed: &Rc<StreamFeed>, stream: &Arc<EventStream>) {
         let mut by_stream = self.by_stream.borrow_mut();
         if let Some(before) = &*feed.stream.borrow() {
@@ -161,7 +161,7 @@ impl LogWriter {
         feed.follow(stream);
     }
 
-    /// Drops a stream with all that is in it.
+    /// Deletes a stream with all its events.
     pub fn forget_stream(&self, name: &str) {
         if let Some(feed) = self.feeds.borrow_mut().remove(name) {
             feed.account(0);
@@ -178,44 +178,44 @@ impl LogWriter {
         self.work.ring();
     }
 
-    /// Takes records that become durable together. Wait for the range's end with [`LogWriter::durable`].
+    /// Appends records that become durable together. Wait for the range's end with [`LogWriter::durable`].
     pub fn append(&self, feed: &Rc<StreamFeed>, records: &[&[&[u8]]]) -> Result<Range<LogPosition>, AppendError> {
         self.append_within(feed, records, AppendPriority::New, Duration::ZERO)
     }
 
-    /// The same for records that nobody waits for: they are flushed within `patience`, or sooner with others.
+    /// The same for records without a waiting sender: they are flushed within `delay`, or sooner with others.
     pub fn append_within(
         &self,
         feed: &Rc<StreamFeed>,
         records: &[&[&[u8]]],
-        claim: AppendPriority,
-        patience: Duration,
+        priority: AppendPriority,
+        delay: Duration,
     ) -> Result<Range<LogPosition>, AppendError> {
-        let appended = self.put(feed, records, claim, patience);
-        // That there is room for what events lead to says nothing of room for new ones.
-        if claim == AppendPriority::New || appended.is_err() {
+        let appended = self.put(feed, records, priority, delay);
+        // Space for derived events does not mean space for new ones.
+        if priority == AppendPriority::New || appended.is_err() {
             self.log_full(&appended);
         }
         appended
     }
 
-    /// The same, and nobody hears of a full log: for what is not an event.
+    /// The same, without reporting a full log: for records that are not events.
     pub(super) fn put(
         &self,
         feed: &Rc<StreamFeed>,
         records: &[&[&[u8]]],
-        claim: AppendPriority,
-        patience: Duration,
+        priority: AppendPriority,
+        delay: Duration,
     ) -> Result<Range<LogPosition>, AppendError> {
-        let appended = self.try_append(feed, records, claim).or_else(|refused| match refused {
-            // Space may be free already and only nobody has looked.
-            AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records, claim),
+        let appended = self.try_append(feed, records, priority).or_else(|refused| match refused {
+            // Space may be reclaimable and was only not reclaimed yet.
+            AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records, priority),
             other => Err(other),
         })?;
         feed.appended.set(feed.appended.get() + records.len() as u64);
         feed.appended_end.set(appended.end);
         feed.account(feed.kept_bytes() + appended.end.get() - appended.start.get());
-        let due = self.ring.now() + patience;
+        let due = self.ring.now() + delay;
         self.due.set(Some(self.due.get().map_or(due, |earlier| earlier.min(due))));
         self.touch(feed);
         self.work.ring();
@@ -232,11 +232,11 @@ impl LogWriter {
         &self,
         feed: &StreamFeed,
         records: &[&[&[u8]]],
-        claim: AppendPriority,
+        priority: AppendPriority,
     ) -> Result<Range<LogPosition>, AppendError> {
         let log = &mut *self.log.borrow_mut();
         match records {
-            many if claim == AppendPriority::Onward => log.append_onward(feed.id, wall_clock_ms(), many),
+            many if priority == AppendPriority::Onward => log.append_onward(feed.id, wall_clock_ms(), many),
             [one] => {
                 let position = log.append(feed.id, wall_clock_ms(), one)?;
                 Ok(position..log.visible())
@@ -245,27 +245,27 @@ impl LogWriter {
         }
     }
 
-    /// What has to be done now and then, whether anything is flushed or not.
+    /// Periodic work, whether anything is flushed or not.
     pub fn maintain(&self) {
         self.reclaim();
         for broken in self.log.borrow_mut().check_files() {
-            tracing::error!(%broken, "a segment of the log lost records; those that are left are delivered");
+            tracing::error!(%broken, "a segment of the log lost records; the remaining ones are delivered");
         }
         self.log_damage();
         for feed in self.feeds.borrow().values() {
             feed.account(self.log.borrow().live_bytes_of(feed.id));
         }
-        self.work.ring(); // what was dropped is gone with the next flush; and a failure is to be told
+        self.work.ring(); // the drop takes effect with the next flush; and a failure must be reported
     }
 
-    /// Keeps events of the stream from here on though nobody reads them; `None` ends it.
+    /// Retains events of the stream from here on without subscribers; `None` ends it.
     pub(super) fn retain_history(&self, feed: &StreamFeed, from: Option<LogPosition>) {
         let mut log = self.log.borrow_mut();
         let kept = log.how_far(feed.id, HISTORY).map(Cursor::low);
         match from {
             Some(from) if kept.is_none_or(|kept| kept < from) => {
                 if let Err(why) = log.cursor(feed.id, HISTORY, Cursor::at(from)) {
-                    tracing::warn!(stream = %feed.id, %why, "no history is kept; it is tried again");
+                    tracing::warn!(stream = %feed.id, %why, "the history is not retained; retrying");
                 }
             }
             None if kept.is_some() => log.forget_cursor(feed.id, HISTORY),
@@ -280,25 +280,25 @@ impl LogWriter {
         let freed = log.reclaim().segments > 0;
         if log.is_compacting() {
             log.move_on();
-            self.work.ring(); // each step follows a flush: see that there is one
+            self.work.ring(); // each step follows a flush: make sure that there is one
         }
         freed
     }
 
-    /// One line when the log begins to refuse events, and one when it takes them again; not more often
-    /// than [`FULL_TOLD_EVERY`], because a log at its limit takes a small one between two large ones.
+    /// Logs one line when the log begins to reject events, and one when it accepts them again; at most once per
+    /// [`FULL_LOG_INTERVAL`], because a log at its limit accepts a small one between two large ones.
     fn log_full<T>(&self, appended: &Result<T, AppendError>) {
         match appended {
             Ok(_) if self.full_logged.get() => {
                 self.full_logged.set(false);
-                tracing::info!("the log takes events again");
+                tracing::info!("the log accepts events again");
             }
             Err(why @ AppendError::Full { .. }) => {
                 let now = self.ring.now();
-                if self.full_logged_at.get().is_none_or(|told| now - told >= FULL_LOG_INTERVAL) {
+                if self.full_logged_at.get().is_none_or(|logged| now - logged >= FULL_LOG_INTERVAL) {
                     self.full_logged_at.set(Some(now));
                     self.full_logged.set(true);
-                    tracing::warn!(%why, "events are refused with 503, and replies wait, until there is room");
+                    tracing::warn!(%why, "events are rejected with 503, and replies wait, until there is space");
                 }
             }
             _ => {}
@@ -308,7 +308,7 @@ impl LogWriter {
     fn log_damage(&self) {
         for wal::RecordDamage { stream, position, file, offset } in self.log.borrow().take_damage() {
             let file = file.display();
-            tracing::error!(%stream, %position, %file, offset, "an event was damaged on the disk and is passed over");
+            tracing::error!(%stream, %position, %file, offset, "an event was damaged on the disk and is skipped");
         }
     }
 
@@ -328,29 +328,29 @@ impl LogWriter {
         }
     }
 
-    /// Puts a bookmark for the first time: from here on the log keeps what this subscriber needs.
-    pub fn register(&self, place: &SubscriberProgress) -> Result<(), AppendError> {
-        self.log.borrow_mut().cursor(place.stream, &place.subscriber, place.mark())?;
+    /// Stores a cursor for the first time: from here on the log retains what this subscriber needs.
+    pub fn register(&self, progress: &SubscriberProgress) -> Result<(), AppendError> {
+        self.log.borrow_mut().cursor(progress.stream, &progress.subscriber, progress.mark())?;
         self.work.ring();
         Ok(())
     }
 
-    /// The place has moved: its bookmark goes with the next flush.
-    pub fn moved(&self, place: &Rc<SubscriberProgress>) {
-        if place.dirty.replace(true) {
+    /// The progress has changed: its cursor is written with the next flush.
+    pub fn moved(&self, progress: &Rc<SubscriberProgress>) {
+        if progress.dirty.replace(true) {
             return;
         }
         let mut dirty = self.dirty.borrow_mut();
-        dirty.push(Rc::clone(place));
+        dirty.push(Rc::clone(progress));
         if dirty.len() == 1 {
             drop(dirty);
             self.work.ring();
         }
     }
 
-    /// Makes durable what there is, bookmarks too, without waiting for more.
+    /// Makes everything durable now, including cursors.
     pub async fn settle(&self) {
-        self.hurry.set(true);
+        self.is_stopping.set(true);
         self.work.ring();
         loop {
             let seen = self.flushed.count();
@@ -365,7 +365,7 @@ impl LogWriter {
         }
     }
 
-    /// Lets go of the log's folder, once all is settled: from here on it is another process's.
+    /// Releases the log's folder, once everything is durable: from here on another process owns it.
     pub async fn release(&self) -> std::io::Result<()> {
         while !self.log.borrow_mut().release()? {
             self.ring.sleep(RELEASE_RETRY_INTERVAL).await;
@@ -375,16 +375,16 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Whether the log is another process's, which is no failure.
+    /// Whether the log was released to another process, which is no failure.
     pub fn is_released(&self) -> bool {
         self.released.get()
     }
 
     /// The task that owns the log: runs until a flush fails, or the log is released.
     pub async fn run(&self) -> LogFailed {
-        let mut hand = SegmentPreallocator::default();
+        let mut preallocator = SegmentPreallocator::default();
         let mut file: Option<(Arc<fs::File>, RingFile)> = None;
-        let mut vigil = BusyPoll::default();
+        let mut busy_poll = BusyPoll::default();
         let mut lazy_since: Option<Tick> = None;
         loop {
             let seen = self.work.count();
@@ -400,35 +400,35 @@ impl LogWriter {
                     continue;
                 }
                 FlushUrgency::Whenever => Some(*lazy_since.get_or_insert(now) + CURSOR_INTERVAL),
-                // Bookmarks beside events that may wait for longer.
+                // Cursors together with events that may wait for longer.
                 FlushUrgency::Now if !self.dirty.borrow().is_empty() => {
                     let lazy = *lazy_since.get_or_insert(now) + CURSOR_INTERVAL;
                     self.may_wait().map(|due| due.min(lazy))
                 }
                 FlushUrgency::Now => self.may_wait(),
             };
-            if let Some(until) = until.filter(|until| *until > now && !self.hurry.get()) {
-                let _ = self.ring.timeout(until - now, self.work.after(seen)).await; // either way: look again
+            if let Some(until) = until.filter(|until| *until > now && !self.is_stopping.get()) {
+                let _ = self.ring.timeout(until - now, self.work.after(seen)).await; // either way: check again
                 continue;
             }
             lazy_since = None;
             self.gather().await;
-            hand.help(&mut self.log.borrow_mut());
-            self.flush(&mut file, &mut vigil).await;
+            preallocator.help(&mut self.log.borrow_mut());
+            self.flush(&mut file, &mut busy_poll).await;
             self.log.borrow_mut().move_on(); // a bounded step, and only if one is due
             self.log_damage();
         }
     }
 
-    /// Until when the staged events may wait for company.
+    /// Until when the staged events may wait for a shared flush.
     fn may_wait(&self) -> Option<Tick> {
         self.due.get().filter(|_| self.log.borrow().staged_bytes() < UNHURRIED_BYTES_MAX)
     }
 
-    /// Waits until nobody is about to append: all whose requests are here already go with this flush.
+    /// Waits until no task is about to append: every request received so far is part of this flush.
     async fn gather(&self) {
-        if !self.hurry.get() && self.log.borrow().staged_bytes() < GATHERED_BYTES_MAX {
-            let _ = self.ring.timeout(GATHER_MAX, self.ring.idle()).await; // either way: it is time
+        if !self.is_stopping.get() && self.log.borrow().staged_bytes() < GATHERED_BYTES_MAX {
+            let _ = self.ring.timeout(GATHER_MAX, self.ring.idle()).await; // either way: flush now
         }
     }
 
@@ -437,56 +437,56 @@ impl LogWriter {
     }
 
     fn urgency(&self) -> FlushUrgency {
-        let bookmarks = if self.dirty.borrow().is_empty() { FlushUrgency::Nothing } else { FlushUrgency::Whenever };
-        self.log.borrow().urgency().max(bookmarks)
+        let cursors = if self.dirty.borrow().is_empty() { FlushUrgency::Nothing } else { FlushUrgency::Whenever };
+        self.log.borrow().urgency().max(cursors)
     }
 
-    async fn flush(&self, cached: &mut Option<(Arc<fs::File>, RingFile)>, vigil: &mut BusyPoll) {
+    async fn flush(&self, cached: &mut Option<(Arc<fs::File>, RingFile)>, busy_poll: &mut BusyPoll) {
         self.write_cursors();
         let Some(flush) = self.log.borrow_mut().next_flush() else { return };
         if self.log.borrow().urgency() != FlushUrgency::Now {
-            self.due.set(None); // all events that were staged are in it
+            self.due.set(None); // all staged events are in it
         }
-        self.ring.busy_poll_until(vigil.start(self.ring.now(), self.flushed.waiting()));
+        self.ring.busy_poll_until(busy_poll.start(self.ring.now(), self.flushed.waiting()));
         let file = self.file(cached, &flush.file);
-        let result = file.write_at_durable(flush.bytes.clone(), flush.offset).await;
-        self.ring.busy_poll_until(vigil.end(self.ring.now()));
+        let result = super::flush_retry::write_durable(&self.ring, file, &flush).await;
+        self.ring.busy_poll_until(busy_poll.end(self.ring.now()));
         self.log.borrow_mut().flush_done(flush, result);
         self.flushed.ring();
         let durable = self.log.borrow().durable();
         self.touched.borrow_mut().retain(|feed| {
             feed.notify();
-            // Came after the write began, or belongs to the next segment.
+            // Appended after the write began, or belongs to the next segment.
             feed.touched.set(feed.appended_end.get() > durable);
             feed.touched.get()
         });
     }
 
     fn write_cursors(&self) {
-        if let Some(journal) = self.delivery_log.borrow().upgrade() {
-            // With events there are many flushes, and a page for each would be more than its notes.
+        if let Some(delivery_log) = self.delivery_log.borrow().upgrade() {
+            // With events there are many flushes, and a page for each would be larger than its entries.
             if self.log.borrow().urgency() == FlushUrgency::Now {
-                journal.write_awaited();
+                delivery_log.write_awaited();
             } else {
-                journal.write();
+                delivery_log.write();
             }
         }
         let log = &mut *self.log.borrow_mut();
         let now = self.ring.now();
-        for place in self.dirty.take() {
-            if !place.is_due(now) && !self.hurry.get() {
-                self.dirty.borrow_mut().push(place);
+        for progress in self.dirty.take() {
+            if !progress.is_due(now) && !self.is_stopping.get() {
+                self.dirty.borrow_mut().push(progress);
                 continue;
             }
-            place.dirty.set(false);
-            if let Err(why) = log.cursor(place.stream, &place.subscriber, place.mark()) {
-                // Its stream or itself was forgotten meanwhile: nobody asks for the bookmark again.
-                tracing::debug!(subscriber = %place.subscriber, %why, "bookmark not kept");
+            progress.dirty.set(false);
+            if let Err(why) = log.cursor(progress.stream, &progress.subscriber, progress.mark()) {
+                // The stream or the subscriber was deleted meanwhile: its cursor is not needed.
+                tracing::debug!(subscriber = %progress.subscriber, %why, "cursor not stored");
             }
         }
     }
 
-    /// The segment's file on this ring; kept until the log rolls over to another.
+    /// The segment's file on this ring; cached until the log rolls over to another.
     fn file<'c>(&self, cached: &'c mut Option<(Arc<fs::File>, RingFile)>, wanted: &Arc<fs::File>) -> &'c RingFile {
         let ours = cached.take().filter(|(kept, _)| Arc::ptr_eq(kept, wanted));
         let shared = || (Arc::clone(wanted), RingFile::shared(&self.ring, Arc::clone(wanted)));

@@ -1,9 +1,9 @@
-//! Events of one core: taken in at the door, kept in the log, delivered to each subscriber.
+//! Events of one core: received by the ingress, stored in the log, delivered to each subscriber.
 //!
-//! [`ingress`] judges a request and answers 202 only when its events are durable; [`log_writer`] owns the
-//! log on the ring; [`delivery`] has one loop for each subscriber. [`engine::BrokerEngine`] puts them
-//! together for a core, [`server`] is how a core runs them, [`sender`] how requests leave. What an event is, and its forms on the wire and on disk: [`cloudevent`],
-//! [`record`], [`encode`].
+//! [`ingress`] checks a request and answers 202 only when its events are durable; [`log_writer`] owns the
+//! log on the ring; [`delivery`] has one loop for each subscriber. [`engine::BrokerEngine`] combines them
+//! for a core, [`server`] runs them on a core, [`sender`] sends the requests. An event and its formats on
+//! the wire and on disk: [`cloudevent`], [`record`], [`encode`].
 
 pub mod abandoned;
 pub mod auth;
@@ -19,6 +19,7 @@ pub mod event_types;
 pub mod extension_headers;
 mod feed;
 pub mod filter;
+mod flush_retry;
 pub mod ingress;
 pub mod limits;
 pub mod log_writer;

@@ -1,4 +1,4 @@
-//! Prepares the log's next segment beside the core: zeroing one takes longer than a request may wait.
+//! Prepares the log's next segment on a separate thread: zeroing one takes longer than a request may wait.
 
 use std::sync::mpsc;
 
@@ -11,7 +11,7 @@ pub(super) struct SegmentPreallocator {
 }
 
 impl SegmentPreallocator {
-    /// Takes a finished spare segment over, or begins the next one.
+    /// Passes a finished spare segment to the log, or starts preparing the next one.
     pub(super) fn help(&mut self, log: &mut WriteAheadLog) {
         if let Some(job) = &self.job {
             match job.try_recv() {

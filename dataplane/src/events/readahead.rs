@@ -15,7 +15,7 @@ pub(super) struct ReadaheadPool {
 }
 
 impl ReadaheadPool {
-    /// Resolves when the pages are in memory, or nothing can be done about it.
+    /// Resolves when the pages are in memory, or cannot be read.
     pub(super) async fn fetch(&self, job: ReadaheadRequest) {
         while self.in_flight.get() >= PAGERS_MAX {
             let seen = self.ended.count();

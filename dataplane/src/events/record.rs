@@ -2,19 +2,19 @@
 //!
 //! ```text
 //! 0  version      u8   1
-//! 1  mode         u8   0 binary, 1 structured; with 0x80: a copy for one subscriber only, whom the first companion
-//!                 ([`ADDRESSEE`]) names; the second ([`ORIGINAL`]) says of which event, since programs know it
+//! 1  mode         u8   0 binary, 1 structured; with 0x80: a copy for one subscriber only, named by the first extension
+//!                 header ([`ADDRESSEE`]); the second ([`ORIGINAL`]) names the original event; older copies lack it
 //! 2  hops left    u8   0 on a stream without loop guard, unless the event came from one of our streams
 //! 3  data         u8   0 none, 1 bytes, 2 JSON text
 //! 4  attributes   u16  count, little endian like all numbers here
-//! 6  companions   u16  count
+//! 6  headers      u16  count of extension headers
 //! 8  attributes   each: kind u8 (0 string, 1 integer, 2 boolean), name length u8, value length u32,
 //!                 name, value (both UTF-8)
-//!    companions   each: name length u8, value length u16, name (UTF-8), value
+//!    headers      each: name length u8, value length u16, name (UTF-8), value
 //!    data         the rest
 //! ```
-//! The data stands last and untouched, so that a delivery sends a slice of the log. Decoding checks
-//! every length once and never panics, whatever a disk hands back.
+//! The data is last and unchanged, so that a delivery sends a slice of the log. Decoding checks
+//! every length once and never panics, whatever the disk returns.
 
 use std::borrow::Cow;
 use std::cell::OnceCell;
@@ -25,16 +25,17 @@ use jiff::Timestamp;
 
 use super::cloudevent::{ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData};
 
-/// The companion that names the only subscriber an event is for: it is replayed to that one. Never sent.
+/// The extension header that names the only subscriber of a replayed event. Never sent.
 pub const ADDRESSEE: &str = "sluicegate-addressee";
 
-/// The companion that says which event a copy is of: `CORE:POSITION`. Never sent.
+/// The extension header with the original of a copy: `CORE:POSITION`. Never sent.
 pub const ORIGINAL: &str = "sluicegate-original";
 
-/// The extension that says when a broker took the event in (X-BRK-05). It is no part of the record: the log knows it.
+/// The extension with the time at which a broker accepted the event (X-BRK-05). It is no part of the
+/// record: the log stores it.
 pub const ARRIVAL_ATTRIBUTE: &str = ADDED[0];
 
-/// Which log, by its core's number, and where in it: what names an event.
+/// Identifies an event: the number of the core whose log contains it, and its position.
 pub type EventPosition = (usize, u64);
 
 const VERSION: u8 = 1;
@@ -43,7 +44,7 @@ const FIXED_BYTES: usize = 8;
 const ATTRIBUTE_FIXED_BYTES: usize = 6;
 const EXTENSION_HEADER_FIXED_BYTES: usize = 3;
 
-/// A header that travels beside the event: tracing, `knative-*` (X-DLV-09).
+/// A header that is forwarded with the event: tracing, `knative-*` (X-DLV-09).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExtensionHeader<'a> {
     /// Lower case.
@@ -51,16 +52,16 @@ pub struct ExtensionHeader<'a> {
     pub value: Cow<'a, [u8]>,
 }
 
-/// What stands before the data in a record; the data itself is appended by the caller as it is.
+/// The part of a record before the data; the caller appends the unchanged data.
 #[must_use]
-pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], hops_left: u8) -> Vec<u8> {
+pub fn encode_head(event: &CloudEvent<'_>, headers: &[ExtensionHeader<'_>], hops_left: u8) -> Vec<u8> {
     let attributes: usize = event.attributes.iter().map(|a| ATTRIBUTE_FIXED_BYTES + a.name.len() + a.value.len()).sum();
-    let beside: usize = companions.iter().map(|c| EXTENSION_HEADER_FIXED_BYTES + c.name.len() + c.value.len()).sum();
-    let mut out = Vec::with_capacity(FIXED_BYTES + attributes + beside); // the record is built here
+    let header_bytes: usize = headers.iter().map(|c| EXTENSION_HEADER_FIXED_BYTES + c.name.len() + c.value.len()).sum();
+    let mut out = Vec::with_capacity(FIXED_BYTES + attributes + header_bytes); // the record is built here
     let (mode, data) = (u8::from(event.mode == ContentMode::Structured), data_code(&event.data));
     out.extend([VERSION, mode, hops_left, data]);
     out.extend(short(event.attributes.len()).to_le_bytes());
-    out.extend(short(companions.len()).to_le_bytes());
+    out.extend(short(headers.len()).to_le_bytes());
     for CloudEventAttribute { name, value, kind } in &event.attributes {
         let length = u32::try_from(value.len()).expect("a value came in a request, which is smaller than 4 GiB");
         out.extend([kind_code(*kind), byte(name.len())]);
@@ -68,7 +69,7 @@ pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], h
         out.extend(name.as_bytes());
         out.extend(value.as_bytes());
     }
-    for ExtensionHeader { name, value } in companions {
+    for ExtensionHeader { name, value } in headers {
         out.push(byte(name.len()));
         out.extend(short(value.len()).to_le_bytes());
         out.extend(name.as_bytes());
@@ -77,15 +78,15 @@ pub fn encode_head(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], h
     out
 }
 
-/// A copy of the event at `original` for one subscriber only, whoever else reads the stream.
+/// A copy of the event at `original` for one subscriber only, whatever other subscribers the stream has.
 #[must_use]
 pub fn addressed(record: &EventRecord, subscriber: &str, original: EventPosition) -> Vec<u8> {
     let (core, position) = original;
     let to = ExtensionHeader { name: ADDRESSEE.into(), value: subscriber.as_bytes().into() };
     let of = ExtensionHeader { name: ORIGINAL.into(), value: format!("{core}:{position}").into_bytes().into() };
-    let others = record.extension_headers().filter(|companion| !is_of_a_copy(&companion.name));
-    let companions: Vec<_> = [to, of].into_iter().chain(others).collect();
-    let mut bytes = encode_head(&record.event(), &companions, record.hops_left);
+    let others = record.extension_headers().filter(|extension_header| !is_of_a_copy(&extension_header.name));
+    let headers: Vec<_> = [to, of].into_iter().chain(others).collect();
+    let mut bytes = encode_head(&record.event(), &headers, record.hops_left);
     bytes[1] |= ADDRESSED;
     bytes.extend_from_slice(&record.data_bytes());
     bytes
@@ -97,10 +98,10 @@ pub fn is_addressed(bytes: &[u8]) -> bool {
     bytes.get(1).is_some_and(|mode| mode & ADDRESSED != 0)
 }
 
-/// Whether a companion is ours alone, and nobody is sent it.
+/// Whether an extension header is internal to copies and must not be sent.
 #[must_use]
-pub fn is_of_a_copy(companion: &str) -> bool {
-    companion == ADDRESSEE || companion == ORIGINAL
+pub fn is_of_a_copy(extension_header: &str) -> bool {
+    extension_header == ADDRESSEE || extension_header == ORIGINAL
 }
 
 /// A decoded record: views into the log.
@@ -114,20 +115,20 @@ pub struct EventRecord {
     data_code: u8,
     attributes: Range<usize>,
     extension_headers: Range<usize>,
-    /// When a broker took it in, in milliseconds since 1970.
+    /// When a broker accepted it, in milliseconds since 1970.
     arrived_ms: Option<u64>,
-    /// The same as a text, once somebody asks.
+    /// The same as a text, computed on first use.
     arrival: OnceCell<Option<Box<str>>>,
 }
 
-/// The record is not one of ours: a newer version wrote it, or a bug.
+/// The record cannot be decoded: a newer version wrote it, or there is a bug.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CorruptRecord {
     #[error("the record has version {0}, this program reads 1")]
     Version(u8),
     #[error("the record ends early or has an unknown code")]
     Shape,
-    /// It may be whole: a core stopped at it, so it is not looked at again.
+    /// It may be valid: a core stopped at it, so it is not decoded again.
     #[error("a core stopped at this event before the restart")]
     Stalled,
 }
@@ -151,12 +152,12 @@ impl EventRecord {
         for _ in 0..u16::from_le_bytes([c0, c1]) {
             take_extension_header(&mut rest).ok_or(CorruptRecord::Shape)?;
         }
-        let companions_end = bytes.len() - rest.len();
+        let headers_end = bytes.len() - rest.len();
         if (data_code == 0 && !rest.is_empty()) || (data_code == 2 && std::str::from_utf8(rest).is_err()) {
             return Err(CorruptRecord::Shape);
         }
         let mode = if mode == 1 { ContentMode::Structured } else { ContentMode::Binary };
-        let (attributes, companions) = (FIXED_BYTES..attributes_end, attributes_end..companions_end);
+        let (attributes, headers) = (FIXED_BYTES..attributes_end, attributes_end..headers_end);
         Ok(Self {
             bytes,
             mode,
@@ -164,13 +165,14 @@ impl EventRecord {
             is_addressed,
             data_code,
             attributes,
-            extension_headers: companions,
+            extension_headers: headers,
             arrived_ms: None,
             arrival: OnceCell::new(),
         })
     }
 
-    /// The same as its broker's subscribers see it: with [`ARRIVAL_ATTRIBUTE`], whatever its sender said there.
+    /// The event as its broker's subscribers see it: with [`ARRIVAL_ATTRIBUTE`], replacing a value set by
+    /// its sender.
     #[must_use]
     pub fn arrived_at(self, ms: u64) -> Self {
         Self { arrived_ms: Some(ms), ..self }
@@ -193,17 +195,17 @@ impl EventRecord {
         if !self.is_addressed {
             return None;
         }
-        let first = self.extension_headers().next().filter(|companion| companion.name == ADDRESSEE)?;
+        let first = self.extension_headers().next().filter(|extension_header| extension_header.name == ADDRESSEE)?;
         String::from_utf8(first.value.into_owned()).ok()
     }
 
-    /// The event that it is a copy of, if it is one and says so.
+    /// The event that it is a copy of, if it is one with a known original.
     #[must_use]
     pub fn original(&self) -> Option<EventPosition> {
         if !self.is_addressed {
             return None;
         }
-        let second = self.extension_headers().nth(1).filter(|companion| companion.name == ORIGINAL)?;
+        let second = self.extension_headers().nth(1).filter(|extension_header| extension_header.name == ORIGINAL)?;
         let (core, position) = std::str::from_utf8(&second.value).ok()?.split_once(':')?;
         Some((core.parse().ok()?, position.parse().ok()?))
     }
@@ -214,7 +216,7 @@ impl EventRecord {
         std::str::from_utf8(self.attribute_bytes(name)?).ok()
     }
 
-    /// The same for who compares only: UTF-8, as [`EventRecord::decode`] has seen.
+    /// The same for comparisons: valid UTF-8, as checked by [`EventRecord::decode`].
     #[must_use]
     pub fn attribute_bytes(&self, name: &str) -> Option<&[u8]> {
         if let Some(ms) = self.arrived_ms.filter(|_| name == ARRIVAL_ATTRIBUTE) {
@@ -235,7 +237,7 @@ impl EventRecord {
         self.data_code == 2
     }
 
-    /// Bytes of the whole record.
+    /// Size of the whole record.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.len()
@@ -260,7 +262,7 @@ impl EventRecord {
     }
 }
 
-/// Milliseconds since 1970 as in RFC 3339; `None` for what is no date.
+/// Milliseconds since 1970 in RFC 3339 format; `None` if it is no valid date.
 #[must_use]
 pub fn time_text(ms: u64) -> Option<Box<str>> {
     let time = Timestamp::from_millisecond(i64::try_from(ms).ok()?).ok()?;
@@ -320,7 +322,7 @@ fn byte(length: usize) -> u8 {
 }
 
 fn short(length: usize) -> u16 {
-    u16::try_from(length).expect("attributes and companions are bound far below 65,536 where they are parsed")
+    u16::try_from(length).expect("attributes and extension headers are bounded far below 65,536 where they are parsed")
 }
 
 #[cfg(test)]
@@ -346,41 +348,42 @@ mod tests {
         ]
     }
 
-    fn whole(event: &CloudEvent<'_>, companions: &[ExtensionHeader<'_>], hops_left: u8) -> Bytes {
-        let mut bytes = encode_head(event, companions, hops_left);
+    fn whole(event: &CloudEvent<'_>, headers: &[ExtensionHeader<'_>], hops_left: u8) -> Bytes {
+        let mut bytes = encode_head(event, headers, hops_left);
         bytes.extend(event.data.bytes());
         bytes.into()
     }
 
     #[test]
-    fn an_addressed_copy_is_the_event_with_an_addressee() {
+    fn addressed_copy_is_event_with_addressee() {
         let event = CloudEvent {
             mode: ContentMode::Structured,
             attributes: vec![CloudEventAttribute { name: "id".into(), value: "1".into(), kind: AttributeKind::String }],
             data: EventData::Json("{ }"),
         };
-        let beside = ExtensionHeader { name: "x-request-id".into(), value: b"7"[..].into() };
-        let first = EventRecord::decode(whole(&event, std::slice::from_ref(&beside), 9)).unwrap();
+        let header_bytes = ExtensionHeader { name: "x-request-id".into(), value: b"7"[..].into() };
+        let first = EventRecord::decode(whole(&event, std::slice::from_ref(&header_bytes), 9)).unwrap();
         assert_eq!((first.addressee(), first.original()), (None, None));
         let copy = EventRecord::decode(addressed(&first, "one", (1, 77)).into()).unwrap();
         assert_eq!((copy.addressee().as_deref(), copy.hops_left, copy.event()), (Some("one"), 9, event));
         assert_eq!(copy.original(), Some((1, 77)));
         let again = EventRecord::decode(addressed(&copy, "two", (0, 8)).into()).unwrap();
         assert_eq!((again.addressee().as_deref(), again.original()), (Some("two"), Some((0, 8))));
-        assert_eq!(again.extension_headers().skip(2).collect::<Vec<_>>(), [beside]);
+        assert_eq!(again.extension_headers().skip(2).collect::<Vec<_>>(), [header_bytes]);
     }
 
-    /// Programs wrote copies before copies said what they are of, and such are in logs.
+    /// Earlier versions wrote copies without their original, and logs still contain such copies.
     #[test]
-    fn a_copy_that_does_not_say_of_what_is_read_too() {
+    fn copy_without_original_is_decoded() {
         let event = CloudEvent { mode: ContentMode::Binary, attributes: Vec::new(), data: EventData::None };
         for second in [None, Some((ORIGINAL, "")), Some((ORIGINAL, "x:1")), Some(("x-request-id", "0:1"))] {
-            let companion = |(name, value): (&'static str, &'static str)| ExtensionHeader {
+            let extension_header = |(name, value): (&'static str, &'static str)| ExtensionHeader {
                 name: name.into(),
                 value: value.as_bytes().into(),
             };
-            let beside: Vec<_> = [Some((ADDRESSEE, "one")), second].into_iter().flatten().map(companion).collect();
-            let mut bytes = whole(&event, &beside, 0).to_vec();
+            let header_bytes: Vec<_> =
+                [Some((ADDRESSEE, "one")), second].into_iter().flatten().map(extension_header).collect();
+            let mut bytes = whole(&event, &header_bytes, 0).to_vec();
             bytes[1] |= ADDRESSED;
             let copy = EventRecord::decode(bytes.into()).unwrap();
             assert_eq!((copy.addressee().as_deref(), copy.original()), (Some("one"), None), "{second:?}");
@@ -389,7 +392,7 @@ mod tests {
 
     /// X-BRK-05: filters see what subscribers are sent.
     #[test]
-    fn a_record_that_arrived_at_a_broker_says_when() {
+    fn record_at_broker_has_arrival_time() {
         let own =
             CloudEventAttribute { name: ARRIVAL_ATTRIBUTE.into(), value: "mine".into(), kind: AttributeKind::String };
         let event = CloudEvent { mode: ContentMode::Binary, attributes: vec![own], data: EventData::None };
@@ -402,9 +405,9 @@ mod tests {
     }
 
     proptest! {
-        /// EV-RTE-09: what comes out of the log is what went in, data byte for byte.
+        /// EV-RTE-09: the log returns what was stored, data byte for byte.
         #[test]
-        fn a_record_gives_back_the_event(
+        fn record_round_trip_keeps_event(
             structured: bool,
             attributes in proptest::collection::vec(attribute(), 0..12),
             data in data(),
@@ -413,16 +416,16 @@ mod tests {
         ) {
             let mode = if structured { ContentMode::Structured } else { ContentMode::Binary };
             let event = CloudEvent { mode, attributes, data };
-            let companions = [ExtensionHeader { name: "traceparent".into(), value: value.into() }];
-            let record = EventRecord::decode(whole(&event, &companions, hops)).unwrap();
+            let headers = [ExtensionHeader { name: "traceparent".into(), value: value.into() }];
+            let record = EventRecord::decode(whole(&event, &headers, hops)).unwrap();
             prop_assert_eq!(record.event(), event.clone());
-            prop_assert_eq!(record.extension_headers().collect::<Vec<_>>(), companions);
+            prop_assert_eq!(record.extension_headers().collect::<Vec<_>>(), headers);
             prop_assert_eq!(record.hops_left, hops);
             prop_assert_eq!(record.data_bytes(), event.data.bytes());
         }
 
         #[test]
-        fn no_bytes_make_the_decoder_panic(mut bytes: Vec<u8>, ours: bool) {
+        fn record_decoder_never_panics(mut bytes: Vec<u8>, ours: bool) {
             if let (true, Some(first)) = (ours, bytes.first_mut()) {
                 *first = VERSION; // or most cases end at the first byte
             }
@@ -432,7 +435,7 @@ mod tests {
         }
 
         #[test]
-        fn a_record_cut_or_changed_anywhere_is_refused_or_read_without_panic(cut in 0_usize..120, change: u8) {
+        fn damaged_record_never_panics_decoder(cut in 0_usize..120, change: u8) {
             let attributes = vec![CloudEventAttribute { name: "id".into(), value: "1".into(), kind: AttributeKind::String }];
             let event = CloudEvent { mode: ContentMode::Binary, attributes, data: EventData::Json("[1]") };
             let bytes = whole(&event, &[], 3);
@@ -447,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_record_is_refused_by_its_number() {
+    fn newer_record_version_is_rejected() {
         assert_eq!(EventRecord::decode(Bytes::from_static(&[2; 16])).unwrap_err(), CorruptRecord::Version(2));
         assert_eq!(EventRecord::decode(Bytes::new()).unwrap_err(), CorruptRecord::Shape);
     }

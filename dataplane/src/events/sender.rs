@@ -1,5 +1,5 @@
-//! Requests to subscribers over HTTP/1.1: to our own instances through the proxy's waiting room, to all
-//! others by address, by TLS if their URL says so.
+//! Sends requests to subscribers over HTTP/1.1: to our own instances through the proxy's pending queue, to
+//! all others by address, with TLS if their URL requires it.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -55,7 +55,8 @@ impl EventSender for HttpSender {
         let Some(pass) = is_renewed else {
             return self.send(target, request, Some(&token.value), timeout).await;
         };
-        // The token may end on its way: the request is kept for a second one, which is sent once.
+        // The token may expire in flight: the request is kept for a second attempt with a new token, which
+        // is made once.
         let outcome = self.send(target, request.clone(), Some(&token.value), timeout).await;
         if !matches!(&outcome, Ok(answer) if answer.status == UNAUTHORIZED) {
             return outcome;
@@ -67,8 +68,8 @@ impl EventSender for HttpSender {
     }
 
     fn capacity(&self, target: &DeliveryTarget) -> usize {
-        let ask = RouteRequest::ours(&target.host, &target.path);
-        self.proxy.with_table(|table| table.hosts.find(&target.host).map_or(0, |route| route.places(&ask)))
+        let ask = RouteRequest::internal(&target.host, &target.path);
+        self.proxy.with_table(|table| table.hosts.find(&target.host).map_or(0, |route| route.capacity(&ask)))
     }
 }
 
@@ -84,23 +85,25 @@ impl HttpSender {
         let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
             self.to_instance(target, (&request, shown), &sent, timeout).await?
         } else {
-            drop(request); // written into the message, and its memory is wanted for the next one
+            drop(request); // it is copied into the message, and its memory is reused for the next one
             let due = Some(self.proxy.ring.now() + timeout);
             let address = by(&self.proxy.ring, due, self.address(target)).await;
             let address = address.map_err(|_| PostError::Timeout(timeout))?;
             let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
-            // At each delivery: what a kept connection was opened for is another path.
+            // At each delivery: a pooled connection was opened for another path.
             let checked = self.proxy.targets.check_delivery(address, &target.path);
             checked.map_err(|refused| PostError::Refused(self.proxy.targets.count(refused).to_string().into()))?;
-            let to = UpstreamAddress { unrestricted: true, ..UpstreamAddress::outside(address, target.tls.as_deref()) };
+            let to =
+                UpstreamAddress { unrestricted: true, ..UpstreamAddress::external(address, target.tls.as_deref()) };
             self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
         };
         if let Ok(buffer) = sent.head.try_into_mut() {
-            self.proxy.buffers.give(buffer, self.proxy.ring.now()); // more than what the allocator keeps at hand
+            self.proxy.buffers.give(buffer, self.proxy.ring.now()); // larger than what the allocator caches
         }
         match outcome {
             Ok(answer) => Ok(answer),
-            // Its status says what became of the event, whatever else comes; only a reply would be cut.
+            // Its status determines what happens to the event, even if the body is cut; only a reply needs
+            // the body.
             Err(ExchangeError::TooLarge { answer, .. }) if !claims_reply(&answer) => Ok(*answer),
             Err(ExchangeError::TimedOut) => Err(PostError::Timeout(timeout)),
             Err(ExchangeError::Refused(refused)) => Err(PostError::Refused(refused.to_string().into())),
@@ -112,8 +115,8 @@ impl HttpSender {
         }
     }
 
-    /// What is shown to a target that wants to know who comes. Control renews it long before it ends, so there is
-    /// something to wait for only at a start.
+    /// The token for a target with authentication. Control renews it long before it expires, so a delivery
+    /// waits for it only at a start.
     async fn token(
         &self,
         target: &DeliveryTarget,
@@ -132,8 +135,8 @@ impl HttpSender {
         }
     }
 
-    /// A token that a receiver has not refused yet. One is asked for unless the refused one is new itself: then another
-    /// would be refused as well.
+    /// A token that a receiver has not rejected yet. Requests a new one unless the rejected one is new
+    /// itself: then another would be rejected as well.
     async fn newer_token(&self, pass: &AccessToken, refused: &Arc<PresentedToken>) -> Option<Arc<PresentedToken>> {
         let newer = || pass.token().filter(|shown| !Arc::ptr_eq(shown, refused));
         if newer().is_none() {
@@ -152,7 +155,7 @@ impl HttpSender {
         }
     }
 
-    /// Where somebody else's host is: as the table says, or else DNS.
+    /// The address of an external host: from the table, or else from DNS.
     async fn address(&self, target: &DeliveryTarget) -> Result<SocketAddr, Box<str>> {
         let named = self
             .proxy
@@ -167,7 +170,7 @@ impl HttpSender {
         }
     }
 
-    /// A host of ours: an instance with room, which is started and waited for if there is none. One that
+    /// Sends to a host of ours: to an instance with capacity, which is started if there is none. One that
     /// refuses the connection is reported, and another is tried.
     async fn to_instance(
         &self,
@@ -177,56 +180,58 @@ impl HttpSender {
         timeout: Duration,
     ) -> Result<Result<LocalResponse, ExchangeError>, PostError> {
         let ring = &self.proxy.ring;
-        let ask = RouteRequest::ours(&target.host, &target.path);
+        let ask = RouteRequest::internal(&target.host, &target.path);
         let choice = self.proxy.route(&ask).map_err(refused)?;
         let bytes = sent.head.len() + sent.body.len();
-        let mut wish = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };
-        let mut place = self.place(choice, &mut wish, target, timeout).await?;
+        let mut acquire_request = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };
+        let mut permit = self.permit(choice, &mut acquire_request, target, timeout).await?;
         let due = ring.now() + timeout;
         loop {
-            let edited = place.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
+            let edited = permit.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
             let sent = edited.as_ref().unwrap_or(sent);
-            let Endpoint { id, address, .. } = *place.endpoint;
-            let unrestricted = place.endpoint.is_unrestricted();
-            let trust = place.backend().tls.clone();
+            let Endpoint { id, address, .. } = *permit.endpoint;
+            let unrestricted = permit.endpoint.is_unrestricted();
+            let trust = permit.backend().tls.clone();
             let to = UpstreamAddress { address, key: PoolKey::Endpoint(id), tls: trust.as_deref(), unrestricted };
             let began = ring.now();
             let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
             let is_lost = matches!(outcome, Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }));
             if !is_lost {
                 let status = outcome.as_ref().map_or(0, |answer| answer.status);
-                let key = OutcomeKey { tag: place.selected.tag(&wish.route_request), ..OutcomeKey::of(status) };
-                place.backend().load.answers.note(&key, ring.now() - began);
+                let key =
+                    OutcomeKey { tag: permit.selected.tag(&acquire_request.route_request), ..OutcomeKey::of(status) };
+                permit.backend().load.answers.note(&key, ring.now() - began);
                 return Ok(outcome);
             }
-            let lost = Signal::Unreachable { backend: place.backend().key.clone(), endpoint: id };
+            let lost = Signal::Unreachable { backend: permit.backend().key.clone(), endpoint: id };
             if !self.signals.send(lost) {
-                tracing::debug!(backend = %place.backend().key, "not reported as unreachable: too many signals wait");
+                tracing::debug!(backend = %permit.backend().key, "not reported as unreachable: too many signals wait");
             }
-            wish.tried.push(id);
-            let choice = place.selected.clone();
-            drop(place);
-            let another = by(ring, Some(due), Box::pin(self.proxy.acquire(choice, &mut wish))).await;
-            place = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
+            acquire_request.tried.push(id);
+            let choice = permit.selected.clone();
+            drop(permit);
+            let another = by(ring, Some(due), Box::pin(self.proxy.acquire(choice, &mut acquire_request))).await;
+            permit = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
         }
     }
 
-    /// The wait for a place among running instances is ours and not the subscriber's: it lasts as long as the
-    /// route allows a request. For the first instance to start it lasts as long as the subscriber may take.
-    async fn place(
+    /// The wait for a permit among running instances does not count as the subscriber's time: it lasts as
+    /// long as the route allows a request. For the first instance to start it lasts as long as the
+    /// subscriber's timeout.
+    async fn permit(
         &self,
         choice: SelectedEndpoint,
-        wish: &mut AcquireRequest<'_>,
+        acquire_request: &mut AcquireRequest<'_>,
         target: &DeliveryTarget,
         timeout: Duration,
     ) -> Result<Permit, PostError> {
-        if let Some(place) = self.proxy.try_acquire(&choice, &[]) {
-            return Ok(place);
+        if let Some(permit) = self.proxy.try_acquire(&choice, &[]) {
+            return Ok(permit);
         }
-        let mut waiting = Box::pin(self.proxy.acquire(choice, wish)); // seldom, and large
+        let mut waiting = Box::pin(self.proxy.acquire(choice, acquire_request)); // rare, and large
         loop {
             match self.proxy.ring.timeout(timeout, waiting.as_mut()).await {
-                Ok(place) => return place.map_err(refused),
+                Ok(permit) => return permit.map_err(refused),
                 Err(_) if self.capacity(target) > 0 => {} // busy, and not absent
                 Err(_) => return Err(PostError::Timeout(timeout)),
             }
@@ -238,11 +243,11 @@ fn refused(why: LocalReply) -> PostError {
     PostError::Transport(why.to_string().into())
 }
 
-/// Request line, Host and Content-Length of most targets, in bytes.
+/// Size of the request line, Host and Content-Length for most targets, in bytes.
 const FIRST_LINES_BYTES: usize = 256;
 
-/// The request as it goes over the wire, written into `out`; a small body in one piece with its head, where it is kept until
-/// the answer.
+/// Encodes the request into `out` in wire format; a small body directly after its head, where it is kept
+/// until the response.
 fn message(
     mut out: BytesMut,
     target: &DeliveryTarget,
@@ -282,9 +287,9 @@ mod tests {
     use super::*;
     use crate::events::tests::target;
 
-    /// EV-RTE-09: whichever way it goes, head and data are the same bytes.
+    /// EV-RTE-09: head and data are the same bytes in both layouts.
     #[test]
-    fn a_small_body_stands_behind_its_head_and_a_large_one_apart() {
+    fn small_body_follows_head_and_large_one_is_separate() {
         for (length, behind) in [(0, 0), (JOINED_BODY_BYTES_MAX, JOINED_BODY_BYTES_MAX), (5000, 0)] {
             let body: Vec<u8> = (0..length).map(|n| n as u8).collect();
             let request = EncodedEvent { fields: b"ce-id: 1\r\n".to_vec(), body: body.clone().into() };

@@ -1,4 +1,4 @@
-//! How a core runs its events: opens the logs, serves the events listener, follows the table.
+//! Runs the events of a core: opens the logs, serves the events listener, follows the table.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -35,23 +35,23 @@ use crate::table::RoutingTable;
 use crate::table_publisher::{TablePublisher, TableReader};
 use crate::tls::Transport;
 
-/// What a core's events are made from.
+/// Configuration of a core's events.
 pub struct EventsConfig {
     /// The core's number, for logs and signals.
     pub core: usize,
     /// The core's own log.
     pub home_folder: OpenLog,
-    /// Logs of cores that are no more: delivered until they are empty.
+    /// Logs of cores that no longer exist: delivered until they are empty.
     pub others: Vec<OpenLog>,
     pub tables: Arc<TablePublisher>,
     pub signals: SignalQueue,
     pub counters: Arc<CoreCounters>,
-    /// The way to the other cores.
+    /// The channels to the other cores.
     pub relay: CoreRelay,
     pub seed: u64,
 }
 
-/// A log, and what its recovery found. Opening one waits for the disk, so it is best done before the core begins.
+/// A log, and what its recovery found. Opening one waits for the disk, so do it before the core starts.
 pub struct OpenLog {
     folder: PathBuf,
     log: WriteAheadLog,
@@ -59,30 +59,29 @@ pub struct OpenLog {
 }
 
 impl OpenLog {
-    /// Opens the log in `folder`, or makes one there.
+    /// Opens the log in `folder`, or creates one there.
     ///
-    /// # Errors
-    /// The log's: what is there cannot be read, or is somebody else's.
+    /// # Errors Those of the log: its files cannot be read, or another process has them open.
     pub fn open(folder: &Path, options: LogOptions) -> Result<Self, wal::Error> {
         let (log, recovery) = WriteAheadLog::open(folder, options)?;
         Ok(Self { folder: folder.into(), log, recovery })
     }
 
-    /// Brokers and channels of which it has something.
+    /// Number of brokers and channels with data in it.
     #[must_use]
     pub fn streams(&self) -> usize {
         self.log.streams().filter(|(_, name)| *name != delivery_log::STREAM).count()
     }
 
-    /// Says what was found, loudly if something is missing.
+    /// Logs what was found, as an error if data is missing.
     fn log_recovery(self, core: usize, counters: &CoreCounters) -> WriteAheadLog {
         let Self { folder, log, recovery } = self;
         for LogGap { file, from, to } in &recovery.gaps {
             let file = file.as_ref().map_or_else(|| "a file that is missing".into(), |file| file.display().to_string());
-            tracing::error!(core, %file, %from, %to, "acknowledged events are gone: see the disk's log and wal verify");
+            tracing::error!(core, %file, %from, %to, "acknowledged events are lost: see the disk's log and wal verify");
         }
         for cut in &recovery.cut {
-            tracing::error!(core, %cut, "a segment's file was short: what stood behind is gone, if anything did");
+            tracing::error!(core, %cut, "a segment's file was truncated: records behind its end are lost, if there were any");
         }
         counters.log.gaps.fetch_add(recovery.gaps.len() as u64, Relaxed);
         let Recovery { segments, events, torn_bytes, .. } = recovery;
@@ -91,7 +90,7 @@ impl OpenLog {
     }
 }
 
-/// Makes the events' side of a core, for [`core::CoreConfig::make_events`].
+/// Creates the events service of a core, for [`core::CoreConfig::make_events`].
 #[must_use]
 pub fn make(config: EventsConfig) -> EventsServiceFactory {
     Box::new(move |proxy| Ok(EventsServer::open(config, proxy) as Rc<dyn core::EventsService>))
@@ -101,7 +100,7 @@ struct EventsServer {
     ring: Ring,
     limits: Rc<HttpLimits>,
     counters: Arc<CoreCounters>,
-    /// Room for what is being taken in.
+    /// Memory budget of the request bodies.
     bodies: BodyBudget,
     events: Rc<BrokerEngine<HttpSender>>,
     sender: HttpSender,
@@ -142,8 +141,8 @@ impl EventsServer {
 
     fn follow(&self) {
         if let Err(why) = self.events.sync(&self.table()) {
-            // The next request or bell tries again; until then the new subscribers are not served.
-            tracing::warn!(%why, "the log does not take the table's subscribers");
+            // The next request or wake tries again; until then the new subscribers are not served.
+            tracing::warn!(%why, "the log rejects the table's subscribers");
         }
     }
 
@@ -162,14 +161,14 @@ impl EventsServer {
         }
     }
 
-    /// Takes in what came to other cores. Requests are begun in the order in which they come, and each is
+    /// Handles requests that other cores received. They are started in the order of arrival, and each is
     /// appended before it waits for anything.
     async fn receive_from_cores(self: Rc<Self>, mut inbox: mpsc::Receiver<CoreMessage>) {
-        while let Some(parcel) = inbox.recv().await {
+        while let Some(message) = inbox.recv().await {
             let service = Rc::clone(&self);
             self.ring.spawn(async move {
                 let table = service.table();
-                match parcel {
+                match message {
                     CoreMessage::Request { path, headers, body, answer } => {
                         let headers: Vec<_> = headers.iter().map(|(name, value)| (&**name, &**value)).collect();
                         let said = service.events.answer(&table, "POST", &path, &headers, &body).await;
@@ -178,8 +177,8 @@ impl EventsServer {
                     CoreMessage::Copy { path, record, answer } => {
                         drop(answer.send(service.events.copy(&table, &path, &record).await));
                     }
-                    CoreMessage::DeadLetter(letter) => {
-                        let ForwardedDeadLetter { target, request, timeout, answer } = *letter;
+                    CoreMessage::DeadLetter(forwarded) => {
+                        let ForwardedDeadLetter { target, request, timeout, answer } = *forwarded;
                         drop(answer.send(service.sender.send(&target, request, timeout).await));
                     }
                 }
@@ -189,18 +188,19 @@ impl EventsServer {
 }
 
 impl core::EventsService for EventsServer {
-    fn connection(self: Rc<Self>, stream: Transport, seat: ConnectionGuard) -> LocalBoxFuture<'static> {
+    fn connection(self: Rc<Self>, stream: Transport, guard: ConnectionGuard) -> LocalBoxFuture<'static> {
         Box::pin(async move {
             let (ring, limits, counters) = (self.ring.clone(), Rc::clone(&self.limits), Arc::clone(&self.counters));
             let by_tls = stream.is_tls();
             let bodies = self.bodies.clone();
-            let mut connection = ClientConnection::new(&ring, stream, seat, &limits);
+            let mut connection = ClientConnection::new(&ring, stream, guard, &limits);
             let handler = async move |request: RequestView<'_>, body: Bytes| self.answer(by_tls, request, &body).await;
             match connection.opening().await {
                 Ok(ClientProtocol::Http2) => {
-                    let ClientConnection { stream, read_buffer: inflow, guard: seat, .. } = connection;
+                    let ClientConnection { stream, read_buffer: inflow, guard, .. } = connection;
                     let (held, facts) = (inflow.unread, Rc::default());
-                    let opened = DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard: seat, facts };
+                    let opened =
+                        DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard, io_state: facts };
                     buffered::serve_buffered(opened, &bodies, with_methods, Rc::new(handler)).await;
                 }
                 Ok(ClientProtocol::Http1) => serve_buffered(connection, &bodies, with_methods, &handler).await,
@@ -216,7 +216,7 @@ impl core::EventsService for EventsServer {
         })
     }
 
-    fn look(&self) {
+    fn on_wake(&self) {
         self.resolver.get();
         self.follow();
     }

@@ -1,9 +1,10 @@
 //! Events at which a core stopped.
 //!
-//! Whatever evaluates a filter or makes a request of an event says so beforehand ([`CoreActivity`]). A watchdog that finds the
-//! core standing still writes that down beside the log ([`write`](fn@write)), and takes it back when the core goes on. So what
-//! the next start finds there ([`read`]) is what the process was ended over, and it is not tried again: the event is
-//! set aside for that subscriber, and all others go on.
+//! The code that evaluates a filter or encodes a request for an event records it beforehand
+//! ([`CoreActivity`]). A watchdog that finds the core stuck writes that down beside the log
+//! ([`write`](fn@write)), and removes it when the core continues. So what the next start finds there
+//! ([`read`]) is what the process was ended for, and it is not tried again: the event is set aside for that
+//! subscriber, and all others continue.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -16,7 +17,8 @@ use wal::LogPosition;
 /// The file beside a log's segments.
 const FILE: &str = "stalled-events.json";
 
-/// Events that are kept there, the newest: each is a core that was stuck, and a process that was killed for it.
+/// Maximum number of stored events, the newest: each is a core that was stuck, and a process that was
+/// killed for it.
 const STALLED_EVENTS_MAX: usize = 256;
 
 /// What is done with an event.
@@ -25,11 +27,11 @@ const STALLED_EVENTS_MAX: usize = 256;
 pub enum Phase {
     /// It is decoded, and a filter evaluated.
     Filter,
-    /// A request is made of it.
+    /// A request is encoded from it.
     Request,
-    /// The answer to that is read.
+    /// The response to that is parsed.
     Reply,
-    /// It is being taken in, and stands in no log yet.
+    /// It is being received, and is in no log yet.
     Intake,
 }
 
@@ -47,16 +49,16 @@ impl Phase {
     }
 }
 
-/// What a core works on. Stream and subscriber are known by their addresses in memory, which are in the table: that
-/// costs the core no look-up and no count, and only a watchdog reads it.
+/// What a core works on. Stream and subscriber are identified by their addresses in memory, which are in
+/// the table: that costs the core no look-up and no count, and only a watchdog reads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CoreActivity {
     pub phase: Phase,
-    /// Which of the core's logs, in their order.
+    /// Index among the core's logs.
     pub log: usize,
-    /// Of a [`crate::table::EventStream`]; 0: none.
+    /// Address of a [`crate::table::EventStream`]; 0: none.
     pub stream: usize,
-    /// Of a [`crate::table::Subscriber`]; 0: all of the stream.
+    /// Address of a [`crate::table::Subscriber`]; 0: the whole stream.
     pub subscriber: usize,
     pub position: LogPosition,
 }
@@ -69,7 +71,7 @@ impl CoreActivity {
         [code, stream as u64, subscriber as u64, position.get()]
     }
 
-    /// `None`: nothing of events.
+    /// `None`: not working on an event.
     #[must_use]
     pub fn decode([code, stream, subscriber, position]: CurrentWork) -> Option<Self> {
         let word = |word: u64| usize::try_from(word).ok();
@@ -87,15 +89,15 @@ impl CoreActivity {
 /// An event that is not tried again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StalledEvent {
-    /// By its name in the log.
+    /// Its name in the log.
     pub stream: String,
-    /// By its uid; empty: all of the stream.
+    /// Its uid; empty: the whole stream.
     pub subscriber: String,
     pub position: u64,
     pub phase: Phase,
 }
 
-/// Those of the log in this folder. A file that cannot be read is told, and counts as none.
+/// Reads those of the log in this folder. A file that cannot be read is logged, and counts as empty.
 #[must_use]
 pub fn read(folder: &Path) -> Vec<StalledEvent> {
     let path = folder.join(FILE);
@@ -105,15 +107,14 @@ pub fn read(folder: &Path) -> Vec<StalledEvent> {
         Err(why) => Err(why),
     };
     outcome.unwrap_or_else(|why| {
-        tracing::error!(path = %path.display(), %why, "cannot read which events stopped a core: they are tried again");
+        tracing::error!(path = %path.display(), %why, "cannot read which events stopped a core: they are retried");
         Vec::new()
     })
 }
 
-/// Replaces them, durably: either all of the new ones are there after a crash, or the old ones.
+/// Replaces them, durably: after a crash either all of the new ones are there, or the old ones.
 ///
-/// # Errors
-/// The disk's.
+/// # Errors Those of the disk.
 pub fn write(folder: &Path, events: &[StalledEvent]) -> io::Result<()> {
     let newest = &events[events.len().saturating_sub(STALLED_EVENTS_MAX)..];
     let (path, next) = (folder.join(FILE), folder.join(format!("{FILE}.new")));
@@ -129,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn activity_is_read_back_as_it_was_said() {
+    fn activity_round_trip_is_exact() {
         for (nth, phase) in Phase::ALL.into_iter().enumerate() {
             let activity =
                 CoreActivity { phase, log: nth, stream: 0xfff0, subscriber: 0, position: LogPosition::new(1 << 40) };
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn stalled_events_outlive_the_process() {
+    fn stalled_events_survive_restart() {
         let folder = tempfile::tempdir().unwrap();
         assert_eq!(read(folder.path()), []);
         let event = |position| StalledEvent {
@@ -155,6 +156,6 @@ mod tests {
         write(folder.path(), &[]).unwrap();
         assert_eq!(read(folder.path()), []);
         fs::write(folder.path().join(FILE), "[{").unwrap();
-        assert_eq!(read(folder.path()), [], "damaged: told, and no reason not to start");
+        assert_eq!(read(folder.path()), [], "damaged: logged, and no reason not to start");
     }
 }

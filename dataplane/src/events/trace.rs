@@ -8,11 +8,12 @@ use crate::http::headers::fresh_trace_parent;
 /// `00-` trace id `-` parent id `-` flags.
 const LENGTH: usize = 55;
 
-/// A `traceparent` of version 00, as we write it.
+/// A `traceparent` of version 00, the version we write.
 pub type TraceParent = [u8; LENGTH];
 
-/// Whether a `traceparent` is well formed; anything else is replaced, as the standard asks. What later versions put behind the fields
-/// of version 00 is theirs, and the fields mean the same ("Versioning of traceparent").
+/// Whether a `traceparent` is well formed; anything else is replaced, as the standard requires. Later
+/// versions may append fields to those of version 00, and the fields mean the same ("Versioning of
+/// traceparent").
 #[must_use]
 pub fn is_valid(value: &[u8]) -> bool {
     let Some(fields) = value.first_chunk::<LENGTH>() else { return false };
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_attempt_keeps_the_trace_and_changes_the_parent() {
+    fn attempt_keeps_trace_and_changes_parent() {
         let mut rng = Rng::with_seed(1);
         let incoming = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
         let first = attempt(incoming, &mut rng);
@@ -65,7 +66,7 @@ mod tests {
 
     /// DP-OBS-01
     #[test]
-    fn a_later_version_is_the_same_trace() {
+    fn later_version_keeps_trace() {
         for more in ["", "-extra-fields"] {
             let incoming = format!("01-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01{more}");
             let next = attempt(incoming.as_bytes(), &mut Rng::with_seed(1));
@@ -74,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_parent_begins_a_new_trace() {
+    fn malformed_parent_starts_new_trace() {
         for bad in [
             "",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331",

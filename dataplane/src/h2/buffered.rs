@@ -1,4 +1,4 @@
-//! A whole HTTP/2 server for small messages: what [`crate::http::server::serve_buffered`] is for HTTP/1.
+//! A buffered HTTP/2 server for small messages: the counterpart of [`crate::http::server::serve_buffered`] for HTTP/1.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -20,24 +20,24 @@ use crate::http::date;
 use crate::http::limits::HttpLimits;
 use crate::http::local_response::LocalResponse;
 
-/// What a client that holds too much at a time is told to wait, in seconds.
+/// Seconds in `Retry-After` for a client with too many buffered bytes.
 const RETRY_AFTER_S: &str = "1";
 
-/// What the streams of one connection share.
+/// The state that the streams of one connection share.
 struct BufferedConnection {
     ring: Ring,
     limits: HttpLimits,
     bodies: BodyBudget,
-    facts: Rc<IoState>,
-    /// Finishes answers that are given in the handler's place.
+    io_state: Rc<IoState>,
+    /// Finishes responses that are sent in place of the handler's.
     refuse: fn(LocalResponse) -> LocalResponse,
-    /// Bytes of bodies that have come and are not answered.
+    /// Body bytes that were received and are not answered.
     held_bytes: Cell<usize>,
 }
 
-/// Serves one connection: every request with its whole body to `handler`, many at a time, until the client goes.
-/// Bodies for which there is no room get 413 or 503, those that stop coming 408. `refusal` finishes answers that are given in
-/// the handler's place.
+/// Serves one connection until its client goes: passes every request with its whole body to `handler`, many
+/// concurrently. Bodies beyond the limits get 413 or 503, and bodies that stall get 408. `refusal` finishes responses
+/// that are sent in place of the handler's.
 pub async fn serve_buffered<H>(
     opened: DetectedHttp2,
     bodies: &BodyBudget,
@@ -47,20 +47,21 @@ pub async fn serve_buffered<H>(
     H: AsyncFn(RequestView<'_>, Bytes) -> LocalResponse + 'static,
 {
     let (ring, limits) = (opened.ring.clone(), opened.limits);
-    let (bodies, facts) = (bodies.clone(), Rc::clone(&opened.facts));
-    let room = Rc::new(BufferedConnection { ring, limits, bodies, facts, refuse: refusal, held_bytes: Cell::new(0) });
+    let (bodies, io_state) = (bodies.clone(), Rc::clone(&opened.io_state));
+    let connection =
+        Rc::new(BufferedConnection { ring, limits, bodies, io_state, refuse: refusal, held_bytes: Cell::new(0) });
     server::serve(opened, false, |request, respond| {
-        let (guest, handler) =
-            (BufferedStream { connection: Rc::clone(&room), held_bytes: Cell::new(0) }, Rc::clone(&handler));
-        async move { guest.exchange(request, respond, &*handler).await }
+        let (stream, handler) =
+            (BufferedStream { connection: Rc::clone(&connection), held_bytes: Cell::new(0) }, Rc::clone(&handler));
+        async move { stream.exchange(request, respond, &*handler).await }
     })
     .await;
 }
 
-/// One stream, however it ends.
+/// One stream.
 struct BufferedStream {
     connection: Rc<BufferedConnection>,
-    /// Bytes of its body that have come.
+    /// Body bytes that were received.
     held_bytes: Cell<usize>,
 }
 
@@ -74,45 +75,45 @@ impl BufferedStream {
         let answer = match from_client(&parts, body.is_end_stream()) {
             Err(why) => refusal(LocalResponse::text(why.status(), why.sentence())),
             Ok(translated) if translated.head.expects_more => {
-                refusal(LocalResponse::text(417, "the only expectation known is 100-continue"))
+                refusal(LocalResponse::text(417, "the only supported expectation is 100-continue"))
             }
             Ok(translated) => match self.whole(body).await {
-                Ok((bytes, _room)) => handler(translated.head.view(&translated.bytes), bytes).await,
+                Ok((bytes, _reservation)) => handler(translated.head.view(&translated.bytes), bytes).await,
                 Err(Some(answer)) => refusal(answer),
-                Err(None) => return, // the client took it back
+                Err(None) => return, // the client cancelled it
             },
         };
         put(respond, answer, parts.method == Method::HEAD, self.connection.ring.now());
     }
 
-    /// The body; or what its sender is told, if there is somebody to be told.
+    /// Reads the body, or returns the response for its sender. `None` if the client is gone.
     async fn whole(&self, mut body: RecvStream) -> Result<(Bytes, BodyReservation), Option<LocalResponse>> {
-        let BufferedConnection { ring, limits, bodies, facts, held_bytes: held, .. } = &*self.connection;
-        let mut room = bodies.enter();
+        let BufferedConnection { ring, limits, bodies, io_state, held_bytes: connection_bytes, .. } = &*self.connection;
+        let mut reservation = bodies.enter();
         let mut bytes = BytesMut::new();
         loop {
             let piece = match by(ring, Some(ring.now() + limits.stall_max), body.data()).await {
                 Ok(Some(Ok(piece))) => piece,
-                Ok(None) if facts.has_malformed_trailers(body.stream_id().as_u32()) => {
+                Ok(None) if io_state.has_malformed_trailers(body.stream_id().as_u32()) => {
                     let why = MalformedHttp::Trailer;
                     return Err(Some(LocalResponse::text(why.status(), why.sentence())));
                 }
-                Ok(None) => return Ok((bytes.freeze(), room)),
+                Ok(None) => return Ok((bytes.freeze(), reservation)),
                 Ok(Some(Err(_))) => return Err(None),
                 Err(_) => {
-                    return Err(Some(LocalResponse::text(408, "request timeout: the body stopped coming")));
+                    return Err(Some(LocalResponse::text(408, "request timeout: the request body stopped")));
                 }
             };
-            room.grow(piece.len()).map_err(|why| Some(why.answer()))?;
-            if held.get() + piece.len() > limits::BUFFERED_BYTES_MAX {
-                let sentence = "too much at a time on this connection: wait for answers";
+            reservation.grow(piece.len()).map_err(|why| Some(why.answer()))?;
+            if connection_bytes.get() + piece.len() > limits::BUFFERED_BYTES_MAX {
+                let sentence = "too many request bytes in flight on this connection: wait for responses";
                 return Err(Some(LocalResponse::text(503, sentence).with("Retry-After", RETRY_AFTER_S)));
             }
-            held.set(held.get() + piece.len());
+            connection_bytes.set(connection_bytes.get() + piece.len());
             self.held_bytes.set(self.held_bytes.get() + piece.len());
             let _ = body.flow_control().release_capacity(piece.len()); // an error: the connection is gone
             if bytes.is_empty() && body.is_end_stream() {
-                return Ok((piece, room)); // the usual event: one frame, no copy
+                return Ok((piece, reservation)); // the usual event is one frame: no copy
             }
             bytes.extend_from_slice(&piece);
         }
@@ -125,13 +126,13 @@ impl Drop for BufferedStream {
     }
 }
 
-/// A client that has gone hears nothing.
+/// Errors are ignored: the client is gone.
 fn put(mut respond: SendResponse<Bytes>, answer: LocalResponse, to_head: bool, now: Tick) {
     let mut response = Response::builder().status(answer.status).header("content-length", answer.body.len());
     for (name, value) in &answer.headers {
         response = response.header(&**name, &**value);
     }
-    let Ok(mut response) = response.body(()) else { return }; // our own headers are well formed
+    let Ok(mut response) = response.body(()) else { return }; // our own headers are well-formed
     date::add(response.headers_mut(), now);
     let ends = to_head || answer.body.is_empty();
     if let Ok(mut stream) = respond.send_response(response, ends)

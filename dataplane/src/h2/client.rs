@@ -1,8 +1,7 @@
-//! Connections to instances that speak HTTP/2: few, shared by many requests.
+//! Connections to instances that speak HTTP/2: a few, shared by many requests.
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -11,10 +10,10 @@ use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use ring::{Chunk, Ring, Tick};
+use ring::{Chunk, EndpointAddress, Ring, Tick};
 use tokio::sync::Notify;
 
-use super::io::Http2Io;
+use super::io::{Http2Io, IoState};
 use super::limits;
 use crate::http::buffers::{by, earlier};
 use crate::http::limits::HttpLimits;
@@ -22,31 +21,31 @@ use crate::table::Endpoint;
 use crate::target_policy::TargetPolicy;
 use crate::tls::{TlsClientConfig, Transport};
 
-/// One core's connections, by the instance's id.
+/// The connections of one core, by the id of the instance.
 pub struct Http2Client {
     ring: Ring,
     limits: HttpLimits,
     targets: Arc<TargetPolicy>,
-    lines: RefCell<HashMap<u64, Rc<EndpointConnections>, RandomState>>,
+    endpoints: RefCell<HashMap<u64, Rc<EndpointConnections>, RandomState>>,
 }
 
-/// All that leads to one instance.
+/// All connections to one instance.
 #[derive(Default)]
 struct EndpointConnections {
-    /// Those that take requests; with the dial under way, never more than may be.
-    links: RefCell<Vec<Http2Connection>>,
-    /// One at a time, and whoever needs a connection waits for it.
-    dial: RefCell<Option<Rc<PendingConnect>>>,
+    /// Connections that accept requests. With the pending connect at most the limit per instance.
+    connections: RefCell<Vec<Http2Connection>>,
+    /// At most one at a time; requests that need a connection wait for it.
+    pending_connect: RefCell<Option<Rc<PendingConnect>>>,
 }
 
-/// A connection that is being opened by a task of its own: it is for all who wait, and none of them may take it along.
+/// A connection that its own task opens, so that it survives any single request that waits for it.
 #[derive(Default)]
 struct PendingConnect {
     failed: RefCell<Option<SharedConnectError>>,
     ended: Notify,
 }
 
-/// An error that many are told.
+/// A connect error that all waiting requests get.
 struct SharedConnectError {
     kind: io::ErrorKind,
     why: String,
@@ -60,25 +59,32 @@ struct Http2Connection {
 }
 
 struct Http2ConnectionState {
-    /// The connection has ended, or was given up.
+    /// The connection has ended, or takes no more requests.
     closed: Cell<bool>,
-    /// A request has been given it.
+    /// It has carried a request.
     used: Cell<bool>,
     streams: Cell<usize>,
+    io_state: Rc<IoState>,
     idle_since: Cell<Tick>,
 }
 
-/// A request's share of a connection.
+/// A request's stream on a connection.
 pub struct Http2StreamPermit {
     pub sender: SendRequest<Bytes>,
-    /// The connection was given a request before, so it may have been closed meanwhile.
+    /// The connection has carried a request before, so the instance may have closed it meanwhile.
     pub reused: bool,
     shared: Rc<Http2ConnectionState>,
     ring: Ring,
 }
 
 impl Http2StreamPermit {
-    /// No further request takes this connection.
+    /// State of the connection that h2 does not expose.
+    #[must_use]
+    pub fn io_state(&self) -> Rc<IoState> {
+        Rc::clone(&self.shared.io_state)
+    }
+
+    /// Keeps further requests off this connection.
     pub fn give_up(&self) {
         self.shared.closed.set(true);
     }
@@ -94,18 +100,18 @@ impl Drop for Http2StreamPermit {
 impl Http2Client {
     #[must_use]
     pub fn new(ring: &Ring, limits: &HttpLimits, targets: Arc<TargetPolicy>) -> Self {
-        Self { ring: ring.clone(), limits: *limits, targets, lines: RefCell::default() }
+        Self { ring: ring.clone(), limits: *limits, targets, endpoints: RefCell::default() }
     }
 
-    /// A connection with room for one more request, or the least busy one when there are as many as may
-    /// be: h2 then holds the request back until the instance has room.
+    /// A connection with capacity for one more request, or the least loaded one when the maximum number is open: h2
+    /// then queues the request until the instance has capacity.
     #[must_use]
     pub fn idle_connection(&self, endpoint: u64) -> Option<Http2StreamPermit> {
-        let link = self.lines.borrow().get(&endpoint)?.link()?;
-        Some(self.acquire_stream(link))
+        let connection = self.endpoints.borrow().get(&endpoint)?.connection()?;
+        Some(self.acquire_stream(connection))
     }
 
-    /// The same, or a new connection, within `connect_max` and before `due`; the target policy is asked first.
+    /// The same, or a new connection, within `connect_max` and before `due`. The target policy is checked first.
     pub async fn open(
         &self,
         endpoint: &Endpoint,
@@ -116,102 +122,112 @@ impl Http2Client {
         if !endpoint.is_unrestricted() {
             self.targets.admit_connect(to)?;
         }
-        let line = Rc::clone(self.lines.borrow_mut().entry(endpoint.id).or_default());
+        let connections = Rc::clone(self.endpoints.borrow_mut().entry(endpoint.id).or_default());
         let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
         loop {
-            if let Some(link) = line.link() {
-                return Ok(self.acquire_stream(link));
+            if let Some(connection) = connections.connection() {
+                return Ok(self.acquire_stream(connection));
             }
-            let under_way = line.dial.borrow().clone();
-            let dial = under_way.unwrap_or_else(|| self.dial(&line, to, trust));
-            if by(&self.ring, at, dial.ended.notified()).await.is_err() {
+            let under_way = connections.pending_connect.borrow().clone();
+            let pending_connect = under_way.unwrap_or_else(|| self.pending_connect(&connections, to, trust));
+            if by(&self.ring, at, pending_connect.ended.notified()).await.is_err() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
-            if let Some(SharedConnectError { kind, why }) = &*dial.failed.borrow() {
-                // An instance that takes no further connection serves on those it has.
-                let link = line.idlest().ok_or_else(|| io::Error::new(*kind, why.as_str()))?;
-                return Ok(self.acquire_stream(link));
+            if let Some(SharedConnectError { kind, why }) = &*pending_connect.failed.borrow() {
+                // An instance that refuses further connections still serves on the open ones.
+                let connection = connections.least_loaded().ok_or_else(|| io::Error::new(*kind, why.as_str()))?;
+                return Ok(self.acquire_stream(connection));
             }
         }
     }
 
-    fn dial(
+    fn pending_connect(
         &self,
-        line: &Rc<EndpointConnections>,
-        to: SocketAddr,
+        connections: &Rc<EndpointConnections>,
+        to: EndpointAddress,
         trust: Option<&Arc<TlsClientConfig>>,
     ) -> Rc<PendingConnect> {
-        let dial = Rc::<PendingConnect>::default();
-        *line.dial.borrow_mut() = Some(Rc::clone(&dial));
-        let dialling = ConnectGuard { connections: Rc::clone(line), dial: Rc::clone(&dial) };
+        let pending_connect = Rc::<PendingConnect>::default();
+        *connections.pending_connect.borrow_mut() = Some(Rc::clone(&pending_connect));
+        let guard = ConnectGuard { connections: Rc::clone(connections), pending_connect: Rc::clone(&pending_connect) };
         let (ring, trust, limits) = (self.ring.clone(), trust.cloned(), self.limits);
         self.ring.spawn(async move {
             let connected = async {
                 let stream = Transport::connect(&ring, to, trust.as_deref()).await?;
-                let io = Http2Io::new(&ring, stream, Chunk::empty(), limits.stream_idle_timeout);
-                builder(&limits).handshake::<_, Bytes>(io).await.map_err(io::Error::other)
+                let io_state = Rc::<IoState>::default();
+                let io =
+                    Http2Io::new(&ring, stream, Chunk::empty(), limits.stream_idle_timeout).of_responses(&io_state);
+                let (sender, connection) =
+                    builder(&limits).handshake::<_, Bytes>(io).await.map_err(io::Error::other)?;
+                Ok((sender, connection, io_state))
             };
             let connected = by(&ring, Some(ring.now() + limits.connect_max), connected).await;
-            match connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                Ok((sender, connection)) => dialling.connections.add(&ring, sender, connection),
+            match connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))) {
+                Ok((sender, connection, io_state)) => guard.connections.add(&ring, (sender, connection), io_state),
                 Err(why) => {
                     let failure = SharedConnectError { kind: why.kind(), why: why.to_string() };
-                    *dialling.dial.failed.borrow_mut() = Some(failure);
+                    *guard.pending_connect.failed.borrow_mut() = Some(failure);
                 }
             }
         });
-        dial
+        pending_connect
     }
 
-    fn acquire_stream(&self, link: Http2Connection) -> Http2StreamPermit {
-        let Http2Connection { sender, shared } = link;
+    fn acquire_stream(&self, connection: Http2Connection) -> Http2StreamPermit {
+        let Http2Connection { sender, shared } = connection;
         shared.streams.set(shared.streams.get() + 1);
         Http2StreamPermit { sender, reused: shared.used.replace(true), shared, ring: self.ring.clone() }
     }
 
-    /// Closes what has been idle for too long and forgets what ended. Called now and then.
+    /// Closes connections that were idle for too long and removes ended ones. Called periodically.
     pub fn sweep(&self, now: Tick) {
-        self.lines.borrow_mut().retain(|_, line| {
-            let links = &mut *line.links.borrow_mut();
-            links.retain(|link| {
-                let idle =
-                    link.shared.streams.get() == 0 && now - link.shared.idle_since.get() >= self.limits.pool_idle_max;
-                !link.shared.closed.get() && !idle
+        self.endpoints.borrow_mut().retain(|_, endpoint| {
+            let connections = &mut *endpoint.connections.borrow_mut();
+            connections.retain(|connection| {
+                let idle = connection.shared.streams.get() == 0
+                    && now - connection.shared.idle_since.get() >= self.limits.pool_idle_max;
+                !connection.shared.closed.get() && !idle
             });
-            !links.is_empty() || line.dial.borrow().is_some()
+            !connections.is_empty() || endpoint.pending_connect.borrow().is_some()
         });
     }
 
-    /// Closes all that carry nothing; the others when they are done.
+    /// Closes idle connections at once, and the others when their requests are done.
     pub fn clear(&self) {
-        self.lines.take();
+        self.endpoints.take();
     }
 }
 
 impl EndpointConnections {
-    /// See [`Client::kept`].
-    fn link(&self) -> Option<Http2Connection> {
-        let idlest = self.idlest()?;
-        let room = idlest.sender.current_max_send_streams().min(limits::INSTANCE_STREAMS_MAX);
-        let full = self.links.borrow().len() >= limits::CONNECTIONS_PER_ENDPOINT_MAX;
-        (full || idlest.shared.streams.get() < room).then_some(idlest)
+    /// See [`Http2Client::idle_connection`].
+    fn connection(&self) -> Option<Http2Connection> {
+        let least_loaded = self.least_loaded()?;
+        let streams_max = least_loaded.sender.current_max_send_streams().min(limits::INSTANCE_STREAMS_MAX);
+        let full = self.connections.borrow().len() >= limits::CONNECTIONS_PER_ENDPOINT_MAX;
+        (full || least_loaded.shared.streams.get() < streams_max).then_some(least_loaded)
     }
 
-    fn idlest(&self) -> Option<Http2Connection> {
-        let links = &mut *self.links.borrow_mut();
-        links.retain_mut(|link| !link.shared.closed.get() && !link.is_draining());
-        links.iter().min_by_key(|link| link.shared.streams.get()).cloned()
+    fn least_loaded(&self) -> Option<Http2Connection> {
+        let connections = &mut *self.connections.borrow_mut();
+        connections.retain_mut(|connection| !connection.shared.closed.get() && !connection.is_draining());
+        connections.iter().min_by_key(|connection| connection.shared.streams.get()).cloned()
     }
 
-    fn add(&self, ring: &Ring, sender: SendRequest<Bytes>, connection: Connection<Http2Io, Bytes>) {
+    fn add(
+        &self,
+        ring: &Ring,
+        (sender, connection): (SendRequest<Bytes>, Connection<Http2Io, Bytes>),
+        io_state: Rc<IoState>,
+    ) {
         let shared = Rc::new(Http2ConnectionState {
             closed: Cell::new(false),
             used: Cell::new(false),
             streams: Cell::new(0),
+            io_state,
             idle_since: Cell::new(ring.now()),
         });
-        self.links.borrow_mut().push(Http2Connection { sender, shared: Rc::clone(&shared) });
-        assert!(self.links.borrow().len() <= limits::CONNECTIONS_PER_ENDPOINT_MAX);
+        self.connections.borrow_mut().push(Http2Connection { sender, shared: Rc::clone(&shared) });
+        assert!(self.connections.borrow().len() <= limits::CONNECTIONS_PER_ENDPOINT_MAX);
         ring.spawn(async move {
             if let Err(why) = connection.await {
                 tracing::debug!(%why, "a connection to an instance ended");
@@ -222,27 +238,27 @@ impl EndpointConnections {
 }
 
 impl Http2Connection {
-    /// The instance has said GOAWAY, or the connection has ended: there is no other way to ask h2.
+    /// The instance has sent GOAWAY, or the connection has ended: h2 has no other way to ask.
     fn is_draining(&mut self) -> bool {
         matches!(self.sender.poll_ready(&mut Context::from_waker(Waker::noop())), Poll::Ready(Err(_)))
     }
 }
 
-/// However a dial ends, all who wait for it look again.
+/// Wakes all requests that wait for the connect, however it ends.
 struct ConnectGuard {
     connections: Rc<EndpointConnections>,
-    dial: Rc<PendingConnect>,
+    pending_connect: Rc<PendingConnect>,
 }
 
 impl Drop for ConnectGuard {
     fn drop(&mut self) {
-        self.connections.dial.take();
-        self.dial.ended.notify_waiters();
+        self.connections.pending_connect.take();
+        self.pending_connect.ended.notify_waiters();
     }
 }
 
-/// An instance's faults concern the requests that met them: others share the connection, so nothing of one is counted up
-/// until it ends. What an instance sends for requests that were taken back meanwhile is no fault at all.
+/// Faults of an instance only fail the requests that met them. Other requests share the connection, so they are not
+/// counted until they end it. Frames for streams that were cancelled meanwhile are no fault.
 fn builder(http: &HttpLimits) -> Builder {
     let mut builder = Builder::new();
     builder

@@ -1,21 +1,21 @@
-//! Counts the frames of a connection that cost their sender nothing and us something.
+//! Counts the frames of a connection that cost their sender nothing and the gateway something.
 //!
-//! h2 bounds the memory that each of them takes; this bounds their rate. It reads along: nine bytes of
-//! every frame's head, as they come, whatever pieces they come in. No I/O and no clock.
+//! h2 bounds the memory of each; this bounds their rate. It parses the nine bytes of every frame header as they arrive,
+//! however the bytes are split. No I/O and no clock.
 
 use ring::Tick;
 
 use super::limits;
 use super::trailer_scan::TrailerScan;
 
-/// So many at once, and so many more each second.
+/// A token bucket: its size, and its refill rate.
 #[derive(Debug, Clone, Copy)]
 pub struct RateAllowance {
     pub burst: u32,
     pub each_second: u32,
 }
 
-/// Too many frames of one kind.
+/// A kind of frame flood.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FloodKind {
     Resets,
@@ -25,9 +25,10 @@ pub enum FloodKind {
     Continuations,
     Ignored,
     WindowUpdates,
-    /// More of them than may wait, which h2 counts.
+    /// More of them than may be buffered, as counted by h2.
     SmallData,
-    /// Streams that the client's own faults made us reset (MadeYouReset), which h2 counts; their frames are of usual kinds.
+    /// Streams that a client's own faults made the gateway reset (MadeYouReset), as counted by h2. Their frames are of
+    /// usual kinds.
     #[default]
     MadeResets,
 }
@@ -52,11 +53,11 @@ impl FloodKind {
     }
 }
 
-/// Why a connection is cut by what came on it.
+/// Why a connection is closed because of its frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloodViolation {
     Flood(FloodKind),
-    /// A frame of a length that its kind never has (RFC 9113 4.2): h2 finds it too, and mostly calls it by another name.
+    /// A frame of a length that its type never has (RFC 9113 4.2). h2 finds it too, and mostly reports another error.
     FrameSize,
 }
 
@@ -76,32 +77,32 @@ const HEAD_BYTES: usize = 9;
 const RESERVED: u32 = 1 << 31;
 const ACK: u8 = 0x1;
 const END_STREAM: u8 = 0x1;
-/// DATA of fewer bytes costs h2 more than these: what it calls small.
+/// DATA of fewer bytes counts as small in h2: its overhead is larger than its content.
 const SMALL_BYTES: usize = 256;
 
-/// One connection's meter.
+/// The flood guard of one connection.
 #[derive(Debug)]
 pub struct FloodGuard {
-    /// Bytes before the next frame's head: the preface at first, then payloads.
+    /// Bytes before the next frame header: first the preface, then payloads.
     skip: usize,
     head: [u8; HEAD_BYTES],
-    /// Bytes of `head` that have come.
+    /// Bytes of `head` that were received.
     known: usize,
-    /// By kind, in the order of [`ALLOWED`].
+    /// Remaining allowance by kind, in the order of [`ALLOWED`].
     left: [u32; ALLOWED.len()],
-    /// Heads since one of them last was worth a reset.
+    /// HEADERS frames since the last one that earned a reset.
     heads: u32,
     refilled: Tick,
-    /// The last stream that a head has opened: a head on this or an earlier one is trailers.
+    /// The last stream that HEADERS opened: HEADERS on this or an earlier one are trailers.
     stream: u32,
-    /// Of the trailers whose front is being read.
+    /// The trailers whose beginning is being scanned.
     scan: Option<(u32, TrailerScan)>,
     /// Streams whose trailers begin with a pseudo-field.
     malformed: Vec<u32>,
 }
 
 impl FloodGuard {
-    /// `preface` bytes come before the first frame.
+    /// `preface` bytes precede the first frame.
     #[must_use]
     pub fn new(preface: usize, now: Tick) -> Self {
         Self {
@@ -122,7 +123,7 @@ impl FloodGuard {
         self.malformed.drain(..)
     }
 
-    /// Takes the next bytes that came; or says how many of them came before the frame that is a breach.
+    /// Reads the next bytes. On a violation returns how many of them precede the offending frame.
     pub fn read(&mut self, mut bytes: &[u8], now: Tick) -> Result<(), (usize, FloodViolation)> {
         self.refill(now);
         let all = bytes.len();
@@ -147,18 +148,19 @@ impl FloodGuard {
             bytes = &bytes[taken..];
             if self.known == HEAD_BYTES {
                 self.known = 0;
-                self.frame().map_err(|breach| (all - bytes.len() - taken, breach))?;
+                self.frame().map_err(|violation| (all - bytes.len() - taken, violation))?;
             }
         }
     }
 
-    /// So many bytes were sent to the peer: it may tell us that it took them.
+    /// `bytes` were sent to the peer: it may acknowledge them with WINDOW_UPDATE.
     pub fn sent(&mut self, bytes: u64) {
         let more = u32::try_from(bytes / limits::WINDOW_UPDATE_BYTES).unwrap_or(u32::MAX);
         self.allow(FloodKind::WindowUpdates, more);
     }
 
-    /// What it was, when h2 met a limit of its own before one of these, and does not say which: what most was spent of.
+    /// The likely kind of flood when h2 met its own limit first, which does not name it: the kind with the most spent
+    /// allowance.
     #[must_use]
     pub fn suspect(&self) -> FloodKind {
         let spent = |kind: FloodKind| {
@@ -200,14 +202,14 @@ impl FloodGuard {
         let left = &mut self.left[counted as usize];
         match left.checked_sub(1) {
             Some(less) => *left = less,
-            // Who reads them as they come may be sent any number.
+            // Small frames that are read as they come may be any number.
             None if counted == FloodKind::SmallData => {}
             None => return Err(FloodViolation::Flood(counted)),
         }
         Ok(())
     }
 
-    /// What may come with it is no flood.
+    /// Adds the allowance that comes with each HEADERS frame.
     fn head_began(&mut self) {
         self.allow(FloodKind::Continuations, limits::CONTINUATIONS_OF_A_HEAD);
         self.heads += 1;
@@ -235,7 +237,7 @@ impl FloodGuard {
     }
 }
 
-/// Whether a frame of this kind may have so many bytes, as far as its kind says.
+/// Whether a frame of this type may have this length.
 fn is_length(kind: u8, flags: u8, bytes: usize) -> bool {
     match kind {
         0x2 => bytes == 5,
@@ -254,21 +256,21 @@ mod tests {
 
     use super::*;
 
-    /// More than any kind is allowed.
+    /// More than the allowance of any kind.
     const ENDLESS: u32 = 100_000;
 
     fn frame(kind: u8, flags: u8, payload: usize) -> Vec<u8> {
         let mut bytes = vec![0, (payload >> 8) as u8, payload as u8, kind, flags, 0, 0, 0, 1];
-        bytes.resize(HEAD_BYTES + payload, 0xff); // looks like frames if it were read as such
+        bytes.resize(HEAD_BYTES + payload, 0xff); // looks like frames if it were parsed
         bytes
     }
 
     /// How many of these frames pass, in pieces of `piece` bytes.
     fn passed(one: &[u8], piece: usize) -> u32 {
-        let mut meter = FloodGuard::new(0, Tick::default());
+        let mut flood_guard = FloodGuard::new(0, Tick::default());
         for count in 0..ENDLESS {
             for part in one.chunks(piece) {
-                if meter.read(part, Tick::default()).is_err() {
+                if flood_guard.read(part, Tick::default()).is_err() {
                     return count;
                 }
             }
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_has_its_burst_however_the_bytes_are_cut() {
+    fn each_kind_has_its_burst_for_any_split() {
         for (one, max) in [
             (frame(0x3, 0, 4), limits::RESETS.burst),
             (frame(0x6, 0, 8), limits::PINGS.burst),
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_cut_by_h2_is_suspected_of_what_he_sent_most_of() {
+    fn suspect_is_the_kind_with_most_spent_allowance() {
         for (frames, flood) in [
             (vec![], FloodKind::MadeResets),
             (frame(0x8, 0, 4).repeat(500), FloodKind::MadeResets),
@@ -306,39 +308,39 @@ mod tests {
             ([frame(0x0, 0, 9).repeat(40_000), frame(0x0, 0, 0)].concat(), FloodKind::SmallData),
             ([frame(0x3, 0, 4).repeat(2), frame(0x9, 0, 0).repeat(5)].concat(), FloodKind::Continuations),
         ] {
-            let mut meter = FloodGuard::new(0, Tick::default());
-            meter.read(&frames, Tick::default()).unwrap();
-            assert_eq!(meter.suspect(), flood);
+            let mut flood_guard = FloodGuard::new(0, Tick::default());
+            flood_guard.read(&frames, Tick::default()).unwrap();
+            assert_eq!(flood_guard.suspect(), flood);
         }
     }
 
     #[test]
-    fn what_carries_a_request_is_not_counted() {
+    fn frames_that_carry_requests_are_not_counted() {
         for one in [frame(0x0, 0, 1), frame(0x0, END_STREAM, 0), frame(0x1, 0, 30), frame(0x4, ACK, 0)] {
             assert_eq!(passed(&one, 100), ENDLESS, "kind {}", one[3]);
         }
     }
 
-    /// The least clever client answers each DATA frame with two updates, and may go on for ever.
+    /// The least efficient client answers each DATA frame with two updates, and may do so for ever.
     #[test]
-    fn updates_that_we_called_for_are_free() {
-        let mut meter = FloodGuard::new(0, Tick::default());
+    fn window_updates_for_sent_data_are_free() {
+        let mut flood_guard = FloodGuard::new(0, Tick::default());
         let two = frame(0x8, 0, 4).repeat(2);
         for _ in 0..ENDLESS {
-            meter.sent(HEAD_BYTES as u64 + 1);
-            assert_eq!(meter.read(&two, Tick::default()), Ok(()));
+            flood_guard.sent(HEAD_BYTES as u64 + 1);
+            assert_eq!(flood_guard.read(&two, Tick::default()), Ok(()));
         }
-        meter.sent(u64::MAX);
+        flood_guard.sent(u64::MAX);
         let one = frame(0x8, 0, 4);
         let all = one.repeat(limits::WINDOW_UPDATES.burst as usize);
         let more = [&all[..], &one].concat();
-        let breach = (all.len(), FloodViolation::Flood(FloodKind::WindowUpdates));
-        assert_eq!(meter.read(&more, Tick::default()), Err(breach));
+        let violation = (all.len(), FloodViolation::Flood(FloodKind::WindowUpdates));
+        assert_eq!(flood_guard.read(&more, Tick::default()), Err(violation));
     }
 
-    /// Large heads, and a few requests that are taken back, are what a proxy in front of us sends all day.
+    /// Large heads and a few cancelled requests are the usual traffic of a proxy in front of the gateway.
     #[test]
-    fn what_comes_with_requests_is_free_and_rapid_resets_are_not() {
+    fn frames_of_requests_are_free_and_rapid_resets_are_not() {
         let (head, more, reset) = (frame(0x1, 0, 30), frame(0x9, 0, 9), frame(0x3, 0, 4));
         assert_eq!(passed(&[&head[..], &more, &more].concat(), 100), ENDLESS);
         assert_eq!(passed(&[head.repeat(4), reset.clone()].concat(), 100), ENDLESS);
@@ -347,30 +349,30 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_its_kind_never_has_is_a_breach() {
+    fn invalid_frame_length_is_a_violation() {
         for (kind, flags, bytes) in
             [(0x2, 0, 4), (0x3, 0, 3), (0x4, 0, 5), (0x4, ACK, 6), (0x6, 0, 7), (0x6, ACK, 9), (0x7, 0, 7), (0x8, 0, 3)]
         {
-            let mut meter = FloodGuard::new(0, Tick::default());
+            let mut flood_guard = FloodGuard::new(0, Tick::default());
             let good = frame(0x1, 0, 30);
-            let read = meter.read(&[&good[..], &frame(kind, flags, bytes)].concat(), Tick::default());
+            let read = flood_guard.read(&[&good[..], &frame(kind, flags, bytes)].concat(), Tick::default());
             assert_eq!(read, Err((good.len(), FloodViolation::FrameSize)), "kind {kind} of {bytes}");
         }
     }
 
     #[test]
-    fn time_gives_back_and_never_more_than_the_burst() {
+    fn allowance_refills_up_to_the_burst() {
         let reset = frame(0x3, 0, 4);
-        let mut meter = FloodGuard::new(24, Tick::default());
-        assert_eq!(meter.read(&[0x3; 24], Tick::default()), Ok(()));
+        let mut flood_guard = FloodGuard::new(24, Tick::default());
+        assert_eq!(flood_guard.read(&[0x3; 24], Tick::default()), Ok(()));
         let all = reset.repeat(limits::RESETS.burst as usize);
-        assert_eq!(meter.read(&all, Tick::default()), Ok(()));
+        assert_eq!(flood_guard.read(&all, Tick::default()), Ok(()));
         let later = Tick::default() + Duration::from_secs(1);
-        assert_eq!(meter.read(&reset.repeat(limits::RESETS.each_second as usize), later), Ok(()));
-        assert_eq!(meter.read(&reset, later), Err((0, FloodViolation::Flood(FloodKind::Resets))));
+        assert_eq!(flood_guard.read(&reset.repeat(limits::RESETS.each_second as usize), later), Ok(()));
+        assert_eq!(flood_guard.read(&reset, later), Err((0, FloodViolation::Flood(FloodKind::Resets))));
         let much_later = later + Duration::from_secs(3600);
-        let mut meter = FloodGuard::new(0, later);
-        assert_eq!(meter.read(&all, much_later), Ok(()));
-        assert_eq!(meter.read(&reset, much_later), Err((0, FloodViolation::Flood(FloodKind::Resets))));
+        let mut flood_guard = FloodGuard::new(0, later);
+        assert_eq!(flood_guard.read(&all, much_later), Ok(()));
+        assert_eq!(flood_guard.read(&reset, much_later), Err((0, FloodViolation::Flood(FloodKind::Resets))));
     }
 }

@@ -1,21 +1,21 @@
-//! Answers of our own as gRPC clients have to be given them: a status of theirs in a head without a body. One of
-//! HTTP with a sentence in it they would take for a broken message.
+//! Local replies for gRPC clients: a gRPC status in a head without a body. They would take an HTTP reply with a text
+//! body for a broken message.
 
 use std::fmt::Write as _;
 
 use http::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use http::{HeaderMap, Response, request};
 
-/// Bytes of a message that a client is told: it goes into a field.
+/// Bytes of a message to a client: it is sent in a header field.
 const MESSAGE_BYTES_MAX: usize = 1024;
 
-/// Whether a request is a call of gRPC.
+/// Whether a request is a gRPC call.
 #[must_use]
 pub fn is_grpc(parts: &request::Parts) -> bool {
     is_named(&parts.headers)
 }
 
-/// Whether a message, by its content type, is one of gRPC.
+/// Whether a message is gRPC, by its content type.
 #[must_use]
 pub fn is_named(headers: &HeaderMap) -> bool {
     let kind = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes);
@@ -23,7 +23,7 @@ pub fn is_named(headers: &HeaderMap) -> bool {
         .is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
 }
 
-/// The whole answer (trailers-only, in gRPC's words) to a call that gets this status of HTTP.
+/// The whole response (trailers-only in gRPC terms) to a call that gets this HTTP status.
 #[must_use]
 pub fn grpc_response(status: u16, sentence: &str) -> Response<()> {
     let mut answer = Response::new(());
@@ -32,7 +32,7 @@ pub fn grpc_response(status: u16, sentence: &str) -> Response<()> {
     answer
 }
 
-/// How a call ends that gets this status of HTTP, as the fields after its messages.
+/// The trailers that end a call with this HTTP status.
 #[must_use]
 pub fn status(status: u16, sentence: &str) -> HeaderMap {
     let mut fields = HeaderMap::new();
@@ -43,7 +43,7 @@ pub fn status(status: u16, sentence: &str) -> HeaderMap {
     fields
 }
 
-/// As gRPC's `http-grpc-status-mapping` has it; and what is too late is so in gRPC's words.
+/// The mapping of gRPC's `http-grpc-status-mapping`, with DEADLINE_EXCEEDED for timeouts.
 fn code(status: u16) -> u16 {
     match status {
         400 | 408 | 413 | 417 => 13, // INTERNAL
@@ -56,14 +56,14 @@ fn code(status: u16) -> u16 {
     }
 }
 
-/// Percent-encoded, but for what is printable.
+/// Percent-encoded, except for printable bytes.
 fn encoded(sentence: &str) -> String {
     let mut out = String::with_capacity(sentence.len());
     for byte in sentence.trim_end().bytes().take(MESSAGE_BYTES_MAX) {
         match byte {
             b' '..=b'~' if byte != b'%' => out.push(char::from(byte)),
             _ => {
-                let _ = write!(out, "%{byte:02X}"); // a String takes all
+                let _ = write!(out, "%{byte:02X}"); // writing to a String cannot fail
             }
         }
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_known_by_its_content_type() {
+    fn grpc_call_is_recognised_by_content_type() {
         for (kind, is_call) in [
             ("application/grpc", true),
             ("application/grpc+proto", true),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_is_a_status_and_an_encoded_message() {
+    fn grpc_reply_is_a_status_and_encoded_message() {
         let answer = grpc_response(503, "100 % f\u{fc}ll\n");
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.headers()["grpc-status"], "14");

@@ -1,7 +1,7 @@
-//! Heads from HTTP/2 to HTTP/1 and back.
+//! Translates heads between HTTP/2 and HTTP/1.
 //!
-//! A request from an HTTP/2 client is written as an HTTP/1 head and read by the parser that reads all
-//! others: host, target, framing and forbidden bytes are judged there and nowhere else.
+//! A request from an HTTP/2 client is written as an HTTP/1 head and parsed by the parser for all others, so host,
+//! target, framing and forbidden bytes are checked in one place.
 
 use base64::Engine as _;
 use bytes::{BufMut, Bytes, BytesMut};
@@ -18,32 +18,32 @@ use crate::http::headers::{ClientScheme, ResponseContext, put_status};
 pub struct TranslatedRequest {
     pub bytes: Bytes,
     pub head: RequestHead,
-    /// It wants trailers (`te: trailers`), which instances are told only in HTTP/2.
+    /// It accepts trailers (`te: trailers`), which is forwarded only to HTTP/2 instances.
     pub wants_trailers: bool,
 }
 
-/// Reads a client's head; `ends` when no body follows.
+/// Translates a client's head. `ends`: no body follows.
 pub fn from_client(parts: &http::request::Parts, ends: bool) -> Result<TranslatedRequest, MalformedHttp> {
     if parts.method == Method::CONNECT {
-        // Known for what it is, whatever it is to.
+        // Recognised as CONNECT, whatever its target.
         let authority = authority(parts)?;
         return parsed(Bytes::from(format!("CONNECT {authority} HTTP/1.1\r\nHost: {authority}\r\n\r\n")));
     }
     translate(parts, ends, parts.method.as_str(), "")
 }
 
-/// Reads the head of an extended CONNECT for a WebSocket (RFC 8441 5) as the handshake of RFC 6455; `key` is the
-/// nonce that an instance wants to answer.
+/// Translates the head of an extended CONNECT for a WebSocket (RFC 8441 5) into the handshake of RFC 6455. `key` is the
+/// nonce that the instance answers.
 pub fn websocket_from_client(parts: &http::request::Parts, key: [u8; 16]) -> Result<TranslatedRequest, MalformedHttp> {
     let key = base64::engine::general_purpose::STANDARD.encode(key);
     let handshake = format!("connection: Upgrade\r\nupgrade: websocket\r\nsec-websocket-key: {key}\r\n");
     if parts.headers.contains_key("sec-websocket-key") {
-        return Err(MalformedHttp::FieldName); // there is none in this handshake, and two would be ambiguous
+        return Err(MalformedHttp::FieldName); // this handshake has no key of the client, and two would be ambiguous
     }
     translate(parts, true, "GET", &handshake)
 }
 
-/// Writes a head and has it read; `further` are lines of ours.
+/// Writes a head and parses it. `further` holds additional header lines.
 fn translate(
     parts: &http::request::Parts,
     ends: bool,
@@ -67,11 +67,11 @@ fn translate(
             "cookie" if has_cookie => continue,
             "cookie" => {
                 has_cookie = true;
-                let crumbs: Vec<_> = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
-                put(&mut out, &[b"cookie: ", &crumbs.join(b"; ".as_slice()), b"\r\n"]);
+                let cookies: Vec<_> = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes).collect();
+                put(&mut out, &[b"cookie: ", &cookies.join(b"; ".as_slice()), b"\r\n"]);
                 continue;
             }
-            // A field of one connection: h2 refuses it, and nothing here should hang on that.
+            // Fields of one connection: h2 rejects them, but this check must not depend on that.
             "transfer-encoding" | "connection" | "upgrade" => return Err(MalformedHttp::CodingInvalid),
             "content-length" => {
                 has_length = true;
@@ -86,22 +86,22 @@ fn translate(
     if !ends && !has_length {
         out.put_slice(b"transfer-encoding: chunked\r\n");
     } else if ends && !has_length && [Method::POST, Method::PUT, Method::PATCH].contains(&parts.method) {
-        out.put_slice(b"content-length: 0\r\n"); // many servers want to be told
+        out.put_slice(b"content-length: 0\r\n"); // many servers require it
     }
     out.put_slice(b"\r\n");
     let wants_trailers = parts.headers.get_all("te").iter().any(|te| has_token(te.as_bytes(), "trailers"));
     Ok(TranslatedRequest { wants_trailers, ..parsed(out.freeze())? })
 }
 
-/// Whether a value has blanks around it, which HTTP/1 drops and HTTP/2 forbids (RFC 9113 8.2.1): two who
-/// pass it on, each in its own way, would differ about the value.
+/// Whether a value has blanks around it. HTTP/1 drops them and HTTP/2 forbids them (RFC 9113 8.2.1): two proxies that
+/// forward them differently would disagree about the value.
 #[must_use]
 pub fn is_padded(value: &HeaderValue) -> bool {
     let blank = |byte: Option<&u8>| matches!(byte, Some(b' ' | b'\t'));
     blank(value.as_bytes().first()) || blank(value.as_bytes().last())
 }
 
-/// The one host that is meant.
+/// The one host of the request.
 fn authority(parts: &http::request::Parts) -> Result<&str, MalformedHttp> {
     let mut hosts = parts.headers.get_all("host").iter();
     let host = hosts.next().map(|host| host.to_str().map_err(|_| MalformedHttp::HostInvalid)).transpose()?;
@@ -118,7 +118,7 @@ fn authority(parts: &http::request::Parts) -> Result<&str, MalformedHttp> {
     }
 }
 
-/// Whether both name the same host, be it one of them with the port that its scheme has anyway (RFC 9113 8.3.1).
+/// Whether both name the same host, where the default port of the scheme may be left out (RFC 9113 8.3.1).
 fn are_one(authority: &str, host: &str, scheme: Option<&str>) -> bool {
     let usual = match scheme {
         Some("http") => ":80",
@@ -140,8 +140,7 @@ fn parsed(bytes: Bytes) -> Result<TranslatedRequest, MalformedHttp> {
     }
 }
 
-/// A head as an instance gets it, written by [`crate::http::headers::put_request`], for an instance that
-/// speaks HTTP/2.
+/// Translates a head, as written by [`crate::http::headers::put_request`], for an instance that speaks HTTP/2.
 pub fn for_instance(written: &[u8], wants_trailers: bool, scheme: ClientScheme) -> Result<Request<()>, MalformedHttp> {
     let mut head = RequestHead::rewritten();
     match parse_request(written, &mut head) {
@@ -180,7 +179,7 @@ fn uri(view: RequestView<'_>, scheme: ClientScheme) -> Result<Uri, MalformedHttp
         .map_err(|_| MalformedHttp::Target)
 }
 
-/// An HTTP/1 instance's answer, without what belongs to its connection.
+/// Translates the response head of an HTTP/1 instance, without its connection fields.
 pub fn from_instance(view: ResponseView<'_>) -> Result<Response<()>, MalformedHttp> {
     let mut answer = Response::new(());
     *answer.status_mut() = http::StatusCode::from_u16(view.head.status).map_err(|_| MalformedHttp::StatusLine)?;
@@ -207,8 +206,8 @@ fn is_nominated(view: ResponseView<'_>, name: &[u8]) -> bool {
     std::str::from_utf8(name).is_ok_and(|name| view.values(FieldName::Connection).any(|value| has_token(value, name)))
 }
 
-/// An HTTP/2 instance's answer, without what should not be in it. As strict as with one of HTTP/1, but that a length
-/// which is repeated is said once (RFC 9110 8.6): where the answer ends, its frames say.
+/// Checks the response head of an HTTP/2 instance and removes connection fields. As strict as for HTTP/1, except that a
+/// repeated equal length is merged (RFC 9110 8.6): the frames delimit the body.
 pub fn from_h2_instance(parts: http::response::Parts) -> Result<Response<()>, MalformedHttp> {
     let mut answer = Response::new(());
     *answer.status_mut() = parts.status;
@@ -236,7 +235,7 @@ pub fn from_h2_instance(parts: http::response::Parts) -> Result<Response<()>, Ma
     Ok(answer)
 }
 
-/// Writes an answer's head for an HTTP/1 client, the empty line included.
+/// Writes a response head for an HTTP/1 client, including the empty line.
 pub fn put_answer(out: &mut BytesMut, answer: &Response<()>, client: ResponseContext) {
     out.put_slice(b"HTTP/1.1 ");
     put_status(out, answer.status().as_u16());
@@ -279,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_keeps_its_target_fields_and_framing() {
+    fn translated_request_keeps_target_fields_and_framing() {
         let parts = request(post().header("cookie", "a=1").header("x", "y").header("cookie", "b=2"));
         let translated = from_client(&parts, false).unwrap();
         let view = translated.head.view(&translated.bytes);
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_be_read_in_two_ways_is_refused() {
+    fn ambiguous_request_is_rejected() {
         for (parts, why) in [
             (post().header("host", "other"), MalformedHttp::HostRepeated),
             (post().header("host", "app.example:8080").header("host", "x"), MalformedHttp::HostRepeated),
@@ -313,9 +312,9 @@ mod tests {
         assert_eq!(from_client(&lies, true).unwrap_err(), MalformedHttp::LengthInvalid);
     }
 
-    /// RFC 9113 8.3.1: a host is compared as its scheme has it.
+    /// RFC 9113 8.3.1: hosts are compared with the default port of their scheme.
     #[test]
-    fn the_port_that_a_scheme_has_anyway_makes_no_other_host() {
+    fn default_port_does_not_change_the_host() {
         for (uri, host, one) in [
             ("http://app.example/", "app.example:80", true),
             ("http://app.example:80/", "APP.example", true),
@@ -330,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_gets_the_same_request_in_http2() {
+    fn http2_instance_gets_the_same_request() {
         let written = b"POST /a?b HTTP/1.1\r\nHost: app:1\r\nX-Y: z\r\nTransfer-Encoding: chunked\r\n\r\n";
         let request = for_instance(written, true, ClientScheme::Http).unwrap();
         assert_eq!((request.method(), request.uri().to_string().as_str()), (&Method::POST, "http://app:1/a?b"));

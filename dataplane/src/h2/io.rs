@@ -1,6 +1,6 @@
-//! A socket of the ring as h2 wants one: tokio's io traits, and no tokio behind them.
+//! Adapts a ring socket to h2: tokio's I/O traits without tokio behind them.
 //!
-//! What h2 writes is gathered until it flushes, so that the frames of many streams leave in one send.
+//! Writes are buffered until h2 flushes, so that the frames of many streams leave in one send.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -16,46 +16,49 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::flood_guard::{FloodGuard, FloodKind, FloodViolation};
 use super::limits::{STREAMS_MAX, WRITE_BYTES_MAX};
+use super::response_trailers::ResponseTrailerScan;
 use crate::http::buffers::by;
 use crate::tls::{ByteStream, Transport};
 
 type SendFuture = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
-/// One connection's bytes, both ways.
+/// The bytes of one connection, both ways.
 pub struct Http2Io {
     ring: Ring,
     stream: Rc<Transport>,
-    /// Arrived and not read.
+    /// Received and not read.
     held: Chunk,
     flood_guard: Option<FloodGuard>,
-    facts: Rc<IoState>,
-    /// Written and not sent; up to `WRITE_BYTES_MAX` and one frame.
+    /// Of an instance's connection.
+    response_trailers: Option<ResponseTrailerScan>,
+    io_state: Rc<IoState>,
+    /// Written and not sent: up to `WRITE_BYTES_MAX` and one frame.
     buffer: BytesMut,
-    /// The send under way.
+    /// The send in flight.
     sending: Option<SendFuture>,
-    /// Our side was told to finish.
+    /// The write side is shut down.
     shut: bool,
-    /// The longest time one send may take, if there is one.
+    /// The longest time for one send, if it is limited.
     stall_max: Option<Duration>,
 }
 
-/// What a connection's owner wants to know while h2 holds the [`Http2Io`].
+/// Shared state that the connection's owner reads while h2 holds the [`Http2Io`].
 #[derive(Debug, Default)]
 pub struct IoState {
     pub received: Cell<u64>,
     pub sent: Cell<u64>,
-    /// A send is under way.
+    /// A send is in flight.
     pub sending: Cell<bool>,
-    /// Set once, and from then on nothing more is read.
-    pub breach: Cell<Option<FloodViolation>>,
-    /// What it would be, if h2 found a flood now.
+    /// Set once; after that the connection is not read.
+    pub violation: Cell<Option<FloodViolation>>,
+    /// The likely kind of flood, if h2 reports one now.
     pub suspect: Cell<FloodKind>,
-    /// Streams whose trailers are malformed, and whose requests have not been told so yet.
+    /// Streams with malformed trailers whose requests have not asked for that yet.
     malformed: RefCell<Vec<u32>>,
 }
 
 impl IoState {
-    /// Streams that were reset meanwhile do not ask; the oldest are forgotten for later ones.
+    /// Streams that were reset never ask, so the oldest entries are dropped for new ones.
     fn note_malformed(&self, stream: u32) {
         let mut malformed = self.malformed.borrow_mut();
         if malformed.len() == STREAMS_MAX as usize {
@@ -64,7 +67,7 @@ impl IoState {
         malformed.push(stream);
     }
 
-    /// Whether the stream, whose trailers have come, is malformed by them. To be asked once.
+    /// Whether the trailers of the stream, which have arrived, are malformed. Clears the entry.
     pub fn has_malformed_trailers(&self, stream: u32) -> bool {
         let mut malformed = self.malformed.borrow_mut();
         let at = malformed.iter().position(|known| *known == stream);
@@ -73,7 +76,7 @@ impl IoState {
 }
 
 impl Http2Io {
-    /// `held` are bytes that came already. A send may take `stall_max`; zero: any time.
+    /// `held` are bytes that were received before. A send may take `stall_max`; zero means no limit.
     #[must_use]
     pub fn new(ring: &Ring, stream: impl Into<Transport>, held: Chunk, stall_max: Duration) -> Self {
         Self {
@@ -81,7 +84,8 @@ impl Http2Io {
             stream: Rc::new(stream.into()),
             held,
             flood_guard: None,
-            facts: Rc::default(),
+            response_trailers: None,
+            io_state: Rc::default(),
             buffer: BytesMut::new(),
             sending: None,
             shut: false,
@@ -89,37 +93,43 @@ impl Http2Io {
         }
     }
 
-    /// A send may take any time: each stream has its own timeout, and what has no stream is its owner's to end. So a client that
-    /// reads nothing for a while loses the streams that it does not read, and not its connection.
+    /// Removes the limit of a send: each stream has its own timeout, and the owner ends a connection without streams.
+    /// So a client that pauses reading loses the streams that it does not read, but keeps its connection.
     #[must_use]
-    pub fn patient(self) -> Self {
+    pub fn without_send_timeout(self) -> Self {
         Self { stall_max: None, ..self }
     }
 
-    /// Notices floods and frames of no good length, and tells of itself in `facts`.
+    /// Detects floods and frames of invalid length, and reports state in `io_state`.
     #[must_use]
-    pub fn metered(self, meter: FloodGuard, facts: &Rc<IoState>) -> Self {
-        Self { flood_guard: Some(meter), facts: Rc::clone(facts), ..self }
+    pub fn with_flood_guard(self, flood_guard: FloodGuard, io_state: &Rc<IoState>) -> Self {
+        Self { flood_guard: Some(flood_guard), io_state: Rc::clone(io_state), ..self }
     }
 
-    /// Ready when no send is under way.
+    /// Detects malformed trailers of responses and records them in `io_state`.
+    #[must_use]
+    pub fn of_responses(self, io_state: &Rc<IoState>) -> Self {
+        Self { response_trailers: Some(ResponseTrailerScan::default()), io_state: Rc::clone(io_state), ..self }
+    }
+
+    /// Ready when no send is in flight.
     fn poll_sent(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(sending) = &mut self.sending else { return Poll::Ready(Ok(())) };
         let Poll::Ready(result) = sending.as_mut().poll(cx) else { return Poll::Pending };
         self.sending = None;
-        self.facts.sending.set(false);
+        self.io_state.sending.set(false);
         Poll::Ready(result)
     }
 
     fn begin_send(&mut self) {
         let bytes = self.buffer.split().freeze();
-        self.facts.sent.set(self.facts.sent.get() + bytes.len() as u64);
-        if let Some(meter) = &mut self.flood_guard {
-            meter.sent(bytes.len() as u64);
+        self.io_state.sent.set(self.io_state.sent.get() + bytes.len() as u64);
+        if let Some(flood_guard) = &mut self.flood_guard {
+            flood_guard.sent(bytes.len() as u64);
         }
         let (ring, stream) = (self.ring.clone(), Rc::clone(&self.stream));
         let due = self.stall_max.map(|wait| ring.now() + wait);
-        self.facts.sending.set(true);
+        self.io_state.sending.set(true);
         self.sending = Some(Box::pin(async move {
             by(&ring, due, stream.send(bytes.into())).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
         }));
@@ -129,11 +139,11 @@ impl Http2Io {
 impl AsyncRead for Http2Io {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = &mut *self;
-        if this.facts.breach.get().is_some() {
+        if this.io_state.violation.get().is_some() {
             return Poll::Pending; // the owner ends the connection
         }
         if this.held.is_empty() {
-            // A call that is dropped loses nothing, so each poll may be a call of its own.
+            // Cancel-safe, so each poll may be a new call.
             match pin!(this.stream.recv()).poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(why)) => return Poll::Ready(Err(why)),
@@ -141,24 +151,27 @@ impl AsyncRead for Http2Io {
             }
         }
         let mut taken = this.held.len().min(into.remaining());
-        if let Some(meter) = &mut this.flood_guard {
-            if let Err((before, breach)) = meter.read(&this.held[..taken], this.ring.now()) {
-                this.facts.breach.set(Some(breach));
+        if let Some(flood_guard) = &mut this.flood_guard {
+            if let Err((before, violation)) = flood_guard.read(&this.held[..taken], this.ring.now()) {
+                this.io_state.violation.set(Some(violation));
                 taken = before;
                 if taken == 0 {
-                    cx.waker().wake_by_ref(); // the owner looks after each poll
+                    cx.waker().wake_by_ref(); // the owner checks after each poll
                     return Poll::Pending;
                 }
             }
-            this.facts.suspect.set(meter.suspect());
-            meter.take_malformed().for_each(|stream| this.facts.note_malformed(stream));
+            this.io_state.suspect.set(flood_guard.suspect());
+            flood_guard.take_malformed().for_each(|stream| this.io_state.note_malformed(stream));
+        }
+        if let Some(scan) = &mut this.response_trailers {
+            scan.read(&this.held[..taken], |stream| this.io_state.note_malformed(stream));
         }
         into.put_slice(&this.held[..taken]);
         this.held.advance(taken);
         if this.held.is_empty() {
-            this.held = Chunk::empty(); // the receive buffer goes back
+            this.held = Chunk::empty(); // the receive buffer is released
         }
-        this.facts.received.set(this.facts.received.get() + taken as u64);
+        this.io_state.received.set(this.io_state.received.get() + taken as u64);
         Poll::Ready(Ok(()))
     }
 }

@@ -1,9 +1,9 @@
-//! HTTP/2 on the ring: the `h2` crate speaks it, these rooms feed it, bound it and translate it.
+//! HTTP/2 on the ring: the `h2` crate implements the protocol, and these modules connect, bound and translate it.
 //!
-//! [`io`] is a socket of the ring as h2 wants one, [`flood_guard`] counts the frames that cost a peer
-//! nothing, [`heads`] turns heads into HTTP/1's and back, so that every rule about a request is judged
-//! in one place, [`client`] keeps connections to instances, [`server`] those of clients, [`buffered`] serves small
-//! messages whole, [`grpc`] is what gRPC's clients are told by us. Numbers are in [`limits`].
+//! [`io`] adapts a ring socket to h2, [`flood_guard`] counts frames that cost a peer nothing, [`heads`] translates
+//! heads to HTTP/1 and back, so that requests are checked in one place, [`client`] keeps connections to instances,
+//! [`server`] those of clients, [`buffered`] serves small messages whole, and [`grpc`] writes local replies for gRPC
+//! clients. The limits are in [`limits`].
 
 pub mod buffered;
 pub mod client;
@@ -12,6 +12,7 @@ pub mod grpc;
 pub mod heads;
 pub mod io;
 pub mod limits;
+mod response_trailers;
 pub mod server;
 mod trailer_scan;
 pub mod trailers;

@@ -1,5 +1,4 @@
-//! A client's HTTP/2 connection: takes its streams in, bounds it, and ends it politely, whatever it is served
-//! with.
+//! A client's HTTP/2 connection: accepts its streams, enforces its limits and shuts it down gracefully.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -25,7 +24,7 @@ use crate::http::limits::HttpLimits;
 use crate::http::server::PREFACE;
 use crate::tls::Transport;
 
-/// A connection whose first bytes, in `held`, say that it speaks HTTP/2.
+/// A connection whose first bytes, in `held`, are the HTTP/2 preface.
 pub struct DetectedHttp2 {
     pub ring: Ring,
     pub limits: HttpLimits,
@@ -33,34 +32,34 @@ pub struct DetectedHttp2 {
     pub stream: Transport,
     pub held: Chunk,
     pub guard: ConnectionGuard,
-    /// Where its bytes are counted, frames and all.
-    pub facts: Rc<IoState>,
+    /// Counts its bytes, including frame headers.
+    pub io_state: Rc<IoState>,
 }
 
-/// What a connection and its streams share.
+/// The state that a connection and its streams share.
 struct StreamHost {
     ring: Ring,
     limits: HttpLimits,
     counters: Arc<CoreCounters>,
     peer: Option<SocketAddr>,
-    /// Kept until the last stream is done.
+    /// Held until the last stream is done.
     guard: ConnectionGuard,
     open: Cell<usize>,
     idle_since: Cell<Tick>,
 }
 
-/// What happens to a connection next.
+/// The next event of a connection.
 enum ConnectionEvent {
     Stream(Box<(Request<RecvStream>, SendResponse<Bytes>)>),
-    Breach(FloodViolation),
+    Violation(FloodViolation),
     Drain,
-    /// Nothing for as long as was to be waited.
+    /// Nothing happened for the time waited.
     Quiet,
     End,
 }
 
-/// Serves one connection, each stream by a task of `exchange`, until its client goes or the core stops. `tunnels`:
-/// clients are told that they may ask for WebSockets (RFC 8441).
+/// Serves one connection, each stream in a task of `exchange`, until its client goes or the core stops. `tunnels`:
+/// announces support for WebSockets (RFC 8441).
 pub async fn serve<F>(
     opened: DetectedHttp2,
     tunnels: bool,
@@ -68,16 +67,18 @@ pub async fn serve<F>(
 ) where
     F: Future<Output = ()> + 'static,
 {
-    let DetectedHttp2 { ring, limits, counters, stream, held, guard: seat, facts } = opened;
+    let DetectedHttp2 { ring, limits, counters, stream, held, guard, io_state } = opened;
     counters.http2_connections.fetch_add(1, Relaxed);
     let peer = stream.peer_addr().ok();
-    let meter = FloodGuard::new(PREFACE.len(), ring.now());
-    let io = Http2Io::new(&ring, stream, held, limits.stall_max).patient().metered(meter, &facts);
+    let flood_guard = FloodGuard::new(PREFACE.len(), ring.now());
+    let io = Http2Io::new(&ring, stream, held, limits.stall_max)
+        .without_send_timeout()
+        .with_flood_guard(flood_guard, &io_state);
     let due = ring.now() + limits.head_max;
     if let Ok(Ok(connection)) = by(&ring, Some(due), builder(tunnels, &limits).handshake::<_, Bytes>(io)).await {
         let idle_since = Cell::new(ring.now());
-        let host = StreamHost { ring, limits, counters, peer, guard: seat, open: Cell::new(0), idle_since };
-        Rc::new(host).attend(connection, &facts, exchange).await;
+        let host = StreamHost { ring, limits, counters, peer, guard, open: Cell::new(0), idle_since };
+        Rc::new(host).run(connection, &io_state, exchange).await;
     }
 }
 
@@ -100,17 +101,18 @@ fn builder(tunnels: bool, http: &HttpLimits) -> Builder {
 }
 
 impl StreamHost {
-    async fn attend<F>(
+    async fn run<F>(
         self: Rc<Self>,
         mut connection: Connection<Http2Io, Bytes>,
-        facts: &IoState,
+        io_state: &IoState,
         exchange: impl Fn(Request<RecvStream>, SendResponse<Bytes>) -> F,
     ) where
         F: Future<Output = ()> + 'static,
     {
-        let (mut leaving, mut stuck) = (false, Stuck::default());
+        let (mut draining, mut slow_reader) = (false, SlowReader::default());
         loop {
-            let event = by(&self.ring, Some(self.next_look(leaving)), self.event(&mut connection, facts, leaving));
+            let event =
+                by(&self.ring, Some(self.next_check(draining)), self.event(&mut connection, io_state, draining));
             match event.await.unwrap_or(ConnectionEvent::Quiet) {
                 ConnectionEvent::Stream(both) => {
                     let (request, respond) = *both;
@@ -120,15 +122,15 @@ impl StreamHost {
                         drop(open);
                     });
                 }
-                ConnectionEvent::Breach(breach) => return self.cut(connection, breach).await,
+                ConnectionEvent::Violation(violation) => return self.cut(connection, violation).await,
                 // Its last stream may have ended since the wait began.
-                ConnectionEvent::Quiet if self.ring.now() < self.next_look(leaving) => {}
-                ConnectionEvent::Quiet if stuck.is_patient(facts, &self.limits, self.ring.now()) => {
+                ConnectionEvent::Quiet if self.ring.now() < self.next_check(draining) => {}
+                ConnectionEvent::Quiet if slow_reader.may_continue(io_state, &self.limits, self.ring.now()) => {
                     self.idle_since.set(self.ring.now());
                 }
-                ConnectionEvent::Quiet if leaving => return, // the client does not care
+                ConnectionEvent::Quiet if draining => return, // the client ignores the GOAWAY
                 ConnectionEvent::Quiet | ConnectionEvent::Drain => {
-                    leaving = true;
+                    draining = true;
                     self.idle_since.set(self.ring.now());
                     connection.graceful_shutdown();
                 }
@@ -140,84 +142,85 @@ impl StreamHost {
     async fn event(
         &self,
         connection: &mut Connection<Http2Io, Bytes>,
-        facts: &IoState,
-        leaving: bool,
+        io_state: &IoState,
+        draining: bool,
     ) -> ConnectionEvent {
         poll_fn(|cx| {
             match connection.poll_accept(cx) {
                 Poll::Ready(Some(Ok(both))) => return Poll::Ready(ConnectionEvent::Stream(Box::new(both))),
                 Poll::Ready(Some(Err(why))) => {
-                    self.note_end(&why, facts);
+                    self.note_end(&why, io_state);
                     return Poll::Ready(ConnectionEvent::End);
                 }
                 Poll::Ready(None) => return Poll::Ready(ConnectionEvent::End),
                 Poll::Pending => {}
             }
-            if let Some(breach) = facts.breach.get() {
-                return Poll::Ready(ConnectionEvent::Breach(breach)); // what came before it was taken in
+            if let Some(violation) = io_state.violation.get() {
+                return Poll::Ready(ConnectionEvent::Violation(violation)); // frames before it were processed
             }
-            if leaving { Poll::Pending } else { self.guard.poll_closing(cx).map(|()| ConnectionEvent::Drain) }
+            if draining { Poll::Pending } else { self.guard.poll_closing(cx).map(|()| ConnectionEvent::Drain) }
         })
         .await
     }
 
-    async fn cut(&self, mut connection: Connection<Http2Io, Bytes>, breach: FloodViolation) {
-        // Counted; not told, because a client can bring it about as often as it likes.
-        let reason = match breach {
+    async fn cut(&self, mut connection: Connection<Http2Io, Bytes>, violation: FloodViolation) {
+        // Counted but not logged above debug, because a client can cause it as often as it likes.
+        let reason = match violation {
             FloodViolation::Flood(flood) => {
                 self.counters.http2_floods[flood as usize].fetch_add(1, Relaxed);
-                tracing::debug!(peer = ?self.peer, flood = flood.name(), "a connection is cut");
+                tracing::debug!(peer = ?self.peer, flood = flood.name(), "connection closed");
                 Reason::ENHANCE_YOUR_CALM
             }
             FloodViolation::FrameSize => {
                 self.counters.http2_violations.fetch_add(1, Relaxed);
-                tracing::debug!(peer = ?self.peer, why = "a frame of no good length", "a connection is cut");
+                tracing::debug!(peer = ?self.peer, why = "invalid frame length", "connection closed");
                 Reason::FRAME_SIZE_ERROR
             }
         };
         connection.abrupt_shutdown(reason);
         let ended = poll_fn(|cx| connection.poll_closed(cx));
-        let _ = by(&self.ring, Some(self.ring.now() + self.limits.linger_max), ended).await; // either way it ends
+        // a timeout ends it as well
+        let _ = by(&self.ring, Some(self.ring.now() + self.limits.linger_max), ended).await;
     }
 
-    /// h2 found that the client broke the protocol, or one of h2's own limits.
-    fn note_end(&self, why: &::h2::Error, facts: &IoState) {
+    /// h2 reports that the client violated the protocol, or a limit of h2.
+    fn note_end(&self, why: &::h2::Error, io_state: &IoState) {
         if why.is_library() && why.is_go_away() {
             let count = match why.reason() {
-                Some(Reason::ENHANCE_YOUR_CALM) => &self.counters.http2_floods[facts.suspect.get() as usize],
+                Some(Reason::ENHANCE_YOUR_CALM) => &self.counters.http2_floods[io_state.suspect.get() as usize],
                 _ => &self.counters.http2_violations,
             };
             count.fetch_add(1, Relaxed);
-            tracing::debug!(peer = ?self.peer, %why, "a connection is cut");
+            tracing::debug!(peer = ?self.peer, %why, "connection closed");
         }
     }
 
-    /// When a connection without an event is worth a look.
-    fn next_look(&self, leaving: bool) -> Tick {
-        let wait = if leaving { self.limits.linger_max } else { self.limits.idle_max };
+    /// When to check a connection without events.
+    fn next_check(&self, draining: bool) -> Tick {
+        let wait = if draining { self.limits.linger_max } else { self.limits.idle_max };
         if self.open.get() == 0 { self.idle_since.get() + wait } else { self.ring.now() + wait }
     }
 }
 
-/// Whether a connection without streams still has something to send: the end of an answer that its client reads slowly.
+/// Whether a connection without streams still has bytes to send: the end of a response that its client reads slowly.
 #[derive(Default)]
-struct Stuck {
-    /// Bytes sent when it was last looked at, and since when there are no more.
+struct SlowReader {
+    /// Bytes sent at the last check, and the time since when they have not grown.
     seen: Option<(u64, Tick)>,
 }
 
-impl Stuck {
-    /// A client may be as slow with the rest of an answer as with the answer.
-    fn is_patient(&mut self, facts: &IoState, limits: &HttpLimits, now: Tick) -> bool {
-        let sent = facts.sent.get();
+impl SlowReader {
+    /// A client may read the rest of a response as slowly as the response.
+    fn may_continue(&mut self, io_state: &IoState, limits: &HttpLimits, now: Tick) -> bool {
+        let sent = io_state.sent.get();
         let since = self.seen.filter(|(seen, _)| *seen == sent).map_or(now, |(_, since)| since);
         self.seen = Some((sent, since));
         let timeout = limits.stream_idle_timeout;
-        facts.sending.get() && (timeout.is_zero() || now - since < timeout)
+        io_state.sending.get() && (timeout.is_zero() || now - since < timeout)
     }
 }
 
-/// An open stream, however it ends.
+/// An open stream, counted until it is dropped.
 struct OpenStreamGuard {
     host: Rc<StreamHost>,
 }

@@ -1,29 +1,28 @@
-//! Finds a pseudo-field at the front of trailers, which are malformed then (RFC 9113 8.1): h2 drops it without a word.
+//! Finds a pseudo-field at the start of trailers, which makes them malformed (RFC 9113 8.1); h2 drops it silently.
 //!
-//! Pseudo-fields stand before all others, or h2 refuses the block, so the first field is the only one to look at. One that
-//! refers to the dynamic table cannot be told without decoding every block of the connection a second time; it is left to
-//! h2, which drops it.
+//! Pseudo-fields precede all others, or h2 rejects the block, so only the first field matters. A reference to the
+//! dynamic table cannot be resolved without decoding every block of the connection a second time; h2 drops those.
 
-/// Fields of HPACK's static table that are pseudo-fields (RFC 7541, appendix A).
+/// Entries of HPACK's static table that are pseudo-fields (RFC 7541, appendix A).
 const PSEUDO: std::ops::RangeInclusive<u8> = 1..=14;
-/// The first seven bits of a name that is coded by Huffman and begins with a colon.
+/// The first seven bits of a Huffman-coded name that begins with a colon.
 const HUFFMAN_COLON: u8 = 0x5c;
 
 const PADDED: u8 = 0x8;
 const PRIORITY: u8 = 0x20;
 
-/// Reads the front of one block, byte by byte.
+/// Scans the start of one block, byte by byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TrailerScan {
-    /// What stands before the block: the padding's length, a priority.
+    /// Before the block: the padding's length, a priority.
     Before(u8),
-    /// At the first byte of a field, or of a change of the table's size.
+    /// At the first byte of a field, or of a table size update.
     Field,
-    /// In the size.
+    /// Inside a table size update.
     Size,
-    /// At the length of a name that is written out.
+    /// At the length of a literal name.
     NameLength,
-    /// At its first byte.
+    /// At the first byte of the name.
     Name {
         huffman: bool,
     },
@@ -31,13 +30,13 @@ pub(super) enum TrailerScan {
 }
 
 impl TrailerScan {
-    /// Of the HEADERS frame with these flags.
+    /// For the HEADERS frame with these flags.
     pub(super) fn new(flags: u8) -> Self {
         let before = u8::from(flags & PADDED != 0) + if flags & PRIORITY != 0 { 5 } else { 0 };
         if before == 0 { Self::Field } else { Self::Before(before) }
     }
 
-    /// Takes the next bytes of the block; whether it begins with a pseudo-field.
+    /// Reads the next bytes of the block. Returns whether it begins with a pseudo-field.
     pub(super) fn finds_pseudo(&mut self, bytes: &[u8]) -> bool {
         bytes.iter().any(|byte| {
             let (next, found) = self.byte(*byte);
@@ -74,16 +73,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pseudo_field_is_found_however_it_is_coded_and_cut() {
+    fn pseudo_field_is_found_for_any_coding_and_split() {
         for (flags, block, found) in [
             (0, &[0x88][..], true),                     // :status: 200, indexed
             (0, &[0x82], true),                         // :method: GET
-            (0, &[0x44, 1, b'/'], true),                // :path by its index, to be kept
-            (0, &[0x04, 1, b'/'], true),                // ... and not
-            (0, &[0x14, 1, b'/'], true),                // ... and never
-            (0, &[0x40, 5, b':', b'p'], true),          // written out
-            (0, &[0x00, 0x84, 0xb9, 0x58], true),       // ... by Huffman
-            (0, &[0x3f, 0xe1, 0x1f, 0x20, 0x82], true), // behind two changes of the table's size
+            (0, &[0x44, 1, b'/'], true),                // :path by its index, incremental indexing
+            (0, &[0x04, 1, b'/'], true),                // without indexing
+            (0, &[0x14, 1, b'/'], true),                // never indexed
+            (0, &[0x40, 5, b':', b'p'], true),          // literal name
+            (0, &[0x00, 0x84, 0xb9, 0x58], true),       // Huffman-coded name
+            (0, &[0x3f, 0xe1, 0x1f, 0x20, 0x82], true), // after two table size updates
             (PADDED, &[1, 0x82, 0], true),
             (PADDED | PRIORITY, &[0, 0, 0, 0, 0, 9, 0x82], true),
             (0, &[0x8f], false), // accept-charset

@@ -1,25 +1,25 @@
-//! Trailers from one protocol to the other.
+//! Translates trailers between the protocols.
 
 use bytes::BytesMut;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::http::codec::{FieldName, trailer_fields};
 
-/// Trailer lines of a chunked body as fields; `None` when nothing of them may be passed on.
+/// Trailer lines of a chunked body as fields; `None` when none of them may be forwarded.
 #[must_use]
-pub fn from_lines(lines: &[u8]) -> Option<HeaderMap> {
+pub fn from_lines(endpoints: &[u8]) -> Option<HeaderMap> {
     let mut fields = HeaderMap::new();
-    for line in trailer_fields(lines) {
-        let Some(colon) = memchr::memchr(b':', line) else { continue };
-        let value = line[colon + 1..].trim_ascii();
-        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(&line[..colon]), HeaderValue::from_bytes(value)) {
+    for connections in trailer_fields(endpoints) {
+        let Some(colon) = memchr::memchr(b':', connections) else { continue };
+        let value = connections[colon + 1..].trim_ascii();
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(&connections[..colon]), HeaderValue::from_bytes(value)) {
             fields.append(name, value);
         }
     }
     (!fields.is_empty()).then_some(fields)
 }
 
-/// What of a peer's trailers may be passed on: see [`trailer_fields`].
+/// The trailers that may be forwarded: see [`trailer_fields`].
 #[must_use]
 pub fn forwardable(mut fields: HeaderMap) -> Option<HeaderMap> {
     let kept = |name: &HeaderName| FieldName::of(name.as_str().as_bytes()) == FieldName::Other && name != "trailer";
@@ -48,9 +48,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trailers_survive_the_way_there_and_back_without_what_frames() {
-        let lines = b"Grpc-Status: 0\r\nContent-Length: 7\r\nX-Sum:  a b \r\nConnection: x\r\n";
-        let fields = from_lines(lines).unwrap();
+    fn trailers_round_trip_without_framing_fields() {
+        let endpoints = b"Grpc-Status: 0\r\nContent-Length: 7\r\nX-Sum:  a b \r\nConnection: x\r\n";
+        let fields = from_lines(endpoints).unwrap();
         let mut out = BytesMut::new();
         put_end(&mut out, Some(&fields));
         assert_eq!(out, "0\r\ngrpc-status: 0\r\nx-sum: a b\r\n\r\n");

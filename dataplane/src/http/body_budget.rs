@@ -1,12 +1,12 @@
-//! Room for bodies that are read whole: one has its limit, and so have all that a core holds together. Without that,
-//! ten thousand senders that stop a byte before the end would hold what each of them may.
+//! Memory budget for bodies that are read whole. Each body has a limit, and so have all bodies of a core together:
+//! otherwise ten thousand senders that stop a byte before the end would hold the maximum each.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use super::local_response::LocalResponse;
 
-/// Of one core. Cheap to clone; clones share the room.
+/// The budget of one core. Clones share it.
 #[derive(Debug, Clone)]
 pub struct BodyBudget {
     one_bytes_max: usize,
@@ -14,27 +14,27 @@ pub struct BodyBudget {
     held: Rc<Cell<usize>>,
 }
 
-/// What one request holds, until this is dropped.
+/// The bytes that one request holds, until dropped.
 #[derive(Debug)]
 pub struct BodyReservation {
     bodies: BodyBudget,
     bytes: usize,
 }
 
-/// Why no more of a body is taken.
+/// Why the rest of a body is not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BodyLimitExceeded {
     #[error("the body is larger than {bytes_max} bytes")]
     TooLarge { bytes_max: usize },
-    #[error("too many large requests at a time: try again in a moment")]
+    #[error("too many large requests in flight: try again later")]
     Full,
 }
 
-/// What a sender that found no room is told to wait, in seconds.
+/// Seconds in `Retry-After` for a sender beyond the budget.
 const RETRY_AFTER_S: &str = "1";
 
 impl BodyLimitExceeded {
-    /// What its sender is told.
+    /// The response for the sender.
     #[must_use]
     pub fn answer(self) -> LocalResponse {
         match self {
@@ -55,15 +55,15 @@ impl BodyBudget {
         BodyReservation { bodies: self.clone(), bytes: 0 }
     }
 
-    /// Whether a body of this length is one that is taken at all.
-    pub fn judge(&self, length: u64) -> Result<(), BodyLimitExceeded> {
+    /// Whether a body of this length is accepted at all.
+    pub fn check_length(&self, length: u64) -> Result<(), BodyLimitExceeded> {
         let bytes_max = self.one_bytes_max;
         if length > bytes_max as u64 { Err(BodyLimitExceeded::TooLarge { bytes_max }) } else { Ok(()) }
     }
 }
 
 impl BodyReservation {
-    /// So many bytes more have come.
+    /// Reserves `bytes` more.
     pub fn grow(&mut self, bytes: usize) -> Result<(), BodyLimitExceeded> {
         let BodyBudget { one_bytes_max: bytes_max, all_bytes_max, held } = &self.bodies;
         if self.bytes + bytes > *bytes_max {
@@ -89,9 +89,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_is_given_back_and_a_refusal_takes_none() {
+    fn reservation_is_released_and_rejection_takes_none() {
         let bodies = BodyBudget::new(10, 15);
-        assert_eq!((bodies.judge(10), bodies.judge(11)), (Ok(()), Err(BodyLimitExceeded::TooLarge { bytes_max: 10 })));
+        assert_eq!(
+            (bodies.check_length(10), bodies.check_length(11)),
+            (Ok(()), Err(BodyLimitExceeded::TooLarge { bytes_max: 10 }))
+        );
         let (mut one, mut other) = (bodies.enter(), bodies.enter());
         assert_eq!(one.grow(10), Ok(()));
         assert_eq!(one.grow(1), Err(BodyLimitExceeded::TooLarge { bytes_max: 10 }));
@@ -103,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_whether_it_is_worth_another_try() {
+    fn rejection_says_whether_to_retry() {
         for (why, status, again) in
             [(BodyLimitExceeded::TooLarge { bytes_max: 1 }, 413, None), (BodyLimitExceeded::Full, 503, Some(&b"1"[..]))]
         {

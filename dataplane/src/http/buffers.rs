@@ -1,4 +1,4 @@
-//! The two directions of a socket: bytes that arrived and are not consumed, bytes that are to leave.
+//! The two directions of a socket: bytes that were received and not consumed, and bytes to send.
 
 use std::future::Future;
 use std::io;
@@ -10,32 +10,32 @@ use super::codec::{MalformedHttp, Parsed};
 use super::limits::{COPY_BYTES_MAX, HEAD_LOOK_BYTES, REQUEST_LINE_BYTES_MAX};
 use crate::tls::ByteStream;
 
-/// What has arrived.
+/// Received bytes.
 #[derive(Default)]
 pub struct ReadBuffer {
-    /// Arrived and not consumed.
+    /// Received and not consumed.
     pub unread: Chunk,
-    /// The peer has finished.
+    /// The peer has closed its side.
     pub ended: bool,
     /// Bytes ever received.
     pub bytes: u64,
-    /// The front of a head that did not come in one piece.
+    /// The beginning of a head that did not arrive in one piece.
     pieces: Vec<u8>,
 }
 
-/// Why there is no head.
+/// Why no head could be read.
 #[derive(Debug)]
 pub enum HeadReadError {
-    /// The peer finished before the first byte.
+    /// The peer closed before the first byte.
     Ended,
-    /// ... or in the middle.
+    /// The peer closed inside the head.
     Truncated,
     Malformed(MalformedHttp),
     Broken(io::Error),
 }
 
 impl HeadReadError {
-    /// The peer's kernel cut the connection, as it does when a process ends that has not read all.
+    /// The peer's kernel reset the connection, as it does when a process ends with unread bytes.
     #[must_use]
     pub fn is_reset(&self) -> bool {
         matches!(self, Self::Broken(why) if why.kind() == io::ErrorKind::ConnectionReset)
@@ -43,8 +43,8 @@ impl HeadReadError {
 }
 
 impl ReadBuffer {
-    /// Waits for bytes when none are held; `false` once the peer has finished. A call that is dropped
-    /// loses nothing.
+    /// Waits for bytes when none are buffered; `false` once the peer has closed. Cancel-safe: a dropped call loses
+    /// nothing.
     pub async fn fill(&mut self, stream: &impl ByteStream) -> io::Result<bool> {
         if !self.unread.is_empty() {
             return Ok(true);
@@ -59,8 +59,8 @@ impl ReadBuffer {
         Ok(!self.ended)
     }
 
-    /// Takes one head off the front. Nearly always it lies in one piece in the receive buffer and is
-    /// only looked at there; the pieces of a slow one are collected. A call that is dropped loses nothing.
+    /// Takes one head off the front. It nearly always lies in one piece in the receive buffer and is parsed there; the
+    /// pieces of a slow one are collected. Cancel-safe: a dropped call loses nothing.
     pub async fn head(
         &mut self,
         stream: &impl ByteStream,
@@ -69,7 +69,7 @@ impl ReadBuffer {
         self.head_noting(stream, parse, || ()).await
     }
 
-    /// The same; `incomplete` is called for bytes that came and were not the head's last.
+    /// The same. `incomplete` is called for received bytes that did not complete the head.
     pub async fn head_noting(
         &mut self,
         stream: &impl ByteStream,
@@ -80,12 +80,12 @@ impl ReadBuffer {
             if !self.fill(stream).await.map_err(HeadReadError::Broken)? {
                 return Err(if self.is_between() { HeadReadError::Ended } else { HeadReadError::Truncated });
             }
-            let worth_a_look = self.may_hold_head();
+            let may_be_complete = self.may_hold_head();
             if !self.pieces.is_empty() {
                 self.pieces.extend_from_slice(&self.unread);
                 self.unread = Chunk::empty();
             }
-            if worth_a_look {
+            if may_be_complete {
                 match parse(if self.pieces.is_empty() { &self.unread } else { &self.pieces }) {
                     Parsed::Head { bytes } => {
                         if !self.pieces.is_empty() {
@@ -104,8 +104,8 @@ impl ReadBuffer {
         }
     }
 
-    /// Whether what is held could change a parser's mind about the pieces: they end in a line feed, or
-    /// pass a limit. Else a head that comes byte by byte would be parsed for every byte.
+    /// Whether the received bytes can complete the head: they contain a line feed, or pass a limit. Otherwise a head
+    /// that arrives byte by byte would be parsed for every byte.
     fn may_hold_head(&self) -> bool {
         let (before, after) = (self.pieces.len(), self.pieces.len() + self.unread.len());
         before == 0
@@ -114,14 +114,14 @@ impl ReadBuffer {
             || memchr::memchr(b'\n', &self.unread).is_some()
     }
 
-    /// Whether no byte of a next head has come.
+    /// Whether no byte of a next head was received.
     #[must_use]
     pub fn is_between(&self) -> bool {
         self.unread.is_empty() && self.pieces.is_empty()
     }
 
-    /// Copies what is held out of the ring's receive buffer, before a wait of unknown length: the
-    /// buffers are few and everybody's.
+    /// Copies buffered bytes out of the ring's receive buffer, before a wait of unknown length: the buffers are few and
+    /// shared by all connections.
     pub fn detach(&mut self) {
         if !self.unread.is_empty() {
             self.unread = Chunk::from(self.unread.to_vec());
@@ -129,7 +129,7 @@ impl ReadBuffer {
     }
 }
 
-/// What is to leave. The buffer is used again as soon as the kernel has let go of it.
+/// Bytes to send. The buffer is reused as soon as the kernel has released it.
 #[derive(Default)]
 pub struct WriteBuffer {
     pub buffer: BytesMut,
@@ -148,7 +148,7 @@ impl WriteBuffer {
         stream.send(bytes.into()).await
     }
 
-    /// Adds `chunk`: a small one behind what is buffered, a large one goes from where it lies.
+    /// Adds `chunk`: a small one is copied behind the buffered bytes, a large one is sent without a copy.
     pub async fn put(&mut self, stream: &impl ByteStream, chunk: Chunk) -> io::Result<()> {
         if self.buffer.len() + chunk.len() <= COPY_BYTES_MAX {
             self.buffer.extend_from_slice(&chunk);
@@ -157,7 +157,7 @@ impl WriteBuffer {
         self.send_whole(stream, chunk).await
     }
 
-    /// Sends what is buffered, and `chunk` from where it lies.
+    /// Sends the buffered bytes, then `chunk` without a copy.
     pub async fn send_whole(&mut self, stream: &impl ByteStream, chunk: Chunk) -> io::Result<()> {
         self.flush(stream).await?;
         self.bytes += chunk.len() as u64;
@@ -165,12 +165,12 @@ impl WriteBuffer {
     }
 }
 
-/// `future`, until `at` if there is such a moment.
+/// Runs `future` until `at`, if that is set.
 pub fn by<F: Future>(ring: &Ring, at: Option<Tick>, future: F) -> Timeout<F> {
     ring.within(at, future)
 }
 
-/// The earlier of two moments that may not be.
+/// The earlier of two optional moments.
 #[must_use]
 pub fn earlier(one: Option<Tick>, other: Option<Tick>) -> Option<Tick> {
     match (one, other) {

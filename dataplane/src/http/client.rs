@@ -1,4 +1,4 @@
-//! Connections to instances: from the pool or new; and a whole exchange for small messages.
+//! Connections to instances, pooled or new, and whole exchanges for small messages.
 
 use std::io;
 use std::net::SocketAddr;
@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use ring::{Chunk, Ring, Tick};
+use ring::{Chunk, EndpointAddress, Ring, Tick};
 
 use super::buffers::{HeadReadError, WriteBuffer, by, earlier};
 use super::codec::{BodyDecoder, BodyEvent, MalformedHttp, Method, parse_response};
@@ -16,7 +16,7 @@ use super::pool::{ConnectionPool, PoolKey, UpstreamConnection};
 use crate::target_policy::{TargetPolicy, TargetRefused};
 use crate::tls::{TlsClientConfig, Transport};
 
-/// Opens and keeps connections for one core.
+/// Opens and pools connections for one core.
 #[derive(Clone)]
 pub struct UpstreamClient {
     ring: Ring,
@@ -25,64 +25,64 @@ pub struct UpstreamClient {
     targets: Arc<TargetPolicy>,
 }
 
-/// Whom a request goes to.
+/// The target of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct UpstreamAddress<'a> {
-    pub address: SocketAddr,
+    pub address: EndpointAddress,
     pub key: PoolKey,
-    /// It speaks TLS, and has to be believed by this.
+    /// Set for TLS: how the target is verified.
     pub tls: Option<&'a TlsClientConfig>,
-    /// The target policy is not asked: see [`crate::table::InstanceStart::unrestricted`].
+    /// Skips the target policy: see [`crate::table::InstanceStart::unrestricted`].
     pub unrestricted: bool,
 }
 
 impl<'a> UpstreamAddress<'a> {
-    /// Somebody outside; with `trust` by TLS.
+    /// An external address; with `trust` over TLS.
     #[must_use]
-    pub fn outside(address: SocketAddr, trust: Option<&'a TlsClientConfig>) -> Self {
+    pub fn external(address: SocketAddr, trust: Option<&'a TlsClientConfig>) -> Self {
         let key = match trust {
             None => PoolKey::Address(address),
             Some(trust) => PoolKey::Trusted(address, trust.id()),
         };
-        Self { address, key, tls: trust, unrestricted: false }
+        Self { address: address.into(), key, tls: trust, unrestricted: false }
     }
 }
 
 impl From<SocketAddr> for UpstreamAddress<'_> {
-    /// Somebody outside, without TLS.
+    /// An external address, without TLS.
     fn from(address: SocketAddr) -> Self {
-        Self::outside(address, None)
+        Self::external(address, None)
     }
 }
 
 /// A request that is sent whole.
 #[derive(Debug, Clone)]
 pub struct BufferedRequest {
-    /// From the request line to the empty line; says the body's length. A small body stands behind it: then both leave
-    /// as they lie, without a copy.
+    /// From the request line to the empty line, with the body's length. A small body may follow it in the same bytes,
+    /// which saves a copy.
     pub head: Bytes,
-    /// A body that does not stand behind the head.
+    /// A body that does not follow the head in `head`.
     pub body: Bytes,
     pub method: Method,
 }
 
-/// Why there is no answer.
+/// Why there is no response.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
     #[error("no connection to {to}: {why}")]
-    Unreachable { to: SocketAddr, why: io::Error },
+    Unreachable { to: EndpointAddress, why: io::Error },
     #[error(transparent)]
     Refused(#[from] TargetRefused),
-    #[error("{to} is not believed: {why}")]
-    Untrusted { to: SocketAddr, why: io::Error },
-    #[error("no answer within the time given")]
+    #[error("TLS verification of {to} failed: {why}")]
+    Untrusted { to: EndpointAddress, why: io::Error },
+    #[error("no response before the deadline")]
     TimedOut,
-    #[error("the connection ended before the answer did")]
+    #[error("the connection closed before the response was complete")]
     Failed,
-    #[error("the answer is no HTTP/1.1: {}", .0.sentence())]
+    #[error("the response is not valid HTTP/1.1: {}", .0.sentence())]
     Malformed(MalformedHttp),
-    /// What the answer says, and its body as far as it was taken: nearly always that is enough.
-    #[error("the answer's body is larger than {bytes_max} bytes")]
+    /// The response, with its body up to the limit: nearly always that is enough.
+    #[error("the response body is larger than {bytes_max} bytes")]
     TooLarge { bytes_max: usize, answer: Box<LocalResponse> },
 }
 
@@ -103,9 +103,9 @@ impl UpstreamClient {
         self.pool.take(key, self.ring.now())
     }
 
-    /// A new connection, handshake and all, within `connect_max` and before `due`. `InvalidData`: the instance is
-    /// not to be trusted. The target policy is asked here, with the address that is connected to; kept connections were
-    /// opened so.
+    /// A new connection, including the TLS handshake, within `connect_max` and before `due`. `InvalidData`: TLS
+    /// verification failed. The target policy is checked here, with the address that is connected to; pooled
+    /// connections were checked when they were opened.
     pub async fn open(&self, to: UpstreamAddress<'_>, due: Option<Tick>) -> io::Result<Box<UpstreamConnection>> {
         let UpstreamAddress { address: to, tls: trust, unrestricted, .. } = to;
         if !unrestricted {
@@ -122,18 +122,18 @@ impl UpstreamClient {
         }
     }
 
-    /// Keeps a connection that has nothing open.
+    /// Pools an idle connection.
     pub fn put_back(&self, key: PoolKey, upstream: Box<UpstreamConnection>) {
         self.pool.put(key, upstream, self.ring.now());
     }
 
-    /// Sends `request` and reads the whole answer; of its headers all those of a 200, and `Retry-After` of others.
-    /// Interim answers are skipped; 101 ends the exchange like a final one, without a body.
+    /// Sends `request` and reads the whole response: all headers of a 200, and `Retry-After` of others. Interim
+    /// responses are skipped; 101 ends the exchange like a final one, without a body.
     ///
-    /// The request is sent once, whatever becomes of it: a kept connection that ends after it was written may have been
-    /// closing anyway, or its peer may have acted on the request and fallen over, and nobody here can tell the two apart (RFC
-    /// 9110, 9.2.2). Of a peer that closes idle connections politely, [`ConnectionPool::take`] leaves out those whose end was heard by now; one
-    /// whose end is still on its way costs an attempt. That is rare, because we are the first to close (`pool_idle_max`).
+    /// The request is sent once, whatever happens: a pooled connection that ends after the request was written may have
+    /// been closing anyway, or its peer may have acted on the request and crashed, and the client cannot tell the two
+    /// apart (RFC 9110, 9.2.2). [`ConnectionPool::take`] skips connections whose close was already received; one whose
+    /// close is still in flight costs an attempt. That is rare, because this side closes first (`pool_idle_max`).
     pub async fn exchange(
         &self,
         to: impl Into<UpstreamAddress<'_>>,
@@ -147,7 +147,7 @@ impl UpstreamClient {
             Some(kept) => kept,
             None => self.reach(to, due).await?,
         };
-        let answer = by(&self.ring, due, converse(&mut upstream, request, body_bytes_max)).await;
+        let answer = by(&self.ring, due, send_and_receive(&mut upstream, request, body_bytes_max)).await;
         let answer = answer.map_err(|_| ExchangeError::TimedOut)??;
         if upstream.head.keep_alive && answer.status != 101 && upstream.read_buffer.unread.is_empty() {
             self.put_back(key, upstream);
@@ -177,18 +177,18 @@ impl UpstreamClient {
     }
 }
 
-async fn converse(
+async fn send_and_receive(
     upstream: &mut UpstreamConnection,
     request: &BufferedRequest,
     body_bytes_max: usize,
 ) -> Result<LocalResponse, ExchangeError> {
-    let UpstreamConnection { stream, read_buffer: inflow, write_buffer: outflow, head, .. } = upstream;
-    // A peer that answers early may stop reading; its answer counts, so a failed send does not.
-    let _ = send(stream, outflow, request).await;
+    let UpstreamConnection { stream, read_buffer, write_buffer, head, .. } = upstream;
+    // A peer that responds early may stop reading; its response counts, so a failed send is ignored.
+    let _ = send(stream, write_buffer, request).await;
 
     let mut interim = 0;
     let bytes = loop {
-        let bytes = inflow.head(stream, |bytes| parse_response(bytes, request.method, head)).await;
+        let bytes = read_buffer.head(stream, |bytes| parse_response(bytes, request.method, head)).await;
         match bytes {
             Ok(bytes) if !head.is_interim() => break bytes,
             Ok(_) if interim == INTERIM_MAX => {
@@ -202,7 +202,7 @@ async fn converse(
         }
     };
     let view = head.view(&bytes);
-    // Two allocations for each: only a 200 can be a reply, and of all others one field says anything.
+    // Two allocations for each: only a 200 can be a reply, and of other statuses only one field matters.
     let is_kept = |name: &str| head.status == 200 || name.eq_ignore_ascii_case("retry-after");
     let fields = view.fields().filter(|(name, _)| is_kept(name));
     let headers = fields.map(|(name, value)| (name.into(), Bytes::copy_from_slice(value))).collect();
@@ -212,23 +212,23 @@ async fn converse(
     let mut reader = BodyDecoder::of_response(head.framing);
     let mut body = BytesMut::new();
     loop {
-        match reader.next(&inflow.unread).map_err(ExchangeError::Malformed)? {
+        match reader.next(&read_buffer.unread).map_err(ExchangeError::Malformed)? {
             BodyEvent::Data { take, .. } if body.len() + take > body_bytes_max => {
                 answer.body = body.freeze();
                 return Err(ExchangeError::TooLarge { bytes_max: body_bytes_max, answer: Box::new(answer) });
             }
             BodyEvent::Data { skip, take } => {
-                inflow.unread.advance(skip);
-                body.extend_from_slice(&inflow.unread[..take]);
-                inflow.unread.advance(take);
+                read_buffer.unread.advance(skip);
+                body.extend_from_slice(&read_buffer.unread[..take]);
+                read_buffer.unread.advance(take);
             }
             BodyEvent::End { skip } => {
-                inflow.unread.advance(skip);
+                read_buffer.unread.advance(skip);
                 break;
             }
             BodyEvent::NeedBytes => {
-                inflow.unread = Chunk::empty();
-                if !inflow.fill(stream).await.map_err(|_| ExchangeError::Failed)? {
+                read_buffer.unread = Chunk::empty();
+                if !read_buffer.fill(stream).await.map_err(|_| ExchangeError::Failed)? {
                     if reader.may_close() {
                         break;
                     }
@@ -241,13 +241,13 @@ async fn converse(
     Ok(answer)
 }
 
-async fn send(stream: &Transport, outflow: &mut WriteBuffer, request: &BufferedRequest) -> io::Result<()> {
+async fn send(stream: &Transport, write_buffer: &mut WriteBuffer, request: &BufferedRequest) -> io::Result<()> {
     if request.body.is_empty() {
-        // What becomes of a small one, the answer shows: it leaves while we wait for that.
+        // The response shows what happened to a small request: it is sent while the client waits for that.
         let Err(head) = stream.send_detached(Chunk::from(request.head.clone())) else { return Ok(()) };
-        return outflow.send_whole(stream, head).await;
+        return write_buffer.send_whole(stream, head).await;
     }
-    outflow.buffer.extend_from_slice(&request.head);
-    outflow.put(stream, Chunk::from(request.body.clone())).await?;
-    outflow.flush(stream).await
+    write_buffer.buffer.extend_from_slice(&request.head);
+    write_buffer.put(stream, Chunk::from(request.body.clone())).await?;
+    write_buffer.flush(stream).await
 }

@@ -1,29 +1,29 @@
-//! The open connections of one core: how many, who is idle, and how all are told that the core stops.
+//! Tracks the open connections of one core: their number, which are idle, and the drain.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// How far the end has come.
+/// The progress of a drain.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum DrainStage {
     #[default]
     Open,
-    /// Nobody is taken in any more, and every answer says that its connection ends.
+    /// New connections are refused, and every response announces that its connection closes.
     Closing,
-    /// Idle connections go.
+    /// Idle connections close.
     Draining,
 }
 
-/// Every open connection has a seat here.
+/// Holds a guard for every open connection.
 #[derive(Default)]
 pub struct ConnectionTracker {
     stage: Cell<DrainStage>,
     open: Cell<usize>,
     connections: RefCell<TrackedConnections>,
-    /// Waits for the last connection to go.
+    /// Woken when the last connection is gone.
     waits_for_empty: Cell<Option<Waker>>,
-    /// Doormen, who stop taking connections in.
+    /// The tasks that accept connections.
     acceptors: RefCell<Vec<Waker>>,
 }
 
@@ -34,23 +34,23 @@ struct TrackedConnections {
     free: Vec<usize>,
 }
 
-/// One connection's seat; dropped with it.
+/// Registers one connection until it is dropped.
 pub struct ConnectionGuard {
     tracker: Rc<ConnectionTracker>,
     number: usize,
 }
 
 impl ConnectionTracker {
-    /// Sits a connection down, unless `open_max` are there.
+    /// Registers a connection, unless `open_max` are open.
     pub fn enter(self: &Rc<Self>, open_max: usize) -> Option<ConnectionGuard> {
         if self.open.get() >= open_max {
             return None;
         }
         self.open.set(self.open.get() + 1);
-        let mut seats = self.connections.borrow_mut();
-        let number = seats.free.pop().unwrap_or_else(|| {
-            seats.idle.push(None);
-            seats.idle.len() - 1
+        let mut connections = self.connections.borrow_mut();
+        let number = connections.free.pop().unwrap_or_else(|| {
+            connections.idle.push(None);
+            connections.idle.len() - 1
         });
         Some(ConnectionGuard { tracker: Rc::clone(self), number })
     }
@@ -59,13 +59,13 @@ impl ConnectionTracker {
         self.open.get()
     }
 
-    /// From now on connections end after their next request. Idle ones may still bring it: who closes an idle
-    /// connection of HTTP/1 may meet a request that is on its way, and the client cannot know what became of it.
+    /// From now on connections close after their next request. Idle ones may still send it: a server that closes an
+    /// idle HTTP/1 connection may meet a request in flight, and the client cannot know whether it was processed.
     pub fn close_acceptors(&self) {
         self.advance_to(DrainStage::Closing);
     }
 
-    /// From now on connections end after their current request; idle ones at once.
+    /// From now on connections close after their current request; idle ones at once.
     pub fn drain(&self) {
         self.advance_to(DrainStage::Draining);
     }
@@ -78,14 +78,14 @@ impl ConnectionTracker {
         }
     }
 
-    /// Ready when no connection should be taken in any more.
+    /// Ready when no new connection should be accepted.
     pub fn poll_closing(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.stage.get() >= DrainStage::Closing {
             return Poll::Ready(());
         }
-        let mut doormen = self.acceptors.borrow_mut();
-        if !doormen.iter().any(|known| known.will_wake(cx.waker())) {
-            doormen.push(cx.waker().clone());
+        let mut acceptors = self.acceptors.borrow_mut();
+        if !acceptors.iter().any(|known| known.will_wake(cx.waker())) {
+            acceptors.push(cx.waker().clone());
         }
         Poll::Pending
     }
@@ -101,17 +101,17 @@ impl ConnectionTracker {
 }
 
 impl ConnectionGuard {
-    /// Whether an answer has to say that its connection ends.
+    /// Whether a response has to announce that its connection closes.
     pub fn is_draining(&self) -> bool {
         self.tracker.stage.get() >= DrainStage::Closing
     }
 
-    /// Ready when an idle connection should go.
+    /// Ready when an idle connection should close.
     pub fn poll_draining(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_stage(DrainStage::Draining, cx)
     }
 
-    /// Ready when a connection that can say goodbye without losing anything should do so.
+    /// Ready when a connection that can close without losing a request should do so.
     pub fn poll_closing(&self, cx: &mut Context<'_>) -> Poll<()> {
         self.poll_stage(DrainStage::Closing, cx)
     }
@@ -130,15 +130,15 @@ impl ConnectionGuard {
 
 impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        let roster = &self.tracker;
+        let tracker = &self.tracker;
         {
-            let mut seats = roster.connections.borrow_mut();
-            seats.idle[self.number] = None;
-            seats.free.push(self.number);
+            let mut connections = tracker.connections.borrow_mut();
+            connections.idle[self.number] = None;
+            connections.free.push(self.number);
         }
-        roster.open.set(roster.open.get() - 1);
-        if roster.open.get() == 0
-            && let Some(waker) = roster.waits_for_empty.take()
+        tracker.open.set(tracker.open.get() - 1);
+        if tracker.open.get() == 0
+            && let Some(waker) = tracker.waits_for_empty.take()
         {
             waker.wake();
         }

@@ -1,7 +1,7 @@
-//! The `Date` of answers that came without one (RFC 9110 6.6.1), and of our own.
+//! The `Date` of responses that came without one (RFC 9110 6.6.1), and of local replies.
 //!
-//! Its text changes once a second, so a core writes it once a second, and not for every answer: the clock on the wall is
-//! read when the ring's says that the second is over.
+//! Its text changes once a second, so a core formats it once a second and not for every response: the wall clock is
+//! read when the ring's clock says that the second is over.
 
 use std::cell::Cell;
 use std::io::Write as _;
@@ -11,18 +11,18 @@ use http::header::{self, HeaderMap, HeaderValue};
 use httpdate::HttpDate;
 use ring::Tick;
 
-/// A second as a header has it: `Sun, 06 Nov 1994 08:49:37 GMT`.
+/// A second in header format: `Sun, 06 Nov 1994 08:49:37 GMT`.
 pub type DateText = [u8; 29];
 
-/// The last second that a header can name: of the year 9999.
+/// The last second that a header can express: of the year 9999.
 const SECOND_MAX: u64 = 253_402_300_799;
 
 thread_local! {
-    /// The core's; a core is a thread.
+    /// Per core, because a core is a thread.
     static WRITTEN: Cell<CachedDate> = const { Cell::new(CachedDate { text: [b' '; 29], from: Tick::ZERO, until: Tick::ZERO }) };
 }
 
-/// What the time is at `now` on the core's ring.
+/// The time at `now` on the core's ring.
 #[must_use]
 pub fn at(now: Tick) -> DateText {
     let mut written = WRITTEN.get();
@@ -33,7 +33,7 @@ pub fn at(now: Tick) -> DateText {
     written.text
 }
 
-/// Adds it to an answer that has none.
+/// Adds the date to a response without one.
 pub fn add(headers: &mut HeaderMap, now: Tick) {
     if !headers.contains_key(header::DATE)
         && let Ok(value) = HeaderValue::from_bytes(&at(now))
@@ -46,7 +46,7 @@ pub fn add(headers: &mut HeaderMap, now: Tick) {
 struct CachedDate {
     text: DateText,
     from: Tick,
-    /// The second's end. From there on a clock that was set is heeded too.
+    /// The end of the second. A changed wall clock takes effect then.
     until: Tick,
 }
 
@@ -56,7 +56,7 @@ impl CachedDate {
         let second = UNIX_EPOCH + Duration::from_secs(since.as_secs().min(SECOND_MAX));
         let left = Duration::from_secs(1).saturating_sub(Duration::from_nanos(since.subsec_nanos().into()));
         let mut text = [b' '; 29];
-        let _ = write!(&mut text[..], "{}", HttpDate::from(second)); // always as long
+        let _ = write!(&mut text[..], "{}", HttpDate::from(second)); // the length is constant
         Self { text, from: now, until: now + left }
     }
 
@@ -69,24 +69,24 @@ impl CachedDate {
 mod tests {
     use super::*;
 
-    /// As httpdate reads it.
+    /// Parses it with httpdate.
     fn read(text: &DateText) -> SystemTime {
         httpdate::parse_http_date(std::str::from_utf8(text).unwrap()).unwrap()
     }
 
     #[test]
-    fn a_second_is_written_once_and_ends_with_the_wall_clocks() {
+    fn date_is_cached_until_the_wall_clock_second_ends() {
         let wall = UNIX_EPOCH + Duration::from_millis(784_111_777_250);
         let now = Tick::from_nanos(5);
         let written = CachedDate::new(now, wall);
         assert_eq!(&written.text, b"Sun, 06 Nov 1994 08:49:37 GMT");
         assert!(written.holds(now) && written.holds(now + Duration::from_nanos(749_999_999)));
         assert!(!written.holds(now + Duration::from_millis(750)));
-        assert!(!written.holds(Tick::ZERO), "another ring's");
+        assert!(!written.holds(Tick::ZERO), "a tick of another ring");
     }
 
     #[test]
-    fn a_clock_that_is_wrong_by_ages_is_no_panic() {
+    fn date_is_clamped_for_a_wrong_clock() {
         let ages = Duration::from_secs(SECOND_MAX * 2);
         for (wall, text) in [
             (UNIX_EPOCH - Duration::from_secs(1), b"Thu, 01 Jan 1970 00:00:00 GMT"),
@@ -97,12 +97,12 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_gets_the_time_unless_it_has_one() {
+    fn response_gets_a_date_unless_it_has_one() {
         let mut headers = HeaderMap::new();
         add(&mut headers, Tick::ZERO);
-        let told = read(&at(Tick::ZERO));
-        assert!(told.elapsed().unwrap() < Duration::from_secs(60));
-        assert_eq!(read(headers[header::DATE].as_bytes().try_into().unwrap()), told);
+        let sent = read(&at(Tick::ZERO));
+        assert!(sent.elapsed().unwrap() < Duration::from_secs(60));
+        assert_eq!(read(headers[header::DATE].as_bytes().try_into().unwrap()), sent);
         headers.insert(header::DATE, HeaderValue::from_static("mine"));
         add(&mut headers, Tick::ZERO);
         assert_eq!((headers.len(), &headers[header::DATE]), (1, &HeaderValue::from_static("mine")));

@@ -1,4 +1,4 @@
-//! Header fields that go from one head into another as they came.
+//! Header fields that are copied unchanged from one head to another.
 
 use std::ops::Range;
 
@@ -6,11 +6,11 @@ use bytes::{BufMut, BytesMut};
 
 use super::codec::HeaderField;
 
-/// Copies fields of one head, in their order. Those that stand one behind the other are copied in one piece: most fields of
-/// most heads are passed on, and a copy of their four parts each costs more than all else that is done about them.
+/// Copies fields of one head in order. Adjacent fields are copied in one piece: most fields of most heads are
+/// forwarded, and copying their four parts each would cost more than all other work on them.
 pub(super) struct FieldCopier<'a> {
     head: &'a [u8],
-    /// Whole lines that are to be copied yet.
+    /// Whole lines that are not copied yet.
     run: Range<usize>,
 }
 
@@ -19,7 +19,7 @@ impl<'a> FieldCopier<'a> {
         Self { head, run: 0..0 }
     }
 
-    /// Adds `field`, one of the head's, behind those before it.
+    /// Adds `field`, one of the head's, after those before it.
     pub(super) fn put(&mut self, out: &mut BytesMut, field: &HeaderField) {
         let Some(line) = self.plain_line(field) else {
             self.end(out);
@@ -32,12 +32,12 @@ impl<'a> FieldCopier<'a> {
         self.run.end = line.end;
     }
 
-    /// Copies what is left.
+    /// Copies the rest.
     pub(super) fn end(&mut self, out: &mut BytesMut) {
         out.put_slice(&self.head[std::mem::take(&mut self.run)]);
     }
 
-    /// The field's line, if it is written as we write lines.
+    /// The field's line, if its format is canonical.
     fn plain_line(&self, field: &HeaderField) -> Option<Range<usize>> {
         let (name, value) = (field.name.start as usize..field.name.end as usize, field.value);
         let value = value.start as usize..value.end as usize;
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::http::codec::{Method, Parsed, ResponseHead, parse_response};
 
-    /// `text` without every `nth` field, whatever lies around the colons.
+    /// `text` without every `nth` field, whatever blanks are around the colons.
     fn without_every(nth: usize, text: &str) -> String {
         let mut head = ResponseHead::default();
         let parsed = parse_response(text.as_bytes(), Method::Get, &mut head);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_come_out_as_lines_of_ours_however_they_were_written() {
+    fn copied_fields_become_canonical_lines() {
         let text = "HTTP/1.1 200 OK\r\nA: 1\r\nB:2\r\nC: \t3 \r\nD:\r\nE: \r\nF: 6\r\nG: 7\r\n\r\n";
         assert_eq!(without_every(99, text), "A: 1\r\nB: 2\r\nC: 3\r\nD: \r\nE: \r\nF: 6\r\nG: 7\r\n");
         assert_eq!(without_every(2, text), "A: 1\r\nC: 3\r\nE: \r\nG: 7\r\n");

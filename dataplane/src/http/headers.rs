@@ -1,10 +1,10 @@
-//! Writes the heads that leave, straight into the outgoing buffer.
+//! Writes heads directly into the outgoing buffer.
 //!
-//! Removed on the way to an instance: what belongs to one hop (`Connection` and every field it names,
-//! `Keep-Alive`, `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`), `K-Network-Hash` and what else only a platform
-//! tells ([`super::codec::FieldName::Platform`]), everything under `Sluicegate-`, and what the route sets itself. Added: the route's [`HeaderEdits`], `Forwarded`,
-//! `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All else, `Host` first, goes through unchanged and in
-//! its order (RT-HDR-01).
+//! Removed on the way to an instance: fields of one hop (`Connection` and every field it names, `Keep-Alive`,
+//! `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`), `K-Network-Hash` and other fields that only a platform sets
+//! ([`super::codec::FieldName::Platform`]), everything under `Sluicegate-`, and fields that the route sets itself.
+//! Added: the route's [`HeaderEdits`], `Forwarded`, `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All other
+//! fields, `Host` first, are forwarded unchanged and in order (RT-HDR-01).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
@@ -12,13 +12,15 @@ use std::sync::Arc;
 use bytes::{BufMut, BytesMut};
 use fastrand::Rng;
 
-use super::codec::{BodyFraming, FieldName, RequestView, ResponseView, has_token, is_authority, tokens};
+use super::codec::{
+    BodyFraming, FieldName, RequestView, ResponseView, UpgradeRequest, has_token, is_authority, tokens,
+};
 use super::date::DateText;
 use super::field_copier::{FieldCopier, put_field};
 use crate::hex;
 use crate::table::HeaderEdits;
 
-/// How a client reached us.
+/// How a client reached the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientScheme {
     Http,
@@ -35,22 +37,22 @@ impl ClientScheme {
     }
 }
 
-/// Whom a request came from, in the two spellings that headers want; made once a connection.
+/// The client's address, in the two formats that headers need; made once per connection.
 #[derive(Debug)]
 pub struct ClientAddress {
     pub address: SocketAddr,
-    /// Came by the private listener.
-    is_internal: bool,
-    /// What hosts without a dot are completed by.
+    /// Accepted by the cluster-local listener.
+    cluster_local: bool,
+    /// Completes hosts without a dot.
     domain: Option<Arc<str>>,
     scheme: ClientScheme,
     plain: Box<str>,
-    /// As `Forwarded` wants it: IPv6 in brackets and quotes.
+    /// In the format of `Forwarded`: IPv6 in brackets and quotes.
     node: Box<str>,
 }
 
 impl ClientAddress {
-    /// As logs have it: an IPv4 address that came by IPv6 is one.
+    /// In the format of logs: an IPv4-mapped address is written as IPv4.
     #[must_use]
     pub fn canonical(&self) -> SocketAddr {
         SocketAddr::new(self.address.ip().to_canonical(), self.address.port())
@@ -59,34 +61,41 @@ impl ClientAddress {
     #[must_use]
     pub fn new(address: SocketAddr, scheme: ClientScheme) -> Self {
         let ip = address.ip().to_canonical();
-        Self { address, is_internal: false, domain: None, scheme, plain: ip.to_string().into(), node: node(ip).into() }
+        Self {
+            address,
+            cluster_local: false,
+            domain: None,
+            scheme,
+            plain: ip.to_string().into(),
+            node: node(ip).into(),
+        }
     }
 
-    /// The same, come by the private listener or not.
+    /// The same, with whether the cluster-local listener accepted it.
     #[must_use]
-    pub fn inside(self, inside: bool) -> Self {
-        Self { is_internal: inside, ..self }
+    pub fn cluster_local(self, cluster_local: bool) -> Self {
+        Self { cluster_local, ..self }
     }
 
     /// The same; hosts without a dot are in `domain`.
     #[must_use]
-    pub fn within(self, domain: Option<Arc<str>>) -> Self {
+    pub fn in_domain(self, domain: Option<Arc<str>>) -> Self {
         Self { domain, ..self }
     }
 
-    /// What hosts without a dot are completed by.
+    /// The domain that completes hosts without a dot.
     #[must_use]
     pub fn domain(&self) -> Option<&str> {
         self.domain.as_deref()
     }
 
-    /// Whether it may ask for what is not for the public.
+    /// Whether it may use cluster-local routes.
     #[must_use]
-    pub fn is_inside(&self) -> bool {
-        self.is_internal
+    pub fn is_cluster_local(&self) -> bool {
+        self.cluster_local
     }
 
-    /// Whether it asked without TLS.
+    /// Whether it came without TLS.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.scheme == ClientScheme::Http
@@ -100,7 +109,7 @@ fn node(ip: IpAddr) -> String {
     }
 }
 
-/// Writes the head that an instance gets, the empty line included. `edits` are the route's.
+/// Writes the head for an instance, including the empty line. `edits` are the route's.
 pub fn put_request(
     out: &mut BytesMut,
     request: RequestView<'_>,
@@ -109,7 +118,7 @@ pub fn put_request(
     rng: &mut Rng,
 ) {
     let head = request.head;
-    out.reserve(request.bytes.len() + 512); // what we add is shorter, except for odd Forwarded chains
+    out.reserve(request.bytes.len() + 512); // the additions are shorter, except for odd Forwarded chains
     let host = edits.and_then(HeaderEdits::host).map_or(request.authority_bytes(), str::as_bytes);
     let space: &[u8] = if request.root().is_empty() { b" " } else { b" /" };
     put_all(out, &[request.method_bytes(), space, request.path_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\n"]);
@@ -127,8 +136,13 @@ pub fn put_request(
     if head.framing == BodyFraming::Chunked {
         out.put_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    if head.wants_websocket {
-        out.put_slice(WEBSOCKET);
+    match head.upgrade {
+        UpgradeRequest::WebSocket => out.put_slice(WEBSOCKET),
+        UpgradeRequest::Admitted { offered, .. } => {
+            let protocol = request.upgrades().nth(usize::from(offered)).unwrap_or_default();
+            put_all(out, &[CONNECTION_UPGRADE, b"Upgrade: ", protocol, b"\r\n"]);
+        }
+        UpgradeRequest::None | UpgradeRequest::Offered => {}
     }
     put_forwarding(out, request, peer, &has);
     if trace == TracePropagation::Fresh {
@@ -137,7 +151,7 @@ pub fn put_request(
     out.put_slice(b"\r\n");
 }
 
-/// Writes the fields that pass.
+/// Writes the fields that are forwarded.
 fn put_fields(
     out: &mut BytesMut,
     request: RequestView<'_>,
@@ -193,8 +207,8 @@ struct PresentFields {
     proto: bool,
 }
 
-/// RT-HDR-05..07. A list that came is kept and gets our client appended; lists that came on several
-/// lines become one, because many applications read the first line only.
+/// RT-HDR-05..07. A received list is kept and gets this client appended; lists on several lines become one, because
+/// many applications read the first line only.
 fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAddress, has: &PresentFields) {
     let host = request.authority_bytes();
     if *has == PresentFields::default() && !host.is_empty() {
@@ -222,7 +236,7 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAdd
     out.put_slice(b"\r\n");
 }
 
-/// All four, for a request that came without any: most do. In as few pieces as there are.
+/// All four fields, for a request without any, as most are. In as few pieces as possible.
 fn put_first_forwarding(out: &mut BytesMut, host: &[u8], peer: &ClientAddress) {
     let (proto, end): (&[u8], &[u8]) = match peer.scheme {
         ClientScheme::Http => (b"\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: ", b"\";proto=http\r\n"),
@@ -239,10 +253,10 @@ fn put_list<'a>(out: &mut BytesMut, values: impl Iterator<Item = &'a [u8]>) {
     }
 }
 
-/// `Forwarded` out of the `X-Forwarded-*` that came: host and proto stand with the first hop.
+/// Builds `Forwarded` from the received `X-Forwarded-*`: host and proto are those of the first hop.
 fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAddress, has: &PresentFields) {
     let authority = request.authority_bytes();
-    // A list has the first hop's first, on however many lines it came.
+    // The first hop comes first in the list, on however many lines.
     let first = |name: FieldName| request.values(name).flat_map(tokens).next();
     let host = match first(FieldName::ForwardedHost) {
         Some(host) if has.host && is_authority(host) => host,
@@ -257,7 +271,7 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
     let mut origin = Some((host, proto));
     if has.chain {
         for hop in request.values(FieldName::ForwardedFor).flat_map(tokens) {
-            // What is no address could break out of the list.
+            // A value that is not an address could break the list syntax.
             match std::str::from_utf8(hop).ok().and_then(hop_address) {
                 Some(ip) => put_element(out, &node(ip), origin.take()),
                 None => put_element(out, "unknown", origin.take()),
@@ -268,8 +282,8 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
     put_element(out, &peer.node, origin);
 }
 
-/// The address of a hop: alone, or as `Forwarded` has it (RFC 7239, section 6), in brackets if it is IPv6, with a port or
-/// without, in quotes or not.
+/// The address of a hop: plain, or in the format of `Forwarded` (RFC 7239, section 6), with IPv6 in brackets, with or
+/// without a port and quotes.
 fn hop_address(hop: &str) -> Option<IpAddr> {
     let hop = hop.strip_prefix('"').map_or(Some(hop), |rest| rest.strip_suffix('"'))?;
     let in_brackets = || hop.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
@@ -288,11 +302,11 @@ fn put_element(out: &mut BytesMut, node: &str, origin: Option<(&[u8], &[u8])>) {
     }
 }
 
-/// What to do about trace context (RT-HDR-08).
+/// Whether to forward or begin a trace (RT-HDR-08).
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TracePropagation {
     Propagated,
-    /// None came, or one that is invalid: then its `tracestate` goes as well (W3C trace context 3.2).
+    /// No valid context came: then its `tracestate` is removed as well (W3C trace context 3.2).
     Fresh,
 }
 
@@ -325,7 +339,8 @@ fn put_fresh_trace(out: &mut BytesMut, rng: &mut Rng) {
     put_field(out, b"traceparent", &fresh_trace_parent(rng));
 }
 
-/// A new trace's `traceparent`. Flag 01: without us an application would have sampled by its own rule, and 00 would forbid it.
+/// A new trace's `traceparent`. Flag 01: without the gateway the application would have sampled by its own rule, and 00
+/// would forbid it.
 #[must_use]
 pub fn fresh_trace_parent(rng: &mut Rng) -> [u8; 55] {
     let mut new = *b"00-00000000000000000000000000000000-0000000000000000-01";
@@ -334,13 +349,13 @@ pub fn fresh_trace_parent(rng: &mut Rng) -> [u8; 55] {
     new
 }
 
-/// The id of the trace that a request came with.
+/// The trace id of a request that came with one.
 #[must_use]
 pub fn incoming_trace_id(request: RequestView<'_>) -> Option<[u8; 32]> {
     incoming_trace_parent(request)?.get(3..35)?.try_into().ok()
 }
 
-/// The `traceparent` that a request came with, if it is one.
+/// The `traceparent` of a request, if it is valid.
 #[must_use]
 pub fn incoming_trace_parent(request: RequestView<'_>) -> Option<&[u8]> {
     request
@@ -349,7 +364,7 @@ pub fn incoming_trace_parent(request: RequestView<'_>) -> Option<&[u8]> {
         .filter(|_| TracePropagation::of(request) == TracePropagation::Propagated)
 }
 
-/// The id of the trace that [`put_request`] began. It stands at the end of the head.
+/// The id of the trace that [`put_request`] began. It is at the end of the head.
 #[must_use]
 pub fn fresh_trace_id(head: &[u8]) -> Option<[u8; 32]> {
     const BEGIN: &[u8] = b"\r\ntraceparent: 00-";
@@ -362,33 +377,46 @@ fn is_nominated<'a>(name: &[u8], mut connection: impl Iterator<Item = &'a [u8]>)
     std::str::from_utf8(name).is_ok_and(|name| connection.any(|value| has_token(value, name)))
 }
 
-/// How an answer has to be written for the client that gets it.
+/// How to write a response for its client.
 #[derive(Debug, Clone, Copy)]
 pub struct ResponseContext {
-    /// The body is sent in chunks of ours.
+    /// The body is sent in chunks.
     pub chunked: bool,
-    /// The connection ends after this answer.
+    /// The connection closes after this response.
     pub close: bool,
-    /// The client speaks HTTP/1.0 and is told that the connection does not end.
+    /// The client speaks HTTP/1.0 and gets `Connection: keep-alive`.
     pub keep_alive: bool,
-    /// The connection becomes a WebSocket.
-    pub websocket: bool,
-    /// For one that came without; an interim answer needs none.
+    /// The connection switches to another protocol.
+    pub upgrade: SwitchedProtocol,
+    /// For a response without a date; interim responses need none.
     pub date: Option<DateText>,
 }
 
 impl ResponseContext {
-    /// An interim answer.
-    pub const INTERIM: Self = Self { chunked: false, close: false, keep_alive: false, websocket: false, date: None };
+    /// An interim response.
+    pub const INTERIM: Self =
+        Self { chunked: false, close: false, keep_alive: false, upgrade: SwitchedProtocol::None, date: None };
 }
 
-/// What makes a request, or its answer, the beginning of a WebSocket.
+/// What the connection switches to with this response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SwitchedProtocol {
+    None,
+    WebSocket,
+    /// Another one, which the response names.
+    Other,
+}
+
+/// The hop-by-hop field of an upgrade.
+const CONNECTION_UPGRADE: &[u8] = b"Connection: Upgrade\r\n";
+
+/// Begins a WebSocket, in a request or its response.
 const WEBSOCKET: &[u8] = b"Connection: Upgrade\r\nUpgrade: websocket\r\n";
 
-/// The client has to come again by another protocol, which `Upgrade` names.
+/// The client has to use another protocol, which `Upgrade` names.
 const UPGRADE_REQUIRED: u16 = 426;
 
-/// Puts one field more behind the others of a head that was written last, with its empty line.
+/// Appends a field to a head that was written last, before its empty line.
 pub fn add_field(out: &mut BytesMut, name: &str, value: &[u8]) {
     debug_assert!(out.ends_with(b"\r\n\r\n"), "a head ends with an empty line");
     out.truncate(out.len().saturating_sub(2));
@@ -396,10 +424,10 @@ pub fn add_field(out: &mut BytesMut, name: &str, value: &[u8]) {
     out.put_slice(b"\r\n");
 }
 
-/// Writes the head of an instance's answer, interim or final, the empty line included.
+/// Writes the head of an instance's response, interim or final, including the empty line.
 pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ResponseContext) {
     let head = response.head;
-    out.reserve(response.bytes.len() + 128); // what we add is shorter
+    out.reserve(response.bytes.len() + 128); // the additions are shorter
     out.put_slice(b"HTTP/1.1 ");
     put_status(out, head.status);
     put_all(out, &[b" ", response.reason(), b"\r\n"]);
@@ -410,8 +438,9 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
     for field in &head.fields {
         match field.kind {
             FieldName::Date => has_date = true,
-            // RFC 9110 7.8: which protocols the instance wants instead.
+            // RFC 9110 7.8: the protocols that the instance requires.
             FieldName::Upgrade if head.status == UPGRADE_REQUIRED => upgrades = true,
+            FieldName::Upgrade if client.upgrade == SwitchedProtocol::Other => upgrades = true,
             FieldName::Connection | FieldName::Upgrade | FieldName::HopByHop | FieldName::TransferEncoding => continue,
             FieldName::ContentLength if no_length || client.chunked => continue,
             FieldName::Other
@@ -432,7 +461,7 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
     if client.chunked {
         out.put_slice(b"Transfer-Encoding: chunked\r\n");
     }
-    if client.websocket {
+    if client.upgrade == SwitchedProtocol::WebSocket {
         out.put_slice(WEBSOCKET);
     } else if client.close && head.status >= 200 {
         out.put_slice(b"Connection: close\r\n");
@@ -440,7 +469,7 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
         out.put_slice(b"Connection: keep-alive\r\n");
     }
     if upgrades {
-        out.put_slice(b"Connection: Upgrade\r\n");
+        out.put_slice(CONNECTION_UPGRADE);
     }
     out.put_slice(b"\r\n");
 }

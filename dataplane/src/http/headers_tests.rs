@@ -1,4 +1,4 @@
-//! What an instance and a client get to see of each other's heads.
+//! The heads that instances and clients get.
 
 use super::*;
 use crate::http::codec::{Method, Parsed, RequestHead, ResponseHead, parse_request, parse_response};
@@ -22,9 +22,9 @@ fn values<'a>(head: &'a str, name: &str) -> Vec<&'a str> {
         .collect()
 }
 
-/// RT-HDR-01, RT-HDR-04: headers reach the instance as they came, Host included.
+/// RT-HDR-01, RT-HDR-04: headers reach the instance unchanged, Host included.
 #[test]
-fn a_header_goes_through_in_its_spelling_and_place() {
+fn header_is_forwarded_in_its_spelling_and_order() {
     let head = sent("X-Custom:  Va lue\r\naccept: */*\r\nX-Custom: two\r\n", "10.0.0.9:5");
     assert!(head.starts_with(
         "GET /p?q HTTP/1.1\r\nHost: app.example.com:8080\r\nX-Custom: Va lue\r\naccept: */*\r\nX-Custom: two\r\n"
@@ -32,9 +32,9 @@ fn a_header_goes_through_in_its_spelling_and_place() {
     assert!(head.ends_with("\r\n\r\n"));
 }
 
-/// HTTP/1.0 may leave Host out. RFC 9112 3.2 has it passed on empty; nobody forwarded a host, so none is named.
+/// HTTP/1.0 may omit Host. RFC 9112 3.2 forwards it empty; `X-Forwarded-Host` is then omitted.
 #[test]
-fn a_request_without_a_host_goes_on_with_an_empty_one() {
+fn request_without_a_host_gets_an_empty_host() {
     let text = "GET / HTTP/1.0\r\n\r\n";
     let mut head = RequestHead::default();
     assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
@@ -47,9 +47,9 @@ fn a_request_without_a_host_goes_on_with_an_empty_one() {
     assert_eq!(values(&out, "forwarded"), ["for=10.0.0.9;proto=http"]);
 }
 
-/// RT-HDR-02, RT-HDR-03: what belongs to one hop, and what is ours, stays here.
+/// RT-HDR-02, RT-HDR-03: fields of one hop and internal fields are not forwarded.
 #[test]
-fn hop_by_hop_fields_and_those_that_connection_names_stay_here() {
+fn hop_by_hop_and_nominated_fields_are_removed() {
     let head = sent(
         "Connection: close, X-Mine, X-Forwarded-For, Host\r\nX-Mine: 1\r\nKeep-Alive: 1\r\nTE: gzip\r\n\
          Upgrade: foo\r\nProxy-Connection: x\r\nProxy-Authorization: x\r\nSluicegate-Spoof: 1\r\nX-Yours: 2\r\n",
@@ -64,10 +64,10 @@ fn hop_by_hop_fields_and_those_that_connection_names_stay_here() {
     assert_eq!(values(&head, "host"), ["app.example.com:8080"]);
 }
 
-/// RT-HDR-03, X-RTE-09: what a client says in the platform's name reaches nobody; what the route says under the same
-/// names does, and so does what clients may say.
+/// RT-HDR-03, X-RTE-09: platform fields of a client are removed; those that the route sets are kept, and so are fields
+/// that clients may set.
 #[test]
-fn what_a_platform_tells_is_taken_from_nobody_but_the_route() {
+fn platform_fields_are_accepted_only_from_the_route() {
     let text = "GET / HTTP/1.1\r\nHost: a\r\nKnative-Serving-Revision: spoof\r\nknative-serving-namespace: spoof\r\n\
                 K-Original-Host: spoof\r\nK-PROXY-REQUEST: spoof\r\nK-Network-Hash: spoof\r\n\
                 Knative-Serving-Tag: next\r\nX-Yours: 1\r\n\r\n";
@@ -100,9 +100,9 @@ fn forwarding_headers_are_created() {
     );
 }
 
-/// RT-HDR-05, RT-HDR-06: what came is extended, not lost, on one line.
+/// RT-HDR-05, RT-HDR-06: received lists are extended on one line.
 #[test]
-fn forwarding_headers_that_came_are_extended() {
+fn received_forwarding_headers_are_extended() {
     let head = sent(
         "X-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1;proto=https\r\nX-Forwarded-For: 2.2.2.2, 3.3.3.3\r\n\
          X-Forwarded-Proto: https\r\nX-Forwarded-Host: outer\r\n",
@@ -117,7 +117,7 @@ fn forwarding_headers_that_came_are_extended() {
     assert_eq!(values(&head, "x-forwarded-host"), ["outer"]);
 }
 
-/// RT-HDR-05: built from the older headers when only those came, and nobody breaks out of the list.
+/// RT-HDR-05: built from the older headers when only those came; no value can break the list syntax.
 #[test]
 fn forwarded_is_built_from_the_older_headers() {
     let head = sent(
@@ -130,10 +130,10 @@ fn forwarded_is_built_from_the_older_headers() {
     );
 }
 
-/// RT-HDR-05, X-QP-05, RFC 7239 section 6: what the first hop was asked for stands with it, whether the lists came on
-/// one line or on several; of a hop with a port the address is taken.
+/// RT-HDR-05, X-QP-05, RFC 7239 section 6: host and proto belong to the first hop, whether the lists came on one line
+/// or on several; the port of a hop is removed.
 #[test]
-fn what_the_first_hop_was_asked_for_stands_with_it() {
+fn forwarded_host_and_proto_belong_to_the_first_hop() {
     let head =
         |proto: &str, host: &str| sent(&format!("X-Forwarded-For: 1.1.1.1, 2.2.2.2\r\n{proto}{host}"), "10.0.0.9:5");
     let (one, two) = ("X-Forwarded-Proto: HTTPS, http\r\n", "X-Forwarded-Proto: https\r\nX-Forwarded-Proto: http\r\n");
@@ -151,7 +151,7 @@ fn what_the_first_hop_was_asked_for_stands_with_it() {
 
 /// RT-HDR-05, RFC 7239 section 6.
 #[test]
-fn a_hop_is_known_by_its_address_however_it_is_spelled() {
+fn hop_address_is_parsed_in_any_spelling() {
     for (hop, node) in [
         ("2.2.2.2", "2.2.2.2"),
         ("2.2.2.2:80", "2.2.2.2"),
@@ -172,9 +172,9 @@ fn a_hop_is_known_by_its_address_however_it_is_spelled() {
     }
 }
 
-/// RT-HDR-08: a valid trace goes through, everything else begins a new one.
+/// RT-HDR-08: a valid trace is forwarded; anything else begins a new one.
 #[test]
-fn a_trace_is_passed_or_begun() {
+fn trace_is_forwarded_or_begun() {
     let good = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00";
     let head = sent(&format!("traceparent: {good}\r\ntracestate: a=b\r\n"), "10.0.0.9:5");
     assert_eq!((values(&head, "traceparent"), values(&head, "tracestate")), (vec![good], vec!["a=b"]));
@@ -197,10 +197,10 @@ fn a_trace_is_passed_or_begun() {
     }
 }
 
-/// RFC 9110 7.6.2: a count of those who may pass it on goes down by one for OPTIONS and TRACE, and is no other request's.
+/// RFC 9110 7.6.2: Max-Forwards is decremented for OPTIONS and TRACE only.
 #[test]
-fn a_request_that_is_to_be_passed_on_so_often_is_told_one_less() {
-    for (method, count, told) in [
+fn max_forwards_is_decremented() {
+    for (method, count, expected) in [
         ("OPTIONS", "Max-Forwards: 3", "2"),
         ("TRACE", "max-forwards: 1", "0"),
         ("OPTIONS", "Max-Forwards: 9\r\nMax-Forwards: 4", "3"),
@@ -213,7 +213,7 @@ fn a_request_that_is_to_be_passed_on_so_often_is_told_one_less() {
         let mut out = BytesMut::new();
         let peer = ClientAddress::new("10.0.0.9:5".parse().unwrap(), ClientScheme::Http);
         put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
-        assert_eq!(values(std::str::from_utf8(&out).unwrap(), "max-forwards"), [told], "{method} {count}");
+        assert_eq!(values(std::str::from_utf8(&out).unwrap(), "max-forwards"), [expected], "{method} {count}");
     }
 }
 
@@ -227,7 +227,7 @@ fn answered(text: &str, asked: Method, chunked: bool, close: bool) -> String {
 }
 
 #[test]
-fn an_answer_keeps_its_fields_and_loses_its_hop() {
+fn response_keeps_its_fields_without_hop_by_hop() {
     assert_eq!(
         answered(
             "HTTP/1.1 200 Fine\r\nContent-Length: 3\r\nSet-Cookie: a\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\n\
@@ -252,11 +252,11 @@ fn an_answer_keeps_its_fields_and_loses_its_hop() {
     );
 }
 
-/// RFC 9110 6.6.1: who passes an answer on that does not say when it was given says so.
+/// RFC 9110 6.6.1: a proxy adds the missing date to a response.
 #[test]
-fn an_answer_without_a_date_gets_one_behind_its_fields() {
+fn response_without_a_date_gets_one_after_its_fields() {
     let date = *b"Sun, 06 Nov 1994 08:49:37 GMT";
-    for (fields, told) in [
+    for (fields, expected) in [
         ("A: b\r\n", "A: b\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"),
         ("Dates: b\r\n", "Dates: b\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\n"),
         ("dATE: then\r\nA: b\r\n", "dATE: then\r\nA: b\r\n"),
@@ -267,11 +267,11 @@ fn an_answer_without_a_date_gets_one_behind_its_fields() {
         let mut out = BytesMut::new();
         let client = ResponseContext { date: Some(date), ..ResponseContext::INTERIM };
         put_response(&mut out, head.view(text.as_bytes()), client);
-        assert_eq!(out, format!("HTTP/1.1 304 Same\r\n{told}\r\n"));
+        assert_eq!(out, format!("HTTP/1.1 304 Same\r\n{expected}\r\n"));
     }
 }
 
-/// RFC 9110 7.8: a 426 without it says that another protocol is wanted, and not which.
+/// RFC 9110 7.8: a 426 without it would not say which protocol is required.
 #[test]
 fn response_426_keeps_its_upgrade() {
     for (status, kept) in [(426, true), (200, false), (101, false)] {

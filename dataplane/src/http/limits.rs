@@ -1,40 +1,50 @@
-//! Every number that bounds an HTTP/1 connection, with the reason for its size.
+//! The limits of an HTTP/1 connection, with the reason for each.
 
 use std::time::Duration;
 
-/// Fields that one head may have unless the operator says otherwise. Real requests have 10 to 40, and an answer that sets many
-/// cookies or policies some 150; Envoy takes 100, HAProxy 101, nginx any number within its buffers. Each costs a comparison per
-/// hop.
-pub const FIELDS_MAX: usize = 256;
+/// Fields of one head, unless the operator sets another limit. Real requests have 10 to 40, and a response that sets
+/// many cookies or policies some 150; Envoy allows 100, HAProxy 101, nginx any number within its buffers. Each costs a
+/// comparison per hop.
+pub const FIELDS_MAX: u16 = 256;
 
-/// ... and at most, whatever the operator says: the parser has a place on the stack for each.
-pub const FIELDS_CEILING: usize = 1024;
+/// The largest configurable value: the parser reserves a stack slot for each.
+pub const FIELDS_CEILING: u16 = 1024;
 
-/// Fields that nearly all heads have at most. The parser tries with places for so many first.
+/// Fields that nearly all heads have at most. The parser first tries with this many slots.
 pub const FIELDS_USUAL: usize = 100;
 
 /// Largest head, in bytes, unless the operator says otherwise: what nginx (4 x 8 KiB), Envoy (60 KiB) and Go (1 MiB) bound too.
 /// 64 KiB holds a dozen full cookies, and a core with 10,000 slow heads holds at most 640 MiB.
-pub const HEAD_BYTES_MAX: usize = 64 * 1024;
+pub const HEAD_BYTES_MAX: u32 = 64 * 1024;
 
 /// ... and at most, whatever the operator says.
-pub const HEAD_BYTES_CEILING: usize = 1024 * 1024;
+pub const HEAD_BYTES_CEILING: u32 = 1024 * 1024;
 
-/// A head that comes in many pieces is looked at again each time that it has grown by so much, for it may be too large.
+/// A head that arrives in many pieces is parsed again each time it has grown by this much, because it may be too large.
 pub const HEAD_LOOK_BYTES: usize = 16 * 1024;
 
-/// How large one head may be.
+/// How large one head may be. Small, because each connection has two of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadLimits {
     /// At most [`FIELDS_CEILING`].
-    pub fields_max: usize,
+    pub fields_max: u16,
     /// At most [`HEAD_BYTES_CEILING`].
-    pub bytes_max: usize,
+    pub bytes_max: u32,
 }
 
 impl HeadLimits {
-    /// Of a head that was within its limits before something was added to it.
+    /// For a head that was within its limits before fields were added.
     pub const REWRITTEN: Self = Self { fields_max: FIELDS_CEILING + 64, bytes_max: HEAD_BYTES_CEILING + 64 * 1024 };
+
+    #[must_use]
+    pub const fn fields(self) -> usize {
+        self.fields_max as usize
+    }
+
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        self.bytes_max as usize
+    }
 }
 
 impl Default for HeadLimits {
@@ -43,81 +53,87 @@ impl Default for HeadLimits {
     }
 }
 
+/// Protocols that the operator may list for `Upgrade`: each is compared with what a client asks for.
+pub const UPGRADE_PROTOCOLS_MAX: usize = 32;
+
 /// Longest request target, in bytes: RFC 9112 asks for at least 8,000.
 pub const TARGET_BYTES_MAX: usize = 16 * 1024;
 
 /// The target with a method and a version around it.
 pub const REQUEST_LINE_BYTES_MAX: usize = TARGET_BYTES_MAX + 64;
 
-/// Too many empty lines before a head. RFC 9112 2.2 asks to skip at least one; each more would make us
-/// look at all of them again.
+/// Too many empty lines before a head. RFC 9112 2.2 requires skipping at least one; each further one would be scanned
+/// again.
 pub const EMPTY_LINES: &[u8] = b"\r\n\r\n\r\n";
 
 /// Digits of one chunk size: 16 hex digits fill a `u64`.
 pub const CHUNK_SIZE_DIGITS_MAX: u8 = 16;
 
-/// Extension bytes on one chunk's line. Nobody uses extensions; unbounded ones are an attack that makes
-/// us read without ever producing content.
+/// Extension bytes on one chunk's line. Extensions are practically unused; unbounded ones are an attack that makes the
+/// gateway read without producing content.
 pub const CHUNK_EXTENSION_BYTES_MAX: u16 = 256;
 
 /// All trailer fields together, in bytes: gRPC's status trailers take some hundred.
 pub const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
-/// Payload up to this many bytes is copied behind the bytes before it, so that a head and a small body
-/// leave in one send. A copy of 16 KiB costs about 1 µs, a second send 5 µs and more.
+/// Payload up to this many bytes is copied behind the bytes before it, so that a head and a small body are sent in one
+/// call. A copy of 16 KiB costs about 1 µs, a second send 5 µs and more.
 pub const COPY_BYTES_MAX: usize = 16 * 1024;
 
-/// Interim (1xx) answers before the final one: more is an instance gone mad.
+/// Interim (1xx) responses before the final one: more is a faulty instance.
 pub const INTERIM_MAX: u8 = 16;
 
-/// Times that a request is sent at most which may be sent again: by a kept connection that was about to be closed, and to instances
-/// that end before they read it. A request that ends them is not sent to all there are.
+/// Attempts for a request that may be sent again: after pooled connections that were about to close, and instances that
+/// ended before they read it. A request that crashes instances is not sent to all of them.
 pub const SENDS_MAX: usize = 4;
 
-/// Limits on one connection that an operator may want to turn.
+/// Limits on one connection that an operator may want to change.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpLimits {
-    /// How large the head of a request or a response may be.
+    /// The maximum size of a request or response head.
     pub head: HeadLimits,
     /// From a request's first byte to the end of its head: slow heads must not hold connections.
     pub head_max: Duration,
     /// A connection without a request is closed after this.
     pub idle_max: Duration,
-    /// Longest silence inside a request's body while there is no response, and the longest time that an answer of our own
-    /// may take to leave: as nginx (`client_body_timeout`).
+    /// Longest silence inside a request body before the response begins, and the longest time to send a local reply: as
+    /// nginx (`client_body_timeout`).
     pub stall_max: Duration,
-    /// A request whose response has begun ends when neither direction has carried a byte for this long while its client has
-    /// more to send, and any request when a peer has not taken what it was sent for this long. Zero: never. As long as Envoy's
-    /// `stream_idle_timeout`: a video that is paused over a telephone call goes on, and what a reader that never comes back
-    /// holds (a receive buffer, or 128 KiB in HTTP/2) is held for minutes and not for hours.
+    /// A request whose response has begun ends when neither direction has carried a byte for this long while its client
+    /// has more to send, and any request ends when a peer has not accepted bytes for this long. Zero: no limit. As long
+    /// as Envoy's `stream_idle_timeout`: a video that is paused during a telephone call continues, and a reader that
+    /// never comes back holds its buffers (a receive buffer, or 128 KiB in HTTP/2) for minutes and not for hours.
     pub stream_idle_timeout: Duration,
-    /// A WebSocket on which nothing passes either way is closed after this: an hour, because many send
-    /// nothing but news and leave it to the network to notice who is gone.
+    /// A WebSocket that carries no bytes in either direction is closed after this: an hour, because many only send news
+    /// and rely on the network to notice a dead peer.
     pub tunnel_idle_max: Duration,
-    /// A client that has sent its request and ended its side is taken for gone when its response has brought it nothing for this
-    /// long. A connection that was closed looks the same until something is sent on it, so nginx, Envoy and Go take such a client
-    /// for gone at once; a tenth of a second serves scripts that end their side (`nc -N`) where the answer is quick, and costs an
-    /// instance no more than that for a client that left.
+    /// A client that has sent its request and closed its write side counts as disconnected when its response has sent
+    /// it nothing for this long. A closed connection looks the same until something is sent on it, so nginx, Envoy and
+    /// Go treat such a client as gone at once; a tenth of a second serves scripts that close their side (`nc -N`) when
+    /// the response is quick, and wastes no more than that of an instance for a client that left.
     pub half_closed_silence_max: Duration,
     /// Opening a connection to an instance: they are near (loopback or one hop).
     pub connect_max: Duration,
-    /// A client that asked `Expect: 100-continue` is told to go on by us when the instance has been
-    /// silent for so long; many small servers do not know the expectation.
+    /// A client with `Expect: 100-continue` gets the 100 from the gateway when the instance has been silent for this
+    /// long; many small servers do not implement it.
     pub continue_after: Duration,
-    /// Body bytes of an already answered request that are read and dropped so that the client sees the
-    /// answer rather than a reset.
+    /// Body bytes of an already answered request that are read and dropped, so that the client sees the response rather
+    /// than a reset.
     pub linger_bytes_max: usize,
-    /// ... and for how long.
+    /// How long they are read.
     pub linger_max: Duration,
-    /// Idle connections kept to one instance, per core. How many there are follows from how many were in use
-    /// at a time within `pool_idle_max`; this only keeps one peer from having them all. A fan-out of ten
-    /// subscribers to one address has 640 requests in flight.
+    /// Idle connections to one instance, per core. Their number follows from the peak concurrency within
+    /// `pool_idle_max`; this limit only keeps one peer from taking them all. A fan-out of ten subscribers to one
+    /// address has 640 requests in flight.
     pub idle_per_endpoint_max: usize,
-    /// Idle connections kept to all instances, per core: each costs a file descriptor.
+    /// Idle connections to all instances, per core: each costs a file descriptor.
     pub idle_total_max: usize,
-    /// An idle connection to an instance is closed after this. Below the 60 s of most servers, so that
-    /// we are the first to close.
+    /// An idle connection to an instance is closed after this. Below the 60 s of most servers, so that the gateway
+    /// closes first.
     pub pool_idle_max: Duration,
+    /// Protocols beside WebSocket that clients may ask instances for by `Upgrade`. None: what is switched to is beyond the routes
+    /// and limits of requests.
+    pub upgrade_protocols: &'static [&'static str],
     /// Connections of clients open at a time, per core: each costs a descriptor and some KiB.
     pub connections_max: usize,
 }
@@ -139,6 +155,7 @@ impl Default for HttpLimits {
             idle_per_endpoint_max: 2048,
             idle_total_max: 4096,
             pool_idle_max: Duration::from_secs(45),
+            upgrade_protocols: &[],
             connections_max: 16_384,
         }
     }

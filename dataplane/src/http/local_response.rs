@@ -1,4 +1,4 @@
-//! Answers that we give ourselves: whole, small, with a length.
+//! Responses of the gateway itself: whole, small, with a length.
 
 use std::fmt::Write as _;
 
@@ -7,11 +7,11 @@ use bytes::{BufMut, Bytes, BytesMut};
 use super::date::DateText;
 use super::headers::put_status;
 
-/// One whole answer.
+/// One whole response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalResponse {
     pub status: u16,
-    /// Without Date, Content-Length and Connection, which are written from the facts.
+    /// Without Date, Content-Length and Connection, which are computed.
     pub headers: Vec<(Box<str>, Bytes)>,
     pub body: Bytes,
 }
@@ -22,7 +22,7 @@ impl LocalResponse {
         Self { status, headers: Vec::new(), body: Bytes::new() }
     }
 
-    /// A sentence for a human.
+    /// A plain-text body with one sentence.
     #[must_use]
     pub fn text(status: u16, body: impl Into<String>) -> Self {
         let mut body: String = body.into();
@@ -43,8 +43,8 @@ impl LocalResponse {
         self.headers.iter().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_ref())
     }
 
-    /// Writes it whole; an answer to HEAD keeps the length and leaves out the body. `connection` is what the client is told of
-    /// that.
+    /// Writes the whole response; a response to HEAD has the length but no body. `connection` is the value of the
+    /// Connection header.
     pub fn put(&self, out: &mut BytesMut, to_head: bool, connection: Option<&str>, date: &DateText) {
         out.put_slice(b"HTTP/1.1 ");
         put_status(out, self.status);
@@ -62,7 +62,7 @@ impl LocalResponse {
         out.put_slice(date);
         out.put_slice(b"\r\n");
         if self.status >= 200 && self.status != 204 {
-            let _ = write!(out, "Content-Length: {}\r\n", self.body.len()); // a BytesMut takes all
+            let _ = write!(out, "Content-Length: {}\r\n", self.body.len()); // writing to a BytesMut cannot fail
         }
         if let Some(connection) = connection {
             out.put_slice(b"Connection: ");
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_has_a_length_and_says_when_the_connection_ends() {
+    fn local_response_has_length_and_connection_close() {
         let mut out = BytesMut::new();
         let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
         LocalResponse::text(503, "full").with("Retry-After", "1").put(&mut out, false, Some("close"), date);

@@ -1,10 +1,11 @@
-//! HTTP/1.1: a codec without I/O, the heads that leave, and the two kinds of connection.
+//! HTTP/1.1: a codec without I/O, head writers, and the client and server connections.
 //!
-//! [`codec`] decides what bytes mean, strictly: a message that two parsers could read differently is
-//! refused, because every request here passes at least two of them. [`headers`] writes the heads
-//! that leave, `lines` the fields that go on as they came. [`buffers`] is a socket's two directions, [`relay`] carries a body from one to another. [`client`] and [`pool`]
-//! are connections to instances, [`server`] serves small whole messages (events). [`websocket`] is what a tunnel has to know.
-//! [`date`] has the time for answers. [`trace`] puts spans of our own between a client's and an instance's.
+//! [`codec`] parses bytes strictly: a message that two parsers could read differently is rejected, because every
+//! request here passes at least two of them. [`headers`] writes heads, `field_copier` copies unchanged fields.
+//! [`buffers`] holds the two directions of a socket, and [`relay`] copies a body from one to another. [`client`] and
+//! [`pool`] are connections to instances, [`server`] serves small whole messages (events). [`websocket`] tracks frames
+//! for tunnels. [`date`] formats the time for responses. [`trace`] puts the gateway's spans between those of a client
+//! and an instance.
 
 pub mod body_budget;
 pub mod buffer_cache;

@@ -36,18 +36,18 @@ impl UpstreamConnection {
     }
 }
 
-/// Whom a connection goes to.
+/// The target of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PoolKey {
     /// An instance by its id: another instance may get the same address later.
     Endpoint(u64),
-    /// Somebody outside.
+    /// An external address.
     Address(SocketAddr),
-    /// Somebody outside who is believed by the [`crate::tls::TlsClientConfig`] of this id, and by no other.
+    /// An external address that was verified by the [`crate::tls::TlsClientConfig`] of this id.
     Trusted(SocketAddr, u64),
 }
 
-/// Idle connections by instance, the one used last on top.
+/// Idle connections by instance, the last used on top.
 pub struct ConnectionPool {
     idle: RefCell<IdleConnection>,
     per_peer_max: usize,
@@ -58,7 +58,7 @@ pub struct ConnectionPool {
 #[derive(Default)]
 struct IdleConnection {
     by_peer: HashMap<PoolKey, Vec<(Box<UpstreamConnection>, Tick)>, RandomState>,
-    /// Sum of all lists' lengths.
+    /// Sum of the lengths of all lists.
     total: usize,
 }
 
@@ -73,8 +73,8 @@ impl ConnectionPool {
         }
     }
 
-    /// A connection that is idle as far as we know now. Whoever sent bytes nobody asked for, or has
-    /// closed, is dropped on the way.
+    /// A connection that is idle as far as is known now. Connections with unsolicited bytes, and closed ones, are
+    /// dropped on the way.
     pub fn take(&self, peer: PoolKey, now: Tick) -> Option<Box<UpstreamConnection>> {
         let mut idle = self.idle.borrow_mut();
         loop {
@@ -86,7 +86,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Keeps a connection, unless there are enough.
+    /// Pools a connection, unless the limits are reached.
     pub fn put(&self, peer: PoolKey, mut upstream: Box<UpstreamConnection>, now: Tick) {
         let mut idle = self.idle.borrow_mut();
         if idle.total >= self.total_max {
@@ -101,8 +101,8 @@ impl ConnectionPool {
         idle.total += 1;
     }
 
-    /// Closes what has been idle for too long or was closed by its instance, and forgets instances
-    /// without connections. Called now and then.
+    /// Closes connections that were idle for too long or that the instance closed, and removes empty entries. Called
+    /// periodically.
     pub fn sweep(&self, now: Tick) {
         let mut idle = self.idle.borrow_mut();
         let mut total = 0;
@@ -116,7 +116,7 @@ impl ConnectionPool {
         idle.total = total;
     }
 
-    /// Closes all.
+    /// Closes all connections.
     pub fn clear(&self) {
         self.idle.replace(IdleConnection::default());
     }

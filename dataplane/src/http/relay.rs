@@ -1,5 +1,5 @@
-//! Carries a body from one connection to another, piece by piece: what is held on the way is one
-//! received chunk and one outgoing buffer, whatever the body's size.
+//! Relays a body from one connection to another piece by piece: it buffers one received chunk and one outgoing buffer,
+//! whatever the size of the body.
 
 use bytes::{BufMut, BytesMut};
 use ring::Chunk;
@@ -8,39 +8,39 @@ use super::buffers::ReadBuffer;
 use super::codec::{BodyDecoder, BodyEvent, MalformedHttp, put_chunk_line, trailer_fields};
 use super::limits::COPY_BYTES_MAX;
 
-/// What to do next about a body.
+/// The next step of a relay.
 #[derive(Debug)]
 pub enum RelayStep {
-    /// What was held is used up.
+    /// The buffered bytes are used up.
     NeedBytes,
     /// All of it is in the buffer (or was sent).
     Done,
-    /// Too large to be copied: send the buffer, then this, and go on.
+    /// Too large to copy: send the buffer, then this chunk, then call again.
     Send(Chunk),
 }
 
-/// Moves what `inflow` holds of a body into `out`, up to a piece that is better sent from where it
-/// lies. With `chunked` every piece becomes a chunk of ours.
+/// Moves the body bytes in `inflow` into `out`, up to a piece that is better sent without a copy. With `chunked` every
+/// piece becomes a chunk.
 pub fn step(
-    inflow: &mut ReadBuffer,
+    read_buffer: &mut ReadBuffer,
     body: &mut BodyDecoder,
     chunked: bool,
     out: &mut BytesMut,
 ) -> Result<RelayStep, MalformedHttp> {
     loop {
-        match body.next(&inflow.unread)? {
+        match body.next(&read_buffer.unread)? {
             BodyEvent::Data { skip, take } => {
-                inflow.unread.advance(skip);
-                if let Some(large) = put_piece(inflow, take, chunked, out) {
+                read_buffer.unread.advance(skip);
+                if let Some(large) = put_piece(read_buffer, take, chunked, out) {
                     return Ok(RelayStep::Send(large));
                 }
             }
             BodyEvent::NeedBytes => {
-                inflow.unread = Chunk::empty();
+                read_buffer.unread = Chunk::empty();
                 return Ok(RelayStep::NeedBytes);
             }
             BodyEvent::End { skip } => {
-                inflow.unread.advance(skip);
+                read_buffer.unread.advance(skip);
                 if chunked {
                     put_end(body, out);
                 }
@@ -50,14 +50,14 @@ pub fn step(
     }
 }
 
-/// The part of a chunked piece that follows a [`RelayStep::Send`].
+/// The end of a chunk that follows a [`RelayStep::Send`].
 pub fn after_send(chunked: bool, out: &mut BytesMut) {
     if chunked {
         out.put_slice(b"\r\n");
     }
 }
 
-/// Ends a body whose own end was the connection's.
+/// Ends a body that ended with its connection.
 pub fn put_end(body: &BodyDecoder, out: &mut BytesMut) {
     out.put_slice(b"0\r\n");
     for line in trailer_fields(body.trailers()) {
@@ -66,15 +66,15 @@ pub fn put_end(body: &BodyDecoder, out: &mut BytesMut) {
     out.put_slice(b"\r\n");
 }
 
-fn put_piece(inflow: &mut ReadBuffer, take: usize, chunked: bool, out: &mut BytesMut) -> Option<Chunk> {
+fn put_piece(read_buffer: &mut ReadBuffer, take: usize, chunked: bool, out: &mut BytesMut) -> Option<Chunk> {
     if chunked {
         put_chunk_line(out, take);
     }
     if out.len() + take > COPY_BYTES_MAX {
-        return Some(inflow.unread.split_to(take));
+        return Some(read_buffer.unread.split_to(take));
     }
-    out.put_slice(&inflow.unread[..take]);
-    inflow.unread.advance(take);
+    out.put_slice(&read_buffer.unread[..take]);
+    read_buffer.unread.advance(take);
     after_send(chunked, out);
     None
 }
@@ -85,33 +85,33 @@ mod tests {
     use crate::http::codec::BodyFraming;
 
     fn holding(bytes: Vec<u8>) -> ReadBuffer {
-        let mut inflow = ReadBuffer::default();
-        inflow.unread = bytes.into();
-        inflow
+        let mut read_buffer = ReadBuffer::default();
+        read_buffer.unread = bytes.into();
+        read_buffer
     }
 
     #[test]
-    fn a_body_in_chunks_comes_out_in_plain_chunks_without_extensions() {
-        let mut inflow = holding(b"3;x=y\r\nabc\r\n0\r\nX-Sum: 1\r\nHost: evil\r\n\r\nGET".to_vec());
+    fn chunked_body_is_rewritten_without_extensions() {
+        let mut read_buffer = holding(b"3;x=y\r\nabc\r\n0\r\nX-Sum: 1\r\nHost: evil\r\n\r\nGET".to_vec());
         let mut out = BytesMut::new();
         let mut body = BodyDecoder::new(BodyFraming::Chunked);
-        assert!(matches!(step(&mut inflow, &mut body, true, &mut out), Ok(RelayStep::Done)));
+        assert!(matches!(step(&mut read_buffer, &mut body, true, &mut out), Ok(RelayStep::Done)));
         assert_eq!(out, "3\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n");
-        assert_eq!(&*inflow.unread, b"GET");
+        assert_eq!(&*read_buffer.unread, b"GET");
     }
 
     #[test]
-    fn a_large_piece_is_handed_out_and_a_small_one_copied() {
+    fn large_piece_is_returned_and_small_one_copied() {
         let mut out = BytesMut::from(&b"head"[..]);
         let mut body = BodyDecoder::new(BodyFraming::Length(COPY_BYTES_MAX as u64 + 3));
-        let mut inflow = holding(vec![b'x'; COPY_BYTES_MAX]);
-        let Ok(RelayStep::Send(large)) = step(&mut inflow, &mut body, false, &mut out) else { panic!("copied") };
+        let mut read_buffer = holding(vec![b'x'; COPY_BYTES_MAX]);
+        let Ok(RelayStep::Send(large)) = step(&mut read_buffer, &mut body, false, &mut out) else { panic!("copied") };
         assert_eq!((large.len(), out.as_ref()), (COPY_BYTES_MAX, b"head".as_slice()));
-        assert!(matches!(step(&mut inflow, &mut body, false, &mut out), Ok(RelayStep::NeedBytes)));
+        assert!(matches!(step(&mut read_buffer, &mut body, false, &mut out), Ok(RelayStep::NeedBytes)));
 
-        inflow = holding(b"yyyGET".to_vec());
+        read_buffer = holding(b"yyyGET".to_vec());
         out.clear();
-        assert!(matches!(step(&mut inflow, &mut body, false, &mut out), Ok(RelayStep::Done)));
-        assert_eq!((out.as_ref(), &*inflow.unread), (b"yyy".as_slice(), b"GET".as_slice()));
+        assert!(matches!(step(&mut read_buffer, &mut body, false, &mut out), Ok(RelayStep::Done)));
+        assert_eq!((out.as_ref(), &*read_buffer.unread), (b"yyy".as_slice(), b"GET".as_slice()));
     }
 }

@@ -1,7 +1,7 @@
-//! A client's connection: its requests one after the other, and how it ends.
+//! A client's connection: serves its requests one after the other, and closes it.
 //!
-//! [`ClientConnection`] is the part that every server has. [`serve_buffered`] is a whole server for small
-//! messages: it hands over requests with their body and sends answers in one piece.
+//! [`ClientConnection`] is the part that every server has. [`serve_buffered`] is a whole server for small messages: it
+//! passes requests with their body and sends responses in one piece.
 
 use std::future::poll_fn;
 use std::io;
@@ -23,7 +23,7 @@ use super::limits::HttpLimits;
 use super::local_response::LocalResponse;
 use crate::tls::{ByteStream, Transport};
 
-/// What a client of HTTP/2 by prior knowledge sends first (RFC 9113 3.4).
+/// The first bytes of an HTTP/2 client with prior knowledge (RFC 9113 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A client's connection between and during requests.
@@ -34,22 +34,22 @@ pub struct ClientConnection {
     pub write_buffer: WriteBuffer,
     pub head: RequestHead,
     pub guard: ConnectionGuard,
-    /// Shared: there are ten thousands of idle connections, and one set of limits.
+    /// Shared: there are tens of thousands of idle connections, and one set of limits.
     pub limits: Rc<HttpLimits>,
 }
 
-/// What a client speaks.
+/// The protocol of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientProtocol {
     Http1,
-    /// HTTP/2 by prior knowledge.
+    /// HTTP/2 with prior knowledge.
     Http2,
 }
 
 /// Why there is no next request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RequestReadError {
-    /// The client is gone, was idle for too long, or we stop.
+    /// The client is gone, was idle for too long, or the core stops.
     ClientGone,
     /// It began a head and did not finish it in time.
     Stalled,
@@ -58,26 +58,26 @@ pub enum RequestReadError {
 
 impl ClientConnection {
     #[must_use]
-    pub fn new(ring: &Ring, stream: impl Into<Transport>, seat: ConnectionGuard, limits: &Rc<HttpLimits>) -> Self {
+    pub fn new(ring: &Ring, stream: impl Into<Transport>, guard: ConnectionGuard, limits: &Rc<HttpLimits>) -> Self {
         Self {
             ring: ring.clone(),
             stream: stream.into(),
             read_buffer: ReadBuffer::default(),
             write_buffer: WriteBuffer::default(),
             head: RequestHead::within(limits.head),
-            guard: seat,
+            guard,
             limits: Rc::clone(limits),
         }
     }
 
-    /// What the client speaks: waits for as many bytes as tell. They stay held.
+    /// Detects the client's protocol: waits for as many bytes as decide it. They stay buffered.
     pub async fn opening(&mut self) -> Result<ClientProtocol, RequestReadError> {
         self.idle().await?;
         let due = self.ring.now() + self.limits.head_max;
         loop {
             let known = self.read_buffer.unread.len().min(PREFACE.len());
             if self.read_buffer.unread[..known] != PREFACE[..known] {
-                return Ok(ClientProtocol::Http1); // told by the first byte, nearly always
+                return Ok(ClientProtocol::Http1); // the first byte decides it, nearly always
             }
             if known == PREFACE.len() {
                 return Ok(ClientProtocol::Http2);
@@ -93,12 +93,12 @@ impl ClientConnection {
         }
     }
 
-    /// The bytes of the next request's head, which then is in `head`.
+    /// Reads the next request's head into `head` and returns its bytes.
     pub async fn next_head(&mut self) -> Result<Chunk, RequestReadError> {
         if self.read_buffer.is_between() {
             self.idle().await?;
         }
-        // What the last request asked must not shape an answer to one that cannot be read, nor what is told of it.
+        // The last request must not affect the response to a malformed one, or its record.
         (self.head.method, self.head.version) = (Method::default(), HttpVersion::default());
         let due = self.ring.now() + self.limits.head_max;
         let head = &mut self.head;
@@ -117,10 +117,10 @@ impl ClientConnection {
     async fn idle(&mut self) -> Result<(), RequestReadError> {
         let due = self.ring.now() + self.limits.idle_max;
         let mut fill = pin!(self.read_buffer.fill(&self.stream));
-        let seat = &self.guard;
+        let guard = &self.guard;
         let first = poll_fn(|cx| match fill.as_mut().poll(cx) {
             Poll::Ready(filled) => Poll::Ready(filled.unwrap_or(false)),
-            Poll::Pending => seat.poll_draining(cx).map(|()| false),
+            Poll::Pending => guard.poll_draining(cx).map(|()| false),
         });
         match by(&self.ring, Some(due), first).await {
             Ok(true) => Ok(()),
@@ -128,13 +128,13 @@ impl ClientConnection {
         }
     }
 
-    /// When a send, or the next bytes of a body, are overdue.
+    /// When a send, or the next bytes of a body, time out.
     #[must_use]
     pub fn stall_due(&self) -> Tick {
         self.ring.now() + self.limits.stall_max
     }
 
-    /// Sends what is buffered, in bounded time.
+    /// Sends the buffered bytes, in bounded time.
     pub async fn flush(&mut self) -> io::Result<()> {
         let due = self.stall_due();
         by(&self.ring, Some(due), self.write_buffer.flush(&self.stream))
@@ -142,7 +142,7 @@ impl ClientConnection {
             .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Sends a whole answer of ours.
+    /// Sends a whole local reply.
     pub async fn answer(&mut self, answer: &LocalResponse, close: bool) -> io::Result<()> {
         let (to_head, date) = (self.head.method == Method::Head, date::at(self.ring.now()));
         let connection = match (close, self.head.version) {
@@ -154,16 +154,16 @@ impl ClientConnection {
         self.flush().await
     }
 
-    /// Ends a connection on which all was said. What is merely dropped looks like a cut to a TLS client. A client that reads
-    /// slowly may be as slow with the end of its answer as with the rest.
+    /// Closes a connection after its last response. Without it a TLS client would see a truncation. A client that reads
+    /// slowly may be as slow with the end of its response as with the rest.
     pub async fn close(&self) {
         let wait = self.limits.stream_idle_timeout;
         let due = (!wait.is_zero()).then(|| self.ring.now() + wait);
-        let _ = by(&self.ring, due, self.stream.finish()).await; // however it ends, the connection goes
+        let _ = by(&self.ring, due, self.stream.finish()).await; // the connection closes in any case
     }
 
-    /// Ends a connection on which the client may still be sending: if we just closed, the kernel would
-    /// answer its bytes with a reset, and the reset would overtake our answer.
+    /// Closes a connection whose client may still be sending: after a plain close the kernel would answer its bytes
+    /// with a reset, which would overtake the response.
     pub async fn linger(&mut self) {
         let due = self.ring.now() + self.limits.linger_max;
         let read_until = self.read_buffer.bytes + self.limits.linger_bytes_max as u64;
@@ -176,16 +176,16 @@ impl ClientConnection {
                 }
             }
         };
-        let _ = by(&self.ring, Some(due), drained).await; // however it ends, the connection goes
+        let _ = by(&self.ring, Some(due), drained).await; // the connection closes in any case
     }
 
-    /// Reads a whole body, as far as there is room for it, which it holds as long as what comes with it.
+    /// Reads a whole body within the budget. The returned reservation holds its share.
     pub async fn whole_body(&mut self, bodies: &BodyBudget) -> Result<(Bytes, BodyReservation), BodyReadError> {
         let framing = self.head.framing;
         if let BodyFraming::Length(length) = framing {
-            bodies.judge(length).map_err(BodyReadError::LimitExceeded)?;
+            bodies.check_length(length).map_err(BodyReadError::LimitExceeded)?;
         }
-        let mut room = bodies.enter();
+        let mut reservation = bodies.enter();
 
         let mut reader = BodyDecoder::new(framing);
         let mut body = BytesMut::new();
@@ -196,14 +196,14 @@ impl ClientConnection {
         loop {
             match reader.next(&self.read_buffer.unread).map_err(BodyReadError::Malformed)? {
                 BodyEvent::Data { skip, take } => {
-                    room.grow(take).map_err(BodyReadError::LimitExceeded)?;
+                    reservation.grow(take).map_err(BodyReadError::LimitExceeded)?;
                     self.read_buffer.unread.advance(skip);
                     body.extend_from_slice(&self.read_buffer.unread[..take]);
                     self.read_buffer.unread.advance(take);
                 }
                 BodyEvent::End { skip } => {
                     self.read_buffer.unread.advance(skip);
-                    return Ok((body.freeze(), room));
+                    return Ok((body.freeze(), reservation));
                 }
                 BodyEvent::NeedBytes => {
                     self.read_buffer.unread = Chunk::empty();
@@ -219,7 +219,7 @@ impl ClientConnection {
     }
 }
 
-/// Why there is no whole body.
+/// Why a body could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyReadError {
     ClientGone,
@@ -229,20 +229,20 @@ pub enum BodyReadError {
 }
 
 impl BodyReadError {
-    /// What the client is told, if there is one.
+    /// The response for the client, unless it is gone.
     fn answer(self) -> Option<LocalResponse> {
         match self {
             Self::ClientGone => None,
             Self::LimitExceeded(why) => Some(why.answer()),
-            Self::Stalled => Some(LocalResponse::text(408, "request timeout: the body stopped coming")),
+            Self::Stalled => Some(LocalResponse::text(408, "request timeout: the request body stopped")),
             Self::Malformed(why) => Some(LocalResponse::text(why.status(), why.sentence())),
         }
     }
 }
 
-/// Serves one connection: every request with its whole body to `handler`, until the client goes. Bodies
-/// for which there is no room get 413 or 503, those that stop coming 408. `refusal` finishes answers that are given in the
-/// handler's place.
+/// Serves one connection until its client goes: passes every request with its whole body to `handler`. Bodies beyond
+/// the limits get 413 or 503, and bodies that stall get 408. `refusal` finishes responses that are sent in place of the
+/// handler's.
 pub async fn serve_buffered(
     mut connection: ClientConnection,
     bodies: &BodyBudget,
@@ -250,7 +250,7 @@ pub async fn serve_buffered(
     handler: &impl AsyncFn(RequestView<'_>, Bytes) -> LocalResponse,
 ) {
     loop {
-        let (bytes, body, room) = match whole_request(&mut connection, bodies).await {
+        let (bytes, body, reservation) = match whole_request(&mut connection, bodies).await {
             Ok(whole) => whole,
             Err(None) => return connection.close().await,
             Err(Some(answer)) => {
@@ -262,11 +262,11 @@ pub async fn serve_buffered(
         };
 
         let answer = handler(connection.head.view(&bytes), body).await;
-        drop((bytes, room)); // the receive buffer goes back before the next wait
+        drop((bytes, reservation)); // the receive buffer is released before the next wait
         let close = !connection.head.keep_alive || connection.guard.is_draining();
         match connection.answer(&answer, close).await {
             Err(_) => return,
-            // A client that has gone on sending is heard out, or a reset would overtake the answer.
+            // Reads the rest of a client that went on sending, or a reset would overtake the response.
             Ok(()) if close && !connection.read_buffer.is_between() => return connection.linger().await,
             Ok(()) if close => return connection.close().await,
             Ok(()) => {}
@@ -274,7 +274,7 @@ pub async fn serve_buffered(
     }
 }
 
-/// The next request's head and body; or what its client is told, if there is one.
+/// The next request's head and body, or else the response for its client, unless it is gone.
 async fn whole_request(
     connection: &mut ClientConnection,
     bodies: &BodyBudget,
@@ -290,8 +290,8 @@ async fn whole_request(
         }
     };
     if connection.head.expects_more {
-        return Err(Some(LocalResponse::text(417, "the only expectation known is 100-continue")));
+        return Err(Some(LocalResponse::text(417, "the only supported expectation is 100-continue")));
     }
-    let (body, room) = connection.whole_body(bodies).await.map_err(BodyReadError::answer)?;
-    Ok((bytes, body, room))
+    let (body, reservation) = connection.whole_body(bodies).await.map_err(BodyReadError::answer)?;
+    Ok((bytes, body, reservation))
 }

@@ -1,17 +1,17 @@
-//! W3C trace context where spans of our own are recorded: reads `traceparent`, and puts our span into a head
-//! that is about to leave. Without spans nothing of this is called (see [`super::headers`]).
+//! W3C trace context for the gateway's own spans: reads `traceparent`, and puts the gateway's span into an outgoing
+//! head. Not called when spans are off (see [`super::headers`]).
 
 use super::codec::RequestView;
 use super::headers::incoming_trace_parent;
 use crate::hex;
 use crate::spans::TraceContext;
 
-/// `00-` before the trace's id, its 32 digits, `-`, 16 digits of the span, `-`, two of the flags.
+/// `00-` before the trace id, its 32 digits, `-`, 16 digits of the span, `-`, two of the flags.
 const TRACE: std::ops::Range<usize> = 3..35;
 const SPAN: std::ops::Range<usize> = 36..52;
 const FLAGS: std::ops::Range<usize> = 53..55;
 
-/// The context of a request that came with one; `id` is to be our span in it.
+/// The context of a request that came with one; `id` becomes the gateway's span in it.
 #[must_use]
 pub fn passed(request: RequestView<'_>, id: u64) -> Option<TraceContext> {
     let mut context = read(incoming_trace_parent(request)?)?;
@@ -19,8 +19,8 @@ pub fn passed(request: RequestView<'_>, id: u64) -> Option<TraceContext> {
     Some(context)
 }
 
-/// Makes our span the parent of what the instance does. `known` is the context that came; without one the head has
-/// a trace that we began, and a span that is ours already.
+/// Makes the gateway's span the parent of the instance's spans. `known` is the received context; without one the head
+/// has a trace that the gateway began, with its span.
 #[must_use]
 pub fn enter(head: &mut [u8], known: Option<TraceContext>) -> Option<TraceContext> {
     let at = value_at(head)?;
@@ -30,7 +30,7 @@ pub fn enter(head: &mut [u8], known: Option<TraceContext>) -> Option<TraceContex
     Some(context)
 }
 
-/// Of a value that is known to be one, or was written by us.
+/// Parses a value that is known to be valid, or was written by the gateway.
 fn read(value: &[u8]) -> Option<TraceContext> {
     let digits = |range| std::str::from_utf8(value.get(range)?).ok();
     Some(TraceContext {
@@ -41,7 +41,7 @@ fn read(value: &[u8]) -> Option<TraceContext> {
     })
 }
 
-/// Where the value of `traceparent` begins.
+/// The start of the value of `traceparent`.
 fn value_at(head: &[u8]) -> Option<usize> {
     const NAME: &[u8] = b"traceparent:";
     let begins = |line: usize| head.get(line..line + NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME));
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn our_span_stands_between_the_client_and_the_instance() {
+    fn gateway_span_is_between_client_and_instance() {
         let trace = "0af7651916cd43dd8448eb211c80319c";
         let text = format!("GET / HTTP/1.1\r\nTraceParent: 00-{trace}-b7ad6b7169203331-01\r\nA: b\r\n\r\n");
         let known = TraceContext {
@@ -66,9 +66,9 @@ mod tests {
         };
         let mut head = text.clone().into_bytes();
         assert_eq!(enter(&mut head, Some(known)), Some(known));
-        let told = text.replace("b7ad6b7169203331", "0123456789abcdef");
-        assert_eq!(String::from_utf8(head.clone()).unwrap(), told);
-        // Of a trace that we began the head says all.
+        let expected = text.replace("b7ad6b7169203331", "0123456789abcdef");
+        assert_eq!(String::from_utf8(head.clone()).unwrap(), expected);
+        // The head holds all of a trace that the gateway began.
         let begun = enter(&mut head, None).unwrap();
         assert_eq!((begun.trace, begun.id, begun.parent, begun.sampled), (known.trace, known.id, 0, true));
         assert_eq!(enter(&mut b"GET / HTTP/1.1\r\n\r\n".to_vec(), None), None);

@@ -1,15 +1,15 @@
-//! WebSocket (RFC 6455) as far as a tunnel has to know it: where frames end, and how to say goodbye.
+//! WebSocket (RFC 6455) as far as tunnels need it: where frames end, and how to close.
 //!
-//! A tunnel passes bytes. Only when it has to end does it matter where a frame does: a Close frame in
-//! the middle of another one would be garbage.
+//! A tunnel passes bytes. Frame boundaries matter only when the gateway closes it: a Close frame inside another frame
+//! would be garbage.
 
-/// Follows one direction's frames through its bytes.
+/// Tracks one direction's frames through its bytes.
 #[derive(Debug, Default)]
 pub struct FrameTracker {
-    /// The next frame's head, as far as it has come: 2 bytes, the longer length (2 or 8), the mask (4).
+    /// The next frame's header, as far as it was received: 2 bytes, the extended length (2 or 8), the mask (4).
     head: [u8; 14],
     header_bytes: usize,
-    /// Of the present frame's content.
+    /// Bytes left of the current frame's payload.
     left: u64,
 }
 
@@ -20,7 +20,7 @@ impl FrameTracker {
         self.header_bytes == 0 && self.left == 0
     }
 
-    /// Takes the next bytes.
+    /// Reads the next bytes.
     pub fn pass(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             let taken = self.rest_of_frame(bytes);
@@ -28,7 +28,7 @@ impl FrameTracker {
         }
     }
 
-    /// Takes the next bytes up to the end of the present frame: how many these are.
+    /// Reads the next bytes up to the end of the current frame. Returns how many.
     pub fn rest_of_frame(&mut self, bytes: &[u8]) -> usize {
         let mut at = 0;
         while at < bytes.len() {
@@ -51,7 +51,7 @@ impl FrameTracker {
         at
     }
 
-    /// The content's length, once the head is whole.
+    /// The payload's length, once the header is complete.
     fn content_length(&self) -> Option<u64> {
         let [_, second, rest @ ..] = &self.head;
         if self.header_bytes < 2 {
@@ -71,10 +71,10 @@ impl FrameTracker {
     }
 }
 
-/// Close with 1001, "going away", as a server says it.
+/// Close with 1001, "going away", as a server sends it.
 pub const GOING_AWAY: &[u8; 4] = &[0x88, 0x02, 0x03, 0xe9];
 
-/// ... and as a client says it, masked.
+/// The same as a client sends it, masked.
 #[must_use]
 pub fn going_away_masked(key: [u8; 4]) -> Vec<u8> {
     vec![0x88, 0x82, key[0], key[1], key[2], key[3], 0x03 ^ key[0], 0xe9 ^ key[1]]
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_end_where_they_end_however_the_bytes_are_cut() {
+    fn frame_ends_are_found_for_any_split() {
         for length in [0, 1, 125, 126, 127, 65535, 65536, 70000] {
             for masked in [false, true] {
                 let bytes = frame(length, masked);
@@ -113,7 +113,7 @@ mod tests {
                         frames.pass(part);
                         assert!(!frames.is_between(), "{length} {masked} {piece}");
                     }
-                    // Of what comes, the frame's last byte is taken and no more.
+                    // Exactly the last byte of the frame is read.
                     let next = [&bytes[bytes.len() - 1..], b"\x81\x05".as_slice()].concat();
                     assert_eq!(frames.rest_of_frame(&next), 1);
                     assert!(frames.is_between());
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_frame_does_not_overflow() {
+    fn largest_frame_length_does_not_overflow() {
         let mut frames = FrameTracker::default();
         frames.pass(&[0x82, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
         frames.pass(&[0; 4096]);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_goodbye_is_a_frame_that_says_1001() {
+    fn close_frame_has_code_1001() {
         let masked = going_away_masked([1, 2, 3, 4]);
         let mut frames = FrameTracker::default();
         assert_eq!(frames.rest_of_frame(&masked), masked.len());

@@ -1,8 +1,8 @@
-//! How long a request may stand still: the timers on bytes that a peer has to send or to take.
+//! Idle timeouts of one request: how long it may wait for bytes that a peer has to send or to accept.
 //!
-//! Until the response begins, each read of the request's body has [`IdleTimeouts::request_body`]. From then on the two
-//! directions are one stream: a client that only listens and a server that only listens are both alive, so the stream is
-//! idle only when neither direction has carried a byte for [`IdleTimeouts::stream`].
+//! Until the response begins, each read of the request body is limited by [`IdleTimeouts::request_body`]. From then on
+//! both directions count as one stream, because a client that only listens and a server that only listens are both
+//! alive: the stream is idle only when neither direction has carried a byte for [`IdleTimeouts::stream`].
 
 use std::cell::Cell;
 use std::future::Future;
@@ -16,42 +16,57 @@ use crate::http::buffers::earlier;
 use crate::http::limits::HttpLimits;
 use crate::table::RequestTimeouts;
 
-/// The limits of one request; `None`: there is none.
+/// The limits of one request. Eight bytes, because every connection has room for them.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct IdleTimeouts {
     /// For the next bytes of the request's body, before the response begins.
-    request_body: Option<Duration>,
+    request_body: IdleTimeout,
     /// For bytes of either direction after that, and for a peer that has to take bytes.
-    stream: Option<Duration>,
+    stream: IdleTimeout,
+}
+
+/// Milliseconds; 0: there is no limit. Longer ones than 49 days are cut to that.
+#[derive(Debug, Clone, Copy)]
+struct IdleTimeout(u32);
+
+impl IdleTimeout {
+    /// What is not zero lasts a millisecond at least.
+    fn new(wait: Duration) -> Self {
+        let millis = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        Self(if wait.is_zero() { 0 } else { millis.max(1) })
+    }
+
+    fn get(self) -> Option<Duration> {
+        (self.0 != 0).then(|| Duration::from_millis(self.0.into()))
+    }
 }
 
 impl IdleTimeouts {
-    /// Those of the backend, or else of all.
+    /// The timeouts of the backend, or the defaults where it has none.
     pub(super) fn of(limits: &HttpLimits, timeouts: &RequestTimeouts) -> Self {
-        let limit = |wait: Duration| (!wait.is_zero()).then_some(wait);
         Self {
-            request_body: limit(timeouts.request_body.get().unwrap_or(limits.stall_max)),
-            stream: limit(timeouts.stream_idle.get().unwrap_or(limits.stream_idle_timeout)),
+            request_body: IdleTimeout::new(timeouts.request_body.get().unwrap_or(limits.stall_max)),
+            stream: IdleTimeout::new(timeouts.stream_idle.get().unwrap_or(limits.stream_idle_timeout)),
         }
     }
 }
 
-/// What has passed in one request, for both of its directions.
+/// When bytes last passed in one request, for both directions.
 pub(super) struct StreamActivity {
     timeouts: Cell<IdleTimeouts>,
-    /// When bytes passed last, in either direction.
+    /// When bytes last passed, in either direction.
     last: Cell<Tick>,
-    /// When the head of the final response came.
+    /// When the final response head arrived.
     answered: Cell<Option<Tick>>,
 }
 
-/// What is waited for.
+/// What a request waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ActivityTarget {
-    /// The next bytes of the request's body.
+    /// The next bytes of the request body.
     Body,
-    /// A peer that takes bytes.
-    Room,
+    /// A peer that accepts bytes.
+    Writable,
 }
 
 impl StreamActivity {
@@ -59,7 +74,7 @@ impl StreamActivity {
         Self { timeouts: timeouts.into(), last: Tick::ZERO.into(), answered: None.into() }
     }
 
-    /// The request has got its backend.
+    /// Called once the request has its backend.
     pub(super) fn set_timeouts(&self, timeouts: IdleTimeouts) {
         self.timeouts.set(timeouts);
     }
@@ -73,19 +88,19 @@ impl StreamActivity {
         self.answered.get()
     }
 
-    /// Bytes of the response have come.
+    /// Called when bytes of the response arrive.
     pub(super) fn received(&self, now: Tick) {
         self.last.set(now);
     }
 
-    /// `read` brings the next bytes of the request's body, unless they take too long.
+    /// Runs `read`, which brings the next bytes of the request body; fails when they take too long.
     pub(super) fn body<'a, F: Future>(&'a self, ring: &'a Ring, read: F) -> UnlessIdle<'a, F> {
         self.unless_idle(ring, (ActivityTarget::Body, None), read)
     }
 
-    /// `send` hands bytes to a peer, unless it takes none for too long, or not `until` then.
+    /// Runs `send`, which passes bytes to a peer; fails when the peer accepts no bytes for too long, or at `until`.
     pub(super) fn send<'a, F: Future>(&'a self, ring: &'a Ring, until: Option<Tick>, send: F) -> UnlessIdle<'a, F> {
-        self.unless_idle(ring, (ActivityTarget::Room, until), send)
+        self.unless_idle(ring, (ActivityTarget::Writable, until), send)
     }
 
     fn unless_idle<'a, F: Future>(
@@ -97,21 +112,21 @@ impl StreamActivity {
         UnlessIdle { future, activity: self, ring, wanted, until, since: ring.now(), sleep: None }
     }
 
-    /// When the wait since then is over, as far as is known now.
+    /// When a wait that began at `since` times out, as far as is known now.
     fn due(&self, wanted: ActivityTarget, since: Tick) -> Option<Tick> {
         let IdleTimeouts { request_body, stream } = self.timeouts.get();
         match (wanted, self.answered.get()) {
-            (ActivityTarget::Body, None) => request_body.map(|wait| since + wait),
-            (ActivityTarget::Body, Some(_)) | (ActivityTarget::Room, _) => {
-                stream.map(|wait| since.max(self.last.get()) + wait)
+            (ActivityTarget::Body, None) => request_body.get().map(|wait| since + wait),
+            (ActivityTarget::Body, Some(_)) | (ActivityTarget::Writable, _) => {
+                stream.get().map(|wait| since.max(self.last.get()) + wait)
             }
         }
     }
 
-    /// When the wait is to be looked at. The response may begin meanwhile, which changes what is waited for.
+    /// When to check the deadline again. The response may begin meanwhile, which changes the deadline.
     fn next_look(&self, wanted: ActivityTarget, since: Tick, now: Tick) -> Option<Tick> {
         let soon = match self.answered.get() {
-            None => self.timeouts.get().stream.map(|wait| now + wait),
+            None => self.timeouts.get().stream.get().map(|wait| now + wait),
             Some(_) => None,
         };
         earlier(self.due(wanted, since), soon)
@@ -119,7 +134,7 @@ impl StreamActivity {
 }
 
 pin_project_lite::pin_project! {
-    /// See [`Activity::body`] and [`Activity::send`]. A type of its own for the reason that [`ring::Within`] is one.
+    /// See [`StreamActivity::body`] and [`StreamActivity::send`]. A named type for the same reason as [`ring::Timeout`].
     #[must_use = "futures do nothing until they are awaited"]
     pub(super) struct UnlessIdle<'a, F> {
         #[pin]
@@ -181,7 +196,7 @@ mod tests {
         IdleTimeouts::of(&HttpLimits::default(), &own)
     }
 
-    /// How long a wait for nothing lasts, while `script` runs beside it.
+    /// How long a wait for nothing lasts while `script` runs concurrently.
     fn lasts<F: Future<Output = ()> + 'static>(
         timeouts: IdleTimeouts,
         wanted: ActivityTarget,
@@ -205,9 +220,9 @@ mod tests {
     }
 
     #[test]
-    fn body_without_a_response_has_the_timeout_of_bodies() {
+    fn body_wait_before_response_has_body_timeout() {
         about(lasts(timeouts(BODY, STREAM), ActivityTarget::Body, nothing), BODY);
-        // Nothing but the request's own bytes counts: an instance says nothing before its response.
+        // Only the bytes of the request count: an instance sends nothing before its response.
         let lasted = lasts(timeouts(BODY, STREAM), ActivityTarget::Body, async |ring, activity| {
             ring.sleep(BODY / 2).await;
             activity.received(ring.now());
@@ -216,9 +231,9 @@ mod tests {
     }
 
     #[test]
-    fn stream_with_a_response_lives_while_either_side_speaks() {
+    fn stream_after_response_lives_while_either_side_sends() {
         for stream in [Duration::from_secs(10), STREAM] {
-            for wanted in [ActivityTarget::Body, ActivityTarget::Room] {
+            for wanted in [ActivityTarget::Body, ActivityTarget::Writable] {
                 let lasted = lasts(timeouts(BODY, stream), wanted, move |ring, activity| async move {
                     activity.answer_begins(ring.now());
                     for _ in 0..100 {
@@ -232,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn response_that_begins_late_changes_what_is_waited_for() {
+    fn late_response_start_extends_the_deadline() {
         let lasted = lasts(timeouts(BODY, STREAM), ActivityTarget::Body, async |ring, activity| {
             ring.sleep(BODY - Duration::from_secs(1)).await;
             activity.answer_begins(ring.now());
@@ -241,10 +256,10 @@ mod tests {
     }
 
     #[test]
-    fn zero_is_no_timeout() {
+    fn zero_timeout_means_no_limit() {
         let without = timeouts(Duration::ZERO, Duration::ZERO);
-        assert!(without.request_body.is_none() && without.stream.is_none());
+        assert!(without.request_body.get().is_none() && without.stream.get().is_none());
         let of_all = IdleTimeouts::of(&HttpLimits::default(), &RequestTimeouts::NONE);
-        assert_eq!((of_all.request_body, of_all.stream), (Some(BODY), Some(STREAM)));
+        assert_eq!((of_all.request_body.get(), of_all.stream.get()), (Some(BODY), Some(STREAM)));
     }
 }

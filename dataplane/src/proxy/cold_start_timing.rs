@@ -1,5 +1,5 @@
-//! What a request that waited for an instance waited for: told to its client by `Server-Timing`, and kept in
-//! histograms.
+//! How long a request waited for an instance, by phase. The client gets it as `Server-Timing`, and histograms record
+//! it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -20,24 +20,24 @@ const NAME: &str = "server-timing";
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ColdStartTiming {
     queue: Duration,
-    /// How its instance came up, if that was what it waited for and somebody measured it.
+    /// How long its instance took to start, if the request waited for a start that was measured.
     start: Option<StartupDuration>,
-    placed: Tick,
+    acquired: Tick,
 }
 
 impl ColdStartTiming {
-    /// `None` for a request that had its place at once.
-    pub(super) fn of(place: &Permit, started: Tick, now: Tick) -> Option<Self> {
-        let start = place.waited?;
-        Some(Self { queue: now - started, start, placed: now })
+    /// `None` for a request that got its permit at once.
+    pub(super) fn of(permit: &Permit, started: Tick, now: Tick) -> Option<Self> {
+        let start = permit.waited?;
+        Some(Self { queue: now - started, start, acquired: now })
     }
 
-    /// The phases in their order, as far as they are known. Those of the instance lie within `queue`.
+    /// The phases in order, as far as they are known. Those of the instance lie within `queue`.
     fn phases(&self, answered: Tick) -> impl Iterator<Item = (ColdStartPhase, Duration)> {
         let start =
             self.start.map(|start| [(ColdStartPhase::Spawn, start.spawn), (ColdStartPhase::Listen, start.listen)]);
         let first = [(ColdStartPhase::Queue, self.queue)].into_iter();
-        first.chain(start.into_iter().flatten()).chain([(ColdStartPhase::FirstByte, answered - self.placed)])
+        first.chain(start.into_iter().flatten()).chain([(ColdStartPhase::FirstByte, answered - self.acquired)])
     }
 
     pub(super) fn note(&self, counts: &ColdStartDurations, answered: Tick) {
@@ -46,7 +46,7 @@ impl ColdStartTiming {
         }
     }
 
-    /// Puts the header behind the others of a head that ends with its empty line.
+    /// Appends the header to a head that ends with its empty line.
     pub(super) fn put(&self, out: &mut BytesMut, answered: Tick) {
         add_field(out, NAME, self.text(answered).as_bytes());
     }
@@ -57,13 +57,14 @@ impl ColdStartTiming {
         }
     }
 
-    /// `queue;dur=12.345, spawn;dur=1.002`: in milliseconds, as the specification has it.
+    /// `queue;dur=12.345, spawn;dur=1.002`, in milliseconds as the specification requires.
     fn text(&self, answered: Tick) -> String {
         let mut text = String::with_capacity(96);
         for (phase, took) in self.phases(answered) {
             let comma = if text.is_empty() { "" } else { ", " };
             let us = took.as_micros();
-            let _ = write!(text, "{comma}{};dur={}.{:03}", phase.name(), us / 1000, us % 1000); // a String takes all
+            // writing to a String cannot fail
+            let _ = write!(text, "{comma}{};dur={}.{:03}", phase.name(), us / 1000, us % 1000);
         }
         text
     }
@@ -74,12 +75,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn phases_stand_in_their_order_and_unknown_ones_are_left_out() {
-        let placed = Tick::from_nanos(1_000_000_000);
-        let answered = placed + Duration::from_micros(1_005);
+    fn phases_are_in_order_without_unknown_ones() {
+        let acquired = Tick::from_nanos(1_000_000_000);
+        let answered = acquired + Duration::from_micros(1_005);
         let queue = Duration::from_micros(250_040);
         let start = StartupDuration { spawn: Duration::from_millis(3), listen: Duration::from_micros(200_500) };
-        let known = ColdStartTiming { queue, start: Some(start), placed };
+        let known = ColdStartTiming { queue, start: Some(start), acquired };
         assert_eq!(
             known.text(answered),
             "queue;dur=250.040, spawn;dur=3.000, listen;dur=200.500, first-byte;dur=1.005"

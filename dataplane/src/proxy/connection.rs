@@ -1,4 +1,4 @@
-//! A client's connection to the proxy: requests are answered one after the other, in their order.
+//! A client's connection to the proxy. Requests are answered one after the other, in order.
 
 use std::mem;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use crate::http::headers::{ClientAddress, ClientScheme};
 use crate::http::server::{ClientConnection, ClientProtocol, RequestReadError};
 use crate::tls::Transport;
 
-/// As logs and debug pages name it.
+/// The protocol's name in logs and debug pages.
 const HTTP1: &str = "HTTP/1.1";
 
 /// A client's connection, with the buffers that it keeps from request to request.
@@ -27,56 +27,56 @@ pub(super) struct ProxyConnection {
     pub(super) proxy: Rc<Proxy>,
     pub(super) client: ClientConnection,
     pub(super) peer: ClientAddress,
-    /// The head that an instance gets, with the part of the body that came along.
+    /// The request head for the instance, with the part of the body that arrived with it.
     pub(super) outgoing: BytesMut,
     pub(super) note: RequestRecord,
-    /// What is counted and shown of it.
+    /// Its counters and its entry in the connection list.
     pub(super) open: RegisteredConnection,
 }
 
-/// What becomes of the connection after a request.
+/// What happens to the connection after a request.
 enum NextRequest {
     Request,
     Close,
-    /// Close, and let the client see that it was cut.
+    /// Close with a reset, so that the client sees that the response is incomplete.
     Cut,
     /// Close, but the client may still be sending.
     Linger,
 }
 
-/// Serves one connection until its client goes, or the core stops.
-pub fn serve(proxy: Rc<Proxy>, stream: impl Into<Transport>, seat: ConnectionGuard) -> impl Future<Output = ()> {
-    serve_from(proxy, stream.into(), seat, (false, None))
+/// Serves one connection until its client closes it, or the core stops.
+pub fn serve(proxy: Rc<Proxy>, stream: impl Into<Transport>, guard: ConnectionGuard) -> impl Future<Output = ()> {
+    serve_from(proxy, stream.into(), guard, (false, None))
 }
 
-/// The same for a connection that came by the private listener: it reaches every route, and by a host without a dot
-/// those in `domain`.
+/// The same for a connection from the cluster-local listener. It reaches every route, and hosts without a dot resolve
+/// in `domain`.
 pub fn serve_cluster_local(
     proxy: Rc<Proxy>,
     stream: impl Into<Transport>,
-    seat: ConnectionGuard,
+    guard: ConnectionGuard,
     domain: Option<Arc<str>>,
 ) -> impl Future<Output = ()> {
-    serve_from(proxy, stream.into(), seat, (true, domain))
+    serve_from(proxy, stream.into(), guard, (true, domain))
 }
 
-/// Not an `async fn`, which would keep its arguments beside what is made of them.
+/// Not an `async fn`: that would keep its arguments next to the connection that is made of them.
 fn serve_from(
     proxy: Rc<Proxy>,
     stream: Transport,
-    seat: ConnectionGuard,
-    inside: (bool, Option<Arc<str>>),
+    guard: ConnectionGuard,
+    cluster_local: (bool, Option<Arc<str>>),
 ) -> impl Future<Output = ()> {
-    let mut connection = ProxyConnection::open(proxy, stream, seat, inside);
+    let mut connection = ProxyConnection::open(proxy, stream, guard, cluster_local);
     async move {
-        let Some(opened) = &mut connection else { return }; // it was gone already
+        let Some(opened) = &mut connection else { return }; // it was closed already
         if opened.by_http1().await {
             return;
         }
         if let Some(ProxyConnection { proxy, client, peer, open, .. }) = connection {
-            let ClientConnection { stream, read_buffer: inflow, guard: seat, .. } = client;
-            // Boxed: a connection of HTTP/1 need not have room for it.
-            Box::pin(streams::serve(proxy, stream, inflow.unread, seat, (peer, open))).await;
+            let ClientConnection { stream, read_buffer, guard, .. } = client;
+            // Boxed: a connection of HTTP/1 should not reserve memory for it.
+            Box::pin(streams::serve(proxy, stream, read_buffer.unread, guard, (peer, open))).await;
         }
     }
 }
@@ -85,11 +85,11 @@ impl ProxyConnection {
     fn open(
         proxy: Rc<Proxy>,
         stream: Transport,
-        seat: ConnectionGuard,
-        (inside, domain): (bool, Option<Arc<str>>),
+        guard: ConnectionGuard,
+        (cluster_local, domain): (bool, Option<Arc<str>>),
     ) -> Option<Self> {
         let address = stream.peer_addr().ok()?;
-        let (scheme, listener) = match (stream.is_tls(), inside) {
+        let (scheme, listener) = match (stream.is_tls(), cluster_local) {
             (true, true) => (ClientScheme::Https, "cluster-local-https"),
             (true, false) => (ClientScheme::Https, "https"),
             (false, true) => (ClientScheme::Http, "cluster-local"),
@@ -97,15 +97,15 @@ impl ProxyConnection {
         };
         Some(Self {
             open: RegisteredConnection::count(&proxy, address, listener),
-            client: ClientConnection::new(&proxy.ring, stream, seat, &proxy.limits),
+            client: ClientConnection::new(&proxy.ring, stream, guard, &proxy.limits),
             proxy,
-            peer: ClientAddress::new(address, scheme).inside(inside).within(domain),
+            peer: ClientAddress::new(address, scheme).cluster_local(cluster_local).in_domain(domain),
             outgoing: BytesMut::new(),
             note: RequestRecord::default(),
         })
     }
 
-    /// Serves the connection to its end; `false` when its client speaks HTTP/2: nothing but that is known then.
+    /// Serves the connection to its end. Returns `false` when the client speaks HTTP/2, before anything else is read.
     async fn by_http1(&mut self) -> bool {
         let next = match self.client.opening().await {
             Ok(ClientProtocol::Http2) => return false,
@@ -127,7 +127,7 @@ impl ProxyConnection {
         true
     }
 
-    /// Takes requests until there is no next one, and says how the connection is to end.
+    /// Serves requests until there is no next one, and returns how to end the connection.
     async fn requests(&mut self) -> NextRequest {
         loop {
             let before = (self.client.read_buffer.bytes, self.client.write_buffer.bytes);
@@ -156,7 +156,7 @@ impl ProxyConnection {
         }
     }
 
-    /// Between requests a connection has no buffers (see [`crate::http::spare`]).
+    /// Connections have buffers only during a request (see [`crate::http::buffer_cache`]).
     fn take_buffers(&mut self) {
         let now = self.proxy.ring.now();
         self.outgoing = self.proxy.buffers.take(now);
@@ -171,9 +171,10 @@ impl ProxyConnection {
 
     async fn request(&mut self, head: Chunk, sent_before: u64) -> NextRequest {
         self.note.start(&self.proxy, Some(self.client.head.view(&head)));
+        self.client.head.admit_upgrade(&head, self.client.limits.upgrade_protocols);
         self.open.stats.start(ConnectionState::Routing, self.proxy.ring.now());
-        if let Some(refusal) = LocalReply::of(&self.client.head) {
-            return self.refuse(&refusal, sent_before).await;
+        if let Some(local_reply) = LocalReply::of(&self.client.head) {
+            return self.refuse(&local_reply, sent_before).await;
         }
         match exchange(self, head).await {
             ExchangeOutcome::Answered { status, close, request_read } => {
@@ -185,7 +186,7 @@ impl ProxyConnection {
                     (false, true) => NextRequest::Request,
                 }
             }
-            ExchangeOutcome::Refused(refusal) => self.refuse(&refusal, sent_before).await,
+            ExchangeOutcome::Refused(local_reply) => self.refuse(&local_reply, sent_before).await,
             ExchangeOutcome::Tunnelled => {
                 self.ended(101, sent_before, None);
                 NextRequest::Close
@@ -197,7 +198,7 @@ impl ProxyConnection {
         }
     }
 
-    /// Counts and notes a request that has had its answer.
+    /// Counts and records a request that was answered.
     fn ended(&mut self, status: u16, sent_before: u64, reason: Option<&'static str>) {
         self.proxy.counters.answered(status);
         let client = self.peer.canonical();
@@ -209,23 +210,23 @@ impl ProxyConnection {
         self.note.end(&self.proxy, &RequestEnd { client, protocol, status, bytes, reason });
     }
 
-    /// Refuses what could not be read as a request.
-    async fn refuse_unread(&mut self, refusal: &LocalReply, sent_before: u64) -> NextRequest {
+    /// Rejects bytes that could not be parsed as a request.
+    async fn refuse_unread(&mut self, local_reply: &LocalReply, sent_before: u64) -> NextRequest {
         self.note.start(&self.proxy, None);
-        self.refuse(refusal, sent_before).await
+        self.refuse(local_reply, sent_before).await
     }
 
-    async fn refuse(&mut self, refusal: &LocalReply, sent_before: u64) -> NextRequest {
-        self.proxy.counters.refused[refusal.index()].fetch_add(1, Relaxed);
+    async fn refuse(&mut self, local_reply: &LocalReply, sent_before: u64) -> NextRequest {
+        self.proxy.counters.refused[local_reply.index()].fetch_add(1, Relaxed);
         let head = &self.client.head;
-        // A body that nobody will read stands before the next request.
-        let close = refusal.ends_connection()
+        // An unread body stands before the next request.
+        let close = local_reply.ends_connection()
             || head.framing != BodyFraming::Empty
             || !head.keep_alive
             || self.client.guard.is_draining();
         self.client.write_buffer.buffer.clear();
-        let answered = self.client.answer(&refusal.answer(), close).await;
-        self.ended(refusal.status(), sent_before, RequestEnd::reason(refusal));
+        let answered = self.client.answer(&local_reply.answer(), close).await;
+        self.ended(local_reply.status(), sent_before, RequestEnd::reason(local_reply));
         match answered {
             Err(_) => NextRequest::Cut,
             Ok(()) if close => NextRequest::Linger,

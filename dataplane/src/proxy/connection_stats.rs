@@ -1,4 +1,4 @@
-//! What each connection shows of itself to whoever asks the core: a few cells, set as it goes on.
+//! The state of each connection for debug queries, kept in a few cells that the connection updates.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use super::Proxy;
 use crate::connection_query::{ConnectionInfo, ConnectionList, ConnectionState};
 use crate::h2::io::IoState;
 
-/// One connection's.
+/// The state of one connection.
 pub(super) struct ConnectionStats {
     peer: SocketAddr,
     listener: &'static str,
@@ -22,13 +22,13 @@ pub(super) struct ConnectionStats {
     requests: Cell<u64>,
     received: Cell<u64>,
     sent: Cell<u64>,
-    /// In HTTP/2 the frames are counted where they pass.
+    /// HTTP/2 counts its bytes frame by frame.
     frames: OnceCell<Rc<IoState>>,
     streams: Cell<usize>,
 }
 
 impl ConnectionStats {
-    /// A request begins, or what is between two of them.
+    /// A request begins, or the idle time between two requests.
     pub(super) fn start(&self, state: ConnectionState, now: Tick) {
         self.state.set(state);
         self.since.set(now);
@@ -50,14 +50,14 @@ impl ConnectionStats {
         self.sent.set(sent);
     }
 
-    /// From now on it speaks HTTP/2.
-    pub(super) fn count_frames(&self, facts: &Rc<IoState>, now: Tick) {
+    /// Called when the connection turns out to speak HTTP/2.
+    pub(super) fn count_frames(&self, io_state: &Rc<IoState>, now: Tick) {
         self.set_protocol("HTTP/2");
         self.start(ConnectionState::Idle, now);
-        let _ = self.frames.set(Rc::clone(facts)); // a connection turns to HTTP/2 once
+        let _ = self.frames.set(Rc::clone(io_state)); // a connection switches to HTTP/2 once
     }
 
-    /// A stream of HTTP/2 begins; it ends when the guard does.
+    /// An HTTP/2 stream begins. It ends when the guard is dropped.
     pub(super) fn stream(self: &Rc<Self>, proxy: &Rc<Proxy>) -> OpenStreamCount {
         self.requests.set(self.requests.get() + 1);
         if self.streams.replace(self.streams.get() + 1) == 0 {
@@ -82,13 +82,13 @@ impl ConnectionStats {
             state_age: now - self.since.get(),
             requests: self.requests.get(),
             streams,
-            received: frames.map_or(self.received.get(), |facts| facts.received.get()),
-            sent: frames.map_or(self.sent.get(), |facts| facts.sent.get()),
+            received: frames.map_or(self.received.get(), |io_state| io_state.received.get()),
+            sent: frames.map_or(self.sent.get(), |io_state| io_state.sent.get()),
         }
     }
 }
 
-/// A stream of HTTP/2, however it ends.
+/// Counts an open HTTP/2 stream until it is dropped.
 pub(super) struct OpenStreamCount {
     stats: Rc<ConnectionStats>,
     proxy: Rc<Proxy>,
@@ -104,7 +104,7 @@ impl Drop for OpenStreamCount {
     }
 }
 
-/// All of a core.
+/// All connections of a core.
 #[derive(Default)]
 pub(super) struct ConnectionRegistry {
     all: RefCell<RegistrySlots>,
@@ -117,18 +117,18 @@ struct RegistrySlots {
 }
 
 impl ConnectionRegistry {
-    /// Tells of up to `most` connections, those with a request first.
+    /// Lists up to `most` connections, those with a request first.
     pub(super) fn list(&self, now: Tick, most: usize) -> ConnectionList {
         let all = self.all.borrow();
         let open = || all.slots.iter().flatten();
-        let busy = open().filter(|sheet| !sheet.state.get().is_idle());
-        let idle = open().filter(|sheet| sheet.state.get().is_idle());
-        let connections = busy.chain(idle).take(most).map(|sheet| sheet.info(now)).collect();
+        let busy = open().filter(|stats| !stats.state.get().is_idle());
+        let idle = open().filter(|stats| stats.state.get().is_idle());
+        let connections = busy.chain(idle).take(most).map(|stats| stats.info(now)).collect();
         ConnectionList { open: all.slots.len() - all.free.len(), connections }
     }
 }
 
-/// An open connection, in the counters and among the sheets, however it ends.
+/// An open connection: counted and listed until it is dropped.
 pub(super) struct RegisteredConnection {
     proxy: Rc<Proxy>,
     number: usize,
@@ -140,7 +140,7 @@ impl RegisteredConnection {
         proxy.counters.connections_taken.fetch_add(1, Relaxed);
         proxy.counters.connections_open.fetch_add(1, Relaxed);
         let now = proxy.ring.now();
-        let sheet = Rc::new(ConnectionStats {
+        let stats = Rc::new(ConnectionStats {
             peer,
             listener,
             protocol: Cell::default(),
@@ -158,8 +158,8 @@ impl RegisteredConnection {
             all.slots.push(None);
             all.slots.len() - 1
         });
-        all.slots[number] = Some(Rc::clone(&sheet));
-        Self { proxy: Rc::clone(proxy), number, stats: sheet }
+        all.slots[number] = Some(Rc::clone(&stats));
+        Self { proxy: Rc::clone(proxy), number, stats }
     }
 }
 

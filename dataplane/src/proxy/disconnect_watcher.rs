@@ -1,4 +1,4 @@
-//! Whether a client is still there, while others have its request.
+//! Detects that a client has disconnected while its request waits or is with an instance.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -9,10 +9,10 @@ use ring::{Ring, Tick};
 use crate::http::buffers::ReadBuffer;
 use crate::tls::Transport;
 
-/// How long a client has been sent nothing.
+/// How long the client has been sent nothing.
 #[derive(Debug)]
 pub(super) struct SilenceTimer {
-    /// `None` while something is on its way to it.
+    /// `None` while bytes are being sent.
     since: Cell<Option<Tick>>,
 }
 
@@ -23,17 +23,17 @@ impl Default for SilenceTimer {
 }
 
 impl SilenceTimer {
-    /// Something is sent.
+    /// Bytes are being sent.
     pub(super) fn end(&self) {
         self.since.set(None);
     }
 
-    /// The client has it.
+    /// The bytes were sent.
     pub(super) fn start(&self, now: Tick) {
         self.since.set(Some(now));
     }
 
-    /// Ends when it has lasted for `most` from now on.
+    /// Resolves when the silence has lasted for `most`, counted from now at the earliest.
     async fn lasts(&self, ring: &Ring, most: Duration) {
         let from = ring.now();
         let mut due = from + most;
@@ -44,40 +44,41 @@ impl SilenceTimer {
     }
 }
 
-/// Ends when the client's connection does. What came of its body, or of a next request, is kept, and does not hide its end.
-pub(super) async fn gone(client: &Transport, inflow: &mut ReadBuffer) {
-    while inflow.unread.is_empty() {
-        match inflow.fill(client).await {
-            Ok(true) => inflow.detach(),
+/// Resolves when the client closes its connection. Bytes of its body or of a next request are kept and do not hide the
+/// close.
+pub(super) async fn gone(client: &Transport, read_buffer: &mut ReadBuffer) {
+    while read_buffer.unread.is_empty() {
+        match read_buffer.fill(client).await {
+            Ok(true) => read_buffer.detach(),
             Ok(false) | Err(_) => return,
         }
     }
-    // A client that goes on sending would fill buffers that are for those who are served.
+    // A client that goes on sending would fill buffers that other requests need.
     client.suspend();
     if client.hung_up().await.is_err() {
-        pending().await // nobody can tell
+        pending().await // the kernel cannot tell
     }
 }
 
-/// The same for one whose whole request is with an instance. A client that has finished sending may still wait for its
-/// answer, so it is gone only when that has brought nothing for `silence_max`; what is sent to one that has closed its
-/// connection is answered with a reset.
+/// The same for a client whose whole request is with an instance. A client that has finished sending may still wait for
+/// its response, so it counts as gone only after `silence_max` without a response byte: bytes sent to a closed
+/// connection are answered with a reset.
 pub(super) async fn watch(
     ring: &Ring,
     client: &Transport,
-    inflow: &mut ReadBuffer,
+    read_buffer: &mut ReadBuffer,
     silence: &SilenceTimer,
     silence_max: Duration,
 ) {
-    while inflow.unread.is_empty() && !inflow.ended {
-        if inflow.fill(client).await.is_err() {
+    while read_buffer.unread.is_empty() && !read_buffer.ended {
+        if read_buffer.fill(client).await.is_err() {
             return;
         }
-        inflow.detach();
+        read_buffer.detach();
     }
-    if !inflow.ended {
+    if !read_buffer.ended {
         return pending().await;
     }
-    // Boxed: few clients do it, and every exchange has room for the wait.
+    // Boxed: few clients half-close, and every exchange would reserve memory for the wait.
     Box::pin(silence.lasts(ring, silence_max)).await;
 }

@@ -1,8 +1,8 @@
-//! One request: a place in an instance, the request to it, its answer back.
+//! One request: acquires a permit for an instance, sends the request and returns the response.
 //!
-//! Both directions stream side by side in one task. The warm small request is one receive and one send
-//! on each side: its head, with what came of its body, is written once and sent; the answer's head and
-//! a small body leave together.
+//! Both directions stream concurrently in one task. A small request on a warm connection is one receive and one send on
+//! each side: its head and the body bytes that came with it are written once and sent; the response head and a small
+//! body are sent together.
 
 use std::pin::pin;
 use std::rc::Rc;
@@ -33,42 +33,43 @@ use crate::http::relay::{self, RelayStep};
 use crate::http::server::ClientConnection;
 use crate::table::{HeaderEdits, Protocol, RequestTimeouts, RouteRequest};
 
-/// How an exchange ended, as its client's connection must know it.
+/// How an exchange ended, for the client's connection.
 pub(super) enum ExchangeOutcome {
     Answered {
         status: u16,
-        /// The client was told that the connection ends.
+        /// The response told the client that the connection closes.
         close: bool,
-        /// The request's body was read to its end.
+        /// The request body was read to its end.
         request_read: bool,
     },
-    /// Nothing was answered, so this can be.
+    /// Nothing was sent to the client yet, so this reply can be.
     Refused(LocalReply),
-    /// It became a WebSocket, which has ended.
+    /// It became a tunnel, which has ended.
     Tunnelled,
-    /// The answer broke off, or the client is gone: all that is left is to close.
+    /// The response broke off, or the client is gone: the connection can only be closed.
     Cut,
 }
 
-/// How one attempt ended, as the exchange must know it.
+/// How one attempt ended, for the exchange.
 pub(super) enum AttemptOutcome {
     Done {
         status: u16,
         close: bool,
     },
     Refused(LocalReply),
-    /// The instance has switched to the WebSocket that the client asked for.
+    /// The instance has switched to the protocol that the client asked for.
     Switched,
     Cut,
-    /// A kept connection was closed before any byte of an answer: the instance was about to close it.
+    /// A pooled connection was closed before any byte of a response: the instance was about to close it.
     Stale,
-    /// The instance ended before it had read the request: its kernel reset the connection, which it does for bytes that nobody took.
+    /// The instance ended before it read the request: its kernel reset the connection, as it does when received bytes
+    /// are unread.
     Unread,
-    /// The instance has done nothing about the request: by its own word, or because nothing was sent.
-    Unasked,
+    /// The instance did not process the request: it says so, or the request was not sent.
+    Unprocessed,
 }
 
-/// The moments at which a limit on the answer's time is reached.
+/// The deadlines of a response.
 #[derive(Clone, Copy)]
 pub(super) struct ResponseDeadlines {
     pub(super) total: Option<Tick>,
@@ -86,17 +87,17 @@ impl ResponseDeadlines {
         Self { total, first_byte, idle }
     }
 
-    /// Whether the whole answer's time is up: what comes in this moment cannot be sent any more.
+    /// Whether the total timeout has passed: bytes that arrive now cannot be sent any more.
     pub(super) fn is_over(&self, ring: &Ring) -> bool {
         self.total.is_some_and(|total| ring.now() >= total)
     }
 
-    /// For the rest of a response's head, of which bytes came `last` then, be they of an interim response.
+    /// For the rest of a response head whose last bytes arrived at `last`, interim responses included.
     pub(super) fn head(&self, last: Option<Tick>) -> Option<Tick> {
         last.map_or(self.first_byte, |last| self.after(last))
     }
 
-    /// For the next byte of an answer that has begun.
+    /// For the next byte of a response that has begun.
     pub(super) fn next_byte(&self, ring: &Ring) -> Option<Tick> {
         self.after(ring.now())
     }
@@ -107,52 +108,52 @@ impl ResponseDeadlines {
     }
 }
 
-/// Carries one request. `head` are the bytes of `connection.client.head`.
+/// Carries one request. `head` holds the bytes of `connection.client.head`.
 pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) -> ExchangeOutcome {
     let proxy = Rc::clone(&connection.proxy);
     let started = proxy.ring.now();
     let view = connection.client.head.view(&head);
     let choice = match proxy.route_noted(&RouteRequest::client(view, &connection.peer), &mut connection.note) {
         Ok(choice) => choice,
-        Err(refusal) => return ExchangeOutcome::Refused(refusal),
+        Err(local_reply) => return ExchangeOutcome::Refused(local_reply),
     };
     let reached = connect(connection, &mut head, choice, started).await;
-    if let Ok((place, _)) = &reached {
-        connection.note.placed(place, proxy.ring.now());
+    if let Ok((permit, _)) = &reached {
+        connection.note.acquired(permit, proxy.ring.now());
         connection.open.stats.set_state(ConnectionState::Serving);
     }
-    let (place, mut upstream) = match reached {
-        Ok((place, UpstreamLink::Http1(upstream))) => (place, upstream),
-        Ok(_) if connection.client.head.wants_websocket => {
+    let (permit, mut upstream) = match reached {
+        Ok((permit, UpstreamLink::Http1(upstream))) => (permit, upstream),
+        Ok(_) if connection.client.head.is_upgrade() => {
             return ExchangeOutcome::Refused(LocalReply::UpgradeUnsupported);
         }
-        // Boxed, as is a tunnel: an idle connection need not have room for them.
-        Ok((place, other)) => {
-            return Box::pin(streams::exchange(connection, head, place, other, started)).await;
+        // Boxed, as is a tunnel: an idle connection should not reserve memory for them.
+        Ok((permit, other)) => {
+            return Box::pin(streams::exchange(connection, head, permit, other, started)).await;
         }
         Err(ending) => return ending,
     };
 
-    let meant = original_host(place.edits(), connection.client.head.view(&head));
+    let original_host = original_host(permit.edits(), connection.client.head.view(&head));
     let mut body = BodyDecoder::new(connection.client.head.framing);
-    let (wire, head_bytes) = match write_request(connection, &head, place.edits(), &mut body) {
+    let (wire, head_bytes) = match write_request(connection, &head, permit.edits(), &mut body) {
         Ok(written) => written,
-        Err(refusal) => return ExchangeOutcome::Refused(refusal),
+        Err(local_reply) => return ExchangeOutcome::Refused(local_reply),
     };
-    drop(head); // the receive buffer goes back before the wait for the answer
+    drop(head); // the receive buffer is released before the wait for the response
     connection.client.read_buffer.detach();
     let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
     let timing = connection.note.timing.clone().filter(|_| proxy.server_timing.get());
-    let mut request = AdmittedRequest::new(&proxy, place, (wire, head_bytes), body, started);
-    (request.timing, request.original_host) = (timing, meant);
+    let mut request = AdmittedRequest::new(&proxy, permit, (wire, head_bytes), body, started);
+    (request.timing, request.original_host) = (timing, original_host);
     let mut sends = 0;
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
         connection.note.answered = request.progress.activity.answered();
         match ended {
             AttemptOutcome::Done { status, close } => {
-                if let Some(tape) = request.mirror_buffer.take() {
-                    tape.end(request.progress.is_sent().then_some(status));
+                if let Some(mirror_buffer) = request.mirror_buffer.take() {
+                    mirror_buffer.end(request.progress.is_sent().then_some(status));
                 }
                 if request.progress.is_sent() && is_reusable(&upstream) {
                     proxy.client.put_back(request.key, upstream);
@@ -161,30 +162,30 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
             }
             AttemptOutcome::Stale | AttemptOutcome::Unread => {
                 sends += 1;
-                let (is_there, may) = (matches!(ended, AttemptOutcome::Stale), repeatable && sends < SENDS_MAX);
-                match Box::pin(request.replayable(connection, is_there, may)).await {
+                let (is_alive, may) = (matches!(ended, AttemptOutcome::Stale), repeatable && sends < SENDS_MAX);
+                match Box::pin(request.replayable(connection, is_alive, may)).await {
                     Ok(fresh) => upstream = fresh,
                     Err(ending) => return ending,
                 }
             }
-            AttemptOutcome::Refused(refusal) => return ExchangeOutcome::Refused(refusal),
+            AttemptOutcome::Refused(local_reply) => return ExchangeOutcome::Refused(local_reply),
             AttemptOutcome::Switched => {
                 connection.open.stats.set_state(ConnectionState::Tunnel);
                 request.permit.iter_mut().for_each(Permit::becomes_tunnel);
                 Box::pin(tunnel(connection, upstream, request.deadlines)).await;
                 return ExchangeOutcome::Tunnelled;
             }
-            AttemptOutcome::Cut | AttemptOutcome::Unasked => return ExchangeOutcome::Cut, // only HTTP/2 has a word for the latter
+            AttemptOutcome::Cut | AttemptOutcome::Unprocessed => return ExchangeOutcome::Cut, // the latter: only HTTP/2
         }
     }
 }
 
-/// A request that has its place and is on its way.
+/// A request that has its permit and is being sent.
 struct AdmittedRequest {
-    /// The head as the instance gets it, with what of the body was here. Kept until the end, because it
-    /// may have to be sent again.
+    /// The head as written for the instance, with the body bytes that arrived with it. Kept until the end, because the
+    /// request may have to be sent again.
     wire: Bytes,
-    /// As [`meant`] has it.
+    /// See [`original_host`].
     original_host: Option<Box<str>>,
     /// The rest of the body.
     body: BodyDecoder,
@@ -193,78 +194,79 @@ struct AdmittedRequest {
     /// For the client, if it waited for an instance.
     timing: Option<Rc<ColdStartTiming>>,
     permit: Option<Permit>,
-    /// Where its connection is kept.
+    /// The pool key of its connection.
     key: PoolKey,
-    /// For a copy; dropped unless the request is answered.
+    /// Bytes for the mirrored request; dropped unless the request is answered.
     mirror_buffer: Option<MirrorBuffer>,
 }
 
 impl AdmittedRequest {
-    /// `wire` begins with so many bytes of head.
+    /// The first `head_bytes` of `wire` are the head.
     fn new(
         proxy: &Rc<Proxy>,
-        place: Permit,
+        permit: Permit,
         (wire, head_bytes): (Bytes, usize),
         body: BodyDecoder,
         started: Tick,
     ) -> Self {
-        let activity = StreamActivity::new(IdleTimeouts::of(&proxy.limits, &place.backend().timeouts));
+        let activity = StreamActivity::new(IdleTimeouts::of(&proxy.limits, &permit.backend().timeouts));
         Self {
-            mirror_buffer: MirrorBuffer::start(proxy, place.selected.affinity.mirror.as_ref(), &wire, head_bytes),
+            mirror_buffer: MirrorBuffer::start(proxy, permit.selected.affinity.mirror.as_ref(), &wire, head_bytes),
             progress: ExchangeProgress::new(&body, wire.len() > head_bytes, activity),
-            deadlines: ResponseDeadlines::new(started, &place.backend().timeouts),
+            deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
             timing: None,
             original_host: None,
-            key: PoolKey::Endpoint(place.endpoint.id),
-            permit: Some(place),
+            key: PoolKey::Endpoint(permit.endpoint.id),
+            permit: Some(permit),
             wire,
             body,
         }
     }
 
-    /// A new connection, after its instance had closed the last one before any byte of an answer; if the request may be sent again. A
-    /// client that is gone meanwhile leaves at once.
+    /// Opens a new connection after the instance closed the last one before any byte of a response, if the request may
+    /// be sent again. A client that disconnects meanwhile ends the attempt at once.
     async fn replayable(
         &mut self,
         connection: &mut ProxyConnection,
-        is_there: bool,
+        is_alive: bool,
         repeatable: bool,
     ) -> Result<Box<UpstreamConnection>, ExchangeOutcome> {
-        let Some(place) = self.permit.take() else {
+        let Some(permit) = self.permit.take() else {
             return Err(ExchangeOutcome::Refused(LocalReply::UpstreamClosed(Box::default())));
         };
-        let backend = place.backend().key.clone();
+        let backend = permit.backend().key.clone();
         if !repeatable {
             return Err(ExchangeOutcome::Refused(LocalReply::UpstreamClosed(backend)));
         }
         let ProxyConnection { proxy, client, peer, note, .. } = connection;
-        let again = ReplayableRequest {
+        let replayable = ReplayableRequest {
             protocol: Protocol::Http1,
-            is_there,
+            is_alive,
             written: &self.wire,
             original_host: self.original_host.as_deref(),
             peer: Some(peer),
             due: self.deadlines.first_byte,
         };
-        let reached = async { proxy.retry_upstream(place, &again).await.map_err(ExchangeOutcome::Refused) };
+        let reached = async { proxy.retry_upstream(permit, &replayable).await.map_err(ExchangeOutcome::Refused) };
         let (silence, most) = (&self.progress.silence, client.limits.half_closed_silence_max);
-        let broken = async {
+        let disconnected = async {
             watch(&client.ring, &client.stream, &mut client.read_buffer, silence, most).await;
             Err(ExchangeOutcome::Cut)
         };
-        match select_both(reached, broken).await? {
-            (place, UpstreamLink::Http1(upstream)) => {
-                note.add_bytes(&place.endpoint);
-                self.key = PoolKey::Endpoint(place.endpoint.id);
-                self.permit = Some(place);
+        match select_both(reached, disconnected).await? {
+            (permit, UpstreamLink::Http1(upstream)) => {
+                note.add_bytes(&permit.endpoint);
+                self.key = PoolKey::Endpoint(permit.endpoint.id);
+                self.permit = Some(permit);
                 Ok(upstream)
             }
-            (_, UpstreamLink::Http2(_)) => Err(ExchangeOutcome::Refused(LocalReply::UpstreamConnectFailure(backend))), // not what was asked for
+            // not the protocol that was asked for
+            (_, UpstreamLink::Http2(_)) => Err(ExchangeOutcome::Refused(LocalReply::UpstreamConnectFailure(backend))),
         }
     }
 }
 
-/// A place and a connection to its instance. An instance that refuses is reported, and another tried.
+/// Acquires a permit and a connection to its instance. An instance that refuses is reported, and another one is tried.
 async fn connect(
     connection: &mut ProxyConnection,
     head: &mut Chunk,
@@ -272,73 +274,73 @@ async fn connect(
     started: Tick,
 ) -> Result<(Permit, UpstreamLink), ExchangeOutcome> {
     let proxy = Rc::clone(&connection.proxy);
-    let (mut tried, mut distrust) = (Vec::new(), TlsFailures::default());
+    let (mut tried, mut tls_failures) = (Vec::new(), TlsFailures::default());
     loop {
-        let place = match proxy.try_acquire(&choice, &tried) {
-            Some(place) => place,
+        let permit = match proxy.try_acquire(&choice, &tried) {
+            Some(permit) => permit,
             None => {
                 connection.open.stats.set_state(ConnectionState::Waiting);
-                // Boxed: a request with a place need not have room for the wait.
+                // Boxed: a request that gets its permit at once should not reserve memory for the wait.
                 match Box::pin(wait(connection, head, choice, &mut tried)).await {
-                    Ok(place) => place,
+                    Ok(permit) => permit,
                     Err(ExchangeOutcome::Refused(why)) => {
-                        return Err(ExchangeOutcome::Refused(distrust.explain(&proxy, why)));
+                        return Err(ExchangeOutcome::Refused(tls_failures.explain(&proxy, why)));
                     }
                     Err(ending) => return Err(ending),
                 }
             }
         };
-        let due = ResponseDeadlines::new(started, &place.backend().timeouts).first_byte;
-        match proxy.link(&place, connection.client.head.wants_websocket, due).await {
-            Ok(link) => return Ok((place, link)),
+        let due = ResponseDeadlines::new(started, &permit.backend().timeouts).first_byte;
+        match proxy.link(&permit, connection.client.head.is_upgrade(), due).await {
+            Ok(link) => return Ok((permit, link)),
             Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
                 return Err(ExchangeOutcome::Refused(LocalReply::ResponseTimeout));
             }
             Err(why) => {
-                distrust.note(&why);
-                tried.push(place.endpoint.id);
-                proxy.refused_by(&place);
-                choice = place.selected.clone();
+                tls_failures.note(&why);
+                tried.push(permit.endpoint.id);
+                proxy.report_refused(&permit);
+                choice = permit.selected.clone();
             }
         }
     }
 }
 
-/// Waits for a place; a client that is gone meanwhile leaves the room at once. One that only says that it will
-/// send no more looks the same from here, and is taken for gone: most that do it are, and a seat is scarce.
+/// Waits for a permit. A client that disconnects meanwhile leaves the queue at once. A half-closed connection looks the
+/// same here and counts as disconnected: most clients that close their side are gone, and queue capacity is scarce.
 async fn wait(
     connection: &mut ProxyConnection,
     head: &mut Chunk,
     choice: SelectedEndpoint,
     tried: &mut Vec<u64>,
 ) -> Result<Permit, ExchangeOutcome> {
-    // The ring's receive buffers are few and not for waiting in.
+    // The ring has few receive buffers, so a waiting request must not hold one.
     *head = Chunk::from(head.to_vec());
     let ProxyConnection { proxy, client, peer, .. } = connection;
     client.read_buffer.detach();
-    let ask = RouteRequest::client(client.head.view(head), peer);
-    let mut wish = AcquireRequest {
-        route_request: ask,
+    let route_request = RouteRequest::client(client.head.view(head), peer);
+    let mut acquire_request = AcquireRequest {
+        route_request,
         bytes: head.len() + client.read_buffer.unread.len(),
         tried: std::mem::take(tried),
     };
 
-    let placed = async { proxy.acquire(choice, &mut wish).await.map_err(ExchangeOutcome::Refused) };
-    let broken = async {
+    let acquired = async { proxy.acquire(choice, &mut acquire_request).await.map_err(ExchangeOutcome::Refused) };
+    let disconnected = async {
         gone(&client.stream, &mut client.read_buffer).await;
         Err(ExchangeOutcome::Cut)
     };
-    let outcome = select_both(placed, broken).await;
-    *tried = wish.tried;
+    let outcome = select_both(acquired, disconnected).await;
+    *tried = acquire_request.tried;
     outcome
 }
 
-/// The host that a client meant, where its instance is told another one: what is written does not say it any more.
+/// The host that the client asked for, where the route rewrites it: the written head does not contain it any more.
 pub(super) fn original_host(edits: Option<&HeaderEdits>, request: RequestView<'_>) -> Option<Box<str>> {
     edits.and_then(HeaderEdits::host).map(|_| request.authority().into()) // one allocation for mapped domains
 }
 
-/// The request as its instance gets it, with what of its body is here; and how much of it is the head.
+/// Writes the request for the instance, with the body bytes that are here. Returns it and the length of its head.
 fn write_request(
     connection: &mut ProxyConnection,
     head: &[u8],
@@ -354,7 +356,7 @@ fn write_request(
     while !body.is_done() && !client.read_buffer.unread.is_empty() {
         let step = relay::step(&mut client.read_buffer, body, chunked, outgoing).map_err(LocalReply::Malformed)?;
         match step {
-            // At most one received chunk is held: it may as well be copied.
+            // At most one received chunk is buffered, so a copy is cheap.
             RelayStep::Send(piece) => {
                 outgoing.extend_from_slice(&piece);
                 relay::after_send(chunked, outgoing);
@@ -365,51 +367,44 @@ fn write_request(
     Ok((outgoing.split().freeze(), head_bytes))
 }
 
-/// Sends the request and reads the answer, side by side.
+/// Sends the request and reads the response concurrently.
 async fn attempt(
     connection: &mut ProxyConnection,
     upstream: &mut UpstreamConnection,
     request: &mut AdmittedRequest,
 ) -> AttemptOutcome {
-    let ClientConnection {
-        ring,
-        stream: client,
-        read_buffer: inflow,
-        write_buffer: outflow,
-        head,
-        guard: seat,
-        limits,
-    } = &mut connection.client;
+    let ClientConnection { ring, stream: client, read_buffer, write_buffer, head, guard, limits } =
+        &mut connection.client;
     let AdmittedRequest {
         wire,
         body,
         progress,
         deadlines: due,
         timing,
-        permit: place,
+        permit,
         key: _,
-        mirror_buffer: tape,
+        mirror_buffer,
         original_host: _,
     } = request;
-    let mut sending = RequestStream {
+    let mut request_stream = RequestStream {
         ring,
         limits,
         client,
-        read_buffer: inflow,
+        read_buffer,
         body,
         chunked: head.framing == BodyFraming::Chunked,
         up: &upstream.stream,
         out: &mut upstream.write_buffer,
         progress,
-        mirror_buffer: tape,
+        mirror_buffer,
     };
-    let mut answering = ResponseStream {
+    let mut response_stream = ResponseStream {
         ring,
         limits,
         request: head,
-        guard: seat,
+        guard,
         client,
-        out: outflow,
+        out: write_buffer,
         up: &upstream.stream,
         read_buffer: &mut upstream.read_buffer,
         head: &mut upstream.head,
@@ -417,14 +412,14 @@ async fn attempt(
         progress,
         deadlines: due,
         timing: timing.as_deref(),
-        permit: place,
+        permit,
     };
-    // Pinned where they are made: each is 600 bytes, and moved they would be copied twice.
-    let (answered, sent) = (pin!(answering.run()), pin!(sending.run(wire.clone())));
+    // Pinned where they are made: each is 600 bytes, and a move would copy it twice.
+    let (answered, sent) = (pin!(response_stream.run()), pin!(request_stream.run(wire.clone())));
     select_both(answered, sent).await
 }
 
-/// Bytes after the answer's end are none that we asked for.
+/// Bytes after the end of the response belong to no request of the proxy.
 pub(super) fn is_reusable(upstream: &UpstreamConnection) -> bool {
     upstream.head.keep_alive && upstream.read_buffer.is_between() && !upstream.read_buffer.ended
 }

@@ -198,7 +198,8 @@ impl LocalReply {
             }
             Self::ConnectUnsupported | Self::MaxForwardsExceeded(_) => answer.with("Allow", METHODS),
             Self::HttpsRedirect { location } => answer.with("Location", location.as_bytes().to_vec()),
-            Self::HealthCheck => LocalResponse { body: Bytes::from_static(b"queue"), ..answer }, // upstream's word, and no more
+            // the body that Knative's queue-proxy sends, and no more
+            Self::HealthCheck => LocalResponse { body: Bytes::from_static(b"queue"), ..answer },
             Self::NetworkProbe { hash } => answer.with("K-Network-Hash", hash.as_bytes().to_vec()),
             _ => answer,
         }
@@ -212,7 +213,9 @@ impl fmt::Display for LocalReply {
             Self::RequestHeaderTimeout => f.write_str("request timeout: the request head is incomplete"),
             Self::RequestBodyTimeout => f.write_str("request timeout: the request body stopped"),
             Self::ConnectUnsupported => f.write_str("CONNECT is not supported"),
-            Self::UpgradeUnsupported => f.write_str("WebSockets reach only instances that speak HTTP/1"),
+            Self::UpgradeUnsupported => {
+                f.write_str("WebSockets and other upgrades reach only instances that speak HTTP/1")
+            }
             Self::ExpectationFailed => f.write_str("the only supported expectation is 100-continue"),
             Self::MaxForwardsExceeded(_) => f.write_str("not forwarded: Max-Forwards is 0"),
             Self::HttpsRedirect { location } => write!(f, "this host requires HTTPS: {location}"),
@@ -269,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_to_do() {
+    fn local_reply_says_what_to_do() {
         let answer = LocalReply::HostNotFound("a.b".into()).answer();
         assert_eq!(answer.status, 404);
         assert!(std::str::from_utf8(&answer.body).unwrap().contains("--route a.b="));

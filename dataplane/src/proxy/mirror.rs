@@ -1,8 +1,8 @@
-//! Copies of requests for a version that is to be compared.
+//! Copies of requests for a version under comparison.
 //!
-//! A copy is taken while the request passes and sent when its client has had the answer, so it costs the request
-//! nothing but memory. It is bounded in size and number, never tried again, and its answer is read and dropped;
-//! what is left of it is whether its status was the same.
+//! The copy is recorded while the request passes and sent after the client has its response, so it costs the request
+//! nothing but memory. Copies are bounded in size and number and never retried. The response to a copy is read and
+//! dropped; only the comparison of its status is kept.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,13 +19,13 @@ use crate::http::codec::{Parsed, RequestHead, parse_request};
 use crate::load::MirrorComparison;
 use crate::table::MirrorPolicy;
 
-/// A body beyond this is not copied. Most API requests fit, and all copies of a core fit into 4 MiB.
+/// Larger bodies are not copied. Most API requests fit, and all copies of a core fit into 4 MiB.
 pub const COPY_BYTES_MAX: usize = 64 * 1024;
-/// Copies under way at a time on one core, those included that wait for an instance to start.
+/// Copies in flight on one core, including those that wait for an instance to start.
 pub const COPIES_MAX: usize = 64;
-/// After this nobody waits for a copy's answer any more.
-pub const COPY_PATIENCE: Duration = Duration::from_secs(30);
-/// Tells the instance that somebody else has answered the request.
+/// How long a copy waits for its response.
+pub const COPY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Tells the instance that another version answers the request.
 const MARK: &[u8] = b"Sluicegate-Mirrored: true\r\n\r\n";
 
 /// Why no copy was sent, in the order of [`crate::counters::CoreCounters::mirrors_skipped`].
@@ -34,18 +34,19 @@ const TOO_LARGE: usize = 0;
 const TOO_MANY: usize = 1;
 const FAILED: usize = 2;
 
-/// What a request says, while it passes.
+/// The bytes of a request, recorded while it passes.
 pub(super) struct MirrorBuffer {
     proxy: Rc<Proxy>,
     mirror: Arc<MirrorPolicy>,
-    /// As the instance gets it.
+    /// As written for the instance.
     head: Bytes,
-    /// Framed as it is sent; `None` once it is too large.
+    /// Framed as it is sent. `None` once it is too large.
     body: Option<BytesMut>,
 }
 
 impl MirrorBuffer {
-    /// `wire` holds the whole head, so many bytes, and what of the body comes with it. `None`: nobody wants a copy.
+    /// `wire` holds the whole head (`head_bytes` of them) and the body bytes that arrived with it. Returns `None`
+    /// without a mirror policy.
     pub(super) fn start(
         proxy: &Rc<Proxy>,
         mirror: Option<&Arc<MirrorPolicy>>,
@@ -59,7 +60,7 @@ impl MirrorBuffer {
         Some(recording)
     }
 
-    /// More of the body was sent.
+    /// More bytes of the body were sent.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         if let Some(body) = self.body.take_if(|body| body.len() + bytes.len() > COPY_BYTES_MAX) {
             drop(body);
@@ -68,17 +69,17 @@ impl MirrorBuffer {
         }
     }
 
-    /// The request is over: answered with `status`, or else `None`. Returns at once.
+    /// The request is over: `status` is that of its response, or `None`. Does not block.
     pub(super) fn end(self, status: Option<u16>) {
         let skip = |why: usize| {
             self.proxy.counters.mirrors_skipped[why].fetch_add(1, Relaxed);
         };
         let Some(status) = status else { return skip(FAILED) };
         let Some(body) = self.body else { return skip(TOO_LARGE) };
-        let Some(turn) = MirrorPermit::take(&self.proxy) else { return skip(TOO_MANY) };
+        let Some(permit) = MirrorPermit::take(&self.proxy) else { return skip(TOO_MANY) };
         let body = body.freeze();
         let copy = MirroredRequest { mirror: self.mirror, head: marked(&self.head), body, status };
-        self.proxy.ring.spawn(async move { copy.send(&turn.0).await });
+        self.proxy.ring.spawn(async move { copy.send(&permit.0).await });
     }
 }
 
@@ -106,17 +107,18 @@ struct MirroredRequest {
     mirror: Arc<MirrorPolicy>,
     head: Bytes,
     body: Bytes,
-    /// What the client was answered.
+    /// The status of the client's response.
     status: u16,
 }
 
 impl MirroredRequest {
     async fn send(self, proxy: &Rc<Proxy>) {
         let mut head = RequestHead::rewritten();
-        let Parsed::Head { .. } = parse_request(&self.head, &mut head) else { return }; // we wrote it ourselves
+        // cannot fail: the proxy wrote this head
+        let Parsed::Head { .. } = parse_request(&self.head, &mut head) else { return };
         let mut backend = None;
         let answer = replay::replay(proxy, &self.mirror.host, (&head, &self.head), self.body, &mut backend);
-        let due = proxy.ring.now() + COPY_PATIENCE;
+        let due = proxy.ring.now() + COPY_TIMEOUT;
         let status = by(&proxy.ring, Some(due), answer).await.ok().flatten();
         let Some(backend) = backend else {
             proxy.counters.mirrors_skipped[FAILED].fetch_add(1, Relaxed);
@@ -130,7 +132,7 @@ impl MirroredRequest {
     }
 }
 
-/// The head with one line more.
+/// The head with the marker field appended.
 fn marked(head: &[u8]) -> Bytes {
     let before = head.strip_suffix(b"\r\n").unwrap_or(head);
     [before, MARK].concat().into()
@@ -141,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_marked_head_is_still_one() {
+    fn marked_head_has_the_marker_field() {
         let marked = marked(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(marked, "GET / HTTP/1.1\r\nHost: a\r\nSluicegate-Mirrored: true\r\n\r\n");
     }

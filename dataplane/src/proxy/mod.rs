@@ -1,8 +1,8 @@
-//! The proxy of one core: from a client's request to an instance's answer.
+//! The proxy of one core: from a client's request to an instance's response.
 //!
-//! `connection` takes a client's requests one after the other; `exchange` carries one of them:
-//! [`pick`] a backend and an instance, or wait for one ([`pending_queue`], `place`), send, answer, streaming
-//! both ways. Reasons for an answer of our own are in [`refusal`](LocalReply).
+//! `connection` reads a client's requests one after the other. `exchange` carries one of them: it uses [`pick`] to
+//! choose a backend and an instance, or waits for one ([`pending_queue`], `permit`), then sends the request and streams
+//! both directions. Responses of the proxy itself are in [`LocalReply`].
 
 mod activity;
 mod cold_start_timing;
@@ -57,46 +57,46 @@ use outliers::OutlierDetector;
 use pending_queue::{PendingQueue, PendingQueueLimits};
 use request_record::RequestRecord;
 
-/// What every request on a core shares. Belongs to the core's thread.
+/// The state that all requests on a core share. Belongs to the core's thread.
 pub struct Proxy {
     pub ring: Ring,
     pub client: UpstreamClient,
-    /// ... to instances that speak HTTP/2.
+    /// The same for instances that speak HTTP/2.
     pub h2_client: crate::h2::client::Http2Client,
-    /// Which addresses users may have requests sent to.
+    /// The addresses that users may send requests to.
     pub targets: Arc<TargetPolicy>,
     pub limits: Rc<HttpLimits>,
     pub tracker: Rc<ConnectionTracker>,
     pub counters: Arc<CoreCounters>,
-    /// Unset when nobody wants it.
+    /// Unset when the access log is off.
     pub access: OnceCell<AccessLog>,
-    /// The lines that requests are to have beside those, as the table has them.
+    /// The request log of the current table, written beside the access log.
     request_log: RefCell<Option<Arc<RequestLog>>>,
-    /// Unset when nobody collects spans.
+    /// Unset when no span collector is configured.
     pub spans: OnceCell<spans::SpanQueue>,
-    /// Clients are told what a request waited for (`Server-Timing`).
+    /// Sends `Server-Timing` to clients of requests that waited.
     pub server_timing: Cell<bool>,
     connections: ConnectionRegistry,
     signals: SignalQueue,
     reader: RefCell<TableReader>,
-    /// This core among those that read the tables.
+    /// The index of this core among the table readers.
     number: usize,
     pending_queue: RefCell<PendingQueue>,
-    /// The table whose arrival was last told to the waiting room.
+    /// The last table version that was passed to the pending queue.
     version_seen: Cell<u64>,
     rng: RefCell<Rng>,
     outliers: RefCell<OutlierDetector>,
-    /// Copies under way.
+    /// Mirrored requests in flight.
     mirrored: Cell<usize>,
     /// For connections with a request, and for deliveries.
     pub(crate) buffers: BufferCache,
-    /// When the log last had it that an instance is not trusted.
+    /// When a TLS failure of an instance was last logged.
     tls_failure_logged: Cell<Option<Tick>>,
-    /// ... and that the target policy refused one.
-    refusal_told: Cell<Option<Tick>>,
+    /// When a refusal by the target policy was last logged.
+    target_refusal_logged: Cell<Option<Tick>>,
 }
 
-/// What a proxy is made from.
+/// The parts of a new proxy.
 pub struct ProxyConfig {
     pub ring: Ring,
     pub tables: Arc<TablePublisher>,
@@ -105,14 +105,14 @@ pub struct ProxyConfig {
     pub limits: HttpLimits,
     pub targets: Arc<TargetPolicy>,
     pub pending_limits: PendingQueueLimits,
-    /// Where this core's chance comes from: the same seed picks the same way.
+    /// Seed of this core's random numbers: the same seed picks the same way.
     pub seed: u64,
 }
 
 impl Proxy {
     #[must_use]
     pub fn new(parts: ProxyConfig) -> Rc<Self> {
-        let number = parts.tables.add_waker(parts.ring.remote());
+        let number = parts.tables.add_waker(parts.ring.wake_handle());
         Rc::new(Self {
             client: UpstreamClient::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
             h2_client: crate::h2::client::Http2Client::new(&parts.ring, &parts.limits, Arc::clone(&parts.targets)),
@@ -131,7 +131,7 @@ impl Proxy {
             pending_queue: RefCell::new(PendingQueue::new(parts.pending_limits)),
             outliers: RefCell::default(),
             tls_failure_logged: Cell::default(),
-            refusal_told: Cell::default(),
+            target_refusal_logged: Cell::default(),
             spans: OnceCell::new(),
             buffers: BufferCache::default(),
             version_seen: Cell::new(0),
@@ -140,98 +140,105 @@ impl Proxy {
         })
     }
 
-    /// Reads the current table; `read` must not call back into the proxy.
+    /// Reads the current table. `read` must not call back into the proxy.
     pub fn with_table<T>(&self, read: impl FnOnce(&RoutingTable) -> T) -> T {
         read(self.reader.borrow_mut().load())
     }
 
     /// Chooses a backend for one request, and counts the request.
-    pub fn route(&self, ask: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
-        self.choose(ask).and_then(|choice| set_out(ask, choice))
+    pub fn route(&self, route_request: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
+        self.choose(route_request).and_then(|choice| admit(route_request, choice))
     }
 
-    /// The same, and the note knows where it is to go and by which tag, even if it does not get there.
-    fn route_noted(&self, ask: &RouteRequest<'_>, note: &mut RequestRecord) -> Result<SelectedEndpoint, LocalReply> {
-        let choice = self.choose(ask)?;
-        note.aim(&choice.backend, choice.tag(ask));
-        set_out(ask, choice)
+    /// The same, and records the backend and tag even if the request does not reach an instance.
+    fn route_noted(
+        &self,
+        route_request: &RouteRequest<'_>,
+        note: &mut RequestRecord,
+    ) -> Result<SelectedEndpoint, LocalReply> {
+        let choice = self.choose(route_request)?;
+        note.set_backend(&choice.backend, choice.tag(route_request));
+        admit(route_request, choice)
     }
 
-    fn choose(&self, ask: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
+    fn choose(&self, route_request: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
         self.with_table(|table| {
-            let route = table.route_for(ask).ok_or_else(|| LocalReply::HostNotFound(name(ask.host)))?;
-            let splits = route.select(ask);
+            let route =
+                table.route_for(route_request).ok_or_else(|| LocalReply::HostNotFound(name(route_request.host)))?;
+            let splits = route.select(route_request);
             if splits.is_empty() {
-                return Err(LocalReply::PathNotFound(name(ask.host)));
+                return Err(LocalReply::PathNotFound(name(route_request.host)));
             }
-            if let Some(answer) = probed(route, ask) {
+            if let Some(answer) = probe_reply(route, route_request) {
                 return Err(answer);
             }
-            if ask.plain
-                && !ask.cluster_local
+            if route_request.plain
+                && !route_request.cluster_local
                 && let Some(port) = route.redirect(splits)
-                && ask.path != "*"
-                // Looked up by who is sent on, or would be: what is known for each host when a table is made would have to be
-                // made anew for as many hosts as one certificate is for.
-                && table.certificates.find(Some(host_name(ask.host))).is_some()
+                && route_request.path != "*"
+                // Looked up per request: a table that stored this for each host would have to be rebuilt for every host
+                // of a certificate that changes.
+                && table.certificates.find(Some(host_name(route_request.host))).is_some()
             {
-                return Err(only_by_https(ask, port));
+                return Err(https_redirect(route_request, port));
             }
             let rng = &mut self.rng.borrow_mut();
-            let bond = session_affinity::session_affinity(route, splits, ask, rng);
-            let split = match bond.key {
+            let affinity = session_affinity::session_affinity(route, splits, route_request, rng);
+            let split = match affinity.key {
                 Some(key) => pick::split_of(splits, key),
                 None => pick::split(splits, rng),
             };
-            let choice = split.map(|split| SelectedEndpoint { affinity: bond, ..SelectedEndpoint::from(split) });
-            choice.ok_or_else(|| LocalReply::NoTrafficTarget(name(ask.host)))
+            let choice = split.map(|split| SelectedEndpoint { affinity, ..SelectedEndpoint::from(split) });
+            choice.ok_or_else(|| LocalReply::NoTrafficTarget(name(route_request.host)))
         })
     }
 
-    /// Tells of the connections that are open now.
-    pub(crate) fn tell(&self, question: ConnectionQuery) {
+    /// Answers a query for the open connections.
+    pub(crate) fn answer_query(&self, question: ConnectionQuery) {
         question.answer(|most| self.connections.list(self.ring.now(), most));
     }
 
-    /// Somebody rang: a new table, or a place that another core gave back. Everybody who waits first
-    /// in a queue looks again.
-    pub fn look(&self) {
+    /// Called when the core is woken by a new table or by a permit that another core released. The first request of
+    /// every queue checks again.
+    pub fn on_wake(&self) {
         let version = self.with_table(|table| table.version);
         if self.version_seen.replace(version) != version {
             *self.request_log.borrow_mut() = self.with_table(|table| table.request_log.clone());
             self.pending_queue.borrow_mut().resend_demand();
         }
-        let called = self.pending_queue.borrow_mut().call_all();
-        for waker in called {
+        let notified = self.pending_queue.borrow_mut().notify_all();
+        for waker in notified {
             waker.wake();
         }
     }
 
-    /// There may be a place in an instance of `backend`: calls whose turn it is.
+    /// An instance of `backend` may have a free permit: notifies the request whose turn it is.
     fn permit_released(&self, backend: &Backend) {
-        // Pairs with the fence of a guest that sits down: either it sees the place, or we see it wait.
+        // Pairs with the fence of a request that enqueues: either it sees the free permit, or this thread sees the
+        // waiting request.
         fence(SeqCst);
         if backend.load.waiting.load(Relaxed) == 0 {
             return;
         }
-        let line = backend.load.queue();
-        let is_ours = self.pending_queue.borrow().front(&backend.key).is_some_and(|front| line.may_proceed(front));
-        if !is_ours {
-            if let Some(first) = line.first() {
-                first.call();
+        let fair_queue = backend.load.queue();
+        let is_own_turn =
+            self.pending_queue.borrow().front(&backend.key).is_some_and(|front| fair_queue.may_proceed(front));
+        if !is_own_turn {
+            if let Some(first) = fair_queue.first() {
+                first.wake_core();
             }
             return;
         }
-        let called = self.pending_queue.borrow_mut().call(&backend.key);
-        if let Some(waker) = called {
+        let notified = self.pending_queue.borrow_mut().notify_first(&backend.key);
+        if let Some(waker) = notified {
             waker.wake();
         }
     }
 }
 
-/// Where a client without TLS has to come again with it (X-KI-13).
-fn only_by_https(ask: &RouteRequest<'_>, port: u16) -> LocalReply {
-    let (host, path) = (host_name(ask.host), ask.path);
+/// The redirect for a client that came without TLS (X-KI-13).
+fn https_redirect(route_request: &RouteRequest<'_>, port: u16) -> LocalReply {
+    let (host, path) = (host_name(route_request.host), route_request.path);
     let location = match port {
         HTTPS_PORT => format!("https://{host}{path}"),
         port => format!("https://{host}:{port}{path}"),
@@ -239,10 +246,9 @@ fn only_by_https(ask: &RouteRequest<'_>, port: u16) -> LocalReply {
     LocalReply::HttpsRedirect { location: location.into() }
 }
 
-/// What a probe is told, if this is one: the hash it brings, or `override` for that of the route
-/// (X-KI-16).
-fn probed(route: &Route, ask: &RouteRequest<'_>) -> Option<LocalReply> {
-    let request = ask.request.filter(|request| request.head.probe == PlatformProbe::Route)?;
+/// The reply to a network probe, if this is one: its own hash, or with `override` that of the route (X-KI-16).
+fn probe_reply(route: &Route, route_request: &RouteRequest<'_>) -> Option<LocalReply> {
+    let request = route_request.request.filter(|request| request.head.probe == PlatformProbe::Route)?;
     Some(match request.values(FieldName::NetworkHash).next() {
         None => LocalReply::NetworkProbeWithoutHash,
         Some(b"override") => LocalReply::NetworkProbe { hash: route.hash.as_deref().unwrap_or_default().into() },
@@ -250,22 +256,22 @@ fn probed(route: &Route, ask: &RouteRequest<'_>) -> Option<LocalReply> {
     })
 }
 
-/// Counts a request that is on its way; a probe is not.
-fn set_out(ask: &RouteRequest<'_>, choice: SelectedEndpoint) -> Result<SelectedEndpoint, LocalReply> {
-    if is_health_probe(ask) && matches!(choice.backend.when_empty, NoEndpointPolicy::Wait { .. }) {
+/// Counts a request that is routed; health probes are not counted.
+fn admit(route_request: &RouteRequest<'_>, choice: SelectedEndpoint) -> Result<SelectedEndpoint, LocalReply> {
+    if is_health_probe(route_request) && matches!(choice.backend.when_empty, NoEndpointPolicy::Wait { .. }) {
         return Err(LocalReply::HealthCheck);
     }
     choice.backend.load.requests.fetch_add(1, Relaxed);
     Ok(choice)
 }
 
-/// Whether whoever stands before the instances answers in their place: a probe wakes nobody (X-QP-06). To backends
-/// that are not ours it goes like any other request.
-fn is_health_probe(ask: &RouteRequest<'_>) -> bool {
-    ask.request.is_some_and(|request| request.head.probe == PlatformProbe::Health)
+/// Whether the proxy answers in place of the instances: a health probe must not start one (X-QP-06). To external
+/// backends it goes like any other request.
+fn is_health_probe(route_request: &RouteRequest<'_>) -> bool {
+    route_request.request.is_some_and(|request| request.head.probe == PlatformProbe::Health)
 }
 
-/// A host for a message, of bounded length.
+/// A host for a message, with bounded length.
 fn name(host: &str) -> Box<str> {
     host_name(host).chars().take(255).collect::<String>().into()
 }

@@ -1,7 +1,7 @@
-//! Instances that refuse connections: asked last, for longer each time, until one is taken.
+//! Outlier detection: instances that refuse connections are tried last, for longer each time, until one connects.
 //!
-//! Without that an instance that died would look the idlest of all, and every request would try it first. Nothing is
-//! ever left out for good: where all others are full or refuse as well, an outlier is asked.
+//! Without it an instance that died would look the least loaded, and every request would try it first. An outlier is
+//! never excluded for good: where all others are full or refuse as well, it is tried.
 
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use ring::Tick;
 /// After the first refusal; each further one in a row doubles it.
 const EJECT_BASE: Duration = Duration::from_secs(1);
 
-/// ... up to this: an instance that is back should be found within the minute.
+/// Upper bound: an instance that is back should get requests within the minute.
 const EJECT_MAX: Duration = Duration::from_secs(60);
 
-/// Refusals are forgotten when there was none for so long after the last ejection ended.
+/// Refusals are forgotten after this time without one, counted from the end of the last ejection.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
-/// Outliers remembered; a look-up walks them. Beyond, the newest is not.
+/// Outliers remembered; each lookup is a linear scan. Further ones are not recorded.
 const OUTLIERS_MAX: usize = 64;
 
-/// One core's. Values in, values out; `now` is passed in.
+/// The outliers of one core. Pure: `now` is passed in.
 #[derive(Debug, Default)]
 pub struct OutlierDetector {
     list: Vec<EjectedEndpoint>,
@@ -34,12 +34,12 @@ struct EjectedEndpoint {
 }
 
 impl OutlierDetector {
-    /// An instance refused; how long it is asked last from now on.
+    /// An instance refused a connection. Returns how long it is tried last from now on.
     pub fn refused(&mut self, endpoint: u64, now: Tick) -> Duration {
         self.list.retain(|outlier| now < outlier.until + FORGET_AFTER);
         let known = self.list.iter().position(|outlier| outlier.endpoint == endpoint);
         let refusals = match known.map(|at| &self.list[at]) {
-            // Several requests may meet the same refusal; only one after the ejection is another.
+            // Several requests may meet the same refusal; only one after the ejection counts as another.
             Some(outlier) if now < outlier.until => return outlier.until - now,
             Some(outlier) => outlier.refusals.saturating_add(1),
             None => 1,
@@ -54,7 +54,7 @@ impl OutlierDetector {
         wait
     }
 
-    /// An instance took a connection.
+    /// An instance accepted a connection.
     pub fn accepted(&mut self, endpoint: u64) {
         self.list.retain(|outlier| outlier.endpoint != endpoint);
     }
@@ -64,7 +64,7 @@ impl OutlierDetector {
         self.list.is_empty()
     }
 
-    /// Those who are to be asked last.
+    /// The instances to try last.
     pub fn avoided(&self, now: Tick) -> impl Iterator<Item = u64> {
         self.list.iter().filter(move |outlier| now < outlier.until).map(|outlier| outlier.endpoint)
     }
@@ -79,22 +79,22 @@ mod tests {
     }
 
     #[test]
-    fn each_refusal_in_a_row_costs_twice_the_time_of_the_last() {
+    fn consecutive_refusals_double_the_ejection() {
         let mut outliers = OutlierDetector::default();
         let mut now = at(0);
         for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
             let wait = outliers.refused(7, now);
             assert_eq!(wait, Duration::from_secs(seconds));
             assert_eq!(outliers.avoided(now).collect::<Vec<_>>(), [7]);
-            // Requests that were on their way meet the same refusal.
+            // Requests in flight meet the same refusal.
             assert!(outliers.refused(7, now + Duration::from_millis(1)) < wait);
             now = now + wait;
-            assert_eq!(outliers.avoided(now).count(), 0, "it may show that it is back");
+            assert_eq!(outliers.avoided(now).count(), 0, "it may be tried again");
         }
     }
 
     #[test]
-    fn a_connection_taken_or_a_quiet_minute_forgives_all() {
+    fn connection_or_quiet_minute_resets_the_backoff() {
         let mut outliers = OutlierDetector::default();
         outliers.refused(7, at(0));
         outliers.refused(7, at(1));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn only_so_many_are_remembered() {
+    fn remembered_outliers_are_bounded() {
         let mut outliers = OutlierDetector::default();
         for endpoint in 0..1000 {
             outliers.refused(endpoint, at(0));

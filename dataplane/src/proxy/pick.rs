@@ -1,4 +1,4 @@
-//! Which backend, which instance: values in, values out, chance passed in.
+//! Picks a backend and an instance. Pure: the random number generator is passed in.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use fastrand::Rng;
 use crate::load::InFlightRequest;
 use crate::table::{Backend, BackendShare, Endpoint, mix};
 
-/// A share by weight, anew for every request (SRV-REQ-02, SRV-REQ-07, SRV-REQ-11). `None` when every
-/// weight is 0.
+/// Picks a share by weight for each request (SRV-REQ-02, SRV-REQ-07, SRV-REQ-11). `None` when every weight is 0.
 #[must_use]
 pub fn split<'a>(splits: &'a [BackendShare], rng: &mut Rng) -> Option<&'a BackendShare> {
     if let [only] = splits {
@@ -28,7 +27,7 @@ pub fn split<'a>(splits: &'a [BackendShare], rng: &mut Rng) -> Option<&'a Backen
     None
 }
 
-/// The share of a client that is known by `key`: the same one while the weights stay. When they change, only
+/// The share of a client that is identified by `key`: the same one while the weights stay. When they change, only
 /// clients of a share that shrank move.
 #[must_use]
 pub fn split_of(splits: &[BackendShare], key: u64) -> Option<&BackendShare> {
@@ -43,8 +42,8 @@ pub fn split_of(splits: &[BackendShare], key: u64) -> Option<&BackendShare> {
     })
 }
 
-/// A place in the instance that `key` ranks first among those that have one: instances that come or go move only the
-/// clients that they take or leave.
+/// A permit of the instance that `key` ranks first among those with capacity. A new or removed instance moves only the
+/// clients that it gains or loses.
 #[must_use]
 pub fn instance_of(backend: &Backend, tried: &[u64], key: u64) -> Option<(Arc<Endpoint>, InFlightRequest)> {
     let rank = |endpoint: &Arc<Endpoint>| mix(key ^ mix(endpoint.id));
@@ -55,33 +54,32 @@ pub fn instance_of(backend: &Backend, tried: &[u64], key: u64) -> Option<(Arc<En
             .iter()
             .filter(|endpoint| !tried.contains(&endpoint.id) && below.is_none_or(|below| rank(endpoint) < below))
             .max_by_key(|endpoint| rank(endpoint))?;
-        if let Some(place) = next.load.try_enter(backend.concurrency_max) {
-            return Some((Arc::clone(next), place));
+        if let Some(permit) = next.load.try_enter(backend.concurrency_max) {
+            return Some((Arc::clone(next), permit));
         }
         below = Some(rank(next));
     }
 }
 
-/// A place in the least busy instance that has one; equals are taken in random order. Those in
-/// `tried` are left out.
+/// A permit of the least loaded instance with capacity; ties are broken at random. Instances in `tried` are skipped.
 #[must_use]
 pub fn instance(backend: &Backend, tried: &[u64], rng: &mut Rng) -> Option<(Arc<Endpoint>, InFlightRequest)> {
     let endpoints = &backend.endpoints;
     if endpoints.is_empty() {
         return None;
     }
-    // Another core may take the place between the look and the grasp: look again, but not for ever.
+    // Another core may take the permit between the read and the attempt: try again, but a bounded number of times.
     for _ in 0..=endpoints.len() {
         let start = if endpoints.len() == 1 { 0 } else { rng.usize(..endpoints.len()) };
         let (before, after) = endpoints.split_at(start);
-        let idlest = after
+        let least_loaded = after
             .iter()
             .chain(before)
             .filter(|endpoint| !tried.contains(&endpoint.id))
             .min_by_key(|endpoint| endpoint.load.in_flight())?;
-        let in_flight = idlest.load.in_flight();
-        if let Some(place) = idlest.load.try_enter(backend.concurrency_max) {
-            return Some((Arc::clone(idlest), place));
+        let in_flight = least_loaded.load.in_flight();
+        if let Some(permit) = least_loaded.load.try_enter(backend.concurrency_max) {
+            return Some((Arc::clone(least_loaded), permit));
         }
         if backend.concurrency_max != 0 && in_flight >= backend.concurrency_max {
             return None;
@@ -90,7 +88,7 @@ pub fn instance(backend: &Backend, tried: &[u64], rng: &mut Rng) -> Option<(Arc<
     None
 }
 
-/// Whether the instances have room for so many requests more.
+/// Whether the instances have capacity for `wanted` more requests.
 #[must_use]
 pub fn has_capacity(backend: &Backend, wanted: u32) -> bool {
     let free = |endpoint: &Arc<Endpoint>| backend.concurrency_max.saturating_sub(endpoint.load.in_flight());
@@ -120,9 +118,9 @@ mod tests {
         })
     }
 
-    /// SRV-REQ-01, SRV-REQ-07, SRV-REQ-11: the weights hold whatever the numbers of instances are.
+    /// SRV-REQ-01, SRV-REQ-07, SRV-REQ-11: the weights hold for any numbers of instances.
     #[test]
-    fn the_split_follows_the_weights_and_not_the_instances() {
+    fn split_follows_weights_not_instance_counts() {
         let splits = [
             BackendShare::new(90, backend_of("one", 1, 0)),
             BackendShare::new(0, backend_of("none", 5, 0)),
@@ -138,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn no_weight_means_no_backend() {
+    fn zero_weights_select_no_backend() {
         let nothing = || BackendShare::new(0, backend_of("a", 1, 0));
         for splits in [vec![], vec![nothing()], vec![nothing(), nothing()]] {
             assert!(split(&splits, &mut Rng::with_seed(1)).is_none());
@@ -146,22 +144,22 @@ mod tests {
     }
 
     #[test]
-    fn the_idlest_instance_is_taken_until_all_are_full() {
+    fn least_loaded_instance_is_picked_until_all_are_full() {
         let backend = backend_of("a", 3, 2);
         let mut rng = Rng::with_seed(3);
-        let mut places = Vec::new();
+        let mut permits = Vec::new();
         for round in [1, 1, 1, 2, 2, 2] {
-            let (endpoint, place) = instance(&backend, &[], &mut rng).unwrap();
+            let (endpoint, permit) = instance(&backend, &[], &mut rng).unwrap();
             assert_eq!(endpoint.load.in_flight(), round);
-            places.push(place);
+            permits.push(permit);
         }
         assert!(instance(&backend, &[], &mut rng).is_none());
-        places.pop();
+        permits.pop();
         assert!(instance(&backend, &[], &mut rng).is_some());
     }
 
     #[test]
-    fn an_instance_that_was_tried_is_left_out() {
+    fn tried_instance_is_skipped() {
         let backend = backend_of("a", 2, 0);
         let tried = [backend.endpoints[0].id];
         let mut rng = Rng::with_seed(3);
@@ -173,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_known_client_keeps_its_share_and_a_shift_moves_only_its_part() {
+    fn weight_shift_moves_only_its_part_of_sticky_clients() {
         let splits = |first, second| {
             [BackendShare::new(first, backend_of("old", 1, 0)), BackendShare::new(second, backend_of("new", 1, 0))]
         };
@@ -193,21 +191,21 @@ mod tests {
     }
 
     #[test]
-    fn a_known_client_keeps_its_instance_while_that_has_room() {
+    fn sticky_client_keeps_its_instance_while_it_has_capacity() {
         let backend = backend_of("a", 4, 2);
         let mut seen = std::collections::BTreeSet::new();
         for key in 0..64 {
-            let (first, place) = instance_of(&backend, &[], key).unwrap();
-            let again = instance_of(&backend, &[], key).unwrap();
-            assert_eq!(first.id, again.0.id);
+            let (first, permit) = instance_of(&backend, &[], key).unwrap();
+            let replayable = instance_of(&backend, &[], key).unwrap();
+            assert_eq!(first.id, replayable.0.id);
             let full = instance_of(&backend, &[], key).unwrap();
             assert_ne!(full.0.id, first.id);
-            drop((place, again, full));
+            drop((permit, replayable, full));
             assert_ne!(instance_of(&backend, &[first.id], key).unwrap().0.id, first.id);
             seen.insert(first.id);
         }
         assert_eq!(seen.len(), 4, "clients spread over all");
-        let places: Vec<_> = (0..8).map_while(|_| instance_of(&backend, &[], 1)).collect();
-        assert!(places.len() == 8 && instance_of(&backend, &[], 1).is_none());
+        let permits: Vec<_> = (0..8).map_while(|_| instance_of(&backend, &[], 1)).collect();
+        assert!(permits.len() == 8 && instance_of(&backend, &[], 1).is_none());
     }
 }

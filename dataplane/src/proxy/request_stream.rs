@@ -1,4 +1,4 @@
-//! The request's way: from the client to its instance.
+//! The request direction: from the client to its instance.
 
 use std::cell::Cell;
 use std::future::pending;
@@ -17,13 +17,13 @@ use crate::http::limits::HttpLimits;
 use crate::http::relay::{self, RelayStep};
 use crate::tls::{ByteStream, Transport};
 
-/// What the two directions of an exchange know of each other.
+/// What the two directions of an exchange share.
 pub(super) struct ExchangeProgress {
-    /// The request's body was read to its end.
+    /// The request body was read to its end.
     request_read: Cell<bool>,
-    /// ... and all of it was sent.
+    /// All of it was sent.
     sent: Cell<bool>,
-    /// The first byte of the body has come, so the client does not wait for `100 Continue`.
+    /// The first byte of the body arrived, so the client does not wait for `100 Continue`.
     body_started: Cell<bool>,
     pub(super) activity: StreamActivity,
     /// Towards the client.
@@ -55,7 +55,7 @@ impl ExchangeProgress {
     }
 }
 
-/// One attempt at sending.
+/// One attempt to send the request.
 pub(super) struct RequestStream<'a> {
     pub(super) ring: &'a Ring,
     pub(super) limits: &'a HttpLimits,
@@ -66,21 +66,21 @@ pub(super) struct RequestStream<'a> {
     pub(super) up: &'a Transport,
     pub(super) out: &'a mut WriteBuffer,
     pub(super) progress: &'a ExchangeProgress,
-    /// Of the request, if a copy is wanted.
+    /// Records the request, if it is mirrored.
     pub(super) mirror_buffer: &'a mut Option<MirrorBuffer>,
 }
 
-/// Why nothing more is sent.
+/// Why sending stops.
 enum RequestAbort {
-    /// The instance takes no more. It may have answered all the same.
+    /// The instance accepts no more bytes. It may have responded all the same.
     Instance,
     With(LocalReply),
-    /// The client's connection is broken, or ended in the middle of the body.
+    /// The client's connection is broken, or ended inside the body.
     ClientGone,
 }
 
 impl RequestStream<'_> {
-    /// Sends the request; ends only if the client is at fault.
+    /// Sends the request. Resolves only if the client is at fault.
     pub(super) async fn run(&mut self, wire: Bytes) -> AttemptOutcome {
         match self.send_all(wire).await {
             Ok(()) => {
@@ -92,12 +92,12 @@ impl RequestStream<'_> {
             Err(RequestAbort::Instance) => pending().await,
             Err(RequestAbort::ClientGone) => AttemptOutcome::Cut,
             Err(RequestAbort::With(_)) if self.progress.activity.answered().is_some() => AttemptOutcome::Cut,
-            Err(RequestAbort::With(refusal)) => AttemptOutcome::Refused(refusal),
+            Err(RequestAbort::With(local_reply)) => AttemptOutcome::Refused(local_reply),
         }
     }
 
     async fn send_all(&mut self, wire: Bytes) -> Result<(), RequestAbort> {
-        // What becomes of a small one that is whole, the answer shows.
+        // The response shows whether a small request that is complete arrived.
         let left = if self.body.is_done() { self.up.send_detached(wire.into()) } else { Err(wire.into()) };
         if let Err(wire) = left {
             self.put(wire).await?;
@@ -119,7 +119,7 @@ impl RequestStream<'_> {
         self.flush().await
     }
 
-    /// The next bytes of the body.
+    /// Reads the next bytes of the body.
     async fn more(&mut self) -> Result<(), RequestAbort> {
         match self.progress.activity.body(self.ring, self.read_buffer.fill(self.client)).await {
             Ok(Ok(true)) => {
@@ -141,8 +141,8 @@ impl RequestStream<'_> {
     }
 
     fn record(&mut self, bytes: &[u8]) {
-        if let Some(tape) = self.mirror_buffer {
-            tape.add(bytes);
+        if let Some(mirror_buffer) = self.mirror_buffer {
+            mirror_buffer.add(bytes);
         }
     }
 

@@ -1,4 +1,4 @@
-//! The answer's way: from the instance to the client.
+//! The response direction: from the instance to the client.
 
 use std::cell::Cell;
 use std::io;
@@ -13,16 +13,17 @@ use super::session_affinity::put_cookie;
 use super::{LocalReply, Permit};
 use crate::http::buffers::{HeadReadError, ReadBuffer, WriteBuffer, by, earlier};
 use crate::http::codec::{
-    BodyDecoder, BodyFraming, FieldName, HttpVersion, RequestHead, ResponseHead, has_token, parse_response,
+    BodyDecoder, BodyFraming, FieldName, HttpVersion, RequestHead, ResponseHead, UpgradeRequest, has_token,
+    parse_response,
 };
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::date;
-use crate::http::headers::{ResponseContext, put_response};
+use crate::http::headers::{ResponseContext, SwitchedProtocol, put_response};
 use crate::http::limits::{HttpLimits, INTERIM_MAX};
 use crate::http::relay::{self, RelayStep};
 use crate::tls::{ByteStream, Transport};
 
-/// One attempt at being answered.
+/// One attempt to get a response.
 pub(super) struct ResponseStream<'a> {
     pub(super) ring: &'a Ring,
     pub(super) limits: &'a HttpLimits,
@@ -38,7 +39,7 @@ pub(super) struct ResponseStream<'a> {
     pub(super) progress: &'a ExchangeProgress,
     pub(super) deadlines: &'a ResponseDeadlines,
     pub(super) timing: Option<&'a ColdStartTiming>,
-    /// Given back as soon as the instance is done, which is before a slow client is.
+    /// Released as soon as the instance is done, which is before a slow client is.
     pub(super) permit: &'a mut Option<Permit>,
 }
 
@@ -52,7 +53,11 @@ impl ResponseStream<'_> {
             Err(attempt) => return attempt,
         };
         if self.head.status == 101 {
-            let client = ResponseContext { websocket: true, ..ResponseContext::INTERIM };
+            let upgrade = match self.request.upgrade {
+                UpgradeRequest::Admitted { .. } => SwitchedProtocol::Other,
+                _ => SwitchedProtocol::WebSocket,
+            };
+            let client = ResponseContext { upgrade, ..ResponseContext::INTERIM };
             put_response(&mut self.out.buffer, self.head.view(&head), client);
             self.put_cookie();
             self.add_server_timing();
@@ -72,15 +77,16 @@ impl ResponseStream<'_> {
             return AttemptOutcome::Cut; // the client is gone
         }
         let date = Some(date::at(self.ring.now()));
-        let client = ResponseContext { chunked, close, keep_alive: !modern && !close, websocket: false, date };
+        let client =
+            ResponseContext { chunked, close, keep_alive: !modern && !close, upgrade: SwitchedProtocol::None, date };
         put_response(&mut self.out.buffer, self.head.view(&head), client);
         self.put_cookie();
         self.add_server_timing();
-        drop(head); // the receive buffer goes back
+        drop(head); // the receive buffer is released
 
         match self.body(chunked).await {
             Ok(()) => {}
-            // Nothing has left yet, so a whole answer still can.
+            // No byte was sent yet, so a complete local reply still can be.
             Err(ResponseAbort::Instance) if self.out.bytes == sent_before => {
                 if unbounded {
                     let _ = self.client.set_reset_on_close(false); // an error: the client is gone
@@ -103,8 +109,8 @@ impl ResponseStream<'_> {
         AttemptOutcome::Done { status: self.head.status, close }
     }
 
-    /// Sends the last bytes; few of them leave while the connection goes on to its next request. That shows as well if the client
-    /// is gone, and the connection's end waits for what was posted.
+    /// Sends the last bytes. Few of them are still unsent while the connection goes on to its next request. The next
+    /// read also shows if the client is gone, and closing the connection waits for detached sends.
     async fn end(&mut self, close: bool) -> io::Result<()> {
         if close || self.out.buffer.is_empty() {
             return self.flush().await;
@@ -124,16 +130,16 @@ impl ResponseStream<'_> {
         }
     }
 
-    /// The final answer's head; interim ones are passed on.
+    /// Reads the head of the final response; interim responses are forwarded.
     async fn final_head(&mut self) -> Result<Chunk, AttemptOutcome> {
         let received_before = self.read_buffer.bytes;
-        // Interim responses and the beginning of a head are traffic of the instance.
+        // Interim responses and partial heads count as bytes from the instance.
         let received = Cell::new(None);
         let mut interim = 0;
-        let mut told_to_continue = !self.request.expects_continue;
+        let mut continue_sent = !self.request.expects_continue;
         let continue_at = self.ring.now() + self.limits.continue_after;
         loop {
-            let waits_for_us = !told_to_continue && !self.progress.is_body_started();
+            let waits_for_us = !continue_sent && !self.progress.is_body_started();
             let at = earlier(self.deadlines.head(received.get()), waits_for_us.then_some(continue_at));
             let (asked, head) = (self.request.method, &mut *self.head);
             let parse = |bytes: &[u8]| parse_response(bytes, asked, head);
@@ -156,8 +162,8 @@ impl ResponseStream<'_> {
                 }
                 Err(_) if !waits_for_us || self.ring.now() < continue_at => continue, // a part of the head came
                 Err(_) => {
-                    // The instance is silent; many do not know the expectation. See `continue_after`.
-                    told_to_continue = true;
+                    // The instance is silent; many do not implement `Expect`. See `continue_after`.
+                    continue_sent = true;
                     self.out.buffer.put_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
                     self.flush().await.map_err(|_| AttemptOutcome::Cut)?;
                     continue;
@@ -165,8 +171,8 @@ impl ResponseStream<'_> {
             };
 
             if !self.head.is_interim() {
-                // The only other protocol that we ask for is the one that the client asked for.
-                let foreign = self.head.status == 101 && !self.is_websocket(&bytes);
+                // The proxy asks only for the protocol that the client asked for.
+                let foreign = self.head.status == 101 && !self.is_switch_asked_for(&bytes);
                 return if foreign { Err(self.failed()) } else { Ok(bytes) };
             }
             received.set(Some(self.ring.now()));
@@ -174,9 +180,9 @@ impl ResponseStream<'_> {
             if interim > INTERIM_MAX {
                 return Err(self.failed());
             }
-            let wanted = self.head.status != 100 || !told_to_continue;
+            let wanted = self.head.status != 100 || !continue_sent;
             if wanted && self.request.version == HttpVersion::Http11 {
-                told_to_continue |= self.head.status == 100;
+                continue_sent |= self.head.status == 100;
                 put_response(&mut self.out.buffer, self.head.view(&bytes), ResponseContext::INTERIM);
                 drop(bytes);
                 self.flush().await.map_err(|_| AttemptOutcome::Cut)?;
@@ -217,9 +223,9 @@ impl ResponseStream<'_> {
         }
     }
 
-    /// A client that is to stay where it is gets its cookie, into the head that was written last.
+    /// Adds the affinity cookie to the head that was written last.
     fn put_cookie(&mut self) {
-        put_cookie(&mut self.out.buffer, self.permit.as_ref().and_then(|place| place.selected.affinity.cookie));
+        put_cookie(&mut self.out.buffer, self.permit.as_ref().and_then(|permit| permit.selected.affinity.cookie));
     }
 
     async fn flush(&mut self) -> io::Result<()> {
@@ -239,10 +245,19 @@ impl ResponseStream<'_> {
         sent.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
-    /// Whether the instance switches as it was asked to.
-    fn is_websocket(&self, bytes: &[u8]) -> bool {
-        let mut upgrades = self.head.view(bytes).values(FieldName::Upgrade);
-        self.request.wants_websocket && upgrades.any(|value| has_token(value, "websocket"))
+    /// Whether the instance switches to the requested protocol.
+    fn is_switch_asked_for(&self, bytes: &[u8]) -> bool {
+        let protocol = match self.request.upgrade {
+            UpgradeRequest::None | UpgradeRequest::Offered => return false,
+            UpgradeRequest::WebSocket => "websocket",
+            // Before the request has left whole, its rest and the tunnel's first bytes could not be told apart.
+            UpgradeRequest::Admitted { .. } if !self.progress.is_sent() => return false,
+            UpgradeRequest::Admitted { listed, .. } => match self.limits.upgrade_protocols.get(usize::from(listed)) {
+                Some(protocol) => protocol,
+                None => return false,
+            },
+        };
+        self.head.view(bytes).values(FieldName::Upgrade).any(|value| has_token(value, protocol))
     }
 
     fn failed(&self) -> AttemptOutcome {
@@ -250,14 +265,14 @@ impl ResponseStream<'_> {
     }
 
     fn backend_key(&self) -> Box<str> {
-        self.permit.as_ref().map(|place| place.backend().key.clone()).unwrap_or_default()
+        self.permit.as_ref().map(|permit| permit.backend().key.clone()).unwrap_or_default()
     }
 }
 
-/// Why an answer broke off.
+/// Why a response broke off.
 enum ResponseAbort {
     Instance,
-    /// Its time was up.
+    /// Its deadline has passed.
     Late,
     Client,
 }

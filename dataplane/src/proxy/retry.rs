@@ -1,4 +1,5 @@
-//! Another way for a request whose instance had closed the kept connection that it went by, or ended before it read it.
+//! Retries a request whose pooled connection the instance had closed, or whose instance ended before it read the
+//! request.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,63 +15,67 @@ use crate::table::{Protocol, RouteRequest};
 
 /// A request that may be sent again.
 pub(super) struct ReplayableRequest<'a> {
-    /// How the instance was spoken to.
+    /// The protocol of the first attempt.
     pub(super) protocol: Protocol,
-    /// Its instance may still be there, and is asked first.
-    pub(super) is_there: bool,
-    /// It begins with the head, as that was written for its instance.
+    /// Its instance may still be alive, and is tried first.
+    pub(super) is_alive: bool,
+    /// Begins with the head, as it was written for its instance.
     pub(super) written: &'a [u8],
-    /// The host that its client meant, where the instance is told another one.
+    /// The host that the client asked for, where the route rewrites it.
     pub(super) original_host: Option<&'a str>,
-    /// The client; none: it goes nowhere else.
+    /// The client. `None`: the request is not sent to another instance.
     pub(super) peer: Option<&'a ClientAddress>,
     pub(super) due: Option<Tick>,
 }
 
 impl Proxy {
-    /// A new connection to the instance of `place`. One that takes none any more is reported, and the request goes to another, waited
-    /// for if need be, as does one that meets such an instance first (SRV-REQ-08). All connections are new, so that nobody is
-    /// found gone twice.
+    /// Opens a new connection to the instance of `permit`. If that refuses it is reported, and the request goes to
+    /// another instance, with a wait if needed, as does a request that meets such an instance first (SRV-REQ-08). All
+    /// connections are new, so that the request does not meet another stale one.
     pub(super) async fn retry_upstream(
         self: &Rc<Self>,
-        place: Permit,
-        again: &ReplayableRequest<'_>,
+        permit: Permit,
+        replayable: &ReplayableRequest<'_>,
     ) -> Result<(Permit, UpstreamLink), LocalReply> {
-        if again.is_there
-            && let Ok(link) = self.fresh_link(place.backend(), &place.endpoint, again.protocol, again.due).await
+        if replayable.is_alive
+            && let Ok(link) =
+                self.fresh_link(permit.backend(), &permit.endpoint, replayable.protocol, replayable.due).await
         {
-            return Ok((place, link));
+            return Ok((permit, link));
         }
-        by(&self.ring, again.due, self.elsewhere(place, again)).await.unwrap_or(Err(LocalReply::ResponseTimeout))
+        by(&self.ring, replayable.due, self.retry_on_another(permit, replayable))
+            .await
+            .unwrap_or(Err(LocalReply::ResponseTimeout))
     }
 
-    /// The head is as its first choice wants it, so that only instances of that may get it (SRV-REQ-10).
-    async fn elsewhere(
+    /// The head was written for the first backend, so only instances of that backend may get it (SRV-REQ-10).
+    async fn retry_on_another(
         self: &Rc<Self>,
         mut refused: Permit,
-        again: &ReplayableRequest<'_>,
+        replayable: &ReplayableRequest<'_>,
     ) -> Result<(Permit, UpstreamLink), LocalReply> {
         let backend = Arc::clone(refused.backend());
         let unreachable = || LocalReply::UpstreamConnectFailure(backend.key.clone());
         let mut head = RequestHead::rewritten();
-        let (Some(peer), Parsed::Head { bytes }) = (again.peer, parse_request(again.written, &mut head)) else {
+        let (Some(peer), Parsed::Head { bytes }) = (replayable.peer, parse_request(replayable.written, &mut head))
+        else {
             return Err(unreachable());
         };
-        let written = RouteRequest::client(head.view(&again.written[..bytes]), peer);
-        let ask = RouteRequest { host: again.original_host.unwrap_or(written.host), ..written };
-        let mut wish = AcquireRequest { route_request: ask, bytes: again.written.len(), tried: Vec::new() };
+        let written = RouteRequest::client(head.view(&replayable.written[..bytes]), peer);
+        let route_request = RouteRequest { host: replayable.original_host.unwrap_or(written.host), ..written };
+        let mut acquire_request = AcquireRequest { route_request, bytes: replayable.written.len(), tried: Vec::new() };
         loop {
-            wish.tried.push(refused.endpoint.id);
-            self.refused_by(&refused);
+            acquire_request.tried.push(refused.endpoint.id);
+            self.report_refused(&refused);
             let choice = refused.selected.clone();
-            drop(refused); // its place is for others
-            let place = self.acquire(choice, &mut wish).await?;
-            if place.backend().key != backend.key {
+            drop(refused); // releases its permit for other requests
+            let permit = self.acquire(choice, &mut acquire_request).await?;
+            if permit.backend().key != backend.key {
                 return Err(unreachable());
             }
-            match self.fresh_link(place.backend(), &place.endpoint, again.protocol, again.due).await {
-                Ok(link) => return Ok((place, link)),
-                Err(_) => refused = place,
+            match self.fresh_link(permit.backend(), &permit.endpoint, replayable.protocol, replayable.due).await {
+                Ok(link) => return Ok((permit, link)),
+                Err(_) => refused = permit,
             }
         }
     }

@@ -1,11 +1,11 @@
-//! Two directions of one exchange, carried by one task.
+//! Runs the two directions of one exchange in one task.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Runs `main` to its end and `side` beside it; `side` ends only if something is wrong, and then it is
-/// the outcome. It is polled first, because it is the one that sends.
+/// Runs `main` to its end and `side` concurrently. `side` resolves only on a failure, and then it is the outcome. It is
+/// polled first, because it is the one that sends.
 pub(super) fn select_both<T, M, S>(main: M, side: S) -> SelectBoth<M, S>
 where
     M: Future<Output = T>,
@@ -15,7 +15,7 @@ where
 }
 
 pin_project_lite::pin_project! {
-    /// See [`beside`]. A type of its own for the reason that [`ring::Within`] is one.
+    /// See [`select_both`]. A named type for the same reason as [`ring::Timeout`].
     pub(super) struct SelectBoth<M, S> {
         #[pin]
         main: M,

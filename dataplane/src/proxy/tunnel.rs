@@ -1,9 +1,8 @@
-//! A connection that has become a WebSocket: bytes pass both ways until somebody ends it.
+//! A connection that has become a WebSocket, or another protocol by `Upgrade`: bytes pass both ways until one side ends it.
 //!
-//! A tunnel holds its place in the instance for as long as it lives. It is an answer like others: what limits
-//! the time of an answer limits what the instance says in it (AMB-11), and `tunnel_idle_max` silence on both
-//! sides. When the core stops, or such a limit is reached, both ends are told with a Close frame at the
-//! end of the frame that is under way.
+//! A tunnel holds its permit for as long as it lives. The response timeouts of the route apply to the instance's bytes
+//! (AMB-11), and `tunnel_idle_max` limits silence on both sides. When the core stops, or such a limit is reached, both
+//! ends of a WebSocket get a Close frame after the frame in flight. A tunnel of another protocol is closed.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -16,6 +15,7 @@ use ring::{Chunk, Ring, Tick};
 use super::connection::ProxyConnection;
 use super::exchange::ResponseDeadlines;
 use crate::http::buffers::{ReadBuffer, by, earlier};
+use crate::http::codec::UpgradeRequest;
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::limits::HttpLimits;
 use crate::http::pool::UpstreamConnection;
@@ -23,14 +23,14 @@ use crate::http::server::ClientConnection;
 use crate::http::websocket::{FrameTracker, GOING_AWAY, going_away_masked};
 use crate::tls::ByteStream;
 
-/// What a tunnel has besides its two ends.
+/// What a tunnel needs besides its two ends.
 pub(super) struct TunnelContext<'a> {
     pub(super) ring: &'a Ring,
     pub(super) limits: &'a HttpLimits,
     pub(super) guard: &'a ConnectionGuard,
-    /// Masks the goodbye to the instance.
-    pub(super) key: [u8; 4],
-    /// The route's limits; the 101 is the first word of the instance.
+    /// Masks the Close frame to the instance; `None`: the protocol is not WebSocket.
+    pub(super) key: Option<[u8; 4]>,
+    /// The route's deadlines; the 101 counts as the first byte of the instance.
     pub(super) deadlines: ResponseDeadlines,
 }
 
@@ -40,35 +40,37 @@ pub(super) async fn tunnel(
     upstream: Box<UpstreamConnection>,
     due: ResponseDeadlines,
 ) {
-    let key = connection.proxy.rng.borrow_mut().u32(..).to_be_bytes();
-    let ClientConnection {
-        ring, stream: client, read_buffer: inflow, write_buffer: outflow, guard: seat, limits, ..
-    } = &mut connection.client;
-    let course = TunnelContext { ring, limits, guard: seat, key, deadlines: due };
-    outflow.bytes += between(&course, client, inflow, upstream).await;
+    let is_websocket = connection.client.head.upgrade == UpgradeRequest::WebSocket;
+    let key = is_websocket.then(|| connection.proxy.rng.borrow_mut().u32(..).to_be_bytes());
+    let ClientConnection { ring, stream: client, read_buffer, write_buffer, guard, limits, .. } =
+        &mut connection.client;
+    let context = TunnelContext { ring, limits, guard, key, deadlines: due };
+    write_buffer.bytes += between(&context, client, read_buffer, upstream).await;
 }
 
-/// The same between any client and an instance; how many bytes the client was sent.
+/// The same for any kind of client. Returns how many bytes the client was sent.
 pub(super) async fn between(
-    course: &TunnelContext<'_>,
+    context: &TunnelContext<'_>,
     client: &impl ByteStream,
-    inflow: &mut ReadBuffer,
+    read_buffer: &mut ReadBuffer,
     mut upstream: Box<UpstreamConnection>,
 ) -> u64 {
-    let TunnelContext { ring, limits, guard: seat, key, deadlines: due } = *course;
+    let TunnelContext { ring, limits, guard, key, deadlines: due } = *context;
     let UpstreamConnection { stream: instance, read_buffer: from_instance, .. } = &mut *upstream;
-    let (leaving, last) = (Cell::new(false), Cell::new(ring.now()));
-    let heard = Cell::new(ring.now());
-    let state = TunnelState { ring, limits, deadlines: due, draining: leaving, last, last_bytes: heard };
+    let (draining, last) = (Cell::new(false), Cell::new(ring.now()));
+    let last_bytes = Cell::new(ring.now());
+    let state = TunnelState { ring, limits, deadlines: due, draining, last, last_bytes };
     let to_client = Cell::new(0);
-    let up = one_way(&state, inflow, client, instance, Chunk::from(going_away_masked(key)), None);
-    let down = one_way(&state, from_instance, instance, client, Chunk::from(GOING_AWAY), Some(&to_client));
+    let close_frame = key.map(|key| Chunk::from(going_away_masked(key)));
+    let up = one_way(&state, read_buffer, client, instance, close_frame, None);
+    let close_frame = key.map(|_| Chunk::from(GOING_AWAY));
+    let down = one_way(&state, from_instance, instance, client, close_frame, Some(&to_client));
 
     let mut both = pin!(both(up, down, &state.draining));
     loop {
         let due = state.next_deadline();
         let event = poll_fn(|cx| {
-            if !state.draining.get() && seat.poll_draining(cx).is_ready() {
+            if !state.draining.get() && guard.poll_draining(cx).is_ready() {
                 state.drain();
                 return Poll::Ready(TunnelEvent::Look);
             }
@@ -77,7 +79,7 @@ pub(super) async fn between(
         match by(ring, Some(due), event).await {
             Ok(TunnelEvent::Done) => break,
             Ok(TunnelEvent::Look) => {}
-            Err(_) if state.next_deadline() > ring.now() => {} // something passed meanwhile
+            Err(_) if state.next_deadline() > ring.now() => {} // bytes passed meanwhile
             Err(_) if state.draining.get() => break,
             Err(_) => state.drain(),
         }
@@ -94,11 +96,11 @@ struct TunnelState<'a> {
     ring: &'a Ring,
     limits: &'a HttpLimits,
     deadlines: ResponseDeadlines,
-    /// The tunnel ends; goodbyes are said.
+    /// The tunnel is closing; Close frames are being sent.
     draining: Cell<bool>,
-    /// When something passed, or when the leaving began.
+    /// When bytes last passed, or when draining began.
     last: Cell<Tick>,
-    /// When the instance said something: its 101 at first.
+    /// When the instance last sent bytes: its 101 at first.
     last_bytes: Cell<Tick>,
 }
 
@@ -108,7 +110,8 @@ impl TunnelState<'_> {
         self.last.set(self.ring.now());
     }
 
-    /// When patience ends: with silence, with the route's time, or with ends that do not say goodbye.
+    /// When the tunnel times out: after silence, at the route's deadline, or when a peer does not answer the Close
+    /// frame.
     fn next_deadline(&self) -> Tick {
         if self.draining.get() {
             return self.last.get() + self.limits.linger_max;
@@ -118,21 +121,22 @@ impl TunnelState<'_> {
     }
 }
 
-/// Carries one direction to its end; `goodbye` is said when the tunnel ends before it.
+/// Carries one direction to its end. `close_frame` is sent when the tunnel is closed before that; without one, bytes have no
+/// frames.
 async fn one_way(
     state: &TunnelState<'_>,
-    inflow: &mut ReadBuffer,
+    read_buffer: &mut ReadBuffer,
     from: &impl ByteStream,
     to: &impl ByteStream,
-    goodbye: Chunk,
+    close_frame: Option<Chunk>,
     passed: Option<&Cell<u64>>,
 ) -> io::Result<()> {
     let mut frames = FrameTracker::default();
     loop {
         let more = {
-            let mut fill = pin!(inflow.fill(from));
+            let mut fill = pin!(read_buffer.fill(from));
             poll_fn(|cx| match fill.as_mut().poll(cx) {
-                _ if state.draining.get() && frames.is_between() => Poll::Ready(Ok(None)),
+                _ if state.draining.get() && (close_frame.is_none() || frames.is_between()) => Poll::Ready(Ok(None)),
                 polled => polled.map(|more| more.map(Some)),
             })
             .await?
@@ -141,26 +145,30 @@ async fn one_way(
             None => break,
             Some(false) => return to.shutdown_write().await,
             Some(true) if state.draining.get() => {
-                let taken = frames.rest_of_frame(&inflow.unread);
-                inflow.unread.split_to(taken)
+                let taken = frames.rest_of_frame(&read_buffer.unread);
+                read_buffer.unread.split_to(taken)
             }
             Some(true) => {
-                frames.pass(&inflow.unread);
+                if close_frame.is_some() {
+                    frames.pass(&read_buffer.unread);
+                }
                 state.last.set(state.ring.now());
                 if passed.is_some() {
                     state.last_bytes.set(state.ring.now());
                 }
-                std::mem::take(&mut inflow.unread)
+                std::mem::take(&mut read_buffer.unread)
             }
         };
         send(state, to, bytes, passed).await?;
     }
-    send(state, to, goodbye, passed).await?;
+    if let Some(close_frame) = close_frame {
+        send(state, to, close_frame, passed).await?;
+    }
     to.shutdown_write().await?;
-    // The other side answers the goodbye by closing; what it says until then goes nowhere.
+    // The peer answers the Close frame by closing; bytes until then are discarded.
     loop {
-        inflow.unread = Chunk::empty();
-        if !inflow.fill(from).await? {
+        read_buffer.unread = Chunk::empty();
+        if !read_buffer.fill(from).await? {
             return Ok(());
         }
     }
@@ -183,12 +191,12 @@ async fn send(
     Ok(())
 }
 
-/// Runs both to their ends; a broken one ends the other. Once goodbyes are said it does not: a client whose connection is
-/// closed while it still sends is reset, and may lose the goodbye that it has not read.
+/// Runs both to their ends; a broken one ends the other. Not while draining: a client whose connection is closed while
+/// it still sends is reset, and may lose the Close frame that it has not read.
 async fn both(
     one: impl Future<Output = io::Result<()>>,
     other: impl Future<Output = io::Result<()>>,
-    leaving: &Cell<bool>,
+    draining: &Cell<bool>,
 ) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let (mut one_done, mut other_done) = (false, false);
@@ -199,7 +207,7 @@ async fn both(
         ] {
             if !*done && let Poll::Ready(ended) = polled.poll(cx) {
                 *done = true;
-                if ended.is_err() && !leaving.get() {
+                if ended.is_err() && !draining.get() {
                     return Poll::Ready(());
                 }
             }

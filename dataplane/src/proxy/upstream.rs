@@ -1,4 +1,4 @@
-//! A way to an instance: a connection of its own in HTTP/1, a share of one in HTTP/2.
+//! A link to an instance: a connection of its own in HTTP/1, a stream of a shared one in HTTP/2.
 
 use std::io;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use crate::http::pool::{PoolKey, UpstreamConnection};
 use crate::table::{Backend, Endpoint, Protocol};
 use crate::target_policy::TargetRefused;
 
-/// Between two lines of the log about instances that are not trusted: each request meets them.
+/// Between two log lines about TLS failures of instances: each request meets them.
 const TLS_FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) enum UpstreamLink {
@@ -32,21 +32,21 @@ impl UpstreamLink {
         }
     }
 
-    /// It was given a request before.
+    /// It carried a request before.
     fn is_reused(&self) -> bool {
         match self {
             Self::Http1(upstream) => upstream.reused,
-            Self::Http2(turn) => turn.reused,
+            Self::Http2(stream_permit) => stream_permit.reused,
         }
     }
 }
 
-/// Why instances were not believed, while others are tried: a certificate that is no good is nothing that waiting
-/// mends, and somebody has to be told.
+/// Failed TLS verifications while other instances are tried. Waiting does not fix an invalid certificate, so the reason
+/// is logged and returned.
 #[derive(Default)]
 pub(super) struct TlsFailures {
     why: Option<Box<str>>,
-    /// The target policy refused the last address, which was not connected to at all.
+    /// The target policy refused the last address, which was not connected to.
     refused: Option<TargetRefused>,
 }
 
@@ -58,22 +58,22 @@ impl TlsFailures {
         self.refused = TargetRefused::of(why).copied().or(self.refused);
     }
 
-    /// Puts the reason where it only says that nobody was reached.
-    pub(super) fn explain(&self, proxy: &Proxy, refusal: LocalReply) -> LocalReply {
-        match (refusal, &self.why) {
+    /// Adds the reason to a reply that only says that no instance was reached.
+    pub(super) fn explain(&self, proxy: &Proxy, local_reply: LocalReply) -> LocalReply {
+        match (local_reply, &self.why) {
             (LocalReply::UpstreamConnectFailure(key), _) if let Some(refused) = self.refused => {
                 let now = proxy.ring.now();
-                if proxy.refusal_told.get().is_none_or(|told| now - told >= TLS_FAILURE_LOG_INTERVAL) {
-                    proxy.refusal_told.set(Some(now));
+                if proxy.target_refusal_logged.get().is_none_or(|logged| now - logged >= TLS_FAILURE_LOG_INTERVAL) {
+                    proxy.target_refusal_logged.set(Some(now));
                     tracing::warn!(backend = %key, "request not sent: {refused}");
                 }
                 LocalReply::TargetRefused(key)
             }
             (LocalReply::UpstreamConnectFailure(key), Some(why)) => {
                 let now = proxy.ring.now();
-                if proxy.tls_failure_logged.get().is_none_or(|told| now - told >= TLS_FAILURE_LOG_INTERVAL) {
+                if proxy.tls_failure_logged.get().is_none_or(|logged| now - logged >= TLS_FAILURE_LOG_INTERVAL) {
                     proxy.tls_failure_logged.set(Some(now));
-                    tracing::warn!(backend = %key, %why, "an instance is not trusted");
+                    tracing::warn!(backend = %key, %why, "TLS verification of an instance failed");
                 }
                 LocalReply::UpstreamTlsVerificationFailed(key, why.clone())
             }
@@ -83,21 +83,22 @@ impl TlsFailures {
 }
 
 impl Proxy {
-    /// A way to the instance of `place`: one that is open, or a new one. `upgrades`: for a WebSocket.
-    pub(super) async fn link(&self, place: &Permit, upgrades: bool, due: Option<Tick>) -> io::Result<UpstreamLink> {
-        let endpoint = &place.endpoint;
-        let protocol = endpoint.protocol(place.backend().protocol, upgrades);
+    /// A link to the instance of `permit`: a pooled one, or a new one. `upgrades`: for a WebSocket or another protocol.
+    pub(super) async fn link(&self, permit: &Permit, upgrades: bool, due: Option<Tick>) -> io::Result<UpstreamLink> {
+        let endpoint = &permit.endpoint;
+        let protocol = endpoint.protocol(permit.backend().protocol, upgrades);
         let kept = match protocol {
             Protocol::Http1 => self.client.pooled(PoolKey::Endpoint(endpoint.id)).map(UpstreamLink::Http1),
             Protocol::H2c => self.h2_client.idle_connection(endpoint.id).map(UpstreamLink::Http2),
         };
         match kept {
             Some(link) => Ok(self.counted(endpoint, link)),
-            None => self.fresh_link(place.backend(), endpoint, protocol, due).await,
+            None => self.fresh_link(permit.backend(), endpoint, protocol, due).await,
         }
     }
 
-    /// A new connection to an instance; in HTTP/2 one that others wait for too, or one that has got room meanwhile.
+    /// A new connection to an instance. In HTTP/2 it may be one that other requests wait for too, or one that got free
+    /// capacity meanwhile.
     pub(super) async fn fresh_link(
         &self,
         backend: &Backend,
@@ -110,7 +111,7 @@ impl Proxy {
         let unrestricted = endpoint.is_unrestricted();
         let key = PoolKey::Endpoint(id);
         let link = match protocol {
-            // Boxed: few requests open a connection, and every one would have room for a handshake by TLS.
+            // Boxed: few requests open a connection, and every one would reserve memory for a TLS handshake.
             Protocol::Http1 => {
                 let to = UpstreamAddress { address, key, tls: trust.map(Arc::as_ref), unrestricted };
                 UpstreamLink::Http1(Box::pin(self.client.open(to, due)).await?)
@@ -132,27 +133,27 @@ impl Proxy {
         link
     }
 
-    /// A place, waited for if need be, and a way to its instance. An instance that refuses is reported,
-    /// and another tried.
+    /// Acquires a permit, after a wait if needed, and a link to its instance. An instance that refuses is reported, and
+    /// another one is tried.
     pub(super) async fn reach(
         self: &Rc<Self>,
         mut choice: SelectedEndpoint,
-        wish: &mut AcquireRequest<'_>,
+        acquire_request: &mut AcquireRequest<'_>,
         started: Tick,
     ) -> Result<(Permit, UpstreamLink), LocalReply> {
-        let mut distrust = TlsFailures::default();
-        let upgrades = wish.route_request.request.is_some_and(|request| request.head.wants_websocket);
+        let mut tls_failures = TlsFailures::default();
+        let upgrades = acquire_request.route_request.request.is_some_and(|request| request.head.is_upgrade());
         loop {
-            let place = self.acquire(choice, wish).await.map_err(|why| distrust.explain(self, why))?;
-            let due = ResponseDeadlines::new(started, &place.backend().timeouts).first_byte;
-            match self.link(&place, upgrades, due).await {
-                Ok(link) => return Ok((place, link)),
+            let permit = self.acquire(choice, acquire_request).await.map_err(|why| tls_failures.explain(self, why))?;
+            let due = ResponseDeadlines::new(started, &permit.backend().timeouts).first_byte;
+            match self.link(&permit, upgrades, due).await {
+                Ok(link) => return Ok((permit, link)),
                 Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(LocalReply::ResponseTimeout),
                 Err(why) => {
-                    distrust.note(&why);
-                    wish.tried.push(place.endpoint.id);
-                    self.refused_by(&place);
-                    choice = place.selected.clone();
+                    tls_failures.note(&why);
+                    acquire_request.tried.push(permit.endpoint.id);
+                    self.report_refused(&permit);
+                    choice = permit.selected.clone();
                 }
             }
         }

@@ -1,25 +1,24 @@
-//! What clients are shown by TLS, and what that is good for.
+//! The TLS certificates of the table.
 
 use super::RoutingTable;
 use crate::tls::TlsIdentity;
 
 impl RoutingTable {
-    /// What a client is shown who asks for `name`, from inside or not.
+    /// The certificate for a client that asks for `name`; `inside`: over a cluster-local listener.
     #[must_use]
-    pub fn identity(&self, name: Option<&str>, inside: bool) -> Option<&TlsIdentity> {
-        let own = if inside { self.inner_certificates.named(name) } else { None };
+    pub fn identity(&self, name: Option<&str>, cluster_local: bool) -> Option<&TlsIdentity> {
+        let own = if cluster_local { self.inner_certificates.named(name) } else { None };
         own.or_else(|| self.certificates.find(name))
     }
 
-    /// Whether a connection that was opened for `name` may carry requests for `host`: what it was shown is what
-    /// `host` would show.
+    /// Whether a connection that was opened for `name` may carry requests for `host`: both have the same certificate.
     #[must_use]
-    pub fn covers(&self, name: &str, host: &str, inside: bool) -> bool {
+    pub fn covers(&self, name: &str, host: &str, cluster_local: bool) -> bool {
         if name.eq_ignore_ascii_case(host) {
             return true;
         }
-        match (self.identity(Some(name), inside), self.identity(Some(host), inside)) {
-            (Some(shown), Some(own)) => shown.shows_the_same(own),
+        match (self.identity(Some(name), cluster_local), self.identity(Some(host), cluster_local)) {
+            (Some(shown), Some(own)) => shown.has_same_chain(own),
             _ => false,
         }
     }
@@ -44,14 +43,17 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_carries_what_its_certificate_is_for() {
-        let [both, other, inner] = ["x", "c", "i"].map(identity);
+    fn connection_covers_hosts_with_the_same_certificate() {
+        let [both, other, cluster_local_identity] = ["x", "c", "i"].map(identity);
         let table = RoutingTable {
             certificates: certificates(&[("a.test", &both), ("b.test", &both), ("c.test", &other)]),
-            inner_certificates: certificates(&[("a.ns", &inner), ("a.ns.svc", &inner)]),
+            inner_certificates: certificates(&[
+                ("a.ns", &cluster_local_identity),
+                ("a.ns.svc", &cluster_local_identity),
+            ]),
             ..RoutingTable::default()
         };
-        for (name, host, inside, covered) in [
+        for (name, host, cluster_local, covered) in [
             ("a.test", "A.test", false, true),
             ("a.test", "b.test", false, true),
             ("a.test", "c.test", false, false),
@@ -61,27 +63,31 @@ mod tests {
             ("a.test", "b.test", true, true),
             ("a.ns", "a.test", true, false),
         ] {
-            assert_eq!(table.covers(name, host, inside), covered, "{name} for {host}, inside: {inside}");
+            assert_eq!(
+                table.covers(name, host, cluster_local),
+                covered,
+                "{name} for {host}, cluster-local: {cluster_local}"
+            );
         }
     }
 
-    /// X-RTE-07: what is for callers inside is shown to nobody else; they are shown what others are, too.
+    /// X-RTE-07: cluster-local certificates are only for cluster-local clients, which also get the public ones.
     #[test]
-    fn callers_inside_are_shown_their_own_certificates_first() {
-        let [any, inner, public] = ["any", "inner", "public"].map(identity);
+    fn cluster_local_clients_get_their_own_certificates_first() {
+        let [any, cluster_local_identity, public] = ["any", "inner", "public"].map(identity);
         let table = RoutingTable {
             certificates: certificates(&[("*", &any), ("a.test", &public)]),
-            inner_certificates: certificates(&[("a.ns", &inner)]),
+            inner_certificates: certificates(&[("a.ns", &cluster_local_identity)]),
             ..RoutingTable::default()
         };
-        for (name, inside, wanted) in [
-            (Some("a.ns"), true, &inner),
+        for (name, cluster_local, wanted) in [
+            (Some("a.ns"), true, &cluster_local_identity),
             (Some("a.ns"), false, &any),
             (Some("a.test"), true, &public),
             (Some("b.test"), true, &any),
             (None, true, &any),
         ] {
-            assert_eq!(table.identity(name, inside), Some(wanted), "{name:?}, inside: {inside}");
+            assert_eq!(table.identity(name, cluster_local), Some(wanted), "{name:?}, cluster-local: {cluster_local}");
         }
     }
 }

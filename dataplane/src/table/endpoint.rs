@@ -1,38 +1,38 @@
-//! One running instance, as the cores know it.
+//! One running instance.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::Protocol;
+use super::{EndpointAddress, Protocol};
 use crate::load::EndpointLoad;
 
 /// One running instance.
 #[derive(Debug)]
 pub struct Endpoint {
-    /// Unique among all instances of this process's life: pools key their connections by it.
+    /// Unique over the life of this process: pools use it as the key of connections.
     pub id: u64,
-    pub address: SocketAddr,
+    pub address: EndpointAddress,
     pub load: Arc<EndpointLoad>,
-    /// Where it comes from, if it is somebody's. Boxed: addresses, of which there are many, are nobody's.
+    /// Set for started instances and special addresses. Boxed: most endpoints are plain addresses without it.
     pub start: Option<Box<InstanceStart>>,
 }
 
-/// What is known of an instance that was started for us, or of an address that is more than one among many.
+/// Details of a started instance, or of a special address.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct InstanceStart {
     /// Its name in logs.
     pub pod: Box<str>,
-    /// How it came up, if somebody saw that.
+    /// How long it took to start, if that was measured.
     pub start: Option<StartupDuration>,
-    /// What it was found to speak, if it was asked.
+    /// The protocol that a probe detected, if there was one.
     pub found: Option<Protocol>,
-    /// The operator named the address (`--route`), or it is a listener of ours by its name: the target policy is not asked.
+    /// The operator named the address (`--route`), or it is a listener of this process: the target policy is skipped.
     pub unrestricted: bool,
 }
 
-/// How long an instance took to come up.
+/// How long an instance took to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartupDuration {
     /// From the order to a running process.
@@ -42,24 +42,24 @@ pub struct StartupDuration {
 }
 
 impl Endpoint {
-    /// An instance nobody knew before, with an id of its own.
+    /// A new endpoint with a new id.
     #[must_use]
     pub fn new(address: SocketAddr) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self { id: NEXT.fetch_add(1, Relaxed), address, load: Arc::default(), start: None }
+        Self { id: NEXT.fetch_add(1, Relaxed), address: address.into(), load: Arc::default(), start: None }
     }
 
-    /// Whether the target policy is not asked about its address.
+    /// Whether the target policy is skipped for its address.
     #[must_use]
     pub fn is_unrestricted(&self) -> bool {
         self.start.as_deref().is_some_and(|start| start.unrestricted)
     }
 
-    /// What is spoken to it, where its backend says `usual`; `upgrades`: for a WebSocket. An instance that was found to
-    /// speak HTTP/2 speaks HTTP/1 as well, and a WebSocket's opening is HTTP/1's.
+    /// The protocol to use, where its backend says `usual`; `upgrades`: for a WebSocket. An instance that speaks HTTP/2
+    /// was found to speak HTTP/1 as well, and a WebSocket handshake needs HTTP/1.
     #[must_use]
     pub fn protocol(&self, usual: Protocol, upgrades: bool) -> Protocol {
-        match self.start.as_deref().and_then(|born| born.found) {
+        match self.start.as_deref().and_then(|start| start.found) {
             None => usual,
             Some(_) if upgrades => Protocol::Http1,
             Some(found) => found,
@@ -71,9 +71,9 @@ impl Endpoint {
 mod tests {
     use super::*;
 
-    /// RT-PORT-02: what was found wins over what is usual, except for WebSockets.
+    /// RT-PORT-02: the detected protocol overrides the usual one, except for WebSockets.
     #[test]
-    fn an_instance_is_spoken_to_as_it_was_found_to_speak() {
+    fn detected_protocol_overrides_the_usual_one() {
         use Protocol::{H2c, Http1};
         for (found, usual, upgrades, spoken) in [
             (None, Http1, false, Http1),
@@ -82,8 +82,8 @@ mod tests {
             (Some(H2c), Http1, true, Http1),
             (Some(Http1), Http1, false, Http1),
         ] {
-            let born = Some(Box::new(InstanceStart { pod: "p".into(), found, ..InstanceStart::default() }));
-            let endpoint = Endpoint { start: born, ..Endpoint::new(([127, 0, 0, 1], 1).into()) };
+            let start = Some(Box::new(InstanceStart { pod: "p".into(), found, ..InstanceStart::default() }));
+            let endpoint = Endpoint { start, ..Endpoint::new(([127, 0, 0, 1], 1).into()) };
             assert_eq!(endpoint.protocol(usual, upgrades), spoken, "{found:?} {usual:?} {upgrades}");
         }
     }

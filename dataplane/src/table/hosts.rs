@@ -1,9 +1,8 @@
-//! Routes by host name: a map that takes as many steps with 10 hosts as with 100,000, and is cheap to change.
+//! Routes by host name: a persistent map with constant lookup cost for 10 or 100,000 hosts, and cheap changes.
 //!
-//! [`SHARDS`] small open-addressed arrays, each behind an `Arc`. A copy of the map shares all of them; a
-//! change copies the one it is in, so one new route among 100,000 costs some hundred slots and not the map.
-//! A slot is one cache line and holds the name itself: asking touches the shard's entry in the list, the
-//! slot, and the route.
+//! It has [`SHARDS`] small open-addressed arrays, each behind an `Arc`. A copy of the map shares all of them, and a
+//! change copies one, so a new route among 100,000 copies some hundred slots and not the map. A slot is one cache line
+//! and holds the name itself: a lookup touches the shard's entry in the list, the slot, and the route.
 
 use std::fmt;
 use std::hash::BuildHasher;
@@ -14,29 +13,29 @@ use foldhash::fast::RandomState;
 
 use super::Route;
 
-/// Arrays that the names are spread over; a power of two. More make a change cheaper and each copy of the
-/// list dearer (24 bytes and one count up for each).
+/// Number of shards; a power of two. More make a change cheaper and each copy of the list more expensive (24 bytes and
+/// one reference count each).
 const SHARDS: usize = 1024;
 const SHARD_SHIFT: u32 = u64::BITS - SHARDS.ilog2();
 
 /// Slots of a shard's first array.
 const SLOTS_MIN: usize = 2;
 
-/// Taken slots of every eight, at most: with more, walks over neighbours get long.
+/// Maximum load factor, in eighths: above it, probe sequences get long.
 const TAKEN_OF_EIGHT_MAX: usize = 6;
 
 /// Bytes of a name that fit into its slot; `NAME.NAMESPACE.svc.cluster.local` mostly does.
 const SHORT_BYTES_MAX: usize = 54;
 
-/// Host names and their routes. Names are lower case, without port and trailing dot; `*.PARENT` stands for
-/// every name with one label more than `PARENT`.
+/// Host names and their routes. Names are lower case, without port and trailing dot; `*.PARENT` matches every name with
+/// one label more than `PARENT`.
 #[derive(Clone)]
 pub struct HostTable {
     shards: Vec<HostShard>,
     hasher: RandomState,
     /// Names in all shards.
     len: usize,
-    /// Names that begin with `*.`; without any, none is looked for.
+    /// Names that begin with `*.`; without any, wildcards are not looked up.
     wildcards: usize,
 }
 
@@ -96,7 +95,7 @@ impl Default for HostTable {
     }
 }
 
-/// What a wildcard is kept under: `*.example.com` as `.example.com`, which is no host's name.
+/// The key of a wildcard: `.example.com` for `*.example.com`, which is not a valid host.
 fn key(host: &str) -> &str {
     match host.strip_prefix('*') {
         Some(parent) if parent.len() > 1 && parent.starts_with('.') => parent,
@@ -105,11 +104,11 @@ fn key(host: &str) -> &str {
 }
 
 impl HostTable {
-    /// The route of a host that is asked for: its own, or that of the wildcard above it.
+    /// The route of a requested host: its own, or that of its wildcard.
     #[must_use]
     pub fn find(&self, host: &str) -> Option<&Arc<Route>> {
         if host.starts_with('.') {
-            return None; // no name; it would meet a wildcard's key
+            return None; // not a host; it would match a wildcard's key
         }
         let own = self.probe(host);
         if own.is_some() || self.wildcards == 0 {
@@ -118,7 +117,7 @@ impl HostTable {
         self.probe(&host[host.find('.')?..])
     }
 
-    /// The route kept under exactly this name, wildcards included.
+    /// The route stored under exactly this name, wildcards included.
     #[must_use]
     pub fn get(&self, host: &str) -> Option<&Arc<Route>> {
         self.probe(key(host))
@@ -139,7 +138,7 @@ impl HostTable {
         self.len == 0
     }
 
-    /// Gives `host` a route, instead of the one it may have.
+    /// Sets the route of `host`, replacing an existing one.
     pub fn insert(&mut self, host: &str, route: Arc<Route>) {
         let name = key(host);
         let hash = self.hash(name);
@@ -170,7 +169,7 @@ impl HostTable {
             return;
         }
         shard.taken -= 1;
-        // Neighbours may stand where they do because of this one, so all are put anew.
+        // The probe sequence of neighbours may pass through this slot, so the shard is rebuilt.
         let slots = if shard.taken == 0 { 0 } else { shard.slots.len() };
         shard.rebuild(slots, &self.hasher, |slot| slot.name.as_bytes() != name.as_bytes());
         self.len -= 1;
@@ -186,7 +185,7 @@ impl HostTable {
         })
     }
 
-    /// All routes; one that several hosts share comes several times.
+    /// All routes; one that several hosts share is repeated.
     pub fn values(&self) -> impl Iterator<Item = &Arc<Route>> {
         self.shards.iter().flat_map(|shard| shard.slots.iter()).filter_map(|slot| slot.route.as_ref())
     }
@@ -208,11 +207,11 @@ fn shard_of(hash: u64) -> usize {
 }
 
 impl HostShard {
-    /// Where the name stands.
+    /// The index of the name's slot.
     fn position(&self, name: &str, hash: u64) -> Option<usize> {
         let mask = self.slots.len().wrapping_sub(1);
         let mut at = hash as usize & mask;
-        // Ends at a free slot: a fourth of them is.
+        // Ends at a free slot: at least a quarter of them are.
         while let Some(slot) = self.slots.get(at) {
             slot.route.as_ref()?;
             if slot.name.as_bytes() == name.as_bytes() {
@@ -223,28 +222,28 @@ impl HostShard {
         None
     }
 
-    /// The slots for writing; copied first if another map has them too.
+    /// The slots for writing; copied first if another map shares them.
     fn own(&mut self) -> &mut [HostSlot] {
         Arc::make_mut(&mut self.slots)
     }
 
-    /// Puts a name that is not there yet. There is a free slot.
+    /// Inserts a name that is not present. There is a free slot.
     fn put(&mut self, slot: HostSlot, hash: u64) {
         let slots = self.own();
-        place(slots, slot, hash);
+        insert_slot(slots, slot, hash);
     }
 
-    /// The same names in an array of `length`, without those that `keep` does not want.
+    /// The names that `keep` accepts, in an array of `length`.
     fn rebuild(&mut self, length: usize, hasher: &RandomState, keep: impl Fn(&HostSlot) -> bool) {
         let mut slots = vec![HostSlot::default(); length];
         for slot in self.slots.iter().filter(|slot| slot.route.is_some() && keep(slot)) {
-            place(&mut slots, slot.clone(), hasher.hash_one(slot.name.as_bytes()));
+            insert_slot(&mut slots, slot.clone(), hasher.hash_one(slot.name.as_bytes()));
         }
         self.slots = slots.into();
     }
 }
 
-fn place(slots: &mut [HostSlot], slot: HostSlot, hash: u64) {
+fn insert_slot(slots: &mut [HostSlot], slot: HostSlot, hash: u64) {
     let mask = slots.len() - 1;
     let mut at = hash as usize & mask;
     while slots[at].route.is_some() {
@@ -257,7 +256,8 @@ impl Index<&str> for HostTable {
     type Output = Arc<Route>;
 
     /// # Panics
-    /// The host has no route. For tests; the data plane asks by [`HostTable::get`].
+    ///
+    /// The host has no route. For tests; the data plane uses [`HostTable::get`].
     fn index(&self, host: &str) -> &Arc<Route> {
         match self.get(host) {
             Some(route) => route,
@@ -289,12 +289,12 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_one_cache_line() {
+    fn slot_is_one_cache_line() {
         assert_eq!(size_of::<HostSlot>(), 64);
     }
 
     #[test]
-    fn a_wildcard_stands_for_one_label_and_yields_to_a_name() {
+    fn wildcard_matches_one_label_after_exact_names() {
         let mut hosts = HostTable::default();
         for (host, of) in [("*.example.com", 1), ("a.example.com", 2), ("*.a.example.com", 3)] {
             hosts.insert(host, numbered(of));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_keeps_what_it_was_copied_from() {
+    fn copy_is_not_affected_by_later_changes() {
         let mut hosts = HostTable::default();
         for n in 0..200_u8 {
             hosts.insert(&format!("app-{n}.example.com"), numbered(n));
@@ -329,7 +329,7 @@ mod tests {
         assert_eq!((before.len(), hosts.len(), hosts.values().count()), (200, 199, 199));
     }
 
-    /// What a list that is looked through from front to back says.
+    /// The result of a linear search in a list.
     fn oracle<'a>(list: &'a BTreeMap<String, u8>, host: &str) -> Option<&'a u8> {
         list.get(host).or_else(|| {
             let (first, rest) = host.split_once('.')?;
@@ -339,7 +339,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_finds_what_a_plain_list_finds(
+        fn lookup_matches_a_linear_search(
             edits in prop::collection::vec(("(\\*\\.)?[ab]{1,2}(\\.[ab]{1,2}){0,2}(\\.a{45,60})?", any::<Option<u8>>()), 0..120),
             asked in prop::collection::vec("[ab]{0,2}(\\.[ab]{1,2}){0,3}(\\.a{45,60})?", 0..60),
         ) {

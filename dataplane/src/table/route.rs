@@ -1,4 +1,4 @@
-//! Where one host's requests go: branches by path and header, shares by weight, and what is changed on the way.
+//! The routing of one host: matches by path and header, shares by weight, and header edits.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,36 +8,36 @@ use crate::http::codec::{FieldName, RequestView};
 use crate::http::headers::ClientAddress;
 use crate::request_histograms::RouteTag;
 
-/// Where one host's requests go.
+/// The routing of one host.
 #[derive(Debug, Default)]
 pub struct Route {
-    /// The shares of what no branch takes. Empty: such a path is served by nobody.
+    /// The shares of requests that no branch matches. Empty: such requests get a 404.
     pub splits: Vec<BackendShare>,
     /// Tried first, in this order; [`Route::new`] sorts them.
-    pub branches: Vec<RouteMatch>,
-    /// The public without TLS is sent to the same host and path by HTTPS, if that has a certificate for the host, at this
-    /// port.
+    pub branches: Box<[RouteMatch]>,
+    /// Public clients without TLS are redirected to the same host and path over HTTPS at this port, if the table has a
+    /// certificate for the host.
     pub https_redirect: Option<u16>,
-    /// Not for the public: only the private listener and deliveries of our own reach it.
+    /// Not public: only cluster-local listeners and internal deliveries reach it.
     pub cluster_local_only: bool,
-    /// What a probe is told: names the object, as it was, that this route was made of.
+    /// The reply to a network probe: identifies the version of the object that this route was made of.
     pub hash: Option<Arc<str>>,
-    /// What is done beyond the division.
+    /// Settings beyond the traffic split.
     pub traffic_policy: Option<Arc<TrafficPolicy>>,
 }
 
-/// A part of a host's requests.
+/// A match on a part of a host's requests.
 #[derive(Debug)]
 pub struct RouteMatch {
-    /// Whole segments from the path's beginning: `/a` takes `/a` and `/a/b`, not `/ab`. Without a slash at
-    /// its end; empty takes every path.
+    /// A prefix of whole path segments: `/a` matches `/a` and `/a/b`, not `/ab`. Without a trailing slash; empty
+    /// matches every path.
     pub path: Box<str>,
-    /// Names with the values that the request has to bring, all of them. A name's case does not matter.
+    /// Header names with their required values; all must match. Names are case-insensitive.
     pub headers: Vec<(Box<str>, Box<str>)>,
     pub splits: Vec<BackendShare>,
-    /// Clients without TLS are answered too, whatever `https_redirect` says.
+    /// Clients without TLS are served too, whatever `https_redirect` says.
     pub by_any_scheme: bool,
-    /// Not for the public, though the route is.
+    /// Not public, though the route is.
     pub cluster_local_only: bool,
 }
 
@@ -47,7 +47,7 @@ pub struct BackendShare {
     /// 0 gets no traffic.
     pub weight: u32,
     pub backend: Arc<Backend>,
-    /// What is changed in requests that go this way.
+    /// Edits of requests that go to this backend.
     pub edits: Option<Arc<HeaderEdits>>,
 }
 
@@ -56,13 +56,13 @@ pub struct BackendShare {
 pub struct HeaderEdits {
     host: Option<Box<str>>,
     set: Vec<(Box<str>, Box<str>)>,
-    /// What they tell the instance of the tag that a request came by.
+    /// The tag that they announce to the instance.
     tag: RouteTag,
 }
 
-/// The header that names the tag by which a request comes: from clients that ask for one, and towards instances.
+/// The header with the tag of a request: from clients that ask for one, and towards instances.
 const TAG: &str = "Knative-Serving-Tag";
-/// ... and tells an instance that a request came by none.
+/// The header that tells an instance that a request came without a tag.
 const DEFAULT_ROUTE: &str = "Knative-Serving-Default-Route";
 
 /// Why a header may not be set.
@@ -70,7 +70,7 @@ const DEFAULT_ROUTE: &str = "Knative-Serving-Default-Route";
 pub enum HeaderEditError {
     #[error("is not a header name")]
     Name,
-    #[error("has bytes that no header value may have")]
+    #[error("contains bytes that are invalid in a header value")]
     Value,
     #[error("is a header that the proxy writes itself")]
     Own,
@@ -78,20 +78,20 @@ pub enum HeaderEditError {
     Host,
 }
 
-/// What a request says about where it goes.
+/// The properties of a request that decide its route.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteRequest<'a> {
     /// With port, in any case.
     pub host: &'a str,
-    /// With query, which may stand alone: then the path is `/`.
+    /// With query, which may be alone: then the path is `/`.
     pub path: &'a str,
-    /// The whole head; none when we ask for ourselves.
+    /// The whole head; `None` for internal requests.
     pub request: Option<RequestView<'a>>,
-    /// From inside: what is not for the public may be reached.
+    /// From a cluster-local listener: may reach routes that are not public.
     pub cluster_local: bool,
-    /// Where a host without a dot is.
+    /// The search domain of hosts without a dot.
     pub domain: Option<&'a str>,
-    /// Without TLS, where TLS could have been.
+    /// Without TLS, where TLS was possible.
     pub plain: bool,
 }
 
@@ -103,24 +103,24 @@ impl<'a> RouteRequest<'a> {
             host: request.authority(),
             path: request.path(),
             request: Some(request),
-            cluster_local: peer.is_inside(),
+            cluster_local: peer.is_cluster_local(),
             domain: peer.domain(),
             plain: peer.is_plain(),
         }
     }
 
-    /// A request of our own.
+    /// An internal request.
     #[must_use]
-    pub fn ours(host: &'a str, path: &'a str) -> Self {
+    pub fn internal(host: &'a str, path: &'a str) -> Self {
         Self { host, path, request: None, cluster_local: true, domain: None, plain: false }
     }
 
-    /// The whole name of a host without a dot, if it is clear which.
+    /// The full name of a host without a dot, if a search domain is set.
     #[must_use]
     pub fn completed(&self) -> Option<String> {
         let domain = self.domain?;
         let host = super::host_name(self.host);
-        // Allocates only for who calls its neighbours by their short names.
+        // Allocates only for clients that use short names.
         (!host.contains('.')).then(|| format!("{}.{domain}", host.to_ascii_lowercase()))
     }
 
@@ -137,21 +137,20 @@ impl<'a> RouteRequest<'a> {
 }
 
 impl Route {
-    /// All requests by these shares.
+    /// All requests to these shares.
     #[must_use]
     pub fn of(splits: Vec<BackendShare>) -> Self {
         Self { splits, ..Self::default() }
     }
 
-    /// `branches` in the order in which they are tried: the longest path first, of equals the one with more
-    /// headers, then as they came.
+    /// Sorts `branches` into match order: the longest path first, then the one with more headers, then the given order.
     #[must_use]
     pub fn new(mut branches: Vec<RouteMatch>, splits: Vec<BackendShare>) -> Self {
         branches.sort_by_key(|branch| std::cmp::Reverse((branch.path.len(), branch.headers.len())));
-        Self { splits, branches, ..Self::default() }
+        Self { splits, branches: branches.into(), ..Self::default() }
     }
 
-    /// All requests of `host` to given addresses, which nobody starts or watches (`--route`).
+    /// All requests of `host` to fixed addresses without autoscaling (`--route`).
     #[must_use]
     pub fn to_addresses(host: &str, addresses: &[SocketAddr]) -> Self {
         let backend = Backend {
@@ -167,13 +166,13 @@ impl Route {
         Self::of(vec![BackendShare::new(1, Arc::new(backend))])
     }
 
-    /// The shares that a request falls to. Empty: nobody serves its path.
+    /// The shares that a request is split over. Empty: its path has no backend.
     #[must_use]
-    pub fn select(&self, ask: &RouteRequest<'_>) -> &[BackendShare] {
-        self.branches.iter().find(|branch| branch.matches(ask)).map_or(&self.splits, |branch| &branch.splits)
+    pub fn select(&self, request: &RouteRequest<'_>) -> &[BackendShare] {
+        self.branches.iter().find(|branch| branch.matches(request)).map_or(&self.splits, |branch| &branch.splits)
     }
 
-    /// At which port clients without TLS have to come again with it whose requests fall to these shares.
+    /// The HTTPS port to redirect clients without TLS to, for requests to these shares.
     #[must_use]
     pub fn redirect(&self, splits: &[BackendShare]) -> Option<u16> {
         let port = self.https_redirect?;
@@ -187,10 +186,10 @@ impl Route {
         std::ptr::eq(self.splits.as_slice(), splits)
     }
 
-    /// Requests that its running instances take at a time, wherever the weights lead.
+    /// Concurrent requests of all ready instances, whatever the weights.
     #[must_use]
-    pub fn places(&self, ask: &RouteRequest<'_>) -> usize {
-        let shares = self.select(ask).iter().filter(|split| split.weight > 0);
+    pub fn capacity(&self, request: &RouteRequest<'_>) -> usize {
+        let shares = self.select(request).iter().filter(|split| split.weight > 0);
         shares.map(|split| split.backend.capacity()).fold(0, usize::saturating_add)
     }
 
@@ -201,18 +200,18 @@ impl Route {
 }
 
 impl RouteMatch {
-    fn matches(&self, ask: &RouteRequest<'_>) -> bool {
-        if self.cluster_local_only && !ask.cluster_local {
+    fn matches(&self, request: &RouteRequest<'_>) -> bool {
+        if self.cluster_local_only && !request.cluster_local {
             return false;
         }
-        let below = ask.path.strip_prefix(&*self.path);
+        let below = request.path.strip_prefix(&*self.path);
         let whole = |rest: &str| self.path.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']);
-        below.is_some_and(whole) && self.headers.iter().all(|(name, value)| ask.has_header(name, value))
+        below.is_some_and(whole) && self.headers.iter().all(|(name, value)| request.has_header(name, value))
     }
 }
 
 impl BackendShare {
-    /// A share that changes nothing.
+    /// A share without edits.
     #[must_use]
     pub fn new(weight: u32, backend: Arc<Backend>) -> Self {
         Self { weight, backend, edits: None }
@@ -220,10 +219,11 @@ impl BackendShare {
 }
 
 impl HeaderEdits {
-    /// The instance is to see this Host.
+    /// Sets the Host that the instance gets.
     ///
     /// # Errors
-    /// It is none.
+    ///
+    /// It is not a host.
     pub fn set_host(&mut self, host: &str) -> Result<(), HeaderEditError> {
         let fits = |byte: u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte);
         if host.is_empty() || !host.bytes().all(fits) {
@@ -233,10 +233,11 @@ impl HeaderEdits {
         Ok(())
     }
 
-    /// The instance is to see this header with this value, whatever the client sent under its name.
+    /// Sets a header for the instance, replacing those that the client sent under its name.
     ///
     /// # Errors
-    /// Not a header, or one that frames the message or tells of this hop.
+    ///
+    /// Not a valid header, or one that frames the message or belongs to this hop.
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), HeaderEditError> {
         let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
         if name.is_empty() || !name.bytes().all(token) {
@@ -245,7 +246,7 @@ impl HeaderEdits {
         if value.bytes().any(|byte| byte != b'\t' && (byte < b' ' || byte == 0x7f)) || value.trim() != value {
             return Err(HeaderEditError::Value);
         }
-        let ours = !matches!(
+        let reserved = !matches!(
             FieldName::of(name.as_bytes()),
             FieldName::Other
                 | FieldName::Date
@@ -255,7 +256,7 @@ impl HeaderEdits {
                 | FieldName::NetworkHash
                 | FieldName::Platform
         );
-        if ours {
+        if reserved {
             return Err(HeaderEditError::Own);
         }
         if name.eq_ignore_ascii_case(TAG) {
@@ -278,21 +279,21 @@ impl HeaderEdits {
         self.host.as_deref()
     }
 
-    /// The tag that a request comes by that is changed like this (X-QP-12).
+    /// The tag of a request with these edits (X-QP-12).
     #[must_use]
-    pub fn tag(&self, ask: &RouteRequest<'_>) -> RouteTag {
+    pub fn tag(&self, request: &RouteRequest<'_>) -> RouteTag {
         match &self.tag {
-            RouteTag::Default if ask.requested_tag() => RouteTag::Undefined,
+            RouteTag::Default if request.requested_tag() => RouteTag::Undefined,
             tag => tag.clone(),
         }
     }
 
-    /// What is set, in order.
+    /// The headers that are set, in order.
     pub fn headers(&self) -> impl Iterator<Item = (&str, &str)> {
         self.set.iter().map(|(name, value)| (&**name, &**value))
     }
 
-    /// Whether a header of that name does not pass.
+    /// Whether a client's header of that name is removed.
     #[must_use]
     pub fn replaces(&self, name: &[u8]) -> bool {
         self.set.iter().any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))
@@ -311,19 +312,19 @@ mod tests {
         RouteMatch { path: path.into(), headers, splits: Vec::new(), by_any_scheme: false, cluster_local_only: false }
     }
 
-    /// The branch, by its place after sorting, that takes a request.
+    /// The matched branch, as its path and number of headers.
     fn taken(route: &Route, text: &str) -> Option<(String, usize)> {
         let mut head = RequestHead::default();
         assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }), "{text}");
         let peer = ClientAddress::new(([127, 0, 0, 1], 1).into(), crate::http::headers::ClientScheme::Http);
-        let ask = RouteRequest::client(head.view(text.as_bytes()), &peer);
-        let branch = route.branches.iter().find(|branch| branch.matches(&ask))?;
+        let request = RouteRequest::client(head.view(text.as_bytes()), &peer);
+        let branch = route.branches.iter().find(|branch| branch.matches(&request))?;
         Some((branch.path.to_string(), branch.headers.len()))
     }
 
-    /// X-KI-04: whole segments, the longest first; the query is no part of the path.
+    /// X-KI-04: whole segments, the longest first; the query is not part of the path.
     #[test]
-    fn the_longest_path_of_whole_segments_wins() {
+    fn longest_path_of_whole_segments_wins() {
         let route = Route::new(vec![branch("/a", &[]), branch("/a/b", &[]), branch("/c", &[])], Vec::new());
         for (path, of) in [
             ("/a", Some("/a")),
@@ -342,7 +343,7 @@ mod tests {
         }
     }
 
-    /// X-KI-05: all headers listed, names in any case, values to the byte; more of them come first.
+    /// X-KI-05: all listed headers, names in any case, values exact; more of them come first.
     #[test]
     fn headers_decide_between_equal_paths() {
         let branches = vec![branch("", &[]), branch("", &[("tag", "x")]), branch("", &[("Tag", "x"), ("Other", "y")])];
@@ -360,24 +361,27 @@ mod tests {
         }
     }
 
-    /// X-KI-03: the public falls to what is for it, and to nobody where there is no such thing.
+    /// X-KI-03: public requests match only public branches.
     #[test]
-    fn a_branch_for_callers_inside_takes_nobody_else() {
-        let inside =
+    fn cluster_local_branch_matches_no_public_request() {
+        let cluster_local_branch =
             |path: &str, headers: &[(&str, &str)]| RouteMatch { cluster_local_only: true, ..branch(path, headers) };
         let backend = Route::to_addresses("a", &[]).splits;
-        let route = Route::new(vec![inside("/a", &[]), branch("/a", &[]), inside("/b", &[])], backend);
-        for (path, is_inside, of) in
+        let route = Route::new(
+            vec![cluster_local_branch("/a", &[]), branch("/a", &[]), cluster_local_branch("/b", &[])],
+            backend,
+        );
+        for (path, cluster_local, of) in
             [("/a", true, Some(true)), ("/a", false, Some(false)), ("/b", true, Some(true)), ("/b", false, None)]
         {
-            let ask = RouteRequest { cluster_local: is_inside, ..RouteRequest::ours("a", path) };
-            let found = route.branches.iter().find(|branch| branch.matches(&ask));
-            assert_eq!(found.map(|branch| branch.cluster_local_only), of, "{path}, inside: {is_inside}");
+            let request = RouteRequest { cluster_local, ..RouteRequest::internal("a", path) };
+            let found = route.branches.iter().find(|branch| branch.matches(&request));
+            assert_eq!(found.map(|branch| branch.cluster_local_only), of, "{path}, cluster-local: {cluster_local}");
         }
     }
 
     #[test]
-    fn an_edit_that_would_break_the_message_is_refused() {
+    fn header_edit_that_breaks_the_message_is_rejected() {
         let mut edits = HeaderEdits::default();
         for (name, value, why) in [
             ("", "x", HeaderEditError::Name),
@@ -399,10 +403,10 @@ mod tests {
         assert!(edits.replaces(b"X-ONE") && !edits.replaces(b"X-On"));
     }
 
-    /// X-QP-12: default, undefined and named tags; where none of the two headers is set, tags are off, whatever the
-    /// client says.
+    /// X-QP-12: default, undefined and named tags. Where neither header is set, tags are off, whatever the client
+    /// sends.
     #[test]
-    fn a_request_comes_by_the_tag_that_its_instance_is_told() {
+    fn request_tag_is_the_one_announced_to_the_instance() {
         let edits = |name: &str, value: &str| {
             let mut edits = HeaderEdits::default();
             edits.set(name, value).unwrap();
@@ -426,9 +430,9 @@ mod tests {
     }
 
     proptest! {
-        /// Of all branches whose segments begin the path, the one with the most segments' bytes.
+        /// Of all branches whose segments are a prefix of the path, the longest.
         #[test]
-        fn the_rule_taken_is_the_longest_that_fits(
+        fn matched_rule_is_the_longest_prefix(
             paths in prop::collection::vec("(/[ab]{1,2}){0,3}", 0..12),
             asked in "(/[ab]{1,2}){1,4}/?(\\?a)?",
         ) {

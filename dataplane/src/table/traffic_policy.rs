@@ -1,60 +1,60 @@
-//! What a route does beyond dividing its requests: clients that stay where they are, copies for comparison.
+//! Traffic settings of a route beyond the split: session affinity and mirroring.
 
 use std::sync::Arc;
 
 use crate::hex;
 use crate::http::codec::{FieldName, RequestView};
 
-/// Beyond weights. Most routes have none.
+/// Most routes have none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrafficPolicy {
     pub sticky: Option<SessionKey>,
     pub mirror: Option<Arc<MirrorPolicy>>,
 }
 
-/// What a client is known by: the same value leads to the same share and, while it has room, to the same instance.
+/// How a client is identified: the same value leads to the same share and, while it has capacity, to the same instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionKey {
-    /// The value of this header; requests without it are divided anew.
+    /// The value of this header; requests without it are split at random.
     Header(Box<str>),
-    /// The value of this cookie, which somebody else issues; requests without it are divided anew.
+    /// The value of this cookie of the application; requests without it are split at random.
     Cookie(Box<str>),
-    /// A cookie of ours ([`STICKY_COOKIE`]); an answer to a client without it brings it.
+    /// A cookie that the gateway sets ([`STICKY_COOKIE`]) in the response to a client without it.
     Issued,
 }
 
-/// Copies of requests, sent when the client has had its answer.
+/// Copies of requests, sent after the client has its response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorPolicy {
-    /// The copy goes where this host's requests go.
+    /// The copy is routed like requests to this host.
     pub host: Box<str>,
-    /// Of a hundred requests.
+    /// Percentage of requests.
     pub percent: u8,
 }
 
-/// The cookie's name.
+/// The name of the gateway's cookie.
 pub const STICKY_COOKIE: &str = "sluicegate-sticky";
 
-/// What its route's manners make of one request.
+/// The decisions of a route's traffic policy for one request.
 #[derive(Debug, Clone, Default)]
 pub struct SessionAffinity {
-    /// Names the client, if it is known by anything.
+    /// Identifies the client, if possible.
     pub key: Option<u64>,
-    /// The cookie that the client has still to get.
+    /// The cookie to set in the response.
     pub cookie: Option<AffinityCookie>,
     pub mirror: Option<Arc<MirrorPolicy>>,
 }
 
-/// A cookie to be issued.
+/// A cookie to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AffinityCookie {
     number: u64,
-    /// The request came by TLS, so the browser is to send it by TLS only.
+    /// The request came over TLS, so the browser should send the cookie over TLS only.
     secure: bool,
 }
 
 impl SessionKey {
-    /// The request's key; `chance` becomes a new client's cookie. `secure`: the request came by TLS.
+    /// The request's key; `chance` becomes a new client's cookie. `secure`: the request came over TLS.
     #[must_use]
     pub fn bind(&self, request: RequestView<'_>, secure: bool, chance: impl FnOnce() -> u64) -> SessionAffinity {
         let found = match self {
@@ -80,8 +80,8 @@ impl AffinityCookie {
         digits
     }
 
-    /// The value of `Set-Cookie`. Lasts as long as the browser's session; `Lax`, so that a link from elsewhere
-    /// leads to the same version as before.
+    /// The value of `Set-Cookie`. Lasts for the browser's session; `Lax`, so that a link from another site leads to the
+    /// same version as before.
     #[must_use]
     pub fn value(self) -> Vec<u8> {
         let secure: &[u8] = if self.secure { b"; Secure" } else { b"" };
@@ -89,15 +89,15 @@ impl AffinityCookie {
     }
 }
 
-/// A cookie's value among all that a request brings.
+/// A cookie's value among all that a request has.
 fn cookie<'a>(request: RequestView<'a>, name: &str) -> Option<&'a [u8]> {
     let fields = request.fields().filter(|(field, _)| field.eq_ignore_ascii_case("cookie"));
     let mut pairs = fields.flat_map(|(_, value)| value.split(|byte| *byte == b';')).map(<[u8]>::trim_ascii);
     pairs.find_map(|pair| pair.strip_prefix(name.as_bytes())?.strip_prefix(b"="))
 }
 
-/// FNV-1a, then mixed: the same on every core, after every restart and in every version, because a client's
-/// place hangs on it.
+/// FNV-1a, then mixed: the same on every core, after every restart and in every version, because session affinity
+/// depends on it.
 fn hash(bytes: &[u8]) -> u64 {
     let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
     mix(bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
@@ -111,7 +111,7 @@ pub fn mix(number: u64) -> u64 {
     number ^ (number >> 31)
 }
 
-/// Whether a header may name clients: one that the proxy writes or removes itself may not.
+/// Whether a header may identify clients; those that the proxy writes or removes may not.
 #[must_use]
 pub fn names_clients(header: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
     use crate::http::codec::{Parsed, RequestHead, parse_request};
 
-    fn bond(sticky: &SessionKey, fields: &str) -> SessionAffinity {
+    fn affinity(sticky: &SessionKey, fields: &str) -> SessionAffinity {
         let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         let mut head = RequestHead::default();
         assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }), "{text}");
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_known_by_its_header_or_cookie_and_by_nothing_else() {
+    fn client_is_identified_only_by_its_header_or_cookie() {
         let own = |name: &str| SessionKey::Cookie(name.into());
         for (sticky, fields, known) in [
             (SessionKey::Header("X-User".into()), "x-user: ann\r\n", true),
@@ -150,30 +150,30 @@ mod tests {
             (own("id"), "Cookie: xid=2; ID=3; id\r\n", false),
             (own("id"), "", false),
         ] {
-            let bond = bond(&sticky, fields);
-            assert_eq!(bond.key.is_some(), known, "{sticky:?} {fields:?}");
-            assert!(bond.cookie.is_none());
+            let affinity = affinity(&sticky, fields);
+            assert_eq!(affinity.key.is_some(), known, "{sticky:?} {fields:?}");
+            assert!(affinity.cookie.is_none());
         }
     }
 
     #[test]
-    fn a_new_client_is_given_a_cookie_that_leads_to_where_it_went_first() {
-        let first = bond(&SessionKey::Issued, "");
+    fn new_client_gets_a_cookie_for_its_first_backend() {
+        let first = affinity(&SessionKey::Issued, "");
         let value = String::from_utf8(first.cookie.unwrap().value()).unwrap();
         assert_eq!(value, "sluicegate-sticky=0123456789abcdef; Path=/; HttpOnly; SameSite=Lax");
         let sent = value.split(';').next().unwrap();
-        let again = bond(&SessionKey::Issued, &format!("Cookie: a=b; {sent}\r\n"));
+        let again = affinity(&SessionKey::Issued, &format!("Cookie: a=b; {sent}\r\n"));
         assert_eq!((again.key, again.cookie), (first.key, None));
     }
 
-    /// Places hang on it: another function would send every client elsewhere.
+    /// Session affinity depends on it: another function would send every client elsewhere.
     #[test]
-    fn a_value_has_the_same_key_for_ever() {
+    fn affinity_hash_is_stable() {
         assert_eq!((hash(b""), hash(b"ann")), (0xf52a_15e9_a9b5_e89b, 0x8096_e52a_d559_ed80));
     }
 
     #[test]
-    fn headers_of_the_proxys_own_name_nobody() {
+    fn proxy_headers_cannot_identify_clients() {
         for (name, fits) in [("X-User", true), ("Host", false), ("Connection", false), ("a b", false), ("", false)] {
             assert_eq!(names_clients(name), fits, "{name}");
         }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// `CIDR[:PORT]`: a network or one address, on one port or on all. An IPv6 network with a port stands in brackets.
+/// `CIDR[:PORT]`: a network or one address, on one port or on all. An IPv6 network with a port is in brackets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AllowedTarget {
     network: IpAddr,

@@ -1,4 +1,4 @@
-//! A core's door for TLS: lets a handshake happen within its limits, and counts how it ended.
+//! Accepts TLS connections of a core: runs handshakes within their limits, and counts how they ended.
 
 use std::future::poll_fn;
 use std::io;
@@ -25,14 +25,14 @@ pub struct TlsAcceptor {
 
 impl TlsAcceptor {
     #[must_use]
-    pub fn new(ring: &Ring, terms: TlsServerConfig, limits: TlsLimits, counters: Arc<CoreCounters>) -> Self {
-        let turnstile = HandshakeLimiter::new(limits.handshakes_max);
-        Self { ring: ring.clone(), server_config: terms, handshake_limiter: turnstile, limits, counters }
+    pub fn new(ring: &Ring, server_config: TlsServerConfig, limits: TlsLimits, counters: Arc<CoreCounters>) -> Self {
+        let limiter = HandshakeLimiter::new(limits.handshakes_max);
+        Self { ring: ring.clone(), server_config, handshake_limiter: limiter, limits, counters }
     }
 
-    /// Shakes hands; without a stream the connection is over, and its reason is counted.
+    /// Runs the handshake. Without a stream the connection is over, and the reason is counted.
     pub async fn open(&self, stream: RingStream) -> Option<TlsStream> {
-        let (outcome, stream) = match self.in_bounds(stream).await {
+        let (outcome, stream) = match self.within_limits(stream).await {
             Ok((kind, stream)) => (kind, Some(stream)),
             Err(outcome) => (outcome, None),
         };
@@ -40,15 +40,15 @@ impl TlsAcceptor {
         stream
     }
 
-    async fn in_bounds(&self, stream: RingStream) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
-        let pass = self.handshake_limiter.enter(self.ring.now()).ok_or(HandshakeOutcome::Crowded)?;
-        let handshake = self.handshake(stream, &pass);
-        let turned_out = pass.turned_out();
+    async fn within_limits(&self, stream: RingStream) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
+        let permit = self.handshake_limiter.enter(self.ring.now()).ok_or(HandshakeOutcome::Overload)?;
+        let handshake = self.handshake(stream, &permit);
+        let evicted = permit.evicted();
         let either = async {
-            let (mut handshake, mut turned_out) = (pin!(handshake), pin!(turned_out));
+            let (mut handshake, mut evicted) = (pin!(handshake), pin!(evicted));
             poll_fn(|cx| match handshake.as_mut().poll(cx) {
                 Poll::Ready(done) => Poll::Ready(done),
-                Poll::Pending => turned_out.as_mut().poll(cx).map(|()| Err(HandshakeOutcome::Crowded)),
+                Poll::Pending => evicted.as_mut().poll(cx).map(|()| Err(HandshakeOutcome::Overload)),
             })
             .await
         };
@@ -58,16 +58,16 @@ impl TlsAcceptor {
     async fn handshake(
         &self,
         stream: RingStream,
-        pass: &HandshakePermit<'_>,
+        permit: &HandshakePermit<'_>,
     ) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
-        let said = client_hello::read(&self.ring, &stream).await.map_err(|_| HandshakeOutcome::Gone)?;
-        let (accepted, rest) = match said {
+        let hello = client_hello::read(&self.ring, &stream).await.map_err(|_| HandshakeOutcome::Gone)?;
+        let (accepted, rest) = match hello {
             ClientHello::Received { accepted, rest } => (accepted, rest),
             ClientHello::Plain => return Err(HandshakeOutcome::Plain),
             ClientHello::Gone => return Err(HandshakeOutcome::Gone),
             ClientHello::Refused(why) => return Err(refused(&why)),
         };
-        pass.mark_active();
+        permit.mark_active();
 
         let turn = self.handshake_limiter.cpu_turn().await;
         let begun = accepted.into_connection(Arc::clone(&self.server_config.0));
@@ -78,19 +78,19 @@ impl TlsAcceptor {
             Err((why, mut alert)) => {
                 let mut bytes = Vec::new();
                 if alert.write_all(&mut bytes).is_ok() {
-                    client_hello::part(&self.ring, &stream, bytes).await;
+                    client_hello::send_and_drain(&self.ring, &stream, bytes).await;
                 }
                 return Err(refused(&why));
             }
         };
 
         let stream = TlsStream::new(stream, session.into(), rest);
-        pass.owes(self.ring.now() + self.limits.answer_min);
+        permit.answer_due(self.ring.now() + self.limits.answer_min);
         match stream.finish_handshake().await {
             Ok(HandshakeKind::Resumed) => Ok((HandshakeOutcome::Resumed, stream)),
             Ok(_) => Ok((HandshakeOutcome::Full, stream)),
             Err(why) if why.kind() == io::ErrorKind::InvalidData => {
-                tracing::debug!(%why, "a handshake failed");
+                tracing::debug!(%why, "TLS handshake failed");
                 Err(HandshakeOutcome::Refused)
             }
             Err(_) => Err(HandshakeOutcome::Gone),
@@ -99,6 +99,6 @@ impl TlsAcceptor {
 }
 
 fn refused(why: &rustls::Error) -> HandshakeOutcome {
-    tracing::debug!(%why, "a handshake was refused");
+    tracing::debug!(%why, "TLS handshake rejected");
     HandshakeOutcome::Refused
 }

@@ -1,5 +1,5 @@
-//! Which certificate a server name gets. Immutable: a reload makes a new one and publishes it with the
-//! table; connections that are open keep the keys they agreed on.
+//! Which certificate a server name gets. Immutable: a reload makes a new one and publishes it with the table; open
+//! connections keep their session keys.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use rustls::sign::CertifiedKey;
 
 use super::limits::CHAIN_BYTES_MAX;
 
-/// A certificate chain and its private key, which belong together.
+/// A certificate chain and its matching private key.
 #[derive(Clone)]
 pub struct TlsIdentity(Arc<CertifiedKey>);
 
@@ -32,24 +32,24 @@ impl TlsIdentity {
     }
 
     /// Whether clients see the same chain.
-    pub(crate) fn shows_the_same(&self, other: &Self) -> bool {
+    pub(crate) fn has_same_chain(&self, other: &Self) -> bool {
         self.0.cert == other.0.cert
     }
 }
 
-/// Why there is no identity in what was given.
+/// Why the input is not an identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
-    #[error("no certificate in it")]
+    #[error("the file contains no certificate")]
     NoCertificate,
-    #[error("the certificates are no PEM: {0}")]
+    #[error("the certificates are not valid PEM: {0}")]
     Certificate(pem::Error),
-    #[error("no private key to be read: {0}")]
+    #[error("the private key cannot be read: {0}")]
     Key(pem::Error),
     #[error("the certificates are {0} bytes, limit {CHAIN_BYTES_MAX}")]
     Long(usize),
-    #[error("certificate and key do not fit: {0}")]
-    Unfit(rustls::Error),
+    #[error("the private key does not match the certificate: {0}")]
+    Mismatch(rustls::Error),
 }
 
 impl TlsIdentity {
@@ -66,11 +66,11 @@ impl TlsIdentity {
             return Err(IdentityError::Long(bytes));
         }
         let key = PrivateKeyDer::from_pem_slice(key).map_err(IdentityError::Key)?;
-        let both = CertifiedKey::from_der(chain, key, &default_provider()).map_err(IdentityError::Unfit)?;
+        let both = CertifiedKey::from_der(chain, key, &default_provider()).map_err(IdentityError::Mismatch)?;
         Ok(Self(Arc::new(both)))
     }
 
-    /// Whether clients who ask for `name` would find it in the certificate; of a wildcard, any name that it stands for.
+    /// Whether the certificate is valid for `name`; for a wildcard, for any name that it covers.
     #[must_use]
     pub fn is_for(&self, name: &str) -> bool {
         let name = name.strip_prefix('*').map_or_else(|| name.to_owned(), |parent| format!("any{parent}"));
@@ -83,9 +83,9 @@ impl TlsIdentity {
 #[derive(Default, Clone)]
 pub struct CertificateStore {
     exact: HashMap<Box<str>, TlsIdentity, RandomState>,
-    /// By the parent: `*.example.com` stands under `example.com`.
+    /// By the parent: `*.example.com` is under `example.com`.
     wildcard: HashMap<Box<str>, TlsIdentity, RandomState>,
-    /// For every other name, and for clients that send none.
+    /// The default, for every other name and for clients that send none.
     any: Option<TlsIdentity>,
 }
 
@@ -101,14 +101,14 @@ impl CertificateStore {
         }
     }
 
-    /// The nearest identity: the name's own, its parent's wildcard (which stands for one label, as
-    /// clients check it by RFC 6125), anybody's.
+    /// The most specific identity: the name's own, its parent's wildcard (for one label, as clients check it by RFC
+    /// 6125), or the default.
     #[must_use]
     pub fn find(&self, name: Option<&str>) -> Option<&TlsIdentity> {
         self.named(name).or(self.any.as_ref())
     }
 
-    /// The same without anybody's.
+    /// The same without the default.
     #[must_use]
     pub fn named(&self, name: Option<&str>) -> Option<&TlsIdentity> {
         let name = name?;
@@ -119,15 +119,15 @@ impl CertificateStore {
         self.nearest(name)
     }
 
-    /// ... of a name in lower case.
+    /// The same for a name in lower case.
     fn nearest(&self, name: &str) -> Option<&TlsIdentity> {
         let parent = || name.split_once('.').and_then(|(_, parent)| self.wildcard.get(parent));
         self.exact.get(name).or_else(parent)
     }
 
-    /// Whether a client that asks for `host` is shown a certificate that is for it.
+    /// Whether a client that asks for `host` gets a certificate that covers it.
     #[must_use]
-    pub fn vouch_for(&self, host: &str) -> bool {
+    pub fn covers(&self, host: &str) -> bool {
         self.find(Some(host)).is_some_and(|identity| identity.is_for(host))
     }
 
@@ -142,7 +142,7 @@ impl CertificateStore {
     }
 }
 
-/// Names only: nothing of a key belongs into a log.
+/// Names only: keys must not be logged.
 impl fmt::Debug for CertificateStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Certificates")
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_identity_is_found() {
+    fn most_specific_identity_is_found() {
         let mut certificates = CertificateStore::default();
         let [own, wild, any] = ["app.example.com", "*.example.com", "*"].map(|host| {
             let identity = identity("x");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_certificate_for_any_name_a_stranger_finds_none() {
+    fn unknown_name_without_default_finds_no_certificate() {
         let mut certificates = CertificateStore::default();
         certificates.insert("app.example.com", identity("x"));
         assert!(certificates.find(Some("evil.example.com")).is_none());
@@ -204,11 +204,11 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_vouched_for_by_a_certificate_with_its_name() {
+    fn host_is_covered_by_a_certificate_with_its_name() {
         let mut certificates = CertificateStore::default();
         certificates.insert("*", identity("*.example.com"));
         certificates.insert("odd.example.com", identity("other.test"));
-        for (host, vouched) in [
+        for (host, covered) in [
             ("app.example.com", true),
             ("*.example.com", true),
             ("a.b.example.com", false),
@@ -216,24 +216,24 @@ mod tests {
             ("app.test", false),
             ("no name", false),
         ] {
-            assert_eq!(certificates.vouch_for(host), vouched, "{host}");
+            assert_eq!(certificates.covers(host), covered, "{host}");
         }
     }
 
     #[test]
-    fn what_is_no_identity_is_refused_by_its_reason() {
+    fn invalid_identity_is_rejected_with_its_reason() {
         let (certificate, key) = made("a");
         let (_, other_key) = made("b");
         let parse = |c: &str, k: &str| TlsIdentity::from_pem(c.as_bytes(), k.as_bytes()).unwrap_err();
         assert!(matches!(parse("", &key), IdentityError::NoCertificate));
         assert!(matches!(parse(&certificate, ""), IdentityError::Key(_)));
-        assert!(matches!(parse(&certificate, &other_key), IdentityError::Unfit(_)));
+        assert!(matches!(parse(&certificate, &other_key), IdentityError::Mismatch(_)));
         assert!(matches!(parse(&certificate[..100], &key), IdentityError::Certificate(_)));
         assert!(matches!(parse(&certificate.repeat(100), &key), IdentityError::Long(_)));
     }
 
     #[test]
-    fn nothing_of_a_key_is_in_what_is_logged() {
+    fn debug_output_contains_no_key() {
         let mut certificates = CertificateStore::default();
         certificates.insert("a", identity("a"));
         let text = format!("{certificates:?}, {:?}", certificates.find(Some("a")).unwrap());

@@ -1,4 +1,4 @@
-//! TLS towards instances and subscribers: whom they have to prove to be, and whose word counts.
+//! TLS towards instances and subscribers: which name they must prove, and which authorities are trusted.
 
 use std::fmt;
 use std::io;
@@ -15,47 +15,48 @@ use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStor
 
 use super::TlsStream;
 
-/// Sessions kept for resumption, of all cores and of all who are believed by the same authorities. The store has a
-/// lock, which only handshakes take.
+/// Sessions kept for resumption, for all cores and all targets with the same authorities. The store has a lock, which
+/// only handshakes take.
 const SESSIONS_MAX: usize = 256;
 
-/// Whose word counts, and how a session with those who have it is made. Shared by all who are believed by the same.
+/// Trusted authorities with a TLS configuration. Shared by all targets with the same authorities.
 pub struct CertificateAuthorities {
     config: Arc<ClientConfig>,
-    /// The protocol that has to be agreed on, if the other end names any.
+    /// The protocol to agree on, if the peer supports ALPN.
     protocol: &'static [u8],
 }
 
-/// Makes connections to the instances of a backend or to a subscriber, and believes only who proves to be the one
-/// that is named.
+/// Opens TLS connections to the instances of a backend or to a subscriber, and accepts only peers that prove the
+/// configured name.
 pub struct TlsClientConfig {
     authorities: Arc<CertificateAuthorities>,
     name: ServerName<'static>,
     id: u64,
 }
 
-/// Why nobody can be trusted by what was given.
+/// Why the trust configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum TrustError {
-    #[error("the authorities are no PEM: {0}")]
+    #[error("the certificates of the authorities are not valid PEM: {0}")]
     Pem(pem::Error),
-    #[error("no certificate of an authority in it")]
+    #[error("no certificate of an authority found")]
     NoAuthorities,
-    #[error("an authority's certificate is no good: {0}")]
+    #[error("invalid certificate of an authority: {0}")]
     Authority(rustls::Error),
     #[error("{0:?} is neither a DNS name nor an address")]
     Name(String),
     #[error("TLS: {0}")]
     Tls(rustls::Error),
-    #[error("the authorities are no good together: {0}")]
+    #[error("the authorities cannot be used: {0}")]
     Authorities(VerifierBuilderError),
 }
 
 impl CertificateAuthorities {
-    /// These, of those who speak HTTP/2 or HTTP/1.1.
+    /// These authorities, for peers that speak HTTP/2 or HTTP/1.1.
     ///
     /// # Errors
-    /// There are none.
+    ///
+    /// `roots` is empty.
     pub fn new(roots: RootCertStore, speaks_http2: bool) -> Result<Self, TrustError> {
         if roots.is_empty() {
             return Err(TrustError::NoAuthorities);
@@ -74,7 +75,7 @@ impl CertificateAuthorities {
     /// Adds the certificates in `pem` to `roots`.
     ///
     /// # Errors
-    /// One of them cannot be read, or there is none; some may have been added.
+    /// A certificate cannot be read, or there is none; some may have been added.
     pub fn read(pem: &[u8], roots: &mut RootCertStore) -> Result<(), TrustError> {
         let before = roots.len();
         for certificate in CertificateDer::pem_slice_iter(pem) {
@@ -85,20 +86,22 @@ impl CertificateAuthorities {
 }
 
 impl TlsClientConfig {
-    /// In instances that prove to be `name` by one of the `authorities` (PEM), and speak HTTP/2 or HTTP/1.1.
+    /// For instances that prove `name` by one of the `authorities` (PEM), and speak HTTP/2 or HTTP/1.1.
     ///
     /// # Errors
-    /// The authorities cannot be read, or the name is none.
+    ///
+    /// The authorities cannot be read, or the name is invalid.
     pub fn new(authorities: &[u8], name: &str, speaks_http2: bool) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
         CertificateAuthorities::read(authorities, &mut roots)?;
         Self::by(Arc::new(CertificateAuthorities::new(roots, speaks_http2)?), name)
     }
 
-    /// In instances that prove to be any of `names` by one of the `authorities` (PEM); the first is the one that is asked for.
+    /// For instances that prove any of `names` by one of the `authorities` (PEM). The first is sent as the server name.
     ///
     /// # Errors
-    /// The authorities cannot be read, or a name is none.
+    ///
+    /// The authorities cannot be read, or a name is invalid.
     pub fn of_any(authorities: &[u8], names: &[&str], speaks_http2: bool) -> Result<Self, TrustError> {
         let mut roots = RootCertStore::empty();
         CertificateAuthorities::read(authorities, &mut roots)?;
@@ -115,10 +118,11 @@ impl TlsClientConfig {
         Self::by(Arc::new(made), names.first().copied().unwrap_or_default())
     }
 
-    /// In who proves to be `name`: a DNS name, or an address, which may be one of IPv6 in brackets.
+    /// For peers that prove `name`: a DNS name, or an address, with IPv6 in brackets or not.
     ///
     /// # Errors
-    /// The name is none.
+    ///
+    /// The name is invalid.
     pub fn by(authorities: Arc<CertificateAuthorities>, name: &str) -> Result<Self, TrustError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let plain = name.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(name);
@@ -126,14 +130,14 @@ impl TlsClientConfig {
         Ok(Self { authorities, name: named, id: NEXT.fetch_add(1, Relaxed) })
     }
 
-    /// Unique in this process: a kept connection is for those alone who would believe it.
+    /// Unique in this process: a pooled connection is reused only for the same configuration.
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Shakes hands over a new connection. `InvalidData`: the instance is not whom it should be, or broke the
-    /// rules.
+    /// Runs the handshake over a new connection. `InvalidData`: the instance failed verification or violated the
+    /// protocol.
     pub(crate) async fn handshake(&self, stream: RingStream) -> io::Result<TlsStream> {
         let CertificateAuthorities { config, protocol } = &*self.authorities;
         let session = ClientConnection::new(Arc::clone(config), self.name.clone());
@@ -141,17 +145,17 @@ impl TlsClientConfig {
         let stream = TlsStream::new(stream, session.into(), Chunk::empty());
         stream.finish_handshake().await?;
         let agreed = stream.agreed_protocol();
-        // HTTP/1.1 is what an instance speaks that has never heard of ALPN; HTTP/2 has to be agreed on (RFC 9113 3.2).
+        // An instance without ALPN speaks HTTP/1.1; HTTP/2 has to be agreed on (RFC 9113 3.2).
         if agreed.as_deref() == Some(*protocol) || (agreed.is_none() && *protocol == b"http/1.1") {
             Ok(stream)
         } else {
-            let why = format!("the instance does not agree on {}", String::from_utf8_lossy(protocol));
+            let why = format!("the instance does not support {}", String::from_utf8_lossy(protocol));
             Err(io::Error::new(io::ErrorKind::InvalidData, why))
         }
     }
 }
 
-/// Checks chain and signatures as everybody does, for any of some names.
+/// Standard verification of chain and signatures, for any of several names.
 #[derive(Debug)]
 struct AnyNameVerifier {
     chain: Arc<WebPkiServerVerifier>,
@@ -167,7 +171,7 @@ impl ServerCertVerifier for AnyNameVerifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let mut last = rustls::Error::General("there is no name to prove".to_owned());
+        let mut last = rustls::Error::General("no server name is configured".to_owned());
         for name in &self.names {
             match self.chain.verify_server_cert(own, between, name, ocsp, now) {
                 Ok(verified) => return Ok(verified),
@@ -200,7 +204,7 @@ impl ServerCertVerifier for AnyNameVerifier {
     }
 }
 
-/// One that is the same object: what it says cannot be asked of a configuration.
+/// Identity of the object: a configuration cannot be compared.
 impl PartialEq for TlsClientConfig {
     fn eq(&self, other: &Self) -> bool {
         self.id == other.id
@@ -220,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn authorities_and_names_that_are_none_are_refused() {
+    fn invalid_authorities_and_names_are_rejected() {
         let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
         let pem = made.cert.pem();
         assert!(TlsClientConfig::new(pem.as_bytes(), "a.example.com", false).is_ok());

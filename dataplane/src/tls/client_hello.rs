@@ -1,22 +1,22 @@
-//! The first flight of a client: until its hello is whole nothing is computed for it.
+//! Reads the first flight of a client: until its ClientHello is complete nothing is computed for it.
 
 use std::io;
 
 use ring::{Chunk, Ring, RingStream};
 use rustls::server::{Accepted, Acceptor};
 
-use super::limits::{PARTING_BYTES_MAX, PARTING_MAX};
+use super::limits::{DRAIN_BYTES_MAX, DRAIN_MAX};
 
-/// What came first.
+/// The first message of a client.
 pub(super) enum ClientHello {
     Received {
         accepted: Box<Accepted>,
-        /// Came behind it.
+        /// The bytes after it.
         rest: Chunk,
     },
-    /// HTTP without TLS: it was told so.
+    /// HTTP without TLS; a 400 was sent.
     Plain,
-    /// No hello; the alert that says why was sent.
+    /// Not a ClientHello; the alert with the reason was sent.
     Refused(rustls::Error),
     Gone,
 }
@@ -30,7 +30,7 @@ pub(super) async fn read(ring: &Ring, stream: &RingStream) -> io::Result<ClientH
         // A TLS record begins with its type, a small number; an HTTP request with a method.
         if std::mem::take(&mut first) && byte.is_ascii_uppercase() {
             drop(chunk);
-            part(ring, stream, plain_answer()).await;
+            send_and_drain(ring, stream, plain_answer()).await;
             return Ok(ClientHello::Plain);
         }
         while !chunk.is_empty() {
@@ -38,7 +38,7 @@ pub(super) async fn read(ring: &Ring, stream: &RingStream) -> io::Result<ClientH
             let taken = acceptor.read_tls(&mut rest);
             match taken {
                 Ok(taken @ 1..) => chunk.advance(taken),
-                // A hello larger than any buffer for it.
+                // A ClientHello larger than its buffer.
                 Ok(0) | Err(_) => return Ok(ClientHello::Refused(rustls::Error::PeerSentOversizedRecord)),
             }
             match acceptor.accept() {
@@ -50,7 +50,7 @@ pub(super) async fn read(ring: &Ring, stream: &RingStream) -> io::Result<ClientH
                     let mut bytes = Vec::new();
                     alert.write_all(&mut bytes)?;
                     drop(chunk);
-                    part(ring, stream, bytes).await;
+                    send_and_drain(ring, stream, bytes).await;
                     return Ok(ClientHello::Refused(why));
                 }
             }
@@ -68,21 +68,21 @@ fn plain_answer() -> Vec<u8> {
     answer.into_bytes()
 }
 
-/// Says the last word and hears the peer out for a while: a close with unread bytes is a reset, and a
-/// reset would overtake the word.
-pub(super) async fn part(ring: &Ring, stream: &RingStream, last_word: Vec<u8>) {
-    let said = async {
-        stream.send(last_word).await?;
+/// Sends the last bytes and reads the peer for a while: a close with unread bytes is a reset, and a reset would
+/// overtake them.
+pub(super) async fn send_and_drain(ring: &Ring, stream: &RingStream, bytes: Vec<u8>) {
+    let sent = async {
+        stream.send(bytes).await?;
         stream.shutdown_write().await?;
-        let mut heard = 0;
-        while heard < PARTING_BYTES_MAX {
+        let mut received = 0;
+        while received < DRAIN_BYTES_MAX {
             let chunk = stream.recv().await?;
             if chunk.is_empty() {
                 break;
             }
-            heard += chunk.len();
+            received += chunk.len();
         }
         io::Result::Ok(())
     };
-    let _ = ring.timeout(PARTING_MAX, said).await; // however it ends, the connection goes
+    let _ = ring.timeout(DRAIN_MAX, sent).await; // the connection closes in any case
 }

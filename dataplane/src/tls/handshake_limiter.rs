@@ -1,11 +1,10 @@
-//! Bounds what handshakes cost a core, in seats and in time, so that a storm of them does not stop
-//! traffic.
+//! Bounds what handshakes cost a core, in memory and in CPU time, so that a flood of them does not stop traffic.
 //!
-//! Seats: at most `inside_max` at a time. When all are taken, whoever has been silent longest gives way to
-//! a newcomer. Whoever has said hello has cost us work and stays, unless he has our answer and says nothing to it: those
-//! who only say hello would keep everybody else out. Time: a signature takes 50 µs (ECDSA) to
-//! 1 ms (RSA) during which the core does nothing else, so they are made one by one, and between two of
-//! them everything else that is runnable gets its turn.
+//! Memory: at most `handshakes_max` are active. When the limit is reached, the connection that has been silent longest
+//! is evicted for a new one. A handshake whose ClientHello has arrived has cost work and stays, unless the client does
+//! not answer the server's flight: clients that only send a ClientHello would block all others. CPU: a signature takes
+//! 50 µs (ECDSA) to 1 ms (RSA) during which the core does nothing else, so they run one by one, and between two of them
+//! all other runnable tasks get their turn.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -17,70 +16,71 @@ use ring::Tick;
 
 pub(super) struct HandshakeLimiter {
     handshakes_max: usize,
-    /// Those who were turned out are not counted.
+    /// Evicted ones are not counted.
     active: Cell<usize>,
-    /// Said nothing yet, the longest here first.
+    /// No ClientHello yet, the oldest first.
     silent: RefCell<VecDeque<Rc<WaitingHandshake>>>,
-    /// Have our answer to their hello, with the time from which each may be turned out; the longest first.
-    owing: RefCell<VecDeque<(Tick, Rc<WaitingHandshake>)>>,
-    /// Wait for their turn; the first has it.
+    /// Waiting for the client to answer the server's flight, with the time from which each may be evicted; the oldest first.
+    awaiting_answer: RefCell<VecDeque<(Tick, Rc<WaitingHandshake>)>>,
+    /// Waiting for the CPU turn; the first has it.
     waiting: RefCell<VecDeque<Rc<WaitingHandshake>>>,
 }
 
 #[derive(Default)]
 struct WaitingHandshake {
-    turned_out: Cell<bool>,
+    evicted: Cell<bool>,
     waker: RefCell<Option<Waker>>,
 }
 
-/// A seat for one handshake.
+/// A permit for one handshake.
 pub(super) struct HandshakePermit<'a> {
     limiter: &'a HandshakeLimiter,
     entry: Rc<WaitingHandshake>,
 }
 
-/// The only one at a time that may do expensive work.
+/// The turn for expensive work; one at a time.
 pub(super) struct CpuTurn<'a> {
     limiter: &'a HandshakeLimiter,
     entry: Rc<WaitingHandshake>,
 }
 
 impl HandshakeLimiter {
-    pub(super) fn new(inside_max: usize) -> Self {
+    pub(super) fn new(handshakes_max: usize) -> Self {
         Self {
-            handshakes_max: inside_max,
+            handshakes_max,
             active: Cell::new(0),
             silent: RefCell::default(),
-            owing: RefCell::default(),
+            awaiting_answer: RefCell::default(),
             waiting: RefCell::default(),
         }
     }
 
-    /// A seat, if need be that of a guest who is silent, or owes us a word for too long; `None` when there is no such one.
+    /// A permit, if necessary that of a silent client or of one whose answer is overdue; `None` when there is no such
+    /// one.
     pub(super) fn enter(&self, now: Tick) -> Option<HandshakePermit<'_>> {
         if self.active.get() >= self.handshakes_max {
             let silent = self.silent.borrow_mut().pop_front();
             let longest = silent.or_else(|| self.overdue(now))?;
-            longest.turned_out.set(true);
+            longest.evicted.set(true);
             longest.wake();
             self.active.set(self.active.get() - 1);
         }
         self.active.set(self.active.get() + 1);
-        let guest = Rc::<WaitingHandshake>::default();
-        self.silent.borrow_mut().push_back(Rc::clone(&guest));
-        Some(HandshakePermit { limiter: self, entry: guest })
+        let entry = Rc::<WaitingHandshake>::default();
+        self.silent.borrow_mut().push_back(Rc::clone(&entry));
+        Some(HandshakePermit { limiter: self, entry })
     }
 
     fn overdue(&self, now: Tick) -> Option<Rc<WaitingHandshake>> {
-        let mut owing = self.owing.borrow_mut();
-        owing.pop_front_if(|(due, _)| *due <= now).map(|(_, guest)| guest)
+        let mut awaiting_answer = self.awaiting_answer.borrow_mut();
+        awaiting_answer.pop_front_if(|(due, _)| *due <= now).map(|(_, entry)| entry)
     }
 
-    /// Waits in line.
+    /// Waits in the queue.
     pub(super) async fn cpu_turn(&self) -> CpuTurn<'_> {
-        let guest = Rc::<WaitingHandshake>::default();
-        self.waiting.borrow_mut().push_back(Rc::clone(&guest));
-        let turn = CpuTurn { limiter: self, entry: guest }; // leaves the line if the wait is given up
+        let entry = Rc::<WaitingHandshake>::default();
+        self.waiting.borrow_mut().push_back(Rc::clone(&entry));
+        let turn = CpuTurn { limiter: self, entry }; // leaves the queue if the wait is cancelled
         poll_fn(|cx| {
             if self.waiting.borrow().front().is_some_and(|first| Rc::ptr_eq(first, &turn.entry)) {
                 return Poll::Ready(());
@@ -94,20 +94,20 @@ impl HandshakeLimiter {
 }
 
 impl HandshakePermit<'_> {
-    /// The guest has said hello: from now on it is not turned out.
+    /// The ClientHello has arrived: from now on the handshake is not evicted.
     pub(super) fn mark_active(&self) {
-        leave(&mut self.limiter.silent.borrow_mut(), &self.entry);
+        remove(&mut self.limiter.silent.borrow_mut(), &self.entry);
     }
 
-    /// The guest has our answer: it may be turned out from `due` on.
-    pub(super) fn owes(&self, due: Tick) {
-        self.limiter.owing.borrow_mut().push_back((due, Rc::clone(&self.entry)));
+    /// The client has the server's flight: the handshake may be evicted from `due` on.
+    pub(super) fn answer_due(&self, due: Tick) {
+        self.limiter.awaiting_answer.borrow_mut().push_back((due, Rc::clone(&self.entry)));
     }
 
-    /// Resolves when the seat went to somebody else.
-    pub(super) async fn turned_out(&self) {
+    /// Resolves when the permit was taken for another handshake.
+    pub(super) async fn evicted(&self) {
         poll_fn(|cx| {
-            if self.entry.turned_out.get() {
+            if self.entry.evicted.get() {
                 return Poll::Ready(());
             }
             *self.entry.waker.borrow_mut() = Some(cx.waker().clone());
@@ -119,9 +119,9 @@ impl HandshakePermit<'_> {
 
 impl Drop for HandshakePermit<'_> {
     fn drop(&mut self) {
-        if !self.entry.turned_out.get() {
+        if !self.entry.evicted.get() {
             self.mark_active();
-            self.limiter.owing.borrow_mut().retain(|(_, guest)| !Rc::ptr_eq(guest, &self.entry));
+            self.limiter.awaiting_answer.borrow_mut().retain(|(_, entry)| !Rc::ptr_eq(entry, &self.entry));
             self.limiter.active.set(self.limiter.active.get() - 1);
         }
     }
@@ -129,9 +129,9 @@ impl Drop for HandshakePermit<'_> {
 
 impl Drop for CpuTurn<'_> {
     fn drop(&mut self) {
-        let mut line = self.limiter.waiting.borrow_mut();
-        leave(&mut line, &self.entry);
-        if let Some(first) = line.front() {
+        let mut queue = self.limiter.waiting.borrow_mut();
+        remove(&mut queue, &self.entry);
+        if let Some(first) = queue.front() {
             first.wake();
         }
     }
@@ -145,9 +145,9 @@ impl WaitingHandshake {
     }
 }
 
-/// Looks through all: at most `inside_max`, and who leaves stands near the front.
-fn leave(queue: &mut VecDeque<Rc<WaitingHandshake>>, guest: &Rc<WaitingHandshake>) {
-    if let Some(at) = queue.iter().position(|one| Rc::ptr_eq(one, guest)) {
+/// A linear scan over at most `handshakes_max`; the entry is usually near the front.
+fn remove(queue: &mut VecDeque<Rc<WaitingHandshake>>, entry: &Rc<WaitingHandshake>) {
+    if let Some(at) = queue.iter().position(|one| Rc::ptr_eq(one, entry)) {
         queue.remove(at);
     }
 }
@@ -167,50 +167,50 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_silent_guest_gives_way_and_one_who_spoke_stays() {
-        let turnstile = HandshakeLimiter::new(2);
-        let (first, second) = (turnstile.enter(NOW).unwrap(), turnstile.enter(NOW).unwrap());
+    fn longest_silent_handshake_is_evicted_first() {
+        let limiter = HandshakeLimiter::new(2);
+        let (first, second) = (limiter.enter(NOW).unwrap(), limiter.enter(NOW).unwrap());
         first.mark_active();
-        let third = turnstile.enter(NOW).unwrap();
-        assert!(poll(pin!(first.turned_out())).is_pending());
-        assert!(poll(pin!(second.turned_out())).is_ready());
+        let third = limiter.enter(NOW).unwrap();
+        assert!(poll(pin!(first.evicted())).is_pending());
+        assert!(poll(pin!(second.evicted())).is_ready());
         third.mark_active();
-        assert!(turnstile.enter(NOW).is_none());
-        drop(second); // it had no seat any more
-        assert!(turnstile.enter(NOW).is_none());
+        assert!(limiter.enter(NOW).is_none());
+        drop(second); // it had no permit any more
+        assert!(limiter.enter(NOW).is_none());
         drop(first);
-        assert!(turnstile.enter(NOW).is_some());
+        assert!(limiter.enter(NOW).is_some());
     }
 
     #[test]
-    fn those_who_only_say_hello_do_not_keep_others_out() {
-        let turnstile = HandshakeLimiter::new(2);
-        let guests = [turnstile.enter(NOW).unwrap(), turnstile.enter(NOW).unwrap()];
+    fn hello_only_clients_do_not_block_others() {
+        let limiter = HandshakeLimiter::new(2);
+        let permits = [limiter.enter(NOW).unwrap(), limiter.enter(NOW).unwrap()];
         let due = NOW + Duration::from_secs(1);
-        for guest in &guests {
-            guest.mark_active();
-            guest.owes(due);
+        for entry in &permits {
+            entry.mark_active();
+            entry.answer_due(due);
         }
-        assert!(turnstile.enter(NOW).is_none());
-        let third = turnstile.enter(due).unwrap();
-        assert!(poll(pin!(guests[0].turned_out())).is_ready());
-        assert!(poll(pin!(guests[1].turned_out())).is_pending());
+        assert!(limiter.enter(NOW).is_none());
+        let third = limiter.enter(due).unwrap();
+        assert!(poll(pin!(permits[0].evicted())).is_ready());
+        assert!(poll(pin!(permits[1].evicted())).is_pending());
         third.mark_active();
-        let [first, second] = guests;
+        let [first, second] = permits;
         drop(second); // done in time
-        assert!(turnstile.enter(due).is_some());
+        assert!(limiter.enter(due).is_some());
         drop((first, third));
-        assert!(turnstile.owing.borrow().is_empty());
+        assert!(limiter.awaiting_answer.borrow().is_empty());
     }
 
     #[test]
-    fn turns_are_taken_one_at_a_time_in_order_also_when_one_is_given_up() {
-        let turnstile = HandshakeLimiter::new(8);
-        let first = pin!(turnstile.cpu_turn());
-        let mut third = pin!(turnstile.cpu_turn());
-        let Poll::Ready(held) = poll(first) else { panic!("an empty line makes nobody wait") };
+    fn cpu_turns_are_in_order_even_after_a_cancelled_wait() {
+        let limiter = HandshakeLimiter::new(8);
+        let first = pin!(limiter.cpu_turn());
+        let mut third = pin!(limiter.cpu_turn());
+        let Poll::Ready(held) = poll(first) else { panic!("an empty queue must not wait") };
         {
-            let mut second = pin!(turnstile.cpu_turn());
+            let mut second = pin!(limiter.cpu_turn());
             assert!(poll(second.as_mut()).is_pending());
             assert!(poll(third.as_mut()).is_pending());
             drop(held);

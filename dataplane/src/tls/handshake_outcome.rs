@@ -1,4 +1,4 @@
-//! How a handshake ended, for counters and logs.
+//! The outcome of a handshake, for counters and logs.
 
 /// Every accepted connection has exactly one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,15 +7,15 @@ pub enum HandshakeOutcome {
     Full,
     /// With a ticket of an earlier connection.
     Resumed,
-    /// The client wanted what we do not have, or broke the protocol, or did not like our certificate.
+    /// No common parameters, a protocol violation, or the client rejected the certificate.
     Refused,
-    /// It spoke HTTP without TLS.
+    /// HTTP without TLS.
     Plain,
     /// It took longer than `handshake_max`.
     Slow,
-    /// `handshakes_max` were under way.
-    Crowded,
-    /// It went away.
+    /// `handshakes_max` were active.
+    Overload,
+    /// The client closed the connection.
     Gone,
 }
 

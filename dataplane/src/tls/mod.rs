@@ -1,9 +1,9 @@
 //! TLS, for clients and towards instances: rustls, fed bytes from the ring.
 //!
-//! A [`TlsAcceptor`] turns an accepted connection into a [`TlsStream`]: it waits for the hello, takes its turn
-//! (`turnstile`), and answers by the [`TlsServerConfig`] that all cores share. Which certificate a name gets is in
-//! the table ([`certificates`]). [`TlsClientConfig`] says which instance or subscriber is believed. From there on [`Transport`] is all the proxy sees.
-//! Deliberately absent: what is said inside (HTTP), and where certificates come from (files, control).
+//! A [`TlsAcceptor`] turns an accepted connection into a [`TlsStream`]: it waits for the ClientHello, takes its turn
+//! (`handshake_limiter`), and answers with the [`TlsServerConfig`] that all cores share. The table holds the
+//! certificates by name ([`certificates`]). [`TlsClientConfig`] verifies instances and subscribers. From there on the
+//! proxy only sees [`Transport`]. Out of scope: HTTP, and the source of certificates (files, control).
 
 mod acceptor;
 pub mod certificates;

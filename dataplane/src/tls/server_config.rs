@@ -1,4 +1,4 @@
-//! What we offer in a handshake: TLS 1.3 and 1.2, HTTP/1.1, tickets, and the table's certificates.
+//! The server's TLS parameters: TLS 1.3 and 1.2, HTTP/1.1, tickets, and the table's certificates.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use rustls::{ServerConfig, version};
 use super::TlsIdentity;
 use crate::table_publisher::TablePublisher;
 
-/// Shared by all cores, so that a ticket given out by one is good at every other.
+/// Shared by all cores, so that a ticket of one is valid at every other.
 #[derive(Clone)]
 pub struct TlsServerConfig(pub(super) Arc<ServerConfig>);
 
-/// A certificate of one listener's own, for every name that the table has none for. It may be replaced at any time;
-/// connections that are open keep what they agreed on.
+/// A certificate of one listener, for every name that is not in the table. It may be replaced at any time; open
+/// connections are not affected.
 #[derive(Debug, Clone, Default)]
 pub struct DefaultCertificate(Arc<ArcSwapOption<CertifiedKey>>);
 
@@ -26,7 +26,7 @@ impl DefaultCertificate {
     }
 }
 
-/// The oldest version of TLS that is spoken.
+/// The lowest accepted TLS version.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TlsVersionMin {
     #[default]
@@ -43,12 +43,12 @@ impl TlsServerConfig {
         Self::by(Arc::new(TableCertificateResolver { tables: Arc::clone(tables), cluster_local: false }), oldest)
     }
 
-    /// For callers inside, who are shown what is for them before what is for everybody.
+    /// For cluster-local clients, which get cluster-local certificates before public ones.
     pub fn cluster_local(tables: &Arc<TablePublisher>, oldest: TlsVersionMin) -> Result<Self, rustls::Error> {
         Self::by(Arc::new(TableCertificateResolver { tables: Arc::clone(tables), cluster_local: true }), oldest)
     }
 
-    /// What the table has is shown by name alone, and else `own`.
+    /// Uses the table's certificates by exact or wildcard name, and otherwise `own`.
     pub fn with_own(
         tables: &Arc<TablePublisher>,
         own: &DefaultCertificate,
@@ -67,14 +67,14 @@ impl TlsServerConfig {
             .with_no_client_auth()
             .with_cert_resolver(certificates);
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-        // A resumed session is in its ticket: nothing to keep, nothing for cores to share a lock over.
+        // A session's state is in its ticket: nothing to store, and no lock for cores to share.
         config.ticketer = Ticketer::new()?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         Ok(Self(Arc::new(config)))
     }
 }
 
-/// Also asked for a resumption: a name without a certificate is refused whatever its ticket.
+/// Also called for a resumption: a name without a certificate is rejected whatever its ticket.
 #[derive(Debug)]
 struct TableCertificateResolver {
     tables: Arc<TablePublisher>,

@@ -1,8 +1,8 @@
-//! A TLS session over a ring's stream, with the stream's own surface: plaintext in and out.
+//! A TLS session over a ring stream, with the interface of the stream: plaintext in and out.
 //!
-//! Calls may be dropped at any time, so a send of records belongs to the session and not to the call that
-//! began it: whoever comes next, in either direction, drives it on. That is also how answers of the
-//! protocol itself leave (tickets, key updates, alerts) while nobody has anything to say.
+//! Calls may be dropped at any time, so a send of records belongs to the session and not to the call that began it: the
+//! next call, in either direction, continues it. In this way protocol messages (tickets, key updates, alerts) are also
+//! sent while there is no data to send.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -17,27 +17,27 @@ use rustls::{Connection, HandshakeKind};
 
 use super::limits::BATCH_BYTES_MAX;
 
-/// One TLS connection. As with [`RingStream`], a recv may run beside a send; both belong to one task.
+/// One TLS connection. As with [`RingStream`], a recv may run concurrently with a send; both belong to one task.
 pub struct TlsStream {
     stream: Rc<RingStream>,
     session: RefCell<Connection>,
     /// Decrypted and not yet received.
     plain: RefCell<Vec<u8>>,
     end: RefCell<Option<TlsStreamEnd>>,
-    /// The records on their way.
-    leaving: RefCell<Option<PendingSend>>,
+    /// The records that are being sent.
+    pending_send: RefCell<Option<PendingSend>>,
     sending: Cell<TlsSendState>,
 }
 
 type PendingSend = Pin<Box<dyn Future<Output = io::Result<()>>>>;
 
-/// Why nothing more comes.
+/// Why no more data comes.
 enum TlsStreamEnd {
-    /// The peer said so (`close_notify`).
+    /// The peer closed the session (`close_notify`).
     Finished,
-    /// The connection ended and nobody said so: what came may have been cut off by anybody.
+    /// The connection ended without `close_notify`: an attacker may have cut it off.
     Truncated,
-    /// Not TLS, or not by our keys.
+    /// Not TLS, or not with this session's keys.
     Broken(Box<str>),
 }
 
@@ -45,29 +45,29 @@ enum TlsStreamEnd {
 enum TlsSendState {
     Idle,
     Busy,
-    /// A send failed or was given up midway: nobody knows how much of it left.
+    /// A send failed or was cancelled midway: it is unknown how much of it was sent.
     Broken,
 }
 
 impl TlsStream {
-    /// `arrived` came behind the hello that `session` has seen.
+    /// `arrived` are the bytes after the ClientHello that `session` has read.
     pub(super) fn new(stream: RingStream, session: Connection, arrived: Chunk) -> Self {
         let stream = Self {
             stream: Rc::new(stream),
             session: RefCell::new(session),
             plain: RefCell::default(),
             end: RefCell::default(),
-            leaving: RefCell::default(),
+            pending_send: RefCell::default(),
             sending: Cell::new(TlsSendState::Idle),
         };
-        stream.digest(&arrived);
+        stream.decrypt(&arrived);
         stream
     }
 
-    /// Says and hears what is left of the handshake. `InvalidData`: the peer broke it off, or the rules.
+    /// Finishes the handshake. `InvalidData`: the peer aborted it or violated the protocol.
     pub(super) async fn finish_handshake(&self) -> io::Result<HandshakeKind> {
         loop {
-            poll_fn(|cx| self.poll_leave(cx)).await?;
+            poll_fn(|cx| self.poll_send(cx)).await?;
             if let Some(kind) = self.agreed() {
                 return Ok(kind);
             }
@@ -77,8 +77,8 @@ impl TlsStream {
         }
     }
 
-    /// The next bytes, as they come. Empty: the peer has finished, and said so; a connection that merely
-    /// ends is an error. A call that is dropped loses no bytes.
+    /// The next bytes. Empty: the peer closed the session; a connection that only ends is an error. Cancel-safe: a
+    /// dropped call loses no bytes.
     pub async fn recv(&self) -> io::Result<Chunk> {
         poll_fn(|cx| self.poll_recv(cx)).await
     }
@@ -91,30 +91,30 @@ impl TlsStream {
         }
         let mut turn = self.begin_send()?;
         while !rest.is_empty() {
-            poll_fn(|cx| self.poll_leave(cx)).await?;
+            poll_fn(|cx| self.poll_send(cx)).await?;
             let batch = &rest[..rest.len().min(BATCH_BYTES_MAX)];
             let taken = self.session.borrow_mut().writer().write(batch)?;
             rest.advance(taken);
         }
-        drop(rest); // a receive buffer goes back before the wait
-        poll_fn(|cx| self.poll_leave(cx)).await?;
+        drop(rest); // a receive buffer is released before the wait
+        poll_fn(|cx| self.poll_send(cx)).await?;
         turn.whole = true;
         Ok(())
     }
 
-    /// Tells the peer that all was said, so that it can tell an end from a cut.
+    /// Sends `close_notify`, so that the peer can tell an end from a truncation.
     pub async fn finish(&self) -> io::Result<()> {
         self.session.borrow_mut().send_close_notify();
-        poll_fn(|cx| self.poll_leave(cx)).await
+        poll_fn(|cx| self.poll_send(cx)).await
     }
 
-    /// As [`TlsStream::finish`], and ends the connection's outgoing half. Receiving goes on.
+    /// As [`TlsStream::finish`], and closes the connection's write side. Receiving goes on.
     pub async fn shutdown_write(&self) -> io::Result<()> {
         self.finish().await?;
         self.stream.shutdown_write().await
     }
 
-    /// The name that the client asked for, which picked the certificate.
+    /// The name that the client asked for, which selected the certificate.
     #[must_use]
     pub fn server_name(&self) -> Option<Box<str>> {
         match &*self.session.borrow() {
@@ -123,14 +123,14 @@ impl TlsStream {
         }
     }
 
-    /// What the handshake agreed to speak (ALPN).
+    /// The protocol that the handshake agreed on (ALPN).
     #[must_use]
     pub fn agreed_protocol(&self) -> Option<Vec<u8>> {
         self.session.borrow().alpn_protocol().map(<[u8]>::to_vec)
     }
 
-    /// Whether a connection that should be idle is, as [`RingStream::ready`] says it. What the protocol says for
-    /// itself (tickets, key updates) is heard and is no data.
+    /// Whether an idle connection is still idle, as [`RingStream::ready`]. Protocol messages (tickets, key updates) are
+    /// processed and do not count as data.
     #[must_use]
     pub fn ready(&self) -> IdleReadiness {
         loop {
@@ -152,7 +152,7 @@ impl TlsStream {
         }
     }
 
-    /// As [`RingStream::hung_up`]: who has finished his side of the connection says nothing more in the session either.
+    /// As [`RingStream::hung_up`]: a peer that has closed its write side sends nothing more in the session either.
     pub async fn hung_up(&self) -> io::Result<()> {
         self.stream.hung_up().await
     }
@@ -172,10 +172,10 @@ impl TlsStream {
             if !plain.is_empty() {
                 return Poll::Ready(Ok(Chunk::from(plain)));
             }
-            // A failure to send is the sender's to hear; what the peer said can still be received.
-            let left = self.poll_leave(cx);
+            // A failure to send is reported to the sender; the peer's data can still be received.
+            let left = self.poll_send(cx);
             if self.end.borrow().is_some() {
-                // The alert that tells the peer why goes first.
+                // The alert that tells the peer the reason is sent first.
                 return if left.is_pending() { Poll::Pending } else { Poll::Ready(self.ended()) };
             }
             let chunk = ready!(pin!(self.stream.recv()).poll(cx))?;
@@ -183,17 +183,17 @@ impl TlsStream {
         }
     }
 
-    /// Takes in what the socket brought, be it the end.
+    /// Processes the bytes from the socket, or its end.
     fn take(&self, chunk: &Chunk) {
         if chunk.is_empty() {
             *self.end.borrow_mut() = Some(TlsStreamEnd::Truncated);
         } else {
-            self.digest(chunk);
+            self.decrypt(chunk);
         }
     }
 
     /// Decrypts.
-    fn digest(&self, chunk: &Chunk) {
+    fn decrypt(&self, chunk: &Chunk) {
         let mut session = self.session.borrow_mut();
         let mut rest: &[u8] = chunk;
         while !rest.is_empty() && self.end.borrow().is_none() {
@@ -202,11 +202,11 @@ impl TlsStream {
                 Ok(true) => TlsStreamEnd::Finished,
                 Err(why) => TlsStreamEnd::Broken(why.to_string().into()),
             };
-            *self.end.borrow_mut() = Some(end); // nothing behind it is looked at
+            *self.end.borrow_mut() = Some(end); // nothing after it is read
         }
     }
 
-    /// Nothing more comes; an error unless the peer said so.
+    /// No more data comes: an error unless the peer closed the session.
     fn ended(&self) -> io::Result<Chunk> {
         match &*self.end.borrow() {
             None | Some(TlsStreamEnd::Finished) => Ok(Chunk::empty()),
@@ -220,16 +220,16 @@ impl TlsStream {
         if session.is_handshaking() { None } else { session.handshake_kind() }
     }
 
-    /// Sends the records that wait, until there are none.
-    fn poll_leave(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut leaving = self.leaving.borrow_mut();
+    /// Sends the pending records, until there are none.
+    fn poll_send(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut pending_send = self.pending_send.borrow_mut();
         loop {
             if self.sending.get() == TlsSendState::Broken {
                 return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
             }
-            if let Some(send) = leaving.as_mut() {
+            if let Some(send) = pending_send.as_mut() {
                 let sent = ready!(send.as_mut().poll(cx));
-                *leaving = None;
+                *pending_send = None;
                 if sent.is_err() {
                     self.sending.set(TlsSendState::Broken);
                     return Poll::Ready(sent);
@@ -240,7 +240,7 @@ impl TlsStream {
                 return Poll::Ready(Ok(()));
             }
             let stream = Rc::clone(&self.stream);
-            *leaving = Some(Box::pin(async move { stream.send(records).await }));
+            *pending_send = Some(Box::pin(async move { stream.send(records).await }));
         }
     }
 
@@ -250,7 +250,7 @@ impl TlsStream {
                 self.sending.set(TlsSendState::Busy);
                 Ok(TlsSendGuard { sending: &self.sending, whole: false })
             }
-            TlsSendState::Busy => Err(io::Error::other("another send on this stream is under way")),
+            TlsSendState::Busy => Err(io::Error::other("another send on this stream is in flight")),
             TlsSendState::Broken => Err(io::ErrorKind::BrokenPipe.into()),
         }
     }
@@ -268,10 +268,10 @@ impl Drop for TlsSendGuard<'_> {
     }
 }
 
-/// One step through what arrived; `true` when the peer has finished.
+/// Processes one piece of the input; `true` when the peer has closed the session.
 fn advance(session: &mut Connection, rest: &mut &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
     if session.read_tls(rest)? == 0 {
-        return Ok(true); // it looks at nothing behind a close_notify
+        return Ok(true); // rustls reads nothing after a close_notify
     }
     let state = session.process_new_packets().map_err(io::Error::other)?;
     let mut left = state.plaintext_bytes_to_read();

@@ -1,19 +1,18 @@
-//! A connection's bytes, encrypted or not.
+//! The bytes of a connection, encrypted or not.
 
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
-use ring::{Chunk, IdleReadiness, Ring, RingStream};
+use ring::{Chunk, EndpointAddress, IdleReadiness, Ring, RingStream};
 
 use super::{TlsClientConfig, TlsStream};
 
-/// What bytes come out of and go into. A call of `recv` that is dropped loses nothing; an empty chunk says
-/// that the peer has finished.
+/// A source and sink of bytes. `recv` is cancel-safe; an empty chunk means that the peer has closed its side.
 pub trait ByteStream {
     fn recv(&self) -> impl Future<Output = io::Result<Chunk>>;
     fn send(&self, bytes: Chunk) -> impl Future<Output = io::Result<()>>;
-    /// Tells the peer that nothing more will come. Receiving goes on.
+    /// Tells the peer that no more data comes. Receiving goes on.
     fn shutdown_write(&self) -> impl Future<Output = io::Result<()>>;
 }
 
@@ -25,11 +24,11 @@ pub enum Transport {
 
 impl Transport {
     /// A new connection to an instance; with `trust` by TLS.
-    pub(crate) async fn connect(ring: &Ring, to: SocketAddr, trust: Option<&TlsClientConfig>) -> io::Result<Self> {
+    pub(crate) async fn connect(ring: &Ring, to: EndpointAddress, trust: Option<&TlsClientConfig>) -> io::Result<Self> {
         let stream = RingStream::connect(ring, to).await?;
         match trust {
             None => Ok(stream.into()),
-            // Boxed: what a handshake needs is no part of a plain connection's future.
+            // Boxed: a plain connection's future should not reserve memory for a handshake.
             Some(trust) => Box::pin(trust.handshake(stream)).await.map(Into::into),
         }
     }
@@ -46,7 +45,7 @@ impl Transport {
         matches!(self, Self::Tls(_))
     }
 
-    /// Whether a connection that should be idle is, without waiting.
+    /// Whether an idle connection is still idle, without waiting.
     #[must_use]
     pub fn ready(&self) -> IdleReadiness {
         match self {
@@ -55,7 +54,7 @@ impl Transport {
         }
     }
 
-    /// Receives nothing more before the next `recv`, and holds none of the receive buffers.
+    /// Stops receiving until the next `recv`, and releases the receive buffers.
     pub fn suspend(&self) {
         match self {
             Self::Plain(stream) => stream.suspend(),
@@ -63,7 +62,7 @@ impl Transport {
         }
     }
 
-    /// Resolves once the peer has finished, or the connection is broken, whatever of it has still to be received.
+    /// Resolves once the peer has closed its side, or the connection is broken, even if unread bytes remain.
     pub async fn hung_up(&self) -> io::Result<()> {
         match self {
             Self::Plain(stream) => stream.hung_up().await,
@@ -71,7 +70,7 @@ impl Transport {
         }
     }
 
-    /// Hands over the last bytes of a message, if it need not be waited for that they leave; see [`RingStream::send_detached`].
+    /// Sends the last bytes of a message without waiting, if that is possible; see [`RingStream::send_detached`].
     pub fn send_detached(&self, bytes: Chunk) -> Result<(), Chunk> {
         match self {
             Self::Plain(stream) => stream.send_detached(bytes),
@@ -79,8 +78,8 @@ impl Transport {
         }
     }
 
-    /// Whether dropping the connection resets it: for a message whose end is the connection's. With TLS a connection that
-    /// ends without `close_notify` shows that already.
+    /// Whether dropping the connection resets it: for a message that ends with the connection. With TLS a connection
+    /// that ends without `close_notify` already shows a truncation.
     pub fn set_reset_on_close(&self, resets: bool) -> io::Result<()> {
         match self {
             Self::Plain(stream) => stream.set_reset_on_close(resets),
@@ -88,7 +87,7 @@ impl Transport {
         }
     }
 
-    /// The name that a client asked for by TLS.
+    /// The server name that a client asked for in TLS.
     #[must_use]
     pub fn server_name(&self) -> Option<Box<str>> {
         match self {
@@ -97,7 +96,7 @@ impl Transport {
         }
     }
 
-    /// Before a close that is not a cut: TLS tells the two apart, a plain connection cannot.
+    /// Called before an orderly close: TLS distinguishes it from a truncation, a plain connection cannot.
     pub async fn finish(&self) -> io::Result<()> {
         match self {
             Self::Plain(stream) => stream.settled().await,

@@ -21,13 +21,13 @@ use sluicegate_dataplane::table_publisher::TablePublisher;
 
 pub(crate) const PATH: &str = "/brokers/ns/b";
 
-/// What a test can reach.
+/// What a test can use.
 #[derive(Clone)]
 pub(crate) struct EventsFixture {
     pub ring: Ring,
     pub tables: Arc<TablePublisher>,
     pub signals: SignalQueue,
-    /// Where the core takes events.
+    /// The core's events listener.
     pub events: SocketAddr,
 }
 
@@ -39,8 +39,8 @@ impl Drop for StopEventsAtEnd {
     }
 }
 
-/// Runs `script` beside a core whose log is in `folder`; then the core is stopped and drains.
-pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
+/// Runs `script` next to a core whose log is in `folder`; then the core is stopped and drains.
+pub(crate) fn with_fixture<F: Future<Output = ()> + 'static>(
     ring: &Ring,
     folder: &Path,
     script: impl FnOnce(EventsFixture) -> F + 'static,
@@ -60,7 +60,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         seed: 1,
     };
     let config = CoreConfig {
-        questions: None,
+        queries: None,
         index: 0,
         http: listen(),
         events: Some(listen()),
@@ -79,13 +79,13 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         up: Box::new(|| ()),
     };
     let address = config.events.as_ref().unwrap().local_addr().unwrap();
-    let house = EventsFixture { ring: ring.clone(), tables: Arc::clone(&tables), signals, events: address };
+    let fixture = EventsFixture { ring: ring.clone(), tables: Arc::clone(&tables), signals, events: address };
     let done = Rc::new(Cell::new(false));
-    let told = Rc::clone(&done);
+    let received = Rc::clone(&done);
     ring.spawn(async move {
         let _stop = StopEventsAtEnd(stop, tables);
-        script(house).await;
-        told.set(true);
+        script(fixture).await;
+        received.set(true);
     });
     run_on(ring, config).unwrap();
     assert!(done.get(), "the script failed, see above");
@@ -115,7 +115,7 @@ impl EventsFixture {
         broker
     }
 
-    /// Sends a request and returns the whole answer's head.
+    /// Sends a request and returns the whole head of the response.
     pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> String {
         let mut peer = EventPeer::new(RingStream::connect(&self.ring, self.events).await.unwrap());
         let head = format!("{method} {path} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {}\r\n\r\n", body.len());
@@ -148,11 +148,11 @@ impl Message {
     }
 }
 
-/// A subscriber that answers each request with what `answer` says, and remembers the requests.
+/// A subscriber that answers each request with the result of `answer`, and records the requests.
 pub(crate) struct Sink {
     pub address: SocketAddr,
     pub seen: Rc<RefCell<Vec<Message>>>,
-    /// Requests inside now, and the most there were.
+    /// Requests in flight now, and the maximum.
     open: Rc<Cell<(usize, usize)>>,
 }
 
@@ -208,7 +208,7 @@ impl Sink {
 
 pub(crate) const ACCEPTED: &str = "HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
 
-/// One side of a connection; reads messages by rules of its own.
+/// One side of a connection, with its own message parser.
 struct EventPeer {
     stream: RingStream,
     held: Vec<u8>,

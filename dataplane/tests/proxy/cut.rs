@@ -1,4 +1,4 @@
-//! Responses that are cut, and what counts for the limits on their time.
+//! Responses that are cut, and which bytes reset their timeouts.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -11,21 +11,21 @@ use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::table::{Backend, RequestTimeouts};
 
 use crate::fixture::{
-    ProxyFixture, Reply, backend, in_house, instance, ok, on_every_machine, raw_instance, read_through,
+    ProxyFixture, Reply, backend, instance, ok, on_every_driver, raw_instance, read_through, run_with_proxy,
 };
 
 fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
-    on_every_machine(&CoreLimits::default(), script);
+    on_every_driver(&CoreLimits::default(), script);
 }
 
-/// X-QP-02: a response whose time is up is cut, so that its client does not take a part for the whole; its rest is no
-/// response to others.
+/// X-QP-02: a response beyond its deadline is cut, so that its client does not take a part for the whole, and its rest
+/// is not sent to other clients.
 #[test]
 fn late_response_in_chunks_has_no_last_chunk() {
-    everywhere(async |house| {
+    everywhere(async |fixture| {
         let heads = Rc::new(Cell::new(0));
         let count = Rc::clone(&heads);
-        let address = instance(&house.ring, move |seen| {
+        let address = instance(&fixture.ring, move |seen| {
             let head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n".to_vec();
             let whole = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok".to_vec();
             count.set(count.get() + 1);
@@ -45,24 +45,24 @@ fn late_response_in_chunks_has_no_last_chunk() {
         ] {
             let mut app = backend(&[address], 0, None);
             app.timeouts = timeouts;
-            house.publish("app", app);
-            let mut client = house.client().await;
+            fixture.publish("app", app);
+            let mut client = fixture.client().await;
             client.send("GET /late HTTP/1.1\r\nHost: app\r\n\r\n").await;
-            let all = client.rest_or(&house, 1_000).await;
+            let all = client.rest_or(&fixture, 1_000).await;
             assert!(all.ends_with("\r\n\r\n1\r\na\r\n"), "{timeouts:?}: {all}");
-            house.pause(400).await; // the rest has come by now
-            let seen = house.client().await.get("app", "/").await;
+            fixture.pause(400).await; // the rest has arrived by now
+            let seen = fixture.client().await.get("app", "/").await;
             assert_eq!((&seen.head[9..12], seen.body.as_slice()), ("200", b"ok".as_slice()));
         }
         assert_eq!(heads.get(), 4);
     });
 }
 
-/// X-QP-02: whatever comes in the very moment in which the time is up, the response is cut, or there is none.
+/// X-QP-02: whatever arrives at the very moment of the deadline, the response is cut or replaced by a 504.
 #[test]
-fn an_answer_that_comes_as_its_time_is_up_is_late() {
-    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &CoreLimits::default(), async |house| {
-        let address = instance(&house.ring, |seen| {
+fn response_at_its_deadline_is_late() {
+    run_with_proxy(&Simulation::new(1, FaultProfile::calm()).ring(), &CoreLimits::default(), async |fixture| {
+        let address = instance(&fixture.ring, |seen| {
             let head = Reply::Send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_vec());
             let (pause, piece) = (Reply::Wait(Duration::from_millis(2)), Reply::Send(b"1\r\na\r\n".to_vec()));
             match seen.head.contains("/begun") {
@@ -73,11 +73,11 @@ fn an_answer_that_comes_as_its_time_is_up_is_late() {
         for micros in 1_900..2_500 {
             let mut app = backend(&[address], 0, None);
             app.timeouts.total = Duration::from_micros(micros);
-            house.publish("app", app);
+            fixture.publish("app", app);
             for path in ["/begun", "/silent"] {
-                let mut client = house.client().await;
+                let mut client = fixture.client().await;
                 client.send(format!("GET {path} HTTP/1.1\r\nHost: app\r\n\r\n")).await;
-                let all = client.rest_or(&house, 5).await;
+                let all = client.rest_or(&fixture, 5).await;
                 let cut = all.ends_with("\r\n\r\n") || all.ends_with("a\r\n");
                 let ended = all.ends_with("0\r\n\r\n");
                 assert!(cut && !ended || all.starts_with("HTTP/1.1 504 "), "{path} {micros}: {all}");
@@ -86,12 +86,12 @@ fn an_answer_that_comes_as_its_time_is_up_is_late() {
     });
 }
 
-/// A response whose end is that of the connection, to a client of HTTP/1.0: only a reset shows that it is cut.
+/// A response that ends with its connection, to an HTTP/1.0 client: only a reset shows that it is cut.
 #[test]
-fn response_until_close_that_is_cut_ends_in_a_reset() {
-    everywhere(async |house| {
+fn cut_until_close_response_ends_in_a_reset() {
+    everywhere(async |fixture| {
         for (path, whole) in [("/whole", true), ("/short", false), ("/late", false)] {
-            let address = instance(&house.ring, move |_| {
+            let address = instance(&fixture.ring, move |_| {
                 let head = Reply::Send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n".to_vec());
                 match path {
                     "/whole" => vec![head, Reply::Send(b"0\r\n\r\n".to_vec())],
@@ -101,8 +101,8 @@ fn response_until_close_that_is_cut_ends_in_a_reset() {
             });
             let mut app = backend(&[address], 0, None);
             app.timeouts.total = Duration::from_millis(100);
-            house.publish("app", app);
-            let client = house.client().await;
+            fixture.publish("app", app);
+            let client = fixture.client().await;
             client.send(format!("GET {path} HTTP/1.0\r\nHost: app\r\n\r\n")).await;
             let ended = loop {
                 match client.stream.recv().await {
@@ -116,9 +116,9 @@ fn response_until_close_that_is_cut_ends_in_a_reset() {
     });
 }
 
-/// What the field's documentation calls any network traffic: an interim response, and the beginning of a head.
+/// The field's documentation says "any network traffic": that includes interim responses and partial heads.
 #[test]
-fn interim_responses_and_parts_of_a_head_are_traffic() {
+fn interim_responses_and_partial_heads_are_traffic() {
     let pause = || Reply::Wait(Duration::from_millis(300));
     let send = |text: &str| Reply::Send(text.as_bytes().to_vec());
     let limit = Duration::from_millis(500);
@@ -126,8 +126,8 @@ fn interim_responses_and_parts_of_a_head_are_traffic() {
         RequestTimeouts { response_start: limit, ..RequestTimeouts::NONE },
         RequestTimeouts { idle: limit, ..RequestTimeouts::NONE },
     ] {
-        everywhere(move |house| async move {
-            let address = instance(&house.ring, move |seen| {
+        everywhere(move |fixture| async move {
+            let address = instance(&fixture.ring, move |seen| {
                 let whole = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
                 match seen.head.split(' ').nth(1).unwrap() {
                     "/interim" => {
@@ -139,22 +139,22 @@ fn interim_responses_and_parts_of_a_head_are_traffic() {
             });
             let mut app = backend(&[address], 0, None);
             app.timeouts = timeouts;
-            house.publish("app", app);
+            fixture.publish("app", app);
             for (path, status) in [("/interim", "200"), ("/half", "200"), ("/silent", "504")] {
-                let mut client = house.client().await;
+                let mut client = fixture.client().await;
                 client.send(format!("GET {path} HTTP/1.1\r\nHost: app\r\n\r\n")).await;
-                let all = client.rest_or(&house, 1_500).await;
+                let all = client.rest_or(&fixture, 1_500).await;
                 assert!(all.contains(&format!("HTTP/1.1 {status} ")), "{path} {timeouts:?}: {all}");
             }
         });
     }
 }
 
-/// An instance that begins and then says nothing more is silent all the same.
+/// An instance that begins and then sends nothing more is idle all the same.
 #[test]
-fn interim_response_does_not_switch_the_idle_timeout_off() {
-    everywhere(async |house| {
-        let address = instance(&house.ring, |seen| {
+fn interim_response_does_not_disable_the_idle_timeout() {
+    everywhere(async |fixture| {
+        let address = instance(&fixture.ring, |seen| {
             let begin: &[u8] = match seen.head.contains("/half") {
                 true => b"HTTP/1.1 200 O",
                 false => b"HTTP/1.1 103 Early Hints\r\n\r\n",
@@ -163,22 +163,22 @@ fn interim_response_does_not_switch_the_idle_timeout_off() {
         });
         let mut app = backend(&[address], 0, None);
         app.timeouts.idle = Duration::from_millis(300);
-        house.publish("app", app);
+        fixture.publish("app", app);
         for path in ["/half", "/interim"] {
-            let mut client = house.client().await;
+            let mut client = fixture.client().await;
             client.send(format!("GET {path} HTTP/1.1\r\nHost: app\r\n\r\n")).await;
-            let all = client.rest_or(&house, 2_000).await;
+            let all = client.rest_or(&fixture, 2_000).await;
             assert!(all.contains("HTTP/1.1 504 "), "{path}: {all}");
         }
     });
 }
 
-/// A client that closes while its instance says nothing: told in a tenth of a second, and not after ten.
+/// The close of a client while its instance is silent is noticed within a tenth of a second, and not after ten.
 #[test]
 fn client_that_closes_ends_its_request_at_once() {
-    everywhere(async |house| {
+    everywhere(async |fixture| {
         for begun in ["", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n"] {
-            let address = raw_instance(&house.ring, move |stream| {
+            let address = raw_instance(&fixture.ring, move |stream| {
                 Box::pin(async move {
                     read_through(&stream, b"\r\n\r\n").await;
                     stream.send(begun.as_bytes().to_vec()).await.unwrap();
@@ -186,34 +186,34 @@ fn client_that_closes_ends_its_request_at_once() {
                 })
             });
             let load = Arc::new(BackendLoad::default());
-            house.publish("app", Backend { load: Arc::clone(&load), ..backend(&[address], 1, None) });
-            let client = house.client().await;
+            fixture.publish("app", Backend { load: Arc::clone(&load), ..backend(&[address], 1, None) });
+            let client = fixture.client().await;
             client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
             while load.demand() == 0 {
-                house.pause(1).await;
+                fixture.pause(1).await;
             }
-            let closed = house.ring.now();
+            let closed = fixture.ring.now();
             drop(client);
             while load.demand() > 0 {
-                house.pause(1).await;
+                fixture.pause(1).await;
             }
-            assert!(house.ring.now() - closed < Duration::from_secs(5), "{begun:?}");
+            assert!(fixture.ring.now() - closed < Duration::from_secs(5), "{begun:?}");
         }
     });
 }
 
-/// RFC 9112 9.3. An answer whose end is that of the connection cannot keep it.
+/// RFC 9112 9.3. A response that ends with its connection cannot keep it.
 #[test]
-fn connection_of_http10_is_kept_when_its_client_asks() {
-    everywhere(async |house| {
-        let address = instance(&house.ring, |seen| match seen.head.contains("/chunks") {
+fn http10_connection_is_kept_when_its_client_asks() {
+    everywhere(async |fixture| {
+        let address = instance(&fixture.ring, |seen| match seen.head.contains("/chunks") {
             true => vec![Reply::Send(
                 b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nfine\r\n0\r\n\r\n".to_vec(),
             )],
             false => ok("fine"),
         });
-        house.publish("app", backend(&[address], 0, None));
-        let mut client = house.client().await;
+        fixture.publish("app", backend(&[address], 0, None));
+        let mut client = fixture.client().await;
         for host in ["app", "app", "nobody", "app"] {
             client.send(format!("GET / HTTP/1.0\r\nHost: {host}\r\nConnection: keep-alive\r\n\r\n")).await;
             let head = client.message().await.unwrap().head;
@@ -225,12 +225,12 @@ fn connection_of_http10_is_kept_when_its_client_asks() {
     });
 }
 
-/// Answers of real applications: many cookies, a large policy, a blank where none belongs.
+/// Responses of real applications: many cookies, a large policy, a blank before a colon.
 #[test]
-fn answer_with_many_or_large_or_padded_fields_is_passed_on() {
-    // In one piece: seven bytes at a time, 50 kB take a minute.
-    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &CoreLimits::default(), async |house| {
-        let address = instance(&house.ring, |seen| {
+fn response_with_many_or_large_fields_is_forwarded() {
+    // In one segment: at seven bytes each, 50 kB take a minute.
+    run_with_proxy(&Simulation::new(1, FaultProfile::calm()).ring(), &CoreLimits::default(), async |fixture| {
+        let address = instance(&fixture.ring, |seen| {
             let fields = match seen.head.split(' ').nth(1).unwrap() {
                 "/many" => (0..250).map(|n| format!("X-{n}: y\r\n")).collect(),
                 "/large" => format!("X-1: {}\r\n", "y".repeat(50_000)),
@@ -239,9 +239,9 @@ fn answer_with_many_or_large_or_padded_fields_is_passed_on() {
             };
             vec![Reply::Send(format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{fields}\r\n").into())]
         });
-        house.publish("app", backend(&[address], 0, None));
+        fixture.publish("app", backend(&[address], 0, None));
         for (path, status) in [("/many", "200"), ("/large", "200"), ("/padded", "200"), ("/more", "502")] {
-            let head = house.client().await.get("app", path).await.head;
+            let head = fixture.client().await.get("app", path).await.head;
             assert_eq!(&head[9..12], status, "{path}");
             assert_eq!(head.contains("\r\nX-1: y"), status == "200", "{path}");
         }

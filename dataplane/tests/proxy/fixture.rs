@@ -1,5 +1,5 @@
-//! A core with instances and clients on one ring, real or simulated. Reads HTTP by rules of its own, so
-//! that a mistake in the codec cannot hide itself.
+//! A core with instances and clients on one ring, real or simulated. Parses HTTP by itself, so that a bug in the codec
+//! cannot hide itself.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -21,21 +21,21 @@ use sluicegate_dataplane::table::{
 use sluicegate_dataplane::table_publisher::TablePublisher;
 use sluicegate_dataplane::tls::TlsServerConfig;
 
-/// ... when its core has ended.
+/// Limit for the script to end after its core has ended.
 const SCRIPT_ENDS_WITHIN: Duration = Duration::from_secs(10);
 
-/// What a test can reach.
+/// The handles of a test.
 #[derive(Clone)]
 pub(crate) struct ProxyFixture {
     pub ring: Ring,
     pub tables: Arc<TablePublisher>,
     pub signals: SignalQueue,
     pub counters: Arc<CoreCounters>,
-    /// Where the core listens.
+    /// The http listener.
     pub address: SocketAddr,
-    /// ... and for TLS.
+    /// The https listener.
     pub https: SocketAddr,
-    /// ... and for callers inside.
+    /// The cluster-local listener.
     pub private: SocketAddr,
     stop: Arc<StopSignal>,
 }
@@ -48,23 +48,23 @@ impl Drop for StopProxyAtEnd {
     }
 }
 
-/// Runs `script` beside a core, on the kernel's driver and on simulated machines with and without wind.
-pub(crate) fn on_every_machine<F: Future<Output = ()> + 'static>(
+/// Runs `script` beside a core, on the kernel driver and on simulated machines with and without network faults.
+pub(crate) fn on_every_driver<F: Future<Output = ()> + 'static>(
     limits: &CoreLimits,
     script: impl Fn(ProxyFixture) -> F + Copy + 'static,
 ) {
     let seeds = seeds(5);
     if std::env::var_os("SEED").is_none() {
-        in_house(&Ring::kernel(RingOptions::default()).unwrap(), limits, script);
+        run_with_proxy(&Ring::kernel(RingOptions::default()).unwrap(), limits, script);
     }
     for seed in seeds {
-        let _told = Seed(seed);
-        in_house(&Simulation::new(seed, FaultProfile::calm()).ring(), limits, script);
-        in_house(&Simulation::new(seed, breeze()).ring(), limits, script);
+        let _seed = Seed(seed);
+        run_with_proxy(&Simulation::new(seed, FaultProfile::calm()).ring(), limits, script);
+        run_with_proxy(&Simulation::new(seed, slow_network()).ring(), limits, script);
     }
 }
 
-/// `SEED=7 cargo test -p sluicegate-dataplane --test proxy` replays one night, `SEEDS=500` tries more than `usual`.
+/// `SEED=7 cargo test -p sluicegate-dataplane --test proxy` replays one run, `SEEDS=500` tries more than `usual`.
 fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     match (number("SEED"), number("SEEDS")) {
@@ -73,15 +73,15 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
     }
 }
 
-/// Runs `night` for as many storms as were asked for: 40, else.
-pub(crate) fn in_every_storm(night: impl Fn(u64)) {
+/// Runs `test` for each seed: 40 by default.
+pub(crate) fn for_every_seed(test: impl Fn(u64)) {
     for seed in seeds(40) {
-        let _told = Seed(seed);
-        night(seed);
+        let _seed = Seed(seed);
+        test(seed);
     }
 }
 
-/// Says its number when a test dies with it.
+/// Prints the seed when a test fails with it.
 struct Seed(u64);
 
 impl Drop for Seed {
@@ -92,8 +92,8 @@ impl Drop for Seed {
     }
 }
 
-/// Late and in small pieces, but nothing breaks by itself.
-fn breeze() -> FaultProfile {
+/// Delays and small segments, but no resets.
+fn slow_network() -> FaultProfile {
     FaultProfile {
         segment_bytes_max: 7,
         latency: Duration::from_micros(10)..=Duration::from_micros(300),
@@ -103,7 +103,7 @@ fn breeze() -> FaultProfile {
     }
 }
 
-pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
+pub(crate) fn run_with_proxy<F: Future<Output = ()> + 'static>(
     ring: &Ring,
     limits: &CoreLimits,
     script: impl FnOnce(ProxyFixture) -> F + 'static,
@@ -116,7 +116,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
     let stop = Arc::new(StopSignal::default());
     let https_address = https.local_addr().unwrap();
     let config = CoreConfig {
-        questions: None,
+        queries: None,
         index: 0,
         events: None,
         https: Some(HttpsListener { listener: https, server_config: TlsServerConfig::new(&tables).unwrap() }),
@@ -134,7 +134,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         up: Box::new(|| ()),
         http,
     };
-    let house = ProxyFixture {
+    let fixture = ProxyFixture {
         ring: ring.clone(),
         tables: Arc::clone(&tables),
         signals: config.signals.clone(),
@@ -145,15 +145,15 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
         stop: Arc::clone(&stop),
     };
     let done = Rc::new(Cell::new(false));
-    let told = Rc::clone(&done);
-    let counters = Arc::clone(&house.counters);
+    let observed = Rc::clone(&done);
+    let counters = Arc::clone(&fixture.counters);
     ring.spawn(async move {
         let _stop = StopProxyAtEnd(stop, tables);
-        script(house).await;
-        told.set(true);
+        script(fixture).await;
+        observed.set(true);
     });
     run_on(ring, config).unwrap();
-    // What the core sent last is still under way to a client of the script.
+    // The last bytes of the core may still be in flight to a client of the script.
     let _ = ring.block_on(ring.timeout(SCRIPT_ENDS_WITHIN, async {
         while !done.get() {
             ring.sleep(Duration::from_millis(1)).await;
@@ -166,7 +166,7 @@ pub(crate) fn in_house<F: Future<Output = ()> + 'static>(
 }
 
 impl ProxyFixture {
-    pub(crate) fn say_stop(&self) {
+    pub(crate) fn stop(&self) {
         self.stop.signal(&self.tables);
     }
 
@@ -182,7 +182,7 @@ impl ProxyFixture {
         self.client_of(self.address).await
     }
 
-    /// A client of another of the core's listeners.
+    /// A client of another listener of the core.
     pub(crate) async fn client_of(&self, address: SocketAddr) -> ProxyTestClient {
         ProxyTestClient { stream: RingStream::connect(&self.ring, address).await.unwrap(), held: Vec::new() }
     }
@@ -192,13 +192,13 @@ impl ProxyFixture {
     }
 }
 
-/// A backend of given instances; `waits` if requests may wait for one.
+/// A backend of these instances; `waits`: how long requests may wait for one.
 pub(crate) fn backend(instances: &[SocketAddr], concurrency_max: u32, waits: Option<Duration>) -> Backend {
     Backend {
         key: "default/app".into(),
         endpoints: instances.iter().map(|address| Arc::new(Endpoint::new(*address))).collect(),
         concurrency_max,
-        when_empty: waits.map_or(NoEndpointPolicy::Refuse, |patience| NoEndpointPolicy::Wait { patience }),
+        when_empty: waits.map_or(NoEndpointPolicy::Refuse, |timeout| NoEndpointPolicy::Wait { timeout }),
         protocol: Protocol::Http1,
         tls: None,
         timeouts: RequestTimeouts::NONE,
@@ -206,34 +206,34 @@ pub(crate) fn backend(instances: &[SocketAddr], concurrency_max: u32, waits: Opt
     }
 }
 
-/// A listener on a port of its own. Not `Listener::bind`: a simulated machine hands ports out in order,
-/// and does not know that the core's listener brought a number of the real machine's choice.
+/// A listener on its own port. Not `RingListener::bind`: a simulated machine assigns ports in order, and does not know
+/// that the core's listener uses a port number of the real machine.
 pub(crate) fn listener(ring: &Ring) -> RingListener {
     loop {
         let own = TcpListener::bind("127.0.0.1:0").unwrap();
-        // A simulated machine takes the number only, so the same one may come again, and is refused.
+        // A simulated machine only takes the number, so the same one may come again and is rejected.
         if let Ok(listener) = RingListener::from_std(ring, own) {
             return listener;
         }
     }
 }
 
-/// An address where nobody listens.
-pub(crate) async fn nobody(ring: &Ring) -> SocketAddr {
+/// An address without a listener.
+pub(crate) async fn unused_address(ring: &Ring) -> SocketAddr {
     let listener = listener(ring);
     let address = listener.local_addr().unwrap();
     listener.close().await.unwrap();
     address
 }
 
-/// A request as an instance got it.
+/// A request as received by an instance.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub head: String,
     pub body: Vec<u8>,
 }
 
-/// What an instance does next.
+/// The next action of an instance.
 pub(crate) enum Reply {
     Send(Vec<u8>),
     Wait(Duration),
@@ -244,7 +244,7 @@ pub(crate) enum Reply {
 
 pub(crate) type Behaviour = Rc<dyn Fn(&Seen) -> Vec<Reply>>;
 
-/// An instance that reads whole requests and does as `behaviour` says. It keeps connections open.
+/// An instance that reads whole requests and acts as `behaviour` says. It keeps connections open.
 pub(crate) fn instance(ring: &Ring, behaviour: impl Fn(&Seen) -> Vec<Reply> + 'static) -> SocketAddr {
     let behaviour: Behaviour = Rc::new(behaviour);
     let task_ring = ring.clone();
@@ -266,7 +266,7 @@ pub(crate) fn instance(ring: &Ring, behaviour: impl Fn(&Seen) -> Vec<Reply> + 's
     })
 }
 
-/// An instance that is given its connections.
+/// An instance that handles raw connections.
 pub(crate) fn raw_instance(
     ring: &Ring,
     serve: impl Fn(RingStream) -> Pin<Box<dyn Future<Output = ()>>> + 'static,
@@ -287,7 +287,7 @@ pub(crate) fn ok(body: &str) -> Vec<Reply> {
     vec![Reply::Send(text.into_bytes())]
 }
 
-/// What comes up to and with `end`.
+/// Reads up to and including `end`.
 pub(crate) async fn read_through(stream: &RingStream, end: &[u8]) -> String {
     let mut read = Vec::new();
     while !read.windows(end.len()).any(|window| window == end) {
@@ -319,7 +319,7 @@ impl ProxyTestClient {
         self.message_of("").await
     }
 
-    /// ... when it answers a request of that method.
+    /// The next response to a request with this method.
     pub(crate) async fn message_of(&mut self, method: &str) -> Option<Seen> {
         let mut head = String::from_utf8(self.take_through(b"\r\n\r\n").await?).unwrap();
         let fields = head.clone();
@@ -335,7 +335,7 @@ impl ProxyTestClient {
                 if size == 0 {
                     let mut line = self.take_through(b"\r\n").await?;
                     while line != b"\r\n" {
-                        head.push_str(std::str::from_utf8(&line).unwrap()); // trailers stand behind it
+                        head.push_str(std::str::from_utf8(&line).unwrap()); // trailers are appended
                         line = self.take_through(b"\r\n").await?;
                     }
                     break;
@@ -351,15 +351,15 @@ impl ProxyTestClient {
         Some(Seen { head, body })
     }
 
-    /// Everything up to the end of the connection, or to its breaking.
+    /// Everything up to the end of the connection, or its failure.
     pub(crate) async fn rest(&mut self) -> String {
         while self.more().await {}
         String::from_utf8(std::mem::take(&mut self.held)).unwrap()
     }
 
-    /// ... or until `millis` have passed.
-    pub(crate) async fn rest_or(&mut self, house: &ProxyFixture, millis: u64) -> String {
-        let _ = house.ring.timeout(Duration::from_millis(millis), async { while self.more().await {} }).await;
+    /// The same, or until `millis` have passed.
+    pub(crate) async fn rest_or(&mut self, fixture: &ProxyFixture, millis: u64) -> String {
+        let _ = fixture.ring.timeout(Duration::from_millis(millis), async { while self.more().await {} }).await;
         String::from_utf8(std::mem::take(&mut self.held)).unwrap()
     }
 

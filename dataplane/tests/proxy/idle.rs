@@ -1,4 +1,4 @@
-//! Streams on which one side is silent, or does not read. On simulated machines, whose minutes take no time.
+//! Streams with one side that is silent, or does not read. On simulated machines, where minutes take no time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::h2::io::Http2Io;
 use sluicegate_dataplane::table::{Backend, OwnTimeout, Protocol, RequestTimeouts};
 
-use crate::fixture::{ProxyFixture, backend, in_house, raw_instance, read_through};
+use crate::fixture::{ProxyFixture, backend, raw_instance, read_through, run_with_proxy};
 use crate::streams::whole;
 
 const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::H2c];
@@ -20,15 +20,16 @@ const BOTH: [Protocol; 2] = [Protocol::Http1, Protocol::H2c];
 const LONG: Duration = Duration::from_secs(400);
 
 fn simulated<F: Future<Output = ()> + 'static>(script: impl FnOnce(ProxyFixture) -> F + 'static) {
-    let weather = FaultProfile { window_bytes: 64 << 10, ..FaultProfile::calm() };
-    in_house(&Simulation::new(7, weather).ring(), &CoreLimits::default(), script);
+    let faults = FaultProfile { window_bytes: 64 << 10, ..FaultProfile::calm() };
+    run_with_proxy(&Simulation::new(7, faults).ring(), &CoreLimits::default(), script);
 }
 
 async fn seconds(ring: &Ring, count: u64) {
     ring.sleep(Duration::from_secs(count)).await;
 }
 
-/// An instance that begins its response at once, says a byte each `pause` for `ticks` times, and ends when the request does.
+/// An instance that begins its response at once, sends a byte after each `pause` for `ticks` times, and ends when the
+/// request does.
 fn ticking(ring: &Ring, protocol: Protocol, (ticks, pause): (u64, u64)) -> SocketAddr {
     let spawner = ring.clone();
     raw_instance(ring, move |stream| {
@@ -79,12 +80,12 @@ async fn tick_by_http2(ring: Ring, stream: RingStream, (ticks, pause): (u64, u64
     }
 }
 
-/// A client's connection that sends for as long as it takes.
-async fn connect(house: &ProxyFixture) -> SendRequest<Bytes> {
-    let stream = RingStream::connect(&house.ring, house.address).await.unwrap();
-    let io = Http2Io::new(&house.ring, stream, Chunk::empty(), Duration::ZERO);
+/// A client's connection without a send timeout.
+async fn connect(fixture: &ProxyFixture) -> SendRequest<Bytes> {
+    let stream = RingStream::connect(&fixture.ring, fixture.address).await.unwrap();
+    let io = Http2Io::new(&fixture.ring, stream, Chunk::empty(), Duration::ZERO);
     let (sender, connection) = h2::client::handshake(io).await.unwrap();
-    house.ring.spawn(async move { drop(connection.await) });
+    fixture.ring.spawn(async move { drop(connection.await) });
     sender
 }
 
@@ -92,21 +93,21 @@ fn post(path: &str) -> Request<()> {
     Request::post(format!("http://app{path}")).body(()).unwrap()
 }
 
-fn publish(house: &ProxyFixture, protocol: Protocol, address: SocketAddr, timeouts: RequestTimeouts) {
-    house.publish("app", Backend { protocol, timeouts, ..backend(&[address], 0, None) });
+fn publish(fixture: &ProxyFixture, protocol: Protocol, address: SocketAddr, timeouts: RequestTimeouts) {
+    fixture.publish("app", Backend { protocol, timeouts, ..backend(&[address], 0, None) });
 }
 
 const CHUNKED: &str = "POST / HTTP/1.1\r\nHost: app\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n";
 
-/// A call of gRPC in which the client has one message and listens, with its side open.
+/// A gRPC call whose client has sent one message and listens, with its side open.
 #[test]
-fn silent_client_keeps_its_stream_while_the_instance_speaks() {
+fn silent_client_keeps_its_stream_while_the_instance_sends() {
     for protocol in BOTH {
-        simulated(move |house| async move {
-            publish(&house, protocol, ticking(&house.ring, protocol, (20, 100)), RequestTimeouts::NONE);
-            let mut client = house.client().await;
+        simulated(move |fixture| async move {
+            publish(&fixture, protocol, ticking(&fixture.ring, protocol, (20, 100)), RequestTimeouts::NONE);
+            let mut client = fixture.client().await;
             client.send(CHUNKED).await;
-            let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
+            let (response, mut body) = connect(&fixture).await.send_request(post("/"), false).unwrap();
             body.send_data("a".into(), false).unwrap();
             let mut response = response.await.unwrap().into_body();
             for _ in 0..20 {
@@ -115,7 +116,7 @@ fn silent_client_keeps_its_stream_while_the_instance_speaks() {
             body.send_data(Bytes::new(), true).unwrap();
             assert!(whole(response).await.unwrap().is_empty());
 
-            let ring = house.ring.clone();
+            let ring = fixture.ring.clone();
             seconds(&ring, 10).await;
             client.send("0\r\n\r\n").await;
             assert_eq!(client.message().await.unwrap().body, b"x".repeat(20), "{protocol:?}");
@@ -123,17 +124,17 @@ fn silent_client_keeps_its_stream_while_the_instance_speaks() {
     }
 }
 
-/// The other way round: the instance has begun its response and listens.
+/// The reverse: the instance has begun its response and listens.
 #[test]
-fn silent_instance_keeps_its_stream_while_the_client_speaks() {
+fn silent_instance_keeps_its_stream_while_the_client_sends() {
     for protocol in BOTH {
-        simulated(move |house| async move {
-            publish(&house, protocol, ticking(&house.ring, protocol, (1, 1)), RequestTimeouts::NONE);
-            let mut client = house.client().await;
+        simulated(move |fixture| async move {
+            publish(&fixture, protocol, ticking(&fixture.ring, protocol, (1, 1)), RequestTimeouts::NONE);
+            let mut client = fixture.client().await;
             client.send(CHUNKED).await;
-            let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
+            let (response, mut body) = connect(&fixture).await.send_request(post("/"), false).unwrap();
             for _ in 0..10 {
-                seconds(&house.ring, 200).await;
+                seconds(&fixture.ring, 200).await;
                 client.send("1\r\na\r\n").await;
                 body.send_data("a".into(), false).unwrap();
             }
@@ -145,47 +146,47 @@ fn silent_instance_keeps_its_stream_while_the_client_speaks() {
     }
 }
 
-/// Neither speaks: the stream is cut after the timeout, of all or of the route, and is not taken for a whole response.
+/// Neither sends: the stream is cut after the global or the route's timeout, and does not look complete.
 #[test]
-fn stream_without_bytes_either_way_is_cut_after_its_timeout() {
+fn stream_without_bytes_is_cut_after_its_timeout() {
     for (protocol, own, lasts) in
         BOTH.into_iter().flat_map(|p| [(p, None, 300), (p, Some(Duration::from_secs(20)), 20)])
     {
-        simulated(move |house| async move {
+        simulated(move |fixture| async move {
             let timeouts = RequestTimeouts { stream_idle: OwnTimeout::new(own), ..RequestTimeouts::NONE };
-            publish(&house, protocol, ticking(&house.ring, protocol, (1, 1)), timeouts);
-            let begun = house.ring.now();
-            let mut client = house.client().await;
+            publish(&fixture, protocol, ticking(&fixture.ring, protocol, (1, 1)), timeouts);
+            let begun = fixture.ring.now();
+            let mut client = fixture.client().await;
             client.send(CHUNKED).await;
-            let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
+            let (response, mut body) = connect(&fixture).await.send_request(post("/"), false).unwrap();
             body.send_data("a".into(), false).unwrap();
             let cut = whole(response.await.unwrap().into_body()).await.unwrap_err();
             assert!(cut.is_reset(), "{protocol:?}: {cut}");
             let all = client.rest().await;
             assert!(all.ends_with("1\r\nx\r\n"), "{protocol:?}: {all}");
-            let lasted = (house.ring.now() - begun).as_secs();
+            let lasted = (fixture.ring.now() - begun).as_secs();
             assert!((lasts..lasts + 10).contains(&lasted), "{protocol:?}: {lasted}, not {lasts}");
         });
     }
 }
 
-/// An upload with pauses, before there is any response: 408 after the timeout of all, or as long as its route says.
+/// An upload with pauses, before the response begins: 408 after the global timeout, or that of its route.
 #[test]
-fn upload_may_pause_as_long_as_its_route_says() {
+fn upload_may_pause_as_long_as_its_route_allows() {
     for (own, whole_upload) in [(None, false), (Some(Duration::from_secs(500)), true), (Some(Duration::ZERO), true)] {
-        simulated(move |house| async move {
-            let address = crate::fixture::instance(&house.ring, |_| crate::fixture::ok("fine"));
+        simulated(move |fixture| async move {
+            let address = crate::fixture::instance(&fixture.ring, |_| crate::fixture::ok("fine"));
             publish(
-                &house,
+                &fixture,
                 Protocol::Http1,
                 address,
                 RequestTimeouts { request_body: OwnTimeout::new(own), ..RequestTimeouts::NONE },
             );
-            let mut client = house.client().await;
+            let mut client = fixture.client().await;
             client.send(CHUNKED).await;
-            let (response, mut body) = connect(&house).await.send_request(post("/"), false).unwrap();
+            let (response, mut body) = connect(&fixture).await.send_request(post("/"), false).unwrap();
             body.send_data("a".into(), false).unwrap();
-            house.ring.sleep(LONG).await;
+            fixture.ring.sleep(LONG).await;
             let _ = client.stream.send(b"0\r\n\r\n".to_vec()).await;
             let _ = body.send_data(Bytes::new(), true);
             let status = client.message().await.unwrap().head[9..12].to_owned();
@@ -222,36 +223,36 @@ fn large(ring: &Ring, protocol: Protocol) -> SocketAddr {
     })
 }
 
-/// A download that its reader leaves alone for minutes, as a video that is paused.
+/// A download that its reader pauses for minutes, like a paused video.
 #[test]
-fn reader_that_pauses_gets_its_whole_download() {
+fn paused_reader_gets_its_whole_download() {
     for protocol in BOTH {
-        simulated(move |house| async move {
-            publish(&house, protocol, large(&house.ring, protocol), RequestTimeouts::NONE);
-            let mut client = house.client().await;
+        simulated(move |fixture| async move {
+            publish(&fixture, protocol, large(&fixture.ring, protocol), RequestTimeouts::NONE);
+            let mut client = fixture.client().await;
             client.send("GET / HTTP/1.1\r\nHost: app\r\n\r\n").await;
-            let (response, _) = connect(&house).await.send_request(post("/"), true).unwrap();
+            let (response, _) = connect(&fixture).await.send_request(post("/"), true).unwrap();
             let response = response.await.unwrap().into_body();
-            seconds(&house.ring, 240).await;
+            seconds(&fixture.ring, 240).await;
             assert_eq!(whole(response).await.unwrap().len(), LARGE, "{protocol:?}");
             assert_eq!(client.message().await.unwrap().body.len(), LARGE, "{protocol:?}");
         });
     }
 }
 
-/// What is not read for longer is reset, and nothing else on its connection.
+/// A stream that is not read for longer is reset, without effect on its connection.
 #[test]
 fn stalled_stream_never_ends_its_connection() {
     for protocol in BOTH {
-        simulated(move |house| async move {
-            publish(&house, protocol, large(&house.ring, protocol), RequestTimeouts::NONE);
-            let sender = connect(&house).await;
+        simulated(move |fixture| async move {
+            publish(&fixture, protocol, large(&fixture.ring, protocol), RequestTimeouts::NONE);
+            let sender = connect(&fixture).await;
             let stalled: Vec<_> = (0..3).map(|_| sender.clone().send_request(post("/"), true).unwrap().0).collect();
             let mut bodies = Vec::new();
             for response in stalled {
                 bodies.push(response.await.unwrap().into_body());
             }
-            house.ring.sleep(LONG).await;
+            fixture.ring.sleep(LONG).await;
             for body in bodies {
                 assert!(whole(body).await.unwrap_err().is_reset(), "{protocol:?}");
             }

@@ -1,18 +1,18 @@
 //! The proxy with its sockets: every test runs on the kernel's ring and on simulated machines.
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
-mod afresh;
 mod answers;
 mod bodies;
 mod cut;
 mod fixture;
+mod http2_responses;
 mod idle;
-mod judged;
 mod life;
-mod manners;
-mod places;
+mod queueing;
+mod retries;
 mod sharing;
 mod streams;
 mod tls;
+mod traffic_policy;
 mod tunnels;
 mod whole;

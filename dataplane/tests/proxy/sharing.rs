@@ -1,4 +1,4 @@
-//! Connections to instances that speak HTTP/2: what many requests share, and what they must not.
+//! Shared HTTP/2 connections to instances: what requests share, and what they must not.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -19,11 +19,11 @@ use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::h2::io::Http2Io;
 use sluicegate_dataplane::table::{Backend, Protocol};
 
-use crate::fixture::{ProxyFixture, backend, in_house, nobody, on_every_machine, raw_instance};
+use crate::fixture::{ProxyFixture, backend, on_every_driver, raw_instance, run_with_proxy, unused_address};
 use crate::streams::{STALL_MAX, connect, whole};
 
-/// An instance that serves each stream by a task of `answer`, and counts the connections it takes. With a request for
-/// `/last` it says GOAWAY, and serves on what it has.
+/// An instance that serves each stream in a task of `answer`, and counts its connections. A request for `/last` makes
+/// it send GOAWAY and finish its open streams.
 pub(crate) fn serving<F: Future<Output = ()> + 'static>(
     ring: &Ring,
     opened: &Rc<Cell<usize>>,
@@ -46,40 +46,40 @@ pub(crate) fn serving<F: Future<Output = ()> + 'static>(
     })
 }
 
-/// On the kernel's driver and on a simulated machine without wind: so many bytes would take their time in seven at a time.
-fn in_calm<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
+/// On the kernel driver and on a simulated machine without faults: so many bytes would take long at seven a segment.
+fn without_faults<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
     for ring in [Ring::kernel(RingOptions::default()).unwrap(), Simulation::new(1, FaultProfile::calm()).ring()] {
-        in_house(&ring, &CoreLimits::default(), script);
+        run_with_proxy(&ring, &CoreLimits::default(), script);
     }
 }
 
-pub(crate) fn publish(house: &ProxyFixture, instance: SocketAddr) {
-    house.publish("app", Backend { protocol: Protocol::H2c, ..backend(&[instance], 0, None) });
+pub(crate) fn publish(fixture: &ProxyFixture, instance: SocketAddr) {
+    fixture.publish("app", Backend { protocol: Protocol::H2c, ..backend(&[instance], 0, None) });
 }
 
-pub(crate) fn ask(method: Method, path: &str) -> Request<()> {
+pub(crate) fn request_for(method: Method, path: &str) -> Request<()> {
     Request::builder().method(method).uri(format!("http://app{path}")).body(()).unwrap()
 }
 
-/// Sends as much as there is room for, in pieces of `piece`, and counts it.
-async fn pour(answer: &mut SendStream<Bytes>, piece: usize, poured: &Cell<usize>) {
+/// Sends as much as the window allows, in pieces of `piece`, and counts it.
+async fn fill_window(answer: &mut SendStream<Bytes>, piece: usize, sent_bytes: &Cell<usize>) {
     loop {
         answer.reserve_capacity(piece);
-        let room = poll_fn(|cx| match answer.capacity() {
+        let capacity = poll_fn(|cx| match answer.capacity() {
             0 => answer.poll_capacity(cx),
-            room => Poll::Ready(Some(Ok(room))),
+            capacity => Poll::Ready(Some(Ok(capacity))),
         });
-        let Some(Ok(room)) = room.await else { return };
-        if answer.send_data(vec![b'z'; room.min(piece)].into(), false).is_err() {
+        let Some(Ok(capacity)) = capacity.await else { return };
+        if answer.send_data(vec![b'z'; capacity.min(piece)].into(), false).is_err() {
             return;
         }
-        poured.set(poured.get() + room.min(piece));
+        sent_bytes.set(sent_bytes.get() + capacity.min(piece));
     }
 }
 
-/// A request by a connection of its own.
-async fn get(house: &ProxyFixture, path: &str) -> (u16, Vec<u8>) {
-    exchange(connect(house).await.unwrap(), ask(Method::GET, path), "").await
+/// A request on its own connection.
+async fn get(fixture: &ProxyFixture, path: &str) -> (u16, Vec<u8>) {
+    exchange(connect(fixture).await.unwrap(), request_for(Method::GET, path), "").await
 }
 
 /// One exchange: status and body.
@@ -93,50 +93,50 @@ async fn exchange(sender: SendRequest<Bytes>, request: Request<()>, body: &'stat
     (answer.status().as_u16(), whole(answer.into_body()).await.unwrap())
 }
 
-/// A client's connection on which no answer's body may be sent.
-async fn connect_without_room(house: &ProxyFixture) -> SendRequest<Bytes> {
-    let stream = RingStream::connect(&house.ring, house.address).await.unwrap();
-    let io = Http2Io::new(&house.ring, stream, Chunk::empty(), STALL_MAX);
+/// A client's connection with a zero window for response bodies.
+async fn connect_with_zero_window(fixture: &ProxyFixture) -> SendRequest<Bytes> {
+    let stream = RingStream::connect(&fixture.ring, fixture.address).await.unwrap();
+    let io = Http2Io::new(&fixture.ring, stream, Chunk::empty(), STALL_MAX);
     let (sender, connection) = h2::client::Builder::new().initial_window_size(0).handshake(io).await.unwrap();
-    house.ring.spawn(async move { drop(connection.await) });
+    fixture.ring.spawn(async move { drop(connection.await) });
     sender
 }
 
-/// RFC 9113 5.2.2, 10.5: the room of a connection to an instance was once that of four streams, so that whoever asked for
-/// five long answers and read none of them kept everybody else's from coming; and the frames of small messages that nobody
-/// took made h2 give the connection up.
+/// RFC 9113 5.2.2, 10.5: the window of a connection to an instance was once that of four streams, so a client that
+/// requested five long responses and read none of them blocked the responses of all others; and the frames of small
+/// unread messages made h2 close the connection.
 #[test]
-fn who_reads_nothing_holds_back_no_answer_but_its_own() {
+fn unread_response_blocks_no_other_response() {
     for piece in [16 * 1024, 20] {
-        in_calm(move |house: ProxyFixture| async move {
-            let (poured, opened) = (Rc::new(Cell::new(0)), Rc::default());
-            let counted = Rc::clone(&poured);
-            let instance = serving(&house.ring, &opened, move |request, mut respond| {
-                let poured = Rc::clone(&counted);
+        without_faults(move |fixture: ProxyFixture| async move {
+            let (sent_bytes, opened) = (Rc::new(Cell::new(0)), Rc::default());
+            let counted = Rc::clone(&sent_bytes);
+            let instance = serving(&fixture.ring, &opened, move |request, mut respond| {
+                let sent_bytes = Rc::clone(&counted);
                 async move {
                     let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
                     match request.uri().path() {
-                        "/long" => pour(&mut answer, piece, &poured).await,
+                        "/long" => fill_window(&mut answer, piece, &sent_bytes).await,
                         _ => drop(answer.send_data("short".into(), true)),
                     }
                 }
             });
-            publish(&house, instance);
+            publish(&fixture, instance);
 
-            let mut silent = connect_without_room(&house).await;
+            let mut silent = connect_with_zero_window(&fixture).await;
             let mut held = Vec::new();
             for _ in 0..6 {
                 silent = silent.ready().await.unwrap();
-                let (answer, _) = silent.send_request(ask(Method::GET, "/long"), true).unwrap();
+                let (answer, _) = silent.send_request(request_for(Method::GET, "/long"), true).unwrap();
                 held.push(answer.await.unwrap());
             }
             let mut before = usize::MAX;
-            while before != poured.get() {
-                before = poured.get();
-                house.pause(100).await;
+            while before != sent_bytes.get() {
+                before = sent_bytes.get();
+                fixture.pause(100).await;
             }
-            let short = house.ring.timeout(Duration::from_secs(1), Box::pin(get(&house, "/")));
-            let (status, body) = short.await.expect("others wait for the one who does not read");
+            let short = fixture.ring.timeout(Duration::from_secs(1), Box::pin(get(&fixture, "/")));
+            let (status, body) = short.await.expect("other responses must not wait for the unread one");
             assert_eq!((status, body), (200, b"short".to_vec()));
             assert_eq!(opened.get(), 1);
             for answer in held {
@@ -146,15 +146,15 @@ fn who_reads_nothing_holds_back_no_answer_but_its_own() {
     }
 }
 
-/// RFC 9113 6.8, RFC 9110 9.2.2: what gRPC's servers do when a connection has become old. Of the next request nothing was
-/// sent yet, and one with a body was refused all the same.
+/// RFC 9113 6.8, RFC 9110 9.2.2: gRPC servers do this with old connections. Nothing of the next request was sent yet,
+/// but one with a body was once refused all the same.
 #[test]
-fn a_connection_that_says_goaway_finishes_its_streams_and_gets_no_more() {
-    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
+fn connection_after_goaway_finishes_and_gets_no_new_streams() {
+    on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {
         let (opened, done) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-        let (told, ring) = (Rc::clone(&done), house.ring.clone());
-        let instance = serving(&house.ring, &opened, move |request, mut respond| {
-            let (done, ring) = (Rc::clone(&told), ring.clone());
+        let (observed, ring) = (Rc::clone(&done), fixture.ring.clone());
+        let instance = serving(&fixture.ring, &opened, move |request, mut respond| {
+            let (done, ring) = (Rc::clone(&observed), ring.clone());
             async move {
                 let last = request.uri().path() == "/last";
                 let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
@@ -165,16 +165,16 @@ fn a_connection_that_says_goaway_finishes_its_streams_and_gets_no_more() {
                 let _ = answer.send_data("gun".into(), true);
             }
         });
-        publish(&house, instance);
+        publish(&fixture, instance);
 
-        let sender = connect(&house).await.unwrap();
-        let last = sender.clone().ready().await.unwrap().send_request(ask(Method::GET, "/last"), true);
+        let sender = connect(&fixture).await.unwrap();
+        let last = sender.clone().ready().await.unwrap().send_request(request_for(Method::GET, "/last"), true);
         let last = last.unwrap().0.await.unwrap();
-        house.pause(20).await; // for the GOAWAY
+        fixture.pause(20).await; // for the GOAWAY
         for _ in 0..3 {
-            let posted = exchange(sender.clone(), ask(Method::POST, "/"), "body").await;
+            let posted = exchange(sender.clone(), request_for(Method::POST, "/"), "body").await;
             assert_eq!(posted, (200, b"begun".to_vec()));
-            let mut client = house.client().await;
+            let mut client = fixture.client().await;
             client.send("POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 4\r\n\r\nbody").await;
             assert_eq!(client.message().await.unwrap().body, b"begun");
         }
@@ -184,31 +184,37 @@ fn a_connection_that_says_goaway_finishes_its_streams_and_gets_no_more() {
     });
 }
 
-/// What an instance does with a stream.
+/// How an instance rejects a stream.
 #[derive(Clone, Copy, PartialEq)]
-enum Mood {
-    /// RFC 9113 8.7: it has done nothing about it.
+enum StreamRejection {
+    /// RFC 9113 8.7: it has not processed it.
     Refuses,
-    /// RFC 9113 6.8: it will do nothing about it.
-    Leaves,
+    /// RFC 9113 6.8: it will not process it.
+    GoesAway,
 }
 
-/// An instance that looks at no stream, on its first `moody` connections or of the first `moody` on each.
-fn moody(ring: &Ring, opened: &Rc<Cell<usize>>, mood: Mood, moody: usize) -> SocketAddr {
+/// An instance that processes no stream, on its first `moody` connections or for the first `moody` streams of each.
+fn rejecting_instance(
+    ring: &Ring,
+    opened: &Rc<Cell<usize>>,
+    rejection: StreamRejection,
+    rejecting_instance: usize,
+) -> SocketAddr {
     let (spawner, opened) = (ring.clone(), Rc::clone(opened));
     raw_instance(ring, move |stream| {
         opened.set(opened.get() + 1);
-        let (ring, leaves) = (spawner.clone(), mood == Mood::Leaves && opened.get() <= moody);
+        let (ring, goes_away) =
+            (spawner.clone(), rejection == StreamRejection::GoesAway && opened.get() <= rejecting_instance);
         Box::pin(async move {
-            if leaves {
-                return leave(&stream).await;
+            if goes_away {
+                return send_goaway(&stream).await;
             }
             let io = Http2Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
             let Ok(mut connection) = h2::server::handshake(io).await else { return };
             let mut served = 0;
             while let Some(Ok((request, mut respond))) = connection.accept().await {
                 served += 1;
-                let refuses = mood == Mood::Refuses && served <= moody;
+                let refuses = rejection == StreamRejection::Refuses && served <= rejecting_instance;
                 ring.spawn(async move {
                     if request.uri().path() == "/late" {
                         let _ = request.into_body().data().await;
@@ -224,9 +230,9 @@ fn moody(ring: &Ring, opened: &Rc<Cell<usize>>, mood: Mood, moody: usize) -> Soc
     })
 }
 
-/// Says, when the first request has come, that the last stream which will be served is none.
-async fn leave(stream: &RingStream) {
-    let _ = stream.send(b"\0\0\0\x04\0\0\0\0\0".to_vec()).await; // SETTINGS, as the first frame has to be
+/// On the first request, sends GOAWAY with last stream id 0.
+async fn send_goaway(stream: &RingStream) {
+    let _ = stream.send(b"\0\0\0\x04\0\0\0\0\0".to_vec()).await; // SETTINGS, as the first frame must be
     let mut came = Vec::new();
     while !has_headers(&came) {
         match stream.recv().await {
@@ -250,39 +256,39 @@ fn has_headers(came: &[u8]) -> bool {
     false
 }
 
-/// RFC 9113 6.8, 8.7: whatever its method, a request that an instance has not looked at is nobody's yet.
+/// RFC 9113 6.8, 8.7: a request that an instance has not processed is retried, whatever its method.
 #[test]
-fn a_request_that_an_instance_did_not_look_at_is_asked_again() {
-    for mood in [Mood::Refuses, Mood::Leaves] {
-        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
-            publish(&house, moody(&house.ring, &Rc::default(), mood, 1));
-            let sender = connect(&house).await.unwrap();
-            assert_eq!(exchange(sender, ask(Method::POST, "/"), "").await, (200, b"done".to_vec()));
+fn unprocessed_request_is_retried() {
+    for rejection in [StreamRejection::Refuses, StreamRejection::GoesAway] {
+        on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
+            publish(&fixture, rejecting_instance(&fixture.ring, &Rc::default(), rejection, 1));
+            let sender = connect(&fixture).await.unwrap();
+            assert_eq!(exchange(sender, request_for(Method::POST, "/"), "").await, (200, b"done".to_vec()));
 
-            // Its body is yet to come.
-            publish(&house, moody(&house.ring, &Rc::default(), mood, 1));
-            let mut client = house.client().await;
+            // Its body is still to come.
+            publish(&fixture, rejecting_instance(&fixture.ring, &Rc::default(), rejection, 1));
+            let mut client = fixture.client().await;
             client.send("POST / HTTP/1.1\r\nHost: app\r\nContent-Length: 4\r\n\r\n").await;
-            house.pause(100).await;
+            fixture.pause(100).await;
             client.send("body").await;
             assert_eq!(client.message().await.unwrap().body, b"done");
         });
     }
 }
 
-/// An instance that allows one stream on a connection, holds it if asked for `/held`, and says GOAWAY on all when `leaving`
-/// is set.
-fn narrow(ring: &Ring, opened: &Rc<Cell<usize>>, leaving: &Rc<Cell<bool>>) -> SocketAddr {
-    let (spawner, opened, leaving) = (ring.clone(), Rc::clone(opened), Rc::clone(leaving));
+/// An instance that allows one stream per connection, keeps a request for `/held` open, and sends GOAWAY on all
+/// connections when `leaving` is set.
+fn one_stream_instance(ring: &Ring, opened: &Rc<Cell<usize>>, draining: &Rc<Cell<bool>>) -> SocketAddr {
+    let (spawner, opened, draining) = (ring.clone(), Rc::clone(opened), Rc::clone(draining));
     raw_instance(ring, move |stream| {
         opened.set(opened.get() + 1);
-        let (ring, leaving, stays) = (spawner.clone(), Rc::clone(&leaving), opened.get() > 4);
+        let (ring, draining, stays) = (spawner.clone(), Rc::clone(&draining), opened.get() > 4);
         Box::pin(async move {
             let io = Http2Io::new(&ring, stream, Chunk::empty(), STALL_MAX);
             let mut builder = h2::server::Builder::new();
             let handshake = builder.max_concurrent_streams(1).handshake::<_, Bytes>(io);
             let Ok(mut connection) = handshake.await else { return };
-            let (mut held, mut told) = (Vec::new(), stays);
+            let (mut held, mut observed) = (Vec::new(), stays);
             loop {
                 match ring.timeout(Duration::from_millis(1), Box::pin(connection.accept())).await {
                     Ok(Some(Ok((request, respond)))) if request.uri().path() == "/held" => {
@@ -293,8 +299,8 @@ fn narrow(ring: &Ring, opened: &Rc<Cell<usize>>, leaving: &Rc<Cell<bool>>) -> So
                         let _ = answer.send_data("done".into(), true);
                     }
                     Ok(_) => return,
-                    Err(_) if leaving.get() && !told => {
-                        told = true;
+                    Err(_) if draining.get() && !observed => {
+                        observed = true;
                         connection.graceful_shutdown();
                     }
                     Err(_) => {}
@@ -304,23 +310,23 @@ fn narrow(ring: &Ring, opened: &Rc<Cell<usize>>, leaving: &Rc<Cell<bool>>) -> So
     })
 }
 
-/// While it waits for room on a connection nothing of it is touched, so that it can go elsewhere when the connection leaves.
+/// A request that waits for a stream has sent nothing, so it can move when the connection gets GOAWAY.
 #[test]
-fn a_request_that_waits_for_room_leaves_a_connection_that_says_goaway() {
-    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
-        let (opened, leaving) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-        publish(&house, narrow(&house.ring, &opened, &leaving));
-        let mut sender = connect(&house).await.unwrap();
+fn request_waiting_for_a_stream_moves_after_goaway() {
+    on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {
+        let (opened, draining) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+        publish(&fixture, one_stream_instance(&fixture.ring, &opened, &draining));
+        let mut sender = connect(&fixture).await.unwrap();
         let mut held = Vec::new();
         for _ in 0..4 {
-            held.push(sender.send_request(ask(Method::GET, "/held"), true).unwrap());
-            house.pause(20).await;
+            held.push(sender.send_request(request_for(Method::GET, "/held"), true).unwrap());
+            fixture.pause(20).await;
         }
         assert_eq!(opened.get(), 4);
-        let (answer, mut body) = sender.send_request(ask(Method::POST, "/"), false).unwrap();
+        let (answer, mut body) = sender.send_request(request_for(Method::POST, "/"), false).unwrap();
         body.send_data("body".into(), true).unwrap();
-        house.pause(20).await;
-        leaving.set(true);
+        fixture.pause(20).await;
+        draining.set(true);
         let answer = answer.await.unwrap();
         assert_eq!(answer.status(), 200);
         assert_eq!(whole(answer.into_body()).await.unwrap(), b"done");
@@ -329,105 +335,106 @@ fn a_request_that_waits_for_room_leaves_a_connection_that_says_goaway() {
     });
 }
 
-/// What of its body has been passed on is not kept.
+/// Forwarded bytes of a body are not kept, so the request cannot be retried.
 #[test]
-fn a_request_whose_body_has_begun_is_asked_once() {
-    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
-        publish(&house, moody(&house.ring, &Rc::default(), Mood::Refuses, 1));
-        let sender = connect(&house).await.unwrap();
-        assert_eq!(exchange(sender.clone(), ask(Method::PUT, "/late"), "body").await.0, 502);
-        assert_eq!(exchange(sender, ask(Method::PUT, "/late"), "body").await, (200, b"done".to_vec()));
+fn request_whose_body_has_begun_is_not_retried() {
+    on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {
+        publish(&fixture, rejecting_instance(&fixture.ring, &Rc::default(), StreamRejection::Refuses, 1));
+        let sender = connect(&fixture).await.unwrap();
+        assert_eq!(exchange(sender.clone(), request_for(Method::PUT, "/late"), "body").await.0, 502);
+        assert_eq!(exchange(sender, request_for(Method::PUT, "/late"), "body").await, (200, b"done".to_vec()));
     });
 }
 
-/// ... and not for ever.
+/// Retries are bounded.
 #[test]
-fn an_instance_that_looks_at_nothing_is_given_up() {
-    for mood in [Mood::Refuses, Mood::Leaves] {
-        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
+fn retries_of_an_unprocessed_request_are_bounded() {
+    for rejection in [StreamRejection::Refuses, StreamRejection::GoesAway] {
+        on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
             let opened = Rc::default();
-            publish(&house, moody(&house.ring, &opened, mood, usize::MAX));
-            let sender = connect(&house).await.unwrap();
-            let (status, _) = exchange(sender, ask(Method::POST, "/"), "").await;
+            publish(&fixture, rejecting_instance(&fixture.ring, &opened, rejection, usize::MAX));
+            let sender = connect(&fixture).await.unwrap();
+            let (status, _) = exchange(sender, request_for(Method::POST, "/"), "").await;
             assert_eq!(status, 502);
             assert!(opened.get() <= 5, "{}", opened.get());
         });
     }
 }
 
-/// A burst to an instance that nobody was connected to once opened half as many connections as there were requests: those
-/// on their way to be opened were not counted, and nobody waited for one.
+/// A burst to an instance without connections once opened half as many connections as there were requests: pending
+/// connects were not counted, and no request waited for one.
 #[test]
-fn a_burst_of_requests_opens_no_more_connections_than_may_be() {
-    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
+fn burst_of_requests_respects_the_connection_limit() {
+    on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {
         let (opened, answered) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
-        publish(&house, moody(&house.ring, &opened, Mood::Refuses, 0));
-        let sender = connect(&house).await.unwrap();
+        publish(&fixture, rejecting_instance(&fixture.ring, &opened, StreamRejection::Refuses, 0));
+        let sender = connect(&fixture).await.unwrap();
         for _ in 0..200 {
             let (sender, answered) = (sender.clone(), Rc::clone(&answered));
-            house.ring.spawn(async move {
-                let posted = exchange(sender, ask(Method::POST, "/"), "body").await;
+            fixture.ring.spawn(async move {
+                let posted = exchange(sender, request_for(Method::POST, "/"), "body").await;
                 assert_eq!(posted, (200, b"done".to_vec()));
                 answered.set(answered.get() + 1);
             });
         }
         while answered.get() < 200 {
-            house.pause(1).await;
+            fixture.pause(1).await;
         }
         assert!(opened.get() <= 4, "{}", opened.get());
-        let counted = house.counters.upstream_opened.load(Relaxed) as usize;
+        let counted = fixture.counters.upstream_opened.load(Relaxed) as usize;
         assert_eq!(counted, opened.get());
-        assert_eq!(house.counters.upstream_reused.load(Relaxed) as usize, 200 - counted);
+        assert_eq!(fixture.counters.upstream_reused.load(Relaxed) as usize, 200 - counted);
     });
 }
 
-/// Far away: a connection takes its time.
-fn far_away(script: impl AsyncFn(ProxyFixture) + Copy + 'static) {
+/// High latency: a connect takes some time.
+fn with_high_latency(script: impl AsyncFn(ProxyFixture) + Copy + 'static) {
     let far = Duration::from_millis(20);
-    let world = Simulation::new(1, FaultProfile { latency: far..=far, ..FaultProfile::calm() });
-    in_house(&world.ring(), &CoreLimits::default(), async move |house| script(house).await);
+    let simulation = Simulation::new(1, FaultProfile { latency: far..=far, ..FaultProfile::calm() });
+    run_with_proxy(&simulation.ring(), &CoreLimits::default(), async move |fixture| script(fixture).await);
 }
 
-/// Who waits for a connection that others opened waits for nobody who is gone.
+/// A request that waits for a connection which another request opened does not depend on that request.
 #[test]
-fn a_client_that_leaves_takes_no_connection_with_it() {
-    far_away(async |house: ProxyFixture| {
+fn cancelled_client_does_not_cancel_a_shared_connect() {
+    with_high_latency(async |fixture: ProxyFixture| {
         let opened = Rc::new(Cell::new(0));
-        publish(&house, moody(&house.ring, &opened, Mood::Refuses, 0));
-        let mut sender = connect(&house).await.unwrap();
-        let first = sender.send_request(ask(Method::GET, "/"), true).unwrap();
-        let second = sender.send_request(ask(Method::GET, "/"), true).unwrap();
-        house.pause(10).await; // its end comes while the connection is being opened
+        publish(&fixture, rejecting_instance(&fixture.ring, &opened, StreamRejection::Refuses, 0));
+        let mut sender = connect(&fixture).await.unwrap();
+        let first = sender.send_request(request_for(Method::GET, "/"), true).unwrap();
+        let second = sender.send_request(request_for(Method::GET, "/"), true).unwrap();
+        fixture.pause(10).await; // its reset arrives while the connection is being opened
         drop(first);
         assert_eq!(second.0.await.unwrap().status(), 200);
         assert_eq!(opened.get(), 1);
     });
 }
 
-/// ... and hears it at once when there is none to be had.
+/// All of them fail at once when the connect fails.
 #[test]
-fn all_who_wait_for_a_connection_hear_that_there_is_none() {
-    far_away(async |house: ProxyFixture| {
-        publish(&house, nobody(&house.ring).await);
-        let mut sender = connect(&house).await.unwrap();
-        let (begun, mut asked) = (house.ring.now(), Vec::new());
+fn all_waiting_requests_fail_with_the_connect() {
+    with_high_latency(async |fixture: ProxyFixture| {
+        publish(&fixture, unused_address(&fixture.ring).await);
+        let mut sender = connect(&fixture).await.unwrap();
+        let (begun, mut responses) = (fixture.ring.now(), Vec::new());
         for _ in 0..30 {
-            asked.push(sender.send_request(ask(Method::GET, "/"), true).unwrap().0);
+            responses.push(sender.send_request(request_for(Method::GET, "/"), true).unwrap().0);
         }
-        for answer in asked {
+        for answer in responses {
             assert_eq!(answer.await.unwrap().status(), 502);
         }
-        assert!(house.ring.now() - begun < Duration::from_millis(500));
+        assert!(fixture.ring.now() - begun < Duration::from_millis(500));
     });
 }
 
-/// RFC 9110 10.1.1: an instance that knows no expectation waits for the body, and its client waited for a word until its
-/// patience was up. After `continue_after` the word is ours; one that the instance says is not said twice.
+/// RFC 9110 10.1.1: an instance that does not implement the expectation waits for the body, and its client once waited
+/// for the 100 until its timeout. After `continue_after` the proxy sends the 100; one from the instance is not
+/// repeated.
 #[test]
-fn a_client_that_waits_for_100_continue_gets_it_once_whatever_an_http2_instance_knows() {
+fn expecting_client_gets_100_continue_once_over_http2() {
     for knows in [false, true] {
-        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
-            let instance = serving(&house.ring, &Rc::default(), move |request, mut respond| async move {
+        on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
+            let instance = serving(&fixture.ring, &Rc::default(), move |request, mut respond| async move {
                 assert_eq!(request.headers()["expect"], "100-continue");
                 if knows {
                     let go_on = Response::builder().status(100).body(()).unwrap();
@@ -437,9 +444,9 @@ fn a_client_that_waits_for_100_continue_gets_it_once_whatever_an_http2_instance_
                 let Ok(mut answer) = respond.send_response(Response::new(()), false) else { return };
                 let _ = answer.send_data(body.into(), true);
             });
-            publish(&house, instance);
+            publish(&fixture, instance);
 
-            let mut client = house.client().await;
+            let mut client = fixture.client().await;
             let expects = "Host: app\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n";
             client.send(format!("POST / HTTP/1.1\r\n{expects}")).await;
             assert!(client.message().await.unwrap().head.starts_with("HTTP/1.1 100 "));
@@ -448,9 +455,9 @@ fn a_client_that_waits_for_100_continue_gets_it_once_whatever_an_http2_instance_
             assert!(answer.head.starts_with("HTTP/1.1 200 "), "{}", answer.head);
             assert_eq!(answer.body, b"body");
 
-            let mut request = ask(Method::POST, "/");
+            let mut request = request_for(Method::POST, "/");
             request.headers_mut().insert("expect", HeaderValue::from_static("100-continue"));
-            let mut sender = connect(&house).await.unwrap();
+            let mut sender = connect(&fixture).await.unwrap();
             let (mut answer, mut body) = sender.send_request(request, false).unwrap();
             let interim = poll_fn(|cx| answer.poll_informational(cx)).await;
             assert_eq!(interim.unwrap().unwrap().status(), 100);

@@ -1,4 +1,4 @@
-//! TLS in every weather: a client with a rustls of its own, on the kernel's ring and on simulated machines.
+//! TLS under network faults: a client with its own rustls, on the kernel's ring and on simulated machines.
 
 use std::cell::Cell;
 use std::io::{BufRead, Write};
@@ -15,23 +15,23 @@ use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::table::{BackendShare, Route, RoutingTable};
 use sluicegate_dataplane::tls::{CertificateStore, HandshakeOutcome, TlsIdentity, TlsLimits};
 
-use crate::fixture::{ProxyFixture, Reply, backend, in_every_storm, in_house, instance, on_every_machine};
+use crate::fixture::{ProxyFixture, Reply, backend, for_every_seed, instance, on_every_driver, run_with_proxy};
 
-/// Publishes an echo behind the host `app`, and its certificate; gives a client's settings.
-fn furnish(house: &ProxyFixture) -> Arc<ClientConfig> {
+/// Publishes an echo instance for the host `app` with its certificate; returns a client's configuration.
+fn publish_echo(fixture: &ProxyFixture) -> Arc<ClientConfig> {
     let made = rcgen::generate_simple_self_signed(["app".to_owned()]).unwrap();
     let (chain, key) = (made.cert.pem(), made.signing_key.serialize_pem());
     let mut certificates = CertificateStore::default();
     certificates.insert("app", TlsIdentity::from_pem(chain.as_bytes(), key.as_bytes()).unwrap());
 
-    let address = instance(&house.ring, |seen| {
+    let address = instance(&fixture.ring, |seen| {
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", seen.body.len());
         vec![Reply::Send([head.as_bytes(), &seen.body].concat())]
     });
     let mut table = RoutingTable { certificates: Arc::new(certificates), ..RoutingTable::default() };
     let splits = vec![BackendShare::new(1, Arc::new(backend(&[address], 0, None)))];
     table.hosts.insert("app", Arc::new(Route::of(splits)));
-    house.tables.publish(table);
+    fixture.tables.publish(table);
 
     let mut roots = RootCertStore::empty();
     roots.add(made.cert.der().clone()).unwrap();
@@ -43,7 +43,7 @@ fn furnish(house: &ProxyFixture) -> Arc<ClientConfig> {
     Arc::new(config)
 }
 
-/// A client; `None` from its calls: the connection broke.
+/// A client. Its calls return `None` when the connection broke.
 struct TlsClient {
     stream: RingStream,
     session: ClientConnection,
@@ -51,8 +51,8 @@ struct TlsClient {
 }
 
 impl TlsClient {
-    async fn connect(house: &ProxyFixture, config: &Arc<ClientConfig>) -> Option<Self> {
-        let stream = RingStream::connect(&house.ring, house.https).await.ok()?;
+    async fn connect(fixture: &ProxyFixture, config: &Arc<ClientConfig>) -> Option<Self> {
+        let stream = RingStream::connect(&fixture.ring, fixture.https).await.ok()?;
         let session = ClientConnection::new(Arc::clone(config), "app".try_into().unwrap()).unwrap();
         let mut client = Self { stream, session, plain: Vec::new() };
         while client.session.is_handshaking() {
@@ -90,11 +90,11 @@ impl TlsClient {
         }
     }
 
-    /// Takes bytes in; `Some(false)`: the server said that it has finished.
+    /// Receives bytes; `Some(false)`: the server sent close_notify.
     async fn more(&mut self) -> Option<bool> {
         let chunk = self.stream.recv().await.ok()?;
         if chunk.is_empty() {
-            return None; // an end that nobody announced
+            return None; // an end without close_notify
         }
         let mut rest: &[u8] = &chunk;
         while !rest.is_empty() {
@@ -125,10 +125,10 @@ impl TlsClient {
 }
 
 #[test]
-fn requests_arrive_and_ends_are_announced_however_the_bytes_come() {
-    on_every_machine(&CoreLimits::default(), |house| async move {
-        let config = furnish(&house);
-        let mut client = TlsClient::connect(&house, &config).await.unwrap();
+fn tls_requests_arrive_and_end_with_close_notify() {
+    on_every_driver(&CoreLimits::default(), |fixture| async move {
+        let config = publish_echo(&fixture);
+        let mut client = TlsClient::connect(&fixture, &config).await.unwrap();
         for bytes in [0, 1, 5_000, 40_000] {
             let body: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
             assert!(client.post(&body, false).await.unwrap() == body, "{bytes} bytes");
@@ -144,26 +144,26 @@ fn requests_arrive_and_ends_are_announced_however_the_bytes_come() {
     });
 }
 
-/// X-KI-13: without TLS a client is sent to the same host and path; whoever came by TLS is served.
+/// X-KI-13: a client without TLS is redirected to the same host and path; a client with TLS is served.
 #[test]
-fn a_route_for_https_only_redirects_and_only_where_tls_is_served() {
-    on_every_machine(&CoreLimits::default(), |house| async move {
-        let config = furnish(&house);
+fn https_only_route_redirects_if_tls_is_served() {
+    on_every_driver(&CoreLimits::default(), |fixture| async move {
+        let config = publish_echo(&fixture);
         let redirecting = |port: u16, certificates: Arc<CertificateStore>| {
-            let splits = house.tables.load().hosts["app"].splits[0].backend.clone();
+            let splits = fixture.tables.load().hosts["app"].splits[0].backend.clone();
             let splits = vec![BackendShare::new(1, splits)];
             let mut table = RoutingTable { certificates, ..RoutingTable::default() };
             table.hosts.insert("app", Arc::new(Route { splits, https_redirect: Some(port), ..Route::default() }));
-            house.tables.publish(table);
+            fixture.tables.publish(table);
         };
-        let mut plain = house.client().await;
+        let mut plain = fixture.client().await;
         for (port, there) in [(443, "App"), (8443, "App:8443")] {
-            redirecting(port, Arc::clone(&house.tables.load().certificates));
+            redirecting(port, Arc::clone(&fixture.tables.load().certificates));
             let seen = plain.get("App:8080", "/a%20b?c=d").await;
             assert!(seen.head.starts_with("HTTP/1.1 301 "), "{}", seen.head);
             assert!(seen.head.contains(&format!("\r\nLocation: https://{there}/a%20b?c=d\r\n")), "{}", seen.head);
         }
-        let mut client = TlsClient::connect(&house, &config).await.unwrap();
+        let mut client = TlsClient::connect(&fixture, &config).await.unwrap();
         assert!(client.post(b"body", false).await.unwrap() == b"body");
 
         redirecting(443, Arc::default());
@@ -171,12 +171,12 @@ fn a_route_for_https_only_redirects_and_only_where_tls_is_served() {
     });
 }
 
-/// X-KI-13: a redirect leads to where its host is shown a certificate, or nowhere; and callers inside are not sent to it.
+/// X-KI-13: a redirect requires a certificate for the host, and cluster-local clients are never redirected.
 #[test]
-fn only_the_public_is_redirected_and_only_where_its_host_has_a_certificate() {
-    on_every_machine(&CoreLimits::default(), |house| async move {
-        furnish(&house);
-        let before = house.tables.load();
+fn redirect_requires_a_certificate_and_a_public_client() {
+    on_every_driver(&CoreLimits::default(), |fixture| async move {
+        publish_echo(&fixture);
+        let before = fixture.tables.load();
         let identity = before.certificates.find(Some("app")).unwrap().clone();
         let named = |name: &str| {
             let mut certificates = CertificateStore::default();
@@ -190,9 +190,9 @@ fn only_the_public_is_redirected_and_only_where_its_host_has_a_certificate() {
                 let route = Route { splits, https_redirect: Some(443), ..Route::default() };
                 table.hosts.insert(host, Arc::new(route));
             }
-            house.tables.publish(table);
+            fixture.tables.publish(table);
         };
-        let (mut public, mut inside) = (house.client().await, house.client_of(house.private).await);
+        let (mut public, mut cluster_local) = (fixture.client().await, fixture.client_of(fixture.private).await);
         for (name, host, sent_on) in [
             ("app.test", "App.Test.:8080", true),
             ("*.test", "app.test", true),
@@ -205,7 +205,7 @@ fn only_the_public_is_redirected_and_only_where_its_host_has_a_certificate() {
             let answer = public.get(host, "/").await.head;
             assert_eq!(answer.starts_with("HTTP/1.1 301 "), sent_on, "{name} for {host}: {answer}");
             assert!(sent_on || answer.starts_with("HTTP/1.1 200 "), "{name} for {host}: {answer}");
-            let answer = inside.get(host, "/").await.head;
+            let answer = cluster_local.get(host, "/").await.head;
             assert!(answer.starts_with("HTTP/1.1 200 "), "{name} for {host}: {answer}");
         }
         redirecting(Arc::default(), named("app.test"));
@@ -213,29 +213,29 @@ fn only_the_public_is_redirected_and_only_where_its_host_has_a_certificate() {
     });
 }
 
-/// Many clients at once, connections that break at any byte: whoever gets an answer gets the right one, and
-/// nothing of a broken connection stays.
+/// Many concurrent clients, and connections that break at any byte: every received response is the right one, and
+/// broken connections leave nothing behind.
 #[test]
-fn what_breaks_in_a_storm_is_never_mistaken_for_whole() {
+fn broken_tls_connection_never_looks_complete() {
     let whole = Rc::new(Cell::new(0));
-    let storms = Cell::new(0);
-    in_every_storm(|seed| {
-        storms.set(storms.get() + 1);
+    let runs = Cell::new(0);
+    for_every_seed(|seed| {
+        runs.set(runs.get() + 1);
         let seen = Rc::clone(&whole);
-        let weather = FaultProfile { resets: 3_000, segment_bytes_max: 400, ..FaultProfile::windy() };
-        let ring = Simulation::with_options(seed, weather, RingOptions::default()).ring();
-        in_house(&ring, &CoreLimits::default(), move |house| async move {
-            let config = furnish(&house);
+        let faults = FaultProfile { resets: 3_000, segment_bytes_max: 400, ..FaultProfile::windy() };
+        let ring = Simulation::with_options(seed, faults, RingOptions::default()).ring();
+        run_with_proxy(&ring, &CoreLimits::default(), move |fixture| async move {
+            let config = publish_echo(&fixture);
             let open = Rc::new(Cell::new(8));
             for number in 0..open.get() {
-                let (house, config) = (house.clone(), Arc::clone(&config));
+                let (fixture, config) = (fixture.clone(), Arc::clone(&config));
                 let (open, seen) = (Rc::clone(&open), Rc::clone(&seen));
-                house.ring.clone().spawn(async move {
-                    if let Some(mut client) = TlsClient::connect(&house, &config).await {
+                fixture.ring.clone().spawn(async move {
+                    if let Some(mut client) = TlsClient::connect(&fixture, &config).await {
                         for round in 0..4 {
                             let body = vec![number * 16 + round; 3_000];
                             let Some(answer) = client.post(&body, false).await else { break };
-                            assert!(answer == body, "somebody else's answer");
+                            assert!(answer == body, "response of another request");
                             seen.set(seen.get() + 1);
                         }
                     }
@@ -243,68 +243,68 @@ fn what_breaks_in_a_storm_is_never_mistaken_for_whole() {
                 });
             }
             while open.get() > 0 {
-                house.pause(50).await;
+                fixture.pause(50).await;
             }
         });
     });
-    let most = storms.get() * 8 * 4;
-    let replayed = storms.get() == 1;
-    assert!(replayed || (1..most).contains(&whole.get()), "{} of {most}: no storm, or nothing else", whole.get());
+    let most = runs.get() * 8 * 4;
+    let replayed = runs.get() == 1;
+    assert!(replayed || (1..most).contains(&whole.get()), "{} of {most}: no faults, or only faults", whole.get());
 }
 
-/// The clock of a simulated machine: no waiting.
+/// On simulated time, so without waiting.
 #[test]
-fn a_handshake_has_its_time_and_a_silent_one_gives_way_before() {
+fn handshake_times_out_and_a_silent_one_is_evicted_first() {
     let tls = TlsLimits { handshakes_max: 2, ..TlsLimits::default() };
     let limits = CoreLimits { tls, ..CoreLimits::default() };
-    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &limits, move |house| async move {
+    run_with_proxy(&Simulation::new(1, FaultProfile::calm()).ring(), &limits, move |fixture| async move {
         let ended = {
-            let counters = Arc::clone(&house.counters);
+            let counters = Arc::clone(&fixture.counters);
             move |outcome: HandshakeOutcome| counters.handshakes[outcome.index()].load(Relaxed)
         };
-        let config = furnish(&house);
+        let config = publish_echo(&fixture);
         let mut silent = Vec::new();
         for _ in 0..3 {
-            silent.push(RingStream::connect(&house.ring, house.https).await.unwrap());
-            house.pause(1).await;
+            silent.push(RingStream::connect(&fixture.ring, fixture.https).await.unwrap());
+            fixture.pause(1).await;
         }
-        assert_eq!((ended(HandshakeOutcome::Crowded), ended(HandshakeOutcome::Slow)), (1, 0));
-        assert!(silent[0].recv().await.unwrap().is_empty(), "the longest silent one goes");
+        assert_eq!((ended(HandshakeOutcome::Overload), ended(HandshakeOutcome::Slow)), (1, 0));
+        assert!(silent[0].recv().await.unwrap().is_empty(), "the longest silent one is evicted");
 
-        let _client = TlsClient::connect(&house, &config).await.unwrap();
-        house.pause(1).await;
-        assert_eq!((ended(HandshakeOutcome::Crowded), ended(HandshakeOutcome::Full)), (2, 1));
+        let _client = TlsClient::connect(&fixture, &config).await.unwrap();
+        fixture.pause(1).await;
+        assert_eq!((ended(HandshakeOutcome::Overload), ended(HandshakeOutcome::Full)), (2, 1));
 
-        house.ring.sleep(tls.handshake_max - Duration::from_millis(100)).await;
+        fixture.ring.sleep(tls.handshake_max - Duration::from_millis(100)).await;
         assert_eq!(ended(HandshakeOutcome::Slow), 0);
-        house.pause(200).await;
+        fixture.pause(200).await;
         assert_eq!(ended(HandshakeOutcome::Slow), 1);
         assert!(silent[2].recv().await.unwrap().is_empty());
     });
 }
 
-/// The clock of a simulated machine. Whoever only says hello has its seat for a while, and not until its time is up.
+/// On simulated time. A client that only sends a ClientHello keeps its permit for a while, but not until its timeout.
 #[test]
-fn clients_that_only_say_hello_keep_nobody_else_out() {
+fn hello_only_clients_do_not_block_handshakes() {
     let tls = TlsLimits { handshakes_max: 2, ..TlsLimits::default() };
     let limits = CoreLimits { tls, ..CoreLimits::default() };
-    in_house(&Simulation::new(1, FaultProfile::calm()).ring(), &limits, move |house| async move {
-        let config = furnish(&house);
-        let mut mute = Vec::new();
+    run_with_proxy(&Simulation::new(1, FaultProfile::calm()).ring(), &limits, move |fixture| async move {
+        let config = publish_echo(&fixture);
+        let mut hello_only = Vec::new();
         for _ in 0..tls.handshakes_max {
-            let stream = RingStream::connect(&house.ring, house.https).await.unwrap();
+            let stream = RingStream::connect(&fixture.ring, fixture.https).await.unwrap();
             let mut session = ClientConnection::new(Arc::clone(&config), "app".try_into().unwrap()).unwrap();
             let mut hello = Vec::new();
             session.write_tls(&mut hello).unwrap();
             stream.send(hello).await.unwrap();
-            assert!(!stream.recv().await.unwrap().is_empty(), "our answer to it");
-            mute.push(stream);
+            assert!(!stream.recv().await.unwrap().is_empty(), "the server's flight");
+            hello_only.push(stream);
         }
-        assert!(TlsClient::connect(&house, &config).await.is_none(), "they may be about to go on");
-        house.ring.sleep(tls.answer_min).await;
-        assert!(TlsClient::connect(&house, &config).await.is_some());
-        let count = |outcome: HandshakeOutcome| house.counters.handshakes[outcome.index()].load(Relaxed);
-        house.pause(1).await;
-        assert_eq!((count(HandshakeOutcome::Crowded), count(HandshakeOutcome::Full)), (2, 1));
+        assert!(TlsClient::connect(&fixture, &config).await.is_none(), "their answers are not overdue yet");
+        fixture.ring.sleep(tls.answer_min).await;
+        assert!(TlsClient::connect(&fixture, &config).await.is_some());
+        let count = |outcome: HandshakeOutcome| fixture.counters.handshakes[outcome.index()].load(Relaxed);
+        fixture.pause(1).await;
+        assert_eq!((count(HandshakeOutcome::Overload), count(HandshakeOutcome::Full)), (2, 1));
     });
 }

@@ -8,16 +8,16 @@ use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::table::{Backend, RequestTimeouts};
 
-use crate::fixture::{ProxyFixture, backend, on_every_machine, raw_instance, read_through};
+use crate::fixture::{ProxyFixture, backend, on_every_driver, raw_instance, read_through};
 
 const ASK: &str = "GET / HTTP/1.1\r\nHost: app\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-/// One frame of text, from a client that masks with zeros.
+/// One text frame of a client that masks with zeros.
 const FRAME: &[u8] = &[0x81, 0x82, 0, 0, 0, 0, b'h', b'i'];
 const GOING_AWAY: &[u8] = &[0x88, 0x02, 0x03, 0xe9];
 
-/// An instance that takes the upgrade and says back what it hears.
-pub(crate) fn echo(house: &ProxyFixture) -> SocketAddr {
-    raw_instance(&house.ring, |stream| {
+/// An instance that accepts the upgrade and echoes what it receives.
+pub(crate) fn echo(fixture: &ProxyFixture) -> SocketAddr {
+    raw_instance(&fixture.ring, |stream| {
         Box::pin(async move {
             read_through(&stream, b"\r\n\r\n").await;
             let switch = "HTTP/1.1 101 Switching\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
@@ -31,26 +31,26 @@ pub(crate) fn echo(house: &ProxyFixture) -> SocketAddr {
     })
 }
 
-/// Silence ends a tunnel with a Close frame, traffic keeps it, and its place is given back.
+/// Silence ends a tunnel with a Close frame, traffic keeps it open, and its permit is released.
 #[test]
-fn a_tunnel_lives_while_something_passes() {
+fn tunnel_lives_while_bytes_pass() {
     let mut limits = CoreLimits::default();
     limits.http.tunnel_idle_max = Duration::from_millis(1500);
-    on_every_machine(&limits, async |house: ProxyFixture| {
-        let address = echo(&house);
+    on_every_driver(&limits, async |fixture: ProxyFixture| {
+        let address = echo(&fixture);
         let load = Arc::<BackendLoad>::default();
         let backend = Backend { load: Arc::clone(&load), ..backend(&[address], 1, None) };
         let instance = Arc::clone(&backend.endpoints[0].load);
-        house.publish("app", backend);
+        fixture.publish("app", backend);
 
-        let mut client = house.client().await;
+        let mut client = fixture.client().await;
         client.send(ASK).await;
         let head = client.take_through(b"\r\n\r\n").await.unwrap();
         assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", String::from_utf8_lossy(&head));
-        assert_eq!((instance.in_flight(), instance.requests()), (1, 0), "X-QP-07: nobody waits for its end");
-        // Together longer than the limit, each pause shorter.
+        assert_eq!((instance.in_flight(), instance.requests()), (1, 0), "X-QP-07: a drain does not wait for it");
+        // In total longer than the limit, each pause shorter.
         for _ in 0..6 {
-            house.pause(300).await;
+            fixture.pause(300).await;
             client.send(FRAME).await;
             assert_eq!(client.take_through(b"hi").await.unwrap(), FRAME);
         }
@@ -58,16 +58,16 @@ fn a_tunnel_lives_while_something_passes() {
         assert_eq!(client.take_through(GOING_AWAY).await.unwrap(), GOING_AWAY);
         drop(client);
         while load.demand() > 0 {
-            house.pause(1).await;
+            fixture.pause(1).await;
         }
     });
 }
 
-/// AMB-11: the limits of a Revision hold for what is said in a tunnel as for any answer. The 101 is the first word.
+/// AMB-11: the timeouts of a Revision apply to a tunnel as to any response. The 101 is the first byte.
 #[test]
-fn a_tunnel_ends_when_the_time_of_its_answer_is_up() {
-    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
-        let address = echo(&house);
+fn tunnel_ends_at_its_response_deadline() {
+    on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {
+        let address = echo(&fixture);
         let limit = Duration::from_millis(500);
         for (timeouts, speaks) in [
             (RequestTimeouts { total: limit, ..RequestTimeouts::NONE }, true),
@@ -76,8 +76,8 @@ fn a_tunnel_ends_when_the_time_of_its_answer_is_up() {
         ] {
             let mut app = backend(&[address], 0, None);
             app.timeouts = timeouts;
-            house.publish("app", app);
-            let mut client = house.client().await;
+            fixture.publish("app", app);
+            let mut client = fixture.client().await;
             client.send(ASK).await;
             assert!(client.take_through(b"\r\n\r\n").await.unwrap().starts_with(b"HTTP/1.1 101 "));
             if speaks {
@@ -87,15 +87,15 @@ fn a_tunnel_ends_when_the_time_of_its_answer_is_up() {
             assert_eq!(client.take_through(GOING_AWAY).await.unwrap(), GOING_AWAY, "{timeouts:?}");
         }
 
-        // An instance that has switched in time goes on, be it silent.
+        // An instance that has switched in time may be silent.
         let mut app = backend(&[address], 0, None);
         app.timeouts = RequestTimeouts { response_start: limit, ..RequestTimeouts::NONE };
-        house.publish("app", app);
-        let mut client = house.client().await;
+        fixture.publish("app", app);
+        let mut client = fixture.client().await;
         client.send(ASK).await;
         client.take_through(b"\r\n\r\n").await.unwrap();
         for _ in 0..3 {
-            house.pause(700).await;
+            fixture.pause(700).await;
             client.send(FRAME).await;
             assert_eq!(client.take_through(b"hi").await.unwrap(), FRAME);
         }

@@ -1,4 +1,4 @@
-//! Whole messages: the buffered client against the buffered server, as events use them.
+//! Whole messages: the buffered client against the buffered server, as the event code uses them.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use sluicegate_dataplane::http::limits::HttpLimits;
 use sluicegate_dataplane::http::local_response::LocalResponse;
 use sluicegate_dataplane::http::server::{ClientConnection, serve_buffered};
 
-use crate::fixture::{listener, nobody, raw_instance, read_through};
+use crate::fixture::{listener, raw_instance, read_through, unused_address};
 
 const BODY_BYTES_MAX: usize = 1000;
 
@@ -25,11 +25,11 @@ fn limits() -> HttpLimits {
 }
 
 async fn echo(request: RequestView<'_>, body: Bytes) -> LocalResponse {
-    let said = format!("{} {} {}", request.method(), request.path(), body.len());
-    LocalResponse { body, ..LocalResponse::empty(200) }.with("X-Said", said)
+    let sent = format!("{} {} {}", request.method(), request.path(), body.len());
+    LocalResponse { body, ..LocalResponse::empty(200) }.with("X-Said", sent)
 }
 
-/// A buffered server on `ring`; where it listens.
+/// A buffered server on `ring`; returns its address.
 fn server(ring: &Ring) -> std::net::SocketAddr {
     server_with(ring, &BodyBudget::new(BODY_BYTES_MAX, usize::MAX))
 }
@@ -38,11 +38,11 @@ fn server_with(ring: &Ring, bodies: &BodyBudget) -> std::net::SocketAddr {
     let bodies = bodies.clone();
     let listener = listener(ring);
     let address = listener.local_addr().unwrap();
-    let (ring, roster) = (ring.clone(), Rc::new(ConnectionTracker::default()));
+    let (ring, tracker) = (ring.clone(), Rc::new(ConnectionTracker::default()));
     ring.clone().spawn(async move {
         while let Ok(stream) = listener.accept().await {
-            let seat = roster.enter(100).unwrap();
-            let connection = ClientConnection::new(&ring, stream, seat, &Rc::new(limits()));
+            let guard = tracker.enter(100).unwrap();
+            let connection = ClientConnection::new(&ring, stream, guard, &Rc::new(limits()));
             let bodies = bodies.clone();
             ring.spawn(async move { serve_buffered(connection, &bodies, |answer| answer, &echo).await });
         }
@@ -65,7 +65,7 @@ fn on_both<F: Future<Output = ()>>(script: impl Fn(Ring) -> F) {
 }
 
 #[test]
-fn a_whole_message_goes_there_and_back_on_one_connection() {
+fn whole_message_round_trips_on_one_connection() {
     on_both(async |ring| {
         let address = server(&ring);
         let client = UpstreamClient::new(&ring, &limits(), Arc::default());
@@ -84,47 +84,48 @@ fn a_whole_message_goes_there_and_back_on_one_connection() {
     });
 }
 
-/// No answer is cut off by its connection's end, however slowly the network takes it: the window is less than an answer.
+/// No response is cut off by the end of its connection, however slow the network: the window is smaller than a
+/// response.
 #[test]
-fn a_client_that_has_said_all_gets_all_its_answers() {
-    for (seed, said) in (0..20).flat_map(|seed| [1, 2, 5].map(|said| (seed, said))) {
-        let weather = FaultProfile {
+fn half_closed_client_gets_all_its_responses() {
+    for (seed, sent) in (0..20).flat_map(|seed| [1, 2, 5].map(|sent| (seed, sent))) {
+        let faults = FaultProfile {
             segment_bytes_max: 7,
             latency: Duration::from_micros(10)..=Duration::from_micros(300),
-            window_bytes: 100, // less than an answer
+            window_bytes: 100, // less than a response
             ..FaultProfile::calm()
         };
-        let ring = Simulation::new(seed, weather).ring();
+        let ring = Simulation::new(seed, faults).ring();
         ring.block_on(async {
             let stream = Rc::new(RingStream::connect(&ring, server(&ring)).await.unwrap());
-            let (talks, pauses) = (Rc::clone(&stream), ring.clone());
+            let (client, sleeper) = (Rc::clone(&stream), ring.clone());
             ring.spawn(async move {
-                for nth in 0..said {
+                for nth in 0..sent {
                     let text = format!("POST /{nth} HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc");
-                    talks.send(text.into_bytes()).await.unwrap();
+                    client.send(text.into_bytes()).await.unwrap();
                     if seed % 2 == 0 {
-                        pauses.sleep(Duration::from_millis(5)).await; // one after the other
+                        sleeper.sleep(Duration::from_millis(5)).await; // one after the other
                     }
                 }
-                talks.shutdown_write().await.unwrap();
+                client.shutdown_write().await.unwrap();
             });
-            let mut heard = Vec::new();
+            let mut received = Vec::new();
             while let Ok(chunk) = stream.recv().await
                 && !chunk.is_empty()
             {
-                heard.extend_from_slice(&chunk);
+                received.extend_from_slice(&chunk);
             }
-            let heard = String::from_utf8(heard).unwrap();
-            assert_eq!(heard.matches("HTTP/1.1 200 OK\r\n").count(), said, "seed {seed}: {heard}");
-            assert!(heard.ends_with("\r\n\r\nabc"), "seed {seed}: {heard}");
+            let received = String::from_utf8(received).unwrap();
+            assert_eq!(received.matches("HTTP/1.1 200 OK\r\n").count(), sent, "seed {seed}: {received}");
+            assert!(received.ends_with("\r\n\r\nabc"), "seed {seed}: {received}");
         });
         ring.shutdown();
     }
 }
 
-/// Bodies that do not end hold only so much of a core, and nobody else longer than they last.
+/// Incomplete bodies hold a bounded part of a core, and block others only while they last.
 #[test]
-fn all_bodies_together_have_a_limit_too() {
+fn all_bodies_together_have_a_limit() {
     on_both(async |ring| {
         let address = server_with(&ring, &BodyBudget::new(BODY_BYTES_MAX, BODY_BYTES_MAX + 99));
         let client = UpstreamClient::new(&ring, &limits(), Arc::default());
@@ -132,19 +133,19 @@ fn all_bodies_together_have_a_limit_too() {
         let head = format!("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {BODY_BYTES_MAX}\r\n\r\n");
         slow.send([head.as_bytes(), &[b'x'; BODY_BYTES_MAX - 1]].concat()).await.unwrap();
         ring.sleep(Duration::from_millis(50)).await;
-        let ask =
+        let post_bytes =
             async |bytes: usize| client.exchange(address, &post("/", &vec![b'x'; bytes]), 2000, None).await.unwrap();
-        let refused = ask(500).await;
+        let refused = post_bytes(500).await;
         assert_eq!((refused.status, refused.header("retry-after")), (503, Some(&b"1"[..])));
-        assert_eq!(ask(100).await.status, 200, "what fits goes by");
+        assert_eq!(post_bytes(100).await.status, 200, "within the budget");
         slow.send(b"x").await.unwrap();
         assert!(slow.recv().await.unwrap().starts_with(b"HTTP/1.1 200 "));
-        assert_eq!(ask(500).await.status, 200);
+        assert_eq!(post_bytes(500).await.status, 200);
     });
 }
 
 #[test]
-fn a_body_that_stalls_is_a_408() {
+fn stalled_body_is_a_408() {
     on_both(async |ring| {
         let address = server(&ring);
         let stream = RingStream::connect(&ring, address).await.unwrap();
@@ -154,7 +155,7 @@ fn a_body_that_stalls_is_a_408() {
 }
 
 #[test]
-fn every_way_of_not_answering_has_its_name() {
+fn every_exchange_failure_has_its_error() {
     on_both(async |ring| {
         let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         let answers: [&'static [u8]; 4] = [
@@ -185,7 +186,7 @@ fn every_way_of_not_answering_has_its_name() {
                 other => panic!("{other:?} for {text:?}"),
             }
         }
-        let gone = nobody(&ring).await;
+        let gone = unused_address(&ring).await;
         let outcome = client.exchange(gone, &post("/", b"x"), 99, None).await;
         assert!(matches!(outcome, Err(ExchangeError::Unreachable { .. })));
     });
@@ -193,9 +194,9 @@ fn every_way_of_not_answering_has_its_name() {
 
 const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
 
-/// DP-RETRY-16, AMB-28: whoever has read a request may have acted on it; the connection's being a kept one says nothing of that.
+/// DP-RETRY-16, AMB-28: a peer that has read a request may have acted on it, also on a pooled connection.
 #[test]
-fn a_request_that_was_read_and_not_answered_is_not_sent_again() {
+fn request_that_was_read_is_not_sent_again() {
     on_both(async |ring| {
         let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         let requests = Rc::new(Cell::new(0));
@@ -210,17 +211,17 @@ fn a_request_that_was_read_and_not_answered_is_not_sent_again() {
                 }
             })
         });
-        let ask = async || client.exchange(address, &post("/", b"x"), 99, None).await;
-        assert_eq!(ask().await.unwrap().status, 202);
-        assert!(matches!(ask().await, Err(ExchangeError::Failed)));
+        let post_bytes = async || client.exchange(address, &post("/", b"x"), 99, None).await;
+        assert_eq!(post_bytes().await.unwrap().status, 202);
+        assert!(matches!(post_bytes().await, Err(ExchangeError::Failed)));
         ring.sleep(Duration::from_millis(50)).await;
         assert_eq!(requests.get(), 2);
     });
 }
 
-/// A peer that closes its idle connections without a word costs no attempt, once that was heard.
+/// A peer that closes its idle connections costs no attempt, once the close was received.
 #[test]
-fn a_kept_connection_that_has_ended_is_not_used() {
+fn closed_pooled_connection_is_not_used() {
     on_both(async |ring| {
         let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         let address = raw_instance(&ring, move |stream| {
@@ -237,9 +238,9 @@ fn a_kept_connection_that_has_ended_is_not_used() {
     });
 }
 
-/// Interim answers are skipped; 101 is the end of it.
+/// Interim responses are skipped; 101 ends the exchange.
 #[test]
-fn interim_answers_are_skipped_and_101_is_reported() {
+fn interim_responses_are_skipped_and_101_is_reported() {
     on_both(async |ring| {
         let client = UpstreamClient::new(&ring, &limits(), Arc::default());
         for (text, status) in [

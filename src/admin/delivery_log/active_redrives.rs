@@ -1,20 +1,20 @@
-//! Redrives that are under way: one for each subscriber at a time, because two would each send all that is open.
+//! Redrives in progress: one per subscriber at a time, because two would each send all open dead letters.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The subscribers whose letters are being sent again, by their durable names.
+/// The subscribers with a redrive in progress, by their durable names.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveRedrives(Mutex<HashSet<Box<str>>>);
 
-/// One of them; its end makes room for the next.
+/// One of them; dropping it allows the next.
 pub(super) struct RedriveGuard {
     all: Arc<ActiveRedrives>,
     subscriber: Box<str>,
 }
 
 impl ActiveRedrives {
-    /// `None`: there is one under way.
+    /// `None`: a redrive is already in progress.
     pub(super) fn acquire(self: &Arc<Self>, subscriber: &str) -> Option<RedriveGuard> {
         let is_first = self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(subscriber.into());
         is_first.then(|| RedriveGuard { all: Arc::clone(self), subscriber: subscriber.into() })

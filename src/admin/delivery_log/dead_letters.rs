@@ -1,10 +1,12 @@
-//! Letters: events that a subscriber gave up, and that nobody has sent to it since with more luck.
+//! Dead letters: events that a subscriber gave up, and that were not redelivered successfully since.
 //!
-//! Only an event that came in by itself is a letter. A copy that was sent of it stands for it: if the newest was given up too
-//! the letter is as open as before, if it was delivered there is none, and while it is under way nobody needs another.
+//! Only an original event is a dead letter. Its newest copy determines its state: if the copy was given up
+//! too the dead letter is still open, if it was delivered the dead letter is closed, and while it is in
+//! flight no other copy is needed.
 //!
-//! A letter is found in notes, its copies among the events, what became of those in notes again. So the logs are read in
-//! pages of letters, three times for each: what is kept in memory does not grow with what was given up.
+//! A dead letter is found in delivery log entries, its copies among the events, their outcomes in entries
+//! again. So the logs are read in pages of dead letters, three times for each: the memory does not grow
+//! with the number of events given up.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher as _};
@@ -18,13 +20,13 @@ use dataplane::events::record::{EventPosition, EventRecord, is_addressed};
 
 use super::{each_event, each_note};
 
-/// Letters that are looked at together: some 200 bytes each.
+/// Dead letters in a page: some 200 bytes each.
 const PAGE_DEAD_LETTERS_MAX: usize = 100_000;
 
-/// An event, and the durable name of who was to get it: two may give up the same one.
+/// An event, and the durable name of its subscriber: two may give up the same one.
 pub(super) type DeadLetterKey = (EventPosition, Rc<str>);
 
-/// Open letters.
+/// Open dead letters.
 pub(super) type DeadLetters = BTreeMap<DeadLetterKey, DeadLetter>;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,23 +35,23 @@ pub(super) struct DeadLetter {
     pub(super) at_ms: u64,
 }
 
-/// Which letters are wanted.
+/// Which dead letters to list.
 pub(super) struct DeadLetterQuery<'a> {
-    /// `None`: everybody's.
+    /// `None`: of all subscribers.
     pub(super) subscriber: Option<&'a str>,
-    /// What was given up later is left for the next time, or sending again would not end.
+    /// Later ones are left for the next redrive, which would otherwise never end.
     pub(super) until_ms: u64,
 }
 
-/// Calls `take` with all open letters, page by page, in the order of their places.
+/// Calls `take` with all open dead letters, page by page, in the order of their positions.
 pub(super) fn each_page(
     logs: &[PathBuf],
-    wish: &DeadLetterQuery<'_>,
+    query: &DeadLetterQuery<'_>,
     mut take: impl FnMut(DeadLetters) -> Result<()>,
 ) -> Result<()> {
     let mut page = DeadLetterPage::new(PAGE_DEAD_LETTERS_MAX, None);
     loop {
-        each_note(logs, |place, note| page.add(wish, place, &note))?;
+        each_note(logs, |position, note| page.add(query, position, &note))?;
         let beyond = page.beyond.take();
         take(page.open(logs)?)?;
         match beyond {
@@ -59,7 +61,7 @@ pub(super) fn each_page(
     }
 }
 
-/// How a delivery ended, if it did with this note.
+/// The outcome of a delivery, if this entry is a final one.
 fn end(note: &DeliveryLogEntry<'_>) -> Option<DeadLetterState> {
     match note.what {
         DeliveryOutcome::DeadLettered | DeliveryOutcome::Dropped => {
@@ -76,36 +78,36 @@ enum DeadLetterState {
     Open(DeadLetter),
 }
 
-/// The first so many letters from a place on.
+/// A page of dead letters from a position on.
 struct DeadLetterPage {
     limit: usize,
     from: Option<DeadLetterKey>,
     dead_letters: DeadLetters,
-    /// The first that had no room. Nothing from it on is in the page, also when there is room again.
+    /// The first that did not fit. Nothing from it on is in the page, even when there is space again.
     beyond: Option<DeadLetterKey>,
-    /// Of subscribers, each once.
+    /// Names of subscribers, each once.
     names: BTreeSet<Rc<str>>,
 }
 
 impl DeadLetterPage {
-    fn new(letters_max: usize, from: Option<DeadLetterKey>) -> Self {
-        Self { limit: letters_max, from, dead_letters: DeadLetters::new(), beyond: None, names: BTreeSet::new() }
+    fn new(page_max: usize, from: Option<DeadLetterKey>) -> Self {
+        Self { limit: page_max, from, dead_letters: DeadLetters::new(), beyond: None, names: BTreeSet::new() }
     }
 
-    /// Notes come in the order of time, so that the last end of an event counts: one that was dead-lettered may have
-    /// been sent again after a crash.
-    fn add(&mut self, wish: &DeadLetterQuery<'_>, place: EventPosition, note: &DeliveryLogEntry<'_>) {
-        let Some(end) = end(note).filter(|_| wish.subscriber.is_none_or(|name| name == note.subscriber)) else {
+    /// Entries come in order of time, so that the last outcome of an event counts: one that was
+    /// dead-lettered may have been sent again after a crash.
+    fn add(&mut self, query: &DeadLetterQuery<'_>, position: EventPosition, note: &DeliveryLogEntry<'_>) {
+        let Some(end) = end(note).filter(|_| query.subscriber.is_none_or(|name| name == note.subscriber)) else {
             return;
         };
         match end {
             DeadLetterState::Delivered => {
                 if let Some(name) = self.names.get(note.subscriber) {
-                    self.dead_letters.remove(&(place, Rc::clone(name)));
+                    self.dead_letters.remove(&(position, Rc::clone(name)));
                 }
             }
-            DeadLetterState::Open(how) if how.at_ms <= wish.until_ms => {
-                let due = (place, self.name(note.subscriber));
+            DeadLetterState::Open(how) if how.at_ms <= query.until_ms => {
+                let due = (position, self.name(note.subscriber));
                 self.insert(due, how);
             }
             DeadLetterState::Open(_) => {}
@@ -133,20 +135,20 @@ impl DeadLetterPage {
         }
     }
 
-    /// Leaves what nobody has sent since with more luck.
+    /// Keeps those that were not redelivered successfully.
     fn open(mut self, logs: &[PathBuf]) -> Result<DeadLetters> {
         if self.dead_letters.is_empty() {
             return Ok(self.dead_letters);
         }
         let mut copies = RedriveCopies::default();
-        let nobody = Rc::<str>::from("");
-        each_event(logs, |place, _, at_ms, payload| {
-            let from = (place, Rc::clone(&nobody));
-            let is_letter = self.dead_letters.range(from..).next().is_some_and(|(due, _)| due.0 == place);
-            if (is_letter || is_addressed(payload))
+        let no_subscriber = Rc::<str>::from("");
+        each_event(logs, |position, _, at_ms, payload| {
+            let from = (position, Rc::clone(&no_subscriber));
+            let is_original = self.dead_letters.range(from..).next().is_some_and(|(due, _)| due.0 == position);
+            if (is_original || is_addressed(payload))
                 && let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(payload))
             {
-                copies.note(&self, (place, at_ms), &record);
+                copies.note(&self, (position, at_ms), &record);
             }
             Ok(())
         })?;
@@ -163,7 +165,7 @@ impl DeadLetterPage {
         Ok(self.dead_letters)
     }
 
-    /// How the newest copies of letters ended, as far as they have.
+    /// The outcomes of the newest copies, as far as they have one.
     fn ends_of(&self, copies: &RedriveCopies, logs: &[PathBuf]) -> Result<HashMap<DeadLetterKey, DeadLetterState>> {
         let newest: HashSet<DeadLetterKey> =
             self.dead_letters.iter().filter_map(|(due, how)| copies.newest_of(due, *how)).collect();
@@ -171,9 +173,9 @@ impl DeadLetterPage {
         if newest.is_empty() {
             return Ok(ends);
         }
-        each_note(logs, |place, note| {
+        each_note(logs, |position, note| {
             let (Some(end), Some(name)) = (end(&note), self.names.get(note.subscriber)) else { return };
-            let due = (place, Rc::clone(name));
+            let due = (position, Rc::clone(name));
             if newest.contains(&due) {
                 ends.insert(due, end);
             }
@@ -182,27 +184,28 @@ impl DeadLetterPage {
     }
 }
 
-/// What the events say of letters.
+/// What the events say about dead letters.
 #[derive(Default)]
 struct RedriveCopies {
-    /// Letters that are still there, and are no copies themselves: each with what names its event for its sender.
+    /// Dead letters whose event still exists and is no copy itself: each with a hash of what identifies its
+    /// event for its sender.
     texts: BTreeMap<EventPosition, u64>,
-    /// The newest copy of each letter, with its time.
+    /// The newest copy of each dead letter, with its time.
     newest: HashMap<DeadLetterKey, (u64, EventPosition)>,
-    /// Copies that do not say of what they are, by what names the event for its sender, and by whom they are for. Those that
-    /// have no room count as not sent.
+    /// Copies without an original, by the hash of what identifies the event for its sender, and by their
+    /// subscriber. Those that do not fit count as not sent.
     unnamed: HashMap<(u64, Rc<str>), (u64, EventPosition)>,
 }
 
 impl RedriveCopies {
-    fn note(&mut self, page: &DeadLetterPage, (place, at_ms): (EventPosition, u64), record: &EventRecord) {
+    fn note(&mut self, page: &DeadLetterPage, (position, at_ms): (EventPosition, u64), record: &EventRecord) {
         if !record.is_addressed {
-            self.texts.insert(place, text_of(record));
+            self.texts.insert(position, text_of(record));
             return;
         }
         let addressee = record.addressee();
         let Some(name) = addressee.and_then(|name| page.names.get(&*name)) else { return };
-        let made = (at_ms, place);
+        let made = (at_ms, position);
         let newest = match record.original() {
             Some(original) => {
                 let due = (original, Rc::clone(name));
@@ -217,17 +220,17 @@ impl RedriveCopies {
         *newest = made.max(*newest);
     }
 
-    /// A copy that does not say of what it is can only be one of a letter that was given up before.
-    fn newest_of(&self, letter: &DeadLetterKey, how: DeadLetter) -> Option<DeadLetterKey> {
-        let (place, name) = letter;
-        let text = self.texts.get(place)?;
+    /// A copy without an original can only belong to a dead letter that was given up before it.
+    fn newest_of(&self, key: &DeadLetterKey, how: DeadLetter) -> Option<DeadLetterKey> {
+        let (position, name) = key;
+        let text = self.texts.get(position)?;
         let unnamed = self.unnamed.get(&(*text, Rc::clone(name))).filter(|(at_ms, _)| *at_ms >= how.at_ms);
-        let (_, copy) = self.newest.get(letter).max(unnamed)?;
+        let (_, copy) = self.newest.get(key).max(unnamed)?;
         Some((*copy, Rc::clone(name)))
     }
 }
 
-/// `id` and `source`, by which an event is known to its sender.
+/// Hash of `id` and `source`, which identify an event for its sender.
 fn text_of(record: &EventRecord) -> u64 {
     let mut hasher = DefaultHasher::new();
     (record.attribute("id"), record.attribute("source")).hash(&mut hasher);
@@ -240,41 +243,41 @@ mod tests {
 
     use super::*;
 
-    const WISH: DeadLetterQuery<'_> = DeadLetterQuery { subscriber: None, until_ms: 100 };
+    const QUERY: DeadLetterQuery<'_> = DeadLetterQuery { subscriber: None, until_ms: 100 };
 
     fn note(what: DeliveryOutcome, subscriber: &str, status: u16, at_ms: u64) -> DeliveryLogEntry<'_> {
         let position = wal::LogPosition::new(0);
         DeliveryLogEntry { what, subscriber, position, at_ms, status, attempt: 0, took: Duration::ZERO }
     }
 
-    fn places(page: &DeadLetterPage) -> Vec<(u64, &str)> {
+    fn positions(page: &DeadLetterPage) -> Vec<(u64, &str)> {
         page.dead_letters.keys().map(|((_, position), name)| (*position, &**name)).collect()
     }
 
-    /// Whatever goes and comes, the next page begins with the first letter that this one has no room for.
+    /// In all cases the next page begins with the first dead letter that did not fit into this one.
     #[test]
-    fn pages_meet_without_a_gap() {
+    fn pages_continue_without_gap() {
         let mut page = DeadLetterPage::new(3, None);
         for position in [5, 1, 9, 7] {
-            page.add(&WISH, (0, position), &note(DeliveryOutcome::Dropped, "s", 0, 1));
+            page.add(&QUERY, (0, position), &note(DeliveryOutcome::Dropped, "s", 0, 1));
         }
         assert_eq!(
-            (places(&page), page.beyond.clone()),
+            (positions(&page), page.beyond.clone()),
             (vec![(1, "s"), (5, "s"), (7, "s")], Some(((0, 9), "s".into())))
         );
-        page.add(&WISH, (0, 5), &note(DeliveryOutcome::Replied, "s", 202, 2));
-        page.add(&WISH, (0, 11), &note(DeliveryOutcome::Dropped, "s", 0, 3));
-        assert_eq!(places(&page), [(1, "s"), (7, "s")]);
+        page.add(&QUERY, (0, 5), &note(DeliveryOutcome::Replied, "s", 202, 2));
+        page.add(&QUERY, (0, 11), &note(DeliveryOutcome::Dropped, "s", 0, 3));
+        assert_eq!(positions(&page), [(1, "s"), (7, "s")]);
 
         let mut next = DeadLetterPage::new(3, page.beyond);
         for position in [1, 7, 9, 11] {
-            next.add(&WISH, (0, position), &note(DeliveryOutcome::Dropped, "s", 0, 1));
+            next.add(&QUERY, (0, position), &note(DeliveryOutcome::Dropped, "s", 0, 1));
         }
-        assert_eq!((places(&next), next.beyond.clone()), (vec![(9, "s"), (11, "s")], None));
+        assert_eq!((positions(&next), next.beyond.clone()), (vec![(9, "s"), (11, "s")], None));
     }
 
     #[test]
-    fn the_last_end_of_an_event_counts_for_each_subscriber_by_itself() {
+    fn last_outcome_counts_per_subscriber() {
         let mut page = DeadLetterPage::new(9, None);
         for (what, subscriber, status, at_ms) in [
             (DeliveryOutcome::Replied, "a", 503, 1),
@@ -283,11 +286,11 @@ mod tests {
             (DeliveryOutcome::Replied, "a", 200, 3),
             (DeliveryOutcome::Dropped, "late", 0, 101),
         ] {
-            page.add(&WISH, (1, 1), &note(what, subscriber, status, at_ms));
+            page.add(&QUERY, (1, 1), &note(what, subscriber, status, at_ms));
         }
-        assert_eq!(places(&page), [(1, "b")]);
-        let one = DeadLetterQuery { subscriber: Some("c"), ..WISH };
+        assert_eq!(positions(&page), [(1, "b")]);
+        let one = DeadLetterQuery { subscriber: Some("c"), ..QUERY };
         page.add(&one, (1, 2), &note(DeliveryOutcome::Dropped, "b", 0, 3));
-        assert_eq!(places(&page), [(1, "b")]);
+        assert_eq!(positions(&page), [(1, "b")]);
     }
 }

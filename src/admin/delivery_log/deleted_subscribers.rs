@@ -1,4 +1,4 @@
-//! Subscribers in a trace that are there no more: what their notes tell, and what was dropped with them.
+//! Deleted subscribers in a trace: their entries, and what was abandoned with them.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use serde_json::{Value, json};
 
 use super::{ShownEntry, line};
 
-/// A subscriber that was deleted, and with it whatever its stream had taken in until then.
+/// A subscriber that was deleted, together with its undelivered events.
 pub(super) struct DeletedSubscriber {
     core: usize,
     pub(super) stream: String,
     subscriber: String,
     at_ms: u64,
-    /// What lies there or behind came after it was deleted; `None` where an earlier version did not note it.
+    /// Later events came after it was deleted; `None` where an earlier version did not record it.
     end: Option<u64>,
     line: Value,
 }
 
-/// Where and when an event came in, and for whom, if it is for one subscriber alone.
+/// Where and when an event came in, and its subscriber, if it is for one only.
 pub(super) struct EventArrival<'a> {
     pub(super) position: EventPosition,
     pub(super) stream: &'a str,
@@ -51,7 +51,7 @@ struct DeletedRow<'a> {
     ended: Option<&'static str>,
 }
 
-/// One for each subscriber that `stream`, if there still is one, does not have.
+/// One row for each subscriber that is not in `stream`, if that still exists.
 pub(super) fn rows(
     stream: Option<&EventStream>,
     event: &EventArrival<'_>,
@@ -82,9 +82,9 @@ pub(super) fn rows(
 mod tests {
     use super::*;
 
-    /// Who is gone had what it has an end of, and not the rest of what came for it before it was deleted.
+    /// A deleted subscriber has outcomes for some events, and abandoned the rest of those that came before.
     #[test]
-    fn a_deleted_subscriber_is_told_of() {
+    fn deleted_subscriber_is_reported() {
         let event =
             |core, at_ms, addressee| EventArrival { position: (core, 50), stream: "broker/ns/b/1", at_ms, addressee };
         let one = |name: &str| {

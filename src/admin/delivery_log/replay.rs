@@ -1,5 +1,5 @@
-//! Events sent to a subscriber once more: copies of what is in the log, for this one alone, appended to the
-//! same stream. From there they are events like all others: durable, tried again, counted, dead-lettered.
+//! Replays: copies of events in the log, for one subscriber alone, appended to the same stream. From there
+//! they are events like all others: durable, retried, counted, dead-lettered.
 
 use std::collections::BTreeSet;
 use std::convert::Infallible;
@@ -28,26 +28,26 @@ use super::{each_event, subscriber_ref, time};
 
 /// Copies that were read and not yet appended.
 const IN_FLIGHT_MAX: usize = 64;
-/// Between two lines of progress.
+/// Interval of progress lines.
 const PROGRESS_EVERY: Duration = Duration::from_millis(500);
-/// How often a core that is full is asked again, and how long apart.
+/// Attempts to append to a full core; RETRY_AFTER is the interval.
 const ATTEMPTS_MAX: u32 = 100;
 const RETRY_AFTER: Duration = Duration::from_millis(100);
 
-/// Why a second redrive is refused.
+/// Why a second redrive is rejected.
 const IN_PROGRESS: &str =
-    "the dead letters of this one are being sent again already: wait for the end of that, or end it and begin anew\n";
+    "a redrive of this subscriber is already in progress: wait until it ends, or stop it and start again\n";
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ReplayRequest {
-    /// `NAMESPACE/NAME`, also with `trigger/` or `subscription/` before it.
+    /// `NAMESPACE/NAME`, optionally prefixed by `trigger/` or `subscription/`.
     trigger: String,
-    /// A time, how long ago, `earliest`, `CORE:POSITION`, or `dead-letters`.
+    /// A time, an age, `earliest`, `CORE:POSITION`, or `dead-letters`.
     from: String,
     #[serde(default)]
     dry_run: bool,
-    /// Events a second; 0 = as fast as they are taken.
+    /// Events a second; 0 = unlimited.
     #[serde(default)]
     rate: u32,
 }
@@ -56,13 +56,13 @@ pub(crate) struct ReplayRequest {
 #[derive(Debug, PartialEq, Eq)]
 enum ReplayStart {
     Time(u64),
-    /// In this one's log: those of other cores have positions of their own.
+    /// In this core's log: other logs have positions of their own.
     Position(EventPosition),
     DeadLetters,
 }
 
 impl ReplayStart {
-    /// `logs`: how many there are.
+    /// `logs`: the number of logs.
     fn read(text: &str, logs: usize) -> Result<Self> {
         match text {
             "dead-letters" => return Ok(Self::DeadLetters),
@@ -77,8 +77,8 @@ impl ReplayStart {
             }
             return Ok(Self::Position((0, position)));
         }
-        let place = text.split_once(':').map(|(core, position)| (core.parse(), position.parse()));
-        if let Some((Ok(core), Ok(position))) = place {
+        let pair = text.split_once(':').map(|(core, position)| (core.parse(), position.parse()));
+        if let Some((Ok(core), Ok(position))) = pair {
             if core >= logs {
                 bail!("core {core} has no log: their numbers are 0 to {}", logs.saturating_sub(1));
             }
@@ -88,16 +88,16 @@ impl ReplayStart {
         Ok(Self::Time(since))
     }
 
-    fn takes(&self, place: EventPosition, at_ms: u64) -> bool {
+    fn takes(&self, position: EventPosition, at_ms: u64) -> bool {
         match self {
             Self::Time(since) => at_ms >= *since,
-            Self::Position((core, first)) => place.0 == *core && place.1 >= *first,
+            Self::Position((core, first)) => position.0 == *core && position.1 >= *first,
             Self::DeadLetters => false, // one by one
         }
     }
 }
 
-/// Answers with a line of JSON now and then, and one at the end. Who hangs up ends it.
+/// Responds with progress as lines of JSON, and a result at the end. A client that disconnects ends it.
 pub(crate) async fn replay(State(admin): State<Arc<AdminServer>>, Query(order): Query<ReplayRequest>) -> Response {
     if admin.health.orphaned.load(Relaxed) {
         return ORPHANED.into_response();
@@ -131,11 +131,11 @@ pub(crate) async fn replay(State(admin): State<Arc<AdminServer>>, Query(order): 
     });
     tokio::spawn(async move {
         let to = ReplayTarget { path: &path, stream: &stream.name, subscriber: &addressee };
-        let told = append(&admin, &order, &to, hear, &say).await;
-        drop(turn); // what it sent is noted, and no letter any more
-        let last = match (told, reader_thread.await) {
-            (Some(told), Ok(Ok(()))) => told,
-            (None, _) => return, // the asker has gone
+        let report = append(&admin, &order, &to, hear, &say).await;
+        drop(turn); // its copies are recorded, and are no dead letters any more
+        let last = match (report, reader_thread.await) {
+            (Some(report), Ok(Ok(()))) => report,
+            (None, _) => return, // the client has disconnected
             (_, Ok(Err(why))) => json!({ "error": format!("{why:#}") }),
             (_, Err(_)) => json!({ "error": "the reading thread panicked" }),
         };
@@ -151,34 +151,35 @@ pub(crate) async fn replay(State(admin): State<Arc<AdminServer>>, Query(order): 
 struct EventCopier<'a> {
     logs: &'a [PathBuf],
     stream: &'a str,
-    /// At a broker, whose subscribers' filters know when.
+    /// At a broker, whose subscribers' filters see the time of arrival.
     arrives: bool,
     reader: &'a Subscriber,
     copies: mpsc::Sender<Vec<u8>>,
 }
 
 impl EventCopier<'_> {
-    /// All letters that are open by now, however many.
+    /// Copies all dead letters that are open now, however many.
     fn dead_letters(&self) -> Result<()> {
-        let wish = DeadLetterQuery { subscriber: Some(&self.reader.name), until_ms: time("0s")? };
-        dead_letters::each_page(self.logs, &wish, |open| {
-            let mut open: BTreeSet<EventPosition> = open.into_keys().map(|(place, _)| place).collect();
+        let query = DeadLetterQuery { subscriber: Some(&self.reader.name), until_ms: time("0s")? };
+        dead_letters::each_page(self.logs, &query, |open| {
+            let mut open: BTreeSet<EventPosition> = open.into_keys().map(|(position, _)| position).collect();
             if open.is_empty() {
                 return Ok(());
             }
-            each_event(self.logs, |place, stream, _, payload| match open.remove(&place) {
-                true if *stream == *self.stream => self.copy(place, payload, |_| true),
+            each_event(self.logs, |position, stream, _, payload| match open.remove(&position) {
+                true if *stream == *self.stream => self.copy(position, payload, |_| true),
                 _ => Ok(()),
             })?;
             Ok(())
         })
     }
 
-    /// All events from somewhere on that the subscriber's filter wants. Copies are for one subscriber, and not part of it.
+    /// Copies all events from a start on that match the subscriber's filter. Copies are for one subscriber,
+    /// and not part of the history.
     fn history(&self, from: &ReplayStart) -> Result<()> {
         let mut seen = BTreeSet::new();
-        each_event(self.logs, |place, stream, at_ms, payload| {
-            if *stream != *self.stream || !from.takes(place, at_ms) || !seen.insert(place) {
+        each_event(self.logs, |position, stream, at_ms, payload| {
+            if *stream != *self.stream || !from.takes(position, at_ms) || !seen.insert(position) {
                 return Ok(());
             }
             let seen = |record: &EventRecord| match record.clone() {
@@ -188,20 +189,25 @@ impl EventCopier<'_> {
             let is_wanted = |record: &EventRecord| {
                 !record.is_addressed && matches(&self.reader.filter, &seen(record), &Steps::default())
             };
-            self.copy(place, payload, is_wanted)
+            self.copy(position, payload, is_wanted)
         })?;
         Ok(())
     }
 
-    fn copy(&self, place: EventPosition, payload: &[u8], is_wanted: impl Fn(&EventRecord) -> bool) -> io::Result<()> {
+    fn copy(
+        &self,
+        position: EventPosition,
+        payload: &[u8],
+        is_wanted: impl Fn(&EventRecord) -> bool,
+    ) -> io::Result<()> {
         let record = EventRecord::decode(Bytes::copy_from_slice(payload)).ok().filter(is_wanted);
         let Some(record) = record else { return Ok(()) };
-        let sent = self.copies.blocking_send(addressed(&record, &self.reader.name, place));
-        sent.map_err(|_| io::ErrorKind::BrokenPipe.into()) // nobody listens any more
+        let sent = self.copies.blocking_send(addressed(&record, &self.reader.name, position));
+        sent.map_err(|_| io::ErrorKind::BrokenPipe.into()) // the receiver is gone
     }
 }
 
-/// Appends copies as they come; what there is to tell at the end, or `None` if nobody listens.
+/// Appends copies as they come; returns the final report, or `None` if the client has disconnected.
 async fn append(
     admin: &AdminServer,
     order: &ReplayRequest,
@@ -209,7 +215,7 @@ async fn append(
     mut hear: mpsc::Receiver<Vec<u8>>,
     say: &mpsc::Sender<String>,
 ) -> Option<Value> {
-    let (began, mut told_at, mut sent) = (Instant::now(), Instant::now(), 0_u64);
+    let (began, mut reported_at, mut sent) = (Instant::now(), Instant::now(), 0_u64);
     let tell = |sent: u64, done: bool| json!({ "sent": sent, "dryRun": order.dry_run, "done": done });
     while let Some(copy) = hear.recv().await {
         if !order.dry_run {
@@ -222,24 +228,24 @@ async fn append(
             }
         }
         sent += 1;
-        if told_at.elapsed() >= PROGRESS_EVERY {
-            told_at = Instant::now();
+        if reported_at.elapsed() >= PROGRESS_EVERY {
+            reported_at = Instant::now();
             say.send(format!("{}\n", tell(sent, false))).await.ok()?;
         }
     }
     Some(tell(sent, true))
 }
 
-/// Whom copies are for.
+/// The subscriber that copies are for.
 struct ReplayTarget<'a> {
     path: &'a str,
     stream: &'a str,
-    /// By its durable name.
+    /// Its durable name.
     subscriber: &'a str,
 }
 
 impl ReplayTarget<'_> {
-    /// A copy that nobody is there for would be taken in, and delivered to nobody.
+    /// Without this check a copy for a missing subscriber would be appended, and never delivered.
     fn is_there(&self, table: &RoutingTable) -> bool {
         let stream = table.streams.get(self.path);
         stream.is_some_and(|stream| stream.subscribers.iter().any(|one| *one.name == *self.subscriber))
@@ -255,10 +261,10 @@ async fn take_in(admin: &AdminServer, to: &ReplayTarget<'_>, copy: Vec<u8>) -> R
         match answer.status {
             202 => return Ok(()),
             503 => tokio::time::sleep(RETRY_AFTER).await, // full for now
-            status => bail!("a copy was refused: {status} {}", String::from_utf8_lossy(&answer.body).trim()),
+            status => bail!("a copy was rejected: {status} {}", String::from_utf8_lossy(&answer.body).trim()),
         }
     }
-    bail!("the log has no room for copies")
+    bail!("the log has no space for copies")
 }
 
 #[cfg(test)]
@@ -266,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_position_names_its_log_where_there_are_several() {
+    fn position_names_log_when_there_are_several() {
         assert_eq!(ReplayStart::read("1:77", 2).unwrap(), ReplayStart::Position((1, 77)));
         assert_eq!(ReplayStart::read("77", 1).unwrap(), ReplayStart::Position((0, 77)));
         assert_eq!(ReplayStart::read("earliest", 2).unwrap(), ReplayStart::Time(0));

@@ -1,4 +1,4 @@
-//! Whom a request means: `NAMESPACE/NAME`, or with the kind before it where that is not enough.
+//! The subscriber of a request: `NAMESPACE/NAME`, or prefixed by the kind where that is ambiguous.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use dataplane::table::{EventStream, RoutingTable, Subscriber};
 
 /// A subscriber of the table.
 pub(super) struct SubscriberRef<'t> {
-    /// Of its stream.
+    /// Path of its stream.
     pub(super) path: &'t str,
     pub(super) stream: &'t Arc<EventStream>,
     pub(super) subscriber: &'t Arc<Subscriber>,
@@ -27,7 +27,7 @@ pub(super) fn all(table: &RoutingTable) -> impl Iterator<Item = SubscriberRef<'_
     })
 }
 
-/// The only one that is called so.
+/// The only one with this name.
 pub(super) fn named<'t>(table: &'t RoutingTable, name: &str) -> Result<SubscriberRef<'t>> {
     let (kind, label) = match name.split_once('/') {
         Some((kind @ ("trigger" | "subscription"), label)) if label.contains('/') => (Some(kind), label),

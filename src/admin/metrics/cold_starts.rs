@@ -1,4 +1,4 @@
-//! How long requests waited for instances, by phase: one histogram for each, of all cores and backends together.
+//! How long requests waited for instances, by phase: one histogram for each, over all cores and backends.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::histogram::HistogramSum;
 pub(super) fn encode(out: &mut DescriptorEncoder<'_>, cores: &[Arc<CoreCounters>]) -> fmt::Result {
     let mut family = out.encode_descriptor(
         "cold_start_seconds",
-        "What requests without an instance waited for, by phase; spawn and listen lie within queue",
+        "Wait of requests without an instance, by phase; spawn and listen are part of queue",
         None,
         MetricType::Histogram,
     )?;

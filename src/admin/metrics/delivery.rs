@@ -1,8 +1,9 @@
-//! What became of events, by stream and by subscriber.
+//! Outcomes of events, by stream and by subscriber.
 //!
-//! Few streams and subscribers have a line for every count. With many of them a count that is 0 has no line, and of the
-//! subscribers only [`SUBSCRIBERS_SHOWN_MAX`] and those with trouble have lines of their own: the sum of the others stands
-//! at `subscriber="(others)"`, so that all counts still add up. `/metrics?subscribers=all` shows each.
+//! With few streams and subscribers every count has a line. With many of them a count of 0 has no line, and
+//! of the subscribers only [`SUBSCRIBERS_SHOWN_MAX`] and those with trouble have lines of their own: the
+//! sum of the others is at `subscriber="(others)"`, so that all counts still add up.
+//! `/metrics?subscribers=all` shows each.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,17 +17,17 @@ use prometheus_client::metrics::MetricType;
 use super::histogram::OTHERS;
 use super::{counter, gauge};
 
-/// Streams, or subscribers, that have a line for what is 0 too: a dashboard of a few finds every name.
+/// Number of streams, or subscribers, up to which zeros have lines too: a small dashboard finds every name.
 const ZEROS_SHOWN_MAX: usize = 100;
-/// Subscribers with lines of their own, unless they have trouble: some 5 lines each, 700 KiB together.
-const SUBSCRIBERS_SHOWN_MAX: usize = 1000;
+/// Subscribers with lines of their own, unless they have trouble: some 5 lines each, 350 KiB together.
+const SUBSCRIBERS_SHOWN_MAX: usize = 500;
 /// ... and of those with trouble.
-const TROUBLED_SHOWN_MAX: usize = 1000;
+const TROUBLED_SHOWN_MAX: usize = 500;
 
-/// How much of subscribers is told.
+/// Level of detail for subscribers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(in crate::admin) enum Detail {
-    /// Many of them together.
+    /// Many of them summed up.
     #[default]
     Bounded,
     /// Each, with all counts.
@@ -80,7 +81,7 @@ pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &RoutingTable, det
     Rows::new(each.collect(), detail).encode(out)
 }
 
-/// One subscriber's counts, looked at once, so that they add up.
+/// One subscriber's counts, read once, so that they add up.
 struct SubscriberRow<'a> {
     stream: &'a str,
     subscriber: &'a str,
@@ -88,7 +89,7 @@ struct SubscriberRow<'a> {
     rest: Rest,
 }
 
-/// Counts beside those of the ends.
+/// Counts besides the outcomes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Rest {
     retries: u64,
@@ -108,7 +109,7 @@ impl<'a> SubscriberRow<'a> {
         Self { stream, subscriber: &one.label, ends: tally.ends(), rest }
     }
 
-    /// Once so, always so while the process runs: lines do not come and go.
+    /// Once true, it stays true while the process runs: lines do not come and go.
     fn has_trouble(&self) -> bool {
         let rest = &self.rest;
         self.ends.dropped + self.ends.dead_lettered + rest.retries + rest.stalled + rest.over_budget > 0

@@ -1,5 +1,6 @@
-//! Brokers and channels under the names of upstream's metrics (X-OBS-01). What upstream's processes count each for itself is
-//! told apart as there, by the name of who measures (`otel_scope_name`).
+//! Brokers and channels under the names of upstream's metrics (X-OBS-01). Figures that upstream's processes
+//! count separately are distinguished in the same way, by the name of the measuring component
+//! (`otel_scope_name`).
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,20 +13,26 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
+use super::delivery::Detail;
 use super::histogram::{HistogramFamily, KNATIVE_US, MetricLabels};
-use super::serving::{SERIES_MAX, status};
+use super::serving::status;
 
-/// What the table's streams and their subscribers did.
+/// Metrics of the table's streams and their subscribers.
 #[derive(Debug)]
 pub(super) struct EventingMetrics {
     pub(super) table: Arc<RoutingTable>,
     pub(super) pings: Arc<PingOutcomes>,
+    pub(super) detail: Detail,
 }
 
-/// The kind of the only sources that are run here.
+/// Histograms per name: 17 lines each, some 6 KB for Triggers with usual names. The emptiest beyond are combined, so that a page
+/// has at most 1.2 MB of them, and not 20.
+const EVENTING_SERIES_MAX: usize = 100;
+
+/// The only kind of sources that runs in this process.
 const PING_SOURCES: &str = "pingsources.sources.knative.dev";
 
-/// What our sources sent, by name; to be written as requests of a client, which upstream's are.
+/// Events sent by our sources, by name; written as client requests, as upstream does.
 fn sent(tally: &PingOutcomes) -> HistogramFamily<'static> {
     let mut sums = HistogramFamily::default();
     for ((namespace, name), outcomes) in tally.all() {
@@ -41,7 +48,7 @@ fn sent(tally: &PingOutcomes) -> HistogramFamily<'static> {
     sums
 }
 
-/// Whose a stream is, by the path where it takes events.
+/// The owner of a stream, by the path where it receives events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct StreamOwner<'a> {
     is_broker: bool,
@@ -68,7 +75,7 @@ impl<'a> StreamOwner<'a> {
         vec![(name, self.name.into()), (namespace, self.namespace.into()), ("otel_scope_name", scope.into())]
     }
 
-    /// Labels of what is sent to a reader: of a Broker they are Triggers, of a channel Subscriptions.
+    /// Labels of what is sent to a reader: Triggers for a Broker, Subscriptions for a channel.
     fn labels_to(self, subscriber: &Subscriber) -> MetricLabels<'a> {
         let kind = if self.is_broker { "trigger" } else { "subscription" };
         let (namespace, name) = subscriber.label.split_once('/').unwrap_or_default();
@@ -87,7 +94,7 @@ impl Collector for EventingMetrics {
         let (mut dispatched, mut processed) = (HistogramFamily::default(), HistogramFamily::default());
         for (path, stream) in &self.table.streams {
             let Some(owner) = StreamOwner::of(path) else { continue };
-            // Upstream's channels do not measure how events come in.
+            // Upstream's channels do not measure received events.
             for outcome in stream.tally.stored.iter().filter(|_| owner.is_broker) {
                 let labels = owner.labels("knative.dev/pkg/broker/ingress", "");
                 dispatched.add([labels, status(&outcome.key)].concat(), &outcome.durations);
@@ -104,12 +111,13 @@ impl Collector for EventingMetrics {
             }
         }
         for (name, help, sums) in [
-            ("kn_eventing_dispatch_duration_seconds", "Events sent on, each attempt by itself", dispatched),
-            ("kn_eventing_process_duration_seconds", "From a stored event to the request made of it", processed),
+            ("kn_eventing_dispatch_duration_seconds", "Forwarded events, one per attempt", dispatched),
+            ("kn_eventing_process_duration_seconds", "Time from a stored event to its request", processed),
             ("http_client_request_duration_seconds", "Attempts to send the event of a source", sent(&self.pings)),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
-            for (labels, sum) in sums.bounded(SERIES_MAX) {
+            let most = if self.detail == Detail::All { usize::MAX } else { EVENTING_SERIES_MAX };
+            for (labels, sum) in sums.bounded(most) {
                 sum.write(&mut family, &labels, &KNATIVE_US)?;
             }
         }
@@ -117,7 +125,7 @@ impl Collector for EventingMetrics {
     }
 }
 
-/// Upstream counts attempts without an answer as answered with 500.
+/// Upstream counts attempts without a response as answered with 500.
 fn answered(key: &OutcomeKey) -> OutcomeKey {
     OutcomeKey::of(if key.status == 0 { 500 } else { key.status })
 }
@@ -127,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stream_belongs_to_the_broker_or_channel_of_its_path() {
+    fn stream_owner_is_found_by_path() {
         for (path, wanted) in [
             ("/brokers/ns/b", Some((true, "ns", "b"))),
             ("/channels/ns/c", Some((false, "ns", "c"))),

@@ -1,4 +1,4 @@
-//! What protects listeners: requests that were rejected because a web page may have sent them, and certificates in use.
+//! Protection of listeners: rejected requests that a web page may have sent, and certificates in use.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Durations as histograms: added up, bounded in number, written.
+//! Durations as histograms: summed, bounded in number, encoded.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -8,19 +8,20 @@ use std::sync::atomic::Ordering::Relaxed;
 use dataplane::request_histograms::{DURATIONS_US, DurationHistogram};
 use prometheus_client::encoding::{MetricEncoder, NoLabelSet};
 
-/// What stands where the name of something would that has no histogram of its own.
+/// Replaces the name of objects without a histogram of their own.
 pub(super) const OTHERS: &str = "(others)";
 
-/// Upper bounds of Knative's own histograms (X-OBS-01), in microseconds. All of them are among [`DURATIONS_US`].
+/// Upper bounds of Knative's own histograms (X-OBS-01), in microseconds. All of them are among
+/// [`DURATIONS_US`].
 pub(super) const KNATIVE_US: [u64; 14] = [
     5_000, 10_000, 25_000, 50_000, 75_000, 100_000, 250_000, 500_000, 750_000, 1_000_000, 2_500_000, 5_000_000,
     7_500_000, 10_000_000,
 ];
 
-/// Names with values.
+/// Label names with values.
 pub(super) type MetricLabels<'a> = Vec<(&'static str, Cow<'a, str>)>;
 
-/// One histogram, or several together.
+/// One histogram, or the sum of several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct HistogramSum {
     buckets: [u64; DURATIONS_US.len() + 1],
@@ -69,12 +70,12 @@ impl HistogramSum {
 pub(super) struct HistogramFamily<'a>(BTreeMap<MetricLabels<'a>, HistogramSum>);
 
 impl<'a> HistogramFamily<'a> {
-    /// What has the same labels is one histogram.
+    /// Equal labels share one histogram.
     pub(super) fn add(&mut self, labels: MetricLabels<'a>, durations: &DurationHistogram) {
         self.0.entry(labels).or_default().add(durations);
     }
 
-    /// The `most` with the most in them, and the rest as one. What is empty is left out.
+    /// The `most` fullest, and the rest as one. Empty ones are omitted.
     pub(super) fn bounded(self, most: usize) -> Vec<(MetricLabels<'a>, HistogramSum)> {
         let mut sums: Vec<_> = self.0.into_iter().filter(|(_, sum)| sum.count() > 0).collect();
         if sums.len() <= most {
@@ -103,9 +104,9 @@ mod tests {
         durations
     }
 
-    /// X-OBS-01: upstream's bounds come out of finer ones without a count in a wrong bucket.
+    /// X-OBS-01: upstream's buckets are computed from finer ones without a count in a wrong bucket.
     #[test]
-    fn fewer_bounds_hold_what_finer_ones_counted() {
+    fn coarse_buckets_are_sums_of_finer_ones() {
         assert!(KNATIVE_US.iter().all(|bound| DURATIONS_US.contains(bound)));
         let mut sum = HistogramSum::default();
         sum.add(&durations(&[1, 5_000, 5_001, 75_000, 75_001, 10_000_000, 10_000_001, 70_000_000]));
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn many_histograms_come_as_the_fullest_and_the_others() {
+    fn many_histograms_are_reduced_to_fullest_and_others() {
         let labels = |name: &'static str| vec![("name", name.into())];
         let fill = || {
             let mut sums = HistogramFamily::default();

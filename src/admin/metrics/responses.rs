@@ -11,13 +11,13 @@ use prometheus_client::metrics::MetricType;
 use super::counter;
 use super::histogram::{HistogramSum, OTHERS};
 
-/// Backends with a histogram of their own: 22 lines each. A scraper has to keep them all, so the rest, those with
-/// the fewest answers, come together as [`OTHERS`].
+/// Backends with a histogram of their own: 22 lines each. A scraper must store them all, so the rest, those
+/// with the fewest responses, are combined as [`OTHERS`].
 pub(super) const BACKEND_SERIES_MAX: usize = 1000;
 
 const CLASSES: [&str; 6] = ["aborted", "1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// One backend's numbers, or those of several.
+/// One backend's numbers, or the sum of several.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct ResponseMetrics {
     classes: [u64; 6],
@@ -27,7 +27,7 @@ struct ResponseMetrics {
 impl ResponseMetrics {
     fn of(outcomes: &OutcomeHistograms) -> Self {
         let mut answers = Self::default();
-        for outcome in outcomes.iter().filter(|outcome| outcome.key.stretch != RequestPhase::Upstream) {
+        for outcome in outcomes.iter().filter(|outcome| outcome.key.phase != RequestPhase::Upstream) {
             answers.classes[usize::from(outcome.key.class()).min(5)] += outcome.durations.count();
             answers.durations.add(&outcome.durations);
         }
@@ -66,7 +66,7 @@ pub(super) fn encode(out: &mut DescriptorEncoder<'_>, backends: &BTreeMap<&str, 
     Ok(())
 }
 
-/// Those that were asked at all: the busiest by themselves, the rest together.
+/// Those with requests: the busiest individually, the rest combined.
 fn bounded<'a>(
     all: impl Iterator<Item = (&'a str, &'a OutcomeHistograms)>,
     most: usize,
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_backends_come_as_the_busiest_and_the_others() {
+    fn many_backends_are_reduced_to_busiest_and_others() {
         let answered = |count: u64| {
             let outcomes = OutcomeHistograms::default();
             outcomes.note_each(count, &OutcomeKey::of(204), Duration::from_micros(10));
@@ -111,12 +111,10 @@ mod tests {
     }
 
     #[test]
-    fn one_that_waited_counts_once_and_with_its_wait() {
+    fn waiting_request_counts_once_with_its_wait() {
         let outcomes = OutcomeHistograms::default();
-        for (status, stretch) in
-            [(0, RequestPhase::Straight), (502, RequestPhase::Whole), (502, RequestPhase::Upstream)]
-        {
-            outcomes.note(&OutcomeKey { stretch, ..OutcomeKey::of(status) }, Duration::ZERO);
+        for (status, phase) in [(0, RequestPhase::Direct), (502, RequestPhase::Whole), (502, RequestPhase::Upstream)] {
+            outcomes.note(&OutcomeKey { phase, ..OutcomeKey::of(status) }, Duration::ZERO);
         }
         assert_eq!(ResponseMetrics::of(&outcomes).classes, [1, 0, 0, 0, 0, 1]);
     }

@@ -1,6 +1,6 @@
-//! Revisions under the names of upstream's metrics, so that dashboards and alerts made for Knative read us (X-OBS-02,
-//! X-OBS-03). Names, labels and buckets are those of upstream's Prometheus exporter: dots are underscores, a unit is
-//! the name's end.
+//! Revisions under the names of upstream's metrics, so that dashboards and alerts for Knative work
+//! (X-OBS-02, X-OBS-03). Names, labels and buckets are those of upstream's Prometheus exporter: dots are
+//! underscores, a unit is the name's suffix.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,15 +18,16 @@ use super::histogram::{HistogramFamily, HistogramSum, KNATIVE_US, MetricLabels};
 use super::{AutoscalerMetrics, all_backends, counter};
 
 /// Histograms of one name: 17 lines each. The emptiest beyond come as one.
-pub(super) const SERIES_MAX: usize = 1000;
+const SERIES_MAX: usize = 1000;
 
-/// Revisions with gauges: 15 lines each. Those that run come first, and how many are left out is a gauge too.
+/// Revisions with gauges: 15 lines each. Running ones come first, and the number of omitted ones is a gauge
+/// too.
 pub(super) const REVISION_SERIES_MAX: usize = 1000;
 
-/// What waits in the cores speaks to what scales, as upstream's activator to its autoscaler.
+/// The queues in the cores report to the autoscaler, as upstream's activator does.
 const AUTOSCALER: (&str, &str) = ("peer", "autoscaler");
 
-/// What the table's backends and the fleet's revisions do.
+/// Metrics of the table's backends and the autoscaler's revisions.
 #[derive(Debug)]
 pub(super) struct ServingMetrics {
     pub(super) table: Arc<RoutingTable>,
@@ -42,7 +43,7 @@ impl Collector for ServingMetrics {
 }
 
 impl ServingMetrics {
-    /// How requests were answered: by instances alone, and as clients see it.
+    /// Responses to requests: of instances alone, and as clients see them.
     fn requests(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let (mut inside, mut whole) = (HistogramFamily::default(), HistogramFamily::default());
         let backends = all_backends(&self.table);
@@ -50,18 +51,18 @@ impl ServingMetrics {
             let Some(revision) = revision(key, &backend.load) else { continue };
             for outcome in backend.load.answers.iter() {
                 let status = status(&outcome.key);
-                if outcome.key.stretch != RequestPhase::Whole {
+                if outcome.key.phase != RequestPhase::Whole {
                     inside.add([revision.clone(), status.clone()].concat(), &outcome.durations);
                 }
-                if outcome.key.stretch != RequestPhase::Upstream {
+                if outcome.key.phase != RequestPhase::Upstream {
                     let tag = vec![("kn_route_tag", tag(&outcome.key.tag).to_owned().into())];
                     whole.add([revision.clone(), tag, status].concat(), &outcome.durations);
                 }
             }
         }
         for (name, help, sums) in [
-            ("kn_serving_invocation_duration_seconds", "Requests to instances, without what they waited", inside),
-            ("http_server_request_duration_seconds", "Requests to revisions, from head to answer's end", whole),
+            ("kn_serving_invocation_duration_seconds", "Requests to instances, without their wait", inside),
+            ("http_server_request_duration_seconds", "Requests to revisions, from head to end of the response", whole),
         ] {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
             for (labels, sum) in sums.bounded(SERIES_MAX) {
@@ -72,7 +73,7 @@ impl ServingMetrics {
     }
 
     fn revisions(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let (revisions, left_out) = self.scaler.fleet.revision_metrics(REVISION_SERIES_MAX);
+        let (revisions, left_out) = self.scaler.autoscaler.revision_metrics(REVISION_SERIES_MAX);
         let named = revisions.iter().filter_map(|one| Some((revision(&one.key, &one.figures.load)?, one)));
         let named: Vec<(MetricLabels<'_>, &RevisionMetrics)> = named.collect();
         for (name, help, value) in GAUGES {
@@ -87,7 +88,7 @@ impl ServingMetrics {
                 put(&mut family, labels, value(&one.figures.signals))?;
             }
         }
-        let help = "Requests inside instances and waiting, of revisions with a limit";
+        let help = "Requests in instances and pending, of revisions with a limit";
         let mut family = out.encode_descriptor("kn_serving_queue_depth", help, None, MetricType::Gauge)?;
         for (labels, one) in named.iter().filter(|(_, one)| one.figures.is_limited) {
             put(&mut family, labels, one.figures.load.demand().into())?;
@@ -99,19 +100,19 @@ impl ServingMetrics {
     }
 
     fn scaling(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "What it takes to read the counters of a revision";
+        let help = "Time to read the counters of a revision";
         let name = "kn_autoscaler_scrape_duration_seconds";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let mut looks = HistogramSum::default();
-        looks.add(self.scaler.fleet.sample_durations());
+        looks.add(self.scaler.autoscaler.sample_durations());
         looks.write(&mut family, &MetricLabels::new(), &KNATIVE_US)?;
 
         let peer: MetricLabels<'_> = vec![(AUTOSCALER.0, AUTOSCALER.1.into())];
-        let help = "1 while the scaler hears what cores report";
+        let help = "1 while the autoscaler receives the cores' reports";
         let name = "kn_activator_stats_conn_reachable";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        put(&mut family, &peer, f64::from(u8::from(self.scaler.fleet.is_running())))?;
-        let help = "Reports that found no room on their way to the scaler";
+        put(&mut family, &peer, f64::from(u8::from(self.scaler.autoscaler.is_running())))?;
+        let help = "Reports dropped because the autoscaler's queue was full";
         let name = "kn_activator_stats_conn_errors";
         let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
         counter(&mut family, &[AUTOSCALER], self.scaler.signals.dropped())
@@ -122,25 +123,23 @@ type RevisionKey<T> = fn(&T) -> f64;
 
 const GAUGES: [(&str, &str, RevisionKey<RevisionMetrics>); 11] = [
     ("kn_revision_pods_count", "Ready instances", |one| one.pod_counts.ready.into()),
-    ("kn_revision_pods_not_ready_count", "Instances that take no requests", |one| one.pod_counts.not_ready.into()),
+    ("kn_revision_pods_not_ready_count", "Instances that accept no requests", |one| one.pod_counts.not_ready.into()),
     ("kn_revision_pods_pending_count", "Instances that start", |one| one.pod_counts.pending.into()),
     ("kn_revision_pods_terminating_count", "Instances that end", |one| one.pod_counts.terminating.into()),
-    ("kn_revision_pods_desired", "Instances that the scaler wants", |one| one.figures.signals.desired.into()),
-    ("kn_revision_pods_requested", "Instances that are to run", |one| one.desired.into()),
-    ("kn_revision_capacity_excess", "Room beyond the burst that is wanted", |one| {
+    ("kn_revision_pods_desired", "Instances requested by the autoscaler", |one| one.figures.signals.desired.into()),
+    ("kn_revision_pods_requested", "Target number of instances", |one| one.desired.into()),
+    ("kn_revision_capacity_excess", "Capacity beyond the target burst", |one| {
         one.figures.signals.excess_burst_capacity
     }),
-    ("kn_revision_panic_mode", "1 in a panic", |one| u8::from(one.figures.signals.is_panicking).into()),
-    ("kn_revision_request_concurrency", "Requests inside instances and waiting", |one| {
-        one.figures.load.demand().into()
-    }),
+    ("kn_revision_panic_mode", "1 in panic mode", |one| u8::from(one.figures.signals.is_panicking).into()),
+    ("kn_revision_request_concurrency", "Requests in instances and pending", |one| one.figures.load.demand().into()),
     ("kn_revision_request_queued", "Requests that wait for an instance", |one| {
         one.figures.load.waiting.load(Relaxed).into()
     }),
-    ("kn_revision_request_active", "Requests inside instances", |one| one.figures.load.in_flight.load(Relaxed).into()),
+    ("kn_revision_request_active", "Requests in instances", |one| one.figures.load.in_flight.load(Relaxed).into()),
 ];
 
-/// Of those only that are scaled by this.
+/// Only of revisions that are scaled by this metric.
 const WINDOWS: [(&str, ScalingMetric, &str, RevisionKey<ScalingSignals>); 6] = [
     ("kn_revision_concurrency_stable", ScalingMetric::Concurrency, STABLE, |signs| signs.stable),
     ("kn_revision_concurrency_panic", ScalingMetric::Concurrency, PANIC, |signs| signs.panic),
@@ -151,9 +150,9 @@ const WINDOWS: [(&str, ScalingMetric, &str, RevisionKey<ScalingSignals>); 6] = [
 ];
 const STABLE: &str = "Demand of all instances over the stable window";
 const PANIC: &str = "Demand of all instances over the panic window";
-const TARGET: &str = "Demand that one instance is wanted to have";
+const TARGET: &str = "Target demand per instance";
 
-/// Of a backend that is a revision's.
+/// Labels of a backend that belongs to a revision.
 fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<MetricLabels<'a>> {
     let (whose, (namespace, name)) = load.labels.get().zip(key.split_once('/'))?;
     Some(vec![
@@ -164,7 +163,7 @@ fn revision<'a>(key: &'a str, load: &'a BackendLoad) -> Option<MetricLabels<'a>>
     ])
 }
 
-/// Nothing of what was cut.
+/// No status for an aborted response.
 pub(super) fn status(key: &OutcomeKey) -> MetricLabels<'static> {
     let text = match key.status {
         0 => return MetricLabels::new(),

@@ -1,4 +1,4 @@
-//! Connects that the target policy refused.
+//! Connects rejected by the target policy.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub(super) struct RefusedTargets(pub(super) Arc<TargetPolicy>);
 
 impl Collector for RefusedTargets {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
-        let help = "Requests not sent because the target policy refuses the address, by reason";
+        let help = "Requests not sent because the target policy rejects the address, by reason";
         let mut family = out.encode_descriptor("targets_refused", help, None, MetricType::Counter)?;
         self.0.refused().try_for_each(|(reason, count)| counter(&mut family, &[("reason", reason)], count))
     }

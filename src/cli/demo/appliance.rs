@@ -12,7 +12,7 @@ use anyhow::{Context, Result, anyhow};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// The addresses of the line that `run` prints once everything listens.
+/// The addresses in the line that `run` prints once everything listens.
 #[derive(Debug, Clone)]
 pub(super) struct ReadyLine {
     pub(super) http: SocketAddr,
@@ -26,7 +26,7 @@ pub(super) struct DemoAppliance {
     child: Child,
     stopped: Arc<AtomicBool>,
     log: PathBuf,
-    /// Goes with the appliance.
+    /// Deleted with the appliance.
     _folder: tempfile::TempDir,
 }
 
@@ -68,7 +68,7 @@ impl DemoAppliance {
     }
 
     pub(super) fn stop(&self) {
-        // It may have ended by itself; `finish` tells.
+        // It may have ended by itself; `finish` reports that.
         let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
     }
 
@@ -101,7 +101,7 @@ fn pass_signals_on(child: Pid, stopped: Arc<AtomicBool>) -> Result<()> {
     Ok(())
 }
 
-/// The usual address if nobody has it, else any.
+/// The usual address if it is free, else any.
 fn free(port: u16) -> String {
     match TcpListener::bind(("127.0.0.1", port)) {
         Ok(_) => format!("127.0.0.1:{port}"),

@@ -1,4 +1,4 @@
-//! The demo's way to the sockets: plain HTTP.
+//! The demo's client: plain HTTP.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ impl DemoClient {
         Ok(answer.status().as_u16())
     }
 
-    /// Creates the manifest's objects, or changes them to what it says.
+    /// Creates or updates the objects of the manifest.
     pub(super) fn apply(&self, manifest: &str) -> Result<()> {
         for document in serde_norway::Deserializer::from_str(manifest) {
             let object = Value::deserialize(document)?;
@@ -58,7 +58,7 @@ impl DemoClient {
             let status = answer.status();
             if !status.is_success() {
                 let why = answer.into_body().read_to_string().unwrap_or_default();
-                return Err(anyhow!("{} is refused: {status} {why}", object["metadata"]["name"]));
+                return Err(anyhow!("{} is rejected: {status} {why}", object["metadata"]["name"]));
             }
         }
         Ok(())
@@ -76,7 +76,7 @@ impl DemoClient {
         Ok(self.agent.get(&url).call()?.body_mut().read_json()?)
     }
 
-    /// Waits until the object's Ready is True for its present generation.
+    /// Waits until the object's Ready is True for its current generation.
     pub(super) fn wait_ready(&self, group_version: &str, plural: &str, name: &str) -> Result<()> {
         let mut last = Value::Null;
         let waited = wait_for(&format!("{plural}/{name} Ready"), Duration::from_secs(30), || {

@@ -1,4 +1,4 @@
-//! What the demo does, act by act, and what came of it.
+//! The scenario of the demo, step by step, and its results.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const EVENTING: &str = "eventing.knative.dev/v1";
 const REQUESTS: usize = 1000;
 const EVENTS: usize = 200;
 
-/// What was seen.
+/// The results.
 pub(super) struct DemoReport {
     blue: usize,
     green: usize,
@@ -72,7 +72,7 @@ pub(super) fn tell(client: &DemoClient) -> Result<DemoReport> {
     })
 }
 
-/// Progress goes to stderr, so that stdout holds the report alone.
+/// Progress goes to stderr, so that stdout has the report alone.
 fn step(what: &str) {
     complain!("demo: {what} …");
 }
@@ -109,7 +109,7 @@ fn publish(client: &DemoClient) -> Result<Vec<Duration>> {
     Ok(took)
 }
 
-/// Waits until each Trigger has come to an end with each event.
+/// Waits until each Trigger has finished each event.
 fn settle(client: &DemoClient) -> Result<Vec<DemoSubscriber>> {
     let mut settled = Vec::new();
     for trigger in ["orders", "payments", "audit"] {
@@ -132,7 +132,7 @@ fn settle(client: &DemoClient) -> Result<Vec<DemoSubscriber>> {
     Ok(settled)
 }
 
-/// Waits until nobody runs, then asks. The cores know it; a status may tell of it later.
+/// Waits until no instance runs, then sends a request. It asks the cores, because a status may lag.
 fn wake(client: &DemoClient) -> Result<Duration> {
     let service = client.object(SERVING, "services", "sleepy")?;
     let revision = service["status"]["latestReadyRevisionName"].as_str().unwrap_or_default().to_owned();

@@ -1,4 +1,4 @@
-//! Turns a Trigger's or Subscription's subscriber elsewhere before events are sent to it again.
+//! Redirects a Trigger's or Subscription's subscriber before events are sent to it again.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,18 @@ use serde_json::{Value, json};
 use super::text;
 use crate::cli::api_access::{ApiAccessArgs, ApiClient};
 
-/// Where the object may be: what it is called, and its path without the namespace and the name.
+/// Possible kinds of the object: its name, and its path without namespace and name.
 const KINDS: [(&str, &str, &str); 2] =
     [("Trigger", "eventing.knative.dev/v1", "triggers"), ("Subscription", "messaging.knative.dev/v1", "subscriptions")];
 /// How long the changed object may take to be Ready; usually some milliseconds.
-const READY_PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Poll interval.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct SubscriberPatch {
-    /// First change the subscriber: a JSON merge patch of spec.subscriber, like '{"ref":null,"uri":"http://…"}'
+    /// First change the subscriber: a JSON merge patch of spec.subscriber, like
+    /// '{"ref":null,"uri":"http://…"}'
     #[arg(long, value_name = "JSON")]
     patch: Option<String>,
     #[command(flatten)]
@@ -27,12 +28,13 @@ pub(crate) struct SubscriberPatch {
 }
 
 impl SubscriberPatch {
-    /// Changes the object and waits until the cores have it; says where events go now. `None`: nothing was asked for.
+    /// Patches the object and waits until the cores have it; returns the new target. `None`: no patch was
+    /// given.
     pub(super) fn lay(&self, name: &str, dry_run: bool) -> Result<Option<String>> {
         let Some(patch) = &self.patch else { return Ok(None) };
-        let subscriber: Value = serde_json::from_str(patch).context("--patch is no JSON")?;
+        let subscriber: Value = serde_json::from_str(patch).context("--patch is not JSON")?;
         if !subscriber.is_object() {
-            bail!("--patch has to be an object, as spec.subscriber is");
+            bail!("--patch must be an object, as spec.subscriber is");
         }
         let api = self.reach.open()?;
         let (kind, path) = find(&api, name)?;
@@ -47,13 +49,13 @@ impl SubscriberPatch {
     }
 }
 
-/// The only object that is called so, by its kind, and its path.
+/// The only object with this name, its kind, and its path.
 fn find(api: &ApiClient, name: &str) -> Result<(&'static str, String)> {
     let (asked, label) = match name.split_once('/') {
         Some((kind, label)) if label.contains('/') => (Some(kind), label),
         _ => (None, name),
     };
-    let (namespace, object) = label.split_once('/').context("--trigger has to be NAMESPACE/NAME")?;
+    let (namespace, object) = label.split_once('/').context("--trigger must be NAMESPACE/NAME")?;
     let mut found = Vec::new();
     for (kind, version, plural) in KINDS {
         if asked.is_some_and(|asked| !asked.eq_ignore_ascii_case(kind)) {
@@ -88,7 +90,7 @@ fn await_ready(api: &ApiClient, path: &str, kind: &str, name: &str) -> Result<St
         if ready.is_some_and(|ready| ready["status"] == "True") {
             return Ok(format!("{kind} {name} is changed and Ready"));
         }
-        if began.elapsed() > READY_PATIENCE {
+        if began.elapsed() > READY_TIMEOUT {
             let why = ready.map_or("not looked at yet", |ready| text(ready, "message"));
             bail!("{kind} {name} is changed and not Ready, so nothing is sent: {why}");
         }
@@ -112,7 +114,7 @@ fn ask(api: &ApiClient, method: &str, path: &str, body: Option<&Value>) -> Resul
     })
 }
 
-/// Its Ready, if that speaks of the spec as it is now.
+/// Its Ready condition, if it is for the current generation.
 fn ready(object: &Value) -> Option<&Value> {
     let is_current = object["status"]["observedGeneration"] == object["metadata"]["generation"];
     let conditions = object["status"]["conditions"].as_array().filter(|_| is_current)?;

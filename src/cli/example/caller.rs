@@ -1,16 +1,16 @@
-//! A program that calls others, by the names that its developer wrote down.
+//! A program that calls others, by the names that its developer configured.
 
 use std::time::Duration;
 
 use super::server::ExampleResponse;
 
 /// Of one call.
-const PATIENCE: Duration = Duration::from_secs(20);
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// One line for each URL in `$CALLS`: the URL, the status and what was said, or why nothing was.
+/// One line for each URL in `$CALLS`: the URL, the status and the body, or the error.
 pub(super) fn answer() -> ExampleResponse {
     let agent: ureq::Agent =
-        ureq::Agent::config_builder().timeout_global(Some(PATIENCE)).http_status_as_error(false).build().into();
+        ureq::Agent::config_builder().timeout_global(Some(CALL_TIMEOUT)).http_status_as_error(false).build().into();
     let calls = std::env::var("CALLS").unwrap_or_default();
     let said = |url: &str| match agent.get(url).call() {
         Ok(mut answer) => {

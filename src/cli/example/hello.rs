@@ -1,4 +1,4 @@
-//! The program of most examples: says who it is.
+//! The program of most examples: prints its own identity.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::SeqCst;
@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::server::{ExampleRequest, ExampleResponse};
 
-/// `/slow` waits at most this long, so that a typo does not hold a thread for a week.
+/// `/slow` waits at most this long, so that a typo does not occupy a thread for a week.
 const SLOW_MS_MAX: u64 = 600_000;
 
-/// Requests to `/alone` that are inside.
+/// Requests to `/alone` in progress.
 static INSIDE: AtomicU32 = AtomicU32::new(0);
 
 pub(super) fn answer(request: &ExampleRequest) -> ExampleResponse {

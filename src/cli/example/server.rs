@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 
-/// An example needs no more; a peer that sends more is cut off.
+/// An example needs no more; a peer that sends more is disconnected.
 const LINE_BYTES_MAX: u64 = 16 << 10;
 const HEADERS_MAX: usize = 200;
 const BODY_BYTES_MAX: usize = 8 << 20;
@@ -39,10 +39,10 @@ pub(super) fn serve(answer: impl Fn(&ExampleRequest) -> ExampleResponse + Send +
     let answer = Arc::new(answer);
     for stream in listener.incoming() {
         let (stream, answer) = (stream?, Arc::clone(&answer));
-        // A connection that breaks concerns nobody but its peer, and so does one for which there is no thread.
+        // A broken connection only affects its peer, and so does one for which no thread can be started.
         let serving = std::thread::Builder::new().spawn(move || drop(converse(&stream, &*answer)));
         if let Err(why) = serving {
-            eprintln!("a connection is closed, because no thread can be had for it: {why}");
+            eprintln!("a connection is closed, because no thread can be started for it: {why}");
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! A subscriber: prints each CloudEvent it is sent, and answers as it was told.
+//! A subscriber: prints each CloudEvent it receives, and answers with the configured status.
 
 use super::server::{ExampleRequest, ExampleResponse};
 

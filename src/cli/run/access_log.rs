@@ -1,4 +1,4 @@
-//! The hand that writes the access log: cores give it pieces, it gives them to a file or to stderr.
+//! The thread that writes the access log: cores pass it chunks, which it writes to a file or to stderr.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -14,22 +14,22 @@ use dataplane::access_log::{AccessLogConfig, PIECES_WAITING_MAX};
 
 use crate::config::{AccessFormat, RunConfig};
 
-/// How long the end of the program waits for the last pieces to be written: a file takes them at once, and whoever
-/// reads stderr may have stopped.
+/// How long the end of the program waits for the last chunks to be written: a file takes them at once, and
+/// the reader of stderr may have stopped.
 const LAST_PIECES_MAX: Duration = Duration::from_secs(2);
 
 /// The thread, which ends with the last core.
 pub(super) struct AccessLogThread {
     thread: JoinHandle<()>,
-    /// Hung up when it ends.
+    /// Closed when it ends.
     ended: Receiver<()>,
     reopen: Arc<AtomicBool>,
 }
 
-/// Also when nobody wants the log yet: the request log, which has the same way out, is turned on at any time.
+/// Also started without an access log: the request log, which shares its output, can be enabled at any
+/// time.
 ///
-/// # Errors
-/// Its file cannot be opened.
+/// # Errors Its file cannot be opened.
 pub(super) fn start(config: &RunConfig) -> Result<(AccessLogConfig, AccessLogThread)> {
     let format = match config.access_log {
         AccessFormat::Off => None,
@@ -43,7 +43,7 @@ pub(super) fn start(config: &RunConfig) -> Result<(AccessLogConfig, AccessLogThr
         }
         None => AccessLogTarget::Stderr,
     };
-    let (hand, pieces) = sync_channel(PIECES_WAITING_MAX);
+    let (sender, pieces) = sync_channel(PIECES_WAITING_MAX);
     let (ends, ended) = channel();
     let reopen = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&reopen);
@@ -54,21 +54,21 @@ pub(super) fn start(config: &RunConfig) -> Result<(AccessLogConfig, AccessLogThr
             write(target, &pieces, &asked);
         })
         .context("no thread for the access log")?;
-    Ok((AccessLogConfig { format, writer: hand }, AccessLogThread { thread, ended, reopen }))
+    Ok((AccessLogConfig { format, writer: sender }, AccessLogThread { thread, ended, reopen }))
 }
 
 impl AccessLogThread {
-    /// The file was moved away: the next piece goes into a new one.
+    /// The file was rotated: the next chunk goes into a new one.
     pub(super) fn reopen(&self) {
         self.reopen.store(true, Relaxed);
     }
 
-    /// Waits until the last piece is written, unless nobody takes it. The cores have ended.
+    /// Waits until the last chunk is written, unless the reader has stopped. The cores have ended.
     pub(super) fn finish(self) {
         if self.ended.recv_timeout(LAST_PIECES_MAX) == Err(RecvTimeoutError::Timeout) {
-            tracing::warn!("nobody takes the access log: its last lines are lost");
+            tracing::warn!("the access log's output is stalled: its last lines are lost");
         } else if self.thread.join().is_err() {
-            tracing::error!("the access log's thread panicked; its message stands above");
+            tracing::error!("the access log's thread panicked; see its message above");
         }
     }
 }
@@ -95,7 +95,7 @@ fn write(mut target: AccessLogTarget, pieces: &Receiver<Vec<u8>>, reopen: &Atomi
             AccessLogTarget::File(_, file) => file.write_all(&piece),
             AccessLogTarget::Stderr => io::stderr().lock().write_all(&piece),
         };
-        // Said once, not for every piece: a full disk would fill the other log as well.
+        // Logged once, not for every chunk: a full disk would fill the other log as well.
         match written {
             Ok(()) => failing = false,
             Err(why) if !std::mem::replace(&mut failing, true) => {

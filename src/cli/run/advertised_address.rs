@@ -1,11 +1,12 @@
-//! Where others meet a listener: an address that stands for all of the host's leads nobody anywhere.
+//! The advertised address of a listener: other hosts cannot connect to a wildcard address.
 //!
-//! One rule for all that is told to others: the address that the host sends from when it sends to the outside.
-//! Other hosts reach it, and so does every program of this one. A host without a way out is met at its loopback.
+//! One rule for all advertised addresses: the source address of the host's outgoing traffic. Other hosts
+//! reach it, and so does every program of this one. A host without a route to the outside is reached on its
+//! loopback.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// `bound`, or where that is met.
+/// `bound`, or the address to advertise for it.
 pub(super) fn met_at(bound: SocketAddr) -> SocketAddr {
     SocketAddr::new(address(bound.ip()), bound.port())
 }
@@ -15,8 +16,8 @@ pub(super) fn address(bound: IpAddr) -> IpAddr {
     if !bound.is_unspecified() {
         return bound;
     }
-    // No packet is sent: the kernel picks the address that it would send from. The targets are nobody's, for
-    // documentation only. A listener on `[::]` takes IPv4 in as well.
+    // No packet is sent: the kernel picks its source address. The targets are documentation addresses. A
+    // listener on `[::]` accepts IPv4 as well.
     let v4 = || sent_from(Ipv4Addr::UNSPECIFIED.into(), "192.0.2.1:9");
     match bound {
         IpAddr::V4(_) => v4().unwrap_or(Ipv4Addr::LOCALHOST.into()),
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_stands_for_all_is_never_told() {
+    fn wildcard_address_is_never_advertised() {
         for bound in ["0.0.0.0:81", "[::]:81"] {
             let met = met_at(bound.parse().unwrap());
             assert!(!met.ip().is_unspecified() && met.port() == 81, "{bound}: {met}");

@@ -1,4 +1,4 @@
-//! The API's listeners, whom they believe, and what clients are given to find them.
+//! The API's listeners, their authentication, and the files with which clients find them.
 
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -24,35 +24,33 @@ use super::{advertised_address, hosts};
 use crate::cli::kubeconfig::{self, ClusterAuthority};
 use crate::config::{AllowedHostRule, RunConfig};
 
-/// Below the data folder: what only the API may read.
+/// Below the data folder: files that only the API may read.
 const FOLDER: &str = "api";
 const KEY: &str = "service-accounts.key";
 const OWN_TOKEN: &str = "own.token";
 
-/// Who signs service accounts' tokens.
+/// Signs service accounts' tokens.
 pub(super) fn signer(config: &RunConfig) -> Result<Arc<TokenSigner>> {
     let folder = config.data.join(FOLDER);
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    // Whatever lies in it says who somebody is.
+    // Its files contain credentials.
     std::fs::set_permissions(&folder, std::os::unix::fs::PermissionsExt::from_mode(0o700))
         .with_context(|| folder.display().to_string())?;
     let key = folder.join(KEY);
     Ok(Arc::new(TokenSigner::open(&key).with_context(|| key.display().to_string())?))
 }
 
-/// What `DATA/api/kubeconfig` says who uses it, where coming from this host says nothing. Like that file it is a
-/// convenience: a disk that is full keeps nobody from starting.
+/// The token in `DATA/api/kubeconfig`, for an API that authenticates callers on this host too. Like that
+/// file it is a convenience: a full disk must not prevent a start.
 fn own_token(config: &RunConfig) -> Option<String> {
     if config.api.ip().is_loopback() && !config.api_authenticate {
         return None;
     }
     let path = config.data.join(FOLDER).join(OWN_TOKEN);
-    host_token::load_or_create(&path)
-        .inspect_err(|why| tracing::warn!(%why, "the kubeconfig that is left has no token"))
-        .ok()
+    host_token::load_or_create(&path).inspect_err(|why| tracing::warn!(%why, "the stored kubeconfig has no token")).ok()
 }
 
-/// Out of the files that flags name.
+/// The contents of the files that flags name.
 #[derive(Clone)]
 pub(super) struct ApiTlsFiles {
     tokens: StaticTokens,
@@ -60,8 +58,7 @@ pub(super) struct ApiTlsFiles {
 }
 
 impl ApiTlsFiles {
-    /// # Errors
-    /// One of them is no good; those for TLS are looked at too.
+    /// # Errors One of them is invalid; those for TLS are checked too.
     pub(super) fn read(config: &RunConfig) -> Result<Self> {
         let tokens = match &config.api_tokens {
             Some(path) => StaticTokens::read(path).map_err(|why| anyhow!("api-tokens: {why}"))?,
@@ -77,7 +74,7 @@ impl ApiTlsFiles {
         Ok(Self { tokens, audit })
     }
 
-    /// The audit log was moved away.
+    /// The audit log was rotated.
     pub(super) fn reopen(&self) {
         if let Some(audit) = &self.audit {
             audit.reopen();
@@ -85,25 +82,25 @@ impl ApiTlsFiles {
     }
 }
 
-/// Whether what the API makes itself in the data folder is there and good, or can be made.
+/// Checks that the files which the API creates in the data folder are valid, or can be created.
 pub(super) fn check_made(config: &RunConfig) -> Result<()> {
     if config.kubeconfig.is_some() {
         return Ok(());
     }
     signer(config)?;
-    let mut papers = tls_files(config, config.api, Arc::default());
-    if let Some(maker) = papers.self_signed.take().filter(|_| config.api_tls) {
+    let mut certificate = tls_files(config, config.api, Arc::default());
+    if let Some(maker) = certificate.self_signed.take().filter(|_| config.api_tls) {
         maker.renew(Timestamp::now()).map_err(|why| without_tls(&why))?;
-        listener::check(&papers).map_err(|why| without_tls(&why))?;
+        listener::check(&certificate).map_err(|why| without_tls(&why))?;
     }
     Ok(())
 }
 
 fn without_tls(why: &str) -> anyhow::Error {
-    anyhow!("the API cannot speak TLS: {why}")
+    anyhow!("the API cannot use TLS: {why}")
 }
 
-/// What the API is given of the appliance around it.
+/// What the API gets from the appliance around it.
 pub(super) fn surroundings(parts: &ControlThreadConfig, signer: Arc<TokenSigner>) -> ApiServerConfig {
     let (config, ApiTlsFiles { tokens, audit }) = (&parts.config, parts.given.clone());
     ApiServerConfig {
@@ -118,9 +115,9 @@ pub(super) fn surroundings(parts: &ControlThreadConfig, signer: Arc<TokenSigner>
     }
 }
 
-/// A bound listener that knows how to speak.
+/// A bound listener and its protocol.
 enum ApiListener {
-    /// `is_trusted`: its callers are on this host, and count as the operator.
+    /// `is_trusted`: its callers are on this host, and have the operator's rights.
     Plain {
         listener: tokio::net::TcpListener,
         is_trusted: bool,
@@ -129,16 +126,16 @@ enum ApiListener {
     Socket(tokio::net::UnixListener),
 }
 
-/// What is told of the API's listeners.
+/// Inputs for reports about the API's listeners.
 pub(super) struct Reports<'a> {
     pub(super) rejections: &'a Arc<Rejections>,
     pub(super) expiries: &'a Arc<Expiries>,
 }
 
-/// All ways in.
+/// All listeners of the API.
 pub(super) struct ApiListeners {
     all: Vec<(ApiListener, CrossOriginProtection)>,
-    /// The certificate (PEM) of the authority that the API made itself; empty where it has none.
+    /// The CA certificate (PEM) that the API created itself; empty where there is none.
     authority: String,
 }
 
@@ -156,12 +153,12 @@ impl ApiListeners {
             let listener = tokio::net::TcpListener::from_std(listener).context("api")?;
             let mut hosts = hosts::own(config, at.ip());
             let (entrance, authority) = if config.api_tls {
-                let papers = tls_files(config, at, Arc::clone(reports.expiries));
-                let maker = papers.self_signed.clone();
-                let door = ApiTlsListener::new(listener, papers).map_err(|why| without_tls(&why))?;
-                hosts.extend(door.names());
+                let certificate = tls_files(config, at, Arc::clone(reports.expiries));
+                let maker = certificate.self_signed.clone();
+                let tls = ApiTlsListener::new(listener, certificate).map_err(|why| without_tls(&why))?;
+                hosts.extend(tls.names());
                 let made = maker.map(|maker| std::fs::read_to_string(maker.ca_path())).transpose()?;
-                (ApiListener::Tls(Box::new(door)), made.map_or(ClusterAuthority::Known, ClusterAuthority::Made))
+                (ApiListener::Tls(Box::new(tls)), made.map_or(ClusterAuthority::Known, ClusterAuthority::Made))
             } else {
                 (ApiListener::Plain { listener, is_trusted: !config.api_authenticate }, ClusterAuthority::Plain)
             };
@@ -181,12 +178,12 @@ impl ApiListeners {
         Ok(Self { all, authority: made_by })
     }
 
-    /// Whom to believe of the API; empty where it speaks no TLS, or has a certificate of somebody else's.
+    /// The API's CA certificate; empty where it does not use TLS, or has a certificate of another CA.
     pub(super) fn authority(&self) -> &str {
         &self.authority
     }
 
-    /// Serves `until` then; requests under way still end.
+    /// Serves until `until` resolves; requests in flight are still completed.
     pub(super) async fn serve<U>(self, router: Router, until: impl Fn() -> U)
     where
         U: Future<Output = ()>,
@@ -205,13 +202,13 @@ impl ApiListener {
             Self::Plain { listener, is_trusted: false } => {
                 serve(listener, router, protection, listener::by_token, until).await;
             }
-            Self::Tls(door) => serve(*door, router, protection, |_, peer| peer.clone(), until).await,
+            Self::Tls(tls) => serve(*tls, router, protection, |_, peer| peer.clone(), until).await,
             Self::Socket(listener) => serve(listener, router, protection, listener::unix_peer, until).await,
         }
     }
 }
 
-/// The certificate that was given, or one of our own making.
+/// The configured certificate, or a self-made one.
 fn tls_files(config: &RunConfig, at: SocketAddr, expiries: Arc<Expiries>) -> TlsFiles {
     let (certificate, key, made_by) = match &config.api_tls_cert {
         Some(pair) => (pair.certificate.clone(), pair.key.clone(), None),
@@ -226,7 +223,7 @@ fn tls_files(config: &RunConfig, at: SocketAddr, expiries: Arc<Expiries>) -> Tls
     TlsFiles { certificate, key, client_ca: clients, self_signed: made_by, authenticates, expiries }
 }
 
-/// Where clients may meet us, as far as this host knows.
+/// The host names and addresses of this API, as far as this host knows them.
 pub(super) fn names(bound: IpAddr) -> Vec<String> {
     let mut names = vec![advertised_address::address(bound).to_string()];
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
@@ -235,25 +232,25 @@ pub(super) fn names(bound: IpAddr) -> Vec<String> {
     names
 }
 
-/// `DATA/api/kubeconfig`, with which kubectl on this host works at once. It is a convenience: a disk that is
-/// full must not keep an appliance from starting that would deliver what it holds and make room by that.
+/// `DATA/api/kubeconfig`, with which kubectl on this host works at once. It is a convenience: a full disk
+/// must not prevent the start of an appliance that would deliver its events and thereby free space.
 fn write_kubeconfig(config: &RunConfig, at: SocketAddr, authority: &ClusterAuthority) {
     let near = match at.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], at.port())),
         IpAddr::V6(ip) if ip.is_unspecified() => SocketAddr::new(std::net::Ipv6Addr::LOCALHOST.into(), at.port()),
         _ => at,
     };
-    let path = kubeconfig::place(&config.data);
+    let path = kubeconfig::path_in(&config.data);
     let text = kubeconfig::text(near, authority, own_token(config).as_deref());
     if std::fs::read_to_string(&path).is_ok_and(|there| there == text) {
         return;
     }
     if let Err(why) = replace(&path, &text) {
-        tracing::warn!(%why, file = %path.display(), "no kubeconfig was left; `sluicegate kubeconfig` prints one");
+        tracing::warn!(%why, file = %path.display(), "no kubeconfig was stored; `sluicegate kubeconfig` prints one");
     }
 }
 
-/// Writes a file for its owner alone, whole or not at all.
+/// Writes a file for its owner alone, atomically.
 fn replace(path: &Path, text: &str) -> std::io::Result<()> {
     use std::io::Write as _;
     let fresh = path.with_extension("new");

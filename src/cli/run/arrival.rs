@@ -1,4 +1,4 @@
-//! How a process comes to its folder and its sockets: by itself, or from the process before it.
+//! How a process gets its folder and its sockets: by itself, or from the previous process.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use super::sockets::unix::PreparedSocket;
 use super::sockets::{self, BoundSockets};
 use crate::config::RunConfig;
 
-/// A process that was taken over from goes on if its successor dies, and hears of that within milliseconds. Until then its
-/// sockets are in use, and it cannot be asked; each attempt waits some time for the sockets.
+/// A process that was handed over continues if its successor dies, and learns of that within milliseconds.
+/// Until then its sockets are in use, and it cannot be asked; each attempt waits some time for the sockets.
 const ATTEMPTS_MAX: u32 = 5;
 const ATTEMPT_STEP: Duration = Duration::from_millis(100);
 
@@ -20,12 +20,12 @@ pub(super) struct Arrival {
     pub(super) folder: DataFolder,
     pub(super) logs: OpeningLogs,
     pub(super) sockets: BoundSockets,
-    /// It serves requests until this one does.
+    /// It serves requests until this process does.
     pub(super) predecessor: Option<Predecessor>,
 }
 
-/// # Errors
-/// The folder or an address is another process's, or the process before refuses.
+/// # Errors The folder or an address is in use by another process, or the previous process rejects the
+/// handover.
 pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>) -> Result<Arrival> {
     for attempt in 1.. {
         if config.hot_restart
@@ -44,14 +44,14 @@ pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>)
     unreachable!("the last attempt returns")
 }
 
-/// Without a process before this one.
+/// A start without a previous process.
 fn start(config: &RunConfig, api_socket: &mut Option<PreparedSocket>) -> Result<Arrival> {
     let folder = data_folder::take(&config.data)?;
     let sockets = BoundSockets::bind(config, api_socket)?;
     Ok(Arrival { folder, logs: OpeningLogs::start(config)?, sockets, predecessor: None })
 }
 
-/// Another process has the folder or an address.
+/// Whether another process has the folder or an address.
 fn is_in_use(why: &anyhow::Error) -> bool {
     sockets::is_taken(why) || why.is::<data_folder::FolderInUse>()
 }

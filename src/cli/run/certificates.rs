@@ -1,5 +1,5 @@
-//! Certificates out of the files that `--tls-cert` names: at the start, and again at every SIGHUP; and at the start
-//! the authorities that `--route` names.
+//! Certificates from the files that `--tls-cert` names: at the start, and again at every SIGHUP; and at the
+//! start the CAs that `--route` names.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::config::{CertificateRule, RouteRule, RunConfig};
 /// A chain of ten certificates is 20 KiB; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// All of them, or the first reason why not.
+/// Loads all of them, or returns the first error.
 pub(super) fn load(rules: &[CertificateRule], expiries: &Expiries) -> Result<CertificateStore> {
     let mut certificates = CertificateStore::default();
     let mut chains = Vec::new();
@@ -36,8 +36,8 @@ pub(super) fn load(rules: &[CertificateRule], expiries: &Expiries) -> Result<Cer
     Ok(certificates)
 }
 
-/// Reads the certificates again. If one of them is no good all stay as they are: half a reload is worse
-/// than none.
+/// Reloads the certificates. If one of them is invalid all stay as they are: half a reload is worse than
+/// none.
 pub(super) fn reload(config: &RunConfig, publisher: &Publisher, expiries: &Expiries) {
     match load(&config.certificates, expiries) {
         Ok(certificates) => {
@@ -49,7 +49,7 @@ pub(super) fn reload(config: &RunConfig, publisher: &Publisher, expiries: &Expir
     }
 }
 
-/// Whom the addresses of a route have to prove to be, if they speak TLS.
+/// The TLS verification of a route's addresses, if they use TLS.
 pub(super) fn client_tls(rule: &RouteRule, expiries: &Expiries) -> Result<Option<Arc<TlsClientConfig>>> {
     let Some(tls) = &rule.tls else { return Ok(None) };
     let named = || format!("route: {}", rule.host);
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_file_is_named_and_nothing_is_loaded() {
+    fn bad_file_is_named_and_nothing_is_loaded() {
         let folder = tempfile::tempdir().unwrap();
         let made = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
         let [chain, key, bad] = ["chain.pem", "key.pem", "bad.pem"].map(|name| folder.path().join(name));

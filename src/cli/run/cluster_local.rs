@@ -1,4 +1,4 @@
-//! The way from instances to each other: names that lead to a gateway of their own.
+//! The cluster-local gateway: host names through which instances reach each other.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -13,23 +13,25 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::sockets::BACKLOG;
 use crate::config::RunConfig;
 
-/// What a host calls the interface that leads nowhere else.
+/// The host's name for the loopback interface.
 const LOOPBACK: &[u8] = b"lo";
 
-/// Where callers inside come in.
+/// Where internal callers connect.
 pub(super) struct ClusterLocalGateway {
-    /// Two listeners for each core, in the clear and for TLS, none where names lead nowhere; and what names without a
-    /// dot are in.
+    /// Two listeners for each core, plain and TLS, none without a gateway; and the search domain of names
+    /// without a dot.
     pub(super) listeners: (Vec<(TcpListener, TcpListener)>, Arc<SearchDomains>),
-    /// As instances are told, or why they cannot be.
+    /// The settings for instances, or why there is no gateway.
     pub(super) gateway: Result<InstanceGateway, String>,
 }
 
-/// Never handed to a successor, whose instances have a gateway of its own.
+/// Never passed to a successor, whose instances have a gateway of its own.
 pub(super) fn open(config: &RunConfig, tables: &Arc<TablePublisher>) -> ClusterLocalGateway {
     let domains = Arc::default();
     match make(config, tables, &domains) {
-        Ok((doors, gateway)) => ClusterLocalGateway { listeners: (doors, domains), gateway: Ok(gateway) },
+        Ok((core_listeners, gateway)) => {
+            ClusterLocalGateway { listeners: (core_listeners, domains), gateway: Ok(gateway) }
+        }
         Err(why) => ClusterLocalGateway { listeners: (Vec::new(), domains), gateway: Err(why) },
     }
 }
@@ -50,8 +52,8 @@ fn make(
     Ok((plain.into_iter().zip(by_tls).collect(), gateway))
 }
 
-/// Of a free port, one for each core. On every address, because names lead to many, and of this interface alone, so
-/// that nobody comes in from outside.
+/// On a free port, one for each core. On every address, because names lead to many, and on this interface
+/// alone, so that it is unreachable from outside.
 fn listeners(cores: usize) -> io::Result<(Vec<TcpListener>, u16)> {
     let (mut all, mut port) = (Vec::new(), 0);
     for _ in 0..cores {

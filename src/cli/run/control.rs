@@ -1,6 +1,7 @@
-//! The control thread: store, API, controllers, fleet and the admin listener, on one tokio-uring runtime.
+//! The control thread: store, API, controllers, autoscaler and the admin listener, on one tokio-uring
+//! runtime.
 //!
-//! Never load-bearing for requests: should it end, the cores go on with the last table.
+//! Requests do not depend on it: should it end, the cores continue with the last table.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
@@ -37,31 +38,31 @@ use super::log_names::LogNames;
 use crate::admin::{self, AdminServer, AutoscalerMetrics, Health};
 use crate::config::RunConfig;
 
-/// Requests to the API under way may take this long when another process takes it over; watches are cut.
+/// Maximum time for API requests in flight when another process takes over; watches are cut.
 const API_DRAIN_MAX: Duration = Duration::from_secs(1);
 
-/// What instances have from SIGTERM on when the appliance itself ends, if their own grace is longer: their requests were waited for
-/// before, and whoever stops an appliance waits for it. What is left ends with its parent.
+/// Maximum grace period of instances from SIGTERM on when the appliance itself ends: their requests were
+/// waited for before, and the operator waits for the end. Remaining ones are killed with their parent.
 const INSTANCES_END_MAX: Duration = Duration::from_secs(30);
 
-/// A start's own work is over after this: a first one still looks through what it stored.
+/// A start's own work is done after this: a first start still processes its stored objects.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
 
-/// When nothing was written for so long ...
+/// When nothing was written for this long ...
 const QUIET_AFTER: Duration = Duration::from_secs(5);
-/// ... and so much before, the pages that it left empty are given back.
+/// ... after at least this many writes, the pages that they left empty are released.
 const WRITES_MIN: u64 = 100;
-/// So many bring in 20 MiB of code, for the making of a thousand Services, that goes too. Not after fewer: a cold start's first
-/// request would wait for what is needed again.
+/// This many writes load 20 MiB of code to create a thousand Services, which is released too. Not after
+/// fewer: a cold start's first request would wait for pages that it needs again.
 const MANY_WRITES: u64 = 5000;
 
-/// What the control thread is made from.
+/// Configuration of the control thread.
 pub(super) struct ControlThreadConfig {
     pub(super) config: RunConfig,
     pub(super) control: ControllerConfig,
     pub(super) publisher: Arc<Publisher>,
     pub(super) signals: SignalQueue,
-    /// Rung when a signal waits.
+    /// Notified when a signal is queued.
     pub(super) wake: Arc<Notify>,
     /// `None` when the objects are a cluster's.
     pub(super) api: Option<TcpListener>,
@@ -73,26 +74,26 @@ pub(super) struct ControlThreadConfig {
     pub(super) steered: ControlReceivers,
     /// Its certificate is renewed here.
     pub(super) events_tls: Option<EventsTls>,
-    /// Where names of Services lead instances to, or why nowhere.
+    /// The gateway for instances, or why there is none.
     pub(super) gateway: Result<InstanceGateway, String>,
     /// Another process still runs instances here.
     pub(super) handover: bool,
     pub(super) log_names: LogNames,
 }
 
-/// By what the main thread steers the control thread.
+/// The main thread's handle of the control thread.
 pub(super) struct ControlHandle {
     /// Ends instances, and then all of it.
     pub(super) stop: watch::Sender<bool>,
-    /// Ends API, controllers and store, because another process has them next.
+    /// Ends API, controllers and store, because another process takes them over.
     pub(super) hand_over: watch::Sender<bool>,
-    /// Told when they have ended.
+    /// Receives when they have ended.
     pub(super) handed: mpsc::Receiver<()>,
     /// What this process does with its admin listener.
     pub(super) admin_port: watch::Sender<AdminPort>,
 }
 
-/// Their other ends.
+/// The receiving ends.
 pub(super) struct ControlReceivers {
     stop: watch::Receiver<bool>,
     hand_over: watch::Receiver<bool>,
@@ -106,24 +107,25 @@ pub(super) enum AdminPort {
     Served,
     /// A successor answers there, or is about to; should it fail, this process serves again.
     Lent,
-    /// A successor has it for good: a process that drains must not keep others from listening there.
+    /// A successor owns it: a draining process must not prevent others from listening there.
     Closed,
 }
 
-pub(super) fn reins() -> (ControlHandle, ControlReceivers) {
+pub(super) fn control_handle() -> (ControlHandle, ControlReceivers) {
     let (say_stop, stop) = watch::channel(false);
-    let (say_hand_over, hand_over) = watch::channel(false);
+    let (request_handover, hand_over) = watch::channel(false);
     let (lend_admin, admin_port) = watch::channel(AdminPort::Served);
     let (handed, hear_handed) = mpsc::channel();
-    let reins = ControlHandle { stop: say_stop, hand_over: say_hand_over, handed: hear_handed, admin_port: lend_admin };
-    (reins, ControlReceivers { stop, hand_over, handed, admin_port })
+    let control_handle =
+        ControlHandle { stop: say_stop, hand_over: request_handover, handed: hear_handed, admin_port: lend_admin };
+    (control_handle, ControlReceivers { stop, hand_over, handed, admin_port })
 }
 
 /// The control thread as the main thread sees it.
 pub(super) struct ControlThread {
-    /// Told once a first table holds everything that was stored, and the API listens; or why not.
+    /// Receives once a first table contains all stored objects, and the API listens; or the error.
     pub(super) synced: oneshot::Receiver<Result<()>>,
-    /// What the admin listener is to report on, known once the cores run.
+    /// The state that the admin listener reports, known once the cores run.
     pub(super) admin: oneshot::Sender<Arc<AdminServer>>,
     pub(super) thread: JoinHandle<Result<()>>,
 }
@@ -143,72 +145,72 @@ async fn live(
     say_synced: oneshot::Sender<Result<()>>,
     hear_admin: oneshot::Receiver<Arc<AdminServer>>,
 ) -> Result<()> {
-    let (house, protection) = (furnish(&parts).await, protection(&parts));
+    let (state, protection) = (furnish(&parts).await, protection(&parts));
     let reports = Reports { rejections: &parts.health.rejections, expiries: &parts.health.expiries };
     let opened =
-        house.and_then(|house| Ok((house, ApiListeners::open(parts.api, parts.api_socket, &parts.config, &reports)?)));
-    let (house, entrances) = match opened {
+        state.and_then(|state| Ok((state, ApiListeners::open(parts.api, parts.api_socket, &parts.config, &reports)?)));
+    let (state, entrances) = match opened {
         Ok(opened) => opened,
         Err(why) => {
             drop(say_synced.send(Err(why)));
             return Ok(());
         }
     };
-    house.keep(entrances.authority());
+    state.keep(entrances.authority());
     let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
     let (publisher, admin_port) = (Arc::clone(&parts.publisher), parts.steered.admin_port);
-    let scaler = AutoscalerMetrics { fleet: house.fleet.clone(), signals: parts.signals.clone() };
+    let scaler = AutoscalerMetrics { autoscaler: state.autoscaler.clone(), signals: parts.signals.clone() };
     task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler, protection), publisher, admin_port));
     task::spawn_local(check_certificates(Arc::clone(&parts.health.expiries)));
     let tally = Arc::clone(&parts.health.manifests);
-    let mut manifests = ManifestApplier::new(house.outside.clone(), &parts.config.manifests, tally);
-    task::spawn_local(receive_signals(parts.signals, parts.wake, house.fleet.clone(), parts.health));
+    let mut manifests = ManifestApplier::new(state.outside.clone(), &parts.config.manifests, tally);
+    task::spawn_local(receive_signals(parts.signals, parts.wake, state.autoscaler.clone(), parts.health));
 
     if let Some(events_tls) = parts.events_tls {
         task::spawn_local(either(events_tls.keep_fresh(), leaving()));
     }
     task::spawn_local(either(parts.log_names.keep(), leaving()));
     let (first_table, have_table) = oneshot::channel();
-    let objects = house.store.as_ref().map(Arc::downgrade).unwrap_or_default();
+    let objects = state.store.as_ref().map(Arc::downgrade).unwrap_or_default();
     let controllers = task::spawn_local(controllers::run(
         ControllerConfig { store: objects, ..parts.control },
-        house.client.clone(),
-        house.fleet.clone(),
+        state.client.clone(),
+        state.autoscaler.clone(),
         parts.publisher,
         first_table,
         leaving(),
     ));
     if !is_there(have_table, parts.steered.stop.clone()).await {
         drop(say_synced.send(Err(why_ended(controllers, &parts.config).await)));
-        house.fleet.shutdown().await;
+        state.autoscaler.shutdown().await;
         return Ok(());
     }
     either(manifests.apply(), stopped(parts.steered.stop.clone())).await;
     task::spawn_local(either(manifests.run(), leaving()));
     let until = parts.steered.hand_over.clone();
-    let api = task::spawn_local(entrances.serve(house.router.clone(), move || stopped(until.clone())));
+    let api = task::spawn_local(entrances.serve(state.router.clone(), move || stopped(until.clone())));
     drop(say_synced.send(Ok(())));
-    house.clear_away();
+    state.clear_away();
     task::spawn_local(settle());
 
     match controllers.await {
         Ok(Ok(())) => {}
-        Ok(Err(why)) => tracing::error!(%why, "the controllers ended; traffic goes on by the last table"),
+        Ok(Err(why)) => tracing::error!(%why, "the controllers ended; traffic continues with the last table"),
         Err(_) => tracing::error!("the controllers were cut"),
     }
     leaving().await;
     if *parts.steered.hand_over.borrow() {
-        house.give_up_objects(api).await;
-        let _ = parts.steered.handed.send(()); // who asked may be gone
+        state.give_up_objects(api).await;
+        let _ = parts.steered.handed.send(()); // the receiver may be gone
     }
     stopped(parts.steered.stop).await;
-    if tokio::time::timeout(INSTANCES_END_MAX, house.fleet.shutdown()).await.is_err() {
+    if tokio::time::timeout(INSTANCES_END_MAX, state.autoscaler.shutdown()).await.is_err() {
         tracing::warn!(?INSTANCES_END_MAX, "instances that have not ended by now are killed");
     }
     Ok(())
 }
 
-/// Waits for the first table, and not when told to stop.
+/// Waits for the first table, and not when stopped.
 async fn is_there(table: oneshot::Receiver<()>, stop: watch::Receiver<bool>) -> bool {
     tokio::select! {
         told = table => told.is_ok(),
@@ -221,7 +223,7 @@ async fn why_ended<E: Into<anyhow::Error>>(
     controllers: task::JoinHandle<Result<(), E>>,
     config: &RunConfig,
 ) -> anyhow::Error {
-    controllers.abort(); // if it has not ended, it may be waiting for a server that does not answer
+    controllers.abort(); // if it has not ended, it may be waiting for a server that does not respond
     let why = match controllers.await {
         Ok(Ok(())) => anyhow!("it was stopped"),
         Ok(Err(why)) => why.into(),
@@ -234,32 +236,32 @@ async fn why_ended<E: Into<anyhow::Error>>(
     }
 }
 
-/// What the control thread works with.
+/// State of the control thread.
 struct ControlState {
     /// `None` when the objects are a cluster's.
     store: Option<Arc<ObjectStore>>,
     registry: Arc<KindRegistry>,
-    /// The definitions of our kinds that are stored are those of an earlier start.
+    /// The stored definitions of our kinds are those of an earlier start.
     defined_before: bool,
-    /// Makes the tokens of accounts, in an API of our own.
+    /// Issues the tokens of accounts, in an API of our own.
     signer: Option<Arc<api::TokenSigner>>,
     client: kube::Client,
-    /// The API as everybody else meets it.
+    /// The API as external clients use it.
     outside: kube::Client,
     router: Router,
-    fleet: Autoscaler,
+    autoscaler: Autoscaler,
 }
 
 impl ControlState {
-    /// Keeps what every namespace has, in an API of our own.
+    /// Maintains the default objects of every namespace, in an API of our own.
     fn keep(&self, authority: &str) {
         if let Some(store) = &self.store {
             task::spawn_local(api::run_namespace_defaults(Arc::clone(store), authority.into(), self.signer.clone()));
         }
     }
 
-    /// Clears away what nobody owns any more, what has expired and what an earlier program defined. Nobody waits for
-    /// that, and it looks at all that is stored.
+    /// Deletes objects without an owner, expired objects and definitions of an earlier program. It runs in
+    /// the background, and scans all stored objects.
     fn clear_away(&self) {
         if let Some(store) = &self.store {
             if self.defined_before {
@@ -270,9 +272,9 @@ impl ControlState {
         }
     }
 
-    /// Another process is to have them.
+    /// Releases the objects for another process.
     async fn give_up_objects<T>(&self, api: task::JoinHandle<T>) {
-        let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // what is left is watches, which end with the store
+        let _ = tokio::time::timeout(API_DRAIN_MAX, api).await; // only watches remain, which end with the store
         if let Some(store) = &self.store {
             store.close();
         }
@@ -316,20 +318,20 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
         output: Arc::clone(&parts.health.output),
         masked: instances::masked(&parts.config),
     };
-    let processes = open(data, InitProgram::this_program(), around)
-        .context("instances of an earlier run cannot be cleared away")?;
+    let processes =
+        open(data, InitProgram::this_program(), around).context("instances of an earlier run cannot be removed")?;
     let sink = Arc::clone(&parts.publisher) as _;
     let first_id = processes.first_id();
-    let (fleet, work) = Autoscaler::new(Arc::new(processes), sink, first_id);
+    let (autoscaler, work) = Autoscaler::new(Arc::new(processes), sink, first_id);
     task::spawn_local(work);
     let outside = match store {
         Some(_) => kube::Client::new(router.clone(), "default"),
         None => client.clone(),
     };
-    Ok(ControlState { store, registry, defined_before, signer, client, outside, router, fleet })
+    Ok(ControlState { store, registry, defined_before, signer, client, outside, router, autoscaler })
 }
 
-/// Once the start's work is done, its code need not stay.
+/// Once the start's work is done, its code can be released.
 async fn settle() {
     tokio::time::sleep(SETTLED_AFTER).await;
     release_code_pages();
@@ -341,7 +343,7 @@ fn release_code_pages() {
     }
 }
 
-/// After a burst of writes, when it is over.
+/// Releases memory after a burst of writes.
 async fn give_back(mut revision: watch::Receiver<u64>) {
     let mut seen = *revision.borrow();
     while revision.changed().await.is_ok() {
@@ -359,7 +361,7 @@ async fn give_back(mut revision: watch::Receiver<u64>) {
     }
 }
 
-/// What is there before anybody writes. Says whether that includes an earlier start's definitions of our kinds.
+/// Creates the initial objects. Returns whether an earlier start's definitions of our kinds exist.
 async fn seed(store: &Arc<ObjectStore>, registry: &Arc<KindRegistry>) -> Result<bool> {
     if api::has_definitions(store) {
         api::seed_objects(store).await?;
@@ -376,7 +378,8 @@ fn definitions(registry: &Arc<KindRegistry>) -> task::JoinHandle<Result<Vec<Seed
     task::spawn_blocking(move || api::definitions(&registry))
 }
 
-/// Makes an earlier start's definitions those of this program, beside the serving: that takes as long as all the rest of a start.
+/// Updates an earlier start's definitions to those of this program, while serving: that takes as long as
+/// all the rest of a start.
 async fn define_anew(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) {
     let define = async { anyhow::Ok(api::seed_definitions(&store, definitions(&registry).await??).await?) };
     if let Err(why) = define.await {
@@ -384,7 +387,8 @@ async fn define_anew(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) {
     }
 }
 
-/// RT-LIFE-11: the ports by which who comes over loopback controls the appliance, without saying who he is.
+/// RT-LIFE-11: the ports through which a caller over loopback controls the appliance without
+/// authentication.
 fn control_ports(parts: &ControlThreadConfig) -> Vec<u16> {
     let listeners = parts.api.iter().chain([&parts.admin]);
     let addresses = listeners.filter_map(|listener| listener.local_addr().ok());
@@ -399,7 +403,7 @@ fn protection(parts: &ControlThreadConfig) -> CrossOriginProtection {
     CrossOriginProtection::new(GuardedListener::Admin, false, hosts, Arc::clone(&parts.health.rejections))
 }
 
-/// Tells of certificates that expire while they are in use.
+/// Logs certificates that expire while they are in use.
 async fn check_certificates(expiries: Arc<Expiries>) {
     loop {
         tokio::time::sleep(expiry::CHECK_INTERVAL).await;
@@ -407,7 +411,7 @@ async fn check_certificates(expiries: Arc<Expiries>) {
     }
 }
 
-/// Serves `until` then; requests under way still end.
+/// Serves until `until` resolves; requests in flight are still completed.
 async fn serve(listener: TcpListener, router: Router, until: impl Future<Output = ()> + Send + 'static) {
     let served = match tokio::net::TcpListener::from_std(listener) {
         Ok(listener) => axum::serve(Guarded::new(listener), router).with_graceful_shutdown(until).await,
@@ -418,7 +422,7 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
     }
 }
 
-/// Answers at the admin port, but for the time in which a successor does, or is about to.
+/// Serves the admin port, except while a successor does, or is about to.
 async fn serve_admin(
     listener: TcpListener,
     (admin, scaler, protection): (oneshot::Receiver<Arc<AdminServer>>, AutoscalerMetrics, CrossOriginProtection),
@@ -438,26 +442,26 @@ async fn serve_admin(
         let until = async move { drop(leaves.wait_for(|port| *port != AdminPort::Served).await) };
         match listener.try_clone() {
             Ok(ours) => drop(task::spawn_local(serve(ours, router.clone(), until))),
-            Err(why) => tracing::error!(%why, "the admin port is not answered"),
+            Err(why) => tracing::error!(%why, "the admin port is not served"),
         }
         drop(port.wait_for(|port| *port != AdminPort::Served).await);
     }
 }
 
-/// Carries the cores' reports to whom they concern.
-async fn receive_signals(signals: SignalQueue, bell: Arc<Notify>, fleet: Autoscaler, health: Arc<Health>) {
+/// Forwards the cores' signals to their receivers.
+async fn receive_signals(signals: SignalQueue, notify: Arc<Notify>, autoscaler: Autoscaler, health: Arc<Health>) {
     loop {
         while let Some(signal) = signals.receive() {
             match signal {
-                Signal::Demand { backend } => fleet.record_demand(&backend),
-                Signal::Unreachable { backend, endpoint } => fleet.report_unreachable(&backend, endpoint),
+                Signal::Demand { backend } => autoscaler.record_demand(&backend),
+                Signal::Unreachable { backend, endpoint } => autoscaler.report_unreachable(&backend, endpoint),
                 Signal::LogFailed { core, reason } => {
-                    tracing::error!(core, %reason, "this core's log takes no more events until a restart");
+                    tracing::error!(core, %reason, "this core's log rejects events until a restart");
                     health.log_failed.store(true, Relaxed);
                 }
             }
         }
-        bell.notified().await;
+        notify.notified().await;
     }
 }
 
@@ -470,6 +474,6 @@ async fn either(one: impl Future<Output = ()>, other: impl Future<Output = ()>) 
 }
 
 async fn stopped(mut stop: watch::Receiver<bool>) {
-    // An error: the main thread is gone, which is as good as a stop.
+    // An error: the main thread is gone, which is the same as a stop.
     drop(stop.wait_for(|said| *said).await);
 }

@@ -1,4 +1,4 @@
-//! What the controllers are told of the command line and of the listeners.
+//! The configuration of the controllers, from the command line and the listeners.
 
 use std::sync::{Arc, OnceLock, Weak};
 

@@ -18,7 +18,7 @@ use rustix::thread::CpuSet;
 use super::logs::{self, CoreLogs};
 use crate::admin::{AdminServer, Health};
 
-/// What all cores share.
+/// Shared by all cores.
 pub(super) struct SharedCoreConfig {
     pub(super) tables: Arc<TablePublisher>,
     pub(super) signals: SignalQueue,
@@ -27,14 +27,14 @@ pub(super) struct SharedCoreConfig {
 
 impl SharedCoreConfig {
     /// `beside`: another process still accepts from the same sockets.
-    pub(super) fn new(tables: &Arc<TablePublisher>, signals: &SignalQueue, beside: bool) -> Self {
+    pub(super) fn new(tables: &Arc<TablePublisher>, signals: &SignalQueue, is_handover: bool) -> Self {
         let stop = Arc::new(StopSignal::default());
-        stop.set_handover(beside);
+        stop.set_handover(is_handover);
         Self { tables: Arc::clone(tables), signals: signals.clone(), stop }
     }
 }
 
-/// What one core has for itself.
+/// Owned by one core.
 pub(super) struct PerCoreConfig {
     pub(super) http: TcpListener,
     pub(super) https: Option<HttpsListener>,
@@ -49,34 +49,34 @@ pub(super) struct PerCoreConfig {
 /// Running cores.
 pub(super) struct RunningCores {
     pub(super) counters: Vec<Arc<CoreCounters>>,
-    /// The way to them.
+    /// The channels to them.
     pub(super) queries: CoreSenders,
-    /// ... and for questions.
+    /// The channels for debug queries.
     questions: connection_query::CoreQueries,
-    /// Where the logs are, each at its number.
+    /// The log folders, each at its number.
     logs: Vec<PathBuf>,
-    /// The same of each core, its own first.
+    /// The log folders of each core, its own first.
     pub(super) logs_of: Vec<Vec<PathBuf>>,
     threads: Vec<JoinHandle<Result<(), CoreError>>>,
 }
 
 impl RunningCores {
-    /// Starts one thread for each place. `ended` is called when one ends for whatever reason: before the
-    /// stop was said that is a failure, and the others' share of the port would go on alone. Returns when
-    /// all of them serve.
+    /// Starts one thread for each core. `ended` is called when one ends for whatever reason: before the
+    /// stop that is a failure, and the others would serve only their share of the port. Returns when all of
+    /// them serve.
     pub(super) fn start(
         shared: &SharedCoreConfig,
         limits: &CoreLimits,
-        places: impl ExactSizeIterator<Item = PerCoreConfig>,
+        configs: impl ExactSizeIterator<Item = PerCoreConfig>,
         ended: impl Fn() + Clone + Send + 'static,
     ) -> Result<Self> {
         let cpus = allowed_cpus();
         let (mut counters, mut logs_of, mut threads) = (Vec::new(), Vec::new(), Vec::new());
         let (say_up, hear_up) = mpsc::channel();
         let mut questions = connection_query::CoreQueries::default();
-        let relays = CoreRelay::among(places.len());
+        let relays = CoreRelay::among(configs.len());
         let ways = relays.first().map(CoreRelay::senders).context("no core is wanted")?;
-        for (index, (place, relay)) in places.zip(relays).enumerate() {
+        for (index, (core_config, relay)) in configs.zip(relays).enumerate() {
             let PerCoreConfig {
                 http,
                 https,
@@ -86,7 +86,7 @@ impl RunningCores {
                 events,
                 events_tls,
                 logs: open,
-            } = place;
+            } = core_config;
             let counted = Arc::new(CoreCounters::default());
             logs_of.push(open.folders.clone());
             let config = CoreConfig {
@@ -103,18 +103,18 @@ impl RunningCores {
                 signals: shared.signals.clone(),
                 stop: Arc::clone(&shared.stop),
                 counters: Arc::clone(&counted),
-                questions: Some(questions.add()),
+                queries: Some(questions.add()),
                 limits: limits.clone(),
                 seed: seed(index),
                 up: up(say_up.clone()),
             };
-            let place = cpus.get(index % cpus.len().max(1)).copied();
+            let processor = cpus.get(index % cpus.len().max(1)).copied();
             let call = CallOnDrop(ended.clone());
             let thread = std::thread::Builder::new()
                 .name(format!("core-{index}"))
                 .spawn(move || {
                     let _call = call;
-                    pin(place);
+                    pin(processor);
                     dataplane::core::run(config)
                 })
                 .context("no thread for a core")?;
@@ -124,7 +124,7 @@ impl RunningCores {
         drop(say_up);
         let logs = logs::by_number(logs_of.concat());
         let cores = Self { counters, queries: ways, questions, logs, logs_of, threads };
-        // A core that fails before it serves drops its end without a word.
+        // A core that fails before it serves drops its end without a message.
         let serving = hear_up.iter().take(cores.threads.len()).count();
         if serving == cores.threads.len() {
             return Ok(cores);
@@ -133,7 +133,7 @@ impl RunningCores {
         cores.join().and_then(|()| bail!("a core ended at its start"))
     }
 
-    /// How whoever is no core has them send something.
+    /// The channels through which other threads let cores send requests.
     pub(super) fn queries(&self) -> CoreSenders {
         self.queries.clone()
     }
@@ -159,7 +159,7 @@ impl RunningCores {
         for thread in self.threads {
             let ended = match thread.join() {
                 Ok(ended) => ended.map_err(anyhow::Error::from),
-                Err(_) => Err(anyhow::anyhow!("a core panicked; its message stands above")),
+                Err(_) => Err(anyhow::anyhow!("a core panicked; see its message above")),
             };
             outcome = outcome.and(ended);
         }
@@ -187,7 +187,7 @@ fn events_config(
 }
 
 fn up(say: mpsc::Sender<()>) -> Box<dyn FnOnce() + Send> {
-    // An error: nobody waits any more, because another core failed.
+    // An error: the receiver is gone, because another core failed.
     Box::new(move || {
         let _ = say.send(());
     })
@@ -208,16 +208,16 @@ fn allowed_cpus() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
 
-/// A core that moves between processors loses its caches; one that cannot be pinned works all the same.
-fn pin(place: Option<usize>) {
-    if let Some(cpu) = place {
+/// A core that moves between processors loses its caches; without pinning it still works.
+fn pin(processor: Option<usize>) {
+    if let Some(cpu) = processor {
         let mut set = CpuSet::new();
         set.set(cpu);
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
 
-/// Chance only has to differ between cores and starts.
+/// The seed only has to differ between cores and starts.
 fn seed(index: usize) -> u64 {
     use std::hash::{BuildHasher, Hasher, RandomState};
     let mut hasher = RandomState::new().build_hasher();

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-/// Others may pass through: instances of other users find their volumes below it.
+/// Others may traverse it: instances of other users have their volumes below it.
 const FOLDER_MODE: u32 = 0o755;
-/// Who can open the file, even to read it, can lock it and keep an appliance from starting.
+/// Any user who can open the file, even to read it, can lock it and prevent a start.
 const LOCK_MODE: u32 = 0o600;
 
-/// A dying process lets go of its files within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// A dying process releases its files within milliseconds.
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_millis(5);
 
-/// Held as long as the process lives; the kernel lets go of it however the process ends.
+/// Held as long as the process lives; the kernel releases it however the process ends.
 #[derive(Debug)]
 pub(in crate::cli) struct DataFolder {
     lock: File,
@@ -38,7 +38,8 @@ impl fmt::Display for FolderInUse {
 impl std::error::Error for FolderInUse {}
 
 impl Drop for DataFolder {
-    /// Closing would not do: a child that is just being started has the descriptor as well, until its exec.
+    /// Closing is not enough: a child that is just being started has the descriptor as well, until its
+    /// exec.
     fn drop(&mut self) {
         if let Err(why) = flock(&self.lock, FlockOperation::Unlock) {
             tracing::warn!(%why, "the data folder's lock is held until this process ends");
@@ -46,14 +47,13 @@ impl Drop for DataFolder {
     }
 }
 
-/// Makes the folder if need be and takes it.
+/// Creates the folder if needed and locks it.
 ///
-/// # Errors
-/// It cannot be made, or another process has it.
+/// # Errors It cannot be created, or another process has it.
 pub(in crate::cli) fn take(folder: &Path) -> Result<DataFolder> {
     let name = folder.display();
     let made = DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(folder);
-    made.with_context(|| format!("data folder {name} cannot be made"))?;
+    made.with_context(|| format!("data folder {name} cannot be created"))?;
     warn_if_shared(folder);
     let path = folder.join("lock");
     let mut lock = open(&path).with_context(|| format!("{} cannot be opened", path.display()))?;
@@ -67,7 +67,7 @@ pub(in crate::cli) fn take(folder: &Path) -> Result<DataFolder> {
         );
         return Err(FolderInUse(told).into());
     }
-    // Only for the message above: a disk without room for it keeps nobody from starting.
+    // Only for the message above: a full disk must not prevent a start.
     drop(lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())));
     Ok(DataFolder { lock })
 }
@@ -83,7 +83,7 @@ fn open(path: &Path) -> Result<File> {
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
         .open(path)?;
     let there = lock.metadata()?;
-    // Its number is written into it: not through a link into somebody's file.
+    // The process id is written into it: not through a link into another file.
     ensure!(there.is_file() && there.nlink() == 1, "it is not a file of its own; move it away");
     if there.mode() & 0o777 & !LOCK_MODE != 0 {
         lock.set_permissions(Permissions::from_mode(LOCK_MODE)).context("other users may lock it")?;
@@ -91,7 +91,7 @@ fn open(path: &Path) -> Result<File> {
     Ok(lock)
 }
 
-/// What others may write, they may replace: the objects, with them the programs that are run.
+/// Files that others may write, they may replace: the objects, and with them the programs that are run.
 fn warn_if_shared(folder: &Path) {
     let mode = std::fs::metadata(folder).map_or(0, |there| there.mode());
     if mode & 0o002 != 0 {
@@ -100,15 +100,15 @@ fn warn_if_shared(folder: &Path) {
     }
 }
 
-/// The same, for a start that follows another process: a killed one holds the lock until the kernel is done with it.
+/// The same, for a start that follows another process: a killed one holds the lock until the kernel is done
+/// with it.
 ///
-/// # Errors
-/// As [`take`].
+/// # Errors As [`take`].
 pub(in crate::cli) fn take_patiently(folder: &Path) -> Result<DataFolder> {
     let begin = Instant::now();
     loop {
         match take(folder) {
-            Err(_) if begin.elapsed() < PATIENCE => {
+            Err(_) if begin.elapsed() < LOCK_WAIT_MAX => {
                 #[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]
                 std::thread::sleep(STEP);
             }
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_is_for_its_owner_alone_also_an_old_one() {
+    fn lock_file_is_restricted_to_owner() {
         let folder = tempfile::tempdir().unwrap();
         let (data, path) = (folder.path().join("data"), folder.path().join("data/lock"));
         drop(take(&data).unwrap());
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_that_leads_elsewhere_is_refused_and_left_alone() {
+    fn linked_lock_is_rejected_and_unchanged() {
         let folder = tempfile::tempdir().unwrap();
         let (victim, path) = (folder.path().join("victim"), folder.path().join("lock"));
         std::fs::write(&victim, "mine").unwrap();
@@ -151,9 +151,10 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&victim).unwrap(), "mine");
     }
 
-    /// Between fork and exec the child of any thread has every descriptor, and a successor cannot wait for its exec.
+    /// Between fork and exec the child of any thread has every descriptor, and a successor cannot wait for
+    /// its exec.
     #[test]
-    fn a_child_that_is_being_started_does_not_hold_the_folder() {
+    fn starting_child_does_not_hold_folder() {
         let folder = tempfile::tempdir().unwrap();
         let first = take(folder.path()).unwrap();
         let inherited = first.lock.try_clone().unwrap();
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_second_owner_is_refused_with_the_first_ones_number_until_it_lets_go() {
+    fn second_owner_is_rejected_with_pid_until_release() {
         let folder = tempfile::tempdir().unwrap();
         let first = take(folder.path()).unwrap();
 

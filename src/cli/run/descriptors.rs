@@ -1,7 +1,7 @@
-//! How many files this process may open, and which of them are kept for what must not fail.
+//! How many files this process may open, and how many of them are reserved.
 //!
-//! Clients decide how many connections there are. So connections stop some way below the limit, and what is left is for
-//! segments of the logs, for the store and for instances.
+//! Clients determine the number of connections. So connections stop some way below the limit, and the rest
+//! is for segments of the logs, for the store and for instances.
 
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd as _;
@@ -16,9 +16,9 @@ use tokio::net::{TcpListener, TcpStream};
 const DESCRIPTORS_MIN: u64 = 48;
 const DESCRIPTORS_PER_CORE: u64 = 16;
 
-/// The share (1/4) of the descriptors that is kept for files and instances.
+/// Inverse of the share (1/4) of the descriptors that is reserved for files and instances.
 const RESERVED_SHARE: u64 = 4;
-/// The most that this share comes to: a log of 8 GiB has 128 segments, and an instance takes some ten descriptors.
+/// Maximum of this share: a log of 8 GiB has 128 segments, and an instance takes some ten descriptors.
 const RESERVED_MAX: u64 = 4096;
 
 /// After a failed accept: long enough not to spin.
@@ -49,15 +49,15 @@ pub(super) fn sockets_max() -> i32 {
     sockets_of(getrlimit(Resource::Nofile).current, 1)
 }
 
-/// What is kept goes to files and instances, `part` of it.
+/// The reserved descriptors are for files and instances, `part` of them.
 fn sockets_of(allowed: Option<u64>, part: u64) -> i32 {
     let allowed = allowed.unwrap_or(u64::MAX);
     let sockets = allowed - (allowed / RESERVED_SHARE).min(RESERVED_MAX) / part;
     i32::try_from(sockets).unwrap_or(i32::MAX)
 }
 
-/// A listener for operators: while clients have all the sockets that they may have, it still takes half of what is kept, so that
-/// health checks and scrapes are answered. Beyond that it closes connections.
+/// A listener for operators: while clients use all their sockets, it may use half of the reserved
+/// descriptors, so that health checks and scrapes are answered. Beyond that it closes connections.
 pub(super) struct Guarded {
     listener: TcpListener,
     sockets_max: i32,
@@ -78,7 +78,7 @@ impl Listener for Guarded {
             match self.listener.accept().await {
                 Ok((stream, address)) if stream.as_raw_fd() < self.sockets_max => return (stream, address),
                 Ok(_) => {}
-                Err(_) => tokio::time::sleep(ACCEPT_RETRY).await, // no descriptor left, mostly
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY).await, // usually out of descriptors
             }
         }
     }

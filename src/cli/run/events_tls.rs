@@ -1,4 +1,4 @@
-//! The events listener that speaks TLS: a certificate of our own making, who vouches for it, and its renewal.
+//! The TLS events listener: a self-made certificate, its CA, and its renewal.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use super::sockets::BoundSockets;
 use super::{advertised_address, api};
 use crate::config::RunConfig;
 
-/// Below the data folder: the authority's key and the certificate's.
+/// Below the data folder: the keys of the CA and of the certificate.
 const FOLDER: &str = "events-tls";
-/// What the authority is called, so that nobody takes it for the API's.
+/// Name of the CA, distinct from the API's.
 const AUTHORITY: &str = "Sluicegate events authority";
-/// How often the certificate is looked at, which ends weeks after it is due.
+/// How often the certificate is checked, which expires weeks after it is due for renewal.
 const RENEWAL_EVERY: Duration = Duration::from_secs(3600);
 
 #[derive(Clone)]
@@ -30,12 +30,13 @@ pub(super) struct EventsTls {
 }
 
 impl EventsTls {
-    /// Whether what [`EventsTls::open`] needs is there or can be made; `--events-https` names no port yet.
+    /// Checks that the files [`EventsTls::open`] needs are valid or can be created; `--events-https` names
+    /// no port yet.
     pub(super) fn check(config: &RunConfig) -> Result<()> {
         config.events_https.map_or(Ok(()), |at| Self::make(config, at).map(drop))
     }
 
-    /// Makes what is missing, if something listens for events by TLS at all.
+    /// Creates what is missing, if there is a TLS events listener at all.
     pub(super) fn open(config: &RunConfig, sockets: &BoundSockets) -> Result<Option<Self>> {
         let Some(listener) = sockets.events_https.first() else { return Ok(None) };
         Self::make(config, listener.local_addr().context("events-https")?).map(Some)
@@ -54,17 +55,17 @@ impl EventsTls {
         Ok(made)
     }
 
-    /// The certificate as the cores show it.
+    /// The certificate for the cores.
     pub(super) fn own(&self) -> DefaultCertificate {
         self.own.clone()
     }
 
-    /// What statuses tell of it.
+    /// What statuses contain of it.
     pub(super) fn told(&self) -> controllers::EventsTlsListener {
         controllers::EventsTlsListener { url_base: self.url_base.clone(), ca_certs: self.ca_certs.clone() }
     }
 
-    /// Shows a new certificate before the old one ends.
+    /// Publishes a new certificate before the old one expires.
     pub(super) async fn keep_fresh(self) {
         let clock = WallClock::default();
         loop {
@@ -75,7 +76,7 @@ impl EventsTls {
             let renewed = self.maker.renew(Timestamp::now()).map_err(|why| anyhow!(why));
             match renewed.and_then(|renewed| if renewed { self.show().map(|()| true) } else { Ok(false) }) {
                 Ok(false) => {}
-                Ok(true) => tracing::info!("the events listener shows a new certificate"),
+                Ok(true) => tracing::info!("the events listener has a new certificate"),
                 Err(why) => {
                     let why = format!("{why:#}");
                     tracing::error!(why, "the events listener's certificate cannot be renewed");

@@ -1,16 +1,16 @@
-//! The names by which clients may call API and admin, beside `localhost` and addresses.
+//! The host names by which clients may call API and admin, besides `localhost` and addresses.
 
 use std::net::IpAddr;
 
 use super::api;
 use crate::config::{AllowedHostRule, RunConfig};
 
-/// By which a Pod's clients call the API server of a cluster.
+/// Names by which Pods call the API server of a cluster.
 const KUBERNETES: [&str; 4] =
     ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"];
 
-/// Of a listener that is bound to `bound`. The host's own name and those of a cluster are for listeners beyond loopback: no other
-/// is met by them, and an attacker's name server may answer for them.
+/// Of a listener that is bound to `bound`. The host's own name and those of a cluster are for listeners
+/// beyond loopback: others are not reached through them, and an attacker's name server may resolve them.
 pub(super) fn own(config: &RunConfig, bound: IpAddr) -> Vec<String> {
     let mut own: Vec<String> = config.allowed_hosts.iter().map(|AllowedHostRule(host)| host.clone()).collect();
     if !bound.is_loopback() {

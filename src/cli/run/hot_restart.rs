@@ -1,16 +1,16 @@
-//! One process after another on the same data folder and the same listening sockets, without a gap.
+//! Hot restart: a new process takes over the data folder and the listening sockets of the old one, without a gap.
 //!
 //! ```text
 //! new                                   old
-//!  |--- Hello (what it is to listen at) -->|  refuses what does not fit
-//!  |<-- Sockets, and their descriptors ----|
-//!  |                                       |  ends API, controllers and store; ends events, gives the logs away;
-//!  |<-- Yours ------------------------------|  lets go of the folder. HTTP goes on, by the last table
+//!  |--- HandoverRequest (its addresses) -->|  rejects what does not fit
+//!  |<-- HandoverOffer, and descriptors ----|
+//!  |                                       |  ends API, controllers and store; drains events, releases the logs
+//!  |<-- StateReleased ---------------------|  and the folder. HTTP continues, with the last table
 //!  |  opens all of it, serves              |
-//!  |--- Up ------------------------------->|  takes nothing more in, ends what it has, then itself
+//!  |--- SuccessorReady ------------------->|  accepts nothing more, drains its requests, exits
 //! ```
 //!
-//! Connections that come meanwhile wait in the kernel's queues, which belong to the sockets and not to a process.
+//! Connections that arrive meanwhile wait in the kernel's queues, which belong to the sockets and not to a process.
 //! Instances are not handed over: each dies with the process that started it, so the old one keeps its own until
 //! its last request is answered, and the new one starts others.
 
@@ -34,26 +34,27 @@ pub(super) use successor::{Predecessor, begin};
 /// Changes whenever the two sides could misunderstand each other.
 const PROTOCOL: u32 = 1;
 
-/// In the data folder; whoever can reach it may take everything over, so it is the owner's alone.
+/// In the data folder; a process that can connect to it may take everything over, so it belongs to the
+/// owner alone.
 const SOCKET: &str = "takeover.sock";
 
-/// A word between the processes takes microseconds. What waits for more than a word has a limit of its own.
+/// A message between the processes takes microseconds. Longer waits have a limit of their own.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The old process ends requests to its API, deliveries and writes to its logs within this.
 const HANDOVER_MAX: Duration = Duration::from_secs(60);
 
-/// What the new process wants.
+/// What the new process requests.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct HandoverRequest {
     protocol: u32,
     version: String,
     workers: usize,
-    /// As it was told: port 0 stands for whatever it is.
+    /// As configured: port 0 matches any port.
     addresses: Vec<(ListenerName, SocketAddr)>,
 }
 
-/// What it gets.
+/// The response.
 #[derive(Debug, Serialize, Deserialize)]
 enum HandoverOffer {
     /// One descriptor for each follows.
@@ -61,7 +62,7 @@ enum HandoverOffer {
     Refused(String),
 }
 
-/// The store, the logs and the folder are the new process's.
+/// The store, the logs and the folder are released to the new process.
 #[derive(Debug, Serialize, Deserialize)]
 struct StateReleased;
 
@@ -69,7 +70,7 @@ struct StateReleased;
 #[derive(Debug, Serialize, Deserialize)]
 struct SuccessorReady;
 
-/// What a listening socket is for.
+/// The purpose of a listening socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) enum ListenerName {
     Http,
@@ -83,7 +84,7 @@ pub(super) enum ListenerName {
 }
 
 impl ListenerName {
-    /// The flag that says where it listens.
+    /// The flag of its address.
     const fn flag(self) -> &'static str {
         match self {
             Self::Http => "--http",

@@ -1,4 +1,4 @@
-//! What instances may be on this host, and what they do not see of the appliance.
+//! What instances may do on this host, and what is hidden from them.
 
 use std::path::PathBuf;
 
@@ -7,22 +7,23 @@ use ::control::runtime::may_mount;
 
 use crate::config::{ProcessRule, RunConfig};
 
-/// Where the API is on loopback, whoever writes a manifest is on this host, and is trusted with it as before. Elsewhere
-/// manifests are other people's: their instances have no rights on this host that no role gives them.
+/// Where the API is on loopback, authors of manifests are on this host, and are trusted as before.
+/// Elsewhere manifests come from other users: their instances have no rights on this host that no role
+/// grants.
 pub(super) fn rules(config: &RunConfig) -> InstanceRules {
     let guarded = config.kubeconfig.is_some() || config.api_authenticate || !config.api.ip().is_loopback();
     let processes = match config.process_instances {
         Some(ProcessRule::Deny) => ProcessInstances::Deny,
         Some(ProcessRule::AllowList) => ProcessInstances::AllowList,
         Some(ProcessRule::Allow) => ProcessInstances::Allow,
-        // Without root an instance is the appliance's own user, which reads all that the appliance keeps.
+        // Without root an instance runs as the appliance's own user, which can read all of its files.
         None if guarded && !may_mount() => ProcessInstances::AllowList,
         None => ProcessInstances::Allow,
     };
     InstanceRules { processes, user: config.instance_user.map(|rule| (rule.user, rule.group)), guarded }
 }
 
-/// The data folder, and what else says who somebody is or takes orders without asking.
+/// The data folder, and everything else that contains credentials or accepts unauthenticated commands.
 pub(super) fn masked(config: &RunConfig) -> Vec<PathBuf> {
     let files = [&config.api_socket, &config.api_tokens, &config.kubeconfig];
     let all = files.into_iter().flatten().chain([&config.data]);

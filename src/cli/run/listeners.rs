@@ -1,4 +1,4 @@
-//! Which listeners each core has, and what clients are shown at those for TLS.
+//! The listeners of each core, and the certificates of those with TLS.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -20,16 +20,16 @@ pub(super) struct CoreListeners {
     pub(super) https: Vec<TcpListener>,
     pub(super) private: Vec<TcpListener>,
     pub(super) private_https: Vec<TcpListener>,
-    /// In the clear and for TLS, and what names without a dot are in there.
+    /// Plain and TLS, and the search domain of names without a dot.
     pub(super) cluster_local: (Vec<(TcpListener, TcpListener)>, Arc<SearchDomains>),
     pub(super) events: Vec<TcpListener>,
     pub(super) events_https: Vec<TcpListener>,
-    /// What is shown at the last ones.
+    /// The certificate of the last ones.
     pub(super) events_tls: Option<EventsTls>,
 }
 
 impl CoreListeners {
-    /// A place for each core.
+    /// One entry for each core.
     pub(super) fn addresses(
         self,
         tables: &Arc<TablePublisher>,
@@ -51,7 +51,7 @@ impl CoreListeners {
         let (inside, domains) = self.cluster_local;
         let mut inside = inside.into_iter();
         let mut events_tls = by_tls(self.events_https, &senders);
-        let places = self.http.into_iter().zip(self.events).zip(logs).map(|((http, events), logs)| PerCoreConfig {
+        let configs = self.http.into_iter().zip(self.events).zip(logs).map(|((http, events), logs)| PerCoreConfig {
             http,
             https: https.next(),
             private: private.next(),
@@ -65,7 +65,7 @@ impl CoreListeners {
             events_tls: events_tls.next(),
             logs,
         });
-        Ok(places.collect())
+        Ok(configs.collect())
     }
 }
 

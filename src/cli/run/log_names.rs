@@ -1,5 +1,6 @@
-//! Which objects the streams and subscribers of the event logs belong to. The logs know uids, so that a Broker made anew
-//! does not inherit events; people know names. The names stand in a file beside the logs, for `sluicegate wal`.
+//! The objects that the streams and subscribers of the event logs belong to. The logs contain uids, so that
+//! a recreated Broker does not inherit events; users know names. The names are in a file beside the logs,
+//! for `sluicegate wal`.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +19,7 @@ const WRITTEN_AFTER: Duration = Duration::from_secs(1);
 /// Below the folder of all logs.
 const FILE: &str = "names.json";
 
-/// By what a log calls it, what people call it.
+/// Displayed names by their names in the log.
 pub(in crate::cli) type Names = BTreeMap<String, String>;
 
 #[derive(Clone)]
@@ -33,7 +34,7 @@ impl LogNames {
         Self { file: data.join("log").join(FILE), tables: Arc::clone(tables), changed: Arc::default() }
     }
 
-    /// There is another table.
+    /// A new table was published.
     pub(super) fn changed(&self) {
         self.changed.notify_one();
     }
@@ -54,7 +55,7 @@ impl LogNames {
             match outcome.await {
                 Ok(Ok(())) => written = names,
                 Ok(Err(why)) => {
-                    tracing::debug!(%why, file = %self.file.display(), "wal stat shows uids for names")
+                    tracing::debug!(%why, file = %self.file.display(), "wal stat shows uids instead of names")
                 }
                 Err(_) => {} // it does not panic
             }
@@ -62,7 +63,7 @@ impl LogNames {
     }
 }
 
-/// The names beside the log in `folder`; none where no appliance has left any.
+/// The names beside the log in `folder`; empty if no appliance has written any.
 pub(in crate::cli) fn read(folder: &Path) -> Names {
     let file = folder.parent().unwrap_or(Path::new("..")).join(FILE);
     std::fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
@@ -78,7 +79,7 @@ fn of(table: &RoutingTable) -> Names {
     streams.collect()
 }
 
-/// Whole or not at all. Nobody else reads it: the folder is its owner's.
+/// Atomically. Other users cannot read it: the folder belongs to its owner.
 fn replace(file: &Path, text: &[u8]) -> io::Result<()> {
     let fresh = file.with_extension("new");
     std::fs::write(&fresh, text)?;

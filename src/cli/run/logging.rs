@@ -1,7 +1,8 @@
-//! Logs go to stderr: text on a terminal, JSON otherwise. `SLUICEGATE_LOG` filters (`debug`, `info,events=debug`).
+//! Logs go to stderr: text on a terminal, JSON otherwise. `SLUICEGATE_LOG` filters (`debug`,
+//! `info,events=debug`).
 //!
-//! A thread of its own writes them. Whoever has something to say, a core among others, does not wait for who reads it;
-//! and a disk that is full, or a reader that is gone, costs lines and nothing else.
+//! A separate thread writes them. The logging thread, for example a core, does not wait for the reader; a
+//! full disk, or a reader that is gone, costs lines and nothing else.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
@@ -11,16 +12,16 @@ use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
 
-/// Lines that wait to be written: some 300 KiB. What comes when there are so many is lost, and counted.
+/// Lines that wait to be written: some 300 KiB. Further lines are lost, and counted.
 const LINES_WAITING_MAX: usize = 1024;
 
 /// How long the end of the program waits for its last lines to be written.
 const LAST_LINES_MAX: Duration = Duration::from_secs(1);
 
-/// What is logged when nobody says it. Of requests that failed at a cluster's API we say ourselves what they were for.
+/// The default filter. Failed requests to a cluster's API are logged by our own code, with their purpose.
 const USUAL: &str = "info,kube_client=off";
 
-/// The way to the thread.
+/// The channel to the thread.
 #[derive(Clone)]
 pub(super) struct LogSender {
     sender: SyncSender<LogMessage>,
@@ -33,8 +34,7 @@ enum LogMessage {
     Done(SyncSender<()>),
 }
 
-/// # Errors
-/// The filter does not parse, or there is no thread.
+/// # Errors The filter does not parse, or there is no thread.
 pub(super) fn start() -> Result<LogSender, String> {
     let filter = match std::env::var("SLUICEGATE_LOG") {
         Ok(text) => EnvFilter::try_new(&text).map_err(|why| format!("SLUICEGATE_LOG={text:?}: {why}"))?,
@@ -58,14 +58,14 @@ pub(super) fn start() -> Result<LogSender, String> {
 }
 
 impl LogSender {
-    /// A line as it is, the last one of a program that failed.
+    /// A line without formatting, the last one of a program that failed.
     pub(super) fn send(&self, line: String) {
         if self.sender.try_send(LogMessage::Line(line.into_bytes())).is_err() {
             self.lost.fetch_add(1, Relaxed);
         }
     }
 
-    /// Waits until all is written, unless nobody takes it.
+    /// Waits until all is written, unless the reader has stopped.
     pub(super) fn finish(&self) {
         let (done, all_done) = sync_channel(1);
         if self.sender.try_send(LogMessage::Done(done)).is_ok() {
@@ -74,7 +74,7 @@ impl LogSender {
     }
 }
 
-/// Each event comes as one piece.
+/// Each event comes as one chunk.
 impl Write for LogSender {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.sender.try_send(LogMessage::Line(line.to_vec())).is_err() {
@@ -91,13 +91,13 @@ impl Write for LogSender {
 fn write(words: &Receiver<LogMessage>, lost: &AtomicU64) {
     for word in words {
         match word {
-            // There is no other place to say that it cannot be said.
+            // There is no other place to report this error.
             LogMessage::Line(line) => drop(io::stderr().lock().write_all(&line)),
             LogMessage::Done(done) => drop(done.try_send(())),
         }
         let count = lost.swap(0, Relaxed);
         if count > 0 {
-            tracing::warn!(count, "lines of the log found no room and are lost");
+            tracing::warn!(count, "lines of the log were lost because the queue was full");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Which core keeps which log: core N writes `log/core-N`, and what more cores wrote in an earlier run is
-//! shared out among those that are left, to be delivered.
+//! Which core owns which log: core N writes `log/core-N`, and logs of an earlier run with more cores are
+//! distributed among the existing ones, to be delivered.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 
 use ::control::store::ObjectStore;
 use anyhow::{Context, Result, anyhow};
-use dataplane::events::limits::ABSENT_PATIENCE;
+use dataplane::events::limits::REMOVAL_DELAY;
 use dataplane::events::server::OpenLog;
 use wal::LogOptions;
 
@@ -19,7 +19,7 @@ use crate::config::RunConfig;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CoreLogFolders {
     pub(super) own: PathBuf,
-    /// Logs of cores that are no more.
+    /// Logs of cores that no longer exist.
     pub(super) others: Vec<PathBuf>,
 }
 
@@ -37,16 +37,16 @@ impl CoreLogFolders {
 
 /// One core's logs, open.
 pub(super) struct CoreLogs {
-    /// Where they are.
+    /// Their folders.
     pub(super) folders: Vec<PathBuf>,
     pub(super) own: OpenLog,
     pub(super) others: Vec<OpenLog>,
 }
 
-/// Logs on their way: each core's are opened by a thread of their own, beside all else that a start does.
+/// Logs being opened: each core's on a thread of its own, in parallel to the rest of the start.
 pub(super) struct OpeningLogs {
     threads: Vec<JoinHandle<Result<CoreLogs>>>,
-    /// Of a start that knows no object: where they are looked for.
+    /// The folder to check at a start without objects.
     unowned: Option<PathBuf>,
 }
 
@@ -65,7 +65,7 @@ impl OpeningLogs {
     /// Each core's, in their order.
     pub(super) fn finish(self) -> Result<Vec<CoreLogs>> {
         let finish = |thread: JoinHandle<Result<CoreLogs>>| {
-            thread.join().map_err(|_| anyhow!("opening a log panicked; its message stands above"))?
+            thread.join().map_err(|_| anyhow!("opening a log panicked; see its message above"))?
         };
         let logs: Vec<CoreLogs> = self.threads.into_iter().map(finish).collect::<Result<_>>()?;
         if let Some(data) = &self.unowned {
@@ -75,7 +75,8 @@ impl OpeningLogs {
     }
 }
 
-/// A start without any object, while the logs say that there were some: whoever mislaid the file has a moment to put it back.
+/// A start without any object, while the logs show that there were some: the operator has time to put a
+/// misplaced store back.
 fn log_unowned(data: &Path, logs: &[CoreLogs]) {
     let all = logs.iter().flat_map(|logs| [&logs.own].into_iter().chain(&logs.others));
     let streams: usize = all.map(OpenLog::streams).sum();
@@ -83,13 +84,13 @@ fn log_unowned(data: &Path, logs: &[CoreLogs]) {
         tracing::error!(
             data = %data.display(),
             streams,
-            "there is no objects.redb, so nothing names the Brokers and channels whose events are in log/: if the file was mislaid, \
-             stop now and put it back; what was still to be delivered is dropped {ABSENT_PATIENCE:?} after this start"
+            "there is no objects.redb, so the Brokers and channels of the events in log/ are unknown: if the file was misplaced, \
+             stop now and put it back; undelivered events are dropped {REMOVAL_DELAY:?} after this start"
         );
     }
 }
 
-/// What is in events is nobody else's business: not that of other users of the host, nor of instances that run as such.
+/// Events are confidential: other users of the host, and instances that run as such, must not read them.
 fn restrict_permissions(folder: &Path) {
     if let Err(why) = fs::set_permissions(folder, fs::Permissions::from_mode(0o700)) {
         tracing::warn!(folder = %folder.display(), %why, "other users may read the events in the log");
@@ -101,18 +102,18 @@ fn assign(data: &Path, cores: usize) -> Result<Vec<CoreLogFolders>> {
     let failed = || format!("log folder {}", folder.display());
     fs::create_dir_all(&folder).with_context(failed)?;
     restrict_permissions(&folder);
-    let place = |core: usize| folder.join(format!("core-{core}"));
+    let folder_of = |core: usize| folder.join(format!("core-{core}"));
     let mut homes: Vec<CoreLogFolders> =
-        (0..cores).map(|core| CoreLogFolders { own: place(core), others: Vec::new() }).collect();
+        (0..cores).map(|core| CoreLogFolders { own: folder_of(core), others: Vec::new() }).collect();
 
     let mut left_over = Vec::new();
     for entry in fs::read_dir(&folder).with_context(failed)? {
         let name = entry.with_context(failed)?.file_name();
-        left_over.extend(number(&name).filter(|core| *core >= cores && place(*core).is_dir()));
+        left_over.extend(number(&name).filter(|core| *core >= cores && folder_of(*core).is_dir()));
     }
     left_over.sort_unstable();
     for core in left_over {
-        homes[core % cores].others.push(place(core));
+        homes[core % cores].others.push(folder_of(core));
     }
     Ok(homes)
 }
@@ -122,8 +123,8 @@ fn number(name: &OsStr) -> Option<usize> {
     name.to_str()?.strip_prefix("core-")?.parse().ok()
 }
 
-/// All cores' logs in the order of their numbers: those of cores that are no more come last. None is ever deleted, so that a
-/// log's place here is its number, whatever the number of cores.
+/// All cores' logs in the order of their numbers: those of cores that no longer exist come last. None is
+/// ever deleted, so that a log's index here is its number, whatever the number of cores.
 pub(super) fn by_number(mut folders: Vec<PathBuf>) -> Vec<PathBuf> {
     folders.sort_by_key(|folder| folder.file_name().and_then(number));
     folders
@@ -134,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn logs_of_missing_cores_are_shared_out_and_none_is_forgotten() {
+    fn logs_of_missing_cores_are_distributed() {
         let data = tempfile::tempdir().unwrap();
         for core in 0..5 {
             fs::create_dir_all(data.path().join(format!("log/core-{core}"))).unwrap();
@@ -151,13 +152,13 @@ mod tests {
         assert_eq!(numbers(&homes[1]), ("core-1".into(), vec!["core-3".into()]));
 
         let all = homes.into_iter().flat_map(|home| [home.own].into_iter().chain(home.others));
-        let place = |core: usize| data.path().join(format!("log/core-{core}"));
-        assert_eq!(by_number(all.collect()), (0..5).map(place).collect::<Vec<_>>());
+        let folder_of = |core: usize| data.path().join(format!("log/core-{core}"));
+        assert_eq!(by_number(all.collect()), (0..5).map(folder_of).collect::<Vec<_>>());
     }
 
-    /// A folder of an earlier version is closed too.
+    /// A folder of an earlier version is restricted too.
     #[test]
-    fn nobody_else_reads_the_logs() {
+    fn log_folders_are_restricted_to_owner() {
         let data = tempfile::tempdir().unwrap();
         let folder = data.path().join("log");
         fs::create_dir_all(&folder).unwrap();

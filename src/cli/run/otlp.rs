@@ -1,7 +1,7 @@
 //! Sends spans to a collector by OTLP over HTTP, as JSON, from a thread of its own.
 //!
-//! Requests never wait for it: cores leave spans in a bounded queue ([`dataplane::spans`]), and what finds no room
-//! there is dropped and counted, as are batches that the collector does not take.
+//! Requests never wait for it: cores put spans into a bounded queue ([`dataplane::spans`]); those that find
+//! it full are dropped and counted, as are batches that the collector rejects.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use crate::config::RunConfig;
 
 /// Spans of one request to the collector: some 400 KiB.
 const BATCH_MAX: usize = 512;
-/// Between two looks into the queue.
+/// Poll interval of the queue.
 const SEND_EVERY: Duration = Duration::from_millis(500);
 /// One request to the collector may take this long.
 const REQUEST_MAX: Duration = Duration::from_secs(5);
-/// How often a batch is sent at most, and how long apart at first; each time twice as long.
+/// Maximum attempts to send a batch; the first retry interval doubles each time.
 const ATTEMPTS_MAX: u32 = 3;
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// Begins, if spans are wanted: where cores leave them, and who sends them.
+/// Starts the exporter, if spans are configured: returns the queue for the cores, and the thread.
 pub(super) fn start(config: &RunConfig, health: &Health) -> Result<Option<(SpanQueue, OtlpExporter)>> {
     let Some(url) = &config.otlp else { return Ok(None) };
     let queue = SpanQueue::default();
@@ -51,9 +51,9 @@ impl OtlpExporter {
         Ok(Self { stop, thread: thread.context("no thread for spans")? })
     }
 
-    /// Sends what is left, once, and ends; at the first batch that is not taken it gives up.
+    /// Sends the rest, once, and ends; it gives up at the first rejected batch.
     pub(super) fn finish(self) {
-        let _ = self.stop.try_send(()); // it was told before, or has ended
+        let _ = self.stop.try_send(()); // it was stopped before, or has ended
         drop(self.stop);
         if self.thread.join().is_err() {
             tracing::error!("the thread that sends spans panicked");
@@ -67,7 +67,7 @@ struct OtlpWorker {
     queue: SpanQueue,
     tally: Arc<SpanCounters>,
     stopped: Receiver<()>,
-    /// The log has it that the collector does not take them.
+    /// The rejection by the collector was logged.
     told: bool,
 }
 
@@ -79,7 +79,7 @@ impl OtlpWorker {
             let batch: Vec<TraceSpan> = std::iter::from_fn(|| self.queue.take()).take(BATCH_MAX).collect();
             wait = if batch.len() == BATCH_MAX { Duration::ZERO } else { SEND_EVERY };
             let taken = batch.is_empty() || self.send(&batch, if stops { 1 } else { ATTEMPTS_MAX });
-            // A collector that does not answer must not hold the end up for each batch that is left, nor for one more.
+            // A collector that does not respond must not delay the end for each remaining batch.
             let stops = stops || !matches!(self.stopped.try_recv(), Err(TryRecvError::Empty));
             if stops && (!taken || self.queue.is_empty()) {
                 self.tally.failed.fetch_add(self.queue.len() as u64, Relaxed);
@@ -88,7 +88,7 @@ impl OtlpWorker {
         }
     }
 
-    /// Whether the collector took them.
+    /// Whether the collector accepted them.
     fn send(&mut self, batch: &[TraceSpan], attempts_max: u32) -> bool {
         let count = batch.len() as u64;
         let body = document(batch).to_string();
@@ -99,17 +99,17 @@ impl OtlpWorker {
                 Ok(_) => {
                     self.tally.sent.fetch_add(count, Relaxed);
                     if std::mem::take(&mut self.told) {
-                        tracing::info!(url = self.url, "the collector takes spans again");
+                        tracing::info!(url = self.url, "the collector accepts spans again");
                     }
                     return true;
                 }
                 Err(why) if attempt == attempts_max || !is_retryable(&why) => {
                     if !std::mem::replace(&mut self.told, true) {
-                        tracing::warn!(url = self.url, %why, "the collector does not take spans; they are dropped. Does it take OTLP over HTTP, in JSON, there?");
+                        tracing::warn!(url = self.url, %why, "the collector rejects spans; they are dropped. Does it accept OTLP over HTTP, in JSON, there?");
                     }
                     break;
                 }
-                // A stop cuts the rest short.
+                // A stop ends the wait.
                 Err(_) if !matches!(self.stopped.recv_timeout(rest), Err(RecvTimeoutError::Timeout)) => break,
                 Err(_) => rest *= 2,
             }
@@ -119,7 +119,7 @@ impl OtlpWorker {
     }
 }
 
-/// Whether the same may be taken when it is sent again: by the protocol, a refusal of any other kind is for good.
+/// Whether a retry may succeed: by the protocol, any other rejection is permanent.
 const fn is_retryable(why: &ureq::Error) -> bool {
     match why {
         ureq::Error::StatusCode(status) => matches!(status, 429 | 502 | 503 | 504),
@@ -141,7 +141,7 @@ fn document(batch: &[TraceSpan]) -> Value {
 fn span(span: &TraceSpan) -> Value {
     /// `SPAN_KIND_SERVER`
     const SERVER: u8 = 2;
-    /// `STATUS_CODE_ERROR`; a client's own fault is none of ours.
+    /// `STATUS_CODE_ERROR`; a client error is none of ours.
     const ERROR: u8 = 2;
     let ended = span.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
     let began = ended.saturating_sub(span.duration);
@@ -163,7 +163,7 @@ fn span(span: &TraceSpan) -> Value {
     all
 }
 
-/// Named as OpenTelemetry's conventions have it; our own begin with `sluicegate.`.
+/// Named by OpenTelemetry's conventions; our own begin with `sluicegate.`.
 fn attributes(span: &TraceSpan) -> Vec<Value> {
     let path = span.path.to_text();
     let (path, query) = path.split_once('?').unwrap_or((&path, ""));
@@ -203,7 +203,7 @@ fn text(name: &str, value: String) -> Value {
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}"); // a String takes all
+        let _ = write!(text, "{byte:02x}"); // writing to a String cannot fail
         text
     })
 }

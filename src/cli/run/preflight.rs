@@ -1,8 +1,9 @@
-//! Everything that can be wrong with the settings and with the files that they name, tried before another process gives
-//! anything up.
+//! Checks everything that can be wrong with the settings and with the files that they name, before another
+//! process hands anything over.
 //!
-//! A hot restart that fails after the handover leaves the appliance without API and events, so each start makes here what it
-//! can make without the data folder, and one that may follow another process tries what it will open in the folder.
+//! A hot restart that fails after the handover leaves the appliance without API and events, so each start
+//! creates here what it can create without the data folder, and one that may follow another process checks
+//! what it will open in the folder.
 
 use std::fs::OpenOptions;
 use std::os::fd::AsFd;
@@ -21,13 +22,13 @@ use super::{access_log, api, certificates};
 use crate::cli::api_access;
 use crate::config::RunConfig;
 
-/// Folders below the data folder that a start writes into, if they are there.
+/// Folders below the data folder that a start writes into, if they exist.
 const WRITTEN: [&str; 5] = ["", "api", "log", "instances", "events-tls"];
 
-/// What a start has made before it takes sockets or the data folder.
+/// Created by a start before it takes sockets or the data folder.
 pub(super) struct Preflight {
     pub(super) certificates: CertificateStore,
-    /// Of each `--route`, in their order.
+    /// For each `--route`, in their order.
     pub(super) trust: Vec<Option<Arc<TlsClientConfig>>>,
     pub(super) given: api::ApiTlsFiles,
     pub(super) access: dataplane::access_log::AccessLogConfig,
@@ -35,8 +36,7 @@ pub(super) struct Preflight {
     pub(super) api_socket: Option<PreparedSocket>,
 }
 
-/// # Errors
-/// The first thing that is wrong, by the name of its flag or file.
+/// # Errors The first invalid setting, by the name of its flag or file.
 pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> {
     dataplane::core::check_kernel()?;
     let certificates = certificates::load(&config.certificates, expiries)?;
@@ -54,7 +54,7 @@ pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> 
     Ok(Preflight { certificates, trust, given, access, access_log, api_socket })
 }
 
-/// What a start opens in the data folder and can look at while another process has it.
+/// Checks what a start opens in the data folder, as far as this is possible while another process has it.
 fn check_data(config: &RunConfig) -> Result<()> {
     for folder in WRITTEN.map(|name| config.data.join(name)).iter().filter(|folder| folder.exists()) {
         accessat(CWD, folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
@@ -73,14 +73,14 @@ fn writable(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The ready line goes there, last of all.
+/// The ready line is written there, at the very end.
 fn check_stdout() -> Result<()> {
     let out = std::io::stdout();
     let mut state = [PollFd::from_borrowed_fd(out.as_fd(), PollFlags::OUT)];
-    // An error is a signal of ours; writing the line shows the rest.
+    // An error: interrupted by a signal; writing the line shows the rest.
     if poll(&mut state, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok() {
         let closed = state[0].revents().intersects(PollFlags::ERR | PollFlags::NVAL);
-        ensure!(!closed, "stdout is closed, so nobody would read the ready line");
+        ensure!(!closed, "stdout is closed, so the ready line cannot be read");
     }
     Ok(())
 }

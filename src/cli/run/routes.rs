@@ -1,29 +1,31 @@
-//! Static routes to host names: resolved at the start, and again every [`RESOLVE_EVERY`].
+//! Static routes. Host names are resolved at the start, and again every [`RESOLVE_EVERY`]; Unix sockets are looked at once.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::ToSocketAddrs as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use control::publish::Publisher;
+use dataplane::table::EndpointAddress;
 use dataplane::tls::TlsClientConfig;
 
 use crate::config::{RouteRule, RouteTarget};
 
-/// Between two looks at the names: a host that has moved is found within half a minute, as by Envoy's and Traefik's defaults
-/// (5 s and 30 s), and a name server is asked twice a minute for each name.
+/// Interval of name resolution: a host that has moved is found within half a minute, similar to Envoy's and
+/// Traefik's defaults (5 s and 30 s), and a name server is queried twice a minute for each name.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 
-/// Addresses of one name at most: more is a mistake, and each has connections of its own.
+/// Maximum addresses of one name: more is a mistake, and each has connections of its own.
 const ADDRESSES_MAX: usize = 256;
 
 /// A route of the command line.
 struct StaticRoute {
     rule: RouteRule,
     trust: Option<Arc<TlsClientConfig>>,
-    /// Where its requests go now.
-    addresses: Vec<SocketAddr>,
+    /// Current addresses of its targets.
+    addresses: Vec<EndpointAddress>,
 }
 
 impl StaticRoute {
@@ -35,8 +37,8 @@ impl StaticRoute {
         self.rule.targets.iter().any(|target| matches!(target, RouteTarget::Name(..)))
     }
 
-    /// Resolves the names; whether the addresses are others than before. A name that cannot be resolved keeps all of the
-    /// addresses: a name server that is away is no reason to stop.
+    /// Resolves the names; returns whether the addresses have changed. If a name cannot be resolved all
+    /// addresses are kept: an unavailable name server is no reason to stop.
     fn resolve(&mut self) -> bool {
         let mut found = BTreeSet::new();
         for target in &self.rule.targets {
@@ -56,24 +58,42 @@ impl StaticRoute {
         is_other
     }
 
+    /// A server may bind its socket later, so a path without one is no error.
+    fn warn_of_missing_sockets(&self) {
+        for address in &self.addresses {
+            let EndpointAddress::Unix(path) = address else { continue };
+            let why = match std::fs::metadata(path.as_str()) {
+                Ok(file) if file.file_type().is_socket() => continue,
+                Ok(_) => "the file is not a socket".to_owned(),
+                Err(why) => why.to_string(),
+            };
+            tracing::warn!(host = %self.rule.host, %address, %why, "a Unix socket of --route cannot be reached yet");
+        }
+    }
+
     fn publish(&self, publisher: &Publisher) {
         let how = (self.rule.protocol, self.rule.timeouts);
         publisher.set_static_route(&self.rule.host, how, self.trust.clone(), &self.addresses);
     }
 }
 
-/// Where a target is now; a name is resolved by the system.
+/// The addresses of a target; the system resolves a name.
 ///
 /// # Errors
 /// The name cannot be resolved.
-pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<SocketAddr>> {
+pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<EndpointAddress>> {
     match target {
-        RouteTarget::Address(address) => Ok(vec![*address]),
-        RouteTarget::Name(name, port) => Ok((name.as_str(), *port).to_socket_addrs()?.take(ADDRESSES_MAX).collect()),
+        RouteTarget::Address(address) => Ok(vec![(*address).into()]),
+        RouteTarget::Unix(path) => Ok(vec![EndpointAddress::Unix(*path)]),
+        RouteTarget::Name(name, port) => {
+            let resolved = (name.as_str(), *port).to_socket_addrs()?;
+            Ok(resolved.take(ADDRESSES_MAX).map(Into::into).collect())
+        }
     }
 }
 
-/// Publishes the routes with the trust of each, and follows the names among their targets on a thread of its own, because resolving blocks.
+/// Publishes the routes with the TLS configuration of each, and follows the names among their targets on a
+/// thread of its own, because resolving blocks.
 pub(super) fn publish(
     rules: &[RouteRule],
     trust: Vec<Option<Arc<TlsClientConfig>>>,
@@ -82,6 +102,7 @@ pub(super) fn publish(
     let mut routes: Vec<_> = rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
     for route in &mut routes {
         route.resolve();
+        route.warn_of_missing_sockets();
         route.publish(publisher);
     }
     routes.retain(StaticRoute::has_names);
@@ -105,7 +126,7 @@ fn follow(mut routes: Vec<StaticRoute>, publisher: &Weak<Publisher>) {
             let is_other = route.resolve();
             let Some(publisher) = publisher.upgrade() else { return };
             if is_other {
-                tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "a route has other addresses");
+                tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "the addresses of a route have changed");
                 route.publish(&publisher);
             }
         }
@@ -117,19 +138,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn route_to_a_name_has_its_addresses_once() {
+    fn route_to_name_has_each_address_once() {
         let rule: RouteRule = "a=localhost:9100,127.0.0.1:9100".parse().unwrap();
         let mut route = StaticRoute::new(&rule, None);
         assert!(route.has_names() && route.resolve());
-        let own = SocketAddr::from(([127, 0, 0, 1], 9100));
+        let own = EndpointAddress::Ip(([127, 0, 0, 1], 9100).into());
         assert_eq!(route.addresses.iter().filter(|address| **address == own).count(), 1);
         assert!(!route.resolve(), "nothing has changed");
     }
 
     #[test]
-    fn name_that_cannot_be_resolved_keeps_its_addresses() {
+    fn unresolvable_name_keeps_its_addresses() {
         let rule: RouteRule = "a=nowhere.invalid:9100".parse().unwrap();
-        let before = vec![SocketAddr::from(([127, 0, 0, 1], 9100))];
+        let before = vec![EndpointAddress::Ip(([127, 0, 0, 1], 9100).into())];
         let mut route = StaticRoute { rule, trust: None, addresses: before.clone() };
         assert!(!route.resolve());
         assert_eq!(route.addresses, before);

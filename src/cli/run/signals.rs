@@ -1,4 +1,4 @@
-//! What signals mean to a running appliance.
+//! Signal handling of a running appliance.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -9,15 +9,15 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 
 use super::MainEvent;
 
-/// As shells have it: ended by SIGINT.
+/// Same as in shells: ended by SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// SIGHUP reloads. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain began, ends
-/// the process at once. Instances die with their parent. What has not arrived yet, and may be waiting for another process, has
-/// nothing to drain.
+/// SIGHUP reloads. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain
+/// began, ends the process at once. Instances die with their parent. Before the process has its folder and
+/// sockets, and may be waiting for another process, there is nothing to drain.
 pub(super) fn listen(say: mpsc::Sender<MainEvent>, arrived: Arc<AtomicBool>) -> Result<()> {
-    // A file that may not grow (`ulimit -f`) is an error of its write, not the end of the process; and whoever sends what other
-    // servers open their logs anew at does not mean the end either.
+    // A file at its size limit (`ulimit -f`) is an error of its write, not the end of the process; and
+    // signals with which other servers reopen their logs must not end it either.
     for signal in [SIGXFSZ, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default()).context("no signal handler")?;
     }

@@ -33,11 +33,11 @@ impl SocketDescriptors {
     }
 }
 
-/// Connections that the kernel completes before a core takes them; the kernel clamps it to somaxconn.
+/// Connections that the kernel completes before a core accepts them; the kernel clamps it to somaxconn.
 pub(super) const BACKLOG: i32 = 4096;
 
 pub(super) struct BoundSockets {
-    /// One for each core, on one address (SO_REUSEPORT): the kernel spreads connections over them.
+    /// One for each core, on one address (SO_REUSEPORT): the kernel distributes connections over them.
     pub(super) http: Vec<TcpListener>,
     /// Likewise; empty without `--https`.
     pub(super) https: Vec<TcpListener>,
@@ -48,9 +48,9 @@ pub(super) struct BoundSockets {
     pub(super) events: Vec<TcpListener>,
     /// Likewise; empty without `--events-https`.
     pub(super) events_https: Vec<TcpListener>,
-    /// None when the objects are a cluster's.
+    /// `None` when the objects are a cluster's.
     pub(super) api: Option<TcpListener>,
-    /// None without `--api-socket`.
+    /// `None` without `--api-socket`.
     pub(super) api_socket: Option<UnixListener>,
     pub(super) admin: TcpListener,
 }
@@ -74,7 +74,7 @@ impl BoundSockets {
             events_https: wanted("events-https", config.events_https)?,
             api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
             admin: one("admin", config.admin)?,
-            // Last, because it cannot be put back when one of the others fails.
+            // Last, because it cannot be undone when one of the others fails.
             api_socket: api_socket.take().map(|prepared| prepared.publish(false)).transpose()?,
         })
     }
@@ -102,7 +102,8 @@ impl BoundSockets {
         })
     }
 
-    /// Descriptors of all of them. As long as they are open the kernel takes connections in, whoever accepts.
+    /// Duplicates of all descriptors. As long as they are open the kernel accepts connections, even without
+    /// an accepting process.
     pub(super) fn keep(&self) -> Result<SocketDescriptors> {
         let named = |name: ListenerName, listeners: &[TcpListener]| -> Result<Vec<(ListenerName, TcpListener)>> {
             listeners.iter().map(|listener| Ok((name, listener.try_clone()?))).collect()
@@ -118,7 +119,7 @@ impl BoundSockets {
         Ok(SocketDescriptors(all))
     }
 
-    /// The line that says where everything is.
+    /// The line with the addresses of all listeners.
     pub(super) fn ready_line(&self) -> Result<String> {
         let api = match &self.api {
             Some(listener) => listener.local_addr()?.to_string(),
@@ -147,22 +148,23 @@ impl BoundSockets {
 
 fn for_cores(name: &str, address: SocketAddr, cores: usize) -> Result<Vec<TcpListener>> {
     // SO_REUSEPORT would let a second appliance of the same user share the port and take half of the
-    // requests; an ordinary bind first tells whether anybody is there.
+    // requests; an ordinary bind first detects another listener.
     let probe = patiently(|| listen(address, false)).with_context(|| taken(name, address))?;
     let address = probe.local_addr()?;
     drop(probe);
     (0..cores).map(|_| listen(address, true).with_context(|| taken(name, address))).collect()
 }
 
-/// Tries again while the address is taken: after a crash the kernel tears the dead process's rings, and
-/// with them its listeners, down in its own time (5 to 17 ms measured; a supervisor restarts faster).
+/// Retries while the address is taken: after a crash the kernel tears down the dead process's rings, and
+/// with them its listeners, with some delay (5 to 17 ms measured; a supervisor restarts faster).
 fn patiently(bind: impl Fn() -> Result<TcpListener>) -> Result<TcpListener> {
-    const PATIENCE: Duration = Duration::from_secs(1);
+    /// A dead process releases its address within milliseconds.
+    const BIND_WAIT_MAX: Duration = Duration::from_secs(1);
     const STEP: Duration = Duration::from_millis(5);
     let begin = Instant::now();
     loop {
         match bind() {
-            Err(why) if is_taken(&why) && begin.elapsed() < PATIENCE => {
+            Err(why) if is_taken(&why) && begin.elapsed() < BIND_WAIT_MAX => {
                 #[allow(clippy::disallowed_methods, reason = "nothing runs yet but this thread")]
                 std::thread::sleep(STEP);
             }
@@ -185,7 +187,7 @@ fn listen(address: SocketAddr, shared: bool) -> Result<TcpListener> {
     if shared {
         socket.set_reuse_port(true)?;
     }
-    // Tokio wants its listeners non-blocking; on the ring a non-blocking one would answer EAGAIN.
+    // Tokio requires non-blocking listeners; on the ring a non-blocking one would return EAGAIN.
     socket.set_nonblocking(!shared)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cores_share_a_port_and_a_second_appliance_does_not() {
+    fn cores_share_port_and_second_appliance_does_not() {
         let listeners = for_cores("http", "127.0.0.1:0".parse().unwrap(), 3).unwrap();
         let address = listeners[0].local_addr().unwrap();
         assert!(listeners.iter().all(|l| l.local_addr().unwrap() == address));

@@ -1,20 +1,23 @@
 //! The target policy of this process: its own listeners, and what the operator allows.
 
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, bail};
 use control::dns::{self, InstanceGateway};
+use dataplane::table::EndpointAddress;
 use dataplane::target_policy::{ListenerRole, OwnListener, RefusalReason, TargetPolicy};
 
 use super::routes;
 use super::sockets::BoundSockets;
 use crate::config::{AllowedTargetRule, RunConfig};
 
-/// Made once all listeners are bound, and before anything connects.
+/// Created once all listeners are bound, and before anything connects.
 ///
-/// # Errors
-/// A `--route` leads to a listener of this process that no `--allow-target` names: requests would go round.
+/// # Errors A `--route` leads to a listener of this process that no `--allow-target` names: requests would
+/// loop.
 pub(super) fn policy(
     config: &RunConfig,
     sockets: &BoundSockets,
@@ -45,13 +48,38 @@ pub(super) fn policy(
     let allowed = config.allowed_targets.iter().map(|AllowedTargetRule(allowed)| *allowed).collect();
     let policy = TargetPolicy::new(listeners, allowed);
     for rule in &config.routes {
-        // Other addresses are the operator's to choose.
+        // Other addresses are the operator's choice.
         let resolved = rule.targets.iter().filter_map(|target| routes::addresses(target).ok()).flatten();
-        for refused in resolved.filter_map(|address| policy.check(address).err()) {
-            if let RefusalReason::OwnListener(_) = refused.reason {
-                bail!("--route {}: {refused}", rule.host);
+        for address in resolved {
+            match address {
+                EndpointAddress::Ip(address) => {
+                    if let Err(refused) = policy.check(address)
+                        && let RefusalReason::OwnListener(_) = refused.reason
+                    {
+                        bail!("--route {}: {refused}", rule.host);
+                    }
+                }
+                EndpointAddress::Unix(path) if is_own_socket(Path::new(path.as_str()), config) => {
+                    bail!("--route {}: {path} is a socket of this appliance; name another server's socket", rule.host)
+                }
+                EndpointAddress::Unix(_) => {}
             }
         }
     }
     Ok(Arc::new(policy))
+}
+
+/// Whether a path leads to `--api-socket`, by whatever name, or into the data folder, where the socket of the hot restart is:
+/// requests would reach the API as its owner.
+fn is_own_socket(path: &Path, config: &RunConfig) -> bool {
+    let file = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let is_api = config
+        .api_socket
+        .as_deref()
+        .is_some_and(|own| own == path || file(own).is_some_and(|own| file(path) == Some(own)));
+    let is_in_data = match (path.canonicalize(), config.data.canonicalize()) {
+        (Ok(path), Ok(data)) => path.starts_with(data),
+        _ => path.starts_with(&config.data),
+    };
+    is_api || is_in_data
 }

@@ -1,7 +1,8 @@
-//! Finds cores that do not turn, says what each works on, and writes it down for the next start.
+//! Finds stalled cores, logs what each works on, and writes it down for the next start.
 //!
-//! A thread looks at every core's count of turns, [`LOOKS_PER_TIMEOUT`] times within `--core-stall-timeout`. It counts its own looks
-//! and not the clock, so that a process which was stopped as a whole, or a suspended machine, stalls nothing.
+//! A thread checks every core's count of turns, [`LOOKS_PER_TIMEOUT`] times within `--core-stall-timeout`.
+//! It counts its own checks and not the clock, so that a process which was stopped as a whole, or a
+//! suspended machine, causes no stall.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,19 +58,19 @@ struct Watched {
     /// Its own first.
     logs: Vec<PathBuf>,
     turns: u64,
-    /// Looks since the last turn.
+    /// Checks since the last turn.
     looks: u32,
     is_stalled: bool,
-    /// What was written down about the present stall.
+    /// The record of the current stall.
     noted: Option<(PathBuf, StalledEvent)>,
-    /// As of the last look: what is worked on may have left the newest one.
+    /// As of the last check: the current work may refer to an older table than the newest one.
     table: Arc<RoutingTable>,
 }
 
-/// What a look found.
+/// Result of a check.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
-    /// It does not turn, for so long by now.
+    /// It has been stalled, for this long.
     Stalled(Duration),
     Recovered,
 }
@@ -97,7 +98,7 @@ impl Change {
         let Self::Stalled(silent) = self else {
             health.stalls.set(core, None);
             let noted = one.noted.take().map_or(Ok(()), |(folder, event)| forget(&folder, &event));
-            tracing::warn!(core, "the core turns again");
+            tracing::warn!(core, "the core runs again");
             return tell_failed(noted);
         };
         let activity = CoreActivity::decode(one.counters.heartbeat.work());
@@ -131,7 +132,7 @@ fn tell_failed(written: std::io::Result<()>) {
     }
 }
 
-/// What a core works on, by name.
+/// The work of a core, by name.
 struct On {
     activity: Option<CoreActivity>,
     stream: Option<Arc<EventStream>>,
@@ -139,7 +140,7 @@ struct On {
 }
 
 impl On {
-    /// Addresses are only compared: what they named may be gone.
+    /// Addresses are only compared: their objects may be gone.
     fn of(activity: Option<CoreActivity>, tables: [&RoutingTable; 2]) -> Self {
         let is_worked_on =
             |stream: &&Arc<EventStream>| activity.is_some_and(|activity| Arc::as_ptr(stream).addr() == activity.stream);
@@ -166,7 +167,8 @@ impl On {
         )
     }
 
-    /// What is set aside if the process is ended now, and the log's folder. `None`: no event in a log, or nobody knows whose.
+    /// The event that is set aside if the process is ended now, and the log's folder. `None`: no event in a
+    /// log, or its stream is unknown.
     fn event(&self, one: &Watched) -> Option<(PathBuf, StalledEvent)> {
         let activity = self.activity.filter(|activity| activity.phase != stalled::Phase::Intake)?;
         let folder = one.logs.get(activity.log)?.clone();
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn core_without_a_turn_for_the_timeout_is_stalled() {
+    fn core_without_turn_for_timeout_is_stalled() {
         let mut one = watched(Vec::new());
         for _ in 1..LOOKS_PER_TIMEOUT {
             assert_eq!(one.look(EVERY), None);
@@ -218,9 +220,9 @@ mod tests {
         assert_eq!((one.look(EVERY), one.look(EVERY)), (Some(Change::Recovered), None));
     }
 
-    /// An event is noted while the core stands still, and a core that goes on takes the note back.
+    /// An event is recorded while the core is stalled, and the record is removed when the core continues.
     #[test]
-    fn stalled_event_is_noted_until_the_core_turns_again() {
+    fn stalled_event_is_recorded_until_core_continues() {
         let folder = tempfile::tempdir().unwrap();
         let mut one = watched(vec![folder.path().to_owned()]);
         let stream = Arc::new(EventStream {

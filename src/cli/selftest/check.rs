@@ -1,4 +1,4 @@
-//! A recovered log against what was promised: a pure comparison.
+//! Compares a recovered log with the promises: a pure function.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::content::{STREAMS, SUBSCRIBER, batch_of, batch_records, next_of_strea
 use super::damage::BitFlip;
 use super::supervisor::AcknowledgedState;
 
-/// Something that must not be.
+/// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Violation {
-    /// Acknowledged records that this has cost.
+    /// Acknowledged records that were lost.
     pub(super) lost: u64,
     pub(super) what: String,
 }
@@ -21,19 +21,19 @@ impl Violation {
         Self { lost, what }
     }
 
-    /// Recovery says that acknowledged bytes are gone; which records they were, the comparison says.
-    pub(super) fn gap(hole: &LogGap) -> Self {
-        let file = hole.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
-        Self::new(0, format!("recovery found a hole, positions {} to {}: {file}", hole.from, hole.to))
+    /// Recovery reports that acknowledged bytes are gone; the comparison tells which records they were.
+    pub(super) fn gap(gap: &LogGap) -> Self {
+        let file = gap.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
+        Self::new(0, format!("recovery found a gap, positions {} to {}: {file}", gap.from, gap.to))
     }
 
     pub(super) fn passed_over(flips: &[BitFlip], who: &str) -> Self {
-        let places: Vec<String> = flips.iter().map(BitFlip::to_string).collect();
-        Self::new(0, format!("{who} did not see {}", places.join(", ")))
+        let flipped: Vec<String> = flips.iter().map(BitFlip::to_string).collect();
+        Self::new(0, format!("{who} did not see {}", flipped.join(", ")))
     }
 }
 
-/// By batch: how many of its records are there. Only what is at or after the stream's bookmark.
+/// By batch: how many of its records exist. Only those at or after the stream's cursor.
 type BatchCounts = BTreeMap<u64, u32>;
 
 /// The number after the last batch in the log.
@@ -49,7 +49,7 @@ fn log_end(log: &WriteAheadLog, name: &str) -> Option<u64> {
     last.map(|batch| batch + 1)
 }
 
-/// What of the promise does not hold.
+/// The broken parts of the promise.
 pub(super) fn against(log: &WriteAheadLog, seed: u64, promise: &AcknowledgedState) -> Vec<Violation> {
     let mut violations = Vec::new();
     let end = end(log).max(promise.acknowledged);
@@ -62,12 +62,12 @@ pub(super) fn against(log: &WriteAheadLog, seed: u64, promise: &AcknowledgedStat
         };
         let Some(mark) = log.how_far(stream, SUBSCRIBER) else {
             if promise.acknowledged > 0 {
-                violations.push(Violation::new(0, format!("the bookmark of {name} is gone")));
+                violations.push(Violation::new(0, format!("the cursor of {name} is missing")));
             }
             continue;
         };
         let Some((_, first)) = promise.marks[nth].iter().find(|(put, _)| *put == mark.low()) else {
-            let what = format!("the bookmark of {name} is at {}, where it was never put", mark.low());
+            let what = format!("the cursor of {name} is at {}, where it was never set", mark.low());
             violations.push(Violation::new(0, what));
             continue;
         };
@@ -78,7 +78,7 @@ pub(super) fn against(log: &WriteAheadLog, seed: u64, promise: &AcknowledgedStat
     violations
 }
 
-/// Takes a stream's records; those that are not ours, or not in order, are violations.
+/// Reads a stream's records; foreign or unordered ones are violations.
 fn take(
     log: &WriteAheadLog,
     stream: StreamId,
@@ -100,7 +100,7 @@ fn take(
     violations
 }
 
-/// Every batch of the stream in the range, each whole, and nothing else.
+/// Every batch of the stream in the range must be complete, and there must be nothing else.
 fn compare(
     seed: u64,
     wanted: std::ops::Range<u64>,
@@ -120,11 +120,11 @@ fn compare(
         batch = next_of_stream(batch);
     }
     if let Some((early, _)) = found.range(..wanted.start).next() {
-        violations.push(Violation::new(0, format!("batch {early} is shown again after its bookmark")));
+        violations.push(Violation::new(0, format!("batch {early} is shown again after its cursor")));
     }
 }
 
-/// Records that were never appended, in whatever is left of a damaged log.
+/// Records that were never appended, in the rest of a damaged log.
 pub(super) fn invented(log: &WriteAheadLog, seed: u64) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (stream, name) in log.streams() {
@@ -156,7 +156,7 @@ mod tests {
     const SEED: u64 = 5;
     const BATCHES: u64 = 30;
 
-    /// Appends whole batches but leaves out `without`; the bookmarks stand before all of it.
+    /// Appends complete batches but omits `without`; the cursors are before all of it.
     fn filled(without: Option<u64>) -> (tempfile::TempDir, WriteAheadLog, AcknowledgedState) {
         let folder = tempfile::tempdir().unwrap();
         let (mut log, _) = WriteAheadLog::open(folder.path(), options(SEED)).unwrap();
@@ -177,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_that_was_kept_is_not_complained_of() {
+    fn kept_promise_has_no_violation() {
         let (_folder, log, promise) = filled(None);
         assert_eq!((against(&log, SEED, &promise), end(&log)), (Vec::new(), BATCHES));
     }
 
     #[test]
-    fn each_way_to_break_a_promise_is_seen() {
+    fn every_kind_of_violation_is_found() {
         let (_folder, log, promise) = filled(Some(13));
         let broken = against(&log, SEED, &promise);
         assert_eq!((broken.len(), broken[0].lost), (1, u64::from(batch_records(SEED, 13))), "{broken:?}");
@@ -192,11 +192,11 @@ mod tests {
         promise.acknowledged = BATCHES + 2;
         let lost: u64 = against(&log, SEED, &promise).iter().map(|broken| broken.lost).sum();
         assert_eq!(lost, u64::from(batch_records(SEED, BATCHES) + batch_records(SEED, BATCHES + 1)));
-        assert!(!against(&log, SEED + 1, &promise).is_empty(), "records of somebody else");
+        assert!(!against(&log, SEED + 1, &promise).is_empty(), "records of another writer");
         assert!(!invented(&log, SEED + 1).is_empty() && invented(&log, SEED).is_empty());
 
         promise.marks[1].clear();
         let broken = against(&log, SEED, &promise);
-        assert!(broken.iter().any(|one| one.what.contains("where it was never put")), "{broken:?}");
+        assert!(broken.iter().any(|one| one.what.contains("where it was never set")), "{broken:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! What a campaign appends: every record can be written again from the seed and its number, so that
-//! whoever reads it knows whether it is whole, ours and in its place.
+//! The contents of a campaign: every record can be regenerated from the seed and its number, so that a
+//! reader can verify that it is complete, genuine and in its place.
 
 use fastrand::Rng;
 
@@ -8,9 +8,9 @@ pub(super) const STREAMS: [&str; 3] = ["selftest/a", "selftest/b", "selftest/c"]
 /// The subscriber of each.
 pub(super) const SUBSCRIBER: &str = "reader";
 
-/// Batch number, place in the batch, size of the batch, seed.
+/// Batch number, index in the batch, size of the batch, seed.
 const LABEL_BYTES: usize = 24;
-/// Most records in a batch.
+/// Maximum number of records in a batch.
 const BATCH_RECORDS_MAX: u32 = 4;
 /// A usual record's filler, in bytes, and a rare one's: larger than many pages.
 const FILLER_BYTES_MAX: usize = 1024;
@@ -31,7 +31,7 @@ pub(super) fn batch_records(seed: u64, batch: u64) -> u32 {
     chance(seed, batch, u32::MAX).u32(1..=BATCH_RECORDS_MAX)
 }
 
-/// One record, whole.
+/// One complete record.
 pub(super) fn record(seed: u64, batch: u64, nth: u32) -> Vec<u8> {
     let mut rng = chance(seed, batch, nth);
     let filler = match rng.u32(0..LARGE_ONE_IN) {
@@ -47,12 +47,12 @@ pub(super) fn record(seed: u64, batch: u64, nth: u32) -> Vec<u8> {
     bytes
 }
 
-/// The batch that a record says it is of, believed unseen.
+/// The batch number in a record, without verification.
 pub(super) fn batch_of(payload: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(payload.get(0..8)?.try_into().ok()?))
 }
 
-/// Batch and place of a record; `None` when it is not one of this campaign's, to the last byte.
+/// Batch and index of a record; `None` unless every byte matches this campaign.
 pub(super) fn read(seed: u64, payload: &[u8]) -> Option<(u64, u32)> {
     let batch = batch_of(payload)?;
     let nth = u32::from_le_bytes(payload.get(8..12)?.try_into().ok()?);
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_known_again_and_only_whole() {
+    fn only_complete_record_is_recognised() {
         for (batch, nth) in [(0, 0), (7, 1), (u64::MAX, 3)] {
             let mut payload = record(81, batch, nth);
             assert_eq!(read(81, &payload), Some((batch, nth)));

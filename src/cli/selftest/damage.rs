@@ -1,4 +1,4 @@
-//! What a power cut and a bad disk may do to a folder, done to a copy.
+//! Damage by a power cut and by a bad disk, applied to a copy of a folder.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,14 +10,14 @@ use anyhow::{Context, Result};
 use fastrand::Rng;
 use wal::LogPosition;
 
-/// What a disk writes whole or not at all.
+/// Size that a disk writes atomically.
 const SECTOR_BYTES: usize = 512;
-/// Most bits flipped in one copy.
+/// Maximum bits flipped in one copy.
 const FLIPS_MAX: usize = 3;
-/// A record's bytes before its payload that its checksum covers, and the checksum itself.
+/// The bytes of a record before its payload: checksum and the fields it covers.
 const RECORD_HEAD_BYTES: u64 = 40;
 
-/// One bit that was turned over.
+/// One flipped bit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BitFlip {
     file: PathBuf,
@@ -48,7 +48,7 @@ pub(super) fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where records lie: by file, its base, and the records' offsets with their lengths.
+/// Locations of records: by file, its base, and the records' offsets with their lengths.
 type RecordLocations = BTreeMap<PathBuf, (u64, Vec<(u64, u64)>)>;
 
 fn records(folder: &Path) -> Result<RecordLocations> {
@@ -58,17 +58,18 @@ fn records(folder: &Path) -> Result<RecordLocations> {
     }
     wal::dump(folder, &mut |_, _| {}, &mut |entry| {
         let offset = u64::from(entry.offset);
-        // The first record of a file is its snapshot, whose position says where the file begins; that of
-        // a moved event would not.
+        // The first record of a file is its snapshot, whose position says where the file begins; that of a
+        // compacted event would not.
         let base = entry.position.get().saturating_sub(offset);
-        let (_, places) = records.entry(entry.file.to_owned()).or_insert((base, Vec::new()));
-        places.push((offset, RECORD_HEAD_BYTES + entry.payload.len() as u64));
+        let (_, locations) = records.entry(entry.file.to_owned()).or_insert((base, Vec::new()));
+        locations.push((offset, RECORD_HEAD_BYTES + entry.payload.len() as u64));
         Ok(())
     })?;
     Ok(records)
 }
 
-/// Keeps, loses or spoils each sector of what no flush had confirmed. Returns how many bytes it changed.
+/// Keeps, loses or corrupts each sector of what no flush had confirmed. Returns the number of changed
+/// bytes.
 pub(super) fn tear(folder: &Path, durable: LogPosition, rng: &mut Rng) -> Result<u64> {
     let mut changed = 0;
     for (path, (base, _)) in records(folder)? {
@@ -87,7 +88,7 @@ pub(super) fn tear(folder: &Path, durable: LogPosition, rng: &mut Rng) -> Result
             if !is_kept {
                 changed += piece.len() as u64;
                 piece.fill(0);
-                // Junk instead of nothing; but a segment's first sector is whole or not there.
+                // Random bytes instead of nothing; but a segment's first sector is complete or absent.
                 if rng.bool() && from + at >= SECTOR_BYTES {
                     rng.fill(piece);
                 }
@@ -101,20 +102,20 @@ pub(super) fn tear(folder: &Path, durable: LogPosition, rng: &mut Rng) -> Result
 
 /// Flips up to [`FLIPS_MAX`] bits in records below `proven`; `None` when there are none yet.
 pub(super) fn flip(folder: &Path, proven: LogPosition, rng: &mut Rng) -> Result<Option<Vec<BitFlip>>> {
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     for (path, (base, records)) in records(folder)? {
         let below = records.into_iter().filter(|(offset, bytes)| base + offset + bytes <= proven.get());
-        places.extend(below.map(|(offset, bytes)| (path.clone(), offset, bytes)));
+        locations.extend(below.map(|(offset, bytes)| (path.clone(), offset, bytes)));
     }
-    if places.is_empty() {
+    if locations.is_empty() {
         return Ok(None);
     }
     let mut flips = Vec::new();
     for _ in 0..rng.usize(1..=FLIPS_MAX) {
-        let (path, offset, bytes) = &places[rng.usize(0..places.len())];
+        let (path, offset, bytes) = &locations[rng.usize(0..locations.len())];
         let flip = BitFlip { file: path.clone(), offset: offset + rng.u64(0..*bytes), bit: rng.u8(0..8) };
         if flips.contains(&flip) {
-            continue; // it would be turned back
+            continue; // it would be flipped back
         }
         let failed = || format!("flipping {flip}");
         let file = File::options().read(true).write(true).open(path).with_context(failed)?;
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_confirmed_is_never_torn_and_what_was_not_may_be() {
+    fn only_unconfirmed_bytes_are_torn() {
         let folder = tempfile::tempdir().unwrap();
         let durable = filled(folder.path());
         let before = records(folder.path()).unwrap();
@@ -153,16 +154,16 @@ mod tests {
         let confirmed = LogPosition::new(20_000);
         let torn = (0..20).map(|seed| tear(folder.path(), confirmed, &mut Rng::with_seed(seed)).unwrap());
         assert!(torn.max() > Some(0));
-        for (path, (base, places)) in records(folder.path()).unwrap() {
+        for (path, (base, locations)) in records(folder.path()).unwrap() {
             let kept = |records: &[(u64, u64)]| {
                 records.iter().copied().filter(|(at, bytes)| base + at + bytes <= 20_000).collect::<Vec<_>>()
             };
-            assert_eq!(kept(&places), kept(&before[&path].1));
+            assert_eq!(kept(&locations), kept(&before[&path].1));
         }
     }
 
     #[test]
-    fn a_flip_changes_one_bit_of_a_record_that_was_proven_durable() {
+    fn flip_changes_one_bit_of_proven_record() {
         let folder = tempfile::tempdir().unwrap();
         filled(folder.path());
         assert_eq!(flip(folder.path(), LogPosition::ORIGIN, &mut Rng::with_seed(1)).unwrap(), None);

@@ -1,4 +1,4 @@
-//! What a campaign has found out, in numbers.
+//! The findings of a campaign, in numbers.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -8,12 +8,12 @@ use super::check::Violation;
 use super::content::batch_records;
 use super::supervisor::ChildRun;
 
-/// Violations that are told one by one; the rest is counted.
+/// Violations that are reported one by one; the rest is counted.
 const REPORTED_MAX: usize = 20;
-/// A flush that is faster than this, half of the time, did not wait for any disk: even the fastest need
-/// some 10 µs to answer.
+/// If half of the flushes are faster than this, they did not wait for any disk: even the fastest need some
+/// 10 µs.
 const TOO_GOOD: Duration = Duration::from_micros(8);
-/// Buckets of flush times, each 5 % wider than the one before, from 1 µs on: the last is at 4 minutes.
+/// Buckets of flush times, each 5 % wider than the one before, starting at 1 µs: the last is at 4 minutes.
 const BUCKETS: usize = 400;
 const BUCKET_GROWTH: f64 = 1.05;
 
@@ -59,7 +59,7 @@ impl SelftestReport {
         self.violations == 0
     }
 
-    /// A child's life has ended.
+    /// A child has ended.
     pub(super) fn killed(&mut self, work: &ChildRun, seed: u64) {
         self.kills += 1;
         self.records += work.batches.clone().map(|batch| u64::from(batch_records(seed, batch))).sum::<u64>();
@@ -89,7 +89,7 @@ impl SelftestReport {
     pub(super) fn table(&self, seed: u64, folder: &Path) -> String {
         let mut text = String::new();
         let mut row = |name: &str, value: String| {
-            let _ = writeln!(text, "{name:<22}{value}"); // a String takes all
+            let _ = writeln!(text, "{name:<22}{value}"); // writing to a String cannot fail
         };
         row("disk under", format!("{}, seed {seed}", folder.display()));
         row("kills", format!("{}", self.kills));
@@ -103,7 +103,7 @@ impl SelftestReport {
         row("flushes", format!("{}, {rate:.0}/s, p50 {p50}, p99 {p99}", self.flushes));
         row("appended", format!("{:.1} MiB/s", self.bytes as f64 / f64::from(1 << 20) / seconds));
         if self.flushes > 0 && self.quantile(0.5) < TOO_GOOD {
-            row("note", "flushes are too fast for a disk: this folder is in memory, or a disk lies".to_owned());
+            row("note", "flushes are too fast for a disk: this folder is in memory, or the disk reports flushes it did not make".to_owned());
         }
         for told in &self.reported {
             row("VIOLATION", told.clone());
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_right_to_one_bucket() {
+    fn quantiles_are_exact_to_one_bucket() {
         let flushes = (1..=1000).map(|n| Duration::from_micros(n * 10)).collect();
         let work = ChildRun { flushes, ..ChildRun::default() };
         let mut report = SelftestReport::default();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_violation_is_told_and_its_losses_counted() {
+    fn violation_is_reported_and_losses_counted() {
         let mut report = SelftestReport::default();
         assert!(report.is_clean());
         let lost = Violation { lost: 3, what: "batch 7".to_owned() };

@@ -1,4 +1,4 @@
-//! The parent beside a child: hears what it was promised, and kills it.
+//! The supervisor of a child: records its acknowledgements, and kills it.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,40 +11,40 @@ use wal::{LogPosition, WriteAheadLog};
 
 use super::content::{STREAMS, SUBSCRIBER};
 
-/// How long a child may take to begin, or to open a log of a few MiB: a disk that needs longer hangs.
-const OPEN_PATIENCE: Duration = Duration::from_secs(120);
-/// A child that is killed while it opens the log lives this many times shorter.
+/// How long a child may take to start, or to open a log of a few MiB: a disk that needs longer hangs.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(120);
+/// A child that is killed while it opens the log gets this fraction of the lifetime.
 const EARLY: u32 = 16;
 /// For a pattern: numbers below are streams.
 const LAST: u64 = STREAMS.len() as u64;
 
-/// What the log has promised so far.
+/// What the log has acknowledged so far.
 #[derive(Debug, Default)]
 pub(super) struct AcknowledgedState {
     /// Batches below this were acknowledged.
     pub(super) acknowledged: u64,
     /// Batches below this may have been appended: the next child begins here.
     pub(super) next: u64,
-    /// Everything below was said to be durable. An acknowledgement may need several flushes, each of which relies on the
-    /// one before.
+    /// Everything below was reported durable. An acknowledgement may need several flushes, each of which
+    /// relies on the one before.
     pub(super) durable: LogPosition,
-    /// ... when something was acknowledged last.
+    /// The durable position at the last acknowledgement.
     pub(super) acknowledged_at: LogPosition,
-    /// Everything below was durable before what was acknowledged last was appended: damage in it can
-    /// be told from a torn write.
+    /// Everything below was durable before the last acknowledged records were appended: damage in it can be
+    /// distinguished from a torn write.
     pub(super) proven: LogPosition,
-    /// For each stream: bookmarks that may be found, with the first batch that each leaves unread.
+    /// For each stream: possible cursors, with the first batch that each leaves unread.
     pub(super) marks: [Vec<(LogPosition, u64)>; STREAMS.len()],
 }
 
-/// What one child did.
+/// Results of one child.
 #[derive(Debug, Default)]
 pub(super) struct ChildRun {
     pub(super) flushes: Vec<Duration>,
     pub(super) bytes: u64,
-    /// From its first word to its end, as far as it appended.
+    /// From its first line to its end, as far as it appended.
     pub(super) time: Duration,
-    /// Acknowledged in this life.
+    /// Acknowledged by this child.
     pub(super) batches: std::ops::Range<u64>,
 }
 
@@ -72,14 +72,14 @@ impl AcknowledgedState {
         Ok(())
     }
 
-    /// After a check that held: what was found is what counts from here on.
+    /// After a successful check: the recovered state is the new reference.
     pub(super) fn settle(&mut self, log: &WriteAheadLog) {
         self.durable = log.durable();
         self.acknowledged_at = self.durable;
         for (nth, name) in STREAMS.iter().enumerate() {
             let stream = log.streams().find(|(_, known)| known == name);
             let mark = stream.and_then(|(id, _)| log.how_far(id, SUBSCRIBER));
-            // None: its declaration was never durable.
+            // `None`: its declaration was never durable.
             self.marks[nth].retain(|(put, _)| mark.is_some_and(|mark| *put == mark.low()));
         }
         self.next = super::check::end(log);
@@ -87,8 +87,8 @@ impl AcknowledgedState {
     }
 }
 
-/// Starts a child on the folder, lets it live for so long, and kills it: after it has opened the log, or
-/// (`early`) from its first word on.
+/// Starts a child on the folder, lets it run for `life`, and kills it: after it has opened the log, or
+/// (`early`) from its first line on.
 pub(super) fn kill_a_writer(
     folder: &Path,
     seed: u64,
@@ -113,10 +113,10 @@ pub(super) fn kill_a_writer(
     child.kill().context("the child cannot be killed")?;
     child.wait()?;
     if let Some(status) = ended {
-        bail!("the child that appends ended by itself ({status}): its reason stands above");
+        bail!("the child that appends ended by itself ({status}): see its error above");
     }
     heard?;
-    // What it still said is in the pipe: it was true when it was said.
+    // The rest of its output is in the pipe, and was true when it was written.
     lines.iter().try_for_each(|line| promise.record(&line, &mut work))?;
     Ok(work)
 }
@@ -130,12 +130,12 @@ fn spawn(folder: &Path, seed: u64, from: u64) -> Result<Child> {
     command.spawn().context("a child that appends cannot be started")
 }
 
-/// The child's words, read by a thread so that it never waits for us.
+/// The child's output lines, read by a thread so that the child never waits.
 fn lines(child: &mut Child) -> Result<Receiver<String>> {
     let stdout = child.stdout.take().context("the child's words")?;
     let (sender, lines) = channel();
     std::thread::Builder::new().name("selftest-ear".into()).spawn(move || {
-        // A line without its end was cut by the kill: it was not said.
+        // A line without its end was cut by the kill: it does not count.
         let mut words = BufReader::new(stdout);
         let mut line = String::new();
         while words.read_line(&mut line).is_ok_and(|length| length > 0) && line.ends_with('\n') {
@@ -149,7 +149,7 @@ fn lines(child: &mut Child) -> Result<Receiver<String>> {
 }
 
 fn wait_for(word: &str, lines: &Receiver<String>, promise: &mut AcknowledgedState, work: &mut ChildRun) -> Result<()> {
-    let end = Instant::now() + OPEN_PATIENCE;
+    let end = Instant::now() + OPEN_TIMEOUT;
     loop {
         let line = lines
             .recv_timeout(end.saturating_duration_since(Instant::now()))
@@ -165,10 +165,10 @@ fn wait_for(word: &str, lines: &Receiver<String>, promise: &mut AcknowledgedStat
 mod tests {
     use super::*;
 
-    /// A flush that is not the acknowledgement's last is durable all the same: no power cut takes it. But nothing was
-    /// acknowledged after it yet, so damage in it may pass for a torn write.
+    /// An intermediate flush of an acknowledgement is durable all the same: no power cut takes it. But
+    /// nothing was acknowledged after it yet, so damage in it may look like a torn write.
     #[test]
-    fn what_one_of_several_flushes_wrote_is_durable_and_not_proven() {
+    fn intermediate_flush_is_durable_and_not_proven() {
         let (mut promise, mut work) = (AcknowledgedState::default(), ChildRun::default());
         let mut state_after = |line: &str| {
             promise.record(line, &mut work).unwrap();

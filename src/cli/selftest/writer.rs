@@ -1,4 +1,4 @@
-//! The child: appends through the real log and says what it was promised, until it is killed.
+//! The child: appends through the real log and reports its acknowledgements, until it is killed.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -14,14 +14,14 @@ use wal::{AppendError, Cursor, StreamId, WriteAheadLog};
 use super::content::{STREAMS, SUBSCRIBER, batch_records, next_of_stream, record, stream_of};
 use super::options;
 
-/// Batches that one flush carries at most: a group commit of many senders.
+/// Maximum batches in one flush: a group commit of many senders.
 const GROUP_MAX: u32 = 32;
-/// What a stream's subscriber leaves unread, in bytes. The last one's reads in leaps, so that others'
-/// segments would wait for it and its records are moved.
+/// Bytes that a stream's subscriber leaves unread. The last one reads in leaps, so that others' segments
+/// would wait for it and its records are compacted.
 const UNREAD_BYTES: [u64; STREAMS.len()] = [256 << 10, 256 << 10, 64 << 10];
 const LEAP_BYTES: u64 = 2 << 20;
 
-/// A stream as this child knows it.
+/// A stream in this child.
 struct WriterStream {
     id: StreamId,
     /// Batches appended by this child and not yet read: number, end, bytes.
@@ -29,19 +29,19 @@ struct WriterStream {
     bytes: u64,
 }
 
-/// Appends from batch number `from` on. Ends by an error only: the parent's kill is the usual end.
+/// Appends from batch number `from` on. Ends only by an error: the parent's kill is the usual end.
 pub(super) fn append(folder: &Path, seed: u64, from: u64) -> Result<()> {
     let mut say = io::stdout().lock();
     writeln!(say, "opening")?;
     let (mut log, _) = WriteAheadLog::open(folder, options(seed))?;
-    let mut lanes = streams(&mut log, from, &mut say)?;
+    let mut streams = streams(&mut log, from, &mut say)?;
     writeln!(say, "open")?;
 
     let mut rng = Rng::with_seed(seed ^ from);
     let mut batch = from;
     loop {
         for _ in 0..rng.u32(1..=GROUP_MAX) {
-            if !put(&mut log, &mut lanes, seed, batch)? {
+            if !put(&mut log, &mut streams, seed, batch)? {
                 break;
             }
             batch += 1;
@@ -49,14 +49,14 @@ pub(super) fn append(folder: &Path, seed: u64, from: u64) -> Result<()> {
         let begun = Instant::now();
         let bytes = flush(&mut log, &mut say)?;
         writeln!(say, "ack {batch} {} {} {bytes}", log.durable(), begun.elapsed().as_nanos())?;
-        read_on(&mut log, &mut lanes, &mut say)?;
+        read_on(&mut log, &mut streams, &mut say)?;
         log.reclaim();
         log.move_on();
     }
 }
 
 fn streams(log: &mut WriteAheadLog, from: u64, say: &mut impl Write) -> Result<Vec<WriterStream>> {
-    let mut lanes = Vec::new();
+    let mut streams = Vec::new();
     for (nth, name) in STREAMS.iter().enumerate() {
         let id = log.stream(name)?;
         if log.cursors(id).next().is_none() {
@@ -65,22 +65,22 @@ fn streams(log: &mut WriteAheadLog, from: u64, say: &mut impl Write) -> Result<V
             writeln!(say, "mark {nth} {mark} {first}")?;
             log.cursor(id, SUBSCRIBER, Cursor::at(mark))?;
         }
-        lanes.push(WriterStream { id, unread: VecDeque::new(), bytes: 0 });
+        streams.push(WriterStream { id, unread: VecDeque::new(), bytes: 0 });
     }
-    Ok(lanes)
+    Ok(streams)
 }
 
 /// Appends one batch; false when the log is full for now.
-fn put(log: &mut WriteAheadLog, lanes: &mut [WriterStream], seed: u64, batch: u64) -> Result<bool> {
+fn put(log: &mut WriteAheadLog, streams: &mut [WriterStream], seed: u64, batch: u64) -> Result<bool> {
     let payloads: Vec<Vec<u8>> = (0..batch_records(seed, batch)).map(|nth| record(seed, batch, nth)).collect();
     let parts: Vec<[&[u8]; 1]> = payloads.iter().map(|payload| [payload.as_slice()]).collect();
     let records: Vec<&[&[u8]]> = parts.iter().map(|parts| parts.as_slice()).collect();
-    let Some(lane) = lanes.get_mut(stream_of(batch)) else { bail!("no stream for batch {batch}") };
-    match log.append_batch(lane.id, batch, &records) {
+    let Some(stream) = streams.get_mut(stream_of(batch)) else { bail!("no stream for batch {batch}") };
+    match log.append_batch(stream.id, batch, &records) {
         Ok(range) => {
             let bytes = range.end.get() - range.start.get();
-            lane.unread.push_back((batch, range.end, bytes));
-            lane.bytes += bytes;
+            stream.unread.push_back((batch, range.end, bytes));
+            stream.bytes += bytes;
             Ok(true)
         }
         Err(AppendError::Full { .. }) => Ok(false),
@@ -88,9 +88,10 @@ fn put(log: &mut WriteAheadLog, lanes: &mut [WriterStream], seed: u64, batch: u6
     }
 }
 
-/// Makes all there is durable, as a core does: one write with RWF_DSYNC at a time. Says so of each before the next, whose
-/// records tell that it was, and before the log hears of it: files whose drop is durable go then, and who is killed in
-/// between must not have left a parent that takes the drop for a torn write. Returns the bytes.
+/// Makes everything durable, in the same way as a core: one write with RWF_DSYNC at a time. Reports each
+/// before the next one, whose records depend on it, and before the log is told: files whose drop is durable
+/// are deleted then, and a kill in between must not make the parent take the drop for a torn write. Returns
+/// the bytes.
 fn flush(log: &mut WriteAheadLog, say: &mut impl Write) -> Result<u64> {
     let mut bytes = 0;
     while let Some(flush) = log.next_flush() {
@@ -119,22 +120,22 @@ fn write_durably(file: &File, mut bytes: &[u8], mut offset: u64) -> io::Result<(
     Ok(())
 }
 
-/// Moves the bookmarks on. Each is said before it is put, so that none is found that was not said.
-fn read_on(log: &mut WriteAheadLog, lanes: &mut [WriterStream], say: &mut impl Write) -> Result<()> {
-    for (nth, lane) in lanes.iter_mut().enumerate() {
+/// Advances the cursors. Each is reported before it is set, so that no unreported one can be found.
+fn read_on(log: &mut WriteAheadLog, streams: &mut [WriterStream], say: &mut impl Write) -> Result<()> {
+    for (nth, stream) in streams.iter_mut().enumerate() {
         let is_last = nth + 1 == STREAMS.len();
-        if is_last && lane.bytes < LEAP_BYTES {
+        if is_last && stream.bytes < LEAP_BYTES {
             continue;
         }
         let mut read = None;
-        while lane.bytes > UNREAD_BYTES[nth] {
-            let Some((batch, end, bytes)) = lane.unread.pop_front() else { break };
-            lane.bytes -= bytes;
+        while stream.bytes > UNREAD_BYTES[nth] {
+            let Some((batch, end, bytes)) = stream.unread.pop_front() else { break };
+            stream.bytes -= bytes;
             read = Some((batch, end));
         }
         if let Some((batch, end)) = read {
             writeln!(say, "mark {nth} {end} {}", next_of_stream(batch))?;
-            log.cursor(lane.id, SUBSCRIBER, Cursor::at(end))?;
+            log.cursor(stream.id, SUBSCRIBER, Cursor::at(end))?;
         }
     }
     Ok(())
@@ -146,7 +147,7 @@ mod tests {
 
     use super::*;
 
-    /// Hears nothing: its end of the pipe is gone, as a child's last moment may be at any of its words.
+    /// A writer whose pipe is closed at the first write, because a child may be killed at any of its lines.
     struct KilledChild;
 
     impl Write for KilledChild {
@@ -159,10 +160,10 @@ mod tests {
         }
     }
 
-    /// A file that is gone before its drop was said to be durable would look like a lost segment, because the parent tears what
-    /// it was not told of.
+    /// A file deleted before its drop was reported durable would look like a lost segment, because the
+    /// parent tears everything that was not reported.
     #[test]
-    fn no_file_goes_before_its_drop_was_said_to_be_durable() {
+    fn file_is_deleted_only_after_reported_drop() {
         let folder = tempfile::tempdir().unwrap();
         let files = || std::fs::read_dir(folder.path()).unwrap().count();
         let options = || LogOptions { segment_bytes: 16 << 10, log_bytes_max: 4 << 20, ..LogOptions::default() };

@@ -202,7 +202,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::PATIENCE;
+    use crate::TIMEOUT;
     use crate::server::{HandlerReply, ReceivedMessage, TestServer};
 
     #[test]
@@ -239,7 +239,7 @@ mod tests {
                 }
             }
         });
-        let object = KitApi::at(server.address()).wait_for("Route", "n", "r", PATIENCE, |o| o["status"]["n"] == 3);
+        let object = KitApi::at(server.address()).wait_for("Route", "n", "r", TIMEOUT, |o| o["status"]["n"] == 3);
         assert_eq!(object["status"]["n"], 3);
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::{HttpCall, KitApi, PATIENCE, wait};
+use crate::{HttpCall, KitApi, TIMEOUT, wait};
 
 /// How much of stderr a failure message shows, in bytes from the end.
 const STDERR_SHOWN_MAX: usize = 8 * 1024;
@@ -273,7 +273,7 @@ impl Appliance {
     /// Waits until its standard error holds `text`: what was written is read by a thread, so it may come later than
     /// the answer that it is about.
     pub fn wait_says(&self, text: &str) {
-        wait::until(PATIENCE, text, || self.stderr().contains(text).then_some(()));
+        wait::until(TIMEOUT, text, || self.stderr().contains(text).then_some(()));
     }
 
     pub fn is_running(&mut self) -> bool {
@@ -383,7 +383,7 @@ impl ChildProcess {
     /// The first line of stdout that `wanted` takes; all of stdout when it ends without.
     fn line(&mut self, wanted: impl Fn(&str) -> bool) -> Result<String, String> {
         let mut others = String::new();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + TIMEOUT;
         loop {
             let left = end.saturating_duration_since(Instant::now());
             match self.lines.recv_timeout(left) {
@@ -397,7 +397,7 @@ impl ChildProcess {
     /// Waits for the end and for its last words; a process that does not end is killed and fails the
     /// test.
     fn finish(&mut self) -> ExitStatus {
-        let ended = wait::try_until(PATIENCE, || self.child.try_wait().unwrap());
+        let ended = wait::try_until(TIMEOUT, || self.child.try_wait().unwrap());
         match ended {
             Some(status) => {
                 let _ = wait::try_until(LAST_WORDS_MAX, || self.stderr_reader.is_finished().then_some(()));
@@ -405,7 +405,7 @@ impl ChildProcess {
             }
             None => {
                 self.kill();
-                panic!("pid {} did not end in {PATIENCE:?}:\n{}", self.child.id(), self.stderr());
+                panic!("pid {} did not end in {TIMEOUT:?}:\n{}", self.child.id(), self.stderr());
             }
         }
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::{HttpCall, HttpConnection, PATIENCE, http2, wait};
+use crate::{HttpCall, HttpConnection, TIMEOUT, http2, wait};
 
 /// A client that goes on until it is told to stop: how many answers it got, and the first failure.
 pub struct BackgroundClients {
@@ -35,7 +35,7 @@ impl BackgroundClients {
     /// Waits until `more` further answers have come.
     pub fn goes_on(&self, more: u64) {
         let wanted = self.answers.load(SeqCst) + more;
-        wait::until(2 * PATIENCE, "more answers", || {
+        wait::until(2 * TIMEOUT, "more answers", || {
             let failed = self.clients.iter().any(JoinHandle::is_finished);
             (failed || self.answers.load(SeqCst) >= wanted).then_some(())
         });

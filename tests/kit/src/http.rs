@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 
 use serde_json::Value;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 use crate::message::{HttpResponse, chunks};
 use crate::wait;
 
@@ -117,9 +117,9 @@ impl HttpConnection {
     }
 
     pub fn try_open(to: SocketAddr) -> io::Result<Self> {
-        let socket = TcpStream::connect_timeout(&to, PATIENCE)?;
-        socket.set_read_timeout(Some(PATIENCE))?;
-        socket.set_write_timeout(Some(PATIENCE))?;
+        let socket = TcpStream::connect_timeout(&to, TIMEOUT)?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
         socket.set_nodelay(true)?;
         Ok(Self { socket, peer: to, received: Vec::new() })
     }
@@ -214,7 +214,7 @@ impl HttpConnection {
     }
 
     /// Limits how long one read waits, for tests that expect silence.
-    pub fn patience(&mut self, limit: std::time::Duration) {
+    pub fn timeout(&mut self, limit: std::time::Duration) {
         self.socket.set_read_timeout(Some(limit)).unwrap();
     }
 

@@ -20,13 +20,13 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
-use crate::PATIENCE;
+use crate::TIMEOUT;
 
 /// Runs a test's story on a loop of its own; panics when it hangs.
 pub fn run<T>(story: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bounded = async {
-        match tokio::time::timeout(4 * PATIENCE, story).await {
+        match tokio::time::timeout(4 * TIMEOUT, story).await {
             Ok(outcome) => outcome,
             Err(_) => panic!("the story hangs"),
         }
@@ -130,11 +130,11 @@ pub async fn both<A, B>(one: impl Future<Output = A>, other: impl Future<Output 
 pub async fn send_all(stream: &mut SendStream<Bytes>, mut body: Bytes, ends: bool) -> Result<(), h2::Error> {
     while !body.is_empty() {
         stream.reserve_capacity(body.len());
-        let room = match std::future::poll_fn(|cx| stream.poll_capacity(cx)).await {
-            Some(room) => room?,
+        let capacity = match std::future::poll_fn(|cx| stream.poll_capacity(cx)).await {
+            Some(capacity) => capacity?,
             None => return Ok(()), // the peer wants no more
         };
-        let piece = body.split_to(room.min(body.len()));
+        let piece = body.split_to(capacity.min(body.len()));
         stream.send_data(piece, false)?;
     }
     if ends { stream.send_data(Bytes::new(), true) } else { Ok(()) }
@@ -275,10 +275,10 @@ async fn serve(
             let mut out = respond.send_response(Response::new(()), false)?;
             loop {
                 out.reserve_capacity(1 << 14);
-                let Some(room) = std::future::poll_fn(|cx| out.poll_capacity(cx)).await else {
+                let Some(capacity) = std::future::poll_fn(|cx| out.poll_capacity(cx)).await else {
                     return Ok(());
                 };
-                for _ in 0..room? {
+                for _ in 0..capacity? {
                     out.send_data(Bytes::from_static(b"."), false)?;
                     counts.crumbs.fetch_add(1, SeqCst);
                 }

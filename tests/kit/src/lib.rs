@@ -42,4 +42,4 @@ pub use upstream::TestUpstream;
 
 /// How long a fixture waits for something that should take milliseconds. Long, because a busy
 /// machine must not fail a test; bounded, because a hang must.
-pub const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+pub const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(30);

@@ -267,13 +267,13 @@ async fn answer(stream: &mut TcpStream) -> Option<u16> {
 mod tests {
     use super::*;
     use crate::server::closed_address;
-    use crate::{EventSink, PATIENCE, SinkResponse, wait};
+    use crate::{EventSink, SinkResponse, TIMEOUT, wait};
 
     #[test]
     fn it_goes_on_until_it_is_stopped_and_every_answer_is_counted() {
         let sink = EventSink::answering(|event| SinkResponse::status(if event.attempt % 4 == 0 { 503 } else { 202 }));
         let pulse = OpenLoopLoad::flat_out(sink.address(), &HttpCall::post("/").header("left", STAMP).body("x"), 4);
-        wait::until(PATIENCE, "answers", || (pulse.accepted() > 100 && pulse.refused() > 20).then_some(()));
+        wait::until(TIMEOUT, "answers", || (pulse.accepted() > 100 && pulse.refused() > 20).then_some(()));
         let refused = pulse.shared.clone();
         let accepted = pulse.stop();
         let received = sink.received();
@@ -286,7 +286,7 @@ mod tests {
         let sink = EventSink::start();
         let began = Instant::now();
         let pulse = OpenLoopLoad::at_rate(sink.address(), &HttpCall::post("/"), 2, 100);
-        wait::until(PATIENCE, "20 answers", || (pulse.accepted() >= 20).then_some(()));
+        wait::until(TIMEOUT, "20 answers", || (pulse.accepted() >= 20).then_some(()));
         assert!(began.elapsed() >= Duration::from_millis(150), "{:?}", began.elapsed());
     }
 
@@ -294,7 +294,7 @@ mod tests {
     fn nobody_sends_more_than_is_wanted() {
         let sink = EventSink::start();
         let pulse = OpenLoopLoad::while_so(sink.address(), &HttpCall::post("/"), 4, |sent| sent < 20);
-        wait::until(PATIENCE, "20 answers", || (pulse.accepted() == 20).then_some(()));
+        wait::until(TIMEOUT, "20 answers", || (pulse.accepted() == 20).then_some(()));
         wait::rest(LOOK_AGAIN * 20);
         assert_eq!(pulse.stop(), 20);
     }
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn nobody_there_is_no_answer() {
         let pulse = OpenLoopLoad::flat_out(closed_address(), &HttpCall::post("/"), 1);
-        wait::until(PATIENCE, "an attempt", || (pulse.broken() > 1).then_some(()));
+        wait::until(TIMEOUT, "an attempt", || (pulse.broken() > 1).then_some(()));
         assert_eq!(pulse.stop(), 0);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::manifest::{NAMESPACE, broker, trigger, with};
-use crate::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, PATIENCE, ReceivedRequest, TestEvent};
+use crate::{Appliance, ApplianceSetup, EventSink, HttpCall, KitApi, ReceivedRequest, TIMEOUT, TestEvent};
 
 /// Where the Broker `main` of [`with_broker`] takes events.
 pub const BROKER: &str = "/brokers/default/main";
@@ -16,7 +16,7 @@ pub const SILENCE: Duration = Duration::from_millis(500);
 pub fn with_broker(setup: &ApplianceSetup) -> Appliance {
     let appliance = setup.start();
     appliance.api().create(&broker("main"));
-    appliance.api().wait_ready("Broker", NAMESPACE, "main", PATIENCE);
+    appliance.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
     appliance
 }
 
@@ -26,7 +26,7 @@ pub fn subscribe(api: KitApi, name: &str, uri: &str, changes: &[(&str, Value)]) 
     let plain = trigger(name, "main", uri);
     let object = changes.iter().fold(plain, |object, (pointer, value)| with(object, pointer, value.clone()));
     api.create(&object);
-    api.wait_ready("Trigger", NAMESPACE, name, PATIENCE)
+    api.wait_ready("Trigger", NAMESPACE, name, TIMEOUT)
 }
 
 /// Posts the event to `main` in binary mode; panics unless it is accepted.

@@ -238,7 +238,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{HttpCall, PATIENCE};
+    use crate::{HttpCall, TIMEOUT};
 
     fn binary(id: &str) -> HttpCall {
         HttpCall::post("/")
@@ -258,7 +258,7 @@ mod tests {
                                "datacontenttype": "text/plain", "data": "data" });
         HttpCall::post("/").header("Content-Type", STRUCTURED).body(envelope.to_string()).send(sink.address());
 
-        let received = sink.wait_for(2, PATIENCE);
+        let received = sink.wait_for(2, TIMEOUT);
         assert_eq!((received[0].is_structured(), received[1].is_structured()), (false, true));
         assert_eq!((received[0].attempt, received[1].attempt), (1, 2));
         for event in received {

@@ -47,7 +47,7 @@ impl DeletedFiles {
         }
     }
 
-    /// Brings some deleted files back, and forgets the others for good.
+    /// Restores some deleted files, and deletes the others permanently.
     pub(crate) fn haunt(&self, rng: &mut Rng) {
         for entry in fs::read_dir(&self.names).unwrap().map(Result::unwrap) {
             let name = self.home.join(entry.file_name());
@@ -59,7 +59,7 @@ impl DeletedFiles {
     }
 }
 
-/// A folder's files by name; the lock is none of them.
+/// The files of a folder by name, without the lock.
 pub(crate) type FolderFiles = BTreeMap<String, Vec<u8>>;
 
 pub(crate) fn files(home: &Path) -> FolderFiles {
@@ -73,14 +73,14 @@ pub(crate) fn files(home: &Path) -> FolderFiles {
     files
 }
 
-/// A crash on the way from `before` to `after`: each file is as it was, as it was to be, or some of
-/// its sectors are. More than a power cut could do, because steps that wait for each other are mixed, too.
+/// A crash between `before` and `after`: each file has its old contents, its new contents, or a mix of
+/// sectors. This is more than a power cut can do, because steps that wait for each other are mixed, too.
 pub(crate) fn cut_between(home: &Path, before: &FolderFiles, after: &FolderFiles, rng: &mut Rng) {
     for name in before.keys().chain(after.keys()) {
         let path = home.join(name);
         let left = match (before.get(name), after.get(name)) {
             (Some(old), Some(new)) => Some(mix(old, new, rng)),
-            // Made: all of it, nothing, or a name with a part behind it.
+            // Created: complete, absent, or a name with part of the contents.
             (None, Some(new)) if rng.bool() => Some(mix(&[], new, rng)),
             (Some(old), None) if rng.bool() => Some(old.clone()),
             _ => None,
@@ -101,7 +101,7 @@ fn mix(old: &[u8], new: &[u8], rng: &mut Rng) -> Vec<u8> {
         let from = if rng.bool() { old } else { new };
         match from.get(at..end) {
             Some(bytes) => mixed[at..end].copy_from_slice(bytes),
-            None => mixed[at..end].fill(0), // longer already, and nothing written there yet
+            None => mixed[at..end].fill(0), // the file is longer already, and nothing is written there yet
         }
     }
     mixed

@@ -1,16 +1,16 @@
-//! Weather: a disk that loses power in the middle of a flush, thousands of times from seeds.
+//! Fault simulation: a disk loses power in the middle of a flush, thousands of times from seeds.
 //!
-//! The disk keeps any part of the write that was out: nothing, all, a prefix of any length, or any
-//! subset of its 512-byte sectors; and a deleted file may be back. A model remembers what was
-//! appended and what was reported durable, and after each recovery compares.
+//! The disk keeps any part of the write that was in flight: nothing, all, a prefix of any length, or any
+//! subset of its 512-byte sectors; and a deleted file may come back. A model records what was appended and
+//! what was reported durable, and compares after each recovery.
 //!
-//! `SLUICEGATE_SEED=81723 cargo test -p sluicegate-wal --test power_cut` replays one case of each
-//! test, `SLUICEGATE_SEEDS=100000` runs more of them, from the one on if both are given.
+//! `SLUICEGATE_SEED=81723 cargo test -p sluicegate-wal --test power_cut` replays one case of each test,
+//! `SLUICEGATE_SEEDS=100000` runs more of them, starting at the given one if both are set.
 
 #![allow(clippy::unwrap_used)] // a panic is this test's way to fail
 
 mod disk;
-mod lies;
+mod lost_flushes;
 mod model;
 
 use std::fs;
@@ -25,22 +25,22 @@ use sluicegate_wal::{
 };
 use tempfile::TempDir;
 
-/// Seeds of each test when nobody asks for more.
+/// Seeds of each test by default.
 const SEEDS: u64 = 1000;
 const CRASHES_PER_CASE: usize = 4;
-/// Crashes in a row that a recovery may meet before one is let through.
+/// Consecutive crashes of a recovery before one completes.
 const CUT_RECOVERIES_MAX: usize = 3;
 const STREAMS: [&str; 3] = ["a", "b", "c"];
 const SUBSCRIBERS: [&str; 2] = ["x", "y"];
 
 /// EV-RTE-02, APP-05, APP-06: whatever a power cut leaves of a flush, or of a recovery, everything reported
-/// durable is there, in order; nothing torn is shown; batches are whole or absent; bookmarks never run
+/// durable is there, in order; nothing torn is shown; batches are complete or absent; cursors never run
 /// ahead.
 #[test]
-fn whatever_a_power_cut_leaves_nothing_acknowledged_is_lost_and_nothing_torn_is_shown() {
+fn power_cut_loses_no_acknowledged_event() {
     let (seeds, seen) = each_seed(run);
     if seeds >= SEEDS {
-        // A run in which these never happened has not shown what it claims.
+        // A run without these cases proves nothing.
         assert!(seen.torn > 0 && seen.torn_batches > 0 && seen.leftovers > 0, "{seen:?}");
         assert!(seen.unacknowledged_kept > 0 && seen.reclaimed > 0 && seen.full > 0, "{seen:?}");
         assert!(seen.moved > 0 && seen.cut_while_moving > 0 && seen.moved_found > 0, "{seen:?}");
@@ -48,13 +48,14 @@ fn whatever_a_power_cut_leaves_nothing_acknowledged_is_lost_and_nothing_torn_is_
     }
 }
 
-/// A recovery that was cut short left a head of two halves, which looked like a proof of a lost header.
+/// An interrupted recovery left a record header of two halves, which looked like a proof of a lost segment
+/// header.
 #[test]
-fn half_a_head_of_a_torn_first_flush_is_no_hole() {
+fn half_header_of_torn_first_flush_is_no_gap() {
     run(59_268, &mut Coverage::default());
 }
 
-/// Runs a case for every seed that was asked for; one that fails says how to replay it.
+/// Runs a case for every requested seed; a failure prints how to replay it.
 fn each_seed(case: impl Fn(u64, &mut Coverage) + std::panic::RefUnwindSafe) -> (u64, Coverage) {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let first = number("SLUICEGATE_SEED");
@@ -79,18 +80,18 @@ fn each_seed(case: impl Fn(u64, &mut Coverage) + std::panic::RefUnwindSafe) -> (
     (seeds, seen)
 }
 
-/// A folder in memory where there is one: the power cut is ours, and a real disk would only be slower.
-fn shelf() -> TempDir {
-    let shelf = Path::new("/dev/shm");
-    if shelf.is_dir() { tempfile::tempdir_in(shelf) } else { tempfile::tempdir() }.unwrap()
+/// A folder in memory if possible: the power cut is simulated, and a real disk would only be slower.
+fn memory_folder() -> TempDir {
+    let memory_folder = Path::new("/dev/shm");
+    if memory_folder.is_dir() { tempfile::tempdir_in(memory_folder) } else { tempfile::tempdir() }.unwrap()
 }
 
 fn run(seed: u64, seen: &mut Coverage) {
     let mut rng = Rng::with_seed(seed);
-    let folder = shelf();
+    let folder = memory_folder();
     let (home, names) = (folder.path().join("log"), folder.path().join("attic"));
     fs::create_dir(&names).unwrap();
-    let attic = DeletedFiles { home: home.clone(), names };
+    let deleted_files = DeletedFiles { home: home.clone(), names };
 
     let mut model = LogModel::default();
     for _ in 0..CRASHES_PER_CASE {
@@ -101,11 +102,11 @@ fn run(seed: u64, seen: &mut Coverage) {
         seen.leftovers += recovery.leftovers as u64;
         model.compare(&log, seen);
         let streams = settle_in(&mut log, &mut model);
-        live(&mut log, &mut model, &streams, &attic, &mut rng, seen);
+        live(&mut log, &mut model, &streams, &deleted_files, &mut rng, seen);
         seen.moved += log.stat().compacted_bytes;
         seen.cut_while_moving += u64::from(log.is_compacting());
         drop(log);
-        attic.haunt(&mut rng);
+        deleted_files.haunt(&mut rng);
         seen.cut_recoveries += cut_recoveries(&home, seed, &mut rng);
     }
     let (log, recovery) = WriteAheadLog::open(&home, options(seed)).unwrap();
@@ -118,7 +119,7 @@ fn run(seed: u64, seen: &mut Coverage) {
     seen.events += recovery.events;
 }
 
-/// Recoveries that are cut short themselves: what they wrote is there, or some of it.
+/// Recoveries that are interrupted themselves: all or part of what they wrote is there.
 fn cut_recoveries(home: &Path, seed: u64, rng: &mut Rng) -> u64 {
     let mut cut = 0;
     let cuts = if rng.u8(0..3) == 0 { rng.usize(1..=CUT_RECOVERIES_MAX) } else { 0 };
@@ -140,7 +141,7 @@ fn options(seed: u64) -> LogOptions {
     LogOptions { segment_bytes, log_bytes_max: segments * u64::from(segment_bytes), seed, ..LogOptions::default() }
 }
 
-/// Declares streams and gives those that lost their never durable bookmark a new one.
+/// Declares streams and declares those again that lost their never durable cursor.
 fn settle_in(log: &mut WriteAheadLog, model: &mut LogModel) -> Vec<StreamId> {
     let mut streams = Vec::new();
     for name in STREAMS {
@@ -164,14 +165,14 @@ fn live(
     log: &mut WriteAheadLog,
     model: &mut LogModel,
     streams: &[StreamId],
-    attic: &DeletedFiles,
+    deleted_files: &DeletedFiles,
     rng: &mut Rng,
     seen: &mut Coverage,
 ) {
     let mut spare: Option<SpareSegment> = None;
     let mut out: Option<Flush> = None;
-    // Now and then nobody acknowledges anything for so long that the log fills up.
-    // And now and then one stream's subscribers are dead while all others are busy.
+    // Sometimes no subscriber acknowledges anything for so long that the log fills up, and sometimes the
+    // subscribers of one stream are dead while all others are busy.
     let (steps, dice, awake) = match rng.u32(0..8) {
         0 => (900, 0..53, streams),
         1..4 => (400, 0..100, &streams[1..]),
@@ -183,19 +184,19 @@ fn live(
             0..40 => append(log, model, appending, rng, seen),
             40..48 => batch(log, model, appending, rng, seen),
             48..51 => {
-                // The flush goes out, and life goes on before it comes back.
-                attic.remember();
+                // The flush is in flight, and work continues before it returns.
+                deleted_files.remember();
                 out = out.or_else(|| log.next_flush());
             }
-            51..53 => drop(flush(log, model, attic, &mut out)),
+            51..53 => drop(flush(log, model, deleted_files, &mut out)),
             53..68 => acknowledge(log, model, awake, rng),
             68..71 => seen.reclaimed += log.reclaim().segments as u64,
             71..75 => log.move_on(),
             75..79 => spare = spare.or_else(|| log.prepare_spare().map(|job| job.run().unwrap())),
             79..83 => spare.take().into_iter().for_each(|spare| log.spare_ready(Ok(spare))),
-            83..90 => drop(flush(log, model, attic, &mut out)),
+            83..90 => drop(flush(log, model, deleted_files, &mut out)),
             _ => {
-                while flush(log, model, attic, &mut out) {}
+                while flush(log, model, deleted_files, &mut out) {}
                 if log.urgency() == FlushUrgency::Nothing {
                     model.never_durable.clear();
                     model.marks.values_mut().for_each(|marks| drop(marks.drain(..marks.len() - 1)));
@@ -204,14 +205,14 @@ fn live(
         }
     }
     if rng.bool() {
-        // Space given back while a flush is out, and the power fails before the drop is durable.
-        attic.remember();
+        // Space is reclaimed while a flush is in flight, and the power fails before the drop is durable.
+        deleted_files.remember();
         out = out.or_else(|| log.next_flush());
         seen.reclaimed += log.reclaim().segments as u64;
         log.move_on();
-        flush(log, model, attic, &mut out);
+        flush(log, model, deleted_files, &mut out);
     }
-    attic.remember();
+    deleted_files.remember();
     if let Some(flush) = out.or_else(|| log.next_flush()) {
         cut_power_during(&flush, rng);
     }
@@ -256,7 +257,7 @@ fn payload(rng: &mut Rng) -> Vec<u8> {
     (0..length).map(|_| rng.u8(..)).collect()
 }
 
-/// Reads a few events and puts the bookmark over some of them.
+/// Reads a few events and advances the cursor over some of them.
 fn acknowledge(log: &mut WriteAheadLog, model: &mut LogModel, streams: &[StreamId], rng: &mut Rng) {
     let stream = streams[rng.usize(0..streams.len())];
     let subscriber = SUBSCRIBERS[rng.usize(0..SUBSCRIBERS.len())];
@@ -275,9 +276,9 @@ fn acknowledge(log: &mut WriteAheadLog, model: &mut LogModel, streams: &[StreamI
     model.acknowledge(stream, subscriber, &mark);
 }
 
-/// One flush that the disk keeps its word on.
-fn flush(log: &mut WriteAheadLog, model: &mut LogModel, attic: &DeletedFiles, out: &mut Option<Flush>) -> bool {
-    attic.remember();
+/// One flush that the disk really writes.
+fn flush(log: &mut WriteAheadLog, model: &mut LogModel, deleted_files: &DeletedFiles, out: &mut Option<Flush>) -> bool {
+    deleted_files.remember();
     let Some(flush) = out.take().or_else(|| log.next_flush()) else { return false };
     flush.file.write_all_at(&flush.bytes, flush.offset).unwrap();
     log.flush_done(flush, Ok(()));

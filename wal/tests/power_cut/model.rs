@@ -1,4 +1,5 @@
-//! What the log was told and what it promised, held against what is found after a crash.
+//! Records what was appended and what was reported durable, and compares it with what is found after a
+//! crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +7,7 @@ use sluicegate_wal::{Cursor, LogPosition, StreamId, WriteAheadLog};
 
 use crate::SUBSCRIBERS;
 
-/// What the runs have met with: one in which these never happened has not shown what it claims.
+/// Cases that occurred in the runs: a run without them proves nothing.
 #[derive(Debug, Default)]
 pub(crate) struct Coverage {
     pub(crate) events: u64,
@@ -16,16 +17,16 @@ pub(crate) struct Coverage {
     pub(crate) unacknowledged_kept: u64,
     pub(crate) reclaimed: u64,
     pub(crate) full: u64,
-    /// Bytes of live records that were moved forward.
+    /// Bytes of compacted records.
     pub(crate) moved: u64,
-    /// Crashes in the middle of emptying a segment.
+    /// Crashes during the compaction of a segment.
     pub(crate) cut_while_moving: u64,
-    /// Events found after a crash, elsewhere than where they were appended.
+    /// Events found after a crash at another location than their original one.
     pub(crate) moved_found: u64,
-    /// Recoveries that had something to write and were cut short.
+    /// Recoveries that had something to write and were interrupted.
     pub(crate) cut_recoveries: u64,
-    /// Flushes that the disk lied about.
-    pub(crate) lies: u64,
+    /// Flushes that the disk reported and did not write.
+    pub(crate) lost_flushes: u64,
 }
 
 impl Coverage {
@@ -41,7 +42,7 @@ impl Coverage {
         self.cut_while_moving += more.cut_while_moving;
         self.moved_found += more.moved_found;
         self.cut_recoveries += more.cut_recoveries;
-        self.lies += more.lies;
+        self.lost_flushes += more.lost_flushes;
     }
 }
 
@@ -52,16 +53,16 @@ pub(crate) struct ModelEvent {
     pub(crate) batch: u64,
 }
 
-/// What the log was told and what it promised.
+/// What was appended, and what was reported durable.
 #[derive(Default)]
 pub(crate) struct LogModel {
     pub(crate) events: BTreeMap<LogPosition, ModelEvent>,
     pub(crate) durable: LogPosition,
     pub(crate) batches: u64,
-    /// Every bookmark since the last one known durable, oldest first.
+    /// Every cursor since the last one known durable, oldest first.
     pub(crate) marks: BTreeMap<(StreamId, &'static str), Vec<Cursor>>,
     pub(crate) never_durable: BTreeSet<(StreamId, &'static str)>,
-    /// All that was ever acknowledged: what everybody has had may be gone.
+    /// All positions that were ever acknowledged: an event acknowledged by every subscriber may be gone.
     pub(crate) acknowledged: BTreeMap<(StreamId, &'static str), Cursor>,
 }
 
@@ -77,22 +78,22 @@ impl LogModel {
         SUBSCRIBERS.into_iter().all(had)
     }
 
-    /// Holds the recovered log against what was promised, then takes it as the new truth.
+    /// Compares the recovered log with the promises, then adopts its state.
     pub(crate) fn compare(&mut self, log: &WriteAheadLog, seen: &mut Coverage) {
         let mut found: BTreeMap<LogPosition, ModelEvent> = BTreeMap::new();
         let log_begin = log.stat().first_byte;
         for (stream, _) in log.streams() {
             let mut from = LogPosition::ORIGIN;
             while let Some(record) = log.read(stream, from) {
-                let told = self.events.get(&record.position).expect("nothing is there that was never appended");
-                assert_eq!((told.stream, &told.payload[..]), (stream, &record.payload[..]));
+                let appended = self.events.get(&record.position).expect("nothing is there that was never appended");
+                assert_eq!((appended.stream, &appended.payload[..]), (stream, &record.payload[..]));
                 assert!(record.position >= from, "in order, and once");
                 seen.moved_found += u64::from(record.position < log_begin);
-                found.insert(record.position, told.clone());
+                found.insert(record.position, appended.clone());
                 from = record.next;
             }
         }
-        let floors = self.compare_bookmarks(log);
+        let floors = self.compare_cursors(log);
         let needed = |position: LogPosition, event: &ModelEvent| {
             let is_open = floors.get(&event.stream).is_some_and(|floor| position >= *floor);
             is_open && !self.everybody_had(position, event.stream)
@@ -112,7 +113,7 @@ impl LogModel {
     }
 
     /// Returns from where on each stream must be complete.
-    fn compare_bookmarks(&mut self, log: &WriteAheadLog) -> BTreeMap<StreamId, LogPosition> {
+    fn compare_cursors(&mut self, log: &WriteAheadLog) -> BTreeMap<StreamId, LogPosition> {
         let mut floors: BTreeMap<StreamId, LogPosition> = BTreeMap::new();
         let mut marks = BTreeMap::new();
         for (stream, _) in log.streams() {

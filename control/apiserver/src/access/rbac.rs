@@ -242,8 +242,8 @@ mod tests {
             { "kind": "Group", "name": "crew" },
             { "kind": "ServiceAccount", "name": "robot", "namespace": "far" },
         ] });
-        let crew = ["crew".to_owned()];
-        assert!(is_bound(&binding, "alice", &[]) && is_bound(&binding, "bob", &crew));
+        let group = ["crew".to_owned()];
+        assert!(is_bound(&binding, "alice", &[]) && is_bound(&binding, "bob", &group));
         assert!(is_bound(&binding, "system:serviceaccount:far:robot", &[]));
         for other in ["bob", "crew", "robot", "system:serviceaccount:home:robot"] {
             assert!(!is_bound(&binding, other, &[]), "{other}");

@@ -113,8 +113,8 @@ mod tests {
         let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
         seed::seed(&store, &kinds::registry()).await.unwrap();
         let signer = Arc::new(TokenSigner::open(&folder.path().join("key")).unwrap());
-        let house = crate::api::run_namespace_defaults(Arc::clone(&store), "PEM".into(), Some(Arc::clone(&signer)));
-        let keeper = tokio::spawn(house);
+        let server = crate::api::run_namespace_defaults(Arc::clone(&store), "PEM".into(), Some(Arc::clone(&signer)));
+        let keeper = tokio::spawn(server);
         let make = |entry: KindEntry, object: Value| {
             let store = Arc::clone(&store);
             async move {

@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stranger_sees_health_and_version_only() {
+    fn a_other_user_sees_health_and_version_only() {
         assert!(is_anonymous_path("/healthz") && is_anonymous_path("/readyz/ping") && is_anonymous_path("/version"));
         for closed in ["/", "/api", "/healthzz", "/apis", "/openapi/v3"] {
             assert!(!is_anonymous_path(closed), "{closed}");

@@ -57,7 +57,7 @@ impl CrdRegistry {
     }
 
     /// Refuses a definition that could not be served, so that none says that it is.
-    pub(super) fn check_room(&self, meta: &KindMeta, change: &WriteOperation) -> Result<(), StatusError> {
+    pub(super) fn check_capacity(&self, meta: &KindMeta, change: &WriteOperation) -> Result<(), StatusError> {
         let WriteOperation::Put(key, definition) = change else { return Ok(()) };
         if !is_definition(meta) {
             return Ok(());
@@ -152,13 +152,13 @@ mod tests {
                 ObjectKey { resource: DEFINITIONS.into(), namespace: "".into(), name: format!("as.{group}").into() };
             WriteOperation::Put(key, json!({ "metadata": { "generation": 1 }, "spec": { "group": group } }))
         };
-        let customs = CrdRegistry::default();
+        let crds = CrdRegistry::default();
         let known = |number: usize| format!(r#"{{"group":"g{number}"}}nulltrue"#);
-        customs.lock().entries_by_spec.extend((0..CRD_SPECS_MAX).map(|number| (known(number), Vec::new())));
-        assert_eq!(customs.check_room(meta, &change("g7")), Ok(()));
-        let refused = customs.check_room(meta, &change("new")).unwrap_err();
+        crds.lock().entries_by_spec.extend((0..CRD_SPECS_MAX).map(|number| (known(number), Vec::new())));
+        assert_eq!(crds.check_capacity(meta, &change("g7")), Ok(()));
+        let refused = crds.check_capacity(meta, &change("new")).unwrap_err();
         assert!(refused.code == 403 && refused.message.contains("2000"), "{refused:?}");
-        customs.lock().entries_by_spec.remove(&known(0));
-        assert_eq!(customs.check_room(meta, &change("new")), Ok(()));
+        crds.lock().entries_by_spec.remove(&known(0));
+        assert_eq!(crds.check_capacity(meta, &change("new")), Ok(()));
     }
 }

@@ -43,7 +43,7 @@ pub(super) async fn create(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
         let sent = writer.user_object(&entry, &new);
         let (key, object) = prepare::prepare_create(&entry, new, namespace.as_deref(), &requester, &birth)?;
         let change = apply::track_update(WriteOperation::Put(key.clone(), object), None, &writer, sent.as_ref());
-        call.server.crds.check_room(meta, &change)?;
+        call.server.crds.check_capacity(meta, &change)?;
         let change = prepared(change, dry_run)?;
         // A client that has gone meanwhile is not written for: nobody polls this any more.
         tokio::task::yield_now().await;

@@ -110,9 +110,9 @@ mod tests {
 
     #[test]
     fn a_document_is_written_once_for_each_set_of_kinds() {
-        let shelf = DocumentCache::default();
+        let cache = DocumentCache::default();
         let (one, other) = (Arc::new(KindRegistry::default()), Arc::new(KindRegistry::default()));
-        let take = |registry, text: &str| shelf.get_or_render(registry, "a", "text/plain", || text.into()).body.clone();
+        let take = |registry, text: &str| cache.get_or_render(registry, "a", "text/plain", || text.into()).body.clone();
         assert_eq!(take(&one, "first"), "first");
         assert_eq!(take(&one, "second"), "first");
         assert_eq!(take(&other, "third"), "third");

@@ -102,18 +102,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_fills_his_own_room_only_and_one_program_a_part_of_it() {
-        let crowd = Arc::new(InflightLimiter::default());
-        let enter = |user: &str, agent: &str| crowd.acquire(user, agent, RequestClass::Request);
+    fn one_user_fills_his_own_capacity_only_and_one_program_a_part_of_it() {
+        let inflight = Arc::new(InflightLimiter::default());
+        let enter = |user: &str, agent: &str| inflight.acquire(user, agent, RequestClass::Request);
         let part = REQUESTS_PER_USER_MAX * USER_AGENT_PERCENT_MAX / 100;
         let mut places: Vec<InflightPermit> = (0..part).map(|_| enter("a", "storm/1.0 (linux)").unwrap()).collect();
         assert_eq!(enter("a", "storm/2.0").unwrap_err().code, 429);
         places.extend((part..REQUESTS_PER_USER_MAX).map(|_| enter("a", "kubectl/1.34").unwrap()));
         assert_eq!(enter("a", "kubectl/1.34").unwrap_err().code, 429);
-        assert!(enter("b", "storm/1.0").is_ok() && crowd.acquire("a", "storm", RequestClass::Watch).is_ok());
+        assert!(enter("b", "storm/1.0").is_ok() && inflight.acquire("a", "storm", RequestClass::Watch).is_ok());
         places.pop();
         assert!(enter("a", &"ä".repeat(USER_AGENT_BYTES_MAX)).is_ok());
         places.clear();
-        assert!(crowd.lock().is_empty(), "nobody is remembered");
+        assert!(inflight.lock().is_empty(), "nobody is remembered");
     }
 }

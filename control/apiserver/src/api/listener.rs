@@ -73,16 +73,16 @@ pub struct TlsFiles {
 impl ApiTlsListener {
     /// # Errors
     /// A file cannot be read or does not fit; it is named.
-    pub fn new(listener: TcpListener, papers: TlsFiles) -> Result<Self, String> {
-        if let Some(maker) = &papers.self_signed {
+    pub fn new(listener: TcpListener, credentials: TlsFiles) -> Result<Self, String> {
+        if let Some(maker) = &credentials.self_signed {
             maker.renew(jiff::Timestamp::now())?;
         }
-        let acceptor = TlsAcceptor::from(Arc::new(server_config(&papers)?));
+        let acceptor = TlsAcceptor::from(Arc::new(server_config(&credentials)?));
         let is_on_loopback =
-            !papers.authenticates && listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+            !credentials.authenticates && listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
         let handshakes = FuturesUnordered::new();
         let look_again = Deadline::new(WallClock::default().both(), RENEWAL_INTERVAL);
-        Ok(Self { listener, is_on_loopback, acceptor, handshakes, tls_files: papers, look_again })
+        Ok(Self { listener, is_on_loopback, acceptor, handshakes, tls_files: credentials, look_again })
     }
 
     /// The names and addresses that the certificate is for.
@@ -119,22 +119,23 @@ impl ApiTlsListener {
 ///
 /// # Errors
 /// A file cannot be read or does not fit; it is named.
-pub fn check(papers: &TlsFiles) -> Result<(), String> {
-    if papers.self_signed.is_none() {
-        return server_config(papers).map(drop);
+pub fn check(credentials: &TlsFiles) -> Result<(), String> {
+    if credentials.self_signed.is_none() {
+        return server_config(credentials).map(drop);
     }
-    papers.client_ca.as_deref().map_or(Ok(()), |path| authorities(path).map(drop))
+    credentials.client_ca.as_deref().map_or(Ok(()), |path| authorities(path).map(drop))
 }
 
-fn server_config(papers: &TlsFiles) -> Result<ServerConfig, String> {
+fn server_config(credentials: &TlsFiles) -> Result<ServerConfig, String> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let chain = certificates(&papers.certificate)?;
-    record_expiries(papers);
-    let key = PrivateKeyDer::from_pem_slice(&read(&papers.key)?).map_err(|why| path_error(&papers.key, &why))?;
+    let chain = certificates(&credentials.certificate)?;
+    record_expiries(credentials);
+    let key =
+        PrivateKeyDer::from_pem_slice(&read(&credentials.key)?).map_err(|why| path_error(&credentials.key, &why))?;
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
         .map_err(|why| why.to_string())?;
-    let builder = match &papers.client_ca {
+    let builder = match &credentials.client_ca {
         None => builder.with_no_client_auth(),
         Some(path) => {
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities(path)?), provider)
@@ -144,18 +145,18 @@ fn server_config(papers: &TlsFiles) -> Result<ServerConfig, String> {
             builder.with_client_cert_verifier(verifier)
         }
     };
-    let mut config = builder.with_single_cert(chain, key).map_err(|why| path_error(&papers.certificate, &why))?;
+    let mut config = builder.with_single_cert(chain, key).map_err(|why| path_error(&credentials.certificate, &why))?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(config)
 }
 
 /// Of the files that were given: what we make ourselves we renew.
-fn record_expiries(papers: &TlsFiles) {
-    let given = papers.self_signed.is_none().then_some((Source::Api, &papers.certificate));
-    let clients = papers.client_ca.as_ref().map(|path| (Source::ApiClientCa, path));
+fn record_expiries(credentials: &TlsFiles) {
+    let given = credentials.self_signed.is_none().then_some((Source::Api, &credentials.certificate));
+    let clients = credentials.client_ca.as_ref().map(|path| (Source::ApiClientCa, path));
     for (source, path) in given.into_iter().chain(clients) {
         if let Ok(pem) = read(path) {
-            papers.expiries.record(source, &path.display().to_string(), &pem, jiff::Timestamp::now());
+            credentials.expiries.record(source, &path.display().to_string(), &pem, jiff::Timestamp::now());
         }
     }
 }

@@ -14,6 +14,10 @@ use super::errors::StatusError;
 
 /// Bytes of all annotations of an object, keys and values; Kubernetes' figure.
 const ANNOTATION_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of all labels of an object, keys and values. Kubernetes has no limit of its own; each label is owned, indexed and
+/// selected by on its own, so that 700 KB of them kept other writers waiting for seconds.
+const LABEL_BYTES_MAX: usize = 256 * 1024;
+
 /// An object of the kind that the path names, with a `metadata` object. Fills in a missing type.
 pub(super) fn check_shape<'a>(
     meta: &KindMeta,
@@ -206,12 +210,17 @@ pub(super) fn check_metadata(meta: &KindMeta, name: &str, metadata: &Map<String,
 }
 
 fn check_labels(metadata: &Map<String, Value>, problems: &mut FieldErrors) {
+    let mut bytes = 0;
     for (key, value) in metadata.get("labels").and_then(Value::as_object).into_iter().flatten() {
         let value = value.as_str().unwrap_or("");
+        bytes += key.len() + value.len();
         let wrong = [(key.as_str(), labels::label_key_error(key)), (value, labels::label_value_error(value))];
         for (text, why) in wrong.into_iter().filter_map(|(text, why)| Some((text, why?))) {
             problems.add("metadata.labels", format!("Invalid value: {text:?}: {why}"));
         }
+    }
+    if bytes > LABEL_BYTES_MAX {
+        problems.add("metadata.labels", format!("Too long: may not be more than {LABEL_BYTES_MAX} bytes"));
     }
     let mut bytes = 0;
     for (key, value) in metadata.get("annotations").and_then(Value::as_object).into_iter().flatten() {

@@ -37,25 +37,25 @@ const SCHEMA_OF_A_VERSION: &str =
 
 /// `rest` is the path behind `/openapi/`.
 pub(super) fn handle(server: &ApiServer, rest: &[&str], head: &Parts) -> Result<Response, StatusError> {
-    let (registry, shelf, headers) = (&server.registry, &server.documents, &head.headers);
+    let (registry, cache, headers) = (&server.registry, &server.documents, &head.headers);
     let (group, version) = match rest {
         ["v2"] if accepts_only_protobuf(headers) => {
             let written = || swagger_protobuf::encode(&swagger::document(registry));
-            return Ok(shelf.get_or_render(registry, "v2 protobuf", PROTOBUF, written).response(headers));
+            return Ok(cache.get_or_render(registry, "v2 protobuf", PROTOBUF, written).response(headers));
         }
         ["v2"] => {
             let written = || swagger::document(registry).to_string().into_bytes();
-            return Ok(shelf.get_or_render(registry, "v2", JSON, written).response(headers));
+            return Ok(cache.get_or_render(registry, "v2", JSON, written).response(headers));
         }
         ["v3"] => {
-            let written = || index(shelf, registry).to_string().into_bytes();
-            return Ok(shelf.get_or_render(registry, "v3", JSON, written).response(headers));
+            let written = || index(cache, registry).to_string().into_bytes();
+            return Ok(cache.get_or_render(registry, "v3", JSON, written).response(headers));
         }
         ["v3", "api", version] => ("", *version),
         ["v3", "apis", group, version] => (*group, *version),
         _ => return Err(StatusError::unknown_path()),
     };
-    let printed = group_version(shelf, registry, group, version).ok_or_else(StatusError::unknown_path)?;
+    let printed = group_version(cache, registry, group, version).ok_or_else(StatusError::unknown_path)?;
     let query = head.uri.query().unwrap_or("");
     match query.split('&').find_map(|part| part.strip_prefix("hash=")) {
         None | Some("") => Ok(printed.response(headers)),
@@ -74,13 +74,13 @@ fn accepts_only_protobuf(headers: &HeaderMap) -> bool {
 }
 
 /// Where each group's document is: under its print, so that a client reads it once.
-fn index(shelf: &DocumentCache, registry: &Arc<KindRegistry>) -> Value {
+fn index(cache: &DocumentCache, registry: &Arc<KindRegistry>) -> Value {
     let mut paths = Map::new();
     let groups = std::iter::once("").chain(groups(registry));
     for group in groups {
         for version in versions(registry, group) {
             let Some(entry) = kinds(registry, group, version).next() else { continue };
-            let Some(printed) = group_version(shelf, registry, group, version) else { continue };
+            let Some(printed) = group_version(cache, registry, group, version) else { continue };
             let root = root(entry.meta);
             let url = format!("/openapi/v3/{root}?hash={}", printed.etag);
             paths.insert(root, json!({ "serverRelativeURL": url }));
@@ -90,14 +90,14 @@ fn index(shelf: &DocumentCache, registry: &Arc<KindRegistry>) -> Value {
 }
 
 fn group_version(
-    shelf: &DocumentCache,
+    cache: &DocumentCache,
     registry: &Arc<KindRegistry>,
     group: &str,
     version: &str,
 ) -> Option<Arc<CachedDocument>> {
     let entries: Vec<&KindEntry> = kinds(registry, group, version).collect();
     let first = entries.first()?;
-    Some(shelf.get_or_render(registry, &root(first.meta), JSON, || {
+    Some(cache.get_or_render(registry, &root(first.meta), JSON, || {
         let document = json!({
             "openapi": "3.0.0",
             "info": document_info(),

@@ -68,7 +68,7 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
     let warnings = Arc::new(OnceLock::new());
     let tell = Arc::clone(&warnings);
     let judge = {
-        let (name, writer, customs) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.crds));
+        let (name, writer, crds) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.crds));
         move |before: Option<&DecodedObject>| {
             let before = before.ok_or_else(|| StatusError::not_found(entry.meta, &name))?;
             let new = apply_patch(&patch, entry.from_stored(before.value.clone()))?;
@@ -82,7 +82,7 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
                 prepare::prepare_update(&entry, before, new, &requester)
             };
             let change = change.map_err(StatusError::for_patch)?;
-            customs.check_room(entry.meta, &change)?;
+            crds.check_capacity(entry.meta, &change)?;
             Ok(apply::track_update(change, Some(before), &writer, sent.as_ref()))
         }
     };

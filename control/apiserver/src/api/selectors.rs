@@ -77,8 +77,9 @@ const FIELDS: [(&str, &str, &str); 29] = [
     ("services", "spec.clusterIP", "/spec/clusterIP"),
     ("services", "spec.type", "/spec/type"),
 ];
-/// Parts of one label selector: each is held against every object of the kind.
-const REQUIREMENTS_MAX: usize = 1000;
+/// Parts of one label selector, and of one field selector: each is held against every object of the kind, and of a watch
+/// against every change.
+const REQUIREMENTS_MAX: usize = 256;
 /// Requirements that are looked up in an object's labels one by one.
 const LOOKS_MAX: usize = 4;
 const NAME: &str = "/metadata/name";
@@ -167,8 +168,14 @@ pub(super) fn single_name(fields: &str) -> Option<&str> {
 }
 
 fn parse_fields(entry: &KindEntry, text: &str) -> Result<Vec<FieldRequirement>, StatusError> {
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+    let parts: Vec<&str> = text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
+    if parts.len() > REQUIREMENTS_MAX {
+        let why =
+            format!("invalid field selector: found {} requirements, expected at most {REQUIREMENTS_MAX}", parts.len());
+        return Err(StatusError::bad_request(why));
+    }
     parts
+        .into_iter()
         .map(|part| {
             let (name, equal, value) = if let Some((name, value)) = part.split_once("!=") {
                 (name, false, value)

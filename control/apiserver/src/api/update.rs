@@ -22,7 +22,7 @@ pub(super) async fn update(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
     let (new, duplicates) = body::object_for_write(&call.headers, entry.meta.kind, bytes, validation)?;
     let warnings = field_validation::check(&entry, validation, &new, duplicates)?;
     let judge = {
-        let (name, writer, customs) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.crds));
+        let (name, writer, crds) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.crds));
         move |before: Option<&DecodedObject>| {
             let before = before.ok_or_else(|| StatusError::not_found(entry.meta, &name))?;
             let sent = writer.user_object(&entry, &new);
@@ -33,7 +33,7 @@ pub(super) async fn update(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
             } else {
                 prepare::prepare_update(&entry, before, new.clone(), &requester)?
             };
-            customs.check_room(entry.meta, &change)?;
+            crds.check_capacity(entry.meta, &change)?;
             Ok(apply::track_update(change, Some(before), &writer, sent.as_ref()))
         }
     };

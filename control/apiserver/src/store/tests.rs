@@ -21,12 +21,12 @@ struct FaultyDisk {
     bytes: Arc<Mutex<Vec<u8>>>,
     broken: Arc<AtomicBool>,
     /// Writes that still find room.
-    room: Arc<AtomicI64>,
+    capacity: Arc<AtomicI64>,
 }
 
 impl Default for FaultyDisk {
     fn default() -> Self {
-        Self { bytes: Arc::default(), broken: Arc::default(), room: Arc::new(AtomicI64::new(i64::MAX)) }
+        Self { bytes: Arc::default(), broken: Arc::default(), capacity: Arc::new(AtomicI64::new(i64::MAX)) }
     }
 }
 
@@ -51,7 +51,7 @@ impl StorageBackend for FaultyDisk {
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        if self.room.fetch_sub(1, SeqCst) <= 0 {
+        if self.capacity.fetch_sub(1, SeqCst) <= 0 {
             return Err(io::ErrorKind::StorageFull.into());
         }
         let start = offset as usize;
@@ -115,11 +115,11 @@ async fn insist(store: &ObjectStore, name: &str) -> u64 {
 #[tokio::test]
 async fn a_full_disk_refuses_and_recovers_by_itself() {
     let mut refused = 0;
-    for room in 0..12 {
+    for capacity in 0..12 {
         let disk = FaultyDisk::default();
         let store = open(&disk);
         let mut versions = vec![insist(&store, "before").await];
-        disk.room.store(room, SeqCst);
+        disk.capacity.store(capacity, SeqCst);
         match put(&store, "torn", 100_000).await {
             Err(StoreError::Full { .. }) => {
                 refused += 1;
@@ -128,10 +128,10 @@ async fn a_full_disk_refuses_and_recovers_by_itself() {
                 assert!(matches!(put(&store, "early", 1).await, Err(StoreError::Full { .. })));
             }
             Ok(written) => versions.push(written.object().resource_version),
-            Err(why) => panic!("after {room} writes: {why}"),
+            Err(why) => panic!("after {capacity} writes: {why}"),
         }
         let torn = store.read().get(&key("torn")).is_some();
-        disk.room.store(i64::MAX, SeqCst);
+        disk.capacity.store(i64::MAX, SeqCst);
         versions.extend([insist(&store, "after").await, insist(&store, "later").await]);
         assert!(store.health().is_ok());
         assert!(versions.is_sorted_by(|one, next| one < next), "{versions:?}");
@@ -140,7 +140,7 @@ async fn a_full_disk_refuses_and_recovers_by_itself() {
         drop(store);
 
         let store = open(&disk);
-        assert_eq!(store.read().get(&key("torn")).is_some(), torn, "after {room} writes");
+        assert_eq!(store.read().get(&key("torn")).is_some(), torn, "after {capacity} writes");
         assert!(store.read().get(&key("before")).is_some() && store.read().get(&key("later")).is_some());
         assert!(insist(&store, "last").await > versions[versions.len() - 1]);
     }

@@ -1,5 +1,5 @@
 //! Becomes a container, for this crate's tests and measurements: `container-run PARENT`, with a [`Job`] as JSON on stdin; or
-//! `container-run exec JOB`, with the container's first process on stdin. `container-run beside SCRIPT` has a shell run a script beside it.
+//! `container-run exec`, with the same on stdin, in the container's pid namespace. `container-run beside SCRIPT` has a shell run a script beside it.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
             let shell = std::process::Command::new("sh").arg("-c").args(arguments).status();
             usage(&format!("{shell:?}"))
         }
-        Some("exec") => exec(&arguments.next().unwrap_or_default()),
+        Some("exec") => exec(),
         Some(parent) => run(parent.parse().unwrap_or_default()),
         None => usage("it has no parent"),
     };
@@ -40,19 +40,23 @@ fn run(parent: i32) -> LaunchError {
         Ok(prepared) => prepared,
         Err(why) => return why,
     };
-    let mut text = String::new();
-    let read = std::io::stdin().read_to_string(&mut text).map_err(|why| why.to_string());
-    match read.and_then(|_| serde_json::from_str::<Job>(&text).map_err(|why| why.to_string())) {
+    match job() {
         Ok(job) => prepared.become_container(&job.container, &words(&job.command), variables(job.variables)),
         Err(why) => usage(&why),
     }
 }
 
-fn exec(job: &str) -> LaunchError {
-    match serde_json::from_str::<Job>(job) {
-        Ok(job) => job.exec.become_process(std::io::stdin(), &words(&job.command), variables(job.variables)),
-        Err(why) => usage(&why.to_string()),
+fn exec() -> LaunchError {
+    match job() {
+        Ok(job) => job.exec.become_process(&words(&job.command), variables(job.variables)),
+        Err(why) => usage(&why),
     }
+}
+
+fn job() -> Result<Job, String> {
+    let mut text = String::new();
+    std::io::stdin().read_to_string(&mut text).map_err(|why| why.to_string())?;
+    serde_json::from_str(&text).map_err(|why| why.to_string())
 }
 
 fn usage(why: &str) -> LaunchError {

@@ -35,48 +35,48 @@ fn has_finalizer(broker: &Broker) -> bool {
 
 /// Puts the finalizer on a Broker that `wants` to drain, and takes it off one that does not, any more or yet, if it
 /// is ours to write.
-pub async fn reconcile_finalizer(world: &ControllerContext, broker: &Broker, wants: bool) -> Result<Broker, Error> {
-    if !world.leadership.is_leader() {
+pub async fn reconcile_finalizer(context: &ControllerContext, broker: &Broker, wants: bool) -> Result<Broker, Error> {
+    if !context.leadership.is_leader() {
         return Ok(broker.clone());
     }
     let is_new = broker.metadata.deletion_timestamp.is_none();
     match (wants, has_finalizer(broker)) {
-        (true, false) if is_new => write_finalizer(world, broker, true).await,
-        (false, true) => write_finalizer(world, broker, false).await,
+        (true, false) if is_new => write_finalizer(context, broker, true).await,
+        (false, true) => write_finalizer(context, broker, false).await,
         _ => Ok(broker.clone()),
     }
 }
 
-async fn write_finalizer(world: &ControllerContext, broker: &Broker, held: bool) -> Result<Broker, Error> {
+async fn write_finalizer(context: &ControllerContext, broker: &Broker, held: bool) -> Result<Broker, Error> {
     let meta = &broker.metadata;
     let others = meta.finalizers.iter().flatten().filter(|one| *one != FINALIZER).cloned();
     let finalizers: Vec<String> = others.chain(held.then(|| FINALIZER.to_owned())).collect();
     // The version makes a crossing write a conflict, and that another look.
     let patch = json!({ "metadata": { "resourceVersion": meta.resource_version, "finalizers": finalizers } });
-    let api = world.api::<Broker>(namespace(meta));
+    let api = context.api::<Broker>(namespace(meta));
     Ok(api.patch(name(meta), &field_managers::patch_params(), &Patch::Merge(patch)).await?)
 }
 
 /// Lets go of those that have nothing pending any more. Runs for ever.
-pub async fn run(world: &ControllerContext) {
+pub async fn run(context: &ControllerContext) {
     let mut quiet: HashMap<String, u32> = HashMap::new();
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         // A start with large logs takes a while; and whoever does not write must not let go what the writer holds.
-        if !world.publisher.cores_running() || !world.leadership.is_leader() {
+        if !context.publisher.cores_running() || !context.leadership.is_leader() {
             quiet.clear();
             continue;
         }
-        let mut brokers = world.brokers.all();
+        let mut brokers = context.brokers.all();
         brokers.retain(|broker| broker.is_ours() && is_draining(broker));
         let uid = |broker: &Broker| broker.metadata.uid.clone().unwrap_or_default();
         quiet.retain(|known, _| brokers.iter().any(|broker| uid(broker) == *known));
         for broker in brokers {
             let path = path(namespace(&broker.metadata), name(&broker.metadata));
             let looks = quiet.entry(uid(&broker)).or_default();
-            *looks = if world.publisher.pending_events(&path) > 0 { 0 } else { *looks + 1 };
+            *looks = if context.publisher.pending_events(&path) > 0 { 0 } else { *looks + 1 };
             if *looks >= EMPTY_POLLS_MIN
-                && let Err(why) = write_finalizer(world, &broker, false).await
+                && let Err(why) = write_finalizer(context, &broker, false).await
                 && !why.is_conflict()
             {
                 tracing::warn!(path, %why, "a drained Broker is not let go; tried again");

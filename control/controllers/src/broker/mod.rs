@@ -23,27 +23,27 @@ pub fn path(namespace: &str, name: &str) -> String {
     format!("/brokers/{namespace}/{name}")
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let path = path(&item.namespace, &item.name);
-    world.resolver.forget(item);
-    let Some(broker) = world.brokers.get(&item.namespace, &item.name).filter(|broker| broker.is_ours()) else {
-        world.publisher.remove_stream(&path);
-        world.publisher.flush().await;
+    context.resolver.forget(item);
+    let Some(broker) = context.brokers.get(&item.namespace, &item.name).filter(|broker| broker.is_ours()) else {
+        context.publisher.remove_stream(&path);
+        context.publisher.flush().await;
         return Ok(());
     };
     let sink = broker.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     let sink = match sink {
-        Some(destination) => Some(resolve_deliverable(world, item, destination).await?),
+        Some(destination) => Some(resolve_deliverable(context, item, destination).await?),
         None => None,
     };
-    let config = load_config(world, item, &broker).await?;
+    let config = load_config(context, item, &broker).await?;
     let said = config.clone().unwrap_or_default();
     let broker =
-        drain::reconcile_finalizer(world, &broker, stream_options(&broker.metadata, &said).drain_on_delete).await?;
-    let rules = sender_policy(world, &broker);
-    publish_stream(world, &broker, &said, &rules);
+        drain::reconcile_finalizer(context, &broker, stream_options(&broker.metadata, &said).drain_on_delete).await?;
+    let rules = sender_policy(context, &broker);
+    publish_stream(context, &broker, &said, &rules);
     let mut after = broker.clone();
-    let reach = stream_addresses::stream_addresses(world, &path);
+    let reach = stream_addresses::stream_addresses(context, &path);
     let found = BrokerDependencies {
         sink,
         config: config.map(drop),
@@ -52,10 +52,10 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     };
     after.status = Some(status(&broker, reach, found, now()));
     if delivery_for_triggers(&after) != delivery_for_triggers(&broker) {
-        trigger::resubscribe_inheriting(world, &after).await; // before anybody sees that it is so
+        trigger::resubscribe_inheriting(context, &after).await; // before anybody sees that it is so
     }
-    world.publisher.flush().await;
-    world.set_status(&broker, &after).await
+    context.publisher.flush().await;
+    context.set_status(&broker, &after).await
 }
 
 /// What a Broker's Triggers may have of it: from which spec, and where the dead letter sink is.
@@ -65,7 +65,7 @@ fn delivery_for_triggers(broker: &Broker) -> Option<(Option<i64>, &DeliveryStatu
 
 /// What `spec.config` names; or why that cannot be taken.
 async fn load_config(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     broker: &Broker,
 ) -> Result<Result<BrokerConfigMap, String>, Error> {
@@ -75,7 +75,7 @@ async fn load_config(
         let why = format!("spec.config: only a v1 ConfigMap is read here, and not a {version} {kind}");
         return Ok(Err(why));
     }
-    let object = match world.resolver.read(item, reference).await? {
+    let object = match context.resolver.read(item, reference).await? {
         Ok(object) => object,
         Err(ResolveError(why)) => return Ok(Err(why)),
     };
@@ -88,23 +88,23 @@ async fn load_config(
 
 /// Serves all of them by what the last statuses say: how things were before a restart. One whose config cannot be read
 /// now keeps everything that it was not told to drop, until it is looked at.
-pub async fn restore(world: &ControllerContext) {
-    for broker in world.brokers.all().iter().filter(|broker| broker.is_ours()) {
+pub async fn restore(context: &ControllerContext) {
+    for broker in context.brokers.all().iter().filter(|broker| broker.is_ours()) {
         let ns = crate::kinds::shared::namespace(&broker.metadata);
         let item = WorkItem::new(ControllerKind::Broker, ns, name(&broker.metadata));
-        let read = load_config(world, &item, broker).await;
+        let read = load_config(context, &item, broker).await;
         let read = read.inspect_err(|why| tracing::warn!(%item, %why, "its config cannot be read"));
         let said = read.ok().and_then(Result::ok).unwrap_or_default();
-        publish_stream(world, broker, &said, &sender_policy(world, broker));
+        publish_stream(context, broker, &said, &sender_policy(context, broker));
     }
 }
 
-fn sender_policy(world: &ControllerContext, broker: &Broker) -> SenderPolicy {
-    SenderPolicy::for_object(world, &[PolicyTarget::of::<Broker>(&broker.metadata)])
+fn sender_policy(context: &ControllerContext, broker: &Broker) -> SenderPolicy {
+    SenderPolicy::for_object(context, &[PolicyTarget::of::<Broker>(&broker.metadata)])
 }
 
 /// Tells the cores of the Broker's stream.
-fn publish_stream(world: &ControllerContext, broker: &Broker, config: &BrokerConfigMap, rules: &SenderPolicy) {
+fn publish_stream(context: &ControllerContext, broker: &Broker, config: &BrokerConfigMap, rules: &SenderPolicy) {
     let (ns, name) = (crate::kinds::shared::namespace(&broker.metadata), name(&broker.metadata));
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();
     // The uid makes a recreated Broker start empty.
@@ -114,22 +114,22 @@ fn publish_stream(world: &ControllerContext, broker: &Broker, config: &BrokerCon
         name: name_in_log,
         event_bytes_max: options.event_bytes_max,
         retention: options.retention,
-        quota: world.quotas.of(ns),
+        quota: context.quotas.of(ns),
         is_closed: drain::is_draining(broker),
-        admission: rules.admission(world, ns, &[]),
-        reports_event_types: world.settings().event_features.is_enabled(AUTO_CREATE),
+        admission: rules.admission(context, ns, &[]),
+        reports_event_types: context.settings().event_features.is_enabled(AUTO_CREATE),
     };
-    world.publisher.set_stream(&path(ns, name), spec);
+    context.publisher.set_stream(&path(ns, name), spec);
 }
 
 /// A destination's address, if it exists and the data plane can speak to it.
 pub async fn resolve_deliverable(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     destination: &Destination,
 ) -> Result<Result<DestinationAddress, ResolveError>, Error> {
-    let resolved = world.resolver.resolve(item, destination).await?;
-    Ok(resolved.and_then(|found| match world.trust_store.target(&found) {
+    let resolved = context.resolver.resolve(item, destination).await?;
+    Ok(resolved.and_then(|found| match context.trust_store.target(&found) {
         Ok(_) => Ok(found),
         // Whose fault it is, unless it is in the destination itself (EV-ADR-06).
         Err(why) => Err(ResolveError(match &destination.reference {

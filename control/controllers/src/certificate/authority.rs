@@ -34,10 +34,10 @@ pub(crate) fn is_authority(ns: &str, name: &str) -> bool {
 /// The authority as it is; made, if there is none or ours is about to end. The inner error is what is wrong with it,
 /// which is the operator's to mend and never overwritten: he may be half way through.
 pub(super) async fn load_or_create(
-    world: &ControllerContext,
+    context: &ControllerContext,
     now: Timestamp,
 ) -> Result<Result<CertificateKeyPair, String>, Error> {
-    let there = world.ingress.secrets.get(SERVING, NAME);
+    let there = context.ingress.secrets.get(SERVING, NAME);
     if let Some(secret) = &there {
         let text = |key: &str| String::from_utf8_lossy(secret_data(secret, key)).into_owned();
         let known = CertificateKeyPair { certificate: text(CERTIFICATE), key: text(KEY) };
@@ -48,7 +48,7 @@ pub(super) async fn load_or_create(
         let days = if is_ours { VALIDITY_DAYS + RENEW_BEFORE_DAYS } else { 1 };
         match validate(&known, days, now) {
             Ok(()) => {
-                publish(world, &known).await?;
+                publish(context, &known).await?;
                 return Ok(Ok(known));
             }
             Err(AuthorityFault::Expiring) if is_ours => {}
@@ -67,10 +67,10 @@ pub(super) async fn load_or_create(
     let data = [(CERTIFICATE, &made.certificate), (KEY, &made.key)];
     secret.data = Some(data.map(|(key, text)| (key.to_owned(), ByteString(text.clone().into_bytes()))).into());
     match &secret.metadata.resource_version {
-        None => drop(world.create(&secret).await?),
-        Some(_) => drop(world.replace(&secret).await?),
+        None => drop(context.create(&secret).await?),
+        Some(_) => drop(context.replace(&secret).await?),
     }
-    publish(world, &made).await?;
+    publish(context, &made).await?;
     Ok(Ok(made))
 }
 
@@ -99,9 +99,9 @@ fn validate(authority: &CertificateKeyPair, days: i64, now: Timestamp) -> Result
 }
 
 /// Tells everybody whom to believe.
-async fn publish(world: &ControllerContext, authority: &CertificateKeyPair) -> Result<(), Error> {
+async fn publish(context: &ControllerContext, authority: &CertificateKeyPair) -> Result<(), Error> {
     let data = Some([(CA_CERT_KEY.to_owned(), authority.certificate.clone())].into());
-    let there = world.config_maps.get(SERVING, NAME);
+    let there = context.config_maps.get(SERVING, NAME);
     let mut map = match &there {
         Some(there) => ConfigMap { data, ..(**there).clone() },
         None => ConfigMap { metadata: metadata(), data, ..ConfigMap::default() },
@@ -109,8 +109,8 @@ async fn publish(world: &ControllerContext, authority: &CertificateKeyPair) -> R
     map.metadata.labels.get_or_insert_default().insert(BUNDLE_LABEL.to_owned(), "true".to_owned());
     match there {
         Some(there) if *there == map => Ok(()),
-        Some(_) => world.replace(&map).await.map(drop),
-        None => world.create(&map).await.map(drop),
+        Some(_) => context.replace(&map).await.map(drop),
+        None => context.create(&map).await.map(drop),
     }
 }
 

@@ -14,12 +14,12 @@ use crate::publish::{HostRule, PathRule, WeightedBackend};
 const ACME_CHALLENGE_PATH: &str = "/.well-known/acme-challenge/";
 
 /// Each host with the path that a Service of `namespace` answers for it, where there is one.
-pub(crate) fn challenge_rules(world: &ControllerContext, namespace: &str, tls: &HostTls) -> Vec<(String, PathRule)> {
+pub(crate) fn challenge_rules(context: &ControllerContext, namespace: &str, tls: &HostTls) -> Vec<(String, PathRule)> {
     let HostTls::Requested(all) = tls else { return Vec::new() };
     let open = all.iter().flat_map(|held| &held.challenges);
     let each = open.filter(|challenge| challenge.service_namespace == namespace).filter_map(|challenge| {
         let (host, path) = parse_challenge(challenge)?;
-        let splits = challenge_backends(world, challenge)?;
+        let splits = challenge_backends(context, challenge)?;
         Some((host, PathRule { path, splits, skip_https_redirect: true, ..PathRule::default() }))
     });
     each.collect()
@@ -34,18 +34,18 @@ fn parse_challenge(challenge: &Http01Challenge) -> Option<(String, String)> {
 }
 
 /// Who answers; `None` while there is no such Service, or one that leads outside.
-fn challenge_backends(world: &ControllerContext, challenge: &Http01Challenge) -> Option<Vec<WeightedBackend>> {
+fn challenge_backends(context: &ControllerContext, challenge: &Http01Challenge) -> Option<Vec<WeightedBackend>> {
     let split = IngressBackendSplit {
         service_namespace: challenge.service_namespace.clone(),
         service_name: challenge.service_name.clone(),
         service_port: challenge.service_port.clone(),
         ..IngressBackendSplit::default()
     };
-    match resolve_backend(&split, false, world).ok()? {
+    match resolve_backend(&split, false, context).ok()? {
         SplitBackend::Addresses { protocol, mut addresses } => {
-            addresses.retain(|address| world.config.targets.check(*address).is_ok());
+            addresses.retain(|address| context.config.targets.check(*address).is_ok());
             let key = backends::key(&split, false);
-            world.publisher.set_addresses(&key, protocol, None, &addresses);
+            context.publisher.set_addresses(&key, protocol, None, &addresses);
             Some(vec![WeightedBackend::new(key, 1)])
         }
         SplitBackend::Revisions(shares) => {

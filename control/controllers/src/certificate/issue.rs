@@ -35,22 +35,22 @@ enum IssueOutcome {
     },
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let certificate = world.certificates.get(&item.namespace, &item.name);
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let certificate = context.certificates.get(&item.namespace, &item.name);
     let Some(certificate) = certificate.filter(|certificate| certificate.is_ours()) else { return Ok(()) };
     if certificate.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    world.leadership.check()?;
+    context.leadership.check()?;
     // Namespaces are followed only while some are to have such.
     let of_namespace = controller(&certificate.metadata).is_some_and(|owner| owner.kind == "Namespace");
-    if of_namespace && world.settings().network.namespace_wildcard_selector.is_none() {
-        return super::delete(world, &item.namespace, &item.name).await;
+    if of_namespace && context.settings().network.namespace_wildcard_selector.is_none() {
+        return super::delete(context, &item.namespace, &item.name).await;
     }
-    let outcome = issue(world, &certificate, now()).await?;
+    let outcome = issue(context, &certificate, now()).await?;
     let mut after = (*certificate).clone();
     after.status = Some(status(&certificate, outcome, now()));
-    world.set_status(&*certificate, &after).await
+    context.set_status(&*certificate, &after).await
 }
 
 /// Whether a certificate may have to be made anew. One that ends later than any that we make now may have been made
@@ -69,10 +69,10 @@ fn validity_days(authority: &CertificateKeyPair, now: Timestamp) -> i64 {
     VALIDITY_DAYS.min(left / DAY_SECONDS)
 }
 
-async fn issue(world: &ControllerContext, certificate: &Certificate, now: Timestamp) -> Result<IssueOutcome, Error> {
+async fn issue(context: &ControllerContext, certificate: &Certificate, now: Timestamp) -> Result<IssueOutcome, Error> {
     let (ns, secret_name) = (namespace(&certificate.metadata), &certificate.spec.secret_name);
-    let there = world.ingress.secrets.get(ns, secret_name);
-    let authority = match authority::load_or_create(world, now).await? {
+    let there = context.ingress.secrets.get(ns, secret_name);
+    let authority = match authority::load_or_create(context, now).await? {
         Ok(authority) => authority,
         Err(message) => {
             return Ok(not_issued(there.as_deref(), certificate, "AuthorityInvalid", message, now));
@@ -86,7 +86,7 @@ async fn issue(world: &ControllerContext, certificate: &Certificate, now: Timest
         }
         Some(SecretContent::Outdated) | None => {}
     }
-    if !is_allowed(world, certificate) {
+    if !is_allowed(context, certificate) {
         let message = "Its names are not those of the Route or DomainMapping that it belongs to.".to_owned();
         return Ok(IssueOutcome::Failed { reason: "HostNotOwned", message });
     }
@@ -104,8 +104,8 @@ async fn issue(world: &ControllerContext, certificate: &Certificate, now: Timest
         return failed("Signed by this authority it would not be good for all its names.".to_owned());
     };
     match there {
-        None => drop(world.create(&secret).await?),
-        Some(_) => drop(world.replace(&secret).await?),
+        None => drop(context.create(&secret).await?),
+        Some(_) => drop(context.replace(&secret).await?),
     }
     Ok(IssueOutcome::Issued(ends))
 }
@@ -128,10 +128,10 @@ fn not_issued(
 
 /// Whether the names are of hosts that whoever asks really has: or else a developer could have a certificate for the
 /// hosts of another. In the operator's own namespace everything may be asked for.
-fn is_allowed(world: &ControllerContext, certificate: &Certificate) -> bool {
+fn is_allowed(context: &ControllerContext, certificate: &Certificate) -> bool {
     let (ns, names) = (namespace(&certificate.metadata), &certificate.spec.dns_names);
     let owner = controller(&certificate.metadata);
-    let has_all = |owner: &str| names.iter().all(|host| world.publisher.owns_host(owner, host));
+    let has_all = |owner: &str| names.iter().all(|host| context.publisher.owns_host(owner, host));
     match owner.map(|owner| (owner.kind.as_str(), owner.name.as_str())) {
         _ if ns == SERVING => true,
         Some(("Route", name)) => has_all(&format!("{ns}/{name}")),
@@ -140,9 +140,9 @@ fn is_allowed(world: &ControllerContext, certificate: &Certificate) -> bool {
         }
         // A developer's own namespace is his.
         Some(("Namespace", name)) if name == ns => {
-            let settings = world.settings();
+            let settings = context.settings();
             let stands = |domain: &str| wildcard(ns, domain, &settings.network);
-            let known: Vec<_> = super::public_domains(world, &settings).into_iter().filter_map(stands).collect();
+            let known: Vec<_> = super::public_domains(context, &settings).into_iter().filter_map(stands).collect();
             settings.network.namespace_wildcard_selector.is_some() && names.iter().all(|name| known.contains(name))
         }
         _ => false,

@@ -27,8 +27,8 @@ pub fn owner_of(meta: &ObjectMeta) -> WorkItem {
     WorkItem::new(ControllerKind::Channel, namespace(meta), owner.map_or(name(meta), |owner| &owner.name))
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(channel) = world.channels.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(channel) = context.channels.get(&item.namespace, &item.name) else { return Ok(()) };
     if channel.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -36,7 +36,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
     let mut missing = None;
     let backing = match desired_backing(&channel) {
         Ok(mut wanted) => {
-            let existing = world.in_memory_channels.get(&item.namespace, &item.name);
+            let existing = context.in_memory_channels.get(&item.namespace, &item.name);
             keep_foreign_metadata(
                 &mut wanted.metadata,
                 existing.as_ref().map(|existing| &existing.metadata),
@@ -44,7 +44,7 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
             );
             // The subscribers in the spec belong to the backing channel's own controller.
             let take = |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
-            match apply(world, decide(&channel.metadata, existing.as_deref(), wanted, take)).await {
+            match apply(context, decide(&channel.metadata, existing.as_deref(), wanted, take)).await {
                 Ok(Some(backing)) => BackingChannel::Owned(Box::new(backing)),
                 Ok(None) => BackingChannel::NotOwned,
                 // It stays so for as long as the Channel stays as it is: that is told, and no failure to try again.
@@ -60,9 +60,9 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
         }
         Err(why) => BackingChannel::Invalid(why),
     };
-    let rules = SenderPolicy::for_object(world, &[PolicyTarget::of::<Channel>(&channel.metadata)]);
+    let rules = SenderPolicy::for_object(context, &[PolicyTarget::of::<Channel>(&channel.metadata)]);
     let mut after = (*channel).clone();
     after.status = Some(status(&channel, &backing, &rules, now()));
-    world.set_status(&*channel, &after).await?;
+    context.set_status(&*channel, &after).await?;
     missing.map_or(Ok(()), |why| Err(why.into()))
 }

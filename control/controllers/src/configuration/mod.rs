@@ -30,7 +30,7 @@ pub fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
 
 /// The Revisions that are routed otherwise since a change of their Configuration: what it stood for and what it stands for, and
 /// what was overtaken before it was ready.
-pub fn routed_anew(world: &ControllerContext, (before, after): ObjectChange<'_, Configuration>) -> Vec<WorkItem> {
+pub fn routed_anew(context: &ControllerContext, (before, after): ObjectChange<'_, Configuration>) -> Vec<WorkItem> {
     let either = [before, after].into_iter().flatten();
     let standing = |one: &Arc<Configuration>| (one.metadata.generation, newest(one).map(|n| n.map(str::to_owned)));
     if before.map(standing) == after.map(standing) {
@@ -40,7 +40,7 @@ pub fn routed_anew(world: &ControllerContext, (before, after): ObjectChange<'_, 
     for one in either {
         let ns = namespace(&one.metadata);
         let named = newest(one).into_iter().flatten().map(str::to_owned);
-        let owned = one.metadata.uid.as_deref().map(|uid| world.revisions.by_index(ns, uid)).unwrap_or_default();
+        let owned = one.metadata.uid.as_deref().map(|uid| context.revisions.by_index(ns, uid)).unwrap_or_default();
         let unready = owned.iter().filter(|revision| !revision.is_ready()).map(|one| name(&one.metadata).to_owned());
         items.extend(named.chain(unready).map(|name| WorkItem::new(ControllerKind::Revision, ns, &name)));
     }
@@ -59,29 +59,29 @@ pub fn newest(configuration: &Configuration) -> [Option<&str>; 2] {
 }
 
 /// Who may have waited for the name of a Revision that is gone: names that authors give begin with the Configuration's.
-pub fn waiting_for_name(world: &ControllerContext, gone: &ObjectMeta) -> Vec<WorkItem> {
+pub fn waiting_for_name(context: &ControllerContext, gone: &ObjectMeta) -> Vec<WorkItem> {
     let (ns, name) = (namespace(gone), name(gone));
     let parents = name.match_indices('-').map(|(end, _)| &name[..end]);
     let waiting = parents.filter(|parent| {
-        let parent = world.configurations.get(ns, parent);
+        let parent = context.configurations.get(ns, parent);
         parent.is_some_and(|parent| parent.spec.template.explicit_name() == Some(name))
     });
     waiting.map(|parent| WorkItem::new(ControllerKind::Configuration, ns, parent)).collect()
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(configuration) = world.configurations.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(configuration) = context.configurations.get(&item.namespace, &item.name) else { return Ok(()) };
     if configuration.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let latest = ensure_latest(world, item, &configuration).await?;
+    let latest = ensure_latest(context, item, &configuration).await?;
     let uid = configuration.metadata.uid.as_deref();
-    let owned = uid.map(|uid| world.revisions.by_index(&item.namespace, uid)).unwrap_or_default();
+    let owned = uid.map(|uid| context.revisions.by_index(&item.namespace, uid)).unwrap_or_default();
 
     let mut after = (*configuration).clone();
     after.status = Some(status(&configuration, &latest, &owned, now()));
-    world.set_transient_status(item, &*configuration, &after).await?;
-    collect_garbage(world, &after, owned).await
+    context.set_transient_status(item, &*configuration, &after).await?;
+    collect_garbage(context, &after, owned).await
 }
 
 /// Revisions are found by the uid of whoever controls them.
@@ -93,30 +93,30 @@ pub fn index_keys(revision: &Revision) -> Vec<String> {
 const GC_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Age alone makes a Revision collectable, and nothing happens when it does.
-pub async fn run_gc(world: &ControllerContext) {
+pub async fn run_gc(context: &ControllerContext) {
     loop {
         tokio::time::sleep(GC_INTERVAL).await;
         // Who has one Revision has none to spare.
-        let crowds = world.revisions.one_per_shared_key();
-        crowds.iter().filter_map(|one| owner_of(&one.metadata)).for_each(|owner| world.enqueue(owner));
+        let crowds = context.revisions.one_per_shared_key();
+        crowds.iter().filter_map(|one| owner_of(&one.metadata)).for_each(|owner| context.enqueue(owner));
     }
 }
 
 /// Deletes what nobody has used for long; done at each look, because each new Revision causes one.
 async fn collect_garbage(
-    world: &ControllerContext,
+    context: &ControllerContext,
     configuration: &Configuration,
     mut owned: Vec<Arc<Revision>>,
 ) -> Result<(), Error> {
-    if !world.leadership.is_leader() {
+    if !context.leadership.is_leader() {
         return Ok(());
     }
     let newest = newest(configuration);
     owned.retain(|revision| {
-        !newest.contains(&revision.metadata.name.as_deref()) && !revision::is_routed(world, revision)
+        !newest.contains(&revision.metadata.name.as_deref()) && !revision::is_routed(context, revision)
     });
-    for gone in collectable(owned, &world.settings().gc, now()) {
-        let api: Api<Revision> = world.api(namespace(&gone.metadata));
+    for gone in collectable(owned, &context.settings().gc, now()) {
+        let api: Api<Revision> = context.api(namespace(&gone.metadata));
         let same = Preconditions { uid: gone.metadata.uid.clone(), resource_version: None };
         let how = DeleteParams { preconditions: Some(same), ..DeleteParams::default() };
         tracing::info!(revision = name(&gone.metadata), "unused for long enough; it is deleted");
@@ -126,22 +126,22 @@ async fn collect_garbage(
 }
 
 async fn ensure_latest(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     configuration: &Configuration,
 ) -> Result<LatestRevision, Error> {
     let wanted = revision_name(configuration);
-    if let Some(found) = world.revisions.get(&item.namespace, &wanted) {
+    if let Some(found) = context.revisions.get(&item.namespace, &wanted) {
         return Ok(adopt(configuration, found));
     }
     // The annotation of the Configuration also lists Routes that name its Revisions one by one.
     let parent = Some(name(&configuration.metadata));
-    let is_routed = !route::routes_sending_to(world, &item.namespace, &wanted, parent).is_empty();
-    match world.create(&desired_revision(configuration, is_routed, now())).await {
+    let is_routed = !route::routes_sending_to(context, &item.namespace, &wanted, parent).is_empty();
+    match context.create(&desired_revision(configuration, is_routed, now())).await {
         Ok(made) => Ok(LatestRevision::Revision(Arc::new(made))),
         Err(Error::Api(kube::Error::Api(refused))) if refused.is_already_exists() => {
             // The cache was behind.
-            let found = world.api(&item.namespace).get(&wanted).await?;
+            let found = context.api(&item.namespace).get(&wanted).await?;
             Ok(adopt(configuration, Arc::new(found)))
         }
         Err(Error::Api(kube::Error::Api(refused))) if refused.is_invalid() || refused.is_forbidden() => {

@@ -27,51 +27,51 @@ use crate::kinds::shared::{ConditionStatus, Destination, HasConditions, name, na
 use crate::publish::{HostRule, ObjectCertificates};
 use reconcile::{DomainClaimState, DomainMappingDependencies, parse_local_name, status};
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(mapping) = world.domain_mappings.get(&item.namespace, &item.name) else {
-        return release(world, item).await;
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(mapping) = context.domain_mappings.get(&item.namespace, &item.name) else {
+        return release(context, item).await;
     };
-    world.resolver.forget(item);
+    context.resolver.forget(item);
     let mut findings =
-        DomainMappingDependencies { claim: claim(world, item).await?, ..DomainMappingDependencies::default() };
-    findings.tls = host_tls(world, &mapping, &findings.claim);
+        DomainMappingDependencies { claim: claim(context, item).await?, ..DomainMappingDependencies::default() };
+    findings.tls = host_tls(context, &mapping, &findings.claim);
     if findings.claim == DomainClaimState::Ours {
         let destination = Destination { reference: Some(mapping.spec.reference.clone()), ..Destination::default() };
-        let resolved = world.resolver.resolve(item, &destination).await?;
+        let resolved = context.resolver.resolve(item, &destination).await?;
         findings.target =
             Some(resolved.map_err(|why| why.0).and_then(|found| parse_local_name(&found.url, &item.namespace)));
         if let Some(Ok(target)) = &findings.target {
-            match http_protocol(&mapping.metadata, world.settings().network.http_protocol) {
+            match http_protocol(&mapping.metadata, context.settings().network.http_protocol) {
                 Ok(protocol) => {
-                    findings.host_conflict = publish_route(world, &mapping, target, protocol, &findings.tls).err()
+                    findings.host_conflict = publish_route(context, &mapping, target, protocol, &findings.tls).err()
                 }
                 Err(why) => findings.invalid_annotation = Some(why),
             }
-            findings.is_routed = world.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
+            findings.is_routed = context.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
         }
     }
     let flows = findings.is_routable();
     let everybody = if flows { findings.tls.certificates() } else { Vec::new() };
-    world.publisher.set_object_certificates(
+    context.publisher.set_object_certificates(
         &route_owner(item),
         ObjectCertificates { public: everybody, ..ObjectCertificates::default() },
     );
-    let lets_go = !flows && world.publisher.owns_host(&route_owner(item), &item.name);
+    let lets_go = !flows && context.publisher.owns_host(&route_owner(item), &item.name);
     if !flows {
-        world.publisher.remove_route(&route_owner(item));
+        context.publisher.remove_route(&route_owner(item));
     }
-    world.publisher.flush().await;
+    context.publisher.flush().await;
     if lets_go {
-        route::requeue_host_conflicts(world);
+        route::requeue_host_conflicts(context);
     }
     if flows {
-        let wanted = desired_certificate(world, &mapping);
-        certificate::reconcile_certificates(world, &mapping.metadata, &item.name, &wanted).await?;
+        let wanted = desired_certificate(context, &mapping);
+        certificate::reconcile_certificates(context, &mapping.metadata, &item.name, &wanted).await?;
     }
     let mut after = (*mapping).clone();
-    let settings = world.settings();
-    after.status = Some(status(&mapping, &findings, (&settings.network, route::ports(world)), now()));
-    world.set_status(&*mapping, &after).await
+    let settings = context.settings();
+    after.status = Some(status(&mapping, &findings, (&settings.network, route::ports(context)), now()));
+    context.set_status(&*mapping, &after).await
 }
 
 /// Whose hosts they are in the publisher's eyes; no Route has a colon in its name.
@@ -84,37 +84,37 @@ fn has_traffic(route: &Route) -> bool {
 }
 
 /// What TLS there is for the domain.
-fn host_tls(world: &ControllerContext, mapping: &DomainMapping, claim: &DomainClaimState) -> HostTls {
+fn host_tls(context: &ControllerContext, mapping: &DomainMapping, claim: &DomainClaimState) -> HostTls {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
-    let listens = world.config.listeners.https.is_some();
+    let listens = context.config.listeners.https.is_some();
     match &mapping.spec.tls {
         Some(tls) if listens => {
-            HostTls::Provided(domain.into(), world.ingress.identity(ns, &tls.secret_name, &world.config.expiries))
+            HostTls::Provided(domain.into(), context.ingress.identity(ns, &tls.secret_name, &context.config.expiries))
         }
         Some(_) => HostTls::Provided(domain.into(), Err(HostTls::no_listener())),
-        None if !certificate::is_enabled(world, &mapping.metadata) => HostTls::Disabled(NOT_ENABLED),
+        None if !certificate::is_enabled(context, &mapping.metadata) => HostTls::Disabled(NOT_ENABLED),
         None if !listens => HostTls::NoListener,
         None if *claim != DomainClaimState::Ours => HostTls::NotRequested,
         None => HostTls::Requested(certificate::certificate_states(
-            world,
+            context,
             &mapping.metadata,
             domain,
-            &desired_certificate(world, mapping),
+            &desired_certificate(context, mapping),
         )),
     }
 }
 
 /// The Certificate that the domain needs, if it has none of its own.
-fn desired_certificate(world: &ControllerContext, mapping: &DomainMapping) -> Vec<Certificate> {
-    let wants = mapping.spec.tls.is_none() && certificate::is_enabled(world, &mapping.metadata);
-    let made = wants.then(|| for_domain_mapping(mapping, &world.settings().network));
+fn desired_certificate(context: &ControllerContext, mapping: &DomainMapping) -> Vec<Certificate> {
+    let wants = mapping.spec.tls.is_none() && certificate::is_enabled(context, &mapping.metadata);
+    let made = wants.then(|| for_domain_mapping(mapping, &context.settings().network));
     made.into_iter().collect()
 }
 
 /// The mappings that show a Secret's certificate.
-pub(super) fn affected_by_secret(world: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
+pub(super) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
     let shows = |mapping: &DomainMapping| mapping.spec.tls.as_ref().is_some_and(|tls| tls.secret_name == secret);
-    let mappings = world.domain_mappings.list(ns);
+    let mappings = context.domain_mappings.list(ns);
     let shown = mappings.iter().filter(|mapping| shows(mapping));
     shown.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, ns, name(&mapping.metadata))).collect()
 }
@@ -123,34 +123,34 @@ pub(super) fn affected_by_secret(world: &ControllerContext, ns: &str, secret: &s
 /// with the client's in `K-Original-Host` (X-RTE-13), and puts that back before the instance (X-ACT-05): here is no hop between the two, so
 /// the instance sees the client's from the beginning.
 fn publish_route(
-    world: &ControllerContext,
+    context: &ControllerContext,
     mapping: &DomainMapping,
     target: &str,
     protocol: HttpProtocol,
     tls: &HostTls,
 ) -> Result<(), String> {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
-    let Some(route) = world.routes.get(ns, target) else { return Ok(()) };
-    let Some(own) = route::own_rule(world, &route) else { return Ok(()) };
+    let Some(route) = context.routes.get(ns, target) else { return Ok(()) };
+    let Some(own) = route::own_rule(context, &route) else { return Ok(()) };
     let rule = HostRule {
         hosts: vec![domain.into()],
-        https_redirect: route::ports(world).redirect(protocol),
+        https_redirect: route::ports(context).redirect(protocol),
         cluster_local: false,
         ..own
     };
     let owner = route_owner(&WorkItem::new(ControllerKind::DomainMapping, ns, domain));
-    let mut asked = challenge_rules(world, ns, tls);
+    let mut asked = challenge_rules(context, ns, tls);
     // For a domain too long for a certificate's own name one below it is asked. If it is somebody else's it stays his.
     asked.retain(|(host, _)| host.strip_suffix(domain).is_some_and(|front| front.is_empty() || front.ends_with('.')));
     let (own, strange) = merge_rules(vec![rule], asked);
     let all = [own.clone(), strange].concat();
-    let set = world.publisher.set_route(&owner, all);
-    set.or_else(|_| world.publisher.set_route(&owner, own)).map(drop).map_err(|taken| taken.owner)
+    let set = context.publisher.set_route(&owner, all);
+    set.or_else(|_| context.publisher.set_route(&owner, own)).map(drop).map_err(|taken| taken.owner)
 }
 
 /// Who may have the domain, made to be us where the operator lets us.
-async fn claim(world: &ControllerContext, item: &WorkItem) -> Result<DomainClaimState, Error> {
-    if let Some(claim) = world.domain_claims.get("", &item.name) {
+async fn claim(context: &ControllerContext, item: &WorkItem) -> Result<DomainClaimState, Error> {
+    if let Some(claim) = context.domain_claims.get("", &item.name) {
         let is_ours = claim.spec.namespace == item.namespace;
         return Ok(if is_ours {
             DomainClaimState::Ours
@@ -158,11 +158,11 @@ async fn claim(world: &ControllerContext, item: &WorkItem) -> Result<DomainClaim
             DomainClaimState::OtherNamespace(claim.spec.namespace.clone())
         });
     }
-    if !world.settings().network.autocreate_cluster_domain_claims {
+    if !context.settings().network.autocreate_cluster_domain_claims {
         return Ok(DomainClaimState::Missing);
     }
-    world.leadership.check()?;
-    let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
+    context.leadership.check()?;
+    let api: Api<ClusterDomainClaim> = Api::all(context.client.clone());
     let made = ClusterDomainClaim::new(&item.name, &item.namespace);
     match api.create(&field_managers::object_params::<ClusterDomainClaim>(), &made).await {
         Ok(_) => Ok(DomainClaimState::Ours),
@@ -171,57 +171,57 @@ async fn claim(world: &ControllerContext, item: &WorkItem) -> Result<DomainClaim
 }
 
 /// The domain is free for whoever was refused it.
-async fn release(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    world.publisher.remove_route(&route_owner(item));
-    world.publisher.set_object_certificates(&route_owner(item), ObjectCertificates::default());
-    world.resolver.forget(item);
-    world.publisher.flush().await;
-    route::requeue_host_conflicts(world);
-    let claim = world.domain_claims.get("", &item.name);
-    if world.settings().network.autocreate_cluster_domain_claims
-        && world.leadership.is_leader()
+async fn release(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    context.publisher.remove_route(&route_owner(item));
+    context.publisher.set_object_certificates(&route_owner(item), ObjectCertificates::default());
+    context.resolver.forget(item);
+    context.publisher.flush().await;
+    route::requeue_host_conflicts(context);
+    let claim = context.domain_claims.get("", &item.name);
+    if context.settings().network.autocreate_cluster_domain_claims
+        && context.leadership.is_leader()
         && claim.is_some_and(|claim| claim.spec.namespace == item.namespace)
     {
-        let api: Api<ClusterDomainClaim> = Api::all(world.client.clone());
+        let api: Api<ClusterDomainClaim> = Api::all(context.client.clone());
         match api.delete(&item.name, &DeleteParams::default()).await {
             Err(why) if is_not_found(&why) => {}
             other => drop(other?),
         }
     }
-    mappings_of_domain(world, &item.name).into_iter().for_each(|item| world.enqueue(item));
+    mappings_of_domain(context, &item.name).into_iter().for_each(|item| context.enqueue(item));
     Ok(())
 }
 
-fn mappings_of_domain(world: &ControllerContext, domain: &str) -> Vec<WorkItem> {
-    let all = world.domain_mappings.all();
+fn mappings_of_domain(context: &ControllerContext, domain: &str) -> Vec<WorkItem> {
+    let all = context.domain_mappings.all();
     let named = all.iter().filter(|mapping| name(&mapping.metadata) == domain);
     named.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, namespace(&mapping.metadata), domain)).collect()
 }
 
 /// The mappings whose host is a Route's or an Ingress's: somebody may have let go of it.
-pub(super) fn mappings_with_conflicts(world: &ControllerContext) -> Vec<WorkItem> {
+pub(super) fn mappings_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
     let is_refused = |m: &DomainMapping| m.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
-    let all = world.domain_mappings.all();
+    let all = context.domain_mappings.all();
     let refused = all.iter().map(|mapping| &**mapping).filter(|mapping| is_refused(mapping));
     refused.map(|m| WorkItem::new(ControllerKind::DomainMapping, namespace(&m.metadata), name(&m.metadata))).collect()
 }
 
 /// The mappings whose requests a Route divides.
-fn mappings_of_route(world: &ControllerContext, route: &Route) -> BTreeSet<WorkItem> {
+fn mappings_of_route(context: &ControllerContext, route: &Route) -> BTreeSet<WorkItem> {
     let ns = namespace(&route.metadata);
-    let mappings = world.domain_mappings.list(ns);
+    let mappings = context.domain_mappings.list(ns);
     let to_it = mappings.iter().filter(|mapping| mapping.spec.reference.name == name(&route.metadata));
     to_it.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, ns, name(&mapping.metadata))).collect()
 }
 
-pub(super) async fn list_all(world: &ControllerContext) -> Result<(), Error> {
-    fill_cache(world, &world.domain_mappings).await?;
-    Ok(world.source().fill(&world.domain_claims).await?)
+pub(super) async fn list_all(context: &ControllerContext) -> Result<(), Error> {
+    fill_cache(context, &context.domain_mappings).await?;
+    Ok(context.source().fill(&context.domain_claims).await?)
 }
 
 /// What flowed before a restart flows again; Routes are restored already.
-pub(super) fn restore(world: &ControllerContext) {
-    for mapping in world.domain_mappings.all() {
+pub(super) fn restore(context: &ControllerContext) {
+    for mapping in context.domain_mappings.all() {
         let is_true = |kind: &str| mapping.condition(kind).is_some_and(|c| c.status == ConditionStatus::True);
         // An annotation that makes no sense leaves things as they were.
         let misnoted = mapping.condition(INGRESS_READY).is_some_and(|c| c.reason == NOT_CONFIGURED);
@@ -230,15 +230,15 @@ pub(super) fn restore(world: &ControllerContext) {
             continue;
         }
         let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
-        let usual = world.settings().network.http_protocol;
+        let usual = context.settings().network.http_protocol;
         let protocol = http_protocol(&mapping.metadata, usual).unwrap_or(usual);
-        let tls = host_tls(world, &mapping, &DomainClaimState::Ours);
-        if let Err(owner) = publish_route(world, &mapping, &mapping.spec.reference.name, protocol, &tls) {
+        let tls = host_tls(context, &mapping, &DomainClaimState::Ours);
+        if let Err(owner) = publish_route(context, &mapping, &mapping.spec.reference.name, protocol, &tls) {
             tracing::warn!(domain, owner, "domain is taken");
         } else {
             let item = WorkItem::new(ControllerKind::DomainMapping, ns, domain);
             let everybody = tls.certificates();
-            world.publisher.set_object_certificates(
+            context.publisher.set_object_certificates(
                 &route_owner(&item),
                 ObjectCertificates { public: everybody, ..ObjectCertificates::default() },
             );
@@ -247,7 +247,7 @@ pub(super) fn restore(world: &ControllerContext) {
 }
 
 /// Looked at when a Route that it leads to is.
-pub(super) fn on_route_change(world: &ControllerContext, (before, after): ObjectChange<'_, Route>) {
+pub(super) fn on_route_change(context: &ControllerContext, (before, after): ObjectChange<'_, Route>) {
     // Annotations change how a Route treats its requests.
     let shown = |route: Option<&Arc<Route>>| {
         let route = route?;
@@ -257,18 +257,18 @@ pub(super) fn on_route_change(world: &ControllerContext, (before, after): Object
         return;
     }
     if let Some(route) = after.or(before) {
-        mappings_of_route(world, route).into_iter().for_each(|item| world.enqueue(item));
+        mappings_of_route(context, route).into_iter().for_each(|item| context.enqueue(item));
     }
 }
 
-pub(super) fn watches(world: &ControllerContext) -> [ControllerTask<'_>; 2] {
+pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 2] {
     [
-        Box::pin(follow(world.source(), &world.domain_mappings, move |change| {
-            world.enqueue(item_of(ControllerKind::DomainMapping, change));
+        Box::pin(follow(context.source(), &context.domain_mappings, move |change| {
+            context.enqueue(item_of(ControllerKind::DomainMapping, change));
         })),
-        Box::pin(follow(world.source(), &world.domain_claims, move |change| {
+        Box::pin(follow(context.source(), &context.domain_claims, move |change| {
             if let Some(claim) = newest(change) {
-                mappings_of_domain(world, name(&claim.metadata)).into_iter().for_each(|item| world.enqueue(item));
+                mappings_of_domain(context, name(&claim.metadata)).into_iter().for_each(|item| context.enqueue(item));
             }
         })),
     ]

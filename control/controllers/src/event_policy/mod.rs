@@ -11,28 +11,28 @@ use crate::kinds::eventing::event_policy::{
 };
 use crate::kinds::shared::KReference;
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    world.resolver.forget(item);
-    let Some(policy) = world.event_policies.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    context.resolver.forget(item);
+    let Some(policy) = context.event_policies.get(&item.namespace, &item.name) else { return Ok(()) };
     let (mut subjects, mut missing) = (Vec::new(), Vec::new());
     for from in &policy.spec.from {
         subjects.extend(from.sub.clone());
         if let Some(reference) = &from.reference {
-            match resolve_subjects(world, item, reference).await? {
+            match resolve_subjects(context, item, reference).await? {
                 Ok(found) => subjects.extend(found),
                 Err(ResolveError(why)) => missing.push(why),
             }
         }
     }
-    let is_on = world.settings().event_features.authenticates();
+    let is_on = context.settings().event_features.authenticates();
     let mut after = (*policy).clone();
     after.status = Some(status(&policy, is_on, subjects, &missing, now()));
-    world.set_status(&*policy, &after).await
+    context.set_status(&*policy, &after).await
 }
 
 /// The subjects under which an object sends.
 async fn resolve_subjects(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     reference: &EventPolicyReference,
 ) -> Result<Result<Vec<String>, ResolveError>, Error> {
@@ -44,7 +44,7 @@ async fn resolve_subjects(
         namespace: Some(ns.to_owned()),
         ..KReference::default()
     };
-    let object = world.resolver.read(item, &sender).await?;
+    let object = context.resolver.read(item, &sender).await?;
     Ok(object.and_then(|object| {
         let auth = &object["status"]["auth"];
         let several = auth["serviceAccountNames"].as_array().into_iter().flatten();

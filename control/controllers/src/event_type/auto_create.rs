@@ -22,33 +22,33 @@ const FETCH_INTERVAL: Duration = Duration::from_secs(1);
 const NAME_CHARS_MAX: usize = 200;
 
 /// Runs for ever.
-pub async fn run(world: &ControllerContext) {
+pub async fn run(context: &ControllerContext) {
     loop {
         tokio::time::sleep(FETCH_INTERVAL).await;
-        for (path, seen) in world.publisher.new_event_types() {
-            let Err(why) = create(world, &path, &seen).await else { continue };
+        for (path, seen) in context.publisher.new_event_types() {
+            let Err(why) = create(context, &path, &seen).await else { continue };
             if !why.is_conflict() {
                 tracing::warn!(path, kind = &*seen.kind, %why, "an EventType is not made; tried again when one comes");
-                world.publisher.reset_event_types(&path);
+                context.publisher.reset_event_types(&path);
             }
         }
     }
 }
 
 /// Somebody deleted it: it comes again with the next such event.
-pub fn on_deleted(world: &ControllerContext, event_type: &EventType) {
+pub fn on_deleted(context: &ControllerContext, event_type: &EventType) {
     let Some(reference) = &event_type.spec.reference else { return };
     let (ns, name) = (namespace(&event_type.metadata), &reference.name);
     let path = match reference.kind.as_str() {
         "Broker" => broker::path(ns, name),
-        "Trigger" => match world.triggers.get(ns, name) {
+        "Trigger" => match context.triggers.get(ns, name) {
             Some(trigger) => {
                 let (ns, broker) = trigger.broker();
                 broker::path(ns, broker)
             }
             None => return, // it took its EventTypes along
         },
-        "Subscription" => match world.subscriptions.get(ns, name) {
+        "Subscription" => match context.subscriptions.get(ns, name) {
             Some(subscription) => {
                 let (ns, channel) = subscription.channel();
                 in_memory_channel::path(ns, channel)
@@ -57,11 +57,11 @@ pub fn on_deleted(world: &ControllerContext, event_type: &EventType) {
         },
         _ => in_memory_channel::path(ns, name),
     };
-    world.publisher.reset_event_types(&path);
+    context.publisher.reset_event_types(&path);
 }
 
-async fn create(world: &ControllerContext, path: &str, seen: &EventTypeKey) -> Result<(), Error> {
-    let Some((reference, owner)) = origin(world, path, &seen.by) else { return Ok(()) }; // it went meanwhile
+async fn create(context: &ControllerContext, path: &str, seen: &EventTypeKey) -> Result<(), Error> {
+    let Some((reference, owner)) = origin(context, path, &seen.by) else { return Ok(()) }; // it went meanwhile
     let wanted = event_type(reference, owner, seen);
     let ns = namespace(&wanted.metadata);
     let is_known = |known: &EventType| {
@@ -69,25 +69,25 @@ async fn create(world: &ControllerContext, path: &str, seen: &EventTypeKey) -> R
         (&known.kind, &known.source, &known.schema) == (&wanted.kind, &wanted.source, &wanted.schema)
             && known.reference == wanted.reference
     };
-    if world.event_types.list(ns).iter().any(|known| is_known(known)) {
+    if context.event_types.list(ns).iter().any(|known| is_known(known)) {
         return Ok(());
     }
     // Whoever writes elsewhere: only the appliance that an event came to knows of its type, and its name is the same
     // for all of them.
-    world.api::<EventType>(ns).create(&field_managers::object_params::<EventType>(), &wanted).await?;
+    context.api::<EventType>(ns).create(&field_managers::object_params::<EventType>(), &wanted).await?;
     Ok(())
 }
 
 /// Whose events they are, and how others refer to that: the stream's, or those of the subscriber that answered.
-fn origin(world: &ControllerContext, path: &str, by: &str) -> Option<(KReference, Vec<OwnerReference>)> {
+fn origin(context: &ControllerContext, path: &str, by: &str) -> Option<(KReference, Vec<OwnerReference>)> {
     let (kind, rest) = path.strip_prefix('/')?.split_once('/')?;
     let (ns, named) = rest.split_once('/')?;
     match (kind, by) {
-        ("brokers", "") => world.brokers.get(ns, named).map(|broker| reference_and_owner(&*broker)),
+        ("brokers", "") => context.brokers.get(ns, named).map(|broker| reference_and_owner(&*broker)),
         // By the uid: to read all of a Broker's takes a tenth of a second if there are many.
-        ("brokers", uid) => world.triggers.all_by_index(uid).pop().map(|trigger| reference_and_owner(&*trigger)),
-        (_, "") => world.in_memory_channels.get(ns, named).map(|channel| reference_and_owner(&*channel)),
-        (_, uid) => subscriber_by_uid(world.subscriptions.all_by_index(rest), uid)
+        ("brokers", uid) => context.triggers.all_by_index(uid).pop().map(|trigger| reference_and_owner(&*trigger)),
+        (_, "") => context.in_memory_channels.get(ns, named).map(|channel| reference_and_owner(&*channel)),
+        (_, uid) => subscriber_by_uid(context.subscriptions.all_by_index(rest), uid)
             .map(|subscription| reference_and_owner(&*subscription)),
     }
 }

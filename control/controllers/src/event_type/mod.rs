@@ -12,16 +12,16 @@ use crate::kinds::eventing::event_type::{CONDITIONS, EventType, EventTypeStatus,
 /// The flag of ConfigMap `config-features` that has EventTypes made of what comes in.
 pub const AUTO_CREATE: &str = "eventtype-auto-create";
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    world.resolver.forget(item);
-    let Some(event_type) = world.event_types.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    context.resolver.forget(item);
+    let Some(event_type) = context.event_types.get(&item.namespace, &item.name) else { return Ok(()) };
     let found = match &event_type.spec.reference {
-        Some(reference) => Some(world.resolver.read(item, reference).await?.map(|_| ())),
+        Some(reference) => Some(context.resolver.read(item, reference).await?.map(|_| ())),
         None => None,
     };
     let mut after = (*event_type).clone();
     after.status = Some(status(&event_type, found, now()));
-    world.set_status(&*event_type, &after).await
+    context.set_status(&*event_type, &after).await
 }
 
 /// `found` is what became of the reference, if there is one.

@@ -48,47 +48,47 @@ pub fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
 
 /// The channels of a flow that has changed: who may send to them follows from it.
 pub fn channel_items<K: kube::Resource>(
-    world: &ControllerContext,
+    context: &ControllerContext,
     (before, after): ObjectChange<'_, K>,
 ) -> Vec<WorkItem> {
     let Some(flow) = after.or(before).map(|flow| flow.meta()) else { return Vec::new() };
-    let all = world.in_memory_channels.list(namespace(flow));
+    let all = context.in_memory_channels.list(namespace(flow));
     let of_it = all.iter().filter(|channel| is_controlled_by(&channel.metadata, flow));
     of_it.map(|c| WorkItem::new(ControllerKind::InMemoryChannel, namespace(flow), name(&c.metadata))).collect()
 }
 
-pub async fn reconcile_sequence(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(sequence) = world.sequences.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile_sequence(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(sequence) = context.sequences.get(&item.namespace, &item.name) else { return Ok(()) };
     if sequence.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let plan = plan::sequence(&sequence, &world.settings());
-    let (made, missing) = reconcile_children(world, item, &sequence.metadata, plan).await?;
-    let rules = SenderPolicy::for_object(world, &[PolicyTarget::of::<Sequence>(&sequence.metadata)]);
+    let plan = plan::sequence(&sequence, &context.settings());
+    let (made, missing) = reconcile_children(context, item, &sequence.metadata, plan).await?;
+    let rules = SenderPolicy::for_object(context, &[PolicyTarget::of::<Sequence>(&sequence.metadata)]);
     let mut after = (*sequence).clone();
     after.status = Some(status::sequence(&sequence, &made, &rules, now()));
-    world.set_status(&*sequence, &after).await?;
+    context.set_status(&*sequence, &after).await?;
     missing.map_or(Ok(()), |why| Err(why.into()))
 }
 
-pub async fn reconcile_parallel(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(parallel) = world.parallels.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile_parallel(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(parallel) = context.parallels.get(&item.namespace, &item.name) else { return Ok(()) };
     if parallel.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let plan = plan::parallel(&parallel, &world.settings());
-    let (made, missing) = reconcile_children(world, item, &parallel.metadata, plan).await?;
-    let rules = SenderPolicy::for_object(world, &[PolicyTarget::of::<Parallel>(&parallel.metadata)]);
+    let plan = plan::parallel(&parallel, &context.settings());
+    let (made, missing) = reconcile_children(context, item, &parallel.metadata, plan).await?;
+    let rules = SenderPolicy::for_object(context, &[PolicyTarget::of::<Parallel>(&parallel.metadata)]);
     let mut after = (*parallel).clone();
     after.status = Some(status::parallel(&parallel, &made, &rules, now()));
-    world.set_status(&*parallel, &after).await?;
+    context.set_status(&*parallel, &after).await?;
     missing.map_or(Ok(()), |why| Err(why.into()))
 }
 
 /// Makes the children what the plan says. What the plan does not name any more is deleted, a channel when its events have come to
 /// their end. Where the cluster lacks their kind, that is what is made, and the failure comes along: it is to be tried again.
 async fn reconcile_children(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     owner: &ObjectMeta,
     plan: Result<FlowPlan, String>,
@@ -99,20 +99,20 @@ async fn reconcile_children(
         Err(why) => return Ok((impossible(why), None)),
     };
     let ns = namespace(owner);
-    let leaving = unwanted_children(owner, &world.in_memory_channels, &plan.channels);
-    for left in unwanted_children(owner, &world.subscriptions, &plan.subscriptions) {
+    let leaving = unwanted_children(owner, &context.in_memory_channels, &plan.channels);
+    for left in unwanted_children(owner, &context.subscriptions, &plan.subscriptions) {
         if !leaving.iter().any(|channel| is_subscribed_to(&left, channel)) {
-            delete(world, &*left).await?;
+            delete(context, &*left).await?;
         }
     }
     let mut made = FlowChildren::default();
     for mut wanted in plan.channels {
         let own = name(&wanted.metadata).to_owned();
-        let existing = world.in_memory_channels.get(ns, &own);
+        let existing = context.in_memory_channels.get(ns, &own);
         keep_foreign_metadata(&mut wanted.metadata, existing.as_ref().map(|existing| &existing.metadata), &[]);
         // The subscribers in the spec belong to the channel's own controller.
         let take = |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
-        match apply(world, decide(owner, existing.as_deref(), wanted, take)).await {
+        match apply(context, decide(owner, existing.as_deref(), wanted, take)).await {
             Err(Error::Api(why)) if is_kind_not_found(&why) => {
                 return Ok((impossible(KIND_NOT_SERVED.into()), Some(why)));
             }
@@ -122,17 +122,17 @@ async fn reconcile_children(
     let wanted: Vec<FlowChild<_>> = plan.subscriptions.into_iter().map(|wanted| made.checked(wanted)).collect();
     if wanted.iter().any(Result::is_err) {
         let joined: Vec<_> = wanted.iter().flatten().cloned().collect();
-        for missing in unwanted_children(owner, &world.subscriptions, &joined) {
+        for missing in unwanted_children(owner, &context.subscriptions, &joined) {
             if !leaving.iter().any(|channel| is_subscribed_to(&missing, channel)) {
-                delete(world, &*missing).await?;
+                delete(context, &*missing).await?;
             }
         }
     }
-    made.subscriptions = connect_subscriptions(world, owner, &made, wanted).await?;
+    made.subscriptions = connect_subscriptions(context, owner, &made, wanted).await?;
     let is_led_on = made.subscriptions.iter().all(|one| one.as_ref().is_ok_and(HasConditions::is_ready));
     for channel in leaving {
-        if !is_led_on || !drain_channel(world, &channel).await? {
-            world.queue.add_after_unless_sooner(item, DRAIN_POLL_INTERVAL);
+        if !is_led_on || !drain_channel(context, &channel).await? {
+            context.queue.add_after_unless_sooner(item, DRAIN_POLL_INTERVAL);
         }
     }
     Ok((made, None))
@@ -143,25 +143,25 @@ fn is_subscribed_to(subscription: &Subscription, channel: &InMemoryChannel) -> b
 }
 
 /// Deletes a channel to which nothing is sent any more, and who reads it, if all its events have come to their end.
-async fn drain_channel(world: &ControllerContext, channel: &InMemoryChannel) -> Result<bool, Error> {
+async fn drain_channel(context: &ControllerContext, channel: &InMemoryChannel) -> Result<bool, Error> {
     let (ns, own) = (namespace(&channel.metadata), name(&channel.metadata));
-    if !world.publisher.cores_running() || world.publisher.pending_events(&in_memory_channel::path(ns, own)) > 0 {
+    if !context.publisher.cores_running() || context.publisher.pending_events(&in_memory_channel::path(ns, own)) > 0 {
         return Ok(false);
     }
     let flow = controller(&channel.metadata);
-    for reader in subscription::subscribers_of_channel(world, ns, own) {
+    for reader in subscription::subscribers_of_channel(context, ns, own) {
         if controller(&reader.metadata).map(|flow| &flow.uid) == flow.map(|flow| &flow.uid) {
-            delete(world, &*reader).await?;
+            delete(context, &*reader).await?;
         }
     }
-    delete(world, channel).await?;
+    delete(context, channel).await?;
     Ok(true)
 }
 
 /// From the end to the beginning: who sends elsewhere so far is led into a channel of the flow only when all behind it is
 /// ready. What came there sooner would be nobody's.
 async fn connect_subscriptions(
-    world: &ControllerContext,
+    context: &ControllerContext,
     owner: &ObjectMeta,
     made: &FlowChildren,
     wanted: Vec<FlowChild<Subscription>>,
@@ -183,13 +183,13 @@ async fn connect_subscriptions(
             .collect();
         let leads_elsewhere =
             |before: &Subscription| awaited.iter().any(|to| plan::target_channels(before).all(|known| known != to));
-        let existing = world.subscriptions.get(namespace(owner), name(&wanted.metadata));
+        let existing = context.subscriptions.get(namespace(owner), name(&wanted.metadata));
         let channel = wanted.spec.channel.name.clone();
         let child = match existing {
             Some(before) if is_controlled_by(&before.metadata, owner) && leads_elsewhere(&before) => {
                 Ok((*before).clone())
             }
-            _ => apply_subscription(world, owner, wanted).await?,
+            _ => apply_subscription(context, owner, wanted).await?,
         };
         if awaited.is_empty() && child.as_ref().is_ok_and(HasConditions::is_ready) {
             served.insert(channel);
@@ -201,15 +201,15 @@ async fn connect_subscriptions(
 }
 
 async fn apply_subscription(
-    world: &ControllerContext,
+    context: &ControllerContext,
     owner: &ObjectMeta,
     mut wanted: Subscription,
 ) -> Result<FlowChild<Subscription>, Error> {
     let own = name(&wanted.metadata).to_owned();
-    let existing = world.subscriptions.get(namespace(owner), &own);
+    let existing = context.subscriptions.get(namespace(owner), &own);
     keep_foreign_metadata(&mut wanted.metadata, existing.as_ref().map(|existing| &existing.metadata), &[]);
     let take = |to: &mut Subscription, from: Subscription| to.spec = from.spec;
-    to_flow_child(&own, apply(world, decide(owner, existing.as_deref(), wanted, take)).await)
+    to_flow_child(&own, apply(context, decide(owner, existing.as_deref(), wanted, take)).await)
 }
 
 /// A child as its flow shows it. What the API refuses in one, say a name that is too long, stays so for as long as the flow
@@ -235,12 +235,12 @@ fn unwanted_children<K: NamespacedObject>(owner: &ObjectMeta, cache: &InformerCa
     all
 }
 
-async fn delete<K: NamespacedObject>(world: &ControllerContext, child: &K) -> Result<(), Error> {
+async fn delete<K: NamespacedObject>(context: &ControllerContext, child: &K) -> Result<(), Error> {
     let meta = child.meta();
-    world.leadership.check()?;
+    context.leadership.check()?;
     let preconditions = Preconditions { uid: meta.uid.clone(), resource_version: None };
     let parameters = DeleteParams { preconditions: Some(preconditions), ..DeleteParams::default() };
-    match world.api::<K>(namespace(meta)).delete(name(meta), &parameters).await {
+    match context.api::<K>(namespace(meta)).delete(name(meta), &parameters).await {
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
         other => Ok(other.map(drop)?),
     }

@@ -30,45 +30,45 @@ pub fn path(namespace: &str, name: &str) -> String {
     format!("/channels/{namespace}/{name}")
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let path = path(&item.namespace, &item.name);
-    world.resolver.forget(item);
-    let Some(channel) = world.in_memory_channels.get(&item.namespace, &item.name) else {
-        world.publisher.retain_subscribers(&path, |_| false);
-        world.publisher.remove_stream(&path);
-        world.publisher.flush().await;
+    context.resolver.forget(item);
+    let Some(channel) = context.in_memory_channels.get(&item.namespace, &item.name) else {
+        context.publisher.retain_subscribers(&path, |_| false);
+        context.publisher.remove_stream(&path);
+        context.publisher.flush().await;
         return Ok(());
     };
     let sink = channel.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     let sink = match sink {
-        Some(destination) => Some(resolve_deliverable(world, item, destination).await?),
+        Some(destination) => Some(resolve_deliverable(context, item, destination).await?),
         None => None,
     };
-    let now_there = world.in_memory_channels.get(&item.namespace, &item.name);
+    let now_there = context.in_memory_channels.get(&item.namespace, &item.name);
     if now_there.is_none_or(|there| there.metadata.uid != channel.metadata.uid) {
         return Ok(()); // deleted meanwhile: the next look, which the watch has asked for, takes its readers away
     }
-    let readers = subscription::subscribers_of_channel(world, &item.namespace, &item.name);
+    let readers = subscription::subscribers_of_channel(context, &item.namespace, &item.name);
     let subscribers = subscriber_entries(&channel, &readers, sink.as_ref());
-    let rules = sender_policy::sender_policy(world, &channel);
-    let statuses = publish_channel(world, &channel, &subscribers);
-    world.publisher.flush().await;
+    let rules = sender_policy::sender_policy(context, &channel);
+    let statuses = publish_channel(context, &channel, &subscribers);
+    context.publisher.flush().await;
 
     let mut written = (*channel).clone();
     written.spec.subscribers = subscribers;
     if written.spec.subscribers != channel.spec.subscribers {
-        written = world.replace(&written).await?;
+        written = context.replace(&written).await?;
     }
     let mut after = written.clone();
-    let reach = stream_addresses::stream_addresses(world, &path);
+    let reach = stream_addresses::stream_addresses(context, &path);
     after.status = Some(status(&written, reach, sink, statuses, &rules, now()));
-    world.set_status(&written, &after).await
+    context.set_status(&written, &after).await
 }
 
 /// Tells the cores of the channel's stream and of who reads it: these and nobody else, also of those whom no list ever named
 /// because the write failed. The statuses say what became of each subscriber.
 pub fn publish_channel(
-    world: &ControllerContext,
+    context: &ControllerContext,
     channel: &InMemoryChannel,
     subscribers: &[SubscriberSpec],
 ) -> Vec<SubscriberStatus> {
@@ -83,38 +83,38 @@ pub fn publish_channel(
         event_bytes_max: options.event_bytes_max,
         retention: options.retention,
         is_closed: false,
-        admission: sender_policy::sender_policy(world, channel).admission(
-            world,
+        admission: sender_policy::sender_policy(context, channel).admission(
+            context,
             ns,
-            &sender_policy::own_accounts(world, channel),
+            &sender_policy::own_accounts(context, channel),
         ),
-        reports_event_types: world.settings().event_features.is_enabled(AUTO_CREATE),
-        quota: world.quotas.of(ns),
+        reports_event_types: context.settings().event_features.is_enabled(AUTO_CREATE),
+        quota: context.quotas.of(ns),
     };
-    world.publisher.set_stream(&path, spec);
+    context.publisher.set_stream(&path, spec);
     let uids: HashSet<&str> = subscribers.iter().map(|entry| entry.uid.as_str()).collect();
-    world.publisher.retain_subscribers(&path, |uid| uids.contains(uid));
-    let readers = subscription::subscribers_of_channel(world, ns, name);
+    context.publisher.retain_subscribers(&path, |uid| uids.contains(uid));
+    let readers = subscription::subscribers_of_channel(context, ns, name);
     let by_uid: HashMap<_, _> = readers.iter().filter_map(|one| Some((one.metadata.uid.as_deref()?, &**one))).collect();
     let told = subscribers.iter().map(|entry| {
         let reader = by_uid.get(entry.uid.as_str());
         let home = reader.map_or(ns, |reader| namespace(&reader.metadata));
-        let mut spec = match stream_subscriber(&world.trust_store, entry, &path, home) {
+        let mut spec = match stream_subscriber(&context.trust_store, entry, &path, home) {
             Ok(spec) => spec,
             Err(why) => return SubscriberStatus::of(entry, Some(&why)),
         };
         spec.hold = reader.map_or(HoldReason::Nothing, |reader| suspension(channel, reader, entry));
-        sender_policy::attach_token(world, home, entry, &mut spec);
-        world.publisher.set_subscriber(&entry.uid, spec);
+        sender_policy::attach_token(context, home, entry, &mut spec);
+        context.publisher.set_subscriber(&entry.uid, spec);
         SubscriberStatus::of(entry, None)
     });
     told.collect()
 }
 
 /// Nobody reads a channel that is gone.
-pub fn unsubscribe_all(world: &ControllerContext, channel: &InMemoryChannel) {
+pub fn unsubscribe_all(context: &ControllerContext, channel: &InMemoryChannel) {
     let path = path(namespace(&channel.metadata), name(&channel.metadata));
-    world.publisher.retain_subscribers(&path, |_| false);
+    context.publisher.retain_subscribers(&path, |_| false);
 }
 
 /// The channel that a Subscription reads, if it is of a kind that is served here.

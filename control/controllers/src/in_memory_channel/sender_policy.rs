@@ -18,50 +18,50 @@ use crate::publish;
 
 /// A channel is known by its own name, and by that of what it is the door of: a Channel, or a flow whose events come
 /// in there. Policies for either hold.
-pub(super) fn sender_policy(world: &ControllerContext, channel: &InMemoryChannel) -> SenderPolicy {
+pub(super) fn sender_policy(context: &ControllerContext, channel: &InMemoryChannel) -> SenderPolicy {
     let own = PolicyTarget::of::<InMemoryChannel>(&channel.metadata);
     let (ns, me) = (namespace(&channel.metadata), name(&channel.metadata));
-    let Some(owner) = controller(&channel.metadata) else { return SenderPolicy::for_object(world, &[own]) };
-    let is_door = |plan: Result<plan::FlowPlan, String>| {
+    let Some(owner) = controller(&channel.metadata) else { return SenderPolicy::for_object(context, &[own]) };
+    let is_listener = |plan: Result<plan::FlowPlan, String>| {
         plan.is_ok_and(|plan| plan.channels.first().is_some_and(|first| name(&first.metadata) == me))
     };
     match owner.kind.as_str() {
-        "Channel" => match world.channels.get(ns, &owner.name) {
-            Some(whole) => SenderPolicy::for_object(world, &[own, PolicyTarget::of::<Channel>(&whole.metadata)]),
-            None => SenderPolicy::for_object(world, &[own]),
+        "Channel" => match context.channels.get(ns, &owner.name) {
+            Some(whole) => SenderPolicy::for_object(context, &[own, PolicyTarget::of::<Channel>(&whole.metadata)]),
+            None => SenderPolicy::for_object(context, &[own]),
         },
-        "Sequence" => match world.sequences.get(ns, &owner.name) {
-            Some(flow) if is_door(plan::sequence(&flow, &world.settings())) => {
-                SenderPolicy::for_object(world, &[own, PolicyTarget::of::<Sequence>(&flow.metadata)])
+        "Sequence" => match context.sequences.get(ns, &owner.name) {
+            Some(flow) if is_listener(plan::sequence(&flow, &context.settings())) => {
+                SenderPolicy::for_object(context, &[own, PolicyTarget::of::<Sequence>(&flow.metadata)])
             }
-            _ => SenderPolicy::for_object(world, &[own]),
+            _ => SenderPolicy::for_object(context, &[own]),
         },
-        "Parallel" => match world.parallels.get(ns, &owner.name) {
-            Some(flow) if is_door(plan::parallel(&flow, &world.settings())) => {
-                SenderPolicy::for_object(world, &[own, PolicyTarget::of::<Parallel>(&flow.metadata)])
+        "Parallel" => match context.parallels.get(ns, &owner.name) {
+            Some(flow) if is_listener(plan::parallel(&flow, &context.settings())) => {
+                SenderPolicy::for_object(context, &[own, PolicyTarget::of::<Parallel>(&flow.metadata)])
             }
-            _ => SenderPolicy::for_object(world, &[own]),
+            _ => SenderPolicy::for_object(context, &[own]),
         },
-        _ => SenderPolicy::for_object(world, &[own]),
+        _ => SenderPolicy::for_object(context, &[own]),
     }
 }
 
 /// The accounts of the flow that the channel is a part of: whatever policies say, its steps reach each other.
-pub(super) fn own_accounts(world: &ControllerContext, channel: &InMemoryChannel) -> Vec<String> {
+pub(super) fn own_accounts(context: &ControllerContext, channel: &InMemoryChannel) -> Vec<String> {
     let meta = &channel.metadata;
     let Some(owner) = controller(meta) else { return Vec::new() };
     let ns = namespace(meta);
     let plan = match owner.kind.as_str() {
-        "Sequence" => world
+        "Sequence" => context
             .sequences
             .get(ns, &owner.name)
             .filter(|flow| is_controlled_by(meta, &flow.metadata))
-            .map(|flow| plan::sequence(&flow, &world.settings())),
-        "Parallel" => world
+            .map(|flow| plan::sequence(&flow, &context.settings())),
+        "Parallel" => context
             .parallels
             .get(ns, &owner.name)
             .filter(|flow| is_controlled_by(meta, &flow.metadata))
-            .map(|flow| plan::parallel(&flow, &world.settings())),
+            .map(|flow| plan::parallel(&flow, &context.settings())),
         _ => None,
     };
     let subscriptions = plan.and_then(Result::ok).map(|plan| plan.subscriptions).unwrap_or_default();
@@ -70,7 +70,7 @@ pub(super) fn own_accounts(world: &ControllerContext, channel: &InMemoryChannel)
 
 /// Has deliveries show the account of their Subscription to whoever asks.
 pub(super) fn attach_token(
-    world: &ControllerContext,
+    context: &ControllerContext,
     ns: &str,
     entry: &SubscriberSpec,
     spec: &mut publish::StreamSubscriberSpec,
@@ -80,12 +80,12 @@ pub(super) fn attach_token(
         Some(_) => entry.subscriber_audience.as_deref(),
         None => entry.reply_audience.as_deref(),
     };
-    world.access_tokens.attach(&mut spec.target, ns, account, to);
+    context.access_tokens.attach(&mut spec.target, ns, account, to);
     if let ReplyTarget::Send(reply) = &mut spec.reply {
-        world.access_tokens.attach(reply, ns, account, entry.reply_audience.as_deref());
+        context.access_tokens.attach(reply, ns, account, entry.reply_audience.as_deref());
     }
     let sink = entry.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     if let Some(target) = &mut spec.dead_letter {
-        world.access_tokens.attach(target, ns, account, sink.and_then(|sink| sink.audience.as_deref()));
+        context.access_tokens.attach(target, ns, account, sink.and_then(|sink| sink.audience.as_deref()));
     }
 }

@@ -18,9 +18,9 @@ use crate::kinds::settings::SERVING;
 const FIELD_MANAGER: &str = "sluicegate";
 
 /// Writes them as the listeners are now.
-pub async fn publish_services(world: &ControllerContext) -> Result<(), Error> {
-    let api: Api<Service> = Api::namespaced(world.client.clone(), SERVING);
-    let listeners = world.config.listeners;
+pub async fn publish_services(context: &ControllerContext) -> Result<(), Error> {
+    let api: Api<Service> = Api::namespaced(context.client.clone(), SERVING);
+    let listeners = context.config.listeners;
     for (host, plain, by_tls) in [
         (PUBLIC_NAME, listeners.public, listeners.https),
         (CLUSTER_LOCAL_NAME, listeners.cluster_local, listeners.cluster_local_https),

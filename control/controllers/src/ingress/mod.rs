@@ -58,64 +58,64 @@ pub struct IngressContext {
     identities: Mutex<HashMap<(String, String), (String, TlsIdentity)>>,
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let ingress = world.ingress.ingresses.get(&item.namespace, &item.name);
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let ingress = context.ingress.ingresses.get(&item.namespace, &item.name);
     let Some(ingress) = ingress.filter(|ingress| ingress.is_ours()) else {
         let owner = route_owner(&item.namespace, &item.name);
-        world.publisher.remove_route(&owner);
-        world.publisher.set_object_certificates(&owner, ObjectCertificates::default());
-        world.ingress.set_polled(item, false);
-        world.publisher.flush().await;
-        route::requeue_host_conflicts(world);
+        context.publisher.remove_route(&owner);
+        context.publisher.set_object_certificates(&owner, ObjectCertificates::default());
+        context.ingress.set_polled(item, false);
+        context.publisher.flush().await;
+        route::requeue_host_conflicts(context);
         return Ok(());
     };
-    let outcome = program_routes(world, &ingress).await;
+    let outcome = program_routes(context, &ingress).await;
     // X-KI-17: Ready is said after the swap, never before.
-    world.publisher.flush().await;
+    context.publisher.flush().await;
     let mut after = (*ingress).clone();
-    after.status = Some(status(&ingress, &outcome, world.config.listeners, now()));
-    world.set_status(&*ingress, &after).await
+    after.status = Some(status(&ingress, &outcome, context.config.listeners, now()));
+    context.set_status(&*ingress, &after).await
 }
 
 /// Tells the cores what the Ingress says.
-async fn program_routes(world: &ControllerContext, ingress: &Ingress) -> IngressOutcome {
-    match publish(world, ingress).await {
+async fn program_routes(context: &ControllerContext, ingress: &Ingress) -> IngressOutcome {
+    match publish(context, ingress).await {
         Ok(outcome) => outcome,
         Err(BackendResolveError { reason, message }) => IngressOutcome::NotConfigured { reason, message },
     }
 }
 
-async fn publish(world: &ControllerContext, ingress: &Ingress) -> Result<IngressOutcome, BackendResolveError> {
+async fn publish(context: &ControllerContext, ingress: &Ingress) -> Result<IngressOutcome, BackendResolveError> {
     let (ns, name) = (namespace(&ingress.metadata), name(&ingress.metadata));
     let owner = route_owner(ns, name);
     // Until everything is found: what is missing now may come without telling.
-    world.ingress.set_polled(&item(ingress), true);
+    context.ingress.set_polled(&item(ingress), true);
     let mut found: BTreeMap<String, Vec<(String, u32)>> = BTreeMap::new();
     let mut loose = false;
     for (path, split) in weighted_splits(ingress) {
-        let by_tls = system_internal_tls::is_required(world, path);
+        let by_tls = system_internal_tls::is_required(context, path);
         let key = backends::key(split, by_tls);
         if found.contains_key(&key) {
             continue;
         }
-        let trust = |protocol| by_tls.then(|| system_internal_tls::trust(world, ns, protocol)).transpose();
-        let shares = match resolve_backend(split, by_tls, world)? {
+        let trust = |protocol| by_tls.then(|| system_internal_tls::trust(context, ns, protocol)).transpose();
+        let shares = match resolve_backend(split, by_tls, context)? {
             SplitBackend::Addresses { protocol, addresses } => {
-                let admitted = admitted(world, split, addresses);
+                let admitted = admitted(context, split, addresses);
                 let addresses = admitted.as_deref().unwrap_or_default();
-                world.publisher.set_addresses(&key, protocol, trust(protocol)?, addresses);
+                context.publisher.set_addresses(&key, protocol, trust(protocol)?, addresses);
                 admitted?;
                 vec![(key.clone(), 1)]
             }
             SplitBackend::Name { protocol, host, port } => {
                 loose = true;
                 let trust = trust(protocol)?;
-                if let Some(listener) = gateway(world, &host)? {
-                    world.publisher.set_gateway(&key, protocol, trust, listener);
+                if let Some(listener) = gateway(context, &host)? {
+                    context.publisher.set_gateway(&key, protocol, trust, listener);
                 } else {
-                    let admitted = admitted(world, split, dns_lookup(&host, port).await?);
+                    let admitted = admitted(context, split, dns_lookup(&host, port).await?);
                     let addresses = admitted.as_deref().unwrap_or_default();
-                    world.publisher.set_addresses(&key, protocol, trust, addresses);
+                    context.publisher.set_addresses(&key, protocol, trust, addresses);
                     admitted?;
                 }
                 vec![(key.clone(), 1)]
@@ -127,22 +127,22 @@ async fn publish(world: &ControllerContext, ingress: &Ingress) -> Result<Ingress
         };
         found.insert(key, shares);
     }
-    world.ingress.set_polled(&item(ingress), loose);
-    let certificates = certificates(world, ingress)?;
+    context.ingress.set_polled(&item(ingress), loose);
+    let certificates = certificates(context, ingress)?;
     let shares = |path: &HttpIngressPath, split: &IngressBackendSplit| {
-        let key = backends::key(split, system_internal_tls::is_required(world, path));
+        let key = backends::key(split, system_internal_tls::is_required(context, path));
         found.get(&key).cloned().unwrap_or_default()
     };
-    let listens = world.config.listeners.https.is_some();
+    let listens = context.config.listeners.https.is_some();
     let rules = rules::rules(ingress, listens, &shares)
         .map_err(|message| BackendResolveError { reason: "InvalidHeader", message })?;
-    match world.publisher.set_route(&owner, rules) {
-        Ok(true) => route::requeue_host_conflicts(world),
+    match context.publisher.set_route(&owner, rules) {
+        Ok(true) => route::requeue_host_conflicts(context),
         Ok(false) => {}
         Err(taken) => return Ok(IngressOutcome::HostConflict(taken)),
     }
-    world.publisher.set_object_certificates(&owner, certificates);
-    let silent = found.values().flatten().find(|(key, _)| !world.publisher.has_endpoints(key));
+    context.publisher.set_object_certificates(&owner, certificates);
+    let silent = found.values().flatten().find(|(key, _)| !context.publisher.has_endpoints(key));
     Ok(match silent {
         Some((key, _)) => IngressOutcome::NoEndpoints(key.clone()),
         None => IngressOutcome::Programmed,
@@ -167,13 +167,13 @@ fn route_owner(ns: &str, name: &str) -> String {
 
 /// The addresses that the target policy lets a split have. It is asked again where a connection is opened.
 fn admitted(
-    world: &ControllerContext,
+    context: &ControllerContext,
     split: &IngressBackendSplit,
     addresses: Vec<SocketAddr>,
 ) -> Result<Vec<SocketAddr>, BackendResolveError> {
     let (mut targets, mut refused) = (Vec::with_capacity(addresses.len()), None);
     for address in addresses {
-        match world.config.targets.check(address) {
+        match context.config.targets.check(address) {
             Ok(()) => targets.push(address),
             Err(why) => refused = Some(why),
         }
@@ -189,8 +189,8 @@ fn admitted(
 }
 
 /// The listener of ours that a status of ours called `host`, if any.
-fn gateway(world: &ControllerContext, host: &str) -> Result<Option<SocketAddr>, BackendResolveError> {
-    match world.config.listeners.by_status_name(host) {
+fn gateway(context: &ControllerContext, host: &str) -> Result<Option<SocketAddr>, BackendResolveError> {
+    match context.config.listeners.by_status_name(host) {
         Some(Some(address)) => Ok(Some(address)),
         Some(None) => Err(BackendResolveError {
             reason: "ListenerNotConfigured",
@@ -218,11 +218,11 @@ async fn dns_lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, BackendRes
 
 /// X-KI-12: the certificates that the Ingress names, for their hosts: those that only rules for callers inside have are
 /// shown to nobody else.
-fn certificates(world: &ControllerContext, ingress: &Ingress) -> Result<ObjectCertificates, BackendResolveError> {
+fn certificates(context: &ControllerContext, ingress: &Ingress) -> Result<ObjectCertificates, BackendResolveError> {
     let (mut shown, inside) = (ObjectCertificates::default(), rules::cluster_local_hosts(ingress));
     for tls in &ingress.spec.tls {
-        let expiries = &world.config.expiries;
-        let identity = world.ingress.identity(&tls.secret_namespace, &tls.secret_name, expiries)?;
+        let expiries = &context.config.expiries;
+        let identity = context.ingress.identity(&tls.secret_namespace, &tls.secret_name, expiries)?;
         for host in tls.hosts.iter().map(|host| host.to_ascii_lowercase()) {
             let to = if inside.contains(&host) { &mut shown.cluster_local } else { &mut shown.public };
             to.push((host, identity.clone()));
@@ -285,17 +285,17 @@ impl IngressContext {
 }
 
 /// Puts back what was served before a restart, so that no known host is answered 404 (APP-16).
-pub async fn restore(world: &ControllerContext) {
-    for ingress in world.ingress.ingresses.all() {
+pub async fn restore(context: &ControllerContext) {
+    for ingress in context.ingress.ingresses.all() {
         if ingress.is_ours() && ingress.is_ready() {
-            program_routes(world, &ingress).await;
+            program_routes(context, &ingress).await;
         }
     }
 }
 
 /// The Ingresses that were refused a host: somebody may have let go of it.
-pub fn ingresses_with_conflicts(world: &ControllerContext) -> Vec<WorkItem> {
-    let all = world.ingress.ingresses.all();
+pub fn ingresses_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
+    let all = context.ingress.ingresses.all();
     let refused = all.iter().filter(|ingress| ingress.ready().is_some_and(|c| c.reason == "NotOwned"));
     refused.map(|ingress| item(ingress)).collect()
 }

@@ -60,17 +60,17 @@ impl InternalTlsTrusts {
 }
 
 /// Whether what a path sends to is reached by TLS. A path that rewrites the host leads back to the gateway.
-pub(super) fn is_required(world: &ControllerContext, path: &HttpIngressPath) -> bool {
-    world.settings().network.auto_tls.system_internal_tls && path.rewrite_host.is_empty()
+pub(super) fn is_required(context: &ControllerContext, path: &HttpIngressPath) -> bool {
+    context.settings().network.auto_tls.system_internal_tls && path.rewrite_host.is_empty()
 }
 
 /// Whom the backends in `namespace` have to prove to be.
 pub(super) fn trust(
-    world: &ControllerContext,
+    context: &ControllerContext,
     namespace: &str,
     protocol: Protocol,
 ) -> Result<Arc<TlsClientConfig>, BackendResolveError> {
-    let made = world.ingress.internal_tls.trust_for(authorities(world), namespace, protocol);
+    let made = context.ingress.internal_tls.trust_for(authorities(context), namespace, protocol);
     made.map_err(|why| BackendResolveError {
         reason: "CABundleNotFound",
         message: format!(
@@ -80,11 +80,11 @@ pub(super) fn trust(
     })
 }
 
-fn authorities(world: &ControllerContext) -> String {
-    let secret = world.ingress.secrets.get(SERVING, SECRET);
+fn authorities(context: &ControllerContext) -> String {
+    let secret = context.ingress.secrets.get(SERVING, SECRET);
     let own = secret.as_ref().and_then(|secret| secret.data.as_ref()?.get(CA));
     let own = own.map(|pem| String::from_utf8_lossy(&pem.0).into_owned());
-    own.into_iter().chain(world.config_maps.serving_bundles()).collect::<Vec<_>>().join("\n")
+    own.into_iter().chain(context.config_maps.serving_bundles()).collect::<Vec<_>>().join("\n")
 }
 
 /// Whether a Secret says whom to believe.
@@ -93,9 +93,9 @@ pub(super) fn is_authority_secret(ns: &str, secret: &str) -> bool {
 }
 
 /// Others are believed now.
-pub fn requeue_all(world: &ControllerContext) {
-    let all = world.ingress.ingresses.all();
-    all.iter().filter(|ingress| ingress.is_ours()).for_each(|ingress| world.enqueue(item(ingress)));
+pub fn requeue_all(context: &ControllerContext) {
+    let all = context.ingress.ingresses.all();
+    all.iter().filter(|ingress| ingress.is_ours()).for_each(|ingress| context.enqueue(item(ingress)));
 }
 
 #[cfg(test)]

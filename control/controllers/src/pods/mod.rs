@@ -26,51 +26,51 @@ use runtime::deployment_name;
 pub use pod::instance_id;
 
 /// Makes the Pods and the Deployment of one Revision what its instances are.
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    if !world.config.publishes_pods {
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    if !context.config.publishes_pods {
         return Ok(());
     }
     let WorkItem { namespace: ns, name: revision, .. } = item;
-    let owner = world.revisions.get(ns, revision).filter(|owner| owner.metadata.deletion_timestamp.is_none());
-    let seen = world.autoscaler.instances(&format!("{ns}/{revision}"));
+    let owner = context.revisions.get(ns, revision).filter(|owner| owner.metadata.deletion_timestamp.is_none());
+    let seen = context.autoscaler.instances(&format!("{ns}/{revision}"));
     let wanted: Vec<Pod> = owner.iter().flat_map(|owner| seen.iter().map(|one| pod::desired_pod(owner, one))).collect();
-    let there: Vec<Arc<Pod>> = world.pods.by_index(ns, revision);
+    let there: Vec<Arc<Pod>> = context.pods.by_index(ns, revision);
     for pod in &there {
         if !wanted.iter().any(|one| name(&one.metadata) == name(&pod.metadata)) {
-            world.api::<Pod>(ns).delete(name(&pod.metadata), &DeleteParams::default()).await?;
+            context.api::<Pod>(ns).delete(name(&pod.metadata), &DeleteParams::default()).await?;
         }
     }
     for pod in wanted {
         match there.iter().find(|one| name(&one.metadata) == name(&pod.metadata)) {
-            None => drop(world.create(&pod).await?),
-            Some(before) if before.status != pod.status => drop(world.replace(&pod).await?),
+            None => drop(context.create(&pod).await?),
+            Some(before) if before.status != pod.status => drop(context.replace(&pod).await?),
             Some(_) => {}
         }
     }
     match owner {
         Some(owner) => {
-            reconcile_deployment(world, item, &owner, &seen).await?;
+            reconcile_deployment(context, item, &owner, &seen).await?;
             // Asked again: writing took its time, and `show_ready` may have told of more meanwhile.
-            let seen = world.autoscaler.instances(&format!("{ns}/{revision}"));
-            serverless_service::reconcile(world, &owner, &seen).await
+            let seen = context.autoscaler.instances(&format!("{ns}/{revision}"));
+            serverless_service::reconcile(context, &owner, &seen).await
         }
         None => Ok(()), // the Deployment goes with its owner
     }
 }
 
 async fn reconcile_deployment(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     owner: &Revision,
     seen: &[InstanceStatus],
 ) -> Result<(), Error> {
     let WorkItem { namespace: ns, name: revision, .. } = item;
-    let before = world.deployments.get(ns, &deployment_name(revision));
-    let desired = world.autoscaler.status(&format!("{ns}/{revision}")).desired;
+    let before = context.deployments.get(ns, &deployment_name(revision));
+    let desired = context.autoscaler.status(&format!("{ns}/{revision}")).desired;
     let wanted = deployment::desired_deployment(owner, desired, seen, before.as_deref());
     match before {
-        None => drop(world.create(&wanted).await?),
-        Some(before) if *before != wanted => drop(world.replace(&wanted).await?),
+        None => drop(context.create(&wanted).await?),
+        Some(before) if *before != wanted => drop(context.replace(&wanted).await?),
         Some(_) => {}
     }
     Ok(())
@@ -78,49 +78,49 @@ async fn reconcile_deployment(
 
 /// A Pod that came, changed or went: its Revision's instances are looked at. One that somebody deleted is
 /// ended, and the fleet starts another.
-pub fn on_pod_change(world: &ControllerContext, change: ObjectChange<'_, Pod>) {
+pub fn on_pod_change(context: &ControllerContext, change: ObjectChange<'_, Pod>) {
     let Some(revision) = newest(change).and_then(|pod| label(&pod.metadata, REVISION)) else { return };
     let ns = newest(change).map(|pod| namespace(&pod.metadata)).unwrap_or_default();
     if let (Some(gone), None) = change
         && let Some(id) = instance_id(gone)
     {
-        world.autoscaler.restart_instance(&format!("{ns}/{revision}"), id);
+        context.autoscaler.restart_instance(&format!("{ns}/{revision}"), id);
     }
-    world.enqueue(WorkItem::new(ControllerKind::Pods, ns, revision));
+    context.enqueue(WorkItem::new(ControllerKind::Pods, ns, revision));
 }
 
 /// A Deployment that somebody deleted or changed: its Revision's is made again.
-pub fn on_deployment_change(world: &ControllerContext, change: ObjectChange<'_, Deployment>) {
+pub fn on_deployment_change(context: &ControllerContext, change: ObjectChange<'_, Deployment>) {
     let Some(deployment) = newest(change) else { return };
     if let Some(revision) = label(&deployment.metadata, REVISION) {
-        world.enqueue(WorkItem::new(ControllerKind::Pods, namespace(&deployment.metadata), revision));
+        context.enqueue(WorkItem::new(ControllerKind::Pods, namespace(&deployment.metadata), revision));
     }
 }
 
 /// Shows who is ready of a Revision that is about to say that it is, because who waited for that looks there next. What does
 /// not succeed is done by the next look at its Pods.
-pub async fn publish_ready(world: &ControllerContext, revision: &Revision) {
-    if world.config.publishes_pods && world.leadership.is_leader() {
+pub async fn publish_ready(context: &ControllerContext, revision: &Revision) {
+    if context.config.publishes_pods && context.leadership.is_leader() {
         let seen =
-            world.autoscaler.instances(&format!("{}/{}", namespace(&revision.metadata), name(&revision.metadata)));
-        let _ = serverless_service::reconcile_ready(world, revision, &seen).await;
+            context.autoscaler.instances(&format!("{}/{}", namespace(&revision.metadata), name(&revision.metadata)));
+        let _ = serverless_service::reconcile_ready(context, revision, &seen).await;
     }
 }
 
 /// Says where requests are taken in, for clients that ask for upstream's activator. Only they miss it if it fails.
-pub async fn publish_activator_slice(world: &ControllerContext) {
-    if world.config.publishes_pods
-        && let Err(why) = serverless_service::publish_activator_slice(world).await
+pub async fn publish_activator_slice(context: &ControllerContext) {
+    if context.config.publishes_pods
+        && let Err(why) = serverless_service::publish_activator_slice(context).await
     {
         tracing::warn!(%why, "the endpoints of activator-service are not written");
     }
 }
 
 /// Pods of an earlier run stand for nothing any more.
-pub fn restore(world: &ControllerContext) {
-    for pod in world.pods.all() {
+pub fn restore(context: &ControllerContext) {
+    for pod in context.pods.all() {
         if let Some(revision) = label(&pod.metadata, REVISION) {
-            world.enqueue(WorkItem::new(ControllerKind::Pods, namespace(&pod.metadata), revision));
+            context.enqueue(WorkItem::new(ControllerKind::Pods, namespace(&pod.metadata), revision));
         }
     }
 }

@@ -34,47 +34,47 @@ const PORT_NAME: &str = "http";
 
 /// Brings them to what `seen` says. An instance that comes or goes costs one write, the first and the last one more.
 pub(super) async fn reconcile(
-    world: &ControllerContext,
+    context: &ControllerContext,
     revision: &Revision,
     seen: &[InstanceStatus],
 ) -> Result<(), Error> {
     let meta = &revision.metadata;
     let (ns, own) = (namespace(meta), name(meta));
-    let serves = world.autoscaler.status(&format!("{ns}/{own}")).has_burst_capacity;
+    let serves = context.autoscaler.status(&format!("{ns}/{own}")).has_burst_capacity;
     let backends = ready_pods(ns, own, seen);
     let wanted = desired_service(revision, serves, !backends.is_empty());
-    match world.api::<ServerlessService>(ns).get_opt(own).await? {
-        None => drop(world.create(&wanted).await?),
-        Some(there) if !is_up_to_date(&there, &wanted) => drop(world.replace(&with_mode(there, wanted)).await?),
+    match context.api::<ServerlessService>(ns).get_opt(own).await? {
+        None => drop(context.create(&wanted).await?),
+        Some(there) if !is_up_to_date(&there, &wanted) => drop(context.replace(&with_mode(there, wanted)).await?),
         Some(_) => {}
     }
-    let mut public = listener_slice(world, metadata(revision, "-public", own));
+    let mut public = listener_slice(context, metadata(revision, "-public", own));
     if serves {
         public.endpoints = proxy_endpoints(&public.endpoints, &backends);
     }
-    apply_slice(world, public).await?;
-    reconcile_ready(world, revision, seen).await
+    apply_slice(context, public).await?;
+    reconcile_ready(context, revision, seen).await
 }
 
 /// Brings only that to what `seen` says which tells who is ready.
 pub(super) async fn reconcile_ready(
-    world: &ControllerContext,
+    context: &ControllerContext,
     revision: &Revision,
     seen: &[InstanceStatus],
 ) -> Result<(), Error> {
     let own = name(&revision.metadata);
-    apply_slice(world, ready_slice(metadata(revision, "-private", &private_name(own)), own, seen)).await
+    apply_slice(context, ready_slice(metadata(revision, "-private", &private_name(own)), own, seen)).await
 }
 
 /// The slice of those who take requests in, once for all Revisions.
-pub(super) async fn publish_activator_slice(world: &ControllerContext) -> Result<(), Error> {
+pub(super) async fn publish_activator_slice(context: &ControllerContext) -> Result<(), Error> {
     let metadata = ObjectMeta {
         name: Some(ACTIVATOR.to_owned()),
         namespace: Some(SERVING.to_owned()),
         labels: Some([(SERVICE_NAME.into(), ACTIVATOR.into()), derived_label()].into()),
         ..ObjectMeta::default()
     };
-    apply_slice(world, listener_slice(world, metadata)).await
+    apply_slice(context, listener_slice(context, metadata)).await
 }
 
 /// Of the slice of `service`.
@@ -99,18 +99,18 @@ fn derived_label() -> (String, String) {
 }
 
 /// Not out of a cache: it would hold two more objects for every Revision, and a look in this process costs microseconds.
-async fn apply_slice(world: &ControllerContext, wanted: EndpointSlice) -> Result<(), Error> {
-    let api = world.api::<EndpointSlice>(namespace(&wanted.metadata));
+async fn apply_slice(context: &ControllerContext, wanted: EndpointSlice) -> Result<(), Error> {
+    let api = context.api::<EndpointSlice>(namespace(&wanted.metadata));
     match api.get_opt(name(&wanted.metadata)).await? {
-        None => drop(world.create(&wanted).await?),
+        None => drop(context.create(&wanted).await?),
         // A slice is of one family of addresses for good, and the listener has moved to the other.
         Some(there) if there.address_type != wanted.address_type => {
             api.delete(name(&wanted.metadata), &DeleteParams::default()).await?;
-            drop(world.create(&wanted).await?);
+            drop(context.create(&wanted).await?);
         }
         Some(there) if there.endpoints != wanted.endpoints || there.ports != wanted.ports => {
             let mended = EndpointSlice { endpoints: wanted.endpoints, ports: wanted.ports, ..there };
-            world.replace(&mended).await?;
+            context.replace(&mended).await?;
         }
         Some(_) => {}
     }
@@ -194,13 +194,13 @@ fn slice(metadata: ObjectMeta, address: IpAddr) -> EndpointSlice {
 }
 
 /// Of the cores' listener.
-fn listener_slice(world: &ControllerContext, metadata: ObjectMeta) -> EndpointSlice {
-    let public = world.config.listeners.public;
+fn listener_slice(context: &ControllerContext, metadata: ObjectMeta) -> EndpointSlice {
+    let public = context.config.listeners.public;
     let ip = public.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip());
     let ip = if ip.is_unspecified() { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { ip };
     let port = EndpointPort {
         name: Some(PORT_NAME.to_owned()),
-        port: Some(world.config.http_port.into()),
+        port: Some(context.config.http_port.into()),
         protocol: Some("TCP".to_owned()),
         ..EndpointPort::default()
     };

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dataplane::table::{Backend, BackendShare, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, Route};
+use dataplane::table::{
+    Backend, BackendShare, Endpoint, EndpointAddress, NoEndpointPolicy, Protocol, RequestTimeouts, Route,
+};
 use dataplane::tls::TlsClientConfig;
 
 use super::{BackendSpec, Publisher, compile};
@@ -20,13 +22,13 @@ impl Publisher {
         host: &str,
         (protocol, timeouts): (Protocol, RequestTimeouts),
         trust: Option<Arc<TlsClientConfig>>,
-        addresses: &[SocketAddr],
+        addresses: &[EndpointAddress],
     ) {
         let mut model = self.lock();
         let host = host.to_ascii_lowercase();
         let before = model.static_routes.get(&host).map(|route| Arc::clone(&route.splits[0].backend));
         let known = before.as_ref().map_or(&[][..], |backend| &backend.endpoints);
-        let endpoint = |address: &SocketAddr| known.iter().find(|endpoint| endpoint.address == *address);
+        let endpoint = |address: &EndpointAddress| known.iter().find(|endpoint| endpoint.address == *address);
         let endpoints = addresses
             .iter()
             .map(|address| endpoint(address).map_or_else(|| model.endpoint(*address, true), Arc::clone))
@@ -86,10 +88,10 @@ impl Publisher {
                 .iter()
                 .map(|address| {
                     let is_same = |endpoint: &&Arc<Endpoint>| {
-                        (endpoint.address, endpoint.is_unrestricted()) == (*address, unrestricted)
+                        endpoint.address == *address && endpoint.is_unrestricted() == unrestricted
                     };
                     let same = known.iter().find(is_same).map(Arc::clone);
-                    same.unwrap_or_else(|| model.endpoint(*address, unrestricted))
+                    same.unwrap_or_else(|| model.endpoint((*address).into(), unrestricted))
                 })
                 .collect();
             let entry = model.backend(key);

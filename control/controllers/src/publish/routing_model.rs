@@ -1,14 +1,13 @@
 //! What was said so far, by identity, and what of it has to be compiled anew.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::SocketAddr;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use dataplane::allocator::{self, LongLivedScope};
 use dataplane::load::BackendLoad;
-use dataplane::table::{Backend, Endpoint, InstanceStart, Route, RoutingTable};
+use dataplane::table::{Backend, Endpoint, EndpointAddress, InstanceStart, Route, RoutingTable};
 use dataplane::tls::{CertificateStore, TlsClientConfig};
 
 use super::BackendSpec;
@@ -105,7 +104,7 @@ impl RoutingModel {
 
     /// An address that nobody knew before. Instances count from the clock's milliseconds, so small numbers
     /// are free for these.
-    pub(super) fn endpoint(&mut self, address: SocketAddr, unrestricted: bool) -> Arc<Endpoint> {
+    pub(super) fn endpoint(&mut self, address: EndpointAddress, unrestricted: bool) -> Arc<Endpoint> {
         self.address_id += 1;
         let start = unrestricted.then(|| Box::new(InstanceStart { unrestricted, ..InstanceStart::default() }));
         Arc::new(Endpoint { id: self.address_id, address, load: Arc::default(), start })

@@ -134,7 +134,7 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
         let tables = tables.lock().unwrap();
         let ways = [("a", "/admin"), ("a", "/"), ("b.x", "/")];
         let splits = ways.iter().flat_map(|(host, path)| {
-            tables.last().unwrap().route(host).unwrap().select(&RouteRequest::ours(host, path))
+            tables.last().unwrap().route(host).unwrap().select(&RouteRequest::internal(host, path))
         });
         splits.map(|split| (split.backend.key.to_string(), split.weight, split.backend.when_empty)).collect()
     };
@@ -147,7 +147,7 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
     publisher.remove_backend("ns/r");
     assert_eq!(led(), each(NoEndpointPolicy::Refuse));
     assert!(!publisher.has_endpoints("ns/r"), "nobody takes it for a backend");
-    let wakes = NoEndpointPolicy::Wait { patience: Duration::from_secs(1) };
+    let wakes = NoEndpointPolicy::Wait { timeout: Duration::from_secs(1) };
     publisher.set_backend("ns/r", BackendSpec { when_empty: wakes, ..spec() });
     assert_eq!(led(), each(wakes));
     assert!(Arc::ptr_eq(&before, &publisher.load("ns/r")), "it counts on");
@@ -167,9 +167,9 @@ fn a_static_route_names_its_addresses_and_a_star_is_any_host() {
         "App.Example",
         (Protocol::Http1, RequestTimeouts::NONE),
         None,
-        &[address(1), address(2)],
+        &[address(1).into(), address(2).into()],
     );
-    publisher.set_static_route("*", (Protocol::Http1, RequestTimeouts::NONE), None, &[address(3)]);
+    publisher.set_static_route("*", (Protocol::Http1, RequestTimeouts::NONE), None, &[address(3).into()]);
     publisher.start();
     let tables = tables.lock().unwrap();
     let endpoints = |host: &str| tables[0].route(host).unwrap().splits[0].backend.endpoints.clone();
@@ -241,7 +241,7 @@ fn a_host_moves_and_a_fixed_one_stays() {
         "fixed",
         (Protocol::Http1, RequestTimeouts::NONE),
         None,
-        &[SocketAddr::from(([127, 0, 0, 1], 1))],
+        &[SocketAddr::from(([127, 0, 0, 1], 1)).into()],
     );
     publisher.set_backend("ns/r", spec());
     publisher.set_route("ns/a", rule("*.x", "ns/r")).unwrap();

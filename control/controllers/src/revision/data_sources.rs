@@ -55,21 +55,21 @@ pub struct RevisionDataSources {
 
 /// Reads everything that `spec` names.
 pub async fn load(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     spec: &RevisionSpec,
 ) -> Result<RevisionDataSources, Error> {
-    world.resolver.forget(item);
+    context.resolver.forget(item);
     let account = projected_tokens::account(spec);
     let mut sources = RevisionDataSources { account: account.to_owned(), ..RevisionDataSources::default() };
     // Every namespace has the usual one, or will in a moment.
     if account != projected_tokens::ACCOUNT_DEFAULT {
-        sources.account_missing = world.resolver.read(item, &core("ServiceAccount", account)).await?.is_err();
+        sources.account_missing = context.resolver.read(item, &core("ServiceAccount", account)).await?.is_err();
     }
-    sources.tokens = projected_tokens::load(world, item, spec).await;
+    sources.tokens = projected_tokens::load(context, item, spec).await;
     for (kind, name) in referenced_objects(spec) {
         let reference = core(if kind == DataSourceKind::ConfigMap { "ConfigMap" } else { "Secret" }, &name);
-        if let Ok(object) = world.resolver.read(item, &reference).await? {
+        if let Ok(object) = context.resolver.read(item, &reference).await? {
             sources.insert(kind, name, object);
         }
     }

@@ -81,21 +81,21 @@ pub type ImageStates = BTreeMap<String, ImageState>;
 
 /// Asks for all images that `revision` needs. `None`: containers cannot run here.
 pub(super) async fn states(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     revision: &Revision,
     is_root: bool,
 ) -> Result<Option<ImageStates>, Error> {
-    let Some(provider) = world.config.containers.as_ref().filter(|_| is_root) else { return Ok(None) };
+    let Some(provider) = context.config.containers.as_ref().filter(|_| is_root) else { return Ok(None) };
     let spec = &revision.spec;
     let containers = spec.containers.iter().chain(&spec.init_containers);
     let needed: Vec<&Container> =
-        containers.filter(|container| runs_image(revision, container, &world.config.images)).collect();
+        containers.filter(|container| runs_image(revision, container, &context.config.images)).collect();
     if needed.is_empty() {
         return Ok(Some(ImageStates::new()));
     }
-    let (credentials, credentials_hash) = pull_credentials(world, item, revision).await?;
-    let deployment = &world.settings().deployment;
+    let (credentials, credentials_hash) = pull_credentials(context, item, revision).await?;
+    let deployment = &context.settings().deployment;
     let owner = key(namespace(&revision.metadata), name(&revision.metadata));
     let ask = |container: &Container| {
         let reference = container.image.as_deref().unwrap_or_default();
@@ -125,7 +125,7 @@ fn resolved<'r>(revision: &'r Revision, container: &Container) -> Option<&'r str
 
 /// The logins that the Revision names, then those of its account. The Revision is looked at again when one of them changes.
 async fn pull_credentials(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     revision: &Revision,
 ) -> Result<(Credentials, u64), Error> {
@@ -137,14 +137,14 @@ async fn pull_credentials(
     };
     let mut secrets: Vec<String> = revision.spec.image_pull_secrets.iter().map(|own| own.name.clone()).collect();
     let account = core("ServiceAccount", projected_tokens::account(&revision.spec));
-    if let Ok(account) = world.resolver.read(item, &account).await? {
+    if let Ok(account) = context.resolver.read(item, &account).await? {
         let account: ServiceAccount = serde_json::from_value(account).unwrap_or_default();
         secrets.extend(account.image_pull_secrets.into_iter().flatten().map(|own| own.name));
     }
     let (mut credentials, mut hash) = (Credentials::anonymous(), DefaultHasher::new());
     for secret in secrets.iter().filter(|name| !name.is_empty()) {
         // As with a kubelet, one that is not there is as if it were not named; the pull says what it lacks.
-        let Ok(object) = world.resolver.read(item, &core("Secret", secret)).await? else { continue };
+        let Ok(object) = context.resolver.read(item, &core("Secret", secret)).await? else { continue };
         let object: Secret = serde_json::from_value(object).unwrap_or_default();
         let data = object.data.unwrap_or_default();
         let payload = data.get(".dockerconfigjson").or(data.get(".dockercfg")).map_or(&[][..], |bytes| &bytes.0);

@@ -42,37 +42,37 @@ pub fn key(namespace: &str, name: &str) -> String {
     format!("{namespace}/{name}")
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let key = key(&item.namespace, &item.name);
-    let Some(revision) = world.revisions.get(&item.namespace, &item.name) else {
-        world.autoscaler.retire(&key);
-        if let Some(images) = &world.config.containers {
+    let Some(revision) = context.revisions.get(&item.namespace, &item.name) else {
+        context.autoscaler.retire(&key);
+        if let Some(images) = &context.config.containers {
             images.forget(&key);
         }
-        world.publisher.remove_backend(&key);
-        world.resolver.forget(item);
-        world.projected_tokens.forget(item);
-        world.publisher.flush().await;
+        context.publisher.remove_backend(&key);
+        context.resolver.forget(item);
+        context.projected_tokens.forget(item);
+        context.publisher.flush().await;
         return Ok(());
     };
-    let (unrunnable, images) = declare(world, item, &revision).await?;
+    let (unrunnable, images) = declare(context, item, &revision).await?;
     let mut after = (*revision).clone();
-    let mut told = status(&revision, unrunnable.as_ref(), &world.autoscaler.status(&key), now());
+    let mut told = status(&revision, unrunnable.as_ref(), &context.autoscaler.status(&key), now());
     if let Some(images) = &images {
         images::tell_digests(&mut told, &revision, images);
     }
-    told.log_url = world.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
+    told.log_url = context.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
     after.status = Some(told);
-    world.publisher.flush().await;
+    context.publisher.flush().await;
     if after.is_ready() && !revision.is_ready() {
-        pods::publish_ready(world, &revision).await;
+        pods::publish_ready(context, &revision).await;
     }
-    world.set_transient_status(item, &*revision, &after).await?;
-    tell_events(world, &revision, &key).await;
+    context.set_transient_status(item, &*revision, &after).await?;
+    tell_events(context, &revision, &key).await;
     // Apart, because four writes would stand between a new Revision's instance and its readiness.
-    world.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
-    if let Some(patch) = routing::patch(world, &revision).filter(|_| world.leadership.is_leader()) {
-        let api: Api<Revision> = world.api(&item.namespace);
+    context.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
+    if let Some(patch) = routing::patch(context, &revision).filter(|_| context.leadership.is_leader()) {
+        let api: Api<Revision> = context.api(&item.namespace);
         api.patch(&item.name, &field_managers::patch_params(), &Patch::Merge(patch)).await?;
     }
     Ok(())
@@ -80,89 +80,89 @@ pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(),
 
 /// Keeps the Revision's PodAutoscaler and Metric. Looked at after each look at the Revision, so a status that is
 /// on its way here is shown when it arrives.
-pub async fn reconcile_scaling(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(revision) = world.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(revision) = context.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
     if revision.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
-    let scale = scale::scale(&revision, &world.settings().autoscaler);
-    pod_autoscaler::reconcile(world, &revision, &scale).await
+    let scale = scale::scale(&revision, &context.settings().autoscaler);
+    pod_autoscaler::reconcile(context, &revision, &scale).await
 }
 
 /// At a start, before anything is asked of it.
 pub async fn restore(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     revision: &Revision,
 ) -> Result<Option<RevisionError>, Error> {
-    Ok(declare(world, item, revision).await?.0)
+    Ok(declare(context, item, revision).await?.0)
 }
 
 /// What happened to its images, for `kubectl describe`.
-async fn tell_events(world: &ControllerContext, revision: &Revision, key: &str) {
-    let Some(images) = world.config.containers.as_ref().filter(|_| world.leadership.is_leader()) else { return };
+async fn tell_events(context: &ControllerContext, revision: &Revision, key: &str) {
+    let Some(images) = context.config.containers.as_ref().filter(|_| context.leadership.is_leader()) else { return };
     for event in images.take_events(key) {
-        world.recorder.record(revision, &event, now()).await;
+        context.recorder.record(revision, &event, now()).await;
     }
 }
 
 /// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
 async fn declare(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     revision: &Revision,
 ) -> Result<(Option<RevisionError>, Option<ImageStates>), Error> {
     let key = key(namespace(&revision.metadata), name(&revision.metadata));
-    let sources = data_sources::load(world, item, &revision.spec).await?;
-    let (rules, is_root) = (world.config.instances, may_mount());
-    let images = images::states(world, item, revision, is_root).await?;
-    let allowed = policy::check(world, revision, is_root).await?;
+    let sources = data_sources::load(context, item, &revision.spec).await?;
+    let (rules, is_root) = (context.config.instances, may_mount());
+    let images = images::states(context, item, revision, is_root).await?;
+    let allowed = policy::check(context, revision, is_root).await?;
     let planned = allowed.and_then(|()| {
         plan(
             revision,
             &PlanInputs {
-                images: &world.config.images,
+                images: &context.config.images,
                 containers: images.as_ref(),
                 sources: &sources,
-                reachable: routing::is_reachable(world, revision),
+                reachable: routing::is_reachable(context, revision),
                 can_mount: is_root,
-                host_devices: world.config.host_devices,
-                detect_http2: world.settings().features.is_enabled("autodetect-http2"),
-                progress_deadline: world.settings().deployment.progress_deadline,
+                host_devices: context.config.host_devices,
+                detect_http2: context.settings().features.is_enabled("autodetect-http2"),
+                progress_deadline: context.settings().deployment.progress_deadline,
                 default_user: rules.usual(namespace(&revision.metadata), is_root),
                 guarded: rules.guarded,
-                autoscaler: &world.settings().autoscaler,
+                autoscaler: &context.settings().autoscaler,
             },
         )
     });
     let unrunnable = match planned {
         Ok(mut plan) => {
-            world.publisher.set_backend(&key, backend(revision, None));
+            context.publisher.set_backend(&key, backend(revision, None));
             // What was ready once needs no proof after a restart; it wakes when it is asked for.
             if revision.is_ready() {
                 plan.initial_scale = 0;
             } else {
-                plan.inherited_scale = inherited_scale(world, revision);
+                plan.inherited_scale = inherited_scale(context, revision);
             }
-            world.autoscaler.declare(&key, plan);
+            context.autoscaler.declare(&key, plan);
             None
         }
         // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
-        Err(why) if data_sources::is_retryable(&why) && world.autoscaler.status(&key).actual > 0 => None,
+        Err(why) if data_sources::is_retryable(&why) && context.autoscaler.status(&key).actual > 0 => None,
         // Its requests wait for it as they would for its instance.
         Err(why) if why.reason == images::RESOLVING => {
-            world.publisher.set_backend(&key, backend(revision, None));
-            world.queue.add_after_unless_sooner(item, images::PULL_LOOKED_FOR_AFTER);
+            context.publisher.set_backend(&key, backend(revision, None));
+            context.queue.add_after_unless_sooner(item, images::PULL_LOOKED_FOR_AFTER);
             Some(why)
         }
         Err(why) => {
             if images::is_image_error(&why) {
-                world.queue.add_after_unless_sooner(item, images::FAILED_PULL_LOOKED_FOR_AFTER);
+                context.queue.add_after_unless_sooner(item, images::FAILED_PULL_LOOKED_FOR_AFTER);
             }
-            world.publisher.set_backend(&key, backend(revision, Some(&why)));
-            world.autoscaler.retire(&key);
+            context.publisher.set_backend(&key, backend(revision, Some(&why)));
+            context.autoscaler.retire(&key);
             if policy::may_be_granted(&why) {
-                world.queue.add_after_unless_sooner(item, GRANT_LOOKED_FOR_AFTER);
+                context.queue.add_after_unless_sooner(item, GRANT_LOOKED_FOR_AFTER);
             }
             Some(why)
         }
@@ -172,12 +172,12 @@ async fn declare(
 
 /// The instances of the Revision that takes the requests now and that `revision` is to follow: traffic
 /// moves at once, and whoever takes it over must be able to carry it.
-fn inherited_scale(world: &ControllerContext, revision: &Revision) -> u32 {
+fn inherited_scale(context: &ControllerContext, revision: &Revision) -> u32 {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
-    let parent = label(&revision.metadata, CONFIGURATION).and_then(|parent| world.configurations.get(ns, parent));
+    let parent = label(&revision.metadata, CONFIGURATION).and_then(|parent| context.configurations.get(ns, parent));
     let serving = parent.as_ref().and_then(|parent| parent.status.as_ref()?.latest_ready_revision_name.as_deref());
     match serving {
-        Some(serving) if serving != own => world.autoscaler.status(&key(ns, serving)).actual,
+        Some(serving) if serving != own => context.autoscaler.status(&key(ns, serving)).actual,
         _ => 0,
     }
 }

@@ -189,7 +189,7 @@ pub fn backend(revision: &Revision, unrunnable: Option<&RevisionError>) -> Backe
         concurrency_max: concurrency_max(revision),
         // Who waits for an instance uses up the time that the answer may take.
         when_empty: match unrunnable {
-            None => NoEndpointPolicy::Wait { patience: total },
+            None => NoEndpointPolicy::Wait { timeout: total },
             Some(why) => NoEndpointPolicy::Unavailable { reason: why.reason },
         },
         timeouts: RequestTimeouts {
@@ -540,7 +540,7 @@ pub(super) mod tests {
         );
         let spec = backend(&revision, None);
         assert_eq!((spec.concurrency_max, spec.timeouts.total), (1, Duration::from_secs(10)));
-        assert_eq!(spec.when_empty, NoEndpointPolicy::Wait { patience: Duration::from_secs(10) });
+        assert_eq!(spec.when_empty, NoEndpointPolicy::Wait { timeout: Duration::from_secs(10) });
         let why = RevisionError { reason: "ErrImagePull", message: String::new() };
         assert_eq!(backend(&revision, Some(&why)).when_empty, NoEndpointPolicy::Unavailable { reason: "ErrImagePull" });
     }

@@ -19,24 +19,24 @@ use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled
 
 /// Brings both objects to what `revision`, with its newest status, and its scale say.
 pub(super) async fn reconcile(
-    world: &ControllerContext,
+    context: &ControllerContext,
     revision: &Revision,
     scale: &ScalingConfig,
 ) -> Result<(), Error> {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
     let wanted = pod_autoscaler(revision, scale);
-    let found = world.pod_autoscalers.get(ns, own);
-    let Some(kept) = apply(world, found.as_deref(), wanted).await? else { return Ok(()) };
+    let found = context.pod_autoscalers.get(ns, own);
+    let Some(kept) = apply(context, found.as_deref(), wanted).await? else { return Ok(()) };
     let mut after = kept.clone();
     after.status = Some(status(&kept, revision, now()));
-    write_status(world, &kept, &after).await?;
+    write_status(context, &kept, &after).await?;
 
     let wanted = metric(revision, &kept, scale);
-    let found = world.metrics.get(ns, own);
-    let Some(kept) = apply(world, found.as_deref(), wanted).await? else { return Ok(()) };
+    let found = context.metrics.get(ns, own);
+    let Some(kept) = apply(context, found.as_deref(), wanted).await? else { return Ok(()) };
     let mut after = kept.clone();
     after.status = Some(metric_status(&kept, now()));
-    write_status(world, &kept, &after).await
+    write_status(context, &kept, &after).await
 }
 
 /// What the kinds have that a drift is looked for in.
@@ -68,9 +68,9 @@ impl HasSpec for Metric {
 
 /// Creates `wanted`, or resets what was changed of it. `None`: the kind is not served here, or the object is
 /// somebody else's.
-async fn apply<K: HasSpec>(world: &ControllerContext, found: Option<&K>, wanted: K) -> Result<Option<K>, Error> {
+async fn apply<K: HasSpec>(context: &ControllerContext, found: Option<&K>, wanted: K) -> Result<Option<K>, Error> {
     let Some(found) = found else {
-        return match world.create(&wanted).await {
+        return match context.create(&wanted).await {
             Ok(made) => Ok(Some(made)),
             // A cluster need not have the kind; nothing here depends on it.
             Err(Error::Api(why)) if is_not_found(&why) => Ok(None),
@@ -95,13 +95,13 @@ async fn apply<K: HasSpec>(world: &ControllerContext, found: Option<&K>, wanted:
     *reset.spec_mut() = wanted.spec().clone();
     reset.meta_mut().labels.clone_from(&wanted.meta().labels);
     reset.meta_mut().annotations.clone_from(&wanted.meta().annotations);
-    Ok(Some(world.replace(&reset).await?))
+    Ok(Some(context.replace(&reset).await?))
 }
 
 /// Without an event for each change: a scaler's readiness follows its traffic all day.
-async fn write_status<K: NamespacedObject>(world: &ControllerContext, before: &K, after: &K) -> Result<(), Error> {
-    if before != after && world.leadership.is_leader() {
-        let api: Api<K> = world.api(namespace(after.meta()));
+async fn write_status<K: NamespacedObject>(context: &ControllerContext, before: &K, after: &K) -> Result<(), Error> {
+    if before != after && context.leadership.is_leader() {
+        let api: Api<K> = context.api(namespace(after.meta()));
         api.replace_status(name(after.meta()), &field_managers::status_params::<K>(), after).await?;
     }
     Ok(())

@@ -104,18 +104,18 @@ impl Policy {
 
 /// Says why not if the Revision must not run on this host.
 pub(super) async fn check(
-    world: &ControllerContext,
+    context: &ControllerContext,
     revision: &Revision,
     is_root: bool,
 ) -> Result<Result<(), RevisionError>, Error> {
-    let rules = world.config.instances;
+    let rules = context.config.instances;
     let usual = rules.usual(namespace(&revision.metadata), is_root);
-    let needed = match needed(revision, rules, usual, &world.config.images) {
+    let needed = match needed(revision, rules, usual, &context.config.images) {
         Ok(needed) => needed,
         Err(why) => return Ok(Err(why)),
     };
     for policy in needed {
-        if !may_use(world, revision, policy).await? {
+        if !may_use(context, revision, policy).await? {
             return Ok(Err(forbidden(revision, policy)));
         }
     }
@@ -211,12 +211,12 @@ fn account(revision: &Revision) -> &str {
     revision.spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default")
 }
 
-async fn may_use(world: &ControllerContext, revision: &Revision, policy: Policy) -> Result<bool, Error> {
+async fn may_use(context: &ControllerContext, revision: &Revision, policy: Policy) -> Result<bool, Error> {
     let ns = namespace(&revision.metadata);
     let user = format!("system:serviceaccount:{ns}:{}", account(revision));
     let groups =
         ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{ns}"), AUTHENTICATED.to_owned()];
-    if let Some(store) = world.config.store.upgrade() {
+    if let Some(store) = context.config.store.upgrade() {
         let (verb, group, resource) = (VERB, GROUP, RESOURCE);
         let action = RequestAttributes { verb, group, resource, subresource: "", namespace: ns, name: policy.name() };
         return Ok(rbac::allows(&store.read(), &user, &groups, &action));
@@ -235,7 +235,7 @@ async fn may_use(world: &ControllerContext, revision: &Revision, policy: Policy)
         resource_attributes: Some(asked),
         ..SubjectAccessReviewSpec::default()
     };
-    let api: Api<SubjectAccessReview> = Api::all(world.client.clone());
+    let api: Api<SubjectAccessReview> = Api::all(context.client.clone());
     let review = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
     match api.create(&PostParams::default(), &review).await {
         Ok(answer) => Ok(answer.status.is_some_and(|status| status.allowed)),

@@ -114,7 +114,7 @@ impl ProjectedTokenCache {
 
 /// Everything that the volumes of `spec` ask for, and why there is none of what there is none of.
 pub(super) async fn load(
-    world: &ControllerContext,
+    context: &ControllerContext,
     revision: &WorkItem,
     spec: &RevisionSpec,
 ) -> BTreeMap<ProjectedTokenRequest, Result<String, String>> {
@@ -124,7 +124,7 @@ pub(super) async fn load(
     }
     let mut tokens = BTreeMap::new();
     for wanted in named {
-        let token = token(world, revision, &wanted).await;
+        let token = token(context, revision, &wanted).await;
         tokens.insert(wanted, token);
     }
     tokens
@@ -138,28 +138,28 @@ fn too_many(count: usize) -> Option<String> {
 /// The token that `revision` is to have now, or why there is none. The Revision comes up again when it is time for
 /// another; if that one is refused, the one before stays where it is.
 async fn token(
-    world: &ControllerContext,
+    context: &ControllerContext,
     revision: &WorkItem,
     wanted: &ProjectedTokenRequest,
 ) -> Result<String, String> {
-    let known = world.projected_tokens.cached(revision, wanted);
+    let known = context.projected_tokens.cached(revision, wanted);
     match known {
-        Some((token, renewal)) if !renewal.has_passed(world.config.clock.both()) => return Ok(token),
+        Some((token, renewal)) if !renewal.has_passed(context.config.clock.both()) => return Ok(token),
         _ => {}
     }
     let ProjectedTokenRequest { account, audience, seconds } = wanted;
-    match request_token(world, &revision.namespace, account, audience, *seconds).await {
+    match request_token(context, &revision.namespace, account, audience, *seconds).await {
         Ok((token, good_for)) => {
             let wait = good_for.mul_f64(RENEW_AT_FRACTION).max(RETRY_AFTER);
-            let renewal = Deadline::new(world.config.clock.both(), wait);
+            let renewal = Deadline::new(context.config.clock.both(), wait);
             let given = ProjectedToken { token: token.clone(), renewal };
-            world.projected_tokens.insert(revision, wanted, given);
-            world.queue.add_after(revision.clone(), wait);
+            context.projected_tokens.insert(revision, wanted, given);
+            context.queue.add_after(revision.clone(), wait);
             Ok(token)
         }
         Err(why) => {
-            if world.projected_tokens.start_retry(revision, Instant::now()) {
-                world.queue.add_after(revision.clone(), RETRY_AFTER);
+            if context.projected_tokens.start_retry(revision, Instant::now()) {
+                context.queue.add_after(revision.clone(), RETRY_AFTER);
             }
             let Some((before, _)) = known else { return Err(why) };
             let WorkItem { namespace, name, .. } = revision;

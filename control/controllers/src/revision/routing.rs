@@ -50,10 +50,10 @@ impl Standing<'_> {
 }
 
 /// Whether requests can come, or may come soon.
-pub(super) fn is_reachable(world: &ControllerContext, revision: &Revision) -> bool {
-    let parent = parent(world, revision);
+pub(super) fn is_reachable(context: &ControllerContext, revision: &Revision) -> bool {
+    let parent = parent(context, revision);
     let standing = Standing {
-        is_routed: is_routed(world, revision),
+        is_routed: is_routed(context, revision),
         routing_state: label(&revision.metadata, ROUTING_STATE),
         was_ready: revision.condition(RESOURCES_AVAILABLE).is_some_and(|c| c.status == ConditionStatus::True),
         has_failed: revision.condition(CONTAINER_HEALTHY).is_some_and(|c| c.status == ConditionStatus::False),
@@ -63,30 +63,30 @@ pub(super) fn is_reachable(world: &ControllerContext, revision: &Revision) -> bo
 }
 
 /// Whether a Route sends to the Revision.
-pub(crate) fn is_routed(world: &ControllerContext, revision: &Revision) -> bool {
-    !routes(world, revision).is_empty()
+pub(crate) fn is_routed(context: &ControllerContext, revision: &Revision) -> bool {
+    !routes(context, revision).is_empty()
 }
 
 /// The Routes that send to the Revision: by its name, or because it is what the named Configuration
 /// stands for, now or as soon as the Route has seen it.
-fn routes(world: &ControllerContext, revision: &Revision) -> BTreeSet<String> {
+fn routes(context: &ControllerContext, revision: &Revision) -> BTreeSet<String> {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
     // Mostly so, and a Configuration need not be opened for it.
-    let by_name = route::routes_sending_to(world, ns, own, None);
+    let by_name = route::routes_sending_to(context, ns, own, None);
     if !by_name.is_empty() {
         return by_name;
     }
-    let followed = parent(world, revision).filter(|parent| {
+    let followed = parent(context, revision).filter(|parent| {
         let ready = parent.status.as_ref().and_then(|status| status.latest_ready_revision_name.as_deref());
         is_newest(revision, parent) || ready == Some(own)
     });
     let followed = followed.as_ref().map(|parent| name(&parent.metadata));
-    route::routes_sending_to(world, ns, own, followed)
+    route::routes_sending_to(context, ns, own, followed)
 }
 
-fn parent(world: &ControllerContext, revision: &Revision) -> Option<std::sync::Arc<Configuration>> {
+fn parent(context: &ControllerContext, revision: &Revision) -> Option<std::sync::Arc<Configuration>> {
     let parent = label(&revision.metadata, CONFIGURATION)?;
-    world.configurations.get(namespace(&revision.metadata), parent)
+    context.configurations.get(namespace(&revision.metadata), parent)
 }
 
 /// The Revision is that of its Configuration's current template: made for it, or found by the name that its author gives.
@@ -97,10 +97,10 @@ fn is_newest(revision: &Revision, parent: &Configuration) -> bool {
 }
 
 /// Keeps what tells whether requests reach the Revision, and by which Routes (X-RTE-12); `None` when it is right.
-pub(super) fn patch(world: &ControllerContext, revision: &Revision) -> Option<Value> {
+pub(super) fn patch(context: &ControllerContext, revision: &Revision) -> Option<Value> {
     let state = label(&revision.metadata, ROUTING_STATE);
     let listed = annotation(&revision.metadata, ROUTES).unwrap_or_default();
-    let routes: Vec<String> = routes(world, revision).into_iter().collect();
+    let routes: Vec<String> = routes(context, revision).into_iter().collect();
     let routes = routes.join(",");
     let standing = Standing {
         is_routed: !routes.is_empty(),

@@ -32,49 +32,51 @@ use reconcile::{NOT_CONFIGURED, ROLLOUT_IN_PROGRESS, RouteOutcome, status};
 use rollout::divide_traffic;
 use traffic::{RouteRuleOptions, TrafficLookup, resolve, rules};
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let owner = format!("{}/{}", item.namespace, item.name);
-    let Some(route) = world.routes.get(&item.namespace, &item.name) else {
-        world.publisher.remove_route(&owner);
-        world.publisher.set_object_certificates(&owner, ObjectCertificates::default());
-        world.publisher.flush().await;
-        requeue_host_conflicts(world);
+    let Some(route) = context.routes.get(&item.namespace, &item.name) else {
+        context.publisher.remove_route(&owner);
+        context.publisher.set_object_certificates(&owner, ObjectCertificates::default());
+        context.publisher.flush().await;
+        requeue_host_conflicts(context);
         return Ok(());
     };
-    let settings = world.settings();
-    let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
-    let naming = RouteNaming { tls: &tls, cluster_local_certificates: &inside, ..naming(world, &settings, &route) };
-    let outcome = assign(world, &route, &settings, naming);
+    let settings = context.settings();
+    let (tls, inside) = tls(context, &route, naming(context, &settings, &route));
+    let naming = RouteNaming { tls: &tls, cluster_local_certificates: &inside, ..naming(context, &settings, &route) };
+    let outcome = assign(context, &route, &settings, naming);
     match &outcome {
-        RouteOutcome::Assigned(_) => world.publisher.set_object_certificates(&owner, route_certificates(&tls, &inside)),
+        RouteOutcome::Assigned(_) => {
+            context.publisher.set_object_certificates(&owner, route_certificates(&tls, &inside))
+        }
         RouteOutcome::HostConflict(_) | RouteOutcome::ServiceConflict(_) => {
-            world.publisher.set_object_certificates(&owner, ObjectCertificates::default());
+            context.publisher.set_object_certificates(&owner, ObjectCertificates::default());
         }
         RouteOutcome::Unassigned(_) | RouteOutcome::InvalidAnnotation(_) => {}
     }
     // COND-12: Ready is said after the swap, never before.
     let named = async {
         let RouteOutcome::Assigned(division) = &outcome else { return Ok(()) };
-        certificate::reconcile_for_route(world, &route, naming).await?;
-        placeholder::reconcile(world, &route, &division.targets, naming).await
+        certificate::reconcile_for_route(context, &route, naming).await?;
+        placeholder::reconcile(context, &route, &division.targets, naming).await
     };
-    let ((), named) = join(world.publisher.flush(), named).await;
+    let ((), named) = join(context.publisher.flush(), named).await;
     named?;
     let mut after = (*route).clone();
     after.status = Some(status(&route, &outcome, naming, now()));
-    world.set_transient_status(item, &*route, &after).await?;
+    context.set_transient_status(item, &*route, &after).await?;
     if let RouteOutcome::Assigned(division) = &outcome
         && let Some(wait) = division.next_step(now())
     {
-        world.queue.add_after(item.clone(), wait);
+        context.queue.add_after(item.clone(), wait);
     }
     Ok(())
 }
 
 /// Gives the Route's hosts to the cores, if all is there that they lead to.
-fn assign(world: &ControllerContext, route: &Route, settings: &Settings, naming: RouteNaming<'_>) -> RouteOutcome {
+fn assign(context: &ControllerContext, route: &Route, settings: &Settings, naming: RouteNaming<'_>) -> RouteOutcome {
     let ns = namespace(&route.metadata);
-    let goal = match resolve(route, &NamespaceLookup { world, namespace: ns }, naming) {
+    let goal = match resolve(route, &NamespaceLookup { context, namespace: ns }, naming) {
         Ok(goal) => goal,
         Err(why) => return RouteOutcome::Unassigned(why),
     };
@@ -83,19 +85,19 @@ fn assign(world: &ControllerContext, route: &Route, settings: &Settings, naming:
         Err(why) => return RouteOutcome::InvalidAnnotation(why),
     };
     let is_of = |name: &str, parent: &str| {
-        let revision = world.revisions.get(ns, name);
+        let revision = context.revisions.get(ns, name);
         revision.is_some_and(|revision| label(&revision.metadata, CONFIGURATION) == Some(parent))
     };
-    let division = divide_traffic(route, goal, rollout_duration(world, route), is_of, now());
-    if let Some(foreign) = placeholder::conflicting_service(world, route, &division.targets, naming) {
+    let division = divide_traffic(route, goal, rollout_duration(context, route), is_of, now());
+    if let Some(foreign) = placeholder::conflicting_service(context, route, &division.targets, naming) {
         return RouteOutcome::ServiceConflict(foreign);
     }
-    let rules = rules(route, &division.targets, rule_options(world, naming, settings, protocol));
-    let (rules, _) = merge_rules(rules, challenge_rules(world, ns, naming.tls));
-    match world.publisher.set_route(&format!("{ns}/{}", name(&route.metadata)), rules) {
+    let rules = rules(route, &division.targets, rule_options(context, naming, settings, protocol));
+    let (rules, _) = merge_rules(rules, challenge_rules(context, ns, naming.tls));
+    match context.publisher.set_route(&format!("{ns}/{}", name(&route.metadata)), rules) {
         Ok(others_are_free) => {
             if others_are_free {
-                requeue_host_conflicts(world);
+                requeue_host_conflicts(context);
             }
             RouteOutcome::Assigned(division)
         }
@@ -104,42 +106,42 @@ fn assign(world: &ControllerContext, route: &Route, settings: &Settings, naming:
 }
 
 /// Somebody let go of hosts: they are for whoever was refused them, in whatever namespace (AMB-05).
-pub(super) fn requeue_host_conflicts(world: &ControllerContext) {
-    let routes = world.routes.keys_by_index(HOST_CONFLICT).into_iter();
-    routes.for_each(|(ns, name)| world.enqueue(WorkItem::new(ControllerKind::Route, &ns, &name)));
+pub(super) fn requeue_host_conflicts(context: &ControllerContext) {
+    let routes = context.routes.keys_by_index(HOST_CONFLICT).into_iter();
+    routes.for_each(|(ns, name)| context.enqueue(WorkItem::new(ControllerKind::Route, &ns, &name)));
     let others =
-        ingress::ingresses_with_conflicts(world).into_iter().chain(domain_mapping::mappings_with_conflicts(world));
-    others.for_each(|item| world.enqueue(item));
+        ingress::ingresses_with_conflicts(context).into_iter().chain(domain_mapping::mappings_with_conflicts(context));
+    others.for_each(|item| context.enqueue(item));
 }
 
 /// A placeholder that was changed or deleted is set back by its Route. One that was a tag's may have stood where another
 /// Route's own is to be.
-pub(super) fn on_placeholder_change(world: &ControllerContext, (before, after): ObjectChange<'_, Service>) {
+pub(super) fn on_placeholder_change(context: &ControllerContext, (before, after): ObjectChange<'_, Service>) {
     let Some(before) = before else { return };
     if let Some(item) = placeholder::route_of(before) {
-        world.enqueue(item);
+        context.enqueue(item);
     }
     let (ns, name) = (namespace(&before.metadata), name(&before.metadata));
-    if after.is_none() && world.routes.get(ns, name).is_some() {
-        world.enqueue(WorkItem::new(ControllerKind::Route, ns, name));
+    if after.is_none() && context.routes.get(ns, name).is_some() {
+        context.enqueue(WorkItem::new(ControllerKind::Route, ns, name));
     }
 }
 
 /// A core Service went: its name may be one that a Route of `ns` was refused.
-pub(super) fn requeue_name_conflicts(world: &ControllerContext, ns: &str) {
-    routes_with_conflicts(world, ns).for_each(|item| world.enqueue(item));
+pub(super) fn requeue_name_conflicts(context: &ControllerContext, ns: &str) {
+    routes_with_conflicts(context, ns).for_each(|item| context.enqueue(item));
 }
 
 /// The Route's own word, or the operator's.
-fn rollout_duration(world: &ControllerContext, route: &Route) -> Duration {
+fn rollout_duration(context: &ControllerContext, route: &Route) -> Duration {
     let own = annotation(&route.metadata, ROLLOUT_DURATION).and_then(duration::parse_go);
-    own.unwrap_or_else(|| world.settings().network.rollout_duration)
+    own.unwrap_or_else(|| context.settings().network.rollout_duration)
 }
 
 /// Routes by what the last status says: how things were before a restart.
-pub fn restore(world: &ControllerContext) {
-    let settings = world.settings();
-    let mut routes = world.routes.all();
+pub fn restore(context: &ControllerContext) {
+    let settings = context.settings();
+    let mut routes = context.routes.all();
     // Who had a host before has it again; among others the older comes first (AMB-05).
     let has_hosts = |route: &Route| {
         let flows = |c: &Condition| c.status == ConditionStatus::True || c.reason == ROLLOUT_IN_PROGRESS;
@@ -157,44 +159,44 @@ pub fn restore(world: &ControllerContext) {
             continue;
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
-        let ways = rule_options(world, naming(world, &settings, &route), &settings, protocol(&route, &settings));
-        let (tls, inside) = tls(world, &route, naming(world, &settings, &route));
-        let answers = challenge_rules(world, namespace(&route.metadata), &tls);
+        let ways = rule_options(context, naming(context, &settings, &route), &settings, protocol(&route, &settings));
+        let (tls, inside) = tls(context, &route, naming(context, &settings, &route));
+        let answers = challenge_rules(context, namespace(&route.metadata), &tls);
         let (rules, _) = merge_rules(rules(&route, assigned, ways), answers);
-        if let Err(taken) = world.publisher.set_route(&owner, rules) {
+        if let Err(taken) = context.publisher.set_route(&owner, rules) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         } else {
-            world.publisher.set_object_certificates(&owner, route_certificates(&tls, &inside));
+            context.publisher.set_object_certificates(&owner, route_certificates(&tls, &inside));
         }
     }
 }
 
 /// The division of the Route's own host, as it flows now.
 #[must_use]
-pub fn own_rule(world: &ControllerContext, route: &Route) -> Option<HostRule> {
+pub fn own_rule(context: &ControllerContext, route: &Route) -> Option<HostRule> {
     let assigned = route.status.as_ref().map(|status| status.traffic.as_slice())?;
-    let settings = world.settings();
-    let ways = rule_options(world, naming(world, &settings, route), &settings, protocol(route, &settings));
+    let settings = context.settings();
+    let ways = rule_options(context, naming(context, &settings, route), &settings, protocol(route, &settings));
     rules(route, assigned, ways).into_iter().next()
 }
 
 /// The Routes whose traffic may change with a Configuration.
-pub fn routes_of_configuration(world: &ControllerContext, ns: &str, configuration: &str) -> Vec<WorkItem> {
-    items(ns, world.routes.names_by_index(ns, &spec_configuration_key(configuration)))
+pub fn routes_of_configuration(context: &ControllerContext, ns: &str, configuration: &str) -> Vec<WorkItem> {
+    items(ns, context.routes.names_by_index(ns, &spec_configuration_key(configuration)))
 }
 
 /// The Routes whose traffic may change with a Revision.
-pub fn routes_of_revision(world: &ControllerContext, revision: &Revision) -> Vec<WorkItem> {
+pub fn routes_of_revision(context: &ControllerContext, revision: &Revision) -> Vec<WorkItem> {
     let ns = namespace(&revision.metadata);
-    let by_name = world.routes.names_by_index(ns, &spec_revision_key(name(&revision.metadata)));
+    let by_name = context.routes.names_by_index(ns, &spec_revision_key(name(&revision.metadata)));
     let configuration = label(&revision.metadata, CONFIGURATION);
-    let by_parent = configuration.map(|parent| world.routes.names_by_index(ns, &spec_configuration_key(parent)));
+    let by_parent = configuration.map(|parent| context.routes.names_by_index(ns, &spec_configuration_key(parent)));
     items(ns, by_name.into_iter().chain(by_parent.into_iter().flatten()))
 }
 
 /// The Routes that send to `revision`, or to `configuration`, or are shown to, by name.
 pub fn routes_sending_to(
-    world: &ControllerContext,
+    context: &ControllerContext,
     ns: &str,
     revision: &str,
     configuration: Option<&str>,
@@ -202,7 +204,7 @@ pub fn routes_sending_to(
     let words = [spec_revision_key(revision), status_revision_key(revision)];
     let of_parent = configuration.map(|parent| [spec_configuration_key(parent), status_configuration_key(parent)]);
     let words = words.iter().chain(of_parent.iter().flatten());
-    words.flat_map(|word| world.routes.names_by_index(ns, word)).collect()
+    words.flat_map(|word| context.routes.names_by_index(ns, word)).collect()
 }
 
 /// Routes are found by what they ask for, and by what they are shown to send to.
@@ -236,8 +238,8 @@ fn status_configuration_key(name: &str) -> String {
     format!("has configuration {name}")
 }
 
-fn routes_with_conflicts(world: &ControllerContext, ns: &str) -> impl Iterator<Item = WorkItem> {
-    items(ns, world.routes.names_by_index(ns, HOST_CONFLICT)).into_iter()
+fn routes_with_conflicts(context: &ControllerContext, ns: &str) -> impl Iterator<Item = WorkItem> {
+    items(ns, context.routes.names_by_index(ns, HOST_CONFLICT)).into_iter()
 }
 
 fn items(ns: &str, routes: impl IntoIterator<Item = String>) -> Vec<WorkItem> {
@@ -245,12 +247,12 @@ fn items(ns: &str, routes: impl IntoIterator<Item = String>) -> Vec<WorkItem> {
 }
 
 fn rule_options<'a>(
-    world: &ControllerContext,
+    context: &ControllerContext,
     naming: RouteNaming<'a>,
     settings: &Settings,
     protocol: HttpProtocol,
 ) -> RouteRuleOptions<'a> {
-    let listeners = world.config.listeners;
+    let listeners = context.config.listeners;
     RouteRuleOptions {
         naming,
         by_tag_header: settings.features.is_enabled("tag-header-based-routing"),
@@ -266,22 +268,22 @@ fn protocol(route: &Route, settings: &Settings) -> HttpProtocol {
 }
 
 /// X-RTE-01: the domain that the Route's labels choose, or the one that the appliance was started with.
-fn naming<'a>(world: &'a ControllerContext, settings: &'a Settings, route: &Route) -> RouteNaming<'a> {
+fn naming<'a>(context: &'a ControllerContext, settings: &'a Settings, route: &Route) -> RouteNaming<'a> {
     let labels = route.metadata.labels.as_ref();
     let chosen = settings.domains.of(labels.unwrap_or(&BTreeMap::new()));
     RouteNaming {
-        domain: chosen.unwrap_or(&world.config.domain),
-        ports: ports(world),
+        domain: chosen.unwrap_or(&context.config.domain),
+        ports: ports(context),
         tls: &HostTls::NotRequested,
         cluster_local_certificates: &[],
         network: &settings.network,
-        services: world.service_names.services(),
+        services: context.service_names.services(),
     }
 }
 
 /// What TLS there is for its public hosts, and the certificates of its names inside.
-fn tls(world: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> (HostTls, Vec<HostCertificate>) {
-    (certificate::route_tls(world, route, naming), certificate::cluster_local_certificates(world, route, naming))
+fn tls(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> (HostTls, Vec<HostCertificate>) {
+    (certificate::route_tls(context, route, naming), certificate::cluster_local_certificates(context, route, naming))
 }
 
 fn route_certificates(tls: &HostTls, inside: &[HostCertificate]) -> ObjectCertificates {
@@ -290,21 +292,21 @@ fn route_certificates(tls: &HostTls, inside: &[HostCertificate]) -> ObjectCertif
 
 /// Where everybody's requests come in.
 #[must_use]
-pub fn ports(world: &ControllerContext) -> PublicPorts {
-    PublicPorts { http: world.config.http_port, https: world.config.listeners.https.map(|address| address.port()) }
+pub fn ports(context: &ControllerContext) -> PublicPorts {
+    PublicPorts { http: context.config.http_port, https: context.config.listeners.https.map(|address| address.port()) }
 }
 
 struct NamespaceLookup<'a> {
-    world: &'a ControllerContext,
+    context: &'a ControllerContext,
     namespace: &'a str,
 }
 
 impl TrafficLookup for NamespaceLookup<'_> {
     fn configuration(&self, name: &str) -> Option<Arc<Configuration>> {
-        self.world.configurations.get(self.namespace, name)
+        self.context.configurations.get(self.namespace, name)
     }
 
     fn revision(&self, name: &str) -> Option<Arc<Revision>> {
-        self.world.revisions.get(self.namespace, name)
+        self.context.revisions.get(self.namespace, name)
     }
 }

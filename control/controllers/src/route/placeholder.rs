@@ -24,12 +24,12 @@ const PORT: (&str, i32) = ("http2", 80);
 
 /// Keeps the placeholders of `route`, whose requests go to `targets`.
 pub(super) async fn reconcile(
-    world: &ControllerContext,
+    context: &ControllerContext,
     route: &Route,
     targets: &[TrafficTarget],
     naming: RouteNaming<'_>,
 ) -> Result<(), Error> {
-    if !world.config.publishes_pods || route.metadata.deletion_timestamp.is_some() {
+    if !context.config.publishes_pods || route.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let ns = namespace(&route.metadata);
@@ -37,17 +37,17 @@ pub(super) async fn reconcile(
     let shown = route.status.iter().flat_map(|status| &status.traffic);
     for old in shown.filter_map(|target| target.tag()).map(|tag| hosts::first_label(route, Some(tag), naming)) {
         let kept = wanted.iter().any(|one| name(&one.metadata) == old);
-        let is_there = world.service_names.services().get(ns, &old).is_some_and(|old| belongs_to(&old, route));
+        let is_there = context.service_names.services().get(ns, &old).is_some_and(|old| belongs_to(&old, route));
         if !kept && is_there {
-            world.api::<Service>(ns).delete(&old, &DeleteParams::default()).await?;
+            context.api::<Service>(ns).delete(&old, &DeleteParams::default()).await?;
         }
     }
     for one in wanted {
-        match world.service_names.services().get(ns, name(&one.metadata)) {
-            None => drop(world.create(&one).await?),
+        match context.service_names.services().get(ns, name(&one.metadata)) {
+            None => drop(context.create(&one).await?),
             Some(there) => {
                 if let Some(mended) = repaired(&there, &one).filter(|_| belongs_to(&there, route)) {
-                    world.replace(&mended).await?;
+                    context.replace(&mended).await?;
                 }
             }
         }
@@ -57,15 +57,15 @@ pub(super) async fn reconcile(
 
 /// The Service that has a name of `route` and is nobody's placeholder (SRV-OWN-02).
 pub(super) fn conflicting_service(
-    world: &ControllerContext,
+    context: &ControllerContext,
     route: &Route,
     targets: &[TrafficTarget],
     naming: RouteNaming<'_>,
 ) -> Option<String> {
     let ns = namespace(&route.metadata);
-    let services = world.service_names.services();
+    let services = context.service_names.services();
     names(route, targets, naming)
-        .filter(|_| world.config.publishes_pods)
+        .filter(|_| context.config.publishes_pods)
         .find(|name| services.get(ns, name).is_some_and(|there| route_of(&there).is_none()))
 }
 

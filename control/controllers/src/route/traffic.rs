@@ -168,11 +168,11 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: RouteRuleOptions<'
         ..HostRule::default()
     };
     let sticky = own.traffic_policy.as_ref().filter(|manners| manners.sticky.is_some());
-    let tags_manners = sticky.map(|own| Arc::new(TrafficPolicy { mirror: None, ..(**own).clone() }));
+    let tags_traffic_policy = sticky.map(|own| Arc::new(TrafficPolicy { mirror: None, ..(**own).clone() }));
     let tagged = tags().map(|(tag, key)| HostRule {
         hosts: hosts::hosts(route, Some(tag), ways.naming).into_iter().map(Arc::from).collect(),
         splits: vec![WeightedBackend { weight: 100, edits: ways.tag_edits(TAG_HEADER, tag), backend: key }],
-        traffic_policy: tags_manners.clone(),
+        traffic_policy: tags_traffic_policy.clone(),
         cluster_local: hosts::is_cluster_local(route, Some(tag), ways.naming),
         ..HostRule::default()
     });
@@ -212,13 +212,13 @@ impl RouteRuleOptions<'_> {
 /// A redirect is for the public's hosts: callers inside go on as they did, without TLS. And where they have a door of their
 /// own, their hosts are known at no other.
 fn split_by_visibility(rule: HostRule, ways: RouteRuleOptions<'_>) -> impl Iterator<Item = HostRule> + use<> {
-    let RouteRuleOptions { https_redirect, has_cluster_local_listener: has_inner_door, .. } = ways;
+    let RouteRuleOptions { https_redirect, has_cluster_local_listener: has_inner_listener, .. } = ways;
     let domain = ways.naming.domain.to_ascii_lowercase();
     let is_public = |host: &Arc<str>| host.strip_suffix(&domain).is_some_and(|name| name.ends_with('.'));
-    let is_divided = https_redirect.is_some() || has_inner_door;
+    let is_divided = https_redirect.is_some() || has_inner_listener;
     let HostRule { hosts, cluster_local: inside_only, .. } = rule.clone();
     let (public, inside): (Vec<_>, Vec<_>) = hosts.into_iter().partition(|host| is_divided && is_public(host));
-    [(public, https_redirect, inside_only), (inside, None, inside_only || has_inner_door)]
+    [(public, https_redirect, inside_only), (inside, None, inside_only || has_inner_listener)]
         .into_iter()
         .filter(|(hosts, ..)| !hosts.is_empty())
         .map(move |(hosts, https_redirect, inside_only)| HostRule {
@@ -380,10 +380,10 @@ mod tests {
         let rules = rules(&route, &assigned, ways());
         let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
         assert_eq!(own.paths, [header_rule("X-Beta", "yes", "ns/app-2".into(), HeaderEdits::default())]);
-        let (manners, of_tag) = (own.traffic_policy.as_ref().unwrap(), tagged.traffic_policy.as_ref().unwrap());
-        let mirror = manners.mirror.as_ref().unwrap();
+        let (traffic_policy, of_tag) = (own.traffic_policy.as_ref().unwrap(), tagged.traffic_policy.as_ref().unwrap());
+        let mirror = traffic_policy.mirror.as_ref().unwrap();
         assert!(tagged.hosts.iter().any(|host| **host == *mirror.host) && mirror.percent == 10);
-        assert_eq!((&manners.sticky, &None), (&of_tag.sticky, &of_tag.mirror));
+        assert_eq!((&traffic_policy.sticky, &None), (&of_tag.sticky, &of_tag.mirror));
     }
 
     /// X-RTE-05
@@ -399,12 +399,12 @@ mod tests {
 
     /// X-RTE-05: names inside are for callers inside, if these have a way in.
     #[test]
-    fn names_inside_are_public_only_where_there_is_one_door() {
+    fn names_inside_are_public_only_with_inner_listener() {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        let open = |has_inner_door| -> Vec<Arc<str>> {
+        let open = |has_inner_listener| -> Vec<Arc<str>> {
             let rules =
-                rules(&route, &assigned, RouteRuleOptions { has_cluster_local_listener: has_inner_door, ..ways() });
+                rules(&route, &assigned, RouteRuleOptions { has_cluster_local_listener: has_inner_listener, ..ways() });
             rules.into_iter().filter(|rule| !rule.cluster_local).flat_map(|rule| rule.hosts).collect()
         };
         assert_eq!(open(true), ["app.ns.test", "t-app.ns.test"].map(Arc::from));

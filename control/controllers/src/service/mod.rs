@@ -19,39 +19,42 @@ pub fn owner_of(meta: &ObjectMeta) -> WorkItem {
     WorkItem::new(ControllerKind::Service, namespace(meta), owner.map_or(name(meta), |owner| &owner.name))
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(service) = world.services.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(service) = context.services.get(&item.namespace, &item.name) else { return Ok(()) };
     if service.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
     let (ns, name, owner) = (&item.namespace, &item.name, &service.metadata);
 
-    let existing = world.configurations.get(ns, name);
+    let existing = context.configurations.get(ns, name);
     let wanted = desired_configuration(&service);
     let take = |to: &mut Configuration, from: Configuration| to.spec = from.spec;
-    let configuration = apply(world, decide(owner, existing.as_deref(), wanted, take)).await?;
+    let configuration = apply(context, decide(owner, existing.as_deref(), wanted, take)).await?;
 
     let taken =
-        configuration.as_ref().and_then(|own| conflicting_revision_name(own, |name| world.revisions.get(ns, name)));
-    let existing = world.routes.get(ns, name);
+        configuration.as_ref().and_then(|own| conflicting_revision_name(own, |name| context.revisions.get(ns, name)));
+    let existing = context.routes.get(ns, name);
     let take = |to: &mut Route, from: Route| to.spec = from.spec;
     let mut decided = decide(owner, existing.as_deref(), desired_route(&service), take);
     // Traffic to the name means the Revision that is not there yet, and would reach the stranger.
     if let (ChildAction::Replace(_), Some(_), Some(left)) = (&decided, &taken, existing) {
         decided = ChildAction::Keep((*left).clone());
     }
-    let route = apply(world, decided).await?;
+    let route = apply(context, decided).await?;
 
     let mut after = (*service).clone();
     after.status = Some(status(&service, configuration.as_ref(), route.as_ref(), taken.as_deref(), now()));
-    world.set_transient_status(item, &*service, &after).await
+    context.set_transient_status(item, &*service, &after).await
 }
 
 /// Carries out what was decided; `None` for a child that belongs to somebody else.
-pub async fn apply<K: NamespacedObject>(world: &ControllerContext, child: ChildAction<K>) -> Result<Option<K>, Error> {
+pub async fn apply<K: NamespacedObject>(
+    context: &ControllerContext,
+    child: ChildAction<K>,
+) -> Result<Option<K>, Error> {
     Ok(match child {
-        ChildAction::Create(wanted) => Some(world.create(&wanted).await?),
-        ChildAction::Replace(wanted) => Some(world.replace(&wanted).await?),
+        ChildAction::Create(wanted) => Some(context.create(&wanted).await?),
+        ChildAction::Replace(wanted) => Some(context.replace(&wanted).await?),
         ChildAction::Keep(existing) => Some(existing),
         ChildAction::NotOwned => None,
     })

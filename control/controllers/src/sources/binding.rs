@@ -58,79 +58,79 @@ struct BindError {
 }
 
 /// Looks again at the bindings whose subject an object of that kind may be.
-pub fn on_subject_change(world: &ControllerContext, runs: BindableKind, home: &str) {
-    let bindings = world.sources.bindings.list(home);
+pub fn on_subject_change(context: &ControllerContext, runs: BindableKind, home: &str) {
+    let bindings = context.sources.bindings.list(home);
     for binding in bindings.iter().filter(|one| one.spec.subject.bindable_kind() == Some(runs)) {
-        world.enqueue(WorkItem::new(ControllerKind::SinkBinding, home, name(&binding.metadata)));
+        context.enqueue(WorkItem::new(ControllerKind::SinkBinding, home, name(&binding.metadata)));
     }
 }
 
 /// Looks again at the bindings of a namespace that was kept from being bound, or is from now on.
-pub(super) fn on_namespace_change(world: &ControllerContext, (before, after): ObjectChange<'_, Namespace>) {
+pub(super) fn on_namespace_change(context: &ControllerContext, (before, after): ObjectChange<'_, Namespace>) {
     let is_excluded =
         |home: Option<&Arc<Namespace>>| home.is_some_and(|home| sink_binding_env::is_excluded(&home.metadata));
     let Some(home) = after.filter(|_| is_excluded(before) != is_excluded(after)) else { return };
     let home = name(&home.metadata);
-    for binding in world.sources.bindings.list(home) {
-        world.enqueue(WorkItem::new(ControllerKind::SinkBinding, home, name(&binding.metadata)));
+    for binding in context.sources.bindings.list(home) {
+        context.enqueue(WorkItem::new(ControllerKind::SinkBinding, home, name(&binding.metadata)));
     }
 }
 
 /// Whether a namespace is kept from being bound (X-SRC-04).
-async fn is_excluded(world: &ControllerContext, home: &str) -> Result<bool, Error> {
-    let home = Api::<Namespace>::all(world.client.clone()).get_opt(home).await?;
+async fn is_excluded(context: &ControllerContext, home: &str) -> Result<bool, Error> {
+    let home = Api::<Namespace>::all(context.client.clone()).get_opt(home).await?;
     Ok(home.is_some_and(|home| sink_binding_env::is_excluded(&home.metadata)))
 }
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    world.resolver.forget(item);
-    let Some(binding) = world.sources.bindings.get(&item.namespace, &item.name) else { return Ok(()) };
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    context.resolver.forget(item);
+    let Some(binding) = context.sources.bindings.get(&item.namespace, &item.name) else { return Ok(()) };
     let runs = binding.spec.subject.bindable_kind();
     if binding.metadata.deletion_timestamp.is_some() {
         if binding.has_finalizer() {
-            drop(apply_binding(world, &binding, runs, &[]).await?); // who is gone needs not be told
-            set_finalizer(world, &binding, false).await?;
+            drop(apply_binding(context, &binding, runs, &[]).await?); // who is gone needs not be told
+            set_finalizer(context, &binding, false).await?;
         }
         return Ok(());
     }
-    let sink = world.resolver.resolve(item, &binding.spec.sink).await?;
+    let sink = context.resolver.resolve(item, &binding.spec.sink).await?;
     let bound = match &sink {
         Ok(sink) if runs.is_some() && sink.audience.is_none() => {
             if !binding.has_finalizer() {
-                return set_finalizer(world, &binding, true).await; // and its watch brings it back
+                return set_finalizer(context, &binding, true).await; // and its watch brings it back
             }
             let told = binding.environment(&sink.url, sink.ca_certs.as_deref());
-            Some(apply_binding(world, &binding, runs, &told).await?)
+            Some(apply_binding(context, &binding, runs, &told).await?)
         }
         _ => None,
     };
     let mut after = (*binding).clone();
-    set_status(&mut after, sink, bound, world.settings().event_features.authenticates());
-    world.set_status(&*binding, &after).await
+    set_status(&mut after, sink, bound, context.settings().event_features.authenticates());
+    context.set_status(&*binding, &after).await
 }
 
 /// Has all subjects tell their programs just `told` of where to send.
 async fn apply_binding(
-    world: &ControllerContext,
+    context: &ControllerContext,
     binding: &SinkBinding,
     runs: Option<BindableKind>,
     told: &[EnvVar],
 ) -> Result<Result<(), BindError>, Error> {
     match runs {
-        Some(BindableKind::Service) => apply_to_subjects(world, &world.services, binding, told).await,
-        Some(BindableKind::Configuration) => apply_to_subjects(world, &world.configurations, binding, told).await,
+        Some(BindableKind::Service) => apply_to_subjects(context, &context.services, binding, told).await,
+        Some(BindableKind::Configuration) => apply_to_subjects(context, &context.configurations, binding, told).await,
         None => Ok(Ok(())),
     }
 }
 
 async fn apply_to_subjects<K: HasTemplate>(
-    world: &ControllerContext,
+    context: &ControllerContext,
     cache: &InformerCache<K>,
     binding: &SinkBinding,
     told: &[EnvVar],
 ) -> Result<Result<(), BindError>, Error> {
     let home = namespace(&binding.metadata);
-    if is_excluded(world, home).await? {
+    if is_excluded(context, home).await? {
         let message = format!("the namespace {home:?} is kept from being bound by its label");
         return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
     }
@@ -139,7 +139,7 @@ async fn apply_to_subjects<K: HasTemplate>(
         Err(unbound) => return Ok(Err(unbound)),
     };
     for subject in subjects {
-        if let Some(first) = older_binding(world, binding, subject.meta()) {
+        if let Some(first) = older_binding(context, binding, subject.meta()) {
             // Both would write for ever, and each write is a Revision.
             let message = format!("{:?} is bound by the older SinkBinding {first:?}", name(subject.meta()));
             return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
@@ -147,16 +147,16 @@ async fn apply_to_subjects<K: HasTemplate>(
         let mut after = (*subject).clone();
         sink_binding_env::set_environment(after.template_mut(), told);
         if after.template() != subject.template() {
-            world.replace(&after).await?;
+            context.replace(&after).await?;
         }
     }
     Ok(Ok(()))
 }
 
 /// The binding that has the subject before this one, if there is such.
-fn older_binding(world: &ControllerContext, binding: &SinkBinding, subject: &ObjectMeta) -> Option<String> {
+fn older_binding(context: &ControllerContext, binding: &SinkBinding, subject: &ObjectMeta) -> Option<String> {
     let runs = binding.spec.subject.bindable_kind()?;
-    let others = world.sources.bindings.list(namespace(&binding.metadata));
+    let others = context.sources.bindings.list(namespace(&binding.metadata));
     let first = others.iter().find(|other| other.age() < binding.age() && other.applies_to(runs, subject));
     first.map(|other| name(&other.metadata).to_owned())
 }
@@ -194,14 +194,14 @@ fn subjects<K: HasTemplate>(cache: &InformerCache<K>, binding: &SinkBinding) -> 
     Ok(found)
 }
 
-async fn set_finalizer(world: &ControllerContext, binding: &SinkBinding, held: bool) -> Result<(), Error> {
+async fn set_finalizer(context: &ControllerContext, binding: &SinkBinding, held: bool) -> Result<(), Error> {
     let mut after = binding.clone();
     let finalizers = after.metadata.finalizers.get_or_insert_default();
     finalizers.retain(|one| one != FINALIZER);
     if held {
         finalizers.push(FINALIZER.to_owned());
     }
-    world.replace(&after).await.map(drop)
+    context.replace(&after).await.map(drop)
 }
 
 fn set_status(

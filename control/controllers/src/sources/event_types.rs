@@ -12,23 +12,23 @@ use crate::kinds::sources::{CloudEventAttributes, SourceKind};
 
 /// Makes the EventTypes of a source those that it sends `now` to what it refers to. They go with it, by their owner.
 pub(super) async fn reconcile<S: NamespacedObject + SourceKind>(
-    world: &ControllerContext,
+    context: &ControllerContext,
     source: &S,
     now: &[CloudEventAttributes],
 ) -> Result<(), Error> {
     let home = namespace(source.meta());
     let wanted: Vec<EventType> = now.iter().filter_map(|one| event_type(source, one)).collect();
-    let mut there = world.event_types.list(home);
+    let mut there = context.event_types.list(home);
     there.retain(|known| is_controlled_by(&known.metadata, source.meta()));
     for old in &there {
         let name = old.name_any();
         if !wanted.iter().any(|new| new.metadata.name.as_ref() == Some(&name)) {
-            world.api::<EventType>(home).delete(&name, &kube::api::DeleteParams::default()).await?;
+            context.api::<EventType>(home).delete(&name, &kube::api::DeleteParams::default()).await?;
         }
     }
     for new in wanted {
         if !there.iter().any(|known| known.metadata.name == new.metadata.name) {
-            world.api::<EventType>(home).create(&field_managers::object_params::<EventType>(), &new).await?;
+            context.api::<EventType>(home).create(&field_managers::object_params::<EventType>(), &new).await?;
         }
     }
     Ok(())

@@ -55,52 +55,52 @@ impl SourceCaches {
 }
 
 /// Of an API of our own: a cluster has controllers for them.
-pub fn watches(world: &ControllerContext) -> Vec<ControllerTask<'_>> {
-    if world.config.leader_identity.is_some() {
+pub fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
+    if context.config.leader_identity.is_some() {
         return Vec::new();
     }
-    let sources = &world.sources;
+    let sources = &context.sources;
     vec![
-        Box::pin(follow(world.source(), &sources.pings, |change| {
-            world.enqueue(item_of(ControllerKind::PingSource, change));
+        Box::pin(follow(context.source(), &sources.pings, |change| {
+            context.enqueue(item_of(ControllerKind::PingSource, change));
             sources.ping_changed.notify_one();
         })),
-        Box::pin(follow(world.source(), &sources.api_servers, |change| {
-            world.enqueue(item_of(ControllerKind::ApiServerSource, change));
+        Box::pin(follow(context.source(), &sources.api_servers, |change| {
+            context.enqueue(item_of(ControllerKind::ApiServerSource, change));
         })),
-        Box::pin(follow(world.source(), &sources.containers, |change| {
-            world.enqueue(item_of(ControllerKind::ContainerSource, change));
+        Box::pin(follow(context.source(), &sources.containers, |change| {
+            context.enqueue(item_of(ControllerKind::ContainerSource, change));
         })),
-        Box::pin(follow(world.source(), &sources.bindings, |change| {
-            world.enqueue(item_of(ControllerKind::SinkBinding, change));
+        Box::pin(follow(context.source(), &sources.bindings, |change| {
+            context.enqueue(item_of(ControllerKind::SinkBinding, change));
         })),
-        Box::pin(follow(world.source(), &sources.namespaces, move |change| {
-            binding::on_namespace_change(world, change)
+        Box::pin(follow(context.source(), &sources.namespaces, move |change| {
+            binding::on_namespace_change(context, change)
         })),
-        Box::pin(ping::run(world)),
+        Box::pin(ping::run(context)),
     ]
 }
 
 pub async fn reconcile<S: NamespacedObject + ResourceStrategy + SourceKind>(
-    world: &ControllerContext,
+    context: &ControllerContext,
     cache: &InformerCache<S>,
     item: &WorkItem,
 ) -> Result<(), Error> {
-    world.resolver.forget(item);
+    context.resolver.forget(item);
     let Some(source) = cache.get(&item.namespace, &item.name) else { return Ok(()) };
-    let sink = world.resolver.resolve(item, source.sink()).await?;
+    let sink = context.resolver.resolve(item, source.sink()).await?;
     let mut after = (*source).clone();
     let had = after.status_mut().auth.clone();
     let identity = match S::NOT_RUN {
-        None => oidc_identity::reconcile_account(world, item, &*source, had.as_ref()).await?,
+        None => oidc_identity::reconcile_account(context, item, &*source, had.as_ref()).await?,
         Some(_) => OidcIdentity::Disabled,
     };
     let generation = after.meta().generation;
     let attributes =
         CloudEventAttributes { kind: ping_kind::TYPE.into(), source: ping::source_of(&item.namespace, &item.name) };
     set_status::<S>(after.status_mut(), generation, sink, &identity, attributes, now());
-    world.set_status(&*source, &after).await?;
-    event_types::reconcile(world, &*source, &after.status_mut().ce_attributes).await
+    context.set_status(&*source, &after).await?;
+    event_types::reconcile(context, &*source, &after.status_mut().ce_attributes).await
 }
 
 fn set_status<S: SourceKind>(

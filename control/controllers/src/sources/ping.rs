@@ -59,36 +59,36 @@ impl NextRun {
 }
 
 /// Runs for ever.
-pub async fn run(world: &ControllerContext) {
-    let tally = &world.config.ping_outcomes;
+pub async fn run(context: &ControllerContext) {
+    let tally = &context.config.ping_outcomes;
     let ready = || {
-        let is_there = |(namespace, name): &SourceName| world.sources.pings.get(namespace, name).is_some();
+        let is_there = |(namespace, name): &SourceName| context.sources.pings.get(namespace, name).is_some();
         tally.retain(is_there);
-        world.sources.access_tokens().retain(|source, _| is_there(source));
-        world.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
+        context.sources.access_tokens().retain(|source, _| is_there(source));
+        context.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
     };
     let send = |event| {
-        event_sender::send(event, tally, async |event, request, timeout| post(world, event, request, timeout).await)
+        event_sender::send(event, tally, async |event, request, timeout| post(context, event, request, timeout).await)
     };
-    run_schedules(ready, &world.sources.ping_changed, Timestamp::now, send).await;
+    run_schedules(ready, &context.sources.ping_changed, Timestamp::now, send).await;
 }
 
 /// Sends as deliveries are sent: to a Service of ours without a way over the network.
 async fn post(
-    world: &ControllerContext,
+    context: &ControllerContext,
     event: &OutgoingEvent,
     request: encode::EncodedEvent,
     timeout: Duration,
 ) -> Result<LocalResponse, PostError> {
     let transport = |why: String| PostError::Transport(why.into());
-    let ways = world.config.relay.get().ok_or_else(|| transport("nothing is sent yet".to_owned()))?;
-    let mut target = world.trust_store.target(&event.sink).map_err(transport)?;
+    let ways = context.config.relay.get().ok_or_else(|| transport("nothing is sent yet".to_owned()))?;
+    let mut target = context.trust_store.target(&event.sink).map_err(transport)?;
     let (namespace, _) = &event.from;
     let audience = event.sink.audience.as_deref();
-    world.access_tokens.attach(&mut target, namespace, event.account.as_deref(), audience);
+    context.access_tokens.attach(&mut target, namespace, event.account.as_deref(), audience);
     match target.access_token.clone() {
-        Some(pass) => drop(world.sources.access_tokens().insert(event.from.clone(), pass)),
-        None => drop(world.sources.access_tokens().remove(&event.from)),
+        Some(pass) => drop(context.sources.access_tokens().insert(event.from.clone(), pass)),
+        None => drop(context.sources.access_tokens().remove(&event.from)),
     }
     ways.send_to_core(target, request, timeout).await
 }
@@ -96,7 +96,7 @@ async fn post(
 /// The same, of sources, a bell that says that they changed, a clock and a way out that are given.
 async fn run_schedules<Sent: Future<Output = ()>>(
     ready: impl Fn() -> Vec<Arc<PingSource>>,
-    bell: &Notify,
+    notify: &Notify,
     clock: impl Fn() -> Timestamp,
     send: impl Fn(OutgoingEvent) -> Sent,
 ) {
@@ -119,7 +119,7 @@ async fn run_schedules<Sent: Future<Output = ()>>(
         loop {
             tokio::select! {
                 () = &mut pause => break,
-                () = bell.notified() => break,
+                () = notify.notified() => break,
                 // Many arrive at once, and none of them makes another one due.
                 Some(()) = sending.next(), if !sending.is_empty() => {}
             }
@@ -247,7 +247,7 @@ mod tests {
     /// A made-up world: half past twelve and thirty seconds, with a clock that may be set.
     struct PingFixture {
         sources: RefCell<Vec<Arc<PingSource>>>,
-        bell: Notify,
+        notify: Notify,
         began: tokio::time::Instant,
         /// How much later it is than the time that passed says.
         ahead: Cell<SignedDuration>,
@@ -261,7 +261,7 @@ mod tests {
         fn set(sources: Vec<Arc<PingSource>>) -> Self {
             Self {
                 sources: RefCell::new(sources),
-                bell: Notify::new(),
+                notify: Notify::new(),
                 began: tokio::time::Instant::now(),
                 ahead: Cell::default(),
                 sent: RefCell::default(),
@@ -294,7 +294,7 @@ mod tests {
         ($stage:expr) => {
             pin!(run_schedules(
                 || $stage.sources.borrow().clone(),
-                &$stage.bell,
+                &$stage.notify,
                 || $stage.now(),
                 |event| $stage.take(event)
             ))
@@ -310,18 +310,18 @@ mod tests {
         assert_eq!(first, ["12:31:00 a", "12:32:00 a", "12:32:00 b", "12:33:00 a"]);
 
         *stage.sources.borrow_mut() = vec![named("a", "35 * * * *"), named("c", "*/10 * * * * *")];
-        stage.bell.notify_one();
+        stage.notify.notify_one();
         let second = stage.pass(run.as_mut(), 15).await;
         assert_eq!(second, ["12:33:20 c"], "a and b have nothing due, though they had");
         stage.sources.borrow_mut().clear();
-        stage.bell.notify_one();
+        stage.notify.notify_one();
         assert!(stage.pass(run.as_mut(), 300).await.is_empty(), "what is gone is silent");
     }
 
     /// SRC-01: times that a clock jumps over do not come again, one that is set back by an hour is followed, and one that
     /// is set back by a little sends nothing twice.
     #[tokio::test(start_paused = true)]
-    async fn a_clock_that_is_set_makes_no_crowd_of_events() {
+    async fn clock_set_makes_no_burst_of_events() {
         let stage = PingFixture::set(vec![named("a", "*/5 * * * *")]);
         let mut run = running!(stage);
         assert_eq!(stage.pass(run.as_mut(), 300).await, ["12:35:00 a"]);

@@ -18,73 +18,73 @@ use crate::kinds::settings::{CROSS_NAMESPACE, REFERENCE_BY_GROUP};
 use crate::kinds::shared::{Destination, name, namespace};
 use reconcile::{SubscriptionDependencies, status};
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    world.resolver.forget(item);
-    let Some(subscription) = world.subscriptions.get(&item.namespace, &item.name) else {
-        world.publisher.flush().await; // the watch has unsubscribed it; the look at its channel takes it off the list
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    context.resolver.forget(item);
+    let Some(subscription) = context.subscriptions.get(&item.namespace, &item.name) else {
+        context.publisher.flush().await; // the watch has unsubscribed it; the look at its channel takes it off the list
         return Ok(());
     };
     let spec = &subscription.spec;
     let (ns, named) = subscription.channel();
-    let backing = world.in_memory_channels.get(ns, named);
+    let backing = context.in_memory_channels.get(ns, named);
     let backing = backing
-        .filter(|channel| world.can_read_namespace(&item.namespace, ns) && is_subscribed_to(&subscription, channel));
+        .filter(|channel| context.can_read_namespace(&item.namespace, ns) && is_subscribed_to(&subscription, channel));
     let own = spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     let had = subscription.status.as_ref().and_then(|status| status.auth.as_ref());
     let found = SubscriptionDependencies {
-        channel: check_channel(world, &subscription, backing.as_deref()),
+        channel: check_channel(context, &subscription, backing.as_deref()),
         backing: backing.as_deref(),
-        subscriber: resolve(world, item, spec.subscriber.as_ref()).await?,
-        reply: resolve(world, item, spec.reply.as_ref()).await?,
+        subscriber: resolve(context, item, spec.subscriber.as_ref()).await?,
+        reply: resolve(context, item, spec.reply.as_ref()).await?,
         // AMB-30: its own sink, or else the channel's.
         sink: match own {
-            Some(own) => Some(resolve_deliverable(world, item, own).await?),
+            Some(own) => Some(resolve_deliverable(context, item, own).await?),
             None => backing.as_deref().and_then(channel_sink),
         },
-        identity: oidc_identity::reconcile_account(world, item, &*subscription, had).await?,
+        identity: oidc_identity::reconcile_account(context, item, &*subscription, had).await?,
     };
     let mut after = (*subscription).clone();
     after.status = Some(status(&subscription, found, now()));
-    world.set_status(&*subscription, &after).await
+    context.set_status(&*subscription, &after).await
 }
 
 /// A Subscription that is gone reads no more.
-pub fn unsubscribe(world: &ControllerContext, subscription: &Subscription) {
-    world.publisher.remove_subscriber(subscription.metadata.uid.as_deref().unwrap_or_default());
+pub fn unsubscribe(context: &ControllerContext, subscription: &Subscription) {
+    context.publisher.remove_subscriber(subscription.metadata.uid.as_deref().unwrap_or_default());
 }
 
 async fn resolve(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     destination: Option<&Destination>,
 ) -> Result<Option<Result<DestinationAddress, ResolveError>>, Error> {
     Ok(match destination {
-        Some(destination) => Some(resolve_deliverable(world, item, destination).await?),
+        Some(destination) => Some(resolve_deliverable(context, item, destination).await?),
         None => None,
     })
 }
 
 /// EV-SUB-05, EV-SUB-06: the channel has to exist and to be ready; the text names it.
 fn check_channel(
-    world: &ControllerContext,
+    context: &ControllerContext,
     subscription: &Subscription,
     backing: Option<&InMemoryChannel>,
 ) -> Result<(), ResolveError> {
     let (reference, (ns, named)) = (&subscription.spec.channel, subscription.channel());
     let what = format!("{} {ns}/{named}", reference.kind);
-    if !world.can_read_namespace(namespace(&subscription.metadata), ns) {
+    if !context.can_read_namespace(namespace(&subscription.metadata), ns) {
         return Err(ResolveError(format!("{what} is in another namespace: feature {CROSS_NAMESPACE} is off")));
     }
-    if reference.explicit_group().is_some() && !world.settings().event_features.is_enabled(REFERENCE_BY_GROUP) {
+    if reference.explicit_group().is_some() && !context.settings().event_features.is_enabled(REFERENCE_BY_GROUP) {
         return Err(ResolveError(format!("{what}: feature {REFERENCE_BY_GROUP} is off")));
     }
     if !is_channel(reference) {
         return Err(ResolveError(format!("{what} ({}) is no channel that is served here", reference.api_version)));
     }
     let trouble = if reference.kind == "Channel" {
-        world.channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
+        context.channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
     } else {
-        world.in_memory_channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
+        context.in_memory_channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
     };
     match trouble {
         None => Err(ResolveError(format!("{what} does not exist"))),
@@ -102,8 +102,8 @@ fn channel_sink(channel: &InMemoryChannel) -> Option<Result<DestinationAddress, 
 }
 
 /// The Subscriptions that name the channel, of whichever kind it is.
-pub fn subscriptions_of_channel(world: &ControllerContext, ns: &str, channel: &str) -> Vec<WorkItem> {
-    subscribers_of_channel(world, ns, channel).iter().map(item).collect()
+pub fn subscriptions_of_channel(context: &ControllerContext, ns: &str, channel: &str) -> Vec<WorkItem> {
+    subscribers_of_channel(context, ns, channel).iter().map(item).collect()
 }
 
 /// By what Subscriptions are found: namespace and name of the channel.
@@ -113,9 +113,9 @@ pub fn index_keys(subscription: &Subscription) -> Vec<String> {
 }
 
 /// Those that name the channel and may, of whichever kind it is.
-pub fn subscribers_of_channel(world: &ControllerContext, ns: &str, channel: &str) -> Vec<Arc<Subscription>> {
-    let mut all = world.subscriptions.all_by_index(&format!("{ns}/{channel}"));
-    all.retain(|subscription| world.can_read_namespace(namespace(&subscription.metadata), ns));
+pub fn subscribers_of_channel(context: &ControllerContext, ns: &str, channel: &str) -> Vec<Arc<Subscription>> {
+    let mut all = context.subscriptions.all_by_index(&format!("{ns}/{channel}"));
+    all.retain(|subscription| context.can_read_namespace(namespace(&subscription.metadata), ns));
     all
 }
 
@@ -126,12 +126,12 @@ fn item(subscription: &Arc<Subscription>) -> WorkItem {
 /// The Subscriptions to which a change of an InMemoryChannel means something: all of them, or only those
 /// whose own entries changed.
 pub fn affected_by_channel(
-    world: &ControllerContext,
+    context: &ControllerContext,
     (before, after): ObjectChange<'_, InMemoryChannel>,
 ) -> Vec<WorkItem> {
     let Some(channel) = after.or(before) else { return Vec::new() };
     let ns = namespace(&channel.metadata);
-    let all = || subscriptions_of_channel(world, ns, name(&channel.metadata));
+    let all = || subscriptions_of_channel(context, ns, name(&channel.metadata));
     let (Some(before), Some(after)) = (before, after) else { return all() };
     let common = |channel: &InMemoryChannel| {
         let sink = channel.status.as_ref().map(|status| status.delivery.clone());
@@ -141,7 +141,7 @@ pub fn affected_by_channel(
     if common(before) != common(after) {
         return all();
     }
-    let subscriptions = subscribers_of_channel(world, ns, name(&channel.metadata));
+    let subscriptions = subscribers_of_channel(context, ns, name(&channel.metadata));
     let changed = |subscription: &&Arc<Subscription>| {
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
         entry_and_status(before, uid) != entry_and_status(after, uid)

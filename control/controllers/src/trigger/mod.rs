@@ -26,64 +26,64 @@ use destinations::{TriggerDestinations, destinations};
 use filter::filter;
 use reconcile::{BrokerUnavailable, TriggerDependencies, status};
 
-pub async fn reconcile(world: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    world.resolver.forget(item);
-    let Some(trigger) = world.triggers.get(&item.namespace, &item.name) else {
-        world.publisher.flush().await; // the watch has unsubscribed it
+pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    context.resolver.forget(item);
+    let Some(trigger) = context.triggers.get(&item.namespace, &item.name) else {
+        context.publisher.flush().await; // the watch has unsubscribed it
         return Ok(());
     };
-    let broker = find_broker(world, &trigger);
+    let broker = find_broker(context, &trigger);
     // EV-BRK-06: whoever serves the Broker looks after its Triggers.
     if broker.as_ref().is_ok_and(|broker| !broker.is_ours()) {
         return Ok(());
     }
     // Whether one can be made or not, the Trigger says that it has none; it is tried again after that.
-    let made = if broker.is_err() { broker_injection::ensure_for_trigger(world, &trigger).await } else { Ok(()) };
+    let made = if broker.is_err() { broker_injection::ensure_for_trigger(context, &trigger).await } else { Ok(()) };
     let read = broker.as_ref();
     let broker = read.ok().map(Arc::as_ref);
-    let subscriber = broker::resolve_deliverable(world, item, &trigger.spec.subscriber).await?;
-    let sink = resolve_sink(world, item, &trigger, broker).await?;
+    let subscriber = broker::resolve_deliverable(context, item, &trigger.spec.subscriber).await?;
+    let sink = resolve_sink(context, item, &trigger, broker).await?;
     let dependency = match trigger.dependency() {
-        Some(Ok(reference)) => Some(resolve_dependency(world, item, &reference).await?),
+        Some(Ok(reference)) => Some(resolve_dependency(context, item, &reference).await?),
         Some(Err(why)) => Some(Err(ResolveError(why))),
         None => None,
     };
     // One that was deleted meanwhile has been unsubscribed by the watch's word, which comes once. And what its Broker said
     // before is no more to be told: what it says now brings this look again.
-    if !is_current(world, &trigger) || !is_same_broker(read, find_broker(world, &trigger).as_ref()) {
+    if !is_current(context, &trigger) || !is_same_broker(read, find_broker(context, &trigger).as_ref()) {
         return Ok(());
     }
     // What was subscribed stays so while the subscriber cannot be found: taking it away would forget
     // its place, and with it the events that it has not had yet.
     let sink_found = sink.as_ref().and_then(|sink| sink.as_ref().ok());
     let is_served = match destinations(&trigger, broker, subscriber.as_ref().ok(), sink_found) {
-        Some(ways) => subscribe(world, &trigger, broker, &ways),
+        Some(ways) => subscribe(context, &trigger, broker, &ways),
         None => {
-            unsubscribe(world, &trigger);
+            unsubscribe(context, &trigger);
             false
         }
     };
     let subscribed = is_served && subscriber.is_ok();
-    world.publisher.flush().await;
+    context.publisher.flush().await;
     if broker.is_some_and(|broker| destinations::own_sink(&trigger).is_none() && dead_letter_sink::is_outdated(broker))
     {
         return Ok(()); // its letters wait for a moment: the Broker's next status brings this look again
     }
     let had = trigger.status.as_ref().and_then(|status| status.auth.as_ref());
-    let identity = oidc_identity::reconcile_account(world, item, &*trigger, had).await?;
+    let identity = oidc_identity::reconcile_account(context, item, &*trigger, had).await?;
 
     let mut after = (*trigger).clone();
     let subscribed = subscribed && broker.is_some();
     let read = read.map(Arc::as_ref).map_err(|why| *why);
     let found = TriggerDependencies { broker: read, subscriber, sink, dependency, subscribed, identity };
     after.status = Some(status(&trigger, found, now()));
-    world.set_status(&*trigger, &after).await?;
+    context.set_status(&*trigger, &after).await?;
     made
 }
 
 /// Whether the object is still the one that was looked at.
-fn is_current(world: &ControllerContext, trigger: &Trigger) -> bool {
-    let now = world.triggers.get(namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
+fn is_current(context: &ControllerContext, trigger: &Trigger) -> bool {
+    let now = context.triggers.get(namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
     now.is_some_and(|now| now.metadata.uid == trigger.metadata.uid)
 }
 
@@ -103,17 +103,17 @@ fn is_same_broker(
 }
 
 /// A Trigger that is gone reads no more.
-pub fn unsubscribe(world: &ControllerContext, trigger: &Trigger) {
-    world.publisher.remove_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default());
+pub fn unsubscribe(context: &ControllerContext, trigger: &Trigger) {
+    context.publisher.remove_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default());
 }
 
 /// Subscribes by what the last status says: how things were before a restart.
-pub fn restore(world: &ControllerContext) {
-    for some in world.triggers.keys().chunks(RESTORE_BATCH) {
-        for trigger in world.triggers.get_many(some) {
-            let broker = find_broker(world, &trigger).ok();
+pub fn restore(context: &ControllerContext) {
+    for some in context.triggers.keys().chunks(RESTORE_BATCH) {
+        for trigger in context.triggers.get_many(some) {
+            let broker = find_broker(context, &trigger).ok();
             if let Some(ways) = destinations(&trigger, broker.as_deref(), None, None) {
-                subscribe(world, &trigger, broker.as_deref(), &ways);
+                subscribe(context, &trigger, broker.as_deref(), &ways);
             }
         }
     }
@@ -121,17 +121,17 @@ pub fn restore(world: &ControllerContext) {
 
 /// Serves the Triggers that leave something to their Broker by what it says now, so that a Broker which is Ready with
 /// something means it for them too. Where their events go is as their last statuses say.
-pub async fn resubscribe_inheriting(world: &ControllerContext, broker: &Broker) {
+pub async fn resubscribe_inheriting(context: &ControllerContext, broker: &Broker) {
     let meta = &broker.metadata;
     let of_it = format!("{}/{}", crate::kinds::shared::namespace(meta), crate::kinds::shared::name(meta));
-    for some in world.triggers.keys_by_index(&of_it).chunks(RESTORE_BATCH) {
-        let triggers = world.triggers.get_many(some);
+    for some in context.triggers.keys_by_index(&of_it).chunks(RESTORE_BATCH) {
+        let triggers = context.triggers.get_many(some);
         // Options of its own win as a whole, and only the sink may be missing in them.
         for trigger in triggers.iter().filter(|trigger| destinations::own_sink(trigger).is_none()) {
             if let Some(ways) = destinations(trigger, Some(broker), None, None)
-                && is_current(world, trigger)
+                && is_current(context, trigger)
             {
-                subscribe(world, trigger, Some(broker), &ways);
+                subscribe(context, trigger, Some(broker), &ways);
             }
         }
         tokio::task::yield_now().await; // of thousands nobody waits for all
@@ -139,12 +139,12 @@ pub async fn resubscribe_inheriting(world: &ControllerContext, broker: &Broker) 
 }
 
 /// Its Broker, if it is there and may be read from there.
-fn find_broker(world: &ControllerContext, trigger: &Trigger) -> Result<Arc<Broker>, BrokerUnavailable> {
+fn find_broker(context: &ControllerContext, trigger: &Trigger) -> Result<Arc<Broker>, BrokerUnavailable> {
     let (ns, name) = trigger.broker();
-    if !world.can_read_namespace(namespace(trigger), ns) {
+    if !context.can_read_namespace(namespace(trigger), ns) {
         return Err(BrokerUnavailable::OtherNamespace);
     }
-    world.brokers.get(ns, name).ok_or(BrokerUnavailable::NotFound)
+    context.brokers.get(ns, name).ok_or(BrokerUnavailable::NotFound)
 }
 
 /// By what Triggers are found: namespace and name of the Broker; and their uid, by which the cores know them.
@@ -154,27 +154,27 @@ pub fn index_keys(trigger: &Trigger) -> Vec<String> {
 }
 
 /// The Broker's Triggers.
-pub fn triggers_of_broker(world: &ControllerContext, ns: &str, broker: &str) -> Vec<WorkItem> {
-    let triggers = world.triggers.keys_by_index(&format!("{ns}/{broker}"));
+pub fn triggers_of_broker(context: &ControllerContext, ns: &str, broker: &str) -> Vec<WorkItem> {
+    let triggers = context.triggers.keys_by_index(&format!("{ns}/{broker}"));
     triggers.iter().map(|(ns, name)| WorkItem::new(ControllerKind::Trigger, ns, name)).collect()
 }
 
 /// `true` when the cores know it with the next table.
 fn subscribe(
-    world: &ControllerContext,
+    context: &ControllerContext,
     trigger: &Trigger,
     broker: Option<&Broker>,
     ways: &TriggerDestinations,
 ) -> bool {
-    let Some(to) = target(world, trigger, &ways.subscriber) else { return false };
+    let Some(to) = target(context, trigger, &ways.subscriber) else { return false };
     let (brokers_ns, brokers_name) = trigger.broker();
-    if !world.can_read_namespace(namespace(trigger), brokers_ns) {
-        unsubscribe(world, trigger);
+    if !context.can_read_namespace(namespace(trigger), brokers_ns) {
+        unsubscribe(context, trigger);
         return false;
     }
     let (ns, name) = (namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
     let brokers = broker.and_then(|broker| broker.spec.delivery.as_ref());
-    let sink = ways.sink.as_ref().map(|sink| target(world, trigger, sink));
+    let sink = ways.sink.as_ref().map(|sink| target(context, trigger, sink));
     let hold = match (ways.hold, &sink) {
         (HoldReason::Nothing, Some(None)) => HoldReason::DeadLetters, // named, and not to be spoken to
         (hold, _) => hold,
@@ -198,29 +198,29 @@ fn subscribe(
             Some(Err(_)) | None => InitialOffset::Now,
         },
     };
-    world.publisher.set_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default(), spec);
+    context.publisher.set_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default(), spec);
     true
 }
 
-fn target(world: &ControllerContext, trigger: &Trigger, address: &DestinationAddress) -> Option<DeliveryTarget> {
-    let parsed = world.trust_store.target(address);
+fn target(context: &ControllerContext, trigger: &Trigger, address: &DestinationAddress) -> Option<DeliveryTarget> {
+    let parsed = context.trust_store.target(address);
     let mut target = parsed
         .inspect_err(|why| tracing::warn!(trigger = trigger.metadata.name, why, "not a URL to deliver to"))
         .ok()?;
-    let identity = OidcIdentity::expected::<Trigger>(world, &trigger.metadata);
-    world.access_tokens.attach(&mut target, namespace(trigger), identity.account(), address.audience.as_deref());
+    let identity = OidcIdentity::expected::<Trigger>(context, &trigger.metadata);
+    context.access_tokens.attach(&mut target, namespace(trigger), identity.account(), address.audience.as_deref());
     Some(target)
 }
 
 /// AMB-30: its own sink, or else the Broker's.
 async fn resolve_sink(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     trigger: &Trigger,
     broker: Option<&Broker>,
 ) -> Result<Option<Result<DestinationAddress, ResolveError>>, Error> {
     if let Some(own) = trigger.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref()) {
-        return Ok(Some(broker::resolve_deliverable(world, item, own).await?));
+        return Ok(Some(broker::resolve_deliverable(context, item, own).await?));
     }
     let Some(broker) = broker else { return Ok(None) };
     if broker.spec.delivery.as_ref().is_none_or(|delivery| delivery.dead_letter_sink.is_none()) {
@@ -232,11 +232,11 @@ async fn resolve_sink(
 }
 
 async fn resolve_dependency(
-    world: &ControllerContext,
+    context: &ControllerContext,
     item: &WorkItem,
     reference: &KReference,
 ) -> Result<Result<(ConditionStatus, String), ResolveError>, Error> {
-    let object = world.resolver.read(item, reference).await?;
+    let object = context.resolver.read(item, reference).await?;
     Ok(object.map(|object| {
         let conditions = object["status"]["conditions"].as_array().map(Vec::as_slice).unwrap_or_default();
         let ready = conditions.iter().find(|condition| condition["type"] == "Ready");

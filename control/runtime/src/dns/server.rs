@@ -35,12 +35,12 @@ pub(super) fn start(server: DnsServer, tables: Arc<TablePublisher>, domains: Arc
 async fn run(server: DnsServer, tables: Arc<TablePublisher>, domains: Arc<SearchDomains>) -> io::Result<()> {
     let DnsServer { udp, tcp, .. } = server;
     let (udp, tcp) = (Rc::new(UdpSocket::from_std(udp)?), TcpListener::from_std(tcp)?);
-    let desk = Rc::new(DnsHandler { domains, tables, forwards: Arc::new(Semaphore::new(FORWARDS_MAX)) });
-    spawn_local(accept_connections(tcp, Rc::clone(&desk)));
+    let resolver = Rc::new(DnsHandler { domains, tables, forwards: Arc::new(Semaphore::new(FORWARDS_MAX)) });
+    spawn_local(accept_connections(tcp, Rc::clone(&resolver)));
     let mut buffer = [0; QUERY_BYTES_MAX];
     loop {
         match udp.recv_from(&mut buffer).await {
-            Ok((length, from)) => desk.handle_datagram(&udp, &buffer[..length], from).await,
+            Ok((length, from)) => resolver.handle_datagram(&udp, &buffer[..length], from).await,
             Err(_) => sleep(RETRY_AFTER).await,
         }
     }
@@ -106,17 +106,17 @@ async fn forward_query(query: &[u8], verdict: &DnsAction, by_tcp: bool) -> Optio
     }
 }
 
-async fn accept_connections(listener: TcpListener, desk: Rc<DnsHandler>) {
-    let seats = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+async fn accept_connections(listener: TcpListener, resolver: Rc<DnsHandler>) {
+    let instances = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     loop {
         // The semaphore is never closed.
-        let Ok(seat) = Arc::clone(&seats).acquire_owned().await else { return };
+        let Ok(instance) = Arc::clone(&instances).acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                let desk = Rc::clone(&desk);
+                let resolver = Rc::clone(&resolver);
                 spawn_local(async move {
-                    let _ = desk.handle_connection(stream).await; // who goes early needs no answer
-                    drop(seat);
+                    let _ = resolver.handle_connection(stream).await; // who goes early needs no answer
+                    drop(instance);
                 });
             }
             Err(_) => sleep(RETRY_AFTER).await,

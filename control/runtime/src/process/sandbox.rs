@@ -37,7 +37,7 @@ pub(super) struct Sandbox {
 
 impl Sandbox {
     pub(super) fn create(
-        room: &HostContext,
+        host: &HostContext,
         life: &InstanceRun,
         port: u16,
         mut waiting: Option<&mut PreforkProcess>,
@@ -47,44 +47,44 @@ impl Sandbox {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the instance has no command"));
         }
         let record = waiting.as_ref().map_or_else(InstanceRecord::new, |waiting| waiting.record().clone());
-        let shelf = VolumeStore::new(&room.records.folder(&spec.namespace, &spec.revision), id);
-        shelf.write_files(&spec.volumes)?;
+        let store = VolumeStore::new(&host.records.folder(&spec.namespace, &spec.revision), id);
+        store.write_files(&spec.volumes)?;
         let others = spec.init_containers.iter().chain(&spec.sidecars).flat_map(|one| &one.spec.mounts);
-        shelf.create_instance_dirs(&spec.volumes, spec.mounts.iter().chain(others))?;
-        let last_words = TerminationMessage::new(&room.records.folder(&spec.namespace, &spec.revision), id);
+        store.create_instance_dirs(&spec.volumes, spec.mounts.iter().chain(others))?;
+        let last_words = TerminationMessage::new(&host.records.folder(&spec.namespace, &spec.revision), id);
         let words_at = spec
             .termination_message
             .as_ref()
             .map(|_| last_words.create(&spec.credentials).map(|()| last_words.path()))
             .transpose()?;
-        let containers = room.containers_of(spec)?;
+        let containers = host.containers_of(spec)?;
         let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
         let group = waiting.as_mut().map_or_else(|| InstanceCgroup::new(id.to_string()), |it| it.take_cgroup());
-        let seat = room.placement(group, has_port, spec, port);
+        let prefork = host.placement(group, has_port, spec, port);
         let name = pod_name(&spec.revision, line);
         let own = InstanceVariables {
-            port: Some(seat.port),
+            port: Some(prefork.port),
             name: &name,
             mark: &record.mark,
-            volumes: shelf.volumes_dir(),
+            volumes: store.volumes_dir(),
             termination_message: words_at,
         };
         let place_of = |spec: &InstanceSpec| SandboxSpec {
-            resolver: seat.resolver.clone().filter(|_| may_mount()),
+            resolver: prefork.resolver.clone().filter(|_| may_mount()),
             hostname: may_mount().then(|| host_name(&name).to_owned()),
-            ..sandbox_spec(room.sandbox_spec(&seat.group), spec, &shelf, &last_words)
+            ..sandbox_spec(host.sandbox_spec(&prefork.group), spec, &store, &last_words)
         };
-        let scratch = scratch_folder(&room.records.folder(&spec.namespace, &spec.revision), id);
+        let scratch = scratch_folder(&host.records.folder(&spec.namespace, &spec.revision), id);
         let launcher = |spec: &InstanceSpec, name: &str| {
             let sandbox = place_of(spec);
             let image = spec.image.as_ref().zip(containers.clone());
             let container =
-                image.map(|(image, host)| ContainerLauncher::new(host, (&scratch, name), (spec, image), &sandbox));
-            Launcher { init: room.init.clone(), sandbox, container, targets: room.targets() }
+                image.map(|(image, with)| ContainerLauncher::new(with, (&scratch, name), (spec, image), &sandbox));
+            Launcher { init: host.init.clone(), sandbox, container, targets: host.targets() }
         };
         let posts = |kind: &str, others: &[Sidecar]| -> Vec<SidecarContainer> {
             let one = |one: &Sidecar| {
-                sidecar_container(room, one, id, launcher(&one.spec, &format!("{kind}-{}", one.name)), own)
+                sidecar_container(host, one, id, launcher(&one.spec, &format!("{kind}-{}", one.name)), own)
             };
             others.iter().map(one).collect()
         };
@@ -94,7 +94,7 @@ impl Sandbox {
             init_containers: InitContainers::new(posts("init", &spec.init_containers)),
             sidecars: posts("sidecar", &spec.sidecars),
             termination_message: last_words.clone(),
-            group: seat.group,
+            group: prefork.group,
             record: record.clone(),
         })
     }
@@ -106,36 +106,36 @@ impl Sandbox {
     /// Has those run who run before it. An error is its end.
     pub(super) async fn run_init_containers(
         &mut self,
-        room: &HostContext,
+        host: &HostContext,
         life: &mut InstanceRun,
     ) -> Result<(), InstanceExit> {
         let spec = &life.spec;
-        room.records.write(spec, life.id, &self.record); // no process is ever without one
+        host.records.write(spec, life.id, &self.record); // no process is ever without one
         // They are no more kept than the instance's own.
-        InstanceLog::prune(&room.records.folder(&spec.namespace, &spec.revision));
+        InstanceLog::prune(&host.records.folder(&spec.namespace, &spec.revision));
         let (deadline, group) = (life.deadline(), &self.group);
         let starved = || group.was_out_of_memory();
         self.init_containers.run(&mut life.commands, &life.reporter, deadline, starved).await
     }
 
     /// Nothing runs on it: one of those before it failed.
-    pub(super) async fn tear_down(self, room: &HostContext) {
-        room.process_reaper.reap(self.record).await;
+    pub(super) async fn tear_down(self, host: &HostContext) {
+        host.process_reaper.reap(self.record).await;
         self.group.remove().await;
     }
 }
 
 /// Where a sidecar of the instance `id` runs, and by what.
 fn sidecar_container(
-    room: &HostContext,
+    host: &HostContext,
     sidecar: &Sidecar,
     id: u64,
     launcher: Launcher,
     own: InstanceVariables<'_>,
 ) -> SidecarContainer {
     let spec = &sidecar.spec;
-    let folder = room.records.folder(&spec.namespace, &spec.revision);
-    let log = InstanceLog::open_sidecar(&folder, id, (&spec.revision, &sidecar.name), &room.output);
+    let folder = host.records.folder(&spec.namespace, &spec.revision);
+    let log = InstanceLog::open_sidecar(&folder, id, (&spec.revision, &sidecar.name), &host.output);
     SidecarContainer {
         sidecar: sidecar.clone(),
         launcher,
@@ -150,18 +150,18 @@ fn sidecar_container(
 fn sandbox_spec(
     at: SandboxSpec,
     spec: &InstanceSpec,
-    shelf: &VolumeStore,
+    store: &VolumeStore,
     last_words: &TerminationMessage,
 ) -> SandboxSpec {
     let bind = |mount| BindMount {
-        source: shelf.source(&spec.volumes, mount),
+        source: store.source(&spec.volumes, mount),
         target: mount.path.clone(),
         read_only: mount.read_only,
         is_own: false,
     };
     // Its own files lie in the appliance's folder, which is masked: the variables name them where they are.
     let kept = spec.termination_message.is_some().then(|| last_words.path().to_owned());
-    let volumes = (!spec.volumes.is_empty()).then(|| shelf.volumes_dir().to_owned());
+    let volumes = (!spec.volumes.is_empty()).then(|| store.volumes_dir().to_owned());
     let words = match &spec.termination_message {
         Some(TerminationMessagePath::Path(path)) => {
             let source = last_words.path().to_owned();

@@ -30,6 +30,9 @@ use work::{At, ValidationWork};
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 
+/// Columns of one version: each takes part of every row of a table, whatever its path finds.
+pub(super) const COLUMNS_MAX: usize = 100;
+
 /// What a client said about its kind.
 #[derive(Debug)]
 pub struct CustomKind {
@@ -97,7 +100,7 @@ impl CustomKind {
             structural_schema::validate(&object, held, At::Root(""), &mut problems);
         }
         if let Some(why) = work.exceeded() {
-            problems.add(validation_rules::ROOT_PATH, why);
+            problems.add(why.field, why.message);
         } else if problems.list.is_empty() {
             self.rules.evaluate(&object, before, &self.schema, &mut problems);
         } else if !self.rules.is_empty() {
@@ -201,7 +204,12 @@ fn validate_version(version: &Value, at: &str, problems: &mut FieldErrors) {
             problems.add(format!("{at}.selectableFields[{index}].jsonPath"), why);
         }
     }
-    for (index, column) in version["additionalPrinterColumns"].as_array().into_iter().flatten().enumerate() {
+    let columns = version["additionalPrinterColumns"].as_array().map_or(&[][..], Vec::as_slice);
+    if columns.len() > COLUMNS_MAX {
+        let why = format!("Too many: {}: must have at most {COLUMNS_MAX} items", columns.len());
+        problems.add(format!("{at}.additionalPrinterColumns"), why);
+    }
+    for (index, column) in columns.iter().take(COLUMNS_MAX).enumerate() {
         validate_column(column, &format!("{at}.additionalPrinterColumns[{index}]"), problems);
     }
     let scale = &version["subresources"]["scale"];

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use super::embedded;
 use super::formats;
 use super::patterns::Patterns;
-use super::work::{At, ValidationWork};
+use super::work::{At, ValidationWork, size};
 use crate::kind_registry::{FieldErrors, PROBLEMS_MAX, Problem, UNKNOWN_FIELDS_REPORTED_MAX};
 
 pub(super) const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
@@ -76,7 +76,7 @@ pub(super) fn apply_defaults(value: &mut Value, schema: &Value, work: &Validatio
         Value::Object(fields) => {
             fields.retain(|name, value| !value.is_null() || stays_null(schema, name));
             let properties = schema["properties"].as_object();
-            if !work.take(fields.len() + properties.map_or(0, Map::len)) {
+            if !work.take(fields.len() + properties.map_or(0, Map::len), At::Root("")) {
                 return;
             }
             for (name, known) in properties.into_iter().flatten() {
@@ -128,7 +128,7 @@ pub(super) fn validate(value: &Value, held: SchemaContext<'_>, at: At<'_>, probl
     let schema = held.schema;
     if !schema.is_object()
         || problems.is_full()
-        || !held.work.take(1)
+        || !held.work.take(1, at)
         || (value.is_null() && schema["nullable"] == true)
         || held.old_value == Some(value)
     {
@@ -138,8 +138,9 @@ pub(super) fn validate(value: &Value, held: SchemaContext<'_>, at: At<'_>, probl
         return problems.add(at, type_mismatch(value, schema, at).0);
     }
     if let Some(words) = schema["enum"].as_array()
-        && held.work.take(words.len())
+        && held.work.take(words.len(), at)
         && !words.contains(value)
+        && held.work.take_text(words.iter().map(|word| size(word).0).sum(), at)
     {
         let known: Vec<String> = words.iter().map(Value::to_string).collect();
         problems.add(at, format!("Unsupported value: {value}: supported values: {}", known.join(", ")));
@@ -255,6 +256,9 @@ fn validate_number(number: f64, schema: &Value, at: At<'_>, problems: &mut Field
 
 fn validate_text(text: &str, held: SchemaContext<'_>, at: At<'_>, problems: &mut FieldErrors) {
     let schema = held.schema;
+    if !held.work.take_text(text.len(), at) {
+        return;
+    }
     let count = text.chars().count();
     let bound = |name: &str| schema[name].as_u64().and_then(|bound| usize::try_from(bound).ok());
     if let Some(least) = bound("minLength").filter(|least| count < *least) {
@@ -267,7 +271,7 @@ fn validate_text(text: &str, held: SchemaContext<'_>, at: At<'_>, problems: &mut
         problems.add(at, format!("Invalid value: {text:?}: {at} in body must be of type {format}: {text:?}"));
     }
     if let Some(pattern) = schema["pattern"].as_str()
-        && !held.patterns.matches(pattern, text, held.work)
+        && !held.patterns.matches(pattern, text, held.work, at)
     {
         problems.add(at, format!("Invalid value: {text:?}: {at} in body should match '{pattern}'"));
     }
@@ -330,7 +334,7 @@ fn validate_fields(fields: &Map<String, Value>, held: SchemaContext<'_>, at: At<
     let schema = held.schema;
     check_count(fields.len(), schema, ["minProperties", "maxProperties"], "properties", at, problems);
     let required = schema["required"].as_array().map_or(&[][..], Vec::as_slice);
-    if !held.work.take(required.len()) {
+    if !held.work.take(required.len(), at) {
         return;
     }
     for name in required.iter().filter_map(Value::as_str) {

@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 
 use serde_json::{Value, json};
 
-use super::CustomKind;
+use super::{COLUMNS_MAX, CustomKind};
 use crate::kind_registry::{CustomColumn, KindEntry, KindMeta, PrinterColumn, UnknownFieldPolicy, VersionConversion};
 use crate::kinds::core_kinds::AGE;
 
@@ -104,7 +104,7 @@ fn meta(spec: &Value, version: &Value) -> Option<KindMeta> {
         value.as_array().into_iter().flatten().filter_map(text).collect::<Vec<_>>().leak()
     };
     let columns: Vec<PrinterColumn> = match version["additionalPrinterColumns"].as_array() {
-        Some(columns) if !columns.is_empty() => columns.iter().filter_map(column).collect(),
+        Some(columns) if !columns.is_empty() => columns.iter().filter_map(column).take(COLUMNS_MAX).collect(),
         _ => vec![AGE],
     };
     let kind = text(&names["kind"])?;

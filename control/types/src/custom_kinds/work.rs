@@ -1,15 +1,22 @@
 //! Bounds on holding an object against a schema: how much work it may be, and where a value stands.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 
 use serde_json::Value;
 
+use cel::bounded_regex::RegexCaches;
+
+use super::validation_rules::ROOT_PATH;
+use crate::kind_registry::Problem;
 use crate::limits::OBJECT_BYTES_MAX;
 
-/// Comparisons that one object and its schema may take: values, properties, words of an enum, branches of `anyOf`. A
+/// Comparisons that one object and its schema may take: values, properties, words of an enum, branches of `anyOf`, steps of
+/// regular expressions. A
 /// schema of 1 MB and an object of 1 MB could ask for a million times a million; five million take some 100 ms.
 const STEPS_MAX: u64 = 5_000_000;
+/// Bytes of text that are looked at in the time of a comparison.
+const TEXT_BYTES_A_STEP: usize = 10;
 /// JSON that defaults may add to one object, in bytes. An object that is longer with them is not stored.
 const FILLED_BYTES_MAX: usize = OBJECT_BYTES_MAX;
 /// Values that defaults may add to one object: short ones take more memory than their text.
@@ -19,26 +26,40 @@ const FILLED_VALUES_MAX: usize = 100_000;
 #[derive(Debug)]
 pub(super) struct ValidationWork {
     steps: Cell<u64>,
+    /// The field at which no steps were left.
+    stopped_at: RefCell<Option<String>>,
     filled_bytes: Cell<usize>,
     filled_values: Cell<usize>,
+    /// What its regular expressions have in memory.
+    pub(super) regex_caches: RefCell<RegexCaches>,
 }
 
 impl Default for ValidationWork {
     fn default() -> Self {
         Self {
             steps: Cell::new(STEPS_MAX),
+            stopped_at: RefCell::default(),
             filled_bytes: Cell::new(FILLED_BYTES_MAX),
             filled_values: Cell::new(FILLED_VALUES_MAX),
+            regex_caches: RefCell::default(),
         }
     }
 }
 
 impl ValidationWork {
-    /// Counts so many comparisons; `false`: they are not to be made.
-    pub(super) fn take(&self, steps: usize) -> bool {
+    /// Counts so many comparisons at a field; `false`: they are not to be made.
+    pub(super) fn take(&self, steps: usize, at: At<'_>) -> bool {
         let left = self.steps.get().checked_sub(steps as u64);
         self.steps.set(left.unwrap_or(0));
+        if left.is_none() && self.stopped_at.borrow().is_none() {
+            self.stopped_at.replace(Some(at.into()));
+        }
         left.is_some()
+    }
+
+    /// Counts going through a text, and what a message about it takes.
+    pub(super) fn take_text(&self, bytes: usize, at: At<'_>) -> bool {
+        self.take(1 + bytes / TEXT_BYTES_A_STEP, at)
     }
 
     /// Counts a default before it is copied into the object; `false`: it is not to be copied.
@@ -51,23 +72,28 @@ impl ValidationWork {
         left.is_some()
     }
 
-    /// Why the object is refused, if it asked for too much.
-    pub(super) fn exceeded(&self) -> Option<String> {
+    /// Why the object is refused, if it asked for too much, and for which field.
+    pub(super) fn exceeded(&self) -> Option<Problem> {
+        let problem = |field: &str, message| {
+            let field = if field.is_empty() { ROOT_PATH } else { field };
+            Some(Problem { field: field.to_owned(), message })
+        };
         if self.filled_bytes.get() == 0 || self.filled_values.get() == 0 {
-            return Some(format!(
+            let why = format!(
                 "Too long: the defaults of the schema add more than {FILLED_BYTES_MAX} bytes or {FILLED_VALUES_MAX} values"
-            ));
+            );
+            return problem("", why);
         }
-        (self.steps.get() == 0).then(|| {
-            format!(
-                "Too long: validation against the schema takes more than {STEPS_MAX} comparisons; send a smaller object"
-            )
-        })
+        let stopped_at = self.stopped_at.borrow();
+        let why = format!(
+            "Too long: validation against the schema takes more than {STEPS_MAX} comparisons; send a smaller object"
+        );
+        problem(stopped_at.as_deref()?, why)
     }
 }
 
-/// The text and the number of values of a default, as good as.
-fn size(value: &Value) -> (usize, usize) {
+/// The text and the number of values of a value, as good as.
+pub(super) fn size(value: &Value) -> (usize, usize) {
     let inner = |all: &mut dyn Iterator<Item = (usize, usize)>| {
         all.fold((2, 1), |(bytes, values), (more, count)| (bytes + more + 1, values + count))
     };
@@ -140,9 +166,11 @@ mod tests {
         let default = json!({ "a": "x".repeat(1000), "b": [1, 2] });
         let copies = (0..1_000_000).take_while(|_| work.fill(&default)).count();
         assert!((2_000..4_000).contains(&copies), "{copies}");
-        assert!(work.exceeded().is_some_and(|why| why.contains("defaults")));
+        assert!(work.exceeded().is_some_and(|why| why.field == ROOT_PATH && why.message.contains("defaults")));
         let work = ValidationWork::default();
-        assert!(work.take(1_000_000) && work.exceeded().is_none() && !work.take(usize::MAX));
-        assert!(work.exceeded().is_some_and(|why| why.contains("comparisons")));
+        let (root, at) = (At::Root(""), At::Root("spec.a"));
+        assert!(work.take(1_000_000, root) && work.exceeded().is_none());
+        assert!(!work.take(usize::MAX, at) && !work.take(1, root));
+        assert!(work.exceeded().is_some_and(|why| why.field == "spec.a" && why.message.contains("comparisons")));
     }
 }

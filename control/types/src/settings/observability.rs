@@ -119,7 +119,7 @@ mod tests {
         assert!(log.with_probes && problems.is_empty(), "{problems:?}");
         assert_eq!(log.template.headers().collect::<Vec<_>>(), ["User-Agent", "Referer"]);
         for (line, why) in [
-            ("{{.Request.Body}}", "{{.Request.Body}} is not known here"),
+            ("{{.Request.Body}}", "{{.Request.Body}} is not a known field"),
             ("{{.TraceID", "is not closed"),
             ("", "a line is needed"),
             ("a\nb", "one line"),

@@ -1,88 +1,90 @@
-//! Which places of a shelf are taken: arithmetic, without a byte of the memory that it is about.
+//! Which cells of the arena are in use: arithmetic, without access to the memory itself.
 //!
-//! A shelf is a row of pages. All places of a page are of one size; a page that empties may serve any size next.
+//! An arena is an array of pages. All cells of a page have one size; a page that becomes empty may serve
+//! any size next.
 
-/// Bytes of a page: the kernel's, so that one that empties can be given back.
+/// Bytes of a page: the kernel's size, so that an empty one can be released.
 pub(super) const PAGE: usize = 4096;
-/// Sizes and addresses of places are multiples of this.
+/// Sizes and addresses of cells are multiples of this.
 const STEP: usize = 16;
-/// What is larger leaves little beside it on its pages, and stands elsewhere.
+/// Larger allocations waste most of their pages, and use the system allocator.
 pub(super) const CELL_BYTES_MAX: usize = PAGE / 2;
-/// No page, where a page's number is said.
+/// Marks the absence of a page number.
 const NONE: u32 = u32::MAX;
 
-/// Bytes of a place: steps of 16 as long as a page has room for sixteen or more, then what a page divides into.
+/// Cell sizes in bytes: steps of 16 as long as a page holds sixteen or more, then the divisions of a page.
 const SIZES: [u16; 30] = [
     16, 32, 48, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256, // in steps
-    272, 288, 304, 336, 368, 400, 448, 512, 576, 672, 816, 1024, 1360, 2048, // 15, 14, … of a page
+    272, 288, 304, 336, 368, 400, 448, 512, 576, 672, 816, 1024, 1360, 2048, // 15, 14, … per page
 ];
 
-/// What is known of a page.
+/// The state of a page.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ArenaPage {
-    /// A bit for each of its places, set while it is taken.
+    /// One bit per cell, set while it is in use.
     taken: [u64; PAGE / STEP / 64],
     count: u16,
-    /// Which of [`SIZES`].
+    /// Index into [`SIZES`].
     class: u8,
     /// Its neighbours in the list that it is in.
     next: u32,
     before: u32,
 }
 
-/// The pages and what is free of them.
+/// The pages and their free lists.
 #[derive(Debug)]
 pub(super) struct Arena<'a> {
     pages: &'a mut [ArenaPage],
     /// Pages from here on were never used.
     fresh: u32,
-    /// The first page of each size that has a free place.
+    /// The first page of each size with a free cell.
     open: [u32; SIZES.len()],
-    /// The first of the empty pages that the kernel still counts.
+    /// The first of the empty pages that are still resident.
     empty: u32,
-    /// The first of those that were given back.
+    /// The first of the released pages.
     returned: u32,
 }
 
-/// The smallest size whose places hold this; `None`: none does.
+/// The smallest size class that fits; `None`: none does.
 fn class_of(bytes: usize, align: usize) -> Option<usize> {
     let fits = |size: &u16| usize::from(*size) >= bytes && usize::from(*size).is_multiple_of(align);
     SIZES.iter().position(fits)
 }
 
 impl<'a> Arena<'a> {
-    /// Of pages that are all zeros.
+    /// Creates an arena of zeroed pages.
     pub(super) fn new(pages: &'a mut [ArenaPage]) -> Self {
         Self { pages, fresh: 0, open: [NONE; SIZES.len()], empty: NONE, returned: NONE }
     }
 
-    /// A place for so many bytes: where it begins, counted from the first page. `None`: it is too large for a place, or all is taken.
+    /// Allocates a cell for this many bytes: its offset from the first page. `None`: it is too large for a
+    /// cell, or the arena is full.
     pub(super) fn take(&mut self, bytes: usize, align: usize) -> Option<usize> {
         let class = class_of(bytes, align)?;
         let number = match self.open[class] {
             NONE => self.begin(class)?,
             number => number,
         };
-        let places = PAGE / usize::from(SIZES[class]);
+        let cells = PAGE / usize::from(SIZES[class]);
         let page = &mut self.pages[number as usize];
-        let place = first_free(&page.taken, places)?;
-        page.taken[place / 64] |= 1 << (place % 64);
+        let cell = first_free(&page.taken, cells)?;
+        page.taken[cell / 64] |= 1 << (cell % 64);
         page.count += 1;
-        if usize::from(page.count) == places {
+        if usize::from(page.count) == cells {
             self.unlink(number);
         }
-        Some(number as usize * PAGE + place * usize::from(SIZES[class]))
+        Some(number as usize * PAGE + cell * usize::from(SIZES[class]))
     }
 
-    /// The place that begins there is free again.
-    pub(super) fn give(&mut self, offset: usize) {
+    /// Frees the cell that begins there.
+    pub(super) fn free(&mut self, offset: usize) {
         let (at, inside) = (offset / PAGE, offset % PAGE);
         let page = &mut self.pages[at];
         let (class, number) = (usize::from(page.class), u32::try_from(at).unwrap_or(NONE));
         let size = usize::from(SIZES[class]);
-        let place = inside / size;
+        let cell = inside / size;
         let was_full = usize::from(page.count) == PAGE / size;
-        page.taken[place / 64] &= !(1 << (place % 64));
+        page.taken[cell / 64] &= !(1 << (cell % 64));
         page.count -= 1;
         let is_empty = page.count == 0;
         if is_empty {
@@ -95,7 +97,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Takes an empty page out that the kernel still counts, which is to be given back: where it begins.
+    /// Takes an empty page that is still resident, to be released: its offset.
     pub(super) fn give_back(&mut self) -> Option<usize> {
         let number = self.empty;
         if number == NONE {
@@ -106,12 +108,12 @@ impl<'a> Arena<'a> {
         Some(number as usize * PAGE)
     }
 
-    /// How many bytes a place has that begins there.
-    pub(super) fn room(&self, offset: usize) -> usize {
+    /// Size of the cell that begins there, in bytes.
+    pub(super) fn cell_bytes(&self, offset: usize) -> usize {
         usize::from(SIZES[usize::from(self.pages[offset / PAGE].class)])
     }
 
-    /// An empty page for places of a size.
+    /// Takes an empty page for cells of a size.
     fn begin(&mut self, class: usize) -> Option<u32> {
         let number = match (self.empty, self.returned) {
             (NONE, NONE) if (self.fresh as usize) < self.pages.len() => {
@@ -145,7 +147,7 @@ impl<'a> Arena<'a> {
         }
     }
 
-    /// Takes a page out of the list that it is in.
+    /// Removes a page from the list that it is in.
     fn unlink(&mut self, number: u32) {
         let ArenaPage { next, before, class, .. } = self.pages[number as usize];
         if before == NONE {
@@ -167,10 +169,10 @@ enum PageList {
     Returned,
 }
 
-fn first_free(taken: &[u64], places: usize) -> Option<usize> {
+fn first_free(taken: &[u64], cells: usize) -> Option<usize> {
     let at = taken.iter().position(|word| *word != u64::MAX)?;
-    let place = at * 64 + taken[at].trailing_ones() as usize;
-    (place < places).then_some(place)
+    let cell = at * 64 + taken[at].trailing_ones() as usize;
+    (cell < cells).then_some(cell)
 }
 
 #[cfg(test)]
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_as_large_and_aligned_as_is_asked() {
+    fn cell_has_requested_size_and_alignment() {
         for (bytes, align, size) in [
             (1, 1, 16),
             (17, 16, 32),
@@ -203,11 +205,11 @@ mod tests {
     }
 
     #[test]
-    fn places_never_overlap_whatever_is_taken_and_given() {
+    fn cells_never_overlap() {
         for seed in 0..20 {
             let mut random = fastrand::Rng::with_seed(seed);
             let mut pages = pages(64);
-            let mut shelf = Arena::new(&mut pages);
+            let mut arena = Arena::new(&mut pages);
             let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
             let mut refused = 0;
             for _ in 0..20_000 {
@@ -216,10 +218,10 @@ mod tests {
                 let align = 1 << random.u32(0..=7);
                 if random.usize(..1000) < taken.len() {
                     let at = *taken.keys().nth(random.usize(..taken.len())).unwrap();
-                    assert!(shelf.room(at) >= taken[&at]);
+                    assert!(arena.cell_bytes(at) >= taken[&at]);
                     taken.remove(&at);
-                    shelf.give(at);
-                } else if let Some(at) = shelf.take(bytes, align) {
+                    arena.free(at);
+                } else if let Some(at) = arena.take(bytes, align) {
                     let before = taken.range(..=at).next_back().map_or(0, |(at, bytes)| at + bytes);
                     let next = taken.range(at..).next().map_or(64 * PAGE, |(at, _)| *at);
                     assert!(before <= at && at + bytes <= next, "{at} overlaps");
@@ -229,29 +231,29 @@ mod tests {
                     refused += 1;
                 }
                 if random.u8(..) == 0
-                    && let Some(page) = shelf.give_back()
+                    && let Some(page) = arena.give_back()
                 {
                     assert_eq!(taken.range(page..page + PAGE).next(), None, "a page that is in use");
                 }
             }
             assert!(refused > 0, "it was never full");
-            taken.into_keys().for_each(|at| shelf.give(at));
-            let back = std::iter::from_fn(|| shelf.give_back()).count();
-            assert!(back > 0 && shelf.take(16, 16).is_some());
+            taken.into_keys().for_each(|at| arena.free(at));
+            let back = std::iter::from_fn(|| arena.give_back()).count();
+            assert!(back > 0 && arena.take(16, 16).is_some());
         }
     }
 
     #[test]
-    fn a_page_that_empties_is_used_for_any_size_before_a_new_one() {
+    fn empty_page_is_reused_for_any_size() {
         let mut pages = pages(2);
-        let mut shelf = Arena::new(&mut pages);
-        let at = shelf.take(2048, 16).unwrap();
-        shelf.give(at);
-        assert_eq!(shelf.take(32, 16), Some(0));
-        shelf.give(0);
-        assert_eq!((shelf.give_back(), shelf.give_back()), (Some(0), None));
-        let places: Vec<_> = (0..4).map(|_| shelf.take(2048, 16)).collect();
-        assert_eq!(places, [Some(0), Some(2048), Some(PAGE), Some(PAGE + 2048)]);
-        assert_eq!(shelf.take(16, 16), None, "there are two pages");
+        let mut arena = Arena::new(&mut pages);
+        let at = arena.take(2048, 16).unwrap();
+        arena.free(at);
+        assert_eq!(arena.take(32, 16), Some(0));
+        arena.free(0);
+        assert_eq!((arena.give_back(), arena.give_back()), (Some(0), None));
+        let cells: Vec<_> = (0..4).map(|_| arena.take(2048, 16)).collect();
+        assert_eq!(cells, [Some(0), Some(2048), Some(PAGE), Some(PAGE + 2048)]);
+        assert_eq!(arena.take(16, 16), None, "there are two pages");
     }
 }

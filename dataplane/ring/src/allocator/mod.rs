@@ -1,8 +1,10 @@
-//! The heap: the C library's, a shelf for small pieces that stay, and the empty pages of both let go.
+//! The allocator: the C library's heap, an arena for small long-lived allocations, and the release of empty
+//! pages of both.
 //!
-//! What a sleeping Service leaves is a hundred small pieces among ten thousand that its making needed and that are gone. The C library takes
-//! the best fitting hole wherever it is, so that a page in two has a piece that stays: a thousand sleepers with 7 MB of their own held
-//! 26 MB of pages. So who makes what stays says so ([`long_lived`]), and such pieces stand beside each other.
+//! A sleeping Service leaves a hundred small allocations among ten thousand temporary ones. The C library
+//! uses the best fitting free chunk wherever it is, so that one page in two has a long-lived allocation: a
+//! thousand sleepers with 7 MB of their own held 26 MB of pages. So code that creates long-lived data marks
+//! it ([`long_lived`]), and such allocations are placed next to each other.
 
 mod arena;
 mod mapping;
@@ -12,41 +14,42 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::thread::JoinHandle;
 
-/// What is larger is mapped by itself and given back at once, in bytes. The C library would raise it to the largest piece that was
-/// ever freed, a list of 20 MB, and keep twice as much for the next one.
+/// Larger allocations are mapped individually and unmapped when freed, in bytes. The C library would raise
+/// this to the largest allocation that was ever freed, a list of 20 MB, and keep twice as much for the next
+/// one.
 const MAPPED_MIN: i32 = 1 << 20;
-/// Empty bytes at the end of a heap that are kept for what comes next. Each thread that ever had much to do has a heap of its own, and
-/// nobody but who frees a piece in it gives its end back: of 2 MB each, a thousand sleepers had 4.
+/// Free bytes at the end of a heap that are kept for reuse. Each thread that was ever busy has a heap of
+/// its own, and only a free in that heap trims it: with 2 MB each, a thousand sleepers had 4.
 const SPARE_MAX: i32 = 256 << 10;
 
-/// The smallest piece that the C library caches for a thread, in bytes.
+/// The smallest allocation that the C library caches for a thread, in bytes.
 const CACHED_MIN: usize = 24;
 /// The largest.
 const CACHED_MAX: usize = 1032;
-/// Between two sizes that it tells apart.
+/// Step between two of its size classes.
 const CACHED_STEP: usize = 16;
-/// Pieces of a size that it caches at most.
+/// Maximum number of cached allocations per size.
 const CACHED_COUNT: usize = 7;
 
 thread_local! {
-    /// How many [`Stays`] this thread has.
+    /// How many [`LongLivedScope`]s this thread has.
     static STAYING: Cell<u32> = const { Cell::new(0) };
 }
 
-/// The program's allocator.
+/// The allocator of the program.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ArenaAllocator;
 
-/// While there is one, what this thread allocates is taken to stay.
+/// While it exists, allocations of this thread are treated as long-lived.
 #[derive(Debug)]
-#[must_use = "what is made after it is dropped is not taken to stay"]
+#[must_use = "allocations after it is dropped are not long-lived"]
 pub struct LongLivedScope {
-    /// It is this thread's.
+    /// Not `Send`: it belongs to this thread.
     here: PhantomData<*const ()>,
 }
 
-/// What this thread allocates from here on stays for long, in small pieces, until the answer is dropped. Costs what one addition does. What
-/// is said wrongly costs nothing but room on the shelf. Where [`ArenaAllocator`] is not the allocator it does nothing.
+/// Treats small allocations of this thread as long-lived until the guard is dropped. Costs one addition. A
+/// wrong mark costs only space in the arena. Without [`ArenaAllocator`] as the allocator it does nothing.
 pub fn long_lived() -> LongLivedScope {
     STAYING.set(STAYING.get() + 1);
     LongLivedScope { here: PhantomData }
@@ -58,110 +61,114 @@ impl Drop for LongLivedScope {
     }
 }
 
-// SAFETY: each piece comes from the shelf or from `System` and goes back to where it came from, which its address tells: the shelf's addresses
-// are its own mapping's, that no other allocator hands out and that is never unmapped. The shelf hands out a place of at least the
-// layout's size and alignment (`kept::take`) to one owner at a time, under its lock, and nothing here unwinds.
+// SAFETY: each allocation comes from the arena or from `System` and is returned to its origin, which its
+// address tells: the arena's addresses are its own mapping's, which no other allocator hands out and which
+// is never unmapped. The arena hands out a cell of at least the layout's size and alignment
+// (`mapping::take`) to one owner at a time, under its lock, and nothing here unwinds.
 unsafe impl GlobalAlloc for ArenaAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if STAYING.get() > 0
-            && let Some(place) = mapping::take(layout)
+            && let Some(cell) = mapping::take(layout)
         {
-            return place.as_ptr();
+            return cell.as_ptr();
         }
-        // SAFETY: the caller's layout, as it was given.
+        // SAFETY: the caller's layout, unchanged.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, piece: *mut u8, layout: Layout) {
         if mapping::has(piece) {
-            mapping::give(piece);
+            mapping::free(piece);
         } else {
-            // SAFETY: it is not the shelf's, so `System` gave it, for this layout.
+            // SAFETY: it is not in the arena, so it came from `System` with this layout.
             unsafe { System.dealloc(piece, layout) }
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         if STAYING.get() > 0
-            && let Some(place) = mapping::take(layout)
+            && let Some(cell) = mapping::take(layout)
         {
-            // SAFETY: the place has at least so many bytes and nobody else knows of it.
-            unsafe { place.write_bytes(0, layout.size()) };
-            return place.as_ptr();
+            // SAFETY: the cell has at least this many bytes and no other owner.
+            unsafe { cell.write_bytes(0, layout.size()) };
+            return cell.as_ptr();
         }
-        // SAFETY: the caller's layout, as it was given.
+        // SAFETY: the caller's layout, unchanged.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, piece: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         if !mapping::has(piece) {
-            // SAFETY: it is not the shelf's, so `System` gave it, for this layout.
+            // SAFETY: it is not in the arena, so it came from `System` with this layout.
             return unsafe { System.realloc(piece, layout, size) };
         }
-        if size <= mapping::room(piece) && size >= layout.size() / 2 {
+        if size <= mapping::cell_bytes(piece) && size >= layout.size() / 2 {
             return piece;
         }
-        // SAFETY: the caller says that the size, rounded up to the alignment, does not overflow.
+        // SAFETY: the caller guarantees that the size, rounded up to the alignment, does not overflow.
         let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        // What stood here stays, whoever makes it grow.
+        // A long-lived allocation stays one, whichever code grows it.
         let other = match mapping::take(wanted) {
-            Some(place) => place.as_ptr(),
-            // SAFETY: not of size zero, because the caller asks for none of that.
+            Some(cell) => cell.as_ptr(),
+            // SAFETY: not of size zero, which the caller never requests.
             None => unsafe { System.alloc(wanted) },
         };
         if !other.is_null() {
-            // SAFETY: both have the smaller of both sizes, and they are two pieces.
+            // SAFETY: both have at least the smaller of the two sizes, and they do not overlap.
             unsafe { piece.copy_to_nonoverlapping(other, layout.size().min(size)) };
-            mapping::give(piece);
+            mapping::free(piece);
         }
         other
     }
 }
 
-/// Says once, at the start, what the heap may keep.
+/// Sets the heap's retention limits, once at the start.
 pub fn set_bounds() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: both only set numbers that the next allocation reads, under the lock of who hands memory out. A value that is
-    // refused leaves the old one.
+    // SAFETY: both only set numbers that the next allocation reads, under the allocator's lock. A rejected
+    // value leaves the old one.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, MAPPED_MIN);
         libc::mallopt(libc::M_TRIM_THRESHOLD, SPARE_MAX);
     }
 }
 
-/// Pieces that the C library's cache of a thread held, which keeps the last seven of each small size for what comes next.
+/// Allocations that were in the C library's cache of a thread, which keeps the last seven of each small
+/// size for reuse.
 #[derive(Debug, Default)]
-#[must_use = "they go into the same cache when the thread that took them out drops them"]
+#[must_use = "they return to the same cache when the same thread drops them"]
 pub struct CachedChunks {
     _pieces: Vec<Vec<u8>>,
 }
 
-/// Takes out what this thread's cache holds, for [`release_pages`]. After a burst its four hundred pieces lie where the burst has left them,
-/// each on a page of its own with nothing beside it: 1.7 MB of a thousand sleepers. Takes some 20 µs.
+/// Takes everything out of this thread's cache, for [`release_pages`]. After a burst its four hundred
+/// chunks are scattered, each on an otherwise empty page: 1.7 MB of a thousand sleepers. Takes some 20 µs.
 pub fn cached() -> CachedChunks {
     let sizes = (CACHED_MIN..=CACHED_MAX).step_by(CACHED_STEP);
     CachedChunks { _pieces: sizes.flat_map(|size| (0..CACHED_COUNT).map(move |_| Vec::with_capacity(size))).collect() }
 }
 
-/// What this thread's cache holds may join its neighbours, for the next [`release_pages`] of whoever.
+/// Returns this thread's cached chunks to the heap, for the next [`release_pages`] of any thread.
 pub fn give_cache_back() {
     give_back(vec![cached()]);
 }
 
-/// Here they would go into this thread's cache; one that ends gives back what it has. Without a thread for it nothing is lost.
+/// Freed here they would go into this thread's cache; a thread that ends returns its cache. If no thread
+/// can be started nothing is lost.
 fn give_back(cached: Vec<CachedChunks>) {
     let _ = std::thread::Builder::new().spawn(move || drop(cached)).map(JoinHandle::join);
 }
 
-/// Gives the kernel those pages of the heap in which nothing is any more. The C library keeps them for as long as something
-/// stands behind them, and after a burst of writes something always does: a fifth of what a thousand new Services leave.
-/// Takes some milliseconds, and who allocates beside what is looked at waits meanwhile: not for a core's thread.
+/// Releases the empty pages of the heap to the kernel. The C library keeps them as long as a chunk behind
+/// them is in use, and after a burst of writes there always is one: a fifth of what a thousand new Services
+/// leave. Takes some milliseconds, and allocations in the examined heap wait meanwhile: do not call it on a
+/// core's thread.
 pub fn release_pages(of_others: impl IntoIterator<Item = CachedChunks>) {
     mapping::release_pages();
     give_back(of_others.into_iter().chain([cached()]).collect());
     #[cfg(target_env = "gnu")]
-    // SAFETY: any thread may call it at any time. It looks at free pieces only, under the locks of who hands them out, and
-    // changes no byte that anybody was given.
+    // SAFETY: any thread may call it at any time. It reads only free chunks, under the allocator's locks,
+    // and changes no allocated byte.
     unsafe {
         libc::malloc_trim(0);
     }

@@ -1,9 +1,10 @@
-//! Posts: sends that nobody waits for, and that the kernel does not answer when all went well.
+//! Detached sends: no task waits for them, and the kernel posts no completion when they succeed.
 //!
-//! A post may not wait in the kernel (`MSG_DONTWAIT`), so it is decided when the entry is taken: all of it left, and then
-//! no answer comes (`SKIP_SUCCESS`), or an answer says how much did. So once the kernel has taken all entries and its
-//! answers have been read, the posts without one are done. That saves an answer and, which is more, a turn of the loop:
-//! a wait for arrivals does not end because what was handed over with it has left.
+//! A detached send may not wait in the kernel (`MSG_DONTWAIT`), so it is decided when the entry is
+//! submitted: all of it was sent, and then there is no completion (`SKIP_SUCCESS`), or a completion says
+//! how much was. So once the kernel has consumed all entries and its completions have been read, the sends
+//! without one are done. That saves a completion and, more important, a turn of the loop: a wait for
+//! arrivals does not end because a send submitted with it has succeeded.
 
 use std::collections::HashMap;
 
@@ -13,26 +14,26 @@ use io_uring::{opcode, squeue};
 use super::SEND_FLAGS;
 use crate::op::{Completion, OpKey};
 
-/// One of them, as the kernel knows it.
+/// A detached send, as submitted to the kernel.
 #[derive(Clone, Copy)]
 struct DetachedSend {
     key: OpKey,
     fd: i32,
-    /// What is to be sent yet; the operation in the slab keeps it in place until its last answer.
+    /// The remaining bytes; the operation in the slab keeps them in place until its last completion.
     start: *const u8,
     bytes: u32,
-    /// All of it.
+    /// Total number of bytes.
     whole: u32,
-    /// Nobody cancelled it.
+    /// It was not cancelled.
     wanted: bool,
 }
 
 #[derive(Default)]
 pub(super) struct DetachedSends {
-    /// Not decided.
+    /// Undecided.
     open: Vec<DetachedSend>,
-    /// Did not leave at once, and are sent on by sends that wait. As many as there are peers that do not read, so they are found
-    /// by name: every other answer is looked for here, too.
+    /// Were not sent at once, and continue as sends that wait. There are as many as peers that do not read,
+    /// so they are found by key: every other completion is looked up here, too.
     slow: HashMap<OpKey, DetachedSend>,
 }
 
@@ -45,7 +46,7 @@ impl DetachedSends {
         post.entry(SEND_FLAGS | libc::MSG_DONTWAIT).flags(squeue::Flags::SKIP_SUCCESS)
     }
 
-    /// Takes in an answer, if it is one of theirs: what is to be asked next, or the outcome.
+    /// Handles a completion, if it belongs to a detached send: the next entry to submit, or the result.
     pub(super) fn answered(&mut self, key: OpKey, result: i32) -> Option<DetachedOutcome> {
         if let Some(at) = self.open.iter().position(|post| post.key == key) {
             let post = self.open.swap_remove(at);
@@ -69,7 +70,8 @@ impl DetachedSends {
         }))
     }
 
-    /// One that is not decided may not go on: the kernel's own cancellation would come before its next entry, and find nothing.
+    /// An undecided one may not continue: the kernel's own cancellation would run before its next entry,
+    /// and find nothing.
     pub(super) fn cancel(&mut self, key: OpKey) {
         if let Some(post) = self.open.iter_mut().find(|post| post.key == key) {
             post.wanted = false;
@@ -80,7 +82,7 @@ impl DetachedSends {
         self.open.is_empty() && self.slow.is_empty()
     }
 
-    /// All that are open have left: the kernel has taken them, and all that it had to say was read.
+    /// All undecided ones were sent: the kernel has consumed them, and all its completions were read.
     pub(super) fn conclude(&mut self, answers: &mut Vec<Completion>) {
         answers.extend(self.open.drain(..).map(|post| Completion {
             key: post.key,
@@ -99,7 +101,7 @@ impl DetachedSend {
 
 pub(super) enum DetachedOutcome {
     More(squeue::Entry),
-    /// The operation's result: all bytes, or an error.
+    /// The result of the operation: all bytes, or an error.
     Done(i32),
 }
 
@@ -121,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn one_without_an_answer_has_left() {
+    fn send_without_completion_has_succeeded() {
         let mut posts = begun(b"hello");
         let mut answers = Vec::new();
         posts.conclude(&mut answers);
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_left_in_part_goes_on_and_is_whole_or_failed_in_the_end() {
+    fn partial_send_continues_until_done_or_failed() {
         for (first, last, outcome) in
             [(2, 3, 5), (-libc::EAGAIN, 5, 5), (2, 1, -libc::EPIPE), (2, -libc::ECONNRESET, -libc::ECONNRESET)]
         {
@@ -145,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_cancelled_does_not_go_on() {
+    fn cancelled_send_does_not_continue() {
         let mut posts = begun(b"hello");
         posts.cancel(OpKey(8));
         posts.cancel(OpKey(7));
@@ -154,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_failed_is_not_tried_again_and_strangers_answers_are_not_theirs() {
+    fn failed_send_is_not_retried() {
         let mut posts = begun(b"hello");
         assert!(posts.answered(OpKey(8), 5).is_none());
         assert_eq!(done(posts.answered(OpKey(7), -libc::EPIPE)), Some(-libc::EPIPE));

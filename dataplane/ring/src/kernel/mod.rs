@@ -28,27 +28,28 @@ use buffers::{GROUP, ProvidedBuffers};
 use detached_sends::{DetachedOutcome, DetachedSends};
 pub use setup::Unsupported;
 
-/// Answers to cancellations, which say nothing that the cancelled operation does not say itself.
+/// Completions of cancellations, which say nothing that the cancelled operation does not say itself.
 const IGNORED: u64 = u64::MAX;
-/// The read of the doorbell. Neither is a [`Key`]: four billion slots would have to be in use.
+/// The read of the eventfd. Neither is an [`OpKey`]: four billion slots would have to be in use.
 const WAKE_USER_DATA: u64 = u64::MAX - 1;
 
-/// Sends end in an error, not in a signal; and the kernel goes on by itself after a short send.
+/// Sends end in an error, not in a signal; and the kernel continues by itself after a short send.
 const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
 
-/// What is asked for of a peer's end; that the connection is broken is told unasked.
+/// Requested event for the peer's end; a broken connection is reported unasked.
 const HANGUP: u32 = libc::POLLRDHUP as u32;
 
 pub(crate) struct IoUringDriver {
-    // Dropped first, when nothing is under way any more: `Core` has waited for all operations, and our own `drop` for the bell's read.
-    // Closing alone would not do, because the kernel takes a ring apart later.
+    // Dropped first, when nothing is in flight any more: `RingState` has waited for all operations, and our
+    // own `drop` for the read of the eventfd. Closing alone is not enough, because the kernel tears down a
+    // ring later.
     ring: IoUring,
     buffers: ProvidedBuffers,
     wake_eventfd: WakeEventFd,
     detached_sends: DetachedSends,
-    /// It is not known of all posts whether they have left, though they were handed over.
-    owes: bool,
-    /// What found the submission queue full, oldest first.
+    /// The outcome of some submitted detached sends is not known yet.
+    undecided_sends: bool,
+    /// Entries that found the submission queue full, oldest first.
     backlog: VecDeque<squeue::Entry>,
     epoch: Instant,
 }
@@ -63,19 +64,20 @@ struct WakeEventFd {
 
 /// Opens a ring, or says what this kernel lacks.
 pub(crate) fn open(options: &RingOptions) -> Result<(IoUringDriver, Rc<BufferPool>, Arc<WakeFlag>), Unsupported> {
-    let (fd, bell) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
-    let (ring, buffers, pool) = setup::open(options)?; // last: they go in the order of `Kernel`'s fields, and in no other
-    let bell_state = WakeEventFd { fd, count: Box::new(0), armed: false };
+    let (fd, eventfd_writer) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
+    // last: they are dropped in the order of `IoUringDriver`'s fields, and in no other
+    let (ring, buffers, pool) = setup::open(options)?;
+    let wake_eventfd = WakeEventFd { fd, count: Box::new(0), armed: false };
     let kernel = IoUringDriver {
         ring,
         buffers,
-        wake_eventfd: bell_state,
+        wake_eventfd,
         detached_sends: DetachedSends::default(),
-        owes: false,
+        undecided_sends: false,
         backlog: VecDeque::new(),
         epoch: Instant::now(),
     };
-    Ok((kernel, pool, WakeFlag::new(Some(bell))))
+    Ok((kernel, pool, WakeFlag::new(Some(eventfd_writer))))
 }
 
 impl Driver for IoUringDriver {
@@ -97,22 +99,24 @@ impl Driver for IoUringDriver {
         self.push(cancel.flags(squeue::Flags::SKIP_SUCCESS).user_data(IGNORED));
     }
 
-    fn turn(&mut self, patience: WaitPolicy, answers: &mut Vec<Completion>) {
+    fn turn(&mut self, policy: WaitPolicy, answers: &mut Vec<Completion>) {
         self.buffers.refill();
         self.arm_wake();
         self.flush_backlog();
-        // With entries left behind, waiting would wait for answers to what was never asked.
-        let patience = if self.backlog.is_empty() && !self.owes { patience } else { WaitPolicy::None };
-        if let Err(why) = self.enter(patience) {
+        // With entries left behind, a wait would wait for completions of operations that were never
+        // submitted.
+        let policy = if self.backlog.is_empty() && !self.undecided_sends { policy } else { WaitPolicy::None };
+        if let Err(why) = self.enter(policy) {
             match why.raw_os_error() {
-                // Time is up; a signal; or the kernel wants its answers taken before it takes more.
+                // The time is up; a signal; or the kernel wants its completions read before it accepts
+                // more.
                 Some(libc::ETIME | libc::EINTR | libc::EBUSY | libc::EAGAIN) => {}
                 _ => panic!("io_uring_enter on our own ring: {why}"),
             }
         }
         let slow = self.reap(answers);
-        self.owes = !self.is_drained();
-        if !self.owes {
+        self.undecided_sends = !self.is_drained();
+        if !self.undecided_sends {
             self.detached_sends.conclude(answers);
         }
         slow.into_iter().for_each(|entry| self.push(entry));
@@ -120,7 +124,9 @@ impl Driver for IoUringDriver {
 
     fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
         let socket = new_socket(address)?;
-        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        if address.domain() != libc::AF_UNIX {
+            set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
+        }
         Ok(SocketHandle(socket.into_raw_fd()))
     }
 
@@ -133,7 +139,7 @@ impl Driver for IoUringDriver {
         let (pointer, bytes) = address.pointer();
         // SAFETY: pointer and length are those of `address`, which outlives the call.
         check(unsafe { libc::bind(socket.as_raw_fd(), pointer, bytes) })?;
-        // SAFETY: takes no pointer; the descriptor is ours.
+        // SAFETY: takes no pointer; the descriptor is open and owned here.
         check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG_MAX) })?;
         Ok(SocketHandle(socket.into_raw_fd()))
     }
@@ -145,12 +151,12 @@ impl Driver for IoUringDriver {
     }
 
     fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
-        // SAFETY: `ask` hands in room for any address and its size.
+        // SAFETY: `ask` passes storage for any address and its size.
         address::ask(|storage, bytes| unsafe { libc::getsockname(socket.0, storage, bytes) })
     }
 
     fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
-        // SAFETY: `ask` hands in room for any address and its size.
+        // SAFETY: `ask` passes storage for any address and its size.
         address::ask(|storage, bytes| unsafe { libc::getpeername(socket.0, storage, bytes) })
     }
 
@@ -173,15 +179,15 @@ impl IoUringDriver {
     }
 
     fn try_push(&mut self, entry: &squeue::Entry) -> bool {
-        // SAFETY: entries point into operations that the slab keeps until their last answer (contract
-        // of `Driver::start`), or into `self.bell`, which lives as long as the ring.
+        // SAFETY: entries point into operations that the slab keeps until their last completion (contract
+        // of `Driver::start`), or into `self.notify`, which lives as long as the ring.
         unsafe { self.ring.submission().push(entry).is_ok() }
     }
 
     fn flush_backlog(&mut self) {
         while let Some(entry) = self.backlog.front().cloned() {
             if !self.try_push(&entry) {
-                // Full: one system call makes room, unless the kernel wants its answers taken first.
+                // Full: one system call makes space, unless the kernel wants its completions read first.
                 if self.ring.submit().is_err() || !self.try_push(&entry) {
                     return;
                 }
@@ -199,8 +205,8 @@ impl IoUringDriver {
         }
     }
 
-    fn enter(&mut self, patience: WaitPolicy) -> io::Result<usize> {
-        match patience {
+    fn enter(&mut self, policy: WaitPolicy) -> io::Result<usize> {
+        match policy {
             WaitPolicy::Forever => self.ring.submit_and_wait(1),
             WaitPolicy::Until(wait) => {
                 let wait = Timespec::new().sec(wait.as_secs()).nsec(wait.subsec_nanos());
@@ -215,22 +221,23 @@ impl IoUringDriver {
         }
     }
 
-    /// Nothing to hand over and nothing to take. Deferred work shows as TASKRUN (asked for at setup), so that such a
-    /// look costs no call.
+    /// Nothing to submit and nothing to read. Deferred work shows as TASKRUN (requested at setup), so that
+    /// such a check costs no call.
     fn is_quiet(&mut self) -> bool {
         let submission = self.ring.submission();
         submission.is_empty() && !submission.taskrun() && !submission.cq_overflow()
     }
 
-    /// The kernel has taken all entries, and none of its answers waits outside the queue.
+    /// The kernel has consumed all entries, and none of its completions waits outside the queue.
     fn is_drained(&mut self) -> bool {
         let submission = self.ring.submission();
         self.backlog.is_empty() && submission.is_empty() && !submission.cq_overflow()
     }
 
-    /// Takes the answers, and says by what entries posts that did not leave at once go on.
+    /// Reads the completions, and returns the entries with which detached sends continue that were not sent
+    /// at once.
     fn reap(&mut self, answers: &mut Vec<Completion>) -> Vec<squeue::Entry> {
-        let mut slow = Vec::new(); // empty, nearly always
+        let mut slow = Vec::new(); // nearly always empty
         for entry in self.ring.completion() {
             match entry.user_data() {
                 IGNORED => {}
@@ -262,8 +269,8 @@ impl IoUringDriver {
 }
 
 impl Drop for IoUringDriver {
-    /// The ring waits for all operations before it drops its driver; the bell's read is the driver's
-    /// own, and the kernel must not write to freed memory.
+    /// The ring waits for all operations before it drops its driver; the read of the eventfd is the
+    /// driver's own, and the kernel must not write to freed memory.
     fn drop(&mut self) {
         let mut unasked = Vec::new();
         self.cancel(OpKey(WAKE_USER_DATA));
@@ -278,7 +285,7 @@ impl Drop for IoUringDriver {
     }
 }
 
-/// The submission for an operation, except its name.
+/// The submission entry of an operation, without its key.
 fn entry(op: &Op) -> squeue::Entry {
     let fd = |handle: SocketHandle| Fd(handle.0);
     match op {
@@ -288,14 +295,14 @@ fn entry(op: &Op) -> squeue::Entry {
             opcode::Connect::new(fd(socket.handle), pointer, bytes).build()
         }
         Op::Receive(socket) => opcode::RecvMulti::new(fd(socket.handle), GROUP).build(),
-        Op::ReceiveOnce(socket, room) => {
-            opcode::Recv::new(fd(socket.handle), room.start.as_ptr(), room.len() as u32).build()
+        Op::ReceiveOnce(socket, buffer) => {
+            opcode::Recv::new(fd(socket.handle), buffer.start.as_ptr(), buffer.len() as u32).build()
         }
         Op::Send(socket, chunk) => {
             let send = opcode::Send::new(fd(socket.handle), chunk.as_ptr(), length(chunk));
             send.flags(SEND_FLAGS).build()
         }
-        Op::DetachedSend(..) => unreachable!("posts are begun apart"),
+        Op::DetachedSend(..) => unreachable!("detached sends are started separately"),
         Op::Shutdown(socket) => opcode::Shutdown::new(fd(socket.handle), libc::SHUT_WR).build(),
         Op::Hangup(socket) => opcode::PollAdd::new(fd(socket.handle), HANGUP).build(),
         Op::Close(handle) => opcode::Close::new(fd(*handle)).build(),
@@ -307,7 +314,7 @@ fn entry(op: &Op) -> squeue::Entry {
     }
 }
 
-/// At most 1 GiB at a time: the kernel counts in 31 bits, and callers go on after a short one.
+/// At most 1 GiB at a time: the kernel counts in 31 bits, and callers continue after a short one.
 fn length(bytes: &[u8]) -> u32 {
     bytes.len().min(1 << 30) as u32
 }
@@ -315,7 +322,7 @@ fn length(bytes: &[u8]) -> u32 {
 fn eventfd() -> io::Result<(OwnedFd, fs::File)> {
     // SAFETY: takes no pointer.
     let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor, and it has no other owner.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
     let copy = fs::File::from(fd.try_clone()?);
     Ok((fd, copy))
@@ -324,11 +331,11 @@ fn eventfd() -> io::Result<(OwnedFd, fs::File)> {
 fn new_socket(address: &SocketAddress) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointer.
     let fd = check(unsafe { libc::socket(address.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the kernel has just made this descriptor for us.
+    // SAFETY: the kernel has just created this descriptor, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Switches an integer option on.
+/// Enables an integer option.
 fn set_option(socket: &OwnedFd, level: i32, option: i32) -> io::Result<()> {
     let on: libc::c_int = 1;
     let bytes = size_of::<libc::c_int>() as libc::socklen_t;

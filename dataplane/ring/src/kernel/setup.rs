@@ -1,4 +1,4 @@
-//! Opening the ring, and saying clearly why it cannot be opened.
+//! Opens the ring, and reports clearly why it cannot be opened.
 
 use std::fs;
 use std::io::{self, Write};
@@ -19,7 +19,7 @@ use crate::pool::BufferPool;
     "io_uring on Linux {kernel} cannot be used: {missing}; Linux 6.1 or newer is needed, with io_uring allowed (see kernel.io_uring_disabled and the container's seccomp profile)"
 )]
 pub struct Unsupported {
-    /// As `uname -r` has it.
+    /// As reported by `uname -r`.
     pub kernel: String,
     /// What is missing or failed.
     pub missing: String,
@@ -27,7 +27,7 @@ pub struct Unsupported {
 
 impl Unsupported {
     pub(super) fn failed(what: &str, why: &io::Error) -> Self {
-        // Who is not root may lock so much memory, and rings are that.
+        // Users other than root have a limit for locked memory, which rings are.
         let hint = match why.kind() {
             io::ErrorKind::OutOfMemory => " (is the limit of locked memory too low? `ulimit -l`, LimitMEMLOCK)",
             _ => "",
@@ -36,7 +36,7 @@ impl Unsupported {
     }
 }
 
-/// The operations used, by the name they have in the kernel.
+/// The operations used, by their name in the kernel.
 const OPERATIONS: [(u8, &str); 11] = [
     (opcode::AcceptMulti::CODE, "IORING_OP_ACCEPT"),
     (opcode::AsyncCancel2::CODE, "IORING_OP_ASYNC_CANCEL"),
@@ -51,7 +51,7 @@ const OPERATIONS: [(u8, &str); 11] = [
     (opcode::Write::CODE, "IORING_OP_WRITE"),
 ];
 
-/// What the kernel said about itself.
+/// What the kernel reports about itself.
 struct KernelProbe {
     kernel: String,
     operations: [bool; OPERATIONS.len()],
@@ -59,7 +59,7 @@ struct KernelProbe {
     no_drop: bool,
     /// A wait can carry its own timeout.
     ext_arg: bool,
-    /// A cancellation that worked need not answer.
+    /// A cancellation that succeeded need not complete.
     skip_success: bool,
 }
 
@@ -83,7 +83,8 @@ pub(super) fn open(options: &RingOptions) -> Result<(IoUring, ProvidedBuffers, R
     match try_multishot(&mut uring, &mut buffers) {
         Ok(true) => Ok((uring, buffers, pool)),
         refused => {
-            // A receive may be under way still, and closing the ring does not wait for it: what it may write to stays.
+            // A receive may still be in flight, and closing the ring does not wait for it: its buffers must
+            // stay mapped.
             std::mem::forget(buffers);
             let why = refused.err().unwrap_or_else(|| io::Error::other("it ends after one answer"));
             Err(Unsupported::failed("multishot receive (IORING_RECV_MULTISHOT)", &why))
@@ -118,14 +119,14 @@ fn judge(probed: &KernelProbe) -> Result<(), Unsupported> {
     Err(Unsupported { kernel: probed.kernel.clone(), missing: format!("no {}", missing.join(", ")) })
 }
 
-/// No probe tells of multishot receive, so one byte is received that way: the answer must promise
+/// No probe reports multishot receive, so one byte is received that way: the completion must promise
 /// another. The end of the stream then ends the operation, so nothing is left behind.
 fn try_multishot(uring: &mut IoUring, buffers: &mut ProvidedBuffers) -> io::Result<bool> {
     let (mut here, there) = UnixStream::pair()?;
     here.write_all(&[1])?;
     let receive = opcode::RecvMulti::new(Fd(there.as_raw_fd()), GROUP).build();
-    // SAFETY: the entry points to no memory of ours; the receive has ended when this returns in good
-    // order, and otherwise the caller never frees the buffers that it may name.
+    // SAFETY: the entry points to no memory of ours; the receive has ended when this returns successfully,
+    // and otherwise the caller never frees the buffers that it may name.
     let pushed = unsafe { uring.submission().push(&receive) };
     pushed.map_err(io::Error::other)?;
 
@@ -138,7 +139,7 @@ fn try_multishot(uring: &mut IoUring, buffers: &mut ProvidedBuffers) -> io::Resu
         };
         for entry in uring.completion() {
             if let Some(id) = cqueue::buffer_select(entry.flags()) {
-                // SAFETY: the kernel has just named the buffer; the chunk goes back at once.
+                // SAFETY: the kernel has just named the buffer; the chunk is returned at once.
                 drop(unsafe { buffers.filled(id, entry.result().max(0) as u32) });
             }
             if entry.result() < 0 {
@@ -173,18 +174,18 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_has_everything_is_taken() {
+    fn kernel_with_all_features_is_accepted() {
         assert_eq!(judge(&complete()), Ok(()));
     }
 
     #[test]
-    fn a_refusal_names_the_kernel_and_all_that_is_missing() {
+    fn unsupported_error_names_kernel_and_missing_features() {
         let mut old = KernelProbe { kernel: "5.4.0-42-generic".to_owned(), ext_arg: false, ..complete() };
         old.operations[9] = false;
-        let told = judge(&old).unwrap_err().to_string();
+        let text = judge(&old).unwrap_err().to_string();
         for part in ["Linux 5.4.0-42-generic", "IORING_OP_SHUTDOWN, IORING_FEAT_EXT_ARG", "6.1"] {
-            assert!(told.contains(part), "{part:?} in {told:?}");
+            assert!(text.contains(part), "{part:?} in {text:?}");
         }
-        assert!(!told.contains("IORING_OP_SEND"), "{told:?}");
+        assert!(!text.contains("IORING_OP_SEND"), "{text:?}");
     }
 }

@@ -1,11 +1,11 @@
-//! Virtual time and what will happen in it.
+//! Virtual time and the scheduled events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::tick::Tick;
 
-/// A clock with a diary. Things of the same moment happen in the order in which they were planned.
+/// A clock with a schedule. Events of the same time happen in the order in which they were scheduled.
 pub(super) struct EventSchedule<E> {
     now: Tick,
     planned: BTreeMap<(Tick, u64), E>,

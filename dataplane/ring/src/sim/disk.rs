@@ -1,7 +1,7 @@
-//! The disk of one world: real files, of which it knows what a power cut would take back.
+//! The disk of one simulation: real files, for which it tracks what a power cut would revert.
 //!
-//! Every 4 KiB page that was written since the last sync has a *before*: what the platter is sure to
-//! hold. A power cut puts any subset of the befores back.
+//! Every 4 KiB page that was written since the last sync has a *before* image: what is certain to be
+//! stored. A power cut restores any subset of the before images.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,7 +14,7 @@ use super::{SimContext, SimEvent};
 use crate::chunk::Chunk;
 use crate::op::{OpKey, WriteOp};
 
-/// What a disk writes whole or not at all, as file systems assume.
+/// Size that a disk writes atomically, as file systems assume.
 const PAGE_BYTES: u64 = 4096;
 
 /// Device and inode: two descriptors of one file share its pages.
@@ -31,11 +31,11 @@ enum DiskJob {
     Sync { file: FileId, as_of: SyncSnapshot },
 }
 
-/// One file and what is not yet safe in it.
+/// One file and its data that is not durable yet.
 struct FileImage {
-    /// Our own descriptor: it reads even where the writer's may not.
+    /// A descriptor of its own: it can read even where the writer's may not.
     file: fs::File,
-    /// The length that is safe.
+    /// The durable length.
     safe_bytes: u64,
     pages: BTreeMap<u64, DirtyPage>,
     writes: u64,
@@ -47,7 +47,7 @@ struct DirtyPage {
     touched: u64,
 }
 
-/// What a sync, asked for now, will have made safe when it is done.
+/// What a sync requested now will have made durable when it is done.
 struct SyncSnapshot {
     writes: u64,
     bytes: u64,
@@ -75,17 +75,22 @@ impl SimDisk {
         }
     }
 
-    /// The disk gets to an operation.
+    /// The disk executes an operation.
     pub(super) fn happen(&mut self, key: OpKey, means: &mut SimContext<'_>) {
         let Some(job) = self.jobs.remove(&key) else { return };
-        let failed = means.happens(means.faults.disk_errors);
-        let result = match job {
-            DiskJob::Write { file, chunk, offset, .. } if failed => {
+        let failed = if means.happens(means.faults.disk_errors) {
+            Some(-libc::EIO)
+        } else {
+            let odds = means.faults.disk_shortages;
+            (odds > 0 && means.happens(odds)).then_some(-libc::ENOMEM)
+        };
+        let result = match (job, failed) {
+            (DiskJob::Write { file, chunk, offset, .. }, Some(errno)) => {
                 self.tear(file, &chunk, offset, means);
-                -libc::EIO
+                errno
             }
-            DiskJob::Sync { .. } if failed => -libc::EIO,
-            DiskJob::Write { file, mut chunk, offset, durable } => {
+            (DiskJob::Sync { .. }, Some(errno)) => errno,
+            (DiskJob::Write { file, mut chunk, offset, durable }, None) => {
                 if chunk.len() > 1 && means.happens(means.faults.short_writes) {
                     chunk.truncate(means.chance.usize(1..chunk.len()));
                 }
@@ -95,7 +100,7 @@ impl SimDisk {
                     Err(why) => errno(&why),
                 }
             }
-            DiskJob::Sync { file, as_of } => {
+            (DiskJob::Sync { file, as_of }, None) => {
                 self.files.get_mut(&file).expect("made when the sync was asked for").synced(as_of);
                 0
             }
@@ -131,7 +136,7 @@ impl SimDisk {
             let page_end = (at / PAGE_BYTES + 1) * PAGE_BYTES;
             let part = ((page_end - at) as usize).min(chunk.len() - done);
             if means.chance.bool() {
-                // Failing to write a part of a write that fails changes nothing.
+                // An error in the partial write changes nothing: the write fails anyway.
                 let _ = image.write(&chunk[done..done + part], at, false);
             }
             done += part;
@@ -181,7 +186,7 @@ impl FileImage {
         Ok(SyncSnapshot { writes: self.writes, bytes: self.file.metadata()?.len(), pages })
     }
 
-    /// A sync is done: what was there when it was asked for is safe, later writes are not.
+    /// A sync is done: what existed when it was requested is durable, later writes are not.
     fn synced(&mut self, as_of: SyncSnapshot) {
         self.safe_bytes = self.safe_bytes.max(as_of.bytes);
         for (number, content) in as_of.pages {

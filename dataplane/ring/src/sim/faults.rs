@@ -1,34 +1,36 @@
-//! How unkind the world is.
+//! The fault profile of a simulation.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// The odds of one world. Chances are per million, so that zero is never and a million is always.
+/// The probabilities of faults. They are per million, so that zero is never and a million is always.
 #[derive(Debug, Clone)]
 pub struct FaultProfile {
-    /// One way through the network, per segment; segments of one direction stay in order.
+    /// One-way network latency, per segment; segments of one direction stay in order.
     pub latency: RangeInclusive<Duration>,
     /// A segment carries one byte to this many, so reads are short in every possible way.
     pub segment_bytes_max: usize,
-    /// What a socket holds that its owner has not received; then the peer's send waits.
+    /// Unreceived bytes that a socket can hold; beyond, the peer's send waits.
     pub window_bytes: usize,
-    /// Chance, per segment, that the connection breaks instead.
+    /// Probability, per segment, that the connection breaks instead.
     pub resets: u32,
-    /// Chance, per connection end, that everything to it takes `slowness` times as long.
+    /// Probability, per connection end, that everything to it takes `slowness` times as long.
     pub slow_peers: u32,
     pub slowness: u32,
-    /// From asking the disk until it gets to the operation; operations overtake each other.
+    /// Time until the disk executes an operation; operations overtake each other.
     pub disk_latency: RangeInclusive<Duration>,
-    /// Chance, per operation, that the disk answers EIO; a write may then have happened in part.
+    /// Probability, per operation, that the disk returns EIO; a write may then have happened in part.
     pub disk_errors: u32,
-    /// Whether the file system takes RWF_DSYNC; otherwise it answers EOPNOTSUPP.
+    /// Probability, per operation, that there is no memory for it (ENOMEM); a write may then have happened in part.
+    pub disk_shortages: u32,
+    /// Whether the file system accepts RWF_DSYNC; otherwise it returns EOPNOTSUPP.
     pub durable_writes: bool,
-    /// Chance, per write, that only its first part is written and the count says so.
+    /// Probability, per write, that only its first part is written and the count says so.
     pub short_writes: u32,
 }
 
 impl FaultProfile {
-    /// Nothing goes wrong, and nothing is instant.
+    /// No faults, and nothing is instant.
     #[must_use]
     pub fn calm() -> Self {
         Self {
@@ -40,12 +42,13 @@ impl FaultProfile {
             slowness: 1,
             disk_latency: Duration::from_micros(50)..=Duration::from_micros(200),
             disk_errors: 0,
+            disk_shortages: 0,
             durable_writes: true,
             short_writes: 0,
         }
     }
 
-    /// Short reads, slow peers and late disks, but nothing breaks: whatever is sent arrives.
+    /// Short reads, slow peers and late disks, but no failures: everything sent arrives.
     #[must_use]
     pub fn windy() -> Self {
         Self {
@@ -60,7 +63,7 @@ impl FaultProfile {
         }
     }
 
-    /// The windy kind with broken connections and disk errors.
+    /// In addition broken connections and disk errors.
     #[must_use]
     pub fn stormy() -> Self {
         Self { resets: 2_000, disk_errors: 5_000, ..Self::windy() }

@@ -1,11 +1,11 @@
-//! The simulated machine: a network, a disk and a clock that come from one seed.
+//! The simulated machine: a network, a disk and a clock driven by one seed.
 //!
-//! Time does not pass by itself. Each turn of the loop costs 1 µs, and when no task can run the
-//! clock jumps to the next thing that happens. Chance comes from the seed alone, so the same program
-//! under the same seed and weather does the same thing twice, and a bad night is one number.
+//! Time does not pass by itself. Each turn of the loop costs 1 µs, and when no task can run the clock jumps
+//! to the next scheduled event. Randomness comes from the seed alone, so the same program with the same
+//! seed and fault profile behaves identically, and a failing run is one number.
 //!
-//! The network joins streams and listeners of one world. The disk works on real files, so that what
-//! a power cut leaves can be opened and read.
+//! The network connects streams and listeners of one simulation. The disk uses real files, so that what a
+//! power cut leaves can be opened and read.
 
 mod buffers;
 mod clock;
@@ -34,7 +34,7 @@ use disk::SimDisk;
 pub use faults::FaultProfile;
 use net::SimNetwork;
 
-/// What one turn of the loop costs, so that a task that always yields sees time pass.
+/// Cost of one turn of the loop, so that a task that always yields sees time pass.
 const TURN: Duration = Duration::from_micros(1);
 
 /// A machine with one ring.
@@ -45,18 +45,18 @@ pub struct Simulation {
 
 impl Simulation {
     #[must_use]
-    pub fn new(seed: u64, weather: FaultProfile) -> Self {
-        Self::with_options(seed, weather, RingOptions::default())
+    pub fn new(seed: u64, faults: FaultProfile) -> Self {
+        Self::with_options(seed, faults, RingOptions::default())
     }
 
-    /// A world whose ring has bounds of its own.
+    /// A simulation whose ring has its own limits.
     #[must_use]
-    pub fn with_options(seed: u64, weather: FaultProfile, options: RingOptions) -> Self {
+    pub fn with_options(seed: u64, faults: FaultProfile, options: RingOptions) -> Self {
         let pool = BufferPool::new(options.chunk_bytes, options.chunks).expect("memory for receive buffers");
         let state = SimState {
             agenda: EventSchedule::default(),
             chance: fastrand::Rng::with_seed(seed),
-            faults: weather,
+            faults,
             net: SimNetwork::new(SimBuffers::new(Rc::clone(&pool))),
             disk: SimDisk::default(),
             answers: Vec::new(),
@@ -67,45 +67,45 @@ impl Simulation {
         Self { ring: Ring::new(Box::new(driver), pool, WakeFlag::new(None), options), state }
     }
 
-    /// The machine's ring; each call gives a handle to the same one.
+    /// The ring of the machine; each call returns a handle to the same one.
     #[must_use]
     pub fn ring(&self) -> Ring {
         self.ring.clone()
     }
 
-    /// Changes the weather from now on.
-    pub fn set_faults(&self, weather: FaultProfile) {
-        self.state.borrow_mut().faults = weather;
+    /// Changes the fault profile from now on.
+    pub fn set_faults(&self, faults: FaultProfile) {
+        self.state.borrow_mut().faults = faults;
     }
 
-    /// Pulls the plug. Any subset of the 4 KiB pages that were written and not synced is lost, writes
-    /// under way happen in part or not at all, and every operation, now and later, fails. The files
-    /// are then as the next machine finds them: open them in a new world.
+    /// Simulates a power cut. Any subset of the 4 KiB pages that were written and not synced is lost,
+    /// writes in flight happen in part or not at all, and every operation, now and later, fails. The files
+    /// are then as the next start finds them: open them in a new simulation.
     pub fn power_cut(&self) {
         self.state.borrow_mut().power_cut();
     }
 }
 
-/// Everything the world is made of.
+/// The state of a simulation.
 struct SimState {
     agenda: EventSchedule<SimEvent>,
     chance: fastrand::Rng,
     faults: FaultProfile,
     net: SimNetwork,
     disk: SimDisk,
-    /// Ready for the next turn to hand out.
+    /// Ready to be returned by the next turn.
     answers: Vec<Completion>,
     powered: bool,
 }
 
-/// What can happen at a moment.
+/// A scheduled event.
 enum SimEvent {
     Net(net::NetEvent),
-    /// The disk gets to this operation.
+    /// The disk executes this operation.
     Disk(OpKey),
 }
 
-/// What a part of the world may use of the others.
+/// What one part of the simulation may use of the others.
 struct SimContext<'a> {
     agenda: &'a mut EventSchedule<SimEvent>,
     chance: &'a mut fastrand::Rng,
@@ -114,7 +114,7 @@ struct SimContext<'a> {
 }
 
 impl SimContext<'_> {
-    /// The only answer, or the last of several.
+    /// The only completion, or the last of several.
     fn finish(&mut self, key: OpKey, result: i32) {
         self.answers.push(Completion { key, result, more: false, chunk: None });
     }
@@ -131,8 +131,8 @@ impl SimContext<'_> {
 
 impl SimState {
     fn parts(&mut self) -> (&mut SimNetwork, &mut SimDisk, SimContext<'_>) {
-        let Self { agenda, chance, faults: weather, net, disk, answers, .. } = self;
-        (net, disk, SimContext { agenda, chance, faults: weather, answers })
+        let Self { agenda, chance, faults, net, disk, answers, .. } = self;
+        (net, disk, SimContext { agenda, chance, faults, answers })
     }
 
     fn start(&mut self, key: OpKey, op: &Op) {
@@ -142,13 +142,13 @@ impl SimState {
             Op::Close(handle) => net.close(key, *handle, &mut means),
             _ if !powered => means.finish(key, -libc::EIO),
             Op::Accept(socket) => net.accept(key, socket.handle, &mut means),
-            Op::Connect(socket, address) => net.connect(key, socket.handle, address.std, &mut means),
+            Op::Connect(socket, address) => net.connect(key, socket.handle, address.address, &mut means),
             Op::Receive(socket) => net.receive(key, socket.handle, SimReceiveTarget::Buffers, &mut means),
-            Op::ReceiveOnce(socket, room) => {
-                let target = SimReceiveTarget::OpBuffer { start: room.start, bytes: room.len() };
+            Op::ReceiveOnce(socket, buffer) => {
+                let target = SimReceiveTarget::OpBuffer { start: buffer.start, bytes: buffer.len() };
                 net.receive(key, socket.handle, target, &mut means);
             }
-            // Copied, as a kernel does: what is under way must not hold receive buffers.
+            // Copied, as a kernel does: a send in flight must not hold receive buffers.
             Op::Send(socket, chunk) | Op::DetachedSend(socket, chunk) => {
                 net.send(key, socket.handle, chunk.to_vec().into(), &mut means)
             }
@@ -159,7 +159,7 @@ impl SimState {
         }
     }
 
-    /// Lets everything happen whose moment has come.
+    /// Executes all events whose time has come.
     fn happen(&mut self) {
         while let Some(event) = self.agenda.pop_due() {
             let (net, disk, mut means) = self.parts();
@@ -170,9 +170,9 @@ impl SimState {
         }
     }
 
-    /// Moves the clock until there is an answer or patience ends.
-    fn wait(&mut self, patience: WaitPolicy) {
-        let until = match patience {
+    /// Advances the clock until there is a completion or the wait ends.
+    fn wait(&mut self, policy: WaitPolicy) {
+        let until = match policy {
             WaitPolicy::None => return,
             WaitPolicy::Until(wait) | WaitPolicy::Awake(wait) => Some(self.agenda.now() + wait),
             WaitPolicy::Forever => None,
@@ -187,7 +187,7 @@ impl SimState {
                     self.agenda.jump(until);
                     return;
                 }
-                (_, None) => panic!("the world stands still: every task waits for what nobody will do"),
+                (_, None) => panic!("the simulation is stuck: every task waits for an event that cannot happen"),
             }
         }
     }
@@ -217,16 +217,16 @@ impl Driver for SimDriver {
     fn cancel(&mut self, key: OpKey) {
         let mut state = self.state.borrow_mut();
         let (net, _, mut means) = state.parts();
-        net.cancel(key, &mut means); // the disk finishes what it has begun
+        net.cancel(key, &mut means); // the disk finishes what it has started
     }
 
-    fn turn(&mut self, patience: WaitPolicy, answers: &mut Vec<Completion>) {
+    fn turn(&mut self, policy: WaitPolicy, answers: &mut Vec<Completion>) {
         let mut state = self.state.borrow_mut();
         let after = state.agenda.now() + TURN;
         state.agenda.jump(after);
         state.net.buffers.refill();
         state.happen();
-        state.wait(patience);
+        state.wait(policy);
         answers.append(&mut state.answers);
     }
 
@@ -235,7 +235,8 @@ impl Driver for SimDriver {
     }
 
     fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
-        self.state.borrow_mut().net.listen(address.std)
+        let address = address.address.socket_addr().ok_or(io::ErrorKind::Unsupported)?;
+        self.state.borrow_mut().net.listen(address)
     }
 
     fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {

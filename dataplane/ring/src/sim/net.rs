@@ -1,33 +1,34 @@
-//! The network of one world: listeners, and pairs of connected ends.
+//! The network of one simulation: listeners, and pairs of connected ends.
 //!
-//! A byte is first with its sender, then under way, then arrived, then received. Arrived and under
-//! way together fill the receiver's window; when it is full the sender waits.
+//! A byte is first with its sender, then in flight, then arrived, then received. Arrived and in-flight
+//! bytes together fill the receiver's window; when it is full the sender waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::buffers::{SimBuffers, SimReceiveTarget};
-use super::{SimContext, SimEvent as WorldEvent};
+use super::{SimContext, SimEvent};
 use crate::chunk::Chunk;
+use crate::endpoint_address::EndpointAddress;
 use crate::limits::BACKLOG_MAX;
 use crate::op::{Completion, OpKey, SocketHandle};
 use crate::tick::Tick;
 
-/// Where ports begin that nobody chose, as on Linux.
+/// First ephemeral port, same as on Linux.
 const PORT_FIRST: u16 = 32_768;
 
-/// What who asked for a peer's end is told.
+/// Result of a wait for the peer's end.
 const HUNG_UP: i32 = libc::POLLRDHUP as i32;
 
-/// What the network brings.
+/// Network events.
 pub(super) enum NetEvent {
-    /// A client's greeting reaches `address`.
+    /// A client's SYN reaches `address`.
     Knock {
         client: SocketHandle,
         address: SocketAddr,
     },
-    /// The answer to it.
+    /// Its SYN-ACK.
     Admitted {
         client: SocketHandle,
         result: i32,
@@ -48,7 +49,7 @@ pub(super) enum NetEvent {
 pub(super) struct SimNetwork {
     pub(super) buffers: SimBuffers,
     sockets: BTreeMap<SocketHandle, SimSocket>,
-    /// Which socket an operation under way is for.
+    /// The socket of each operation in flight.
     operations: BTreeMap<OpKey, SocketHandle>,
     next_handle: i32,
     next_port: u16,
@@ -70,7 +71,7 @@ impl SimSocket {
 
 struct SimListener {
     address: SocketAddr,
-    /// Admitted and not yet accepted.
+    /// Connected and not yet accepted.
     queue: VecDeque<SocketHandle>,
     accept: Option<OpKey>,
 }
@@ -79,23 +80,23 @@ struct SimListener {
 #[derive(Default)]
 struct ConnectionEnd {
     local: Option<SocketAddr>,
-    remote: Option<SocketAddr>,
+    peer_address: Option<SocketAddr>,
     peer: Option<SocketHandle>,
     connect: Option<OpKey>,
     receive: Option<(OpKey, SimReceiveTarget)>,
     send: Option<BytesInTransit>,
-    /// Wait for the peer's end.
+    /// Operations that wait for the peer's end.
     hangups: Vec<OpKey>,
     arrived: VecDeque<Chunk>,
-    /// Arrived and under way; at most the window.
+    /// Arrived and in flight; at most the window.
     held_bytes: usize,
     /// The peer has finished, and everything before that has arrived.
     finished: bool,
-    /// We have finished.
+    /// This end has finished.
     shut: bool,
     resets_on_close: bool,
     broken: Option<i32>,
-    /// The latest arrival planned towards this end: nothing overtakes it.
+    /// The latest arrival scheduled towards this end: no segment overtakes it.
     last_arrival: Tick,
     slow: bool,
 }
@@ -134,7 +135,7 @@ impl SimNetwork {
 
     pub(super) fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
         match self.sockets.get(&socket) {
-            Some(SimSocket::End(end)) => end.remote.ok_or_else(|| io::ErrorKind::NotConnected.into()),
+            Some(SimSocket::End(end)) => end.peer_address.ok_or_else(|| io::ErrorKind::NotConnected.into()),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -144,7 +145,7 @@ impl SimNetwork {
             Some(SimSocket::Listener(listener)) => {
                 listener.accept = Some(key);
                 self.operations.insert(key, socket);
-                self.hand_to_receiver(socket, means);
+                self.pass_to_accept(socket, means);
             }
             _ => means.finish(key, -libc::EINVAL),
         }
@@ -154,19 +155,21 @@ impl SimNetwork {
         &mut self,
         key: OpKey,
         socket: SocketHandle,
-        address: SocketAddr,
+        address: EndpointAddress,
         means: &mut SimContext<'_>,
     ) {
+        // A simulation has no file system for sockets.
+        let EndpointAddress::Ip(address) = address else { return means.finish(key, -libc::ENOENT) };
         let Some(port) = self.free_port() else { return means.finish(key, -libc::EADDRNOTAVAIL) };
         let slow = means.happens(means.faults.slow_peers);
         let Some(end) = self.end(socket) else { return means.finish(key, -libc::EINVAL) };
         end.local = Some(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
-        end.remote = Some(address);
+        end.peer_address = Some(address);
         end.connect = Some(key);
         end.slow = slow;
         self.operations.insert(key, socket);
         let wait = means.between(&means.faults.latency.clone());
-        means.agenda.plan(wait, WorldEvent::Net(NetEvent::Knock { client: socket, address }));
+        means.agenda.plan(wait, SimEvent::Net(NetEvent::Knock { client: socket, address }));
     }
 
     pub(super) fn receive(
@@ -214,7 +217,7 @@ impl SimNetwork {
         self.end(socket).into_iter().for_each(|end| end.resets_on_close = resets);
     }
 
-    /// Operations hold their socket, so none is under way when it closes.
+    /// Operations hold their socket, so none is in flight when it closes.
     pub(super) fn close(&mut self, key: OpKey, socket: SocketHandle, means: &mut SimContext<'_>) {
         if self.end(socket).is_some_and(|end| end.resets_on_close || !end.arrived.is_empty()) {
             self.deliver_reset(socket, means);
@@ -290,15 +293,15 @@ impl SimNetwork {
     fn knock(&mut self, client: SocketHandle, address: SocketAddr, means: &mut SimContext<'_>) {
         let back = means.between(&means.faults.latency.clone());
         let listener = self.listener_at(address);
-        let Some(remote) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local) else {
-            return; // it has gone away meanwhile
+        let Some(peer_address) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local) else {
+            return; // it was closed meanwhile
         };
         let mut result = -libc::ECONNREFUSED;
         if let Some(listener) = listener {
             let slow = means.happens(means.faults.slow_peers);
             let end = ConnectionEnd {
                 local: Some(address),
-                remote: Some(remote),
+                peer_address: Some(peer_address),
                 peer: Some(client),
                 slow,
                 ..ConnectionEnd::default()
@@ -310,14 +313,14 @@ impl SimNetwork {
             if let Some(SimSocket::Listener(listener)) = self.sockets.get_mut(&listener) {
                 listener.queue.push_back(server);
             }
-            self.hand_to_receiver(listener, means);
+            self.pass_to_accept(listener, means);
             result = 0;
         }
-        means.agenda.plan(back, WorldEvent::Net(NetEvent::Admitted { client, result }));
+        means.agenda.plan(back, SimEvent::Net(NetEvent::Admitted { client, result }));
     }
 
-    /// Gives admitted connections to whoever accepts.
-    fn hand_to_receiver(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
+    /// Passes connected sockets to pending accepts.
+    fn pass_to_accept(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         if let Some(SimSocket::Listener(listener)) = self.sockets.get_mut(&socket)
             && let Some(key) = listener.accept
         {
@@ -327,15 +330,15 @@ impl SimNetwork {
         }
     }
 
-    /// Sends on what the receiver's window has room for.
+    /// Sends as much as the receiver's window allows.
     fn push(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return };
         let (Some(peer), Some(mut outgoing)) = (end.peer, end.send.take()) else { return };
         while !outgoing.rest.is_empty() {
-            // A peer that is gone takes everything, and the answer to the first segment is a reset.
+            // A closed peer accepts everything, and answers the first segment with a reset.
             let window = means.faults.window_bytes;
-            let room = self.end(peer).map_or(usize::MAX, |peer| window.saturating_sub(peer.held_bytes));
-            if room == 0 {
+            let free_bytes = self.end(peer).map_or(usize::MAX, |peer| window.saturating_sub(peer.held_bytes));
+            if free_bytes == 0 {
                 if let Some(end) = self.end(socket) {
                     end.send = Some(outgoing);
                 }
@@ -348,17 +351,17 @@ impl SimNetwork {
                 self.fail(socket, libc::ECONNRESET, means);
                 return;
             }
-            let most = room.min(outgoing.rest.len()).min(means.faults.segment_bytes_max);
+            let most = free_bytes.min(outgoing.rest.len()).min(means.faults.segment_bytes_max);
             let bytes = outgoing.rest.split_to(means.chance.usize(1..=most.max(1)));
             outgoing.sent += bytes.len();
             let at = self.arrival(peer, bytes.len(), means);
-            means.agenda.plan_at(at, WorldEvent::Net(NetEvent::Arrive { from: socket, to: peer, bytes }));
+            means.agenda.plan_at(at, SimEvent::Net(NetEvent::Arrive { from: socket, to: peer, bytes }));
         }
         self.operations.remove(&outgoing.key);
         means.finish(outgoing.key, outgoing.sent as i32);
     }
 
-    /// Fills receive buffers with what has arrived.
+    /// Fills receive buffers with arrived bytes.
     fn deliver(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         let Self { sockets, buffers, operations, .. } = self;
         let Some(SimSocket::End(end)) = sockets.get_mut(&socket) else { return };
@@ -377,9 +380,9 @@ impl SimNetwork {
                     Some(chunk) => (chunk.len(), Some(chunk)),
                     None => break Some(-libc::ENOBUFS),
                 },
-                // SAFETY: the receive is under way: it is in `end.receive` until its last answer.
-                SimReceiveTarget::OpBuffer { start, bytes: room_bytes } => unsafe {
-                    (SimBuffers::fill_op_buffer(start, room_bytes, bytes), None)
+                // SAFETY: the receive is in flight: it is in `end.receive` until its last completion.
+                SimReceiveTarget::OpBuffer { start, bytes: buffer_bytes } => unsafe {
+                    (SimBuffers::fill_op_buffer(start, buffer_bytes, bytes), None)
                 },
             };
             bytes.advance(count);
@@ -403,7 +406,7 @@ impl SimNetwork {
         }
     }
 
-    /// Ends everything under way at a socket.
+    /// Ends every operation in flight on a socket.
     fn fail(&mut self, socket: SocketHandle, errno: i32, means: &mut SimContext<'_>) {
         let Some(end) = self.end(socket) else { return };
         end.broken.get_or_insert(errno);
@@ -431,14 +434,14 @@ impl SimNetwork {
         if let (false, None, Some(peer)) = (end.shut, end.broken, end.peer) {
             end.shut = true;
             let at = self.arrival(peer, 0, means);
-            means.agenda.plan_at(at, WorldEvent::Net(NetEvent::Finish { to: peer }));
+            means.agenda.plan_at(at, SimEvent::Net(NetEvent::Finish { to: peer }));
         }
     }
 
     fn deliver_reset(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         if let Some(peer) = self.end(socket).and_then(|end| end.peer) {
             let at = self.arrival(peer, 0, means);
-            means.agenda.plan_at(at, WorldEvent::Net(NetEvent::Break { to: peer }));
+            means.agenda.plan_at(at, SimEvent::Net(NetEvent::Break { to: peer }));
         }
     }
 
@@ -480,7 +483,7 @@ impl SimNetwork {
         handle
     }
 
-    /// The next port in turn that no socket has: a listener may have come with a number of its own.
+    /// The next port in turn that no socket has: a listener may have chosen its own.
     fn free_port(&mut self) -> Option<u16> {
         let taken: BTreeSet<u16> = self.sockets.values().filter_map(SimSocket::port).collect();
         for _ in PORT_FIRST..=u16::MAX {

@@ -1,16 +1,16 @@
 //! Binary mode: attributes are `ce-` headers, `datacontenttype` is Content-Type, the body is the data.
 //!
-//! The HTTP binding percent-encodes what a header cannot carry, and many SDKs (npm's, PyPI's 1.x) do not. Both kinds of
-//! senders mean what `text::header_value` and `text::uri_header_value` make of it.
+//! The HTTP binding percent-encodes what a header cannot carry, but many SDKs (npm's, PyPI's 1.x) do not.
+//! `text::header_value` and `text::uri_header_value` decode the values of both kinds of senders.
 
 use std::borrow::Cow;
 
 use super::{AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData, MalformedEvent, rules, text};
 
-/// Attributes that most events have, so that the list seldom grows.
+/// Number of attributes of most events, so that the list seldom grows.
 const ATTRIBUTES_USUAL: usize = 8;
 
-/// Reads an event from a request's headers (names in any case) and body (DP-PROTO-02).
+/// Parses an event from a request's headers (names in any case) and body (DP-PROTO-02).
 pub fn parse<'a>(
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     body: &'a [u8],
@@ -26,12 +26,12 @@ pub fn parse<'a>(
     Ok(CloudEvent { mode: ContentMode::Binary, attributes, data })
 }
 
-/// Whether headers make a claim to be an event at all: a reply without the claim is just a body.
+/// Whether headers claim to be an event at all: a reply without the claim is just a body.
 pub fn is_claimed<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> bool {
     headers.into_iter().any(|(name, _)| is_prefixed(name))
 }
 
-/// Whether a value has bytes that are no UTF-8 and were read as Latin-1.
+/// Whether a value has bytes that are not valid UTF-8 and were read as Latin-1.
 pub fn has_latin1<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> bool {
     let is_read = |name: &str| is_prefixed(name) || name.eq_ignore_ascii_case("content-type");
     let mut read = headers.into_iter().filter(|(name, value)| !value.is_ascii() && is_read(name));
@@ -56,7 +56,7 @@ fn attribute<'a>(header: &'a str, raw: &'a [u8]) -> Result<Option<CloudEventAttr
         return Ok(None);
     };
     let value = match &*name {
-        // A media type is taken as it is: quotes in its parameters are its own.
+        // A media type is taken unchanged: quotes belong to its parameters.
         "datacontenttype" => Some(text::characters(raw.trim_ascii())),
         "source" | "schemaurl" => text::uri_header_value(raw, text::is_uri_reference),
         "dataschema" => text::uri_header_value(raw, text::is_uri),

@@ -1,9 +1,8 @@
-//! A CloudEvent as it stands in a request: a borrowed view, validated at the door.
+//! A CloudEvent of a request: a borrowed view, validated at the ingress.
 //!
-//! [`binary`] reads headers and body, [`structured`] the JSON envelope, alone or in a batch. Both
-//! come out as the same [`CloudEvent`]: attributes in canonical string form with the type they came as,
-//! and the data as the bytes that were sent. Versions 1.0 and 0.3 are taken and never converted
-//! (AMB-50).
+//! [`binary`] parses headers and body, [`structured`] the JSON envelope, alone or in a batch. Both return
+//! the same [`CloudEvent`]: attributes in canonical string form with their original type, and the data as
+//! the bytes that were sent. Versions 1.0 and 0.3 are accepted and never converted (AMB-50).
 
 pub mod binary;
 mod rules;
@@ -17,17 +16,17 @@ use crate::events::limits::ADDED_BYTES_MAX;
 pub use rules::check_name;
 pub(crate) use text::put_header_value;
 
-/// Attributes that streams add: when a broker took the event in (X-BRK-05); and where, with which code and with what answer it was given
-/// up (EV-DLV-10).
+/// Attributes that streams add: when a broker accepted the event (X-BRK-05); and the destination, code and
+/// response of the failed delivery (EV-DLV-10).
 pub const ADDED: [&str; 4] = ["knativearrivaltime", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
 
 /// One event, views into the request where nothing had to be decoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CloudEvent<'a> {
-    /// As received; what goes out keeps it.
+    /// As received; the event is sent in the same mode.
     pub mode: ContentMode,
-    /// `specversion`, `id`, `source`, `type` and the rest in the order received, `datacontenttype`
-    /// among them. Names are unique.
+    /// `specversion`, `id`, `source`, `type` and the rest in the order received, including
+    /// `datacontenttype`. Names are unique.
     pub attributes: Vec<CloudEventAttribute<'a>>,
     pub data: EventData<'a>,
 }
@@ -48,7 +47,7 @@ pub struct CloudEventAttribute<'a> {
     pub kind: AttributeKind,
 }
 
-/// What an attribute was in the JSON envelope. In binary mode there are only strings.
+/// Type of an attribute in the JSON envelope. In binary mode there are only strings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttributeKind {
     String,
@@ -62,7 +61,7 @@ pub enum EventData<'a> {
     None,
     /// A binary-mode body, or a decoded `data_base64`.
     Bytes(Cow<'a, [u8]>),
-    /// The value of `data` in a JSON envelope, as it was written.
+    /// The value of `data` in a JSON envelope, unchanged.
     Json(&'a str),
 }
 
@@ -84,20 +83,22 @@ impl<'a> CloudEvent<'a> {
         self.attributes.iter().find(|attribute| attribute.name == name).map(|found| &*found.value)
     }
 
-    /// Takes an attribute out, for example a hop counter that is ours to keep.
+    /// Removes an attribute, for example a hop counter that is stored separately.
     pub fn take(&mut self, name: &str) -> Option<CloudEventAttribute<'a>> {
         let at = self.attributes.iter().position(|attribute| attribute.name == name)?;
         Some(self.attributes.remove(at))
     }
 
-    /// Whether its JSON data is base64 of the payload: only in 0.3 does the attribute say so, later it is an extension like others.
+    /// Whether its JSON data is base64 of the payload: only in 0.3 does the attribute mean that, later it
+    /// is an extension like others.
     #[must_use]
     pub fn is_encoded(&self) -> bool {
         self.attribute("specversion") == Some("0.3") && self.attribute("datacontentencoding").is_some()
     }
 
-    /// Attributes and data together, as the limit of a stream counts them. What streams add on the way is not counted, or an event that
-    /// one has just taken could not go on to the next, nor to a dead letter sink (EV-DLV-08).
+    /// Size of attributes and data together, for the limit of a stream. Attributes added by streams are not
+    /// counted, or an event that one has just accepted could not go on to the next, nor to a dead letter
+    /// sink (EV-DLV-08).
     #[must_use]
     pub fn bytes(&self) -> usize {
         let bytes = |is_added| {
@@ -138,17 +139,17 @@ impl MalformedEvent {
     }
 }
 
-/// How a request carries events, told by its Content-Type alone.
+/// How a request carries events, determined by its Content-Type alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ContentKind {
     Binary,
     Structured,
     Batch,
-    /// A CloudEvents format that we do not read.
+    /// A CloudEvents format that is not supported.
     Unknown,
 }
 
-/// Tells the content mode; parameters such as a charset do not matter (DP-PROTO-03).
+/// Determines the content mode; parameters such as a charset are ignored (DP-PROTO-03).
 #[must_use]
 pub fn carriage(content_type: Option<&[u8]>) -> ContentKind {
     const PREFIX: &[u8] = b"application/cloudevents";
@@ -165,8 +166,8 @@ pub fn carriage(content_type: Option<&[u8]>) -> ContentKind {
     }
 }
 
-/// The Content-Type of a request or an answer. One may name an envelope and another not: whoever stands before us may have believed the
-/// other.
+/// The Content-Type of a request or a response. Two fields could name different modes: an intermediary may
+/// have used the other one.
 pub fn content_type<'a>(
     fields: impl IntoIterator<Item = (&'a str, &'a [u8])>,
 ) -> Result<Option<&'a [u8]>, MalformedEvent> {
@@ -178,7 +179,7 @@ pub fn content_type<'a>(
     }
 }
 
-/// Whether a body is not what it stands for: nobody here undoes that, and who gets the event is not told of it.
+/// Whether a body has a content encoding: it is not decoded here, and the subscriber would not learn of it.
 pub fn is_compressed<'a>(fields: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> bool {
     let says = |(name, value): (&str, &[u8])| {
         name.eq_ignore_ascii_case("content-encoding") && !value.eq_ignore_ascii_case(b"identity")

@@ -1,4 +1,5 @@
-//! cloudevents-sdk as the oracle: what it makes, we read the same; what we write, it reads the same.
+//! cloudevents-sdk as the oracle: we parse what it writes, and it parses what we write, with the same
+//! result.
 
 use cloudevents::event::ExtensionValue;
 use cloudevents::{AttributesReader as _, Event as Theirs, EventBuilder as _, EventBuilderV03, EventBuilderV10};
@@ -50,10 +51,10 @@ fn stored(event: &CloudEvent<'_>) -> EventRecord {
 }
 
 proptest! {
-    /// DP-PROTO-01, EV-RTE-01: an envelope of the oracle is read with equal attributes, and what we write
-    /// from it is to the oracle the event it made.
+    /// DP-PROTO-01, EV-RTE-01: an envelope of the oracle is parsed with equal attributes, and the oracle
+    /// parses our encoding as the original event.
     #[test]
-    fn an_envelope_survives_us_in_the_oracles_eyes(theirs in theirs()) {
+    fn envelope_round_trip_agrees_with_oracle(theirs in theirs()) {
         let envelope = serde_json::to_vec(&theirs).unwrap();
         let ours = structured::parse(&envelope).unwrap();
         prop_assert_eq!(ours.attribute("id"), Some(theirs.id()));
@@ -70,7 +71,7 @@ proptest! {
 
     /// EV-RTE-01: through binary mode the attributes are equal and the data is the same bytes.
     #[test]
-    fn an_event_of_the_oracle_survives_binary_mode(theirs in theirs()) {
+    fn oracle_event_survives_binary_mode(theirs in theirs()) {
         let envelope = serde_json::to_vec(&theirs).unwrap();
         let first = structured::parse(&envelope).unwrap();
         let out = encode(&stored(&first), ContentMode::Binary, &[]);

@@ -1,19 +1,19 @@
-//! What CloudEvents 1.0 and 0.3 ask of attributes, whatever the mode they came in.
+//! The rules of CloudEvents 1.0 and 0.3 for attributes, in every mode.
 
 use super::{CloudEventAttribute, MalformedEvent, text};
 use crate::events::limits::{ATTRIBUTE_NAME_BYTES_MAX, ATTRIBUTES_MAX};
 
-/// Refuses a name that is not lower-case letters and digits.
+/// Rejects a name that is not lower-case letters and digits.
 pub fn check_name(name: &str) -> Result<(), MalformedEvent> {
     let fits = (1..=ATTRIBUTE_NAME_BYTES_MAX).contains(&name.len());
     if fits && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
         return Ok(());
     }
-    let shown: String = name.chars().take(64).collect(); // an answer must not echo a whole request
+    let shown: String = name.chars().take(64).collect(); // a response must not echo a whole request
     Err(MalformedEvent::attribute(shown, "has a name that is not made of a-z and 0-9, 1 to 255 of them"))
 }
 
-/// Refuses an event whose attributes break the rules of its version.
+/// Rejects an event whose attributes break the rules of its version.
 pub(super) fn check(attributes: &[CloudEventAttribute<'_>]) -> Result<(), MalformedEvent> {
     if attributes.iter().filter(|one| !one.is_added()).count() > ATTRIBUTES_MAX {
         return Err(MalformedEvent::Request { why: "the event has more than 256 attributes" });
@@ -69,7 +69,7 @@ fn check_value(attribute: &CloudEventAttribute<'_>, v03: bool) -> Result<(), &'s
         "datacontentencoding" if v03 && !value.eq_ignore_ascii_case("base64") => Err("is not base64"),
         "time" if !text::is_time(value) => Err("is not a time (RFC 3339)"),
         "datacontenttype" if !text::is_media_type(value) => Err("is not a media type (RFC 2046)"),
-        "data" => Err("has a name that CloudEvents keeps for the payload"),
+        "data" => Err("has a name that CloudEvents reserves for the payload"),
         _ => Ok(()),
     }
 }

@@ -1,4 +1,4 @@
-//! Structured mode: one JSON object holds attributes and data; a batch is an array of those.
+//! Structured mode: one JSON object contains attributes and data; a batch is an array of those.
 //!
 //! The data stays the slice of text that was sent: it is never parsed into a tree and printed again.
 
@@ -13,14 +13,14 @@ use serde_json::value::RawValue;
 use super::{ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentMode, EventData, MalformedEvent, rules};
 use crate::events::limits::{ATTRIBUTES_MAX, BATCH_EVENTS_MAX};
 
-/// Reads an event from a JSON envelope (DP-PROTO-03).
+/// Parses an event from a JSON envelope (DP-PROTO-03).
 pub fn parse(body: &[u8]) -> Result<CloudEvent<'_>, MalformedEvent> {
     let members: JsonMembers<'_> =
         serde_json::from_slice(body).map_err(|why| MalformedEvent::envelope(why.to_string()))?;
     read(members)
 }
 
-/// Reads all events of a batch, or none (DP-PROTO-06, AMB-49).
+/// Parses all events of a batch, or none (DP-PROTO-06, AMB-49).
 pub fn parse_batch(body: &[u8]) -> Result<Vec<CloudEvent<'_>>, MalformedEvent> {
     let JsonBatch(envelopes) = serde_json::from_slice(body).map_err(|why| MalformedEvent::envelope(why.to_string()))?;
     let Some(envelopes) = envelopes else {
@@ -32,7 +32,7 @@ pub fn parse_batch(body: &[u8]) -> Result<Vec<CloudEvent<'_>>, MalformedEvent> {
     events.collect()
 }
 
-/// Whether a text is one whole JSON value.
+/// Whether a text is one complete JSON value.
 pub(crate) fn is_json(bytes: &[u8]) -> bool {
     serde_json::from_slice::<&RawValue>(bytes).is_ok()
 }
@@ -75,17 +75,17 @@ fn read(members: JsonMembers<'_>) -> Result<CloudEvent<'_>, MalformedEvent> {
     }
 }
 
-/// The bytes that a JSON string of base64 stands for.
+/// The decoded bytes of a JSON string of base64.
 pub(crate) fn decoded(raw: &str) -> Option<Vec<u8>> {
     json_string(raw).and_then(|text| BASE64.decode(text.as_bytes()).ok())
 }
 
-/// `"data_base64": null` is the same as none, as the format's JSON schema has it; `"data": null` is a value.
+/// `"data_base64": null` means absent, as in the format's JSON schema; `"data": null` is a value.
 fn data<'a>(json: Option<&'a str>, base64: Option<&'a str>) -> Result<EventData<'a>, MalformedEvent> {
     match (json, base64.filter(|raw| *raw != "null")) {
         (None, None) => Ok(EventData::None),
         (Some(text), None) => Ok(EventData::Json(text)),
-        (Some(_), Some(_)) => Err(MalformedEvent::attribute("data_base64", "stands beside \"data\"")),
+        (Some(_), Some(_)) => Err(MalformedEvent::attribute("data_base64", "is present together with \"data\"")),
         (None, Some(text)) => match decoded(text) {
             Some(bytes) => Ok(EventData::Bytes(Cow::Owned(bytes))),
             None => Err(MalformedEvent::attribute("data_base64", "is not a string of base64")),
@@ -109,7 +109,7 @@ fn attribute<'a>(name: Cow<'a, str>, raw: &'a str) -> Result<Option<CloudEventAt
             let Ok(number) = raw.parse::<i32>() else {
                 return Err(MalformedEvent::attribute(name, "is a number but not an integer of 32 bits"));
             };
-            // `-0` is the one number with two texts.
+            // `-0` is the only number with two representations.
             (if number == 0 { Cow::Borrowed("0") } else { Cow::Borrowed(raw) }, AttributeKind::Integer)
         }
         _ => return Err(MalformedEvent::attribute(name, "is an object or a list")),
@@ -117,8 +117,8 @@ fn attribute<'a>(name: Cow<'a, str>, raw: &'a str) -> Result<Option<CloudEventAt
     Ok(Some(CloudEventAttribute { name, value, kind }))
 }
 
-/// A JSON object with its values unparsed and its duplicates kept, so that they can be refused. `None` if there
-/// are more than an event can have: a body full of them is looked through, and nothing of it is kept.
+/// A JSON object with unparsed values and with duplicates, so that they can be rejected. `None` if there
+/// are more than an event can have: the rest of such a body is skipped, and nothing of it is kept.
 struct JsonMembers<'a>(Option<Vec<(Cow<'a, str>, &'a RawValue)>>);
 
 /// Members of an envelope: attributes, those that streams add, `data`, `data_base64`.
@@ -153,7 +153,7 @@ impl<'de> Visitor<'de> for MembersVisitor {
     }
 }
 
-/// A JSON array with its values unparsed; `None` if there are too many.
+/// A JSON array with unparsed values; `None` if there are too many.
 struct JsonBatch<'a>(Option<Vec<&'a RawValue>>);
 
 impl<'de> Deserialize<'de> for JsonBatch<'de> {

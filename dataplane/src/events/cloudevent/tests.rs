@@ -1,4 +1,4 @@
-//! Requests that are events, and requests that are not, with the answer a sender gets.
+//! Requests that are events, and requests that are not, with the response to the sender.
 
 use proptest::prelude::*;
 
@@ -20,7 +20,7 @@ fn with(name: &'static str, value: &'static [u8]) -> TestHeaders<'static> {
 
 /// EV-BRK-02, DP-PROTO-02: minimal attributes, extensions, any case, any data.
 #[test]
-fn a_binary_request_is_an_event() {
+fn binary_request_is_parsed() {
     let headers: TestHeaders<'_> = vec![
         ("Host", b"h"),
         ("Ce-SpecVersion", b"1.0"),
@@ -41,9 +41,9 @@ fn a_binary_request_is_an_event() {
     assert_eq!(binary::parse(minimal(), b"").unwrap().data, EventData::None);
 }
 
-/// Clients of Python and Node send characters up to U+00FF as single bytes, and URIs as they are.
+/// Clients of Python and Node send characters up to U+00FF as single bytes, and URIs unencoded.
 #[test]
-fn header_without_percent_encoding_is_read_as_it_is_meant() {
+fn header_without_percent_encoding_is_decoded() {
     let mut headers = with("ce-source", b"/a%2Fb");
     headers.extend([("ce-subject", b"Z\xfcrich".as_slice()), ("content-type", b"text/plain; name=\xe9")]);
     let event = binary::parse(headers.iter().copied(), b"").unwrap();
@@ -53,9 +53,9 @@ fn header_without_percent_encoding_is_read_as_it_is_meant() {
     assert!(!binary::has_latin1([("ce-subject", "Zürich".as_bytes()), ("x-other", b"\xfc")]));
 }
 
-/// DP-ACK-04: the answer names the attribute that offends.
+/// DP-ACK-04: the response names the invalid attribute.
 #[test]
-fn a_bad_binary_request_is_refused_by_the_attributes_name() {
+fn bad_binary_request_names_invalid_attribute() {
     let cases: [(TestHeaders<'_>, &str, &str); 24] = [
         (vec![], "specversion", "missing"),
         (minimal().into_iter().filter(|(n, _)| *n != "ce-id").collect(), "id", "missing"),
@@ -108,9 +108,9 @@ fn each_version_has_its_own_rules() {
 
 const ENVELOPE: &str = r#""specversion":"1.0","id":"1","source":"/s","type":"t""#;
 
-/// DP-PROTO-03: types are kept, data is untouched, base64 is decoded.
+/// DP-PROTO-03: types are kept, data is unchanged, base64 is decoded.
 #[test]
-fn an_envelope_is_an_event() {
+fn envelope_is_parsed() {
     let body = format!(
         r#"{{{ENVELOPE}, "n":-0, "big":2147483647, "yes":true, "gone":null, "\u0065xt":"\u20ac", "data" : [1.0 , {{"id":2}}] }}"#
     );
@@ -137,7 +137,7 @@ fn an_envelope_is_an_event() {
 
 /// DP-ACK-04
 #[test]
-fn a_bad_envelope_is_refused() {
+fn bad_envelope_is_rejected() {
     for (members, why) in [
         (r#""n":1.5"#, "\"n\" is a number but not an integer"),
         (r#""n":2147483648"#, "\"n\" is a number but not an integer"),
@@ -145,7 +145,7 @@ fn a_bad_envelope_is_refused() {
         (r#""o":[]"#, "\"o\" is an object"),
         (r#""id":"2""#, "\"id\" is given twice"),
         (r#""data":1,"data":2"#, "\"data\" is given twice"),
-        (r#""data":1,"data_base64":"AA==""#, "stands beside"),
+        (r#""data":1,"data_base64":"AA==""#, "is present together"),
         (r#""data_base64":"A""#, "base64"),
         (r#""data_base64":1"#, "base64"),
         (r#""Subject":"x""#, "a-z"),
@@ -164,9 +164,10 @@ fn a_bad_envelope_is_refused() {
     }
 }
 
-/// DP-ACK-04: what 0.3 says to be base64 is, before anybody is told that it was taken. In 1.0 the same attribute says nothing.
+/// DP-ACK-04: base64 data of a 0.3 event is validated before the event is acknowledged. In 1.0 the same
+/// attribute has no meaning.
 #[test]
-fn the_encoding_of_an_old_event_holds() {
+fn base64_of_old_event_is_validated() {
     let read = |version: &str, data: &str| {
         let body = format!(
             r#"{{"specversion":"{version}","id":"1","source":"/s","type":"t","datacontentencoding":"base64","data":{data}}}"#
@@ -180,9 +181,10 @@ fn the_encoding_of_an_old_event_holds() {
     }
 }
 
-/// EV-DLV-08: an event that was just taken is taken again when it comes from a stream, with what that has added.
+/// EV-DLV-08: an event that was just accepted is accepted again when a stream forwards it, with the
+/// attributes added by the stream.
 #[test]
-fn what_streams_add_does_not_count() {
+fn attributes_added_by_streams_do_not_count() {
     let added = r#""knativearrivaltime":"2026-11-21T15:00:00.000Z","knativeerrordest":"http://s/","knativeerrorcode":400,"knativeerrordata":"eA==""#;
     let many: String = (4..ATTRIBUTES_MAX).map(|n| format!(r#","x{n}":"""#)).collect();
     let read = |more: &str| match structured::parse(format!("{{{ENVELOPE}{more}}}").as_bytes()) {
@@ -197,9 +199,10 @@ fn what_streams_add_does_not_count() {
     assert!(read(&much).unwrap() > read("").unwrap() + ADDED_BYTES_MAX, "nor is it a way around the limit");
 }
 
-/// DP-PROTO-06, AMB-49: a batch is good as a whole or not at all, and the answer says which event.
+/// DP-PROTO-06, AMB-49: a batch is accepted as a whole or not at all, and the response says which event is
+/// invalid.
 #[test]
-fn one_bad_event_spoils_the_batch() {
+fn one_bad_event_rejects_batch() {
     let good = format!("[{{{ENVELOPE}}}, {{{ENVELOPE},\"data\":1}}]");
     assert_eq!(structured::parse_batch(good.as_bytes()).unwrap().len(), 2);
     assert_eq!(structured::parse_batch(b"[]").unwrap(), []);
@@ -212,7 +215,7 @@ fn one_bad_event_spoils_the_batch() {
 
 /// DP-PROTO-01, DP-PROTO-03
 #[test]
-fn the_content_type_alone_tells_the_mode() {
+fn content_type_alone_determines_mode() {
     for (value, expected) in [
         (None, ContentKind::Binary),
         (Some("application/json"), ContentKind::Binary),
@@ -228,7 +231,7 @@ fn the_content_type_alone_tells_the_mode() {
 
 proptest! {
     #[test]
-    fn no_headers_make_the_binary_parser_panic(
+    fn binary_parser_never_panics(
         names in proptest::collection::vec("(ce-|CE-)?[a-z0-9%é-]{0,6}", 0..6),
         values in proptest::collection::vec(any::<Vec<u8>>(), 6),
     ) {
@@ -238,7 +241,7 @@ proptest! {
     }
 
     #[test]
-    fn no_body_makes_the_envelope_parser_panic(noise: Vec<u8>, json in "[\\[{}\\]:,\"a-z0-9\\\\ -]{0,60}") {
+    fn envelope_parser_never_panics(noise: Vec<u8>, json in "[\\[{}\\]:,\"a-z0-9\\\\ -]{0,60}") {
         let _ = (structured::parse(&noise), structured::parse(json.as_bytes()));
         let _ = structured::parse_batch(json.as_bytes());
         let close = format!("{{{ENVELOPE},\"{json}\":{json}}}");

@@ -1,10 +1,11 @@
-//! Text forms that attributes have: percent-encoding, URI references, times, media types.
+//! Text forms of attributes: percent-encoding, URI references, times, media types.
 
 use std::borrow::Cow;
 
-/// Decodes a binary-mode header value: a quoted string is unquoted, then `%xx` becomes a byte.
-/// What is no escape stays as it stands: `50%` says what it says, and the binding does not ask to refuse it. Without any escape
-/// bytes that are no UTF-8 are Latin-1. `None` when a quote does not end or what was escaped is not UTF-8.
+/// Decodes a binary-mode header value: a quoted string is unquoted, then `%xx` becomes a byte. A percent
+/// sign without two hex digits is kept: the binding does not require to reject `50%`. Without any escape,
+/// bytes that are not valid UTF-8 are Latin-1. `None` when a quote does not end or the escaped bytes are
+/// not UTF-8.
 pub(super) fn header_value(raw: &[u8]) -> Option<Cow<'_, str>> {
     let raw = raw.trim_ascii();
     if memchr::memchr2(b'%', b'"', raw).is_none() {
@@ -17,9 +18,9 @@ pub(super) fn header_value(raw: &[u8]) -> Option<Cow<'_, str>> {
     percent_decode(&unquoted).map(Cow::Owned)
 }
 
-/// The same for a URI. In one, the only character that the binding encodes is the percent sign itself: so `/a%252Fb` is an
-/// encoded `/a%2Fb`, while `/a%2Fb` was never encoded, and decoding it would name another resource. What `is_uri` says of both
-/// decides where only one can be meant.
+/// The same for a URI. In one, the only character that the binding encodes is the percent sign itself: so
+/// `/a%252Fb` is an encoded `/a%2Fb`, while `/a%2Fb` was never encoded, and decoding it would name another
+/// resource. `is_uri` decides between the two where only one is a URI.
 pub(super) fn uri_header_value(raw: &[u8], is_uri: impl Fn(&str) -> bool) -> Option<Cow<'_, str>> {
     let trimmed = raw.trim_ascii();
     let decoded = header_value(raw);
@@ -36,7 +37,8 @@ pub(super) fn uri_header_value(raw: &[u8], is_uri: impl Fn(&str) -> bool) -> Opt
     }
 }
 
-/// The text of bytes that are not escaped. Python's and Node's HTTP clients send characters up to U+00FF as one byte each.
+/// The text of bytes that are not escaped. Python's and Node's HTTP clients send characters up to U+00FF as
+/// one byte each.
 pub(super) fn characters(raw: &[u8]) -> Cow<'_, str> {
     match std::str::from_utf8(raw) {
         Ok(text) => Cow::Borrowed(text),
@@ -84,7 +86,7 @@ fn percent_decode(raw: &[u8]) -> Option<String> {
     String::from_utf8(out).ok()
 }
 
-/// The byte of two digits, and what stands behind them.
+/// The byte of two digits, and the rest of the text.
 fn escaped(text: &[u8]) -> Option<(u8, &[u8])> {
     let ([high, low], behind) = text.split_first_chunk()?;
     Some((hex(*high)? << 4 | hex(*low)?, behind))
@@ -152,7 +154,7 @@ fn is_scheme(text: &[u8]) -> bool {
         && text.iter().all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(byte))
 }
 
-/// Unreserved, sub-delimiters, whole percent escapes, and `more`.
+/// Unreserved, sub-delimiters, complete percent escapes, and `more`.
 fn has_only(part: &[u8], more: &[u8]) -> bool {
     let mut rest = part;
     while let Some((byte, tail)) = rest.split_first() {
@@ -223,8 +225,8 @@ fn days(year: u32, month: u32) -> u32 {
     }
 }
 
-/// RFC 2046 in its bones: `type/subtype`, then anything after a semicolon. No blanks around it: as the
-/// header that it becomes in binary mode it would lose them.
+/// The basic form of RFC 2046: `type/subtype`, then anything after a semicolon. No surrounding blanks: as a
+/// header in binary mode it would lose them.
 pub(super) fn is_media_type(text: &str) -> bool {
     if text.trim() != text {
         return false;
@@ -241,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_value_is_unquoted_then_percent_decoded() {
+    fn header_value_is_unquoted_then_percent_decoded() {
         let cases: [(&str, Option<&str>); 10] = [
             ("plain", Some("plain")),
             ("", Some("")),
@@ -259,20 +261,20 @@ mod tests {
         }
     }
 
-    /// The identity of an event is what its sender means by it, whether the sender encodes or not.
+    /// An event keeps the identity that its sender intends, whether the sender encodes or not.
     #[test]
-    fn uri_in_a_header_keeps_its_identity() {
+    fn uri_in_header_keeps_its_identity() {
         for (raw, expected) in [
             ("/a", "/a"),
-            ("/a%2Fb", "/a%2Fb"),   // nobody encodes a slash
+            ("/a%2Fb", "/a%2Fb"),   // a slash is never encoded
             ("/a%20b", "/a%20b"),   // ... and a blank is in no URI
-            ("/a%252Fb", "/a%2Fb"), // encoded, as we do
+            ("/a%252Fb", "/a%2Fb"), // encoded, in our own way
             ("/a%252Fb%20", "/a%252Fb%20"),
-            ("/100%25", "/100%25"), // decoded it would be none
+            ("/100%25", "/100%25"), // decoded it would be no URI
             ("/Z%C3%BCrich", "/Z%C3%BCrich"),
             ("\"/a\"", "/a"),
             ("\"/a%252F\"", "/a%2F"),
-            ("/50%", "/50%"), // refused afterwards
+            ("/50%", "/50%"), // rejected afterwards
         ] {
             let found = uri_header_value(raw.as_bytes(), is_uri_reference);
             assert_eq!(found.as_deref(), Some(expected), "{raw}");
@@ -287,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_utf8_are_latin1() {
+    fn invalid_utf8_is_read_as_latin1() {
         let cases: [(&[u8], Option<&str>); 6] = [
             (b"Z\xfcrich", Some("Zürich")),
             ("Zürich".as_bytes(), Some("Zürich")),
@@ -302,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn what_a_header_cannot_carry_is_percent_encoded() {
+    fn unsafe_header_characters_are_percent_encoded() {
         let mut out = Vec::new();
         put_header_value(&mut out, "a b\"%€~!");
         assert_eq!(out, b"a%20b%22%25%E2%82%AC~!");
     }
 
     #[test]
-    fn a_uri_reference_is_told_from_other_text() {
+    fn uri_references_are_recognised() {
         for good in [
             "/a",
             "a",
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_media_type_is_told_from_other_text() {
+    fn media_types_are_recognised() {
         for good in ["a/b", "a/b+json; charset=utf-8", "a/b ;c", "a/b;"] {
             assert!(is_media_type(good), "{good:?}");
         }
@@ -342,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_is_told_from_other_text() {
+    fn times_are_recognised() {
         for good in [
             "2018-04-05T17:31:00Z",
             "2018-04-05t17:31:00.123456789z",

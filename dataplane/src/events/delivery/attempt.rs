@@ -1,9 +1,9 @@
-//! One attempt, from the record to what its answer leads to.
+//! One delivery attempt, from the record to the consequences of its response.
 //!
 //! ```text
 //! subscriber ── done ─────────────────────────────► delivered
-//!   │  │  └── 200 with an event ► stored (or sent) ► delivered     the bookmark moves only now
-//!   │  └───── may pass ─────────► retry at a time, by position
+//!   │  │  └── 200 with an event ► stored (or sent) ► delivered     the cursor advances only now
+//!   │  └───── temporary ────────► retry at a time, by position
 //!   └──────── given up ─────────► dead letter sink ► dead-lettered, or dropped with a reason
 //! ```
 
@@ -16,12 +16,12 @@ use std::time::{Duration, SystemTime};
 use ring::Tick;
 use wal::{AppendError, LogPosition};
 
-use super::aside::STALLED;
 use super::loaded_event::LoadedEvent;
 use super::outcome::EventOutcome;
 use super::request::{self, DeliveryFailure, ReplyBody, RequestOrigin};
 use super::retry::{GiveUpReason, RetryHints, RetryVerdict, failed, judge, spread};
 use super::send::{EventSender, PostError};
+use super::set_aside::STALLED;
 use super::worker::{AttemptTarget, DeliveryAttempt, SubscriberConfig, SubscriptionWorker};
 use crate::events::LocalResponse;
 use crate::events::cloudevent::CloudEvent;
@@ -42,57 +42,58 @@ enum ReplyOutcome {
     On,
     /// It was dropped, and the delivery is done all the same.
     Nowhere,
-    /// It could not be stored: the delivery as a whole failed and may be tried again.
+    /// It could not be stored: the delivery as a whole failed and may be retried.
     NotStored(String),
-    /// Its target did not take it.
+    /// Its target rejected it.
     Refused(DeliveryFailure),
 }
 
 impl<P: EventSender> SubscriptionWorker<P> {
-    /// `read`: the event, by whoever has just looked at it.
+    /// `read`: the event, if it was just loaded.
     pub(super) async fn attempt(self: &Rc<Self>, job: DeliveryAttempt, read: Option<Rc<LoadedEvent>>) {
         let began = self.context.ring.now();
         let order = self.order();
         let arrives = order.stream.guards_loops;
-        let sight = match read {
+        let loaded = match read {
             Some(read) => read,
             None => {
                 self.bring(job.position).await;
                 let Some(record) = self.load(job.position) else {
-                    return self.settle(job.position, EventOutcome::Damaged); // read once before; or its stream was forgotten
+                    // read once before; or its stream was deleted
+                    return self.settle(job.position, EventOutcome::Damaged);
                 };
                 let _working = self.working(Phase::Request, job.position);
-                let Ok(sight) = LoadedEvent::of(record, arrives) else { return }; // decoded once before: cannot be
-                Rc::new(sight)
+                let Ok(loaded) = LoadedEvent::of(record, arrives) else { return }; // decoded once before: cannot fail
+                Rc::new(loaded)
             }
         };
         if arrives {
-            sight.set_arrival(&self.context.moment);
+            loaded.set_arrival(&self.context.moment);
         }
         match &job.leg {
-            AttemptTarget::Subscriber => self.request(&order, &sight, job, began).await,
+            AttemptTarget::Subscriber => self.request(&order, &loaded, job, began).await,
             AttemptTarget::DeadLetter(failure) => {
                 let failure = Rc::clone(failure);
-                Box::pin(self.dead_letter(&sight, job, failure)).await;
+                Box::pin(self.dead_letter(&loaded, job, failure)).await;
             }
         }
     }
 
-    /// What seldom comes after the answer is boxed: each attempt under way takes what its largest step does, some 3 KiB
-    /// instead of 6, and of subscribers that hang there are 64 each.
+    /// Rare continuations after the response are boxed: each attempt in flight takes the size of its
+    /// largest step, some 3 KiB instead of 6, and a subscriber that hangs has 64 of them.
     async fn request(
         self: &Rc<Self>,
         order: &SubscriberConfig,
-        sight: &LoadedEvent,
+        loaded: &LoadedEvent,
         job: DeliveryAttempt,
         began: Tick,
     ) {
         let target = &order.subscriber.target;
         let is_asked = order.subscriber.reply != ReplyTarget::Unasked;
-        let mode = order.subscriber.delivery.mode.unwrap_or(sight.record.mode);
+        let mode = order.subscriber.delivery.mode.unwrap_or(loaded.record.mode);
         let working = self.working(Phase::Request, job.position);
-        let mut out = sight.write(mode);
-        let record = &sight.record;
+        let mut out = loaded.write(mode);
+        let record = &loaded.record;
         {
             let (key, rng) = (self.context.internal_key.borrow(), &self.context.rng);
             request::complete(&mut out, record, target, &sender(order, &key), &mut rng.borrow_mut());
@@ -109,19 +110,19 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
         match judge(retry_hints(&outcome), job.attempt, &order.subscriber.delivery) {
             RetryVerdict::Done => self.settle(job.position, EventOutcome::Delivered),
-            // Whatever a reply target says in its 200 is nobody's business (AMB-21, DP-REPLY-08).
+            // The content of a reply target's 200 is ignored (AMB-21, DP-REPLY-08).
             RetryVerdict::Reply if !is_asked => self.settle(job.position, EventOutcome::Delivered),
             RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
             RetryVerdict::GiveUp(reason) => {
                 let failure = DeliveryFailure::of(&target.url, &outcome, reason.as_str());
-                Box::pin(self.give_up(sight, job, failure)).await;
+                Box::pin(self.give_up(loaded, job, failure)).await;
             }
             RetryVerdict::Reply => {
                 let Ok(answer) = outcome else { return }; // a verdict of Reply comes from a status
                 if answer.body.is_empty() && !request::claims_reply(&answer) {
                     return self.settle(job.position, EventOutcome::Delivered); // the usual 200
                 }
-                Box::pin(self.take_reply(order, sight, job, &answer)).await;
+                Box::pin(self.take_reply(order, loaded, job, &answer)).await;
             }
         }
     }
@@ -129,7 +130,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     async fn take_reply(
         self: &Rc<Self>,
         order: &SubscriberConfig,
-        sight: &LoadedEvent,
+        loaded: &LoadedEvent,
         job: DeliveryAttempt,
         answer: &LocalResponse,
     ) {
@@ -149,7 +150,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
                 if let Some(types) = &order.stream.types {
                     note_type(types, &reply, &order.subscriber.name);
                 }
-                self.forward_reply(&sight.record, reply, answer, &job).await
+                self.forward_reply(&loaded.record, reply, answer, &job).await
             }
             Err(why) => ReplyOutcome::NotStored(format!("malformed reply: {why}")),
         };
@@ -159,13 +160,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
                 order.subscriber.tally.replies_dropped.fetch_add(1, Relaxed);
                 self.settle(job.position, EventOutcome::Delivered);
             }
-            ReplyOutcome::Refused(failure) => self.give_up(sight, job, failure).await,
+            ReplyOutcome::Refused(failure) => self.give_up(loaded, job, failure).await,
             ReplyOutcome::NotStored(why) => match failed(job.attempt, &order.subscriber.delivery) {
                 RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
                 _ => {
                     let reason = GiveUpReason::RetriesUsedUp.as_str();
                     let failure = DeliveryFailure::unanswered(&order.subscriber.target.url, &why, reason);
-                    self.give_up(sight, job, failure).await;
+                    self.give_up(loaded, job, failure).await;
                 }
             },
         }
@@ -178,14 +179,14 @@ impl<P: EventSender> SubscriptionWorker<P> {
         answer: &LocalResponse,
         job: &DeliveryAttempt,
     ) -> ReplyOutcome {
-        let order = &self.order(); // as it is now: replies may have come to go elsewhere while the subscriber thought
+        let order = &self.order(); // the current one: the reply target may have changed during the request
         let trace = trace_of(record);
         let head = |reply: &CloudEvent<'_>, hops| {
             request::record_of(reply, answer, trace.as_deref(), hops, &mut self.context.rng.borrow_mut())
         };
         match &order.subscriber.reply {
             ReplyTarget::Discard | ReplyTarget::Unasked => {
-                tracing::debug!(subscriber = %order.subscriber.label, "reply dropped: nobody wants it");
+                tracing::debug!(subscriber = %order.subscriber.label, "reply dropped: there is no reply target");
                 ReplyOutcome::Nowhere
             }
             ReplyTarget::Send(_) => {
@@ -219,7 +220,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     async fn reenter(&self, order: &SubscriberConfig, head: &[u8], reply: &CloudEvent<'_>) -> ReplyOutcome {
         let max = order.stream.event_bytes_max;
         if reply.bytes() > max as usize {
-            return ReplyOutcome::NotStored(format!("the reply has {} bytes, the stream takes {max}", reply.bytes()));
+            return ReplyOutcome::NotStored(format!("the reply has {} bytes, the stream accepts {max}", reply.bytes()));
         }
         let end = match self.append_reply(order, &[head, reply.data.bytes()]).await {
             Ok(range) => range.end,
@@ -237,8 +238,9 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
     }
 
-    /// Appends a reply, and while the log is full waits for room: what it answers cannot end before, and another
-    /// request to the subscriber makes none. It keeps its slot of the window meanwhile, because the reply is held in memory.
+    /// Appends a reply, and while the log is full waits for space: the original event is not done before,
+    /// and another request to the subscriber does not help. It keeps its slot of the window meanwhile,
+    /// because the reply is held in memory.
     async fn append_reply(&self, order: &SubscriberConfig, reply: &[&[u8]]) -> Result<Range<LogPosition>, AppendError> {
         let home = &self.context.home_writer;
         loop {
@@ -254,8 +256,9 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
     }
 
-    /// Sends a reply with retries of its own; the subscriber is not asked again (AMB-35). It keeps its
-    /// slot of the window meanwhile, because the reply is held in memory. Each attempt goes where replies go by then.
+    /// Sends a reply with retries of its own; the subscriber gets no second request (AMB-35). It keeps its
+    /// slot of the window meanwhile, because the reply is held in memory. Each attempt uses the current
+    /// reply target.
     async fn send_reply(&self, reply: &EventRecord, job: &DeliveryAttempt) -> ReplyOutcome {
         for attempt in 0.. {
             let order = &self.order();
@@ -281,7 +284,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
                     let wait = spread(wait, &mut rng.borrow_mut());
                     self.context.ring.sleep(wait).await;
                     if self.is_stopped() {
-                        return ReplyOutcome::NotStored("the subscriber is gone".into());
+                        return ReplyOutcome::NotStored("the subscriber was deleted".into());
                     }
                 }
             }
@@ -289,27 +292,27 @@ impl<P: EventSender> SubscriptionWorker<P> {
         ReplyOutcome::On
     }
 
-    async fn give_up(self: &Rc<Self>, sight: &LoadedEvent, job: DeliveryAttempt, failure: DeliveryFailure) {
+    async fn give_up(self: &Rc<Self>, loaded: &LoadedEvent, job: DeliveryAttempt, failure: DeliveryFailure) {
         let failure = Rc::new(failure);
         let job = DeliveryAttempt { attempt: 0, leg: AttemptTarget::DeadLetter(Rc::clone(&failure)), ..job };
-        self.dead_letter(sight, job, failure).await;
+        self.dead_letter(loaded, job, failure).await;
     }
 
     /// Sends the event to the dead letter sink, or drops it with a reason (EV-DLV-08, -09, -11).
-    async fn dead_letter(self: &Rc<Self>, sight: &LoadedEvent, job: DeliveryAttempt, failure: Rc<DeliveryFailure>) {
-        let order = &self.order(); // as it is now: the sink may have come or gone during the attempt
+    async fn dead_letter(self: &Rc<Self>, loaded: &LoadedEvent, job: DeliveryAttempt, failure: Rc<DeliveryFailure>) {
+        let order = &self.order(); // the current one: the sink may have been added or removed during the attempt
         let Some(sink) = &order.subscriber.dead_letter else {
             if self.holds(HoldReason::DeadLetters) {
                 return self.hold_dead_letter(job);
             }
             let end = if failure.reason == STALLED { EventOutcome::Stalled } else { EventOutcome::Sinkless };
-            return self.drop_event(order, &sight.record, &job, &failure, end);
+            return self.drop_event(order, &loaded.record, &job, &failure, end);
         };
         let rng = &self.context.rng;
         let key = Arc::clone(&self.context.internal_key.borrow());
         let sender = sender(order, &key);
         let working = self.working(Phase::Request, job.position);
-        let out = request::to_dead_letter_sink(sight, &failure, sink, &sender, &mut rng.borrow_mut());
+        let out = request::to_dead_letter_sink(loaded, &failure, sink, &sender, &mut rng.borrow_mut());
         drop(working);
         let outcome = self.send(order, sink, out, &job, DeliveryOutcome::DeadLetterSent).await;
         if is_held(sink, outcome.as_ref().ok(), false) {
@@ -322,7 +325,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             }
             RetryVerdict::RetryAt(wait) => self.retry_after(wait, job),
             RetryVerdict::GiveUp(_) => {
-                self.drop_event(order, &sight.record, &job, &failure, EventOutcome::SinkRefused);
+                self.drop_event(order, &loaded.record, &job, &failure, EventOutcome::SinkRefused);
             }
         }
     }
@@ -336,7 +339,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         end: EventOutcome,
     ) {
         let why = match end {
-            EventOutcome::SinkRefused => "the dead letter sink did not take it",
+            EventOutcome::SinkRefused => "the dead letter sink rejected it",
             _ => "there is no dead letter sink",
         };
         tracing::warn!(
@@ -358,27 +361,27 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.retry(at, DeliveryAttempt { attempt: job.attempt + 1, ..job });
     }
 
-    /// The event stays where it is, and the attempt does not count.
+    /// The event stays unfinished, and the attempt does not count.
     fn retry_refused(&self, job: DeliveryAttempt) {
         let at = self.context.ring.now() + spread(REFUSED_RETRY_EVERY, &mut self.context.rng.borrow_mut());
         self.retry(at, job);
     }
 
-    /// Tells the flight recorder.
+    /// Adds an entry to the delivery log.
     pub(super) fn note(&self, what: DeliveryOutcome, job: &DeliveryAttempt, status: Option<u16>, took: Duration) {
-        let Some(journal) = &self.context.delivery_log else { return };
-        journal.note(DeliveryLogEntry {
+        let Some(delivery_log) = &self.context.delivery_log else { return };
+        delivery_log.note(DeliveryLogEntry {
             what,
             subscriber: &self.progress.subscriber,
             position: job.position,
-            at_ms: 0, // the journal's to say
+            at_ms: 0, // set by the delivery log
             status: status.unwrap_or(0),
             attempt: u16::try_from(job.attempt).unwrap_or(u16::MAX),
             took,
         });
     }
 
-    /// One request.
+    /// Sends one request.
     async fn send(
         &self,
         order: &SubscriberConfig,
@@ -395,7 +398,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let outcome = self.context.sender.send(target, out, timeout).await;
         if let Err(why @ PostError::Untrusted { .. }) = &outcome {
             order.subscriber.tally.untrusted.fetch_add(1, Relaxed);
-            // Told with the first attempt only: those after it are counted, and the end of an event is told.
+            // Logged for the first attempt only: later ones are counted, and the outcome of an event is
+            // logged.
             if job.attempt == 0 {
                 tracing::warn!(subscriber = %order.subscriber.label, url = %target.url, "not delivered: {why}");
             }
@@ -416,9 +420,9 @@ impl<P: EventSender> SubscriptionWorker<P> {
     }
 }
 
-/// A stream of ours refuses our own delivery. With 401 it does not accept the token, which is ours to renew; with 403 a policy
-/// keeps the sender out, which an operator mends or means. Neither is a reason to lose the event: it waits, unless it was
-/// refused by a policy and there is a dead letter sink.
+/// One of our own streams rejects our own delivery. With 401 it does not accept the token, which we must
+/// renew; with 403 a policy excludes the sender, which an operator corrects or intends. Neither is a reason
+/// to lose the event: it waits, unless it was rejected by a policy and there is a dead letter sink.
 fn is_held(target: &DeliveryTarget, answer: Option<&LocalResponse>, has_sink: bool) -> bool {
     target.is_stream
         && match answer.map(|answer| answer.status) {
@@ -432,7 +436,7 @@ fn retry_hints(outcome: &Result<LocalResponse, PostError>) -> RetryHints {
     RetryHints::of(outcome.as_ref().ok(), SystemTime::now)
 }
 
-/// In whose name: `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).
+/// The sender's namespace: `NAMESPACE` of `NAMESPACE/NAME` (X-DLV-10).
 fn sender<'a>(order: &'a SubscriberConfig, inside_key: &'a str) -> RequestOrigin<'a> {
     RequestOrigin { namespace: order.subscriber.label.split('/').next().unwrap_or_default(), internal_key: inside_key }
 }

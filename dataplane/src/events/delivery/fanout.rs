@@ -1,9 +1,9 @@
-//! Looks at each new event of a stream once, for all its subscribers.
+//! The fan-out matcher: evaluates the filters of all subscribers once for each new event of a stream.
 //!
-//! A subscriber that keeps up stands in line: it is handed the positions of the events that it wants,
-//! and wakes for nothing else, so that an event costs by those who want it. One that lags, or has just
-//! begun, reads the log by itself and evaluates its own filter until it has caught up.
-//! How many events went by unwanted is a difference of two counts, taken when the subscriber wakes.
+//! A subscriber that keeps up has a match queue: it gets the positions of its matching events, and wakes
+//! for nothing else, so that the cost of an event depends on the number of matching subscribers. One that
+//! lags, or has just started, reads the log by itself and evaluates its own filter until it has caught up.
+//! The number of events that did not match is a difference of two counts, taken when the subscriber wakes.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -23,23 +23,23 @@ use crate::events::log_writer::LogWriter;
 use crate::events::stalled::{CoreActivity, Phase};
 use crate::table::Subscriber;
 
-/// The sorter of one stream.
+/// The matcher of one stream.
 pub(super) struct FanoutMatcher {
     ring: Ring,
     writer: Rc<LogWriter>,
     feed: Rc<StreamFeed>,
-    /// Rung by new durable events while there are subscribers, and by a stop.
+    /// Notified of new durable events while there are subscribers, and of a stop.
     notify: Rc<Notify>,
     listens: Cell<bool>,
-    /// Replaced whole, because a filter may be evaluated for longer than one turn.
+    /// Replaced as a whole, because a filter may be evaluated for longer than one turn.
     roll: RefCell<Rc<FanoutIndex>>,
-    /// Everything of the stream below is sorted, and durable.
+    /// Everything of the stream below is matched, and durable.
     cursor: Cell<LogPosition>,
-    /// Events sorted since this sorter began.
+    /// Events matched since this matcher started.
     passed: Cell<u64>,
-    /// Damaged events that were passed over since then.
+    /// Damaged events that were skipped since then.
     damaged: Cell<u64>,
-    /// Who has read all that is sorted and cannot stand in line yet.
+    /// Subscribers that have read everything below the cursor and cannot join yet.
     waiting: RefCell<Vec<Rc<MatchQueue>>>,
     stopped: Cell<bool>,
     fresh: RecentEvents,
@@ -48,9 +48,9 @@ pub(super) struct FanoutMatcher {
 #[derive(Default)]
 struct FanoutIndex {
     subscribers: Vec<Arc<Subscriber>>,
-    /// Of the same subscribers.
+    /// The match queues of the same subscribers.
     lines: Vec<Rc<MatchQueue>>,
-    /// Made when the first event comes: of many publishes in a row only the last pays for one.
+    /// Built when the first event comes: of many publishes in a row only the last pays for one.
     index: OnceCell<FilterIndex>,
 }
 
@@ -63,13 +63,13 @@ impl FanoutIndex {
         self.subscribers.get(entry.at).map_or(0, |subscriber| Arc::as_ptr(subscriber).addr())
     }
 
-    /// A replay: rare, so that looking through all is well.
+    /// The subscriber of a replay: rare, so that a linear search suffices.
     fn addressee(&self, addressee: Option<&str>) -> Option<usize> {
         self.subscribers.iter().position(|one| Some(&*one.name) == addressee)
     }
 }
 
-/// What waits for one subscriber.
+/// The matched events of one subscriber.
 pub(super) struct MatchQueue {
     /// The subscriber's own.
     notify: Rc<Notify>,
@@ -78,26 +78,26 @@ pub(super) struct MatchQueue {
     matches: RefCell<VecDeque<MatchedEvent>>,
 }
 
-/// An event that the subscriber wants.
+/// An event that matches the subscriber's filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct MatchedEvent {
     pub(super) position: LogPosition,
-    /// Events that were sorted before this one, and damaged ones that were passed over.
+    /// Events that were matched before this one, and damaged ones that were skipped.
     pub(super) passed: u64,
     pub(super) damaged: u64,
 }
 
 impl MatchQueue {
-    pub(super) fn new(bell: &Rc<Notify>) -> Rc<Self> {
+    pub(super) fn new(notify: &Rc<Notify>) -> Rc<Self> {
         Rc::new(Self {
-            notify: Rc::clone(bell),
+            notify: Rc::clone(notify),
             is_in: Cell::new(false),
             waits: Cell::new(false),
             matches: RefCell::default(),
         })
     }
 
-    /// Whether the subscriber is handed what it wants; otherwise it has to look for itself.
+    /// Whether the subscriber gets matched events; otherwise it must read the log by itself.
     pub(super) fn is_in(&self) -> bool {
         self.is_in.get()
     }
@@ -106,7 +106,7 @@ impl MatchQueue {
         self.matches.borrow().is_empty()
     }
 
-    /// Where the next one lies.
+    /// The position of the next one.
     pub(super) fn first(&self) -> Option<LogPosition> {
         self.matches.borrow().front().map(|found| found.position)
     }
@@ -115,12 +115,12 @@ impl MatchQueue {
         self.matches.borrow_mut().pop_front()
     }
 
-    /// The next one, if it lies before `end`.
+    /// The next one, if it is before `end`.
     pub(super) fn take_before(&self, end: LogPosition) -> Option<MatchedEvent> {
         self.matches.borrow_mut().pop_front_if(|found| found.position < end)
     }
 
-    /// Too many: the subscriber leaves the line and reads the log from where it has come to.
+    /// Too many: the subscriber leaves and reads the log from its cursor.
     fn push(&self, found: MatchedEvent) {
         if !self.is_in.get() {
             return;
@@ -137,23 +137,23 @@ impl MatchQueue {
 }
 
 impl FanoutMatcher {
-    pub(super) fn start(ring: &Ring, keeper: &Rc<LogWriter>, feed: &Rc<StreamFeed>) -> Rc<Self> {
-        let sorter = Rc::new(Self {
+    pub(super) fn start(ring: &Ring, writer: &Rc<LogWriter>, feed: &Rc<StreamFeed>) -> Rc<Self> {
+        let matcher = Rc::new(Self {
             ring: ring.clone(),
-            writer: Rc::clone(keeper),
+            writer: Rc::clone(writer),
             feed: Rc::clone(feed),
             notify: Rc::default(),
             listens: Cell::new(false),
             roll: RefCell::default(),
-            cursor: Cell::new(keeper.log().durable()),
+            cursor: Cell::new(writer.log().durable()),
             passed: Cell::new(0),
             damaged: Cell::new(0),
             waiting: RefCell::default(),
             stopped: Cell::new(false),
             fresh: RecentEvents::default(),
         });
-        ring.spawn(Rc::clone(&sorter).run());
-        sorter
+        ring.spawn(Rc::clone(&matcher).run());
+        matcher
     }
 
     pub(super) fn stop(&self) {
@@ -162,7 +162,7 @@ impl FanoutMatcher {
         self.notify.ring();
     }
 
-    /// The subscribers from now on, each with its line.
+    /// Sets the subscribers from now on, each with its match queue.
     pub(super) fn enroll(&self, running: Vec<(Arc<Subscriber>, Rc<MatchQueue>)>) {
         let (subscribers, lines): (Vec<_>, Vec<_>) = running.into_iter().unzip();
         self.listen(!lines.is_empty());
@@ -179,7 +179,7 @@ impl FanoutMatcher {
         }
     }
 
-    /// A stream without subscribers is not looked at: nobody's events are passed over then, and who comes later begins
+    /// A stream without subscribers is not read: no subscriber misses its events, and a later one begins
     /// behind what is durable, or reads the log by itself up to there.
     fn listen(&self, to_new: bool) {
         if self.listens.replace(to_new) == to_new {
@@ -205,13 +205,13 @@ impl FanoutMatcher {
         self.damaged.get()
     }
 
-    /// The event there, if it was handed out of late.
+    /// The event at this position, if it was matched recently.
     pub(super) fn fresh(&self, position: LogPosition) -> Option<Rc<LoadedEvent>> {
         self.fresh.find(position)
     }
 
-    /// Puts a subscriber that has read all events below the cursor in line. `false` if it comes from
-    /// beyond the cursor: then its bell rings when the cursor has moved.
+    /// Adds the match queue of a subscriber that has read all events below the cursor. `false` if it is
+    /// ahead of the cursor: then it is notified when the cursor has moved.
     pub(super) fn join(&self, line: &Rc<MatchQueue>, from: LogPosition) -> bool {
         let can_join = from <= self.cursor.get();
         line.is_in.set(can_join);
@@ -229,13 +229,14 @@ impl FanoutMatcher {
             if sorted > 0 {
                 unswept_since.get_or_insert(self.ring.now());
             }
-            // By time alone: were it by events too, a busy stream would wake those who want nothing all the time.
+            // By time alone: if events triggered it too, a busy stream would wake subscribers without
+            // matches all the time.
             if unswept_since.is_some_and(|since| since + SWEEP_EVERY <= self.ring.now()) {
                 self.sweep();
                 unswept_since = None;
             }
             if sorted > 0 {
-                self.ring.yield_now().await; // those whose bell was rung come first
+                self.ring.yield_now().await; // the notified subscribers run first
             }
             if unswept_since.is_none() {
                 self.fresh.clear();
@@ -245,14 +246,14 @@ impl FanoutMatcher {
                 None => self.notify.after(seen).await,
                 Some(since) => {
                     let wait = (since + SWEEP_EVERY) - self.ring.now();
-                    let _ = self.ring.timeout(wait, self.notify.after(seen)).await; // either way: look again
+                    let _ = self.ring.timeout(wait, self.notify.after(seen)).await; // either way: check again
                 }
             }
         }
         self.fresh.clear();
     }
 
-    /// Hands out some of what is new; how many events it looked at. `wanted` is kept for its allocation.
+    /// Distributes some of the new events; returns how many it read. `wanted` is kept for its allocation.
     async fn sort(&self, wanted: &mut Vec<usize>) -> usize {
         let arrives = self.feed.stream.borrow().as_ref().is_some_and(|stream| stream.guards_loops);
         let (mut sorted, mut turn) = (0, TURN_STEPS_MAX);
@@ -261,12 +262,12 @@ impl FanoutMatcher {
             let Some(record) = self.writer.log().read(self.feed.id, from) else { break };
             let (position, next, lost) = (record.position, record.next, record.damaged);
             let working = self.ring.heartbeat().begin(self.work(position, 0));
-            let sight = LoadedEvent::of(record, arrives);
+            let loaded = LoadedEvent::of(record, arrives);
             drop(working);
             let roll = Rc::clone(&self.roll.borrow());
-            let all = match &sight {
-                Ok(sight) => !self.judge(&roll, sight, wanted, &mut turn).await,
-                // Each subscriber says that it cannot read it, and counts it as dropped.
+            let all = match &loaded {
+                Ok(loaded) => !self.judge(&roll, loaded, wanted, &mut turn).await,
+                // Each subscriber finds that it cannot be read, and counts it as dropped.
                 Err(_) => true,
             };
             if self.stopped.get() || self.cursor.get() != from {
@@ -277,11 +278,11 @@ impl FanoutMatcher {
             let found = MatchedEvent { position, passed, damaged };
             if all {
                 self.roll.borrow().lines.iter().for_each(|line| line.push(found));
-            } else if let Ok(sight) = sight
+            } else if let Ok(loaded) = loaded
                 && !wanted.is_empty()
             {
                 wanted.iter().filter_map(|at| roll.lines.get(*at)).for_each(|line| line.push(found));
-                self.fresh.push(sight);
+                self.fresh.push(loaded);
             }
             self.cursor.set(next);
             self.passed.set(passed + 1);
@@ -296,18 +297,18 @@ impl FanoutMatcher {
         sorted
     }
 
-    /// Asks the filters of all who may want the event; `wanted` says afterwards whose do. Others come first whenever
-    /// [`TURN_STEPS_MAX`] steps have been made. `false` if the subscribers have changed meanwhile: then each has to ask its
-    /// own filter.
+    /// Evaluates the filters of all candidates; `wanted` then lists those that match. Yields whenever
+    /// [`TURN_STEPS_MAX`] steps have been made. `false` if the subscribers have changed meanwhile: then
+    /// each must evaluate its own filter.
     async fn judge(
         &self,
         roll: &Rc<FanoutIndex>,
-        sight: &LoadedEvent,
+        loaded: &LoadedEvent,
         wanted: &mut Vec<usize>,
         turn: &mut usize,
     ) -> bool {
         wanted.clear();
-        let event = &sight.record;
+        let event = &loaded.record;
         if event.is_addressed {
             wanted.extend(roll.addressee(event.addressee().as_deref()));
             return true;
@@ -318,7 +319,7 @@ impl FanoutMatcher {
                 continue;
             };
             let steps = Steps::default();
-            let working = self.ring.heartbeat().begin(self.work(sight.position, roll.subscriber(entry)));
+            let working = self.ring.heartbeat().begin(self.work(loaded.position, roll.subscriber(entry)));
             let wants = entry.wants(event, &steps);
             drop(working);
             if wants {
@@ -344,7 +345,7 @@ impl FanoutMatcher {
         CoreActivity { phase: Phase::Filter, log: self.writer.number(), stream, subscriber, position }.encode()
     }
 
-    /// Wakes everybody, so that counts and bookmarks follow what went by unwanted.
+    /// Wakes all subscribers, so that counts and cursors include the events that did not match.
     fn sweep(&self) {
         for line in &self.roll.borrow().lines {
             line.notify.ring();

@@ -1,4 +1,4 @@
-//! What a new word of the table means to events that are being tried, and those that wait until there is one.
+//! Applies table changes to events that are being retried, and to those that are on hold until a change.
 
 use std::cmp::Reverse;
 
@@ -7,7 +7,7 @@ use super::worker::{DeliveryAttempt, ScheduledRetry, SubscriberConfig, Subscript
 use crate::table::HoldReason;
 
 impl<P: EventSender> SubscriptionWorker<P> {
-    /// Takes the table's newest word on target, filter and delivery.
+    /// Takes target, filter and delivery from a newer table.
     pub(super) fn reorder(&self, order: SubscriberConfig) {
         let before = self.order.replace(order);
         if !std::sync::Arc::ptr_eq(&before.subscriber, &self.order.borrow().subscriber) {
@@ -20,14 +20,14 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.order.borrow().subscriber.hold == what
     }
 
-    /// Keeps a letter whose sink is not there now. It is unfinished meanwhile, so there are no more of them than a subscriber
-    /// may have of those; beyond, the backlog waits in the log.
-    pub(super) fn hold_dead_letter(&self, letter: DeliveryAttempt) {
-        tracing::debug!(position = %letter.position, "given up, and kept until its dead letter sink is there");
-        self.held_dead_letters.borrow_mut().push(letter);
+    /// Holds a dead letter whose sink is missing. It stays unfinished meanwhile, so their number is bounded
+    /// by the subscriber's unfinished events; beyond, the backlog waits in the log.
+    pub(super) fn hold_dead_letter(&self, attempt: DeliveryAttempt) {
+        tracing::debug!(position = %attempt.position, "given up, and held until its dead letter sink exists");
+        self.held_dead_letters.borrow_mut().push(attempt);
     }
 
-    /// They are due at once; what does not find a sink is kept again.
+    /// They are due at once; those that find no sink are held again.
     fn release_dead_letters(&self) {
         if !self.holds(HoldReason::DeadLetters) {
             let at = self.context.ring.now();

@@ -1,4 +1,5 @@
-//! An event as those who deliver it see it: read, checked and written out once for all who want it at the same time.
+//! An event loaded for delivery: read, checked and encoded once for all subscribers that get it at the same
+//! time.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -12,21 +13,21 @@ use crate::events::encode::{EncodedEvent, encode};
 use crate::events::limits::{FRESH_BYTES_MAX, FRESH_MAX};
 use crate::events::record::{CorruptRecord, EventRecord};
 
-/// One event out of the log.
+/// One event from the log.
 pub(super) struct LoadedEvent {
     pub(super) position: LogPosition,
-    /// Where the stream goes on behind it.
+    /// Where the stream continues after it.
     pub(super) next: LogPosition,
     pub(super) record: EventRecord,
     at_ms: u64,
-    /// When a broker took it in, if subscribers are to be told (X-BRK-05), as in RFC 3339.
+    /// When a broker accepted it, if subscribers are told (X-BRK-05), in RFC 3339 format.
     arrived: OnceCell<Option<Rc<str>>>,
-    /// In the mode that it came in, as far as it is the same for all.
+    /// In its received mode, as far as it is the same for all.
     written: OnceCell<EncodedEvent>,
 }
 
 impl LoadedEvent {
-    /// `arrives`: at a broker, whose subscribers and their filters know when.
+    /// `arrives`: at a broker, whose subscribers and filters see the time of arrival.
     pub(super) fn of(read: wal::LogRecord, arrives: bool) -> Result<Self, CorruptRecord> {
         let wal::LogRecord { position, next, at_ms, payload, .. } = read;
         let record = EventRecord::decode(payload)?;
@@ -34,7 +35,7 @@ impl LoadedEvent {
         Ok(Self { position, next, record, at_ms, arrived: OnceCell::new(), written: OnceCell::new() })
     }
 
-    /// Subscribers are told when it came.
+    /// Sets the time of arrival for subscribers.
     pub(super) fn set_arrival(&self, moment: &RefCell<CachedTimestamp>) {
         self.arrived.get_or_init(|| moment.borrow_mut().text(self.at_ms));
     }
@@ -43,48 +44,48 @@ impl LoadedEvent {
         self.arrived.get()?.as_deref().map(arrival)
     }
 
-    /// What it takes of the log.
+    /// Bytes of the log that it holds.
     fn bytes(&self) -> usize {
         self.record.bytes()
     }
 
-    /// As a request, before what each attempt adds.
+    /// Encoded as a request, without the parts that each attempt adds.
     pub(super) fn write(&self, mode: ContentMode) -> EncodedEvent {
         let write = |mode| encode(&self.record, mode, self.arrival().as_slice());
         if mode == self.record.mode { self.written.get_or_init(|| write(mode)).again() } else { write(mode) }
     }
 }
 
-/// What a sorter has handed out of late, in order: whoever takes it on soon need not read it again. All of it is let go now and
-/// then, because it holds the log's memory.
+/// Recently matched events, in order: a subscriber that starts soon need not read them again. All of them
+/// are released from time to time, because they hold the log's memory.
 #[derive(Default)]
 pub(super) struct RecentEvents {
-    sights: RefCell<VecDeque<Rc<LoadedEvent>>>,
-    /// Of their events.
+    events: RefCell<VecDeque<Rc<LoadedEvent>>>,
+    /// Total size of the events.
     bytes: Cell<usize>,
 }
 
 impl RecentEvents {
-    pub(super) fn push(&self, sight: LoadedEvent) {
-        let mut sights = self.sights.borrow_mut();
-        let mut bytes = self.bytes.get() + sight.bytes();
-        sights.push_back(Rc::new(sight));
+    pub(super) fn push(&self, loaded: LoadedEvent) {
+        let mut events = self.events.borrow_mut();
+        let mut bytes = self.bytes.get() + loaded.bytes();
+        events.push_back(Rc::new(loaded));
         // The newest one stays, however large: its event is about to be delivered.
-        while sights.len() > FRESH_MAX || (bytes > FRESH_BYTES_MAX && sights.len() > 1) {
-            let Some(oldest) = sights.pop_front() else { break };
+        while events.len() > FRESH_MAX || (bytes > FRESH_BYTES_MAX && events.len() > 1) {
+            let Some(oldest) = events.pop_front() else { break };
             bytes -= oldest.bytes();
         }
         self.bytes.set(bytes);
     }
 
     pub(super) fn find(&self, position: LogPosition) -> Option<Rc<LoadedEvent>> {
-        let sights = self.sights.borrow();
-        let at = sights.binary_search_by_key(&position, |sight| sight.position).ok()?;
-        Some(Rc::clone(&sights[at]))
+        let events = self.events.borrow();
+        let at = events.binary_search_by_key(&position, |loaded| loaded.position).ok()?;
+        Some(Rc::clone(&events[at]))
     }
 
     pub(super) fn clear(&self) {
-        self.sights.take();
+        self.events.take();
         self.bytes.set(0);
     }
 }
@@ -97,7 +98,7 @@ mod tests {
     use crate::events::cloudevent::binary;
     use crate::events::record::encode_head;
 
-    fn sight(position: u64) -> LoadedEvent {
+    fn loaded(position: u64) -> LoadedEvent {
         of_bytes(position, 4)
     }
 
@@ -117,32 +118,33 @@ mod tests {
         LoadedEvent::of(wal::LogRecord { position, since, next, damaged, at_ms, payload }, false).unwrap()
     }
 
-    /// EV-RTE-09, X-BRK-05: whoever is sent it, and in whatever mode, is sent the same.
+    /// EV-RTE-09, X-BRK-05: every subscriber, in every mode, gets the same event.
     #[test]
-    fn it_is_written_for_the_second_as_for_the_first() {
-        for (told, mode) in [(false, ContentMode::Binary), (true, ContentMode::Binary), (true, ContentMode::Structured)]
+    fn every_subscriber_gets_same_encoding() {
+        for (with_arrival, mode) in
+            [(false, ContentMode::Binary), (true, ContentMode::Binary), (true, ContentMode::Structured)]
         {
-            let sight = sight(7);
-            if told {
-                sight.set_arrival(&RefCell::default());
+            let loaded = loaded(7);
+            if with_arrival {
+                loaded.set_arrival(&RefCell::default());
             }
-            let first = sight.write(mode);
-            assert_eq!(first, encode(&sight.record, mode, sight.arrival().as_slice()));
+            let first = loaded.write(mode);
+            assert_eq!(first, encode(&loaded.record, mode, loaded.arrival().as_slice()));
             let came = first.header("ce-knativearrivaltime").map(<[u8]>::to_vec);
-            assert_eq!(came.is_some(), told && mode == ContentMode::Binary);
-            let mut second = sight.write(mode);
+            assert_eq!(came.is_some(), with_arrival && mode == ContentMode::Binary);
+            let mut second = loaded.write(mode);
             assert_eq!(second, first);
             second.push("Prefer", b"reply");
-            assert_eq!(sight.write(mode), first, "what one attempt adds is not the next one's");
+            assert_eq!(loaded.write(mode), first, "what one attempt adds is not the next one's");
         }
     }
 
     #[test]
-    fn what_is_fresh_is_found_by_its_position_until_it_is_let_go() {
+    fn recent_event_is_found_by_position_until_released() {
         let fresh = RecentEvents::default();
-        [3, 5, 9].into_iter().for_each(|position| fresh.push(sight(position)));
+        [3, 5, 9].into_iter().for_each(|position| fresh.push(loaded(position)));
         for (position, is_there) in [(3, true), (4, false), (5, true), (9, true), (10, false)] {
-            let found = fresh.find(LogPosition::new(position)).map(|sight| sight.position.get());
+            let found = fresh.find(LogPosition::new(position)).map(|loaded| loaded.position.get());
             assert_eq!(found, is_there.then_some(position));
         }
         fresh.clear();
@@ -150,17 +152,17 @@ mod tests {
     }
 
     #[test]
-    fn what_is_fresh_is_bounded_and_the_newest_stays() {
-        let (fresh, each) = (RecentEvents::default(), sight(0).bytes());
-        let count = || fresh.sights.borrow().len();
+    fn recent_events_are_bounded_and_newest_stays() {
+        let (fresh, each) = (RecentEvents::default(), loaded(0).bytes());
+        let count = || fresh.events.borrow().len();
         for position in 0..FRESH_MAX as u64 + 10 {
-            fresh.push(sight(position));
+            fresh.push(loaded(position));
         }
         assert_eq!((count(), fresh.bytes.get()), (FRESH_MAX, FRESH_MAX * each));
         assert!(fresh.find(LogPosition::new(9)).is_none() && fresh.find(LogPosition::new(10)).is_some());
         fresh.push(of_bytes(1000, FRESH_BYTES_MAX));
         assert_eq!((count(), fresh.bytes.get() > FRESH_BYTES_MAX), (1, true));
-        fresh.push(sight(1001));
+        fresh.push(loaded(1001));
         assert_eq!((count(), fresh.bytes.get()), (1, each), "the large one went");
     }
 }

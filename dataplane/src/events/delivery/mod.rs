@@ -1,10 +1,9 @@
-//! Delivery: every subscriber of every stream of one log, each by itself.
+//! Delivery: every subscriber of every stream of one log, independently of each other.
 //!
-//! [`Dispatcher::sync`] compares the table with what is running; `pump` is one subscriber's loop,
-//! `attempt` one request and what its answer leads to, [`retry`] the arithmetic, `place` how far
-//! a subscriber has come.
+//! [`Dispatcher::sync`] compares the table with what is running; `worker` is one subscriber's loop,
+//! `attempt` one request and its consequences, [`retry`] the arithmetic, `progress` how far a subscriber
+//! has read.
 
-mod aside;
 mod attempt;
 mod fanout;
 mod hold;
@@ -19,6 +18,7 @@ pub mod request;
 mod retention;
 pub mod retry;
 pub mod send;
+mod set_aside;
 mod window;
 mod window_slot;
 mod worker;
@@ -50,49 +50,49 @@ use crate::table::{EventStream, RoutingTable};
 type SubscriptionWorkers<P> = HashMap<Box<str>, Rc<SubscriptionWorker<P>>, RandomState>;
 type StreamWorkers<V> = RefCell<HashMap<StreamId, V, RandomState>>;
 
-/// The deliveries out of one log.
+/// The deliveries from one log.
 pub struct Dispatcher<P> {
     context: Rc<DispatchContext<P>>,
     /// By stream and subscriber.
     workers: StreamWorkers<SubscriptionWorkers<P>>,
     sorters: StreamWorkers<Rc<FanoutMatcher>>,
-    /// What each stream was when all its subscribers were running.
+    /// The version of each stream for which all subscribers are running.
     carried_out: StreamWorkers<Arc<EventStream>>,
     table: RefCell<Arc<RoutingTable>>,
     /// The table's version that is running.
     version: Cell<u64>,
-    /// What the log knows and the table does not, and since when.
+    /// Streams and subscribers that are in the log and not in the table, and since when.
     absent: RefCell<HashMap<AbsentStreams, Tick, RandomState>>,
     ends: RemovalPositions,
 }
 
 impl<P: EventSender> Dispatcher<P> {
-    /// Delivers what is in `keeper`, and notes in `journal` how it went; replies go to `home`.
+    /// Delivers the events of `writer`, and records the outcomes in `delivery_log`; replies go to `home`.
     pub fn new(
         ring: &Ring,
-        keeper: &Rc<LogWriter>,
+        writer: &Rc<LogWriter>,
         home: &Rc<LogWriter>,
-        journal: Option<Rc<DeliveryLog>>,
+        delivery_log: Option<Rc<DeliveryLog>>,
         post: P,
         seed: u64,
     ) -> Rc<Self> {
-        let made = RecoveredAttempts::read(&keeper.log());
-        let ends = RemovalPositions::of(keeper.log().visible());
-        let stalled = stalled::read(keeper.log().folder());
-        let shop = DispatchContext {
+        let made = RecoveredAttempts::read(&writer.log());
+        let ends = RemovalPositions::of(writer.log().visible());
+        let stalled = stalled::read(writer.log().folder());
+        let context = DispatchContext {
             recovered_attempts: made,
             stalled,
             ring: ring.clone(),
-            writer: Rc::clone(keeper),
+            writer: Rc::clone(writer),
             home_writer: Rc::clone(home),
-            delivery_log: journal,
+            delivery_log,
             sender: post,
             rng: RefCell::new(fastrand::Rng::with_seed(seed)),
             internal_key: RefCell::default(),
             moment: RefCell::default(),
         };
         Rc::new(Self {
-            context: Rc::new(shop),
+            context: Rc::new(context),
             workers: RefCell::default(),
             sorters: RefCell::default(),
             carried_out: RefCell::default(),
@@ -103,9 +103,9 @@ impl<P: EventSender> Dispatcher<P> {
         })
     }
 
-    /// Makes the running subscribers those of the table. Called before every append with the newest
-    /// table, so that an event posted right after a publish reaches a new subscriber (EV-TRG-12); costs
-    /// one comparison when nothing has changed, and one a stream for those that have not.
+    /// Starts and stops subscribers to match the table. Called before every append with the newest table,
+    /// so that an event posted right after a publish reaches a new subscriber (EV-TRG-12); costs one
+    /// comparison when nothing has changed, and one per stream for unchanged streams.
     pub fn sync(&self, table: &Arc<RoutingTable>) -> Result<(), AppendError> {
         if table.version == self.version.get() {
             return Ok(());
@@ -130,20 +130,20 @@ impl<P: EventSender> Dispatcher<P> {
     fn end_others(&self, named: &HashSet<StreamId, RandomState>) {
         self.carried_out.borrow_mut().retain(|stream, _| named.contains(stream));
         let end = self.context.writer.log().visible();
-        self.workers.borrow_mut().retain(|stream, pumps| {
+        self.workers.borrow_mut().retain(|stream, workers| {
             let stays = named.contains(stream);
             if !stays {
-                pumps.iter().for_each(|(name, pump)| {
-                    pump.stop();
+                workers.iter().for_each(|(name, worker)| {
+                    worker.stop();
                     self.ends.note(*stream, name, end);
                 });
             }
             stays
         });
-        self.sorters.borrow_mut().retain(|stream, sorter| {
+        self.sorters.borrow_mut().retain(|stream, matcher| {
             let stays = named.contains(stream);
             if !stays {
-                sorter.stop();
+                matcher.stop();
             }
             stays
         });
@@ -154,41 +154,41 @@ impl<P: EventSender> Dispatcher<P> {
             return Ok(());
         }
         self.context.writer.follow(feed, stream);
-        let sorter = self.fanout(feed);
-        let mut pumps = self.workers.borrow_mut();
-        let pumps = pumps.entry(feed.id).or_default();
+        let matcher = self.fanout(feed);
+        let mut workers = self.workers.borrow_mut();
+        let workers = workers.entry(feed.id).or_default();
         let (mut running, mut outcome) = (Vec::with_capacity(stream.subscribers.len()), Ok(()));
         for subscriber in &stream.subscribers {
             let order = SubscriberConfig { stream: Arc::clone(stream), subscriber: Arc::clone(subscriber) };
-            let pump = match pumps.get(&subscriber.name) {
-                Some(pump) => {
-                    pump.reorder(order);
-                    pump
+            let worker = match workers.get(&subscriber.name) {
+                Some(worker) => {
+                    worker.reorder(order);
+                    worker
                 }
-                None => match SubscriptionWorker::start(&self.context, feed, &sorter, order) {
-                    Ok(pump) => {
+                None => match SubscriptionWorker::start(&self.context, feed, &matcher, order) {
+                    Ok(worker) => {
                         self.ends.take_back(feed.id, &subscriber.name);
-                        pumps.entry(subscriber.name.clone()).insert(pump).into_mut()
+                        workers.entry(subscriber.name.clone()).insert(worker).into_mut()
                     }
                     Err(why) => {
-                        outcome = Err(why); // the others still are
+                        outcome = Err(why); // the other streams are still synced
                         continue;
                     }
                 },
             };
-            pump.named_in.set(version);
-            running.push((Arc::clone(subscriber), Rc::clone(&pump.queue)));
+            worker.named_in.set(version);
+            running.push((Arc::clone(subscriber), Rc::clone(&worker.queue)));
         }
         let end = self.context.writer.log().visible();
-        pumps.retain(|name, pump| {
-            let stays = pump.named_in.get() == version;
+        workers.retain(|name, worker| {
+            let stays = worker.named_in.get() == version;
             if !stays {
-                pump.stop();
+                worker.stop();
                 self.ends.note(feed.id, name, end);
             }
             stays
         });
-        sorter.enroll(running);
+        matcher.enroll(running);
         if outcome.is_ok() {
             self.carried_out.borrow_mut().insert(feed.id, Arc::clone(stream));
         } else {
@@ -203,36 +203,40 @@ impl<P: EventSender> Dispatcher<P> {
         Rc::clone(sorters.entry(feed.id).or_insert_with(start))
     }
 
-    /// Whether the newest table has been carried out, as far as this stream is concerned.
+    /// Whether the newest table is in effect for this stream.
     pub fn serves(&self, stream: &EventStream) -> bool {
         if self.table.borrow().version == self.version.get() {
-            return true; // all of it has: the usual case
+            return true; // all of it is: the usual case
         }
         let Ok(feed) = self.context.writer.feed_of(stream) else { return false };
-        let pumps = self.workers.borrow();
-        let running = pumps.get(&feed.id);
-        stream.subscribers.iter().all(|subscriber| running.is_some_and(|pumps| pumps.contains_key(&subscriber.name)))
+        let workers = self.workers.borrow();
+        let running = workers.get(&feed.id);
+        stream
+            .subscribers
+            .iter()
+            .all(|subscriber| running.is_some_and(|workers| workers.contains_key(&subscriber.name)))
     }
 
-    /// What a subscriber has still to get, by its place in the log and by the counters: the same, always.
+    /// The undelivered events of a subscriber, by its cursor in the log and by the counters: always the
+    /// same.
     #[cfg(test)]
     pub fn outstanding(&self, stream: &EventStream, subscriber: &str) -> Option<(u64, u64)> {
         let feed = self.context.writer.feed_of(stream).ok()?;
-        let pumps = self.workers.borrow();
-        let pump = pumps.get(&feed.id)?.get(subscriber).filter(|pump| !pump.is_stopped())?;
-        pump.catch_up();
-        Some((self.context.writer.log().open_events(feed.id, &pump.progress.mark()), pump.pending.get()))
+        let workers = self.workers.borrow();
+        let worker = workers.get(&feed.id)?.get(subscriber).filter(|worker| !worker.is_stopped())?;
+        worker.catch_up();
+        Some((self.context.writer.log().open_events(feed.id, &worker.progress.mark()), worker.pending.get()))
     }
 
-    /// Starts no more deliveries and waits for those under way.
+    /// Starts no more deliveries and waits for those in flight.
     pub async fn drain(&self) {
-        let pumps: Vec<_> =
+        let workers: Vec<_> =
             self.workers.borrow().values().flat_map(SubscriptionWorkers::values).map(Rc::clone).collect();
-        for pump in &pumps {
-            pump.hold();
+        for worker in &workers {
+            worker.hold();
         }
-        for pump in &pumps {
-            pump.idle().await;
+        for worker in &workers {
+            worker.idle().await;
         }
     }
 }

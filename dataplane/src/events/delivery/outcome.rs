@@ -1,4 +1,4 @@
-//! How events end for a subscriber, and in which counters each end shows.
+//! Outcomes of an event for a subscriber, and the counters of each.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -12,9 +12,9 @@ pub(super) enum EventOutcome {
     DeadLettered,
     /// Dropped: there is no dead letter sink.
     Sinkless,
-    /// Dropped: the dead letter sink did not take it.
+    /// Dropped: the dead letter sink rejected it.
     SinkRefused,
-    /// Dropped: too old, or too much.
+    /// Dropped by retention: too old, or too much data.
     Expired,
     /// Dropped: the disk changed it.
     Damaged,
@@ -23,7 +23,7 @@ pub(super) enum EventOutcome {
 }
 
 impl EventOutcome {
-    /// Counts so many events that ended like this; of a drop also why.
+    /// Counts this many events with this outcome; for drops also the reason.
     pub(super) fn count(self, events: u64, tally: &SubscriberCounters) {
         let (counter, reason) = match self {
             Self::Delivered => (&tally.delivered, None),

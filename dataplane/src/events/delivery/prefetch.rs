@@ -1,5 +1,5 @@
-//! A subscriber that lags reads what was written long ago: its pages are read ahead by a thread, so that the
-//! core never waits for the disk.
+//! A lagging subscriber reads events written long ago: a thread reads their pages ahead, so that the core
+//! never waits for the disk.
 
 use std::rc::Rc;
 
@@ -9,14 +9,15 @@ use super::send::EventSender;
 use super::worker::SubscriptionWorker;
 use crate::events::limits::{PAGE_IN_BYTES, PAGE_IN_RECORD_BYTES, RECENT_BYTES};
 
-/// For one who reads on.
+/// For continuous reading.
 const BACKLOG: ReadaheadWindow =
     ReadaheadWindow { recent_bytes: RECENT_BYTES, window_bytes: PAGE_IN_BYTES, record_bytes: PAGE_IN_RECORD_BYTES };
 /// For one event.
 const SINGLE: ReadaheadWindow = ReadaheadWindow { window_bytes: 1, ..BACKLOG };
 
 impl<P: EventSender> SubscriptionWorker<P> {
-    /// Whether the next event from there on can be read without waiting for the disk; if not, it is being read.
+    /// Whether the next event from there on can be read without waiting for the disk; if not, it is being
+    /// read ahead.
     pub(super) fn is_resident(self: &Rc<Self>, from: LogPosition) -> bool {
         if self.paging.get() {
             return false;
@@ -24,18 +25,18 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let log = self.context.writer.log();
         let Some(job) = log.page_in(self.feed.id, from, &self.warm.borrow(), BACKLOG) else { return true };
         self.paging.set(true);
-        let pump = Rc::clone(self);
+        let worker = Rc::clone(self);
         self.context.ring.spawn(async move {
-            let places = job.ranges();
-            pump.context.writer.readahead.fetch(job).await;
-            pump.warm.replace(places);
-            pump.paging.set(false);
-            pump.notify.ring();
+            let ranges = job.ranges();
+            worker.context.writer.readahead.fetch(job).await;
+            worker.warm.replace(ranges);
+            worker.paging.set(false);
+            worker.notify.ring();
         });
         false
     }
 
-    /// Resolves when an event that is tried again can be read without waiting for the disk.
+    /// Resolves when an event that is retried can be read without waiting for the disk.
     pub(super) async fn bring(&self, position: LogPosition) {
         let job = self.context.writer.log().page_in(self.feed.id, position, &self.warm.borrow(), SINGLE);
         if let Some(job) = job {

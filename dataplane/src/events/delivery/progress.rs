@@ -1,4 +1,4 @@
-//! How far one subscriber has come in its stream: what is read, what is unfinished, what is done.
+//! The progress of one subscriber in its stream: what is read, what is unfinished, what is done.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -9,26 +9,26 @@ use wal::{Cursor, LogPosition, LogRecord, StreamId, WriteAheadLog};
 
 use crate::events::limits::{CURSOR_INTERVAL, CURSOR_LONG_RANGES};
 
-/// A subscriber's place in a stream. Its bookmark is durable with the next flush after a change.
+/// A subscriber's progress in a stream. Its cursor is durable with the next flush after a change.
 #[derive(Debug)]
 pub struct SubscriberProgress {
     pub stream: StreamId,
     pub subscriber: Box<str>,
     progress: RefCell<ProgressState>,
-    /// In the keeper's list of bookmarks to be written.
+    /// In the log writer's list of cursors to be written.
     pub(crate) dirty: Cell<bool>,
-    /// When a long bookmark was written last.
+    /// When a long cursor was last written.
     written: Cell<Option<Tick>>,
 }
 
 #[derive(Debug)]
 struct ProgressState {
     mark: Cursor,
-    /// Where reading goes on. Everything of the stream below is done or in `unfinished`.
+    /// Where reading continues. Everything of the stream below is done or in `unfinished`.
     cursor: LogPosition,
-    /// By position: what a bookmark may call done when that event is.
+    /// By position: the range that the cursor may mark done when that event is done.
     unfinished: BTreeMap<LogPosition, Range<LogPosition>>,
-    /// Events that were passed over because they are damaged, and not counted yet.
+    /// Events that were skipped because they are damaged, and not counted yet.
     damaged: u64,
 }
 
@@ -45,7 +45,8 @@ impl SubscriberProgress {
         }
     }
 
-    /// The next durable event below `end` that is not done. It is unfinished until [`SubscriberProgress::finish`].
+    /// The next durable event below `end` that is not done. It is unfinished until
+    /// [`SubscriberProgress::finish`].
     pub fn read(&self, log: &WriteAheadLog, end: LogPosition) -> Option<LogRecord> {
         let progress = &mut *self.progress.borrow_mut();
         loop {
@@ -56,7 +57,7 @@ impl SubscriberProgress {
             progress.cursor = record.next;
             progress.damaged += record.damaged;
             if progress.mark.is_done(record.position) {
-                // Between two done ranges lay only other streams' events.
+                // Between two done ranges there were only other streams' events.
                 progress.mark.complete(record.since..record.next);
                 continue;
             }
@@ -65,8 +66,8 @@ impl SubscriberProgress {
         }
     }
 
-    /// The same for an event that was read already, and behind which the stream goes on at `next`. `false` if it was read here, or is
-    /// done.
+    /// The same for an event that was read already, and after which the stream continues at `next`. `false`
+    /// if it was read here, or is done.
     pub fn take_on(&self, position: LogPosition, next: LogPosition) -> bool {
         let progress = &mut *self.progress.borrow_mut();
         let since = progress.mark.next_open(progress.cursor);
@@ -78,7 +79,7 @@ impl SubscriberProgress {
         true
     }
 
-    /// Events before `position` that were not read are done, unwanted.
+    /// Marks events before `position` that were not read as done.
     pub fn skip_to(&self, position: LogPosition) {
         let progress = &mut *self.progress.borrow_mut();
         if progress.cursor < position {
@@ -87,12 +88,12 @@ impl SubscriberProgress {
         }
     }
 
-    /// Damaged events that [`SubscriberProgress::read`] has passed over since the last call.
+    /// Number of damaged events that [`SubscriberProgress::read`] has skipped since the last call.
     pub fn take_damaged(&self) -> u64 {
         std::mem::take(&mut self.progress.borrow_mut().damaged)
     }
 
-    /// Gives up what was not read and lies before `end`; how many events that were. What is unfinished stays so.
+    /// Gives up the unread events before `end`; returns their number. Unfinished ones stay so.
     pub fn give_up(&self, log: &WriteAheadLog, end: LogPosition) -> u64 {
         let progress = &mut *self.progress.borrow_mut();
         let mut events = 0;
@@ -107,20 +108,20 @@ impl SubscriberProgress {
         events
     }
 
-    /// Where [`SubscriberProgress::read`] looks next.
+    /// Where [`SubscriberProgress::read`] continues.
     #[must_use]
     pub fn next(&self) -> LogPosition {
         let progress = self.progress.borrow();
         progress.mark.next_open(progress.cursor)
     }
 
-    /// Where reading goes on.
+    /// Where reading continues.
     #[must_use]
     pub fn cursor(&self) -> LogPosition {
         self.progress.borrow().cursor
     }
 
-    /// The event needs nothing more. `false` if it was not unfinished.
+    /// The event is done. `false` if it was not unfinished.
     pub fn finish(&self, position: LogPosition) -> bool {
         let progress = &mut *self.progress.borrow_mut();
         let Some(range) = progress.unfinished.remove(&position) else { return false };
@@ -133,7 +134,7 @@ impl SubscriberProgress {
         self.progress.borrow().unfinished.len()
     }
 
-    /// Whether the bookmark is to be written with the flush that begins now; a long one waits.
+    /// Whether the cursor is to be written with the flush that begins now; a long one waits.
     pub(crate) fn is_due(&self, now: Tick) -> bool {
         if self.progress.borrow().mark.done().len() < CURSOR_LONG_RANGES {
             return true;
@@ -160,102 +161,102 @@ mod tests {
         WriteAheadLog::open(folder.path(), options).unwrap().0
     }
 
-    fn read_all(place: &SubscriberProgress, log: &WriteAheadLog) -> Vec<LogPosition> {
-        std::iter::from_fn(|| place.read(log, log.durable())).map(|record| record.position).collect()
+    fn read_all(progress: &SubscriberProgress, log: &WriteAheadLog) -> Vec<LogPosition> {
+        std::iter::from_fn(|| progress.read(log, log.durable())).map(|record| record.position).collect()
     }
 
-    /// EV-DLV-13: what was finished, in whatever order, is not read again; all else is.
+    /// EV-DLV-13: finished events, in whatever order, are not read again; all others are.
     #[test]
-    fn a_place_restored_from_its_bookmark_reads_exactly_what_was_unfinished() {
+    fn restored_progress_reads_only_unfinished_events() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
-        let (ours, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
-        let place = SubscriberProgress::new(ours, "s", Cursor::at(log.end(ours)));
+        let (own, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
+        let progress = SubscriberProgress::new(own, "s", Cursor::at(log.end(own)));
         for n in 0_u8..30 {
-            log.append(if n % 3 == 0 { other } else { ours }, 0, &[&[n]]).unwrap();
+            log.append(if n % 3 == 0 { other } else { own }, 0, &[&[n]]).unwrap();
         }
-        assert!(place.read(&log, log.visible()).is_none(), "nothing is read before it is durable");
+        assert!(progress.read(&log, log.visible()).is_none(), "nothing is read before it is durable");
         log.flush_blocking().unwrap();
 
-        let all = read_all(&place, &log);
-        assert_eq!((all.len(), place.unfinished()), (20, 20));
+        let all = read_all(&progress, &log);
+        assert_eq!((all.len(), progress.unfinished()), (20, 20));
         let kept = [0, 3, 4, 19];
         for (at, position) in all.iter().enumerate().rev().filter(|(at, _)| !kept.contains(at)) {
-            assert!(place.finish(*position) && !place.finish(*position), "{at}");
+            assert!(progress.finish(*position) && !progress.finish(*position), "{at}");
         }
-        let restored = SubscriberProgress::new(ours, "s", place.mark());
+        let restored = SubscriberProgress::new(own, "s", progress.mark());
         assert_eq!(read_all(&restored, &log), kept.map(|at| all[at]));
         for position in kept.map(|at| all[at]) {
             restored.finish(position);
         }
         assert_eq!(restored.mark().done(), []);
-        assert!(read_all(&SubscriberProgress::new(ours, "s", restored.mark()), &log).is_empty());
+        assert!(read_all(&SubscriberProgress::new(own, "s", restored.mark()), &log).is_empty());
     }
 
-    /// EV-DLV-13: it is as if it had been read here.
+    /// EV-DLV-13: it has the same effect as reading it here.
     #[test]
-    fn what_others_read_is_taken_on_once() {
+    fn event_read_elsewhere_is_taken_once() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
-        let (ours, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
-        let start = Cursor::at(log.end(ours));
+        let (own, other) = (log.stream("ours").unwrap(), log.stream("other").unwrap());
+        let start = Cursor::at(log.end(own));
         for n in 0_u8..12 {
-            log.append(if n % 3 == 0 { other } else { ours }, 0, &[&[n]]).unwrap();
+            log.append(if n % 3 == 0 { other } else { own }, 0, &[&[n]]).unwrap();
         }
         log.flush_blocking().unwrap();
-        let reader = SubscriberProgress::new(ours, "reader", start.clone());
+        let reader = SubscriberProgress::new(own, "reader", start.clone());
         let all: Vec<_> = std::iter::from_fn(|| reader.read(&log, log.durable())).collect();
-        let place = SubscriberProgress::new(ours, "s", start.clone());
+        let progress = SubscriberProgress::new(own, "s", start.clone());
         for record in &all {
-            assert!(place.take_on(record.position, record.next) && !place.take_on(record.position, record.next));
+            assert!(progress.take_on(record.position, record.next) && !progress.take_on(record.position, record.next));
         }
-        assert_eq!((place.unfinished(), place.cursor(), place.mark()), (8, reader.cursor(), start));
+        assert_eq!((progress.unfinished(), progress.cursor(), progress.mark()), (8, reader.cursor(), start));
         for record in all.iter().rev() {
-            assert!(place.finish(record.position) && reader.finish(record.position));
-            assert_eq!(place.mark(), reader.mark());
-            assert!(!place.take_on(record.position, record.next), "it is done");
+            assert!(progress.finish(record.position) && reader.finish(record.position));
+            assert_eq!(progress.mark(), reader.mark());
+            assert!(!progress.take_on(record.position, record.next), "it is done");
         }
     }
 
-    /// What was done, and what was read and is unfinished, is not given up a second time.
+    /// Done events, and those read and unfinished, are not given up a second time.
     #[test]
-    fn what_is_given_up_is_what_was_neither_read_nor_done() {
+    fn give_up_skips_read_and_done_events() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
-        let ours = log.stream("ours").unwrap();
-        let start = log.end(ours);
-        let all: Vec<_> = (0_u8..20).map(|n| log.append(ours, 0, &[&[n]]).unwrap()).collect();
+        let own = log.stream("ours").unwrap();
+        let start = log.end(own);
+        let all: Vec<_> = (0_u8..20).map(|n| log.append(own, 0, &[&[n]]).unwrap()).collect();
         log.flush_blocking().unwrap();
         let mut mark = Cursor::at(start);
         mark.complete(all[5]..all[8]);
         mark.complete(all[12]..all[13]);
-        let place = SubscriberProgress::new(ours, "s", mark);
-        let read: Vec<_> = (0..2).map(|_| place.read(&log, log.durable()).unwrap().position).collect();
+        let progress = SubscriberProgress::new(own, "s", mark);
+        let read: Vec<_> = (0..2).map(|_| progress.read(&log, log.durable()).unwrap().position).collect();
         assert_eq!(read, all[..2]);
 
-        assert_eq!(place.give_up(&log, all[15]), 15 - 2 - 4);
-        assert_eq!((place.give_up(&log, all[15]), place.give_up(&log, all[3])), (0, 0));
-        assert_eq!(place.read(&log, log.durable()).map(|record| record.position), Some(all[15]));
-        assert_eq!(place.mark().low(), start, "two are unfinished");
-        assert!(place.finish(all[0]) && place.finish(all[1]));
-        assert_eq!(place.mark().low(), all[15]);
+        assert_eq!(progress.give_up(&log, all[15]), 15 - 2 - 4);
+        assert_eq!((progress.give_up(&log, all[15]), progress.give_up(&log, all[3])), (0, 0));
+        assert_eq!(progress.read(&log, log.durable()).map(|record| record.position), Some(all[15]));
+        assert_eq!(progress.mark().low(), start, "two are unfinished");
+        assert!(progress.finish(all[0]) && progress.finish(all[1]));
+        assert_eq!(progress.mark().low(), all[15]);
     }
 
-    /// EV-DLV-13: what is skipped is done, what is unfinished before it is not.
+    /// EV-DLV-13: skipped events are done, unfinished ones before them are not.
     #[test]
-    fn a_skip_leaves_what_was_read_unfinished() {
+    fn skip_keeps_read_events_unfinished() {
         let folder = tempfile::tempdir().unwrap();
         let mut log = log(&folder);
-        let ours = log.stream("ours").unwrap();
-        let place = SubscriberProgress::new(ours, "s", Cursor::at(log.end(ours)));
-        let all: Vec<_> = (0_u8..6).map(|n| log.append(ours, 0, &[&[n]]).unwrap()).collect();
+        let own = log.stream("ours").unwrap();
+        let progress = SubscriberProgress::new(own, "s", Cursor::at(log.end(own)));
+        let all: Vec<_> = (0_u8..6).map(|n| log.append(own, 0, &[&[n]]).unwrap()).collect();
         log.flush_blocking().unwrap();
 
-        assert_eq!(place.read(&log, all[1]).map(|record| record.position), Some(all[0]));
-        assert!(place.read(&log, all[1]).is_none(), "the end is where it says");
-        place.skip_to(all[4]);
-        place.skip_to(all[2]); // backwards is nothing
-        assert_eq!(place.read(&log, log.durable()).map(|record| record.position), Some(all[4]));
-        assert_eq!(read_all(&SubscriberProgress::new(ours, "s", place.mark()), &log), [all[0], all[4], all[5]]);
+        assert_eq!(progress.read(&log, all[1]).map(|record| record.position), Some(all[0]));
+        assert!(progress.read(&log, all[1]).is_none(), "the end is where it says");
+        progress.skip_to(all[4]);
+        progress.skip_to(all[2]); // backwards has no effect
+        assert_eq!(progress.read(&log, log.durable()).map(|record| record.position), Some(all[4]));
+        assert_eq!(read_all(&SubscriberProgress::new(own, "s", progress.mark()), &log), [all[0], all[4], all[5]]);
     }
 }

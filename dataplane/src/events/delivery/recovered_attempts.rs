@@ -1,5 +1,5 @@
-//! Attempts that earlier lives of the process made at events which nobody has finished: they count, or each restart would
-//! begin to count anew (EV-DLV-13). The flight recorder's notes of them are in the same log.
+//! Attempts that earlier processes made at unfinished events: they count, or each restart would begin again
+//! at zero (EV-DLV-13). Their delivery log entries are in the same log.
 
 use std::cell::RefCell;
 
@@ -14,13 +14,14 @@ use crate::events::log_writer::HISTORY;
 /// Of one subscriber: attempts at each event.
 pub(super) type AttemptCounts = HashMap<LogPosition, u32, RandomState>;
 
-/// What the log knows, until its subscribers ask for theirs.
+/// All counts found in the log, until each subscriber takes its own.
 #[derive(Debug, Default)]
 pub(super) struct RecoveredAttempts(RefCell<HashMap<Box<str>, AttemptCounts, RandomState>>);
 
 impl RecoveredAttempts {
-    /// Looks through the notes behind the oldest unfinished event, or the newest of those: there are none where everybody has
-    /// had everything. As many events are kept as were begun and not ended, [`crate::events::limits::UNFINISHED_MAX`] a subscriber.
+    /// Reads the entries after the oldest unfinished event, at most the newest of them: there are none
+    /// where every event is done. It keeps as many events as were started and not finished,
+    /// [`crate::events::limits::UNFINISHED_MAX`] per subscriber.
     pub(super) fn read(log: &WriteAheadLog) -> Self {
         let made = Self::default();
         let behind: HashMap<&str, &Cursor, RandomState> = log

@@ -1,5 +1,5 @@
-//! Streams and subscribers that the log knows and the table does not name any more: forgotten after a while, with
-//! what they had still to get. That is counted, told to whoever tells their owners, and noted in the journal.
+//! Streams and subscribers that are in the log and no longer in the table: deleted after a while, with
+//! their undelivered events. Those are counted, reported to control, and recorded in the delivery log.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -13,7 +13,7 @@ use wal::{Cursor, LogPosition, StreamId};
 use super::{Dispatcher, EventSender};
 use crate::events::abandoned::AbandonedEvents;
 use crate::events::delivery_log::{self, DeliveryLogEntry};
-use crate::events::limits::{ABSENT_PATIENCE, TIDY_EVERY};
+use crate::events::limits::{REMOVAL_DELAY, TIDY_EVERY};
 use crate::events::log_writer::HISTORY;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,11 +22,11 @@ pub(super) enum AbsentStreams {
     Subscriber(StreamId, Box<str>),
 }
 
-/// Where the log ended when subscribers did: what came in behind that was never for them.
+/// Where the log ended when subscribers were removed: later events were never for them.
 pub(super) struct RemovalPositions {
-    /// When the log was opened. Who was deleted by an earlier process is in no table since.
+    /// When the log was opened. Subscribers deleted by an earlier process are in no table since.
     opened: LogPosition,
-    /// Those that this process knew; each until it is forgotten.
+    /// Those that this process ran; each until it is deleted.
     positions: RefCell<HashMap<(StreamId, Box<str>), LogPosition, RandomState>>,
 }
 
@@ -57,7 +57,7 @@ impl RemovalPositions {
 }
 
 impl<P: EventSender> Dispatcher<P> {
-    /// Forgets what nobody names any more. Runs for ever.
+    /// Deletes what is no longer in the table. Runs for ever.
     pub async fn tidy(&self) {
         loop {
             self.context.ring.sleep(TIDY_EVERY).await;
@@ -72,7 +72,7 @@ impl<P: EventSender> Dispatcher<P> {
         let mut still = HashMap::<_, _, RandomState>::default();
         for absent in self.find_absent() {
             let from = since.remove(&absent).unwrap_or(now);
-            if now - from < ABSENT_PATIENCE {
+            if now - from < REMOVAL_DELAY {
                 still.insert(absent, from);
                 continue;
             }
@@ -80,7 +80,7 @@ impl<P: EventSender> Dispatcher<P> {
             tracing::info!(
                 ?absent,
                 events,
-                "forgotten with its backlog: the table has not named it for {ABSENT_PATIENCE:?}"
+                "deleted with its backlog: the table has not contained it for {REMOVAL_DELAY:?}"
             );
             self.ends.forget(&absent);
             match absent {
@@ -94,25 +94,25 @@ impl<P: EventSender> Dispatcher<P> {
     fn find_absent(&self) -> Vec<AbsentStreams> {
         let table = self.table.borrow();
         let named: HashSet<&str> = table.streams.values().map(|stream| &*stream.name).collect();
-        let pumps = self.workers.borrow();
+        let workers = self.workers.borrow();
         let log = self.context.writer.log();
         let mut absent = Vec::new();
         for (id, name) in log.streams() {
             if name == delivery_log::STREAM {
-                continue; // nobody's, and no subscriber holds it
+                continue; // internal: retained by no subscriber
             }
             if !named.contains(name) {
                 absent.push(AbsentStreams::Stream(id, name.into()));
                 continue;
             }
-            let runs = |subscriber: &str| pumps.get(&id).is_some_and(|pumps| pumps.contains_key(subscriber));
+            let runs = |subscriber: &str| workers.get(&id).is_some_and(|workers| workers.contains_key(subscriber));
             let lost = log.cursors(id).filter(|(subscriber, _)| *subscriber != HISTORY && !runs(subscriber));
             absent.extend(lost.map(|(subscriber, _)| AbsentStreams::Subscriber(id, subscriber.into())));
         }
         absent
     }
 
-    /// Tells of the backlog that goes with it; how many events that is, each subscriber's counted.
+    /// Reports the backlog that is deleted with it; returns the number of events, counted per subscriber.
     fn abandon(&self, absent: &AbsentStreams) -> u64 {
         let log = self.context.writer.log();
         let (id, stream, left): (_, &str, Vec<(&str, &Cursor)>) = match absent {
@@ -140,9 +140,9 @@ impl<P: EventSender> Dispatcher<P> {
         self.table.borrow().abandoned.report(AbandonedEvents { stream: stream.into(), is_whole, events });
         let left: Vec<_> =
             open.iter().map(|(name, end, _)| (delivery_log::abandoned_name(stream, name), *end)).collect();
-        drop(log); // a page of the journal that is full is appended at once
-        if let Some(journal) = &self.context.delivery_log {
-            left.iter().for_each(|(name, end)| journal.note(DeliveryLogEntry::abandoned(name, *end)));
+        drop(log); // a full page of the delivery log is appended at once
+        if let Some(delivery_log) = &self.context.delivery_log {
+            left.iter().for_each(|(name, end)| delivery_log.note(DeliveryLogEntry::abandoned(name, *end)));
         }
         events
     }

@@ -1,4 +1,4 @@
-//! The requests a delivery makes, and what an answer carries.
+//! The requests of a delivery, and the content of a response.
 
 use std::rc::Rc;
 
@@ -20,12 +20,12 @@ use crate::events::record::{ARRIVAL_ATTRIBUTE, EventRecord, time_text};
 use crate::events::{LocalResponse, extension_headers};
 use crate::table::DeliveryTarget;
 
-/// A subscriber is the only one that is asked for a reply (DP-REPLY-01 to -03).
+/// Only a subscriber is asked for a reply (DP-REPLY-01 to -03).
 pub fn request_reply(out: &mut EncodedEvent) {
     out.push("Prefer", b"reply");
 }
 
-/// A request that carries a reply on.
+/// A request that forwards a reply.
 #[must_use]
 pub fn to_reply_target(
     reply: &EventRecord,
@@ -38,20 +38,20 @@ pub fn to_reply_target(
     out
 }
 
-/// When the broker took the event in (X-BRK-05).
+/// When the broker accepted the event (X-BRK-05).
 pub(super) fn arrival(time: &str) -> CloudEventAttribute<'_> {
     CloudEventAttribute { name: ARRIVAL_ATTRIBUTE.into(), value: time.into(), kind: AttributeKind::String }
 }
 
-/// The last moment that was written out: an event goes to many subscribers, and what goes to one often came in the
-/// same millisecond.
+/// The last formatted time: an event goes to many subscribers, and events to one subscriber often arrived
+/// in the same millisecond.
 #[derive(Debug, Default)]
 pub struct CachedTimestamp {
     last: Option<(u64, Rc<str>)>,
 }
 
 impl CachedTimestamp {
-    /// Milliseconds since 1970 as in RFC 3339; `None` for what is no date.
+    /// Milliseconds since 1970 in RFC 3339 format; `None` if it is no valid date.
     pub fn text(&mut self, ms: u64) -> Option<Rc<str>> {
         if let Some((_, text)) = self.last.as_ref().filter(|(last, _)| *last == ms) {
             return Some(Rc::clone(text));
@@ -62,10 +62,10 @@ impl CachedTimestamp {
     }
 }
 
-/// The original event with what went wrong (EV-DLV-10, X-DLV-08, AMB-36).
+/// The original event with the failure (EV-DLV-10, X-DLV-08, AMB-36).
 #[must_use]
 pub(super) fn to_dead_letter_sink(
-    sight: &LoadedEvent,
+    loaded: &LoadedEvent,
     failure: &DeliveryFailure,
     sink: &DeliveryTarget,
     sender: &RequestOrigin<'_>,
@@ -79,13 +79,13 @@ pub(super) fn to_dead_letter_sink(
         attribute(code, failure.code.to_string(), AttributeKind::Integer),
         attribute(data, failure.data.clone(), AttributeKind::String),
     ];
-    extra.extend(sight.arrival());
-    let mut out = encode(&sight.record, sight.record.mode, &extra);
-    complete(&mut out, &sight.record, sink, sender, rng);
+    extra.extend(loaded.arrival());
+    let mut out = encode(&loaded.record, loaded.record.mode, &extra);
+    complete(&mut out, &loaded.record, sink, sender, rng);
     out
 }
 
-/// Who sends a request.
+/// The sender of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestOrigin<'a> {
     pub namespace: &'a str,
@@ -93,7 +93,7 @@ pub struct RequestOrigin<'a> {
     pub internal_key: &'a str,
 }
 
-/// Adds what is each attempt's own.
+/// Adds the fields of this attempt.
 pub fn complete(
     out: &mut EncodedEvent,
     record: &EventRecord,
@@ -113,22 +113,22 @@ pub fn complete(
 /// Why an event goes to the dead letter sink.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeliveryFailure {
-    /// Where it could not be delivered.
+    /// The destination of the failed delivery.
     pub url: Box<str>,
-    /// The answer's code, 500 when there was none.
+    /// The status of the response, 500 when there was none.
     pub code: u16,
-    /// Base64, cut (X-DLV-08).
+    /// Base64, truncated (X-DLV-08).
     pub data: String,
     /// For the log.
     pub reason: &'static str,
-    /// ... and why there was no answer.
+    /// Why there was no response.
     pub unanswered: Option<Box<str>>,
 }
 
 impl DeliveryFailure {
     #[must_use]
     pub fn answered(url: &str, answer: &LocalResponse, reason: &'static str) -> Self {
-        // Three bytes become four characters: no more of the body can be seen after the cut.
+        // Three bytes become four characters: later bytes of the body would be truncated anyway.
         let seen = &answer.body[..answer.body.len().min(ERROR_DATA_BYTES_MAX)];
         Self { url: url.into(), code: answer.status, data: cut(BASE64.encode(seen)), reason, unanswered: None }
     }
@@ -153,7 +153,7 @@ fn cut(mut data: String) -> String {
     data
 }
 
-/// What a 200 brought.
+/// The content of a 200.
 #[derive(Debug, PartialEq, Eq)]
 pub enum ReplyBody<'a> {
     Nothing,
@@ -162,7 +162,7 @@ pub enum ReplyBody<'a> {
     Event(CloudEvent<'a>),
 }
 
-/// Whether the answer says that it carries an event, right or wrong.
+/// Whether the response claims to carry an event, valid or not.
 #[must_use]
 pub fn claims_reply(answer: &LocalResponse) -> bool {
     let names_format = |(name, value): (&str, &[u8])| {
@@ -175,13 +175,13 @@ fn fields(answer: &LocalResponse) -> impl Iterator<Item = (&str, &[u8])> {
     answer.headers.iter().map(|(name, value)| (&**name, &**value))
 }
 
-/// Reads a reply. A claim to be an event that does not hold is an error (AMB-34, DP-REPLY-10).
+/// Parses a reply. An invalid event is an error (AMB-34, DP-REPLY-10).
 pub fn carried(answer: &LocalResponse) -> Result<ReplyBody<'_>, MalformedEvent> {
     if !claims_reply(answer) {
         return Ok(if answer.body.is_empty() { ReplyBody::Nothing } else { ReplyBody::NoEvent });
     }
     if is_compressed(fields(answer)) {
-        return Err(MalformedEvent::Request { why: "its Content-Encoding is not undone here" });
+        return Err(MalformedEvent::Request { why: "its Content-Encoding is not decoded here" });
     }
     match carriage(content_type(fields(answer))?) {
         ContentKind::Structured => structured::parse(&answer.body).map(ReplyBody::Event),
@@ -193,7 +193,7 @@ pub fn carried(answer: &LocalResponse) -> Result<ReplyBody<'_>, MalformedEvent> 
     }
 }
 
-/// Whether the reply's attributes had bytes that are no UTF-8.
+/// Whether the reply's attributes had bytes that are not valid UTF-8.
 #[must_use]
 pub fn is_latin1(answer: &LocalResponse) -> bool {
     binary::has_latin1(fields(answer))
@@ -207,11 +207,11 @@ pub fn record_of(
     hops_left: u8,
     rng: &mut Rng,
 ) -> Vec<u8> {
-    let beside = extension_headers::select(fields(answer), trace, rng);
-    crate::events::record::encode_head(reply, &beside, hops_left)
+    let headers = extension_headers::select(fields(answer), trace, rng);
+    crate::events::record::encode_head(reply, &headers, hops_left)
 }
 
-/// Head and data in one piece.
+/// Head and data in one buffer.
 #[must_use]
 pub fn joined(mut head: Vec<u8>, reply: &CloudEvent<'_>) -> Bytes {
     head.extend(reply.data.bytes());
@@ -227,9 +227,9 @@ mod tests {
         LocalResponse { status: 200, headers, body: Bytes::from_static(body.as_bytes()) }
     }
 
-    /// DP-REPLY-04 to -06, DP-REPLY-10: both modes, no payload, no event, a broken claim.
+    /// DP-REPLY-04 to -06, DP-REPLY-10: both modes, no payload, no event, an invalid event.
     #[test]
-    fn a_reply_is_told_from_a_body_and_from_a_broken_claim() {
+    fn reply_body_and_invalid_event_are_distinguished() {
         let binary = [("Ce-Specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
         assert!(matches!(carried(&answer(&binary, "x")), Ok(ReplyBody::Event(_))));
         let envelope = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;
@@ -255,7 +255,7 @@ mod tests {
 
     /// X-DLV-08
     #[test]
-    fn a_failure_keeps_a_bounded_piece_of_the_answer() {
+    fn failure_keeps_bounded_part_of_response() {
         let long = LocalResponse { status: 503, headers: Vec::new(), body: vec![b'a'; 5000].into() };
         let failure = DeliveryFailure::answered("http://s/", &long, "refused");
         assert_eq!((failure.code, failure.data.len()), (503, ERROR_DATA_BYTES_MAX));

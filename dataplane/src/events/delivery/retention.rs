@@ -1,8 +1,8 @@
-//! Retention: what is dropped though somebody waits for it, because the stream's owner said so.
+//! Retention: events that are dropped before delivery, because the stream is configured so.
 //!
-//! A subscriber's bookmark is moved over what has become too old or too much, and everything that it had
-//! not finished is counted as dropped. So accepted = delivered + filtered + dead-lettered + dropped +
-//! pending still holds, space comes back the usual way, and a crash repeats at most the last second.
+//! A subscriber's cursor is moved past what has become too old or too much, and all its unfinished events
+//! before that are counted as dropped. So accepted = delivered + filtered + dead-lettered + dropped +
+//! pending still holds, space is reclaimed the usual way, and a crash repeats at most the last second.
 
 use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
@@ -19,18 +19,18 @@ use crate::events::feed::StreamFeed;
 use crate::table::EventStream;
 
 impl<P: EventSender> Dispatcher<P> {
-    /// Carries out all streams' retention, as of `now_ms` (milliseconds since 1970).
+    /// Applies the retention of all streams, as of `now_ms` (milliseconds since 1970).
     pub fn retain(&self, now_ms: u64) {
         let table = self.table.borrow();
         for stream in table.streams.values() {
-            let Ok(feed) = self.context.writer.feed(&stream.name) else { continue }; // told at every sync
+            let Ok(feed) = self.context.writer.feed(&stream.name) else { continue }; // reported at every sync
             let floor = self.floor(stream, &feed, now_ms);
             self.retain_history(stream, &feed, floor, now_ms);
             let Some(floor) = floor else { continue };
-            let pumps = self.workers.borrow();
-            let Some(running) = pumps.get(&feed.id) else { continue };
+            let workers = self.workers.borrow();
+            let Some(running) = workers.get(&feed.id) else { continue };
             for subscriber in &stream.subscribers {
-                let dropped = running.get(&subscriber.name).map_or(0, |pump| pump.expire(floor));
+                let dropped = running.get(&subscriber.name).map_or(0, |worker| worker.expire(floor));
                 if dropped > 0 {
                     let (stream, subscriber) = (&*stream.name, &*subscriber.label);
                     tracing::warn!(stream, subscriber, dropped, "events dropped undelivered: retention");
@@ -39,8 +39,8 @@ impl<P: EventSender> Dispatcher<P> {
         }
     }
 
-    /// Events before it are dropped. What the stream keeps beyond its size is shared out among the cores by
-    /// what each of them keeps.
+    /// Events before it are dropped. The size limit of the stream is divided among the cores in proportion
+    /// to what each of them retains.
     fn floor(&self, stream: &EventStream, feed: &StreamFeed, now_ms: u64) -> Option<LogPosition> {
         let log = self.context.writer.log();
         let keeping = &stream.keeping;
@@ -65,7 +65,7 @@ impl<P: EventSender> Dispatcher<P> {
 }
 
 impl<P: EventSender> SubscriptionWorker<P> {
-    /// Drops what is before `floor` and not under way; how many events that were.
+    /// Drops events before `floor` that are not in flight; returns their number.
     pub(super) fn expire(&self, floor: LogPosition) -> u64 {
         if self.is_stopped() {
             return 0;
@@ -81,7 +81,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
             }
             for Reverse(retry) in old {
                 self.note(DeliveryOutcome::Dropped, &retry.job, None, Duration::ZERO);
-                self.settle(retry.job.position, EventOutcome::Expired); // in a lane the next one takes its place
+                // the next event of its ordering key is released
+                self.settle(retry.job.position, EventOutcome::Expired);
             }
         }
         while let Some(found) = self.queue.take_before(floor) {

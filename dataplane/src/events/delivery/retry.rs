@@ -1,12 +1,12 @@
-//! What a subscriber's answer means and when to try again: arithmetic only.
+//! The retry decision: what a response means and when to retry. Arithmetic only.
 //!
 //! | outcome | verdict |
 //! |---|---|
 //! | 200 | done; may carry a reply (DP-RETRY-02, AMB-31) |
 //! | 202, other 2xx | done, never a reply (DP-RETRY-03, -04) |
 //! | final 1xx, 3xx, 400, 401, 403, other 4xx | given up at once (DP-RETRY-01, -05 to -08, -13) |
-//! | 404, 408, 409, 429, 5xx, 600 and up | tried again (DP-RETRY-09 to -12, -14, -15) |
-//! | no answer: refused, reset, timeout, DNS | tried again (DP-RETRY-16) |
+//! | 404, 408, 409, 429, 5xx, 600 and up | retried (DP-RETRY-09 to -12, -14, -15) |
+//! | no response: refused, reset, timeout, DNS | retried (DP-RETRY-16) |
 
 use std::time::{Duration, SystemTime};
 
@@ -20,9 +20,9 @@ use crate::table::{BackoffPolicy, DeliveryPolicy};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryVerdict {
     Done,
-    /// Done if the body is no event; otherwise the reply has to be stored or sent first.
+    /// Done if the body is no event; otherwise the reply must be stored or sent first.
     Reply,
-    /// Tried again after this long.
+    /// Retried after this long.
     RetryAt(Duration),
     GiveUp(GiveUpReason),
 }
@@ -30,7 +30,7 @@ pub enum RetryVerdict {
 /// Why an event is given up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GiveUpReason {
-    /// The answer says that another attempt would not help.
+    /// According to the response another attempt would not help.
     Refused,
     /// All attempts failed.
     RetriesUsedUp,
@@ -46,17 +46,17 @@ impl GiveUpReason {
     }
 }
 
-/// What an answer says about trying again.
+/// What a response says about retrying.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RetryHints {
-    /// `None` when there was no answer.
+    /// `None` when there was no response.
     pub status: Option<u16>,
-    /// How long it asks to wait.
+    /// The requested wait.
     pub retry_after: Option<Duration>,
 }
 
 impl RetryHints {
-    /// `wall` tells the time by the calendar, for those who name a date.
+    /// `wall` returns the calendar time, for responses with a date.
     #[must_use]
     pub fn of(answer: Option<&LocalResponse>, wall: impl Fn() -> SystemTime) -> Self {
         let Some(answer) = answer else { return Self::default() };
@@ -69,7 +69,7 @@ impl RetryHints {
     }
 }
 
-/// Seconds, or an HTTP date (RFC 9110, 10.2.3); anything else says nothing.
+/// Seconds, or an HTTP date (RFC 9110, 10.2.3); anything else is ignored.
 fn retry_after_of(text: &str, wall: &impl Fn() -> SystemTime) -> Option<Duration> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
         return Some(Duration::from_secs(text.parse().unwrap_or(u64::MAX))); // more than any bound is at the bound
@@ -78,7 +78,7 @@ fn retry_after_of(text: &str, wall: &impl Fn() -> SystemTime) -> Option<Duration
     Some(date.duration_since(wall()).unwrap_or_default())
 }
 
-/// Judges an attempt. X-DLV-02: a 429 or 503 may ask for a longer wait than the back-off, up to the
+/// The verdict of an attempt. X-DLV-02: a 429 or 503 may request a longer wait than the back-off, up to the
 /// subscriber's `retry_after_max`.
 #[must_use]
 pub fn judge(heard: RetryHints, attempt: u32, delivery: &DeliveryPolicy) -> RetryVerdict {
@@ -90,7 +90,7 @@ pub fn judge(heard: RetryHints, attempt: u32, delivery: &DeliveryPolicy) -> Retr
     }
 }
 
-/// Judges an attempt by its status, `None` when there was no answer. `attempt` counts from 0.
+/// The verdict of an attempt by its status, `None` when there was no response. `attempt` counts from 0.
 #[must_use]
 pub fn verdict(status: Option<u16>, attempt: u32, delivery: &DeliveryPolicy) -> RetryVerdict {
     match status {
@@ -101,8 +101,8 @@ pub fn verdict(status: Option<u16>, attempt: u32, delivery: &DeliveryPolicy) -> 
     }
 }
 
-/// Judges an attempt that failed in a way that may pass: also a reply that could not be stored
-/// (EV-RTE-11, AMB-34).
+/// The verdict of an attempt with a temporary failure: also a reply that could not be stored (EV-RTE-11,
+/// AMB-34).
 #[must_use]
 pub fn failed(attempt: u32, delivery: &DeliveryPolicy) -> RetryVerdict {
     if attempt >= delivery.retries_max {
@@ -124,7 +124,7 @@ fn delay(retry: u32, backoff: BackoffPolicy) -> Duration {
     wait.clamp(BACKOFF_MIN, BACKOFF_MAX)
 }
 
-/// The same wait, or up to a tenth more: events that failed together are not tried again together.
+/// The same wait, or up to a tenth more: events that failed together are not retried together.
 pub fn spread(wait: Duration, rng: &mut Rng) -> Duration {
     let tenth = u64::try_from((wait / 10).as_nanos()).unwrap_or(u64::MAX);
     wait.saturating_add(Duration::from_nanos(rng.u64(0..=tenth)))
@@ -155,9 +155,9 @@ mod tests {
         unreachable!("attempts are bounded by retries_max")
     }
 
-    /// DP-RETRY-01 to -17: the response table with `retry: 2`, as number of requests and end.
+    /// DP-RETRY-01 to -17: the response table with `retry: 2`, as number of requests and outcome.
     #[test]
-    fn every_row_of_the_response_table_holds() {
+    fn every_row_of_response_table_holds() {
         let refused = Some(GiveUpReason::Refused);
         let used_up = Some(GiveUpReason::RetriesUsedUp);
         let rows: [(&[u16], DeliveryResult); 10] = [
@@ -182,16 +182,16 @@ mod tests {
 
     /// DP-RETRY-02, DP-REPLY-07, AMB-31: only a 200 may carry a reply.
     #[test]
-    fn only_a_200_carries_a_reply() {
+    fn only_200_carries_reply() {
         let delivery = delivery(0, BackoffPolicy::None);
         for status in 0..=u16::MAX {
             assert_eq!(verdict(Some(status), 0, &delivery) == RetryVerdict::Reply, status == 200, "{status}");
         }
     }
 
-    /// EV-DLV-03, AMB-26, AMB-27, AMB-28, DP-RETRY-20: and it is never none.
+    /// EV-DLV-03, AMB-26, AMB-27, AMB-28, DP-RETRY-20: and it is never zero.
     #[test]
-    fn the_backoff_is_constant_or_doubles() {
+    fn backoff_is_constant_or_doubles() {
         let ms = Duration::from_millis;
         let cases = [
             (BackoffPolicy::None, [10, 10, 10, 10]),
@@ -210,9 +210,10 @@ mod tests {
         }
     }
 
-    /// X-DLV-02: the header lengthens the wait after 429 and 503 only, up to its bound, and never shortens it.
+    /// X-DLV-02: the header lengthens the wait after 429 and 503 only, up to its bound, and never shortens
+    /// it.
     #[test]
-    fn retry_after_lengthens_the_wait_up_to_its_bound() {
+    fn retry_after_lengthens_wait_up_to_bound() {
         let wall = httpdate::parse_http_date("Sun, 06 Nov 1994 08:49:37 GMT").unwrap();
         let waits = |status: u16, header: &str, max: u64| {
             let headers = vec![("Retry-After".into(), header.to_owned().into())];
@@ -247,7 +248,7 @@ mod tests {
         }
     }
 
-    /// DP-RETRY-20: what failed at once is not tried again at once, and nothing sooner than it should be.
+    /// DP-RETRY-20: events that failed together are not retried together, and none before its time.
     #[test]
     fn waits_are_spread_and_never_shortened() {
         let mut rng = fastrand::Rng::with_seed(1);
@@ -263,7 +264,7 @@ mod tests {
     proptest! {
         /// DP-RETRY-20
         #[test]
-        fn no_backoff_overflows_or_shrinks(attempt in 0..u32::MAX - 1, millis: u64) {
+        fn backoff_never_overflows_or_shrinks(attempt in 0..u32::MAX - 1, millis: u64) {
             let delivery = delivery(u32::MAX, BackoffPolicy::Exponential(Duration::from_millis(millis)));
             let wait = |attempt| match failed(attempt, &delivery) {
                 RetryVerdict::RetryAt(wait) => wait,

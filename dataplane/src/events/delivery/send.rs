@@ -1,4 +1,4 @@
-//! How a request leaves: the seam between deciding and sending.
+//! The interface for sending a request: separates decisions from sending.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,10 +7,10 @@ use crate::events::LocalResponse;
 use crate::events::encode::EncodedEvent;
 use crate::table::DeliveryTarget;
 
-/// Sends one request and waits for its final answer. Redirects are not followed, interim answers are
+/// Sends one request and waits for its final response. Redirects are not followed, interim responses are
 /// skipped.
 pub trait EventSender: 'static {
-    /// Ends within `timeout`; time spent waiting for a place in a running instance of ours does not count.
+    /// Ends within `timeout`; time spent waiting for a permit of our own running instances does not count.
     fn send(
         &self,
         target: &DeliveryTarget,
@@ -18,20 +18,20 @@ pub trait EventSender: 'static {
         timeout: Duration,
     ) -> impl Future<Output = Result<LocalResponse, PostError>>;
 
-    /// Requests that the target's running instances take at a time, if they are ours; 0 of all others.
+    /// Number of concurrent requests of the target's running instances, if they are ours; 0 for all others.
     fn capacity(&self, target: &DeliveryTarget) -> usize;
 }
 
-/// There was no answer. All of these may pass (DP-RETRY-16).
+/// There was no response. All of these may be temporary (DP-RETRY-16).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PostError {
     #[error("{host} has no address: {why}")]
     Unresolved { host: Box<str>, why: Box<str> },
-    #[error("{host} could not prove by TLS who it is: {why}")]
+    #[error("TLS verification of {host} failed: {why}")]
     Untrusted { host: Box<str>, why: Box<str> },
     #[error("{0}")]
     Refused(Box<str>),
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     Timeout(Duration),
     #[error("{0}")]
     Unreachable(Box<str>),
@@ -40,7 +40,8 @@ pub enum PostError {
 }
 
 impl PostError {
-    /// What a note of the flight recorder has in the place of a status, which is 100 at least. Programs of before wrote 0.
+    /// The code in the status field of a delivery log entry; a status is at least 100. Earlier versions
+    /// wrote 0.
     #[must_use]
     pub const fn code(&self) -> u16 {
         match self {
@@ -53,17 +54,17 @@ impl PostError {
         }
     }
 
-    /// What such a code means; `None`: it is a status.
+    /// The meaning of such a code; `None`: it is a status.
     #[must_use]
     pub const fn reason(code: u16) -> Option<&'static str> {
         match code {
-            0 => Some("no answer"),
-            1 => Some("no answer, the host has no address"),
-            2 => Some("no answer, the host could not prove who it is"),
-            3 => Some("no answer within the time given"),
-            4 => Some("no answer, nobody takes connections there"),
-            6 => Some("not sent, the target policy refuses the address"),
-            5..100 => Some("no answer, the connection ended or spoke no HTTP"),
+            0 => Some("no response"),
+            1 => Some("no response, the host has no address"),
+            2 => Some("no response, TLS verification of the host failed"),
+            3 => Some("no response within the timeout"),
+            4 => Some("no response, the connection was refused"),
+            6 => Some("not sent, the target policy rejects the address"),
+            5..100 => Some("no response, the connection ended or did not use HTTP"),
             _ => None,
         }
     }
@@ -73,21 +74,21 @@ impl PostError {
 mod tests {
     use super::*;
 
-    /// Numbers are in logs: they mean the same for ever.
+    /// The numbers are in logs: they must never change.
     #[test]
-    fn each_failure_has_its_words_in_the_place_of_a_status() {
+    fn each_failure_has_code_and_reason() {
         let host = || Box::<str>::from("h");
         for (why, code, words) in [
             (PostError::Unresolved { host: host(), why: host() }, 1, "no address"),
-            (PostError::Untrusted { host: host(), why: host() }, 2, "prove"),
+            (PostError::Untrusted { host: host(), why: host() }, 2, "verification"),
             (PostError::Timeout(Duration::ZERO), 3, "time"),
-            (PostError::Unreachable(host()), 4, "nobody"),
+            (PostError::Unreachable(host()), 4, "refused"),
             (PostError::Transport(host()), 5, "ended"),
-            (PostError::Refused(host()), 6, "refuses"),
+            (PostError::Refused(host()), 6, "rejects"),
         ] {
             assert_eq!(why.code(), code, "{why:?}");
             assert!(PostError::reason(code).unwrap().contains(words), "{why:?}");
         }
-        assert_eq!((PostError::reason(0), PostError::reason(100)), (Some("no answer"), None));
+        assert_eq!((PostError::reason(0), PostError::reason(100)), (Some("no response"), None));
     }
 }

@@ -1,21 +1,21 @@
-//! How much at a time is enough for a subscriber that answers quickly.
+//! The window of a subscriber that answers quickly.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use crate::events::limits::QUICK_ANSWER_MAX;
 
-/// Answers that the mean is taken over, about.
+/// Approximate number of responses in the mean.
 const ANSWERS: u32 = 16;
 
-/// How long a subscriber takes to answer of late.
+/// The recent response time of a subscriber.
 #[derive(Debug)]
 pub(super) struct DeliveryWindow {
     mean: Cell<Duration>,
 }
 
 impl Default for DeliveryWindow {
-    /// Nothing is known of it.
+    /// No responses yet.
     fn default() -> Self {
         Self { mean: Cell::new(Duration::MAX) }
     }
@@ -30,8 +30,9 @@ impl DeliveryWindow {
         self.mean.set(mean);
     }
 
-    /// Of so many requests that a subscriber may have at a time: half for a quick one. With more, what a flush brings goes out at once
-    /// and its slots end before the next flush: each event then is a task that is made anew, and a delivery costs 8 % more.
+    /// The usable part of the configured window: half for a fast subscriber. With all of it, the events of
+    /// a flush are sent at once and their slots end before the next flush: then each event needs a new
+    /// task, and a delivery costs 8 % more.
     pub(super) fn window(&self, most: u32) -> usize {
         let most = most.max(1);
         let enough = if self.mean.get() < QUICK_ANSWER_MAX { most.div_ceil(2) } else { most };
@@ -44,16 +45,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quick_subscriber_is_sent_half_as_much_at_a_time_and_a_slow_one_all() {
-        let pace = DeliveryWindow::default();
-        assert_eq!((pace.window(64), pace.window(0)), (64, 1), "nothing is known");
-        let times = |count: usize, took: Duration| (0..count).for_each(|_| pace.note(took));
+    fn fast_subscriber_gets_half_window_and_slow_one_all() {
+        let window = DeliveryWindow::default();
+        assert_eq!((window.window(64), window.window(0)), (64, 1), "nothing is known");
+        let times = |count: usize, took: Duration| (0..count).for_each(|_| window.note(took));
         times(1, QUICK_ANSWER_MAX / 2);
-        assert_eq!((pace.window(64), pace.window(1)), (32, 1));
+        assert_eq!((window.window(64), window.window(1)), (32, 1));
         times(3, QUICK_ANSWER_MAX * 10);
-        assert_eq!(pace.window(64), 64, "it has become slow");
+        assert_eq!(window.window(64), 64, "it has become slow");
         times(1, Duration::from_secs(3600));
         times(200, QUICK_ANSWER_MAX / 2);
-        assert_eq!(pace.window(64), 32, "and quick again");
+        assert_eq!(window.window(64), 32, "and quick again");
     }
 }

@@ -1,7 +1,7 @@
-//! One subscriber's own loop: takes on events while its window has room, and waits when it has not.
+//! One subscriber's own loop: starts deliveries while its window has free slots, and waits otherwise.
 //!
-//! A retry is a position and a time, never a payload, so a subscriber that is dead costs its window,
-//! [`UNFINISHED_MAX`] positions and disk, and nobody else anything.
+//! A retry is a position and a time, never a payload, so a dead subscriber costs its window, [`UNFINISHED_MAX`]
+//! positions and disk space, and does not affect the others.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
@@ -13,7 +13,6 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use ring::{Notify, Ring, Tick};
 use wal::{AppendError, Cursor, LogPosition};
 
-use super::aside::SetAside;
 use super::fanout::{FanoutMatcher, MatchQueue};
 use super::loaded_event::LoadedEvent;
 use super::ordering_keys::{OrderingKeys, ordering_key};
@@ -22,6 +21,7 @@ use super::progress::SubscriberProgress;
 use super::recovered_attempts::{AttemptCounts, RecoveredAttempts};
 use super::request::{CachedTimestamp, DeliveryFailure};
 use super::send::EventSender;
+use super::set_aside::SetAside;
 use super::window::DeliveryWindow;
 use super::window_slot::DeliveryTask;
 use crate::events::delivery_log::DeliveryLog;
@@ -32,21 +32,21 @@ use crate::events::record::CorruptRecord;
 use crate::events::stalled::StalledEvent;
 use crate::table::{DeliveryOrder, DeliveryPolicy, EventStream, HoldReason, InitialOffset, Subscriber};
 
-/// What all pumps of a log share.
+/// Shared by all workers of a log.
 pub(super) struct DispatchContext<P> {
     pub(super) ring: Ring,
-    /// Where the events are.
+    /// The log with the events.
     pub(super) writer: Rc<LogWriter>,
-    /// Where replies go: the core's own log, even if the events are in one that is running empty.
+    /// The log for replies: the core's own, even if the events are in one that is being drained.
     pub(super) home_writer: Rc<LogWriter>,
-    /// The flight recorder.
+    /// The delivery log.
     pub(super) delivery_log: Option<Rc<DeliveryLog>>,
     pub(super) sender: P,
     pub(super) rng: RefCell<fastrand::Rng>,
-    /// [`crate::table::Table::inside_key`] of the table that is running.
+    /// [`crate::table::RoutingTable::internal_key`] of the running table.
     pub(super) internal_key: RefCell<Arc<str>>,
     pub(super) moment: RefCell<CachedTimestamp>,
-    /// Before this process.
+    /// Attempts of earlier processes.
     pub(super) recovered_attempts: RecoveredAttempts,
     pub(super) stalled: Vec<StalledEvent>,
 }
@@ -57,42 +57,42 @@ pub(super) struct SubscriptionWorker<P> {
     pub(super) feed: Rc<StreamFeed>,
     pub(super) order: RefCell<SubscriberConfig>,
     pub(super) fanout: Rc<FanoutMatcher>,
-    /// What the sorter has found for this subscriber.
+    /// The events matched for this subscriber.
     pub(super) queue: Rc<MatchQueue>,
-    /// Of the events that the sorter has passed, how many this pump knows of. Counts while in line.
+    /// Number of matched events that this worker has processed. Counts while it has a match queue.
     pub(super) last_spec: Cell<u64>,
-    /// ... and of the damaged ones.
+    /// The same for damaged ones.
     damaged_count: Cell<u64>,
-    /// Rung by events that are wanted, ended attempts, a new order and a stop, and now and then.
+    /// Notified of matched events, ended attempts, a new configuration and a stop, and from time to time.
     pub(super) notify: Rc<Notify>,
     pub(super) in_flight: Cell<u32>,
     pub(super) window: DeliveryWindow,
-    /// Attempts that are due at their time: retries, and who waited for its turn in a lane.
+    /// Scheduled attempts: retries, and events that waited for their ordering key.
     pub(super) retries: RefCell<BinaryHeap<Reverse<ScheduledRetry>>>,
     /// Given up, and waiting for a dead letter sink.
     pub(super) held_dead_letters: RefCell<Vec<DeliveryAttempt>>,
     ordering_keys: RefCell<OrderingKeys>,
-    /// Before this process, at events that it has not begun yet.
+    /// Attempts of earlier processes, at events that are not started yet.
     recovered_attempts: RefCell<AttemptCounts>,
     pub(super) aside: SetAside,
     pub(super) stopped: Cell<bool>,
-    /// The core stops: nothing new is begun.
+    /// The core stops: no new attempts.
     pub(super) on_hold: Cell<bool>,
-    /// The newest table that names it, by its version.
+    /// Version of the newest table that contains it.
     pub(super) named_in: Cell<u64>,
     /// Events of the feed that are counted as offered.
     counted: Cell<u64>,
-    /// Events below were in the log before this pump.
+    /// Events below were in the log before this worker.
     backlog_end: LogPosition,
     /// Offered and not settled.
     pub(super) pending: Cell<u64>,
-    /// What was read ahead for it: where records lie that a core may touch.
+    /// Positions read ahead, which a core may access.
     pub(super) warm: RefCell<Range<LogPosition>>,
-    /// More is being read ahead.
+    /// A readahead is in flight.
     pub(super) paging: Cell<bool>,
 }
 
-/// What the table says about the subscriber now.
+/// The subscriber in the current table.
 #[derive(Clone)]
 pub(super) struct SubscriberConfig {
     pub(super) stream: Arc<EventStream>,
@@ -133,7 +133,7 @@ impl PartialOrd for ScheduledRetry {
 }
 
 enum WorkerStep {
-    /// More can be done, but others come first.
+    /// More can be done, but others run first.
     Yield,
     Wait {
         until: Option<Tick>,
@@ -141,16 +141,16 @@ enum WorkerStep {
 }
 
 impl<P: EventSender> SubscriptionWorker<P> {
-    /// Goes on from the subscriber's bookmark; a new subscriber begins where it asks to, and its bookmark is in
-    /// the log before any event that comes after.
+    /// Continues from the subscriber's cursor; a new subscriber begins at its configured position, and its cursor is
+    /// in the log before any later event.
     pub(super) fn start(
-        shop: &Rc<DispatchContext<P>>,
+        context: &Rc<DispatchContext<P>>,
         feed: &Rc<StreamFeed>,
-        sorter: &Rc<FanoutMatcher>,
+        matcher: &Rc<FanoutMatcher>,
         order: SubscriberConfig,
     ) -> Result<Rc<Self>, AppendError> {
         let name = &*order.subscriber.name;
-        let log = shop.writer.log();
+        let log = context.writer.log();
         let kept = log.how_far(feed.id, name).cloned();
         let (is_new, end) = (kept.is_none(), log.end(feed.id));
         let mark = kept.unwrap_or_else(|| {
@@ -162,23 +162,23 @@ impl<P: EventSender> SubscriptionWorker<P> {
         });
         let open = log.open_events(feed.id, &mark);
         drop(log);
-        let made = shop.recovered_attempts.take(name);
-        let aside = SetAside::of(&shop.stalled, &order.stream.name, name);
-        let place = SubscriberProgress::new(feed.id, name, mark);
+        let made = context.recovered_attempts.take(name);
+        let aside = SetAside::of(&context.stalled, &order.stream.name, name);
+        let progress = SubscriberProgress::new(feed.id, name, mark);
         if is_new {
-            shop.writer.register(&place)?;
+            context.writer.register(&progress)?;
         }
-        let bell = Rc::new(Notify::default());
-        let pump = Rc::new(Self {
-            context: Rc::clone(shop),
-            progress: Rc::new(place),
+        let notify = Rc::new(Notify::default());
+        let worker = Rc::new(Self {
+            context: Rc::clone(context),
+            progress: Rc::new(progress),
             feed: Rc::clone(feed),
             order: RefCell::new(order),
-            fanout: Rc::clone(sorter),
-            queue: MatchQueue::new(&bell),
+            fanout: Rc::clone(matcher),
+            queue: MatchQueue::new(&notify),
             last_spec: Cell::new(0),
             damaged_count: Cell::new(0),
-            notify: bell,
+            notify,
             in_flight: Cell::new(0),
             window: DeliveryWindow::default(),
             retries: RefCell::default(),
@@ -195,12 +195,12 @@ impl<P: EventSender> SubscriptionWorker<P> {
             warm: RefCell::new(LogPosition::ORIGIN..LogPosition::ORIGIN),
             paging: Cell::new(false),
         });
-        pump.offer(open);
-        shop.ring.spawn(Rc::clone(&pump).run());
-        Ok(pump)
+        worker.offer(open);
+        context.ring.spawn(Rc::clone(&worker).run());
+        Ok(worker)
     }
 
-    /// Ends the pump. What is in flight is answered to nobody, and stays unfinished in the bookmark.
+    /// Stops the worker. Results of attempts in flight are discarded, and their events stay unfinished in the cursor.
     pub(super) fn stop(&self) {
         self.stopped.set(true);
         self.order.borrow().subscriber.tally.offered.fetch_sub(self.pending.take(), Relaxed);
@@ -215,7 +215,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.order.borrow().clone()
     }
 
-    /// Begins nothing new from here on.
+    /// Starts nothing new from here on.
     pub(super) fn hold(&self) {
         self.on_hold.set(true);
         self.catch_up();
@@ -241,7 +241,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
                 WorkerStep::Wait { until: None } => self.notify.after(seen).await,
                 WorkerStep::Wait { until: Some(tick) } => {
                     let wait = tick - self.context.ring.now();
-                    let _ = self.context.ring.timeout(wait, self.notify.after(seen)).await; // either way: look again
+                    let _ = self.context.ring.timeout(wait, self.notify.after(seen)).await; // either way: check again
                 }
             }
         }
@@ -254,13 +254,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
             return WorkerStep::Wait { until: None };
         }
         let (order, mut looks) = (self.order(), RECORDS_PER_TURN_MAX);
-        while let Some(errand) = self.next_task(&order, self.in_flight.get(), &mut looks) {
-            self.spawn_attempt(errand);
+        while let Some(task) = self.next_task(&order, self.in_flight.get(), &mut looks) {
+            self.spawn_attempt(task);
         }
         if looks == 0 { WorkerStep::Yield } else { self.wait() }
     }
 
-    /// What may be begun beside those `in_flight`: what is due again, or else an event among so many of the next.
+    /// The next attempt in addition to those `in_flight`: a scheduled one, or else one among the next few events.
     pub(super) fn next_task(
         self: &Rc<Self>,
         order: &SubscriberConfig,
@@ -275,10 +275,10 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
         while *looks > 0 && self.has_capacity(order) {
             *looks -= 1;
-            let (position, sight) = self.next()?;
-            let errand = self.consider(order, position, sight, looks);
-            if errand.is_some() {
-                return errand;
+            let (position, loaded) = self.next()?;
+            let task = self.consider(order, position, loaded, looks);
+            if task.is_some() {
+                return task;
             }
         }
         None
@@ -286,11 +286,11 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// Whether one more event may be unfinished.
     fn has_capacity(&self, order: &SubscriberConfig) -> bool {
-        self.progress.unfinished() < room(&order.subscriber.delivery)
+        self.progress.unfinished() < unfinished_max(&order.subscriber.delivery)
     }
 
-    /// Whether one more request may be beside those `in_flight`. To a subscriber of ours as many as its instances take, and
-    /// a window more: those wait for a place, and by them the scaler sees the backlog.
+    /// Whether one more request may be in flight in addition to `in_flight`. Our own Services get as many as their
+    /// instances take, plus a window: those wait for a permit, and show the backlog to the autoscaler.
     fn has_window(&self, order: &SubscriberConfig, in_flight: u32) -> bool {
         if order.subscriber.hold == HoldReason::Everything {
             return false;
@@ -304,11 +304,11 @@ impl<P: EventSender> SubscriptionWorker<P> {
         in_flight < window || in_flight < window.saturating_add(more()).min(UNFINISHED_MAX)
     }
 
-    /// The next event that may be wanted.
+    /// The next event that may match.
     fn next(self: &Rc<Self>) -> Option<(LogPosition, Result<Rc<LoadedEvent>, CorruptRecord>)> {
         let from = if self.queue.is_in() { self.queue.first()? } else { self.progress.next() };
         if !self.is_resident(from) {
-            return None; // the bell rings when it is
+            return None; // notified when it is
         }
         let log = self.context.writer.log();
         if !self.queue.is_in() {
@@ -318,7 +318,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             if let Some(record) = record {
                 return Some(self.see(record));
             }
-            // What is left up to there cannot be read.
+            // The remaining events up to there cannot be read.
             self.lose(self.progress.give_up(&log, sorted), EventOutcome::Damaged);
             if !self.fanout.join(&self.queue, self.progress.cursor().max(self.backlog_end)) {
                 return None;
@@ -330,21 +330,21 @@ impl<P: EventSender> SubscriptionWorker<P> {
             let found = self.queue.take()?;
             self.skip(found.passed, found.damaged, found.position);
             self.last_spec.set(found.passed + 1);
-            if let Some(sight) = self.fanout.fresh(found.position)
-                && self.progress.take_on(sight.position, sight.next)
+            if let Some(loaded) = self.fanout.fresh(found.position)
+                && self.progress.take_on(loaded.position, loaded.next)
             {
-                return Some((sight.position, Ok(sight)));
+                return Some((loaded.position, Ok(loaded)));
             }
             let after = LogPosition::new(found.position.get() + 1);
             if let Some(record) = self.progress.read(&log, after) {
                 return Some(self.see(record));
             }
-            self.progress.skip_to(after); // damaged since it was sorted
+            self.progress.skip_to(after); // damaged since it was matched
             self.lose(1, EventOutcome::Damaged);
         }
     }
 
-    /// Counts what has come, and what of it went by unwanted.
+    /// Counts new events, and those of them that did not match.
     pub(super) fn catch_up(&self) {
         self.count_arrivals();
         if !self.stopped.get() && self.queue.is_in() && self.queue.is_empty() {
@@ -352,7 +352,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
     }
 
-    /// None of the events up to here is wanted.
+    /// None of the events up to here matches.
     pub(super) fn skip(&self, passed: u64, damaged: u64, position: LogPosition) {
         let unwanted = passed - self.last_spec.replace(passed);
         let lost = damaged - self.damaged_count.replace(damaged);
@@ -368,25 +368,25 @@ impl<P: EventSender> SubscriptionWorker<P> {
     fn wait(&self) -> WorkerStep {
         let full = !self.has_window(&self.order.borrow(), self.in_flight.get());
         let first = self.retries.borrow().peek().map(|Reverse(retry)| retry.at);
-        WorkerStep::Wait { until: first.filter(|_| !full) } // a full window ends by its own bell
+        WorkerStep::Wait { until: first.filter(|_| !full) } // a full window ends by its own notification
     }
 
-    /// What to do at once about an event that was read. A filter that takes long uses up more of the `looks`.
+    /// Decides what to do at once with an event that was read. A slow filter uses up more of the `looks`.
     fn consider(
         &self,
         order: &SubscriberConfig,
         position: LogPosition,
-        sight: Result<Rc<LoadedEvent>, CorruptRecord>,
+        loaded: Result<Rc<LoadedEvent>, CorruptRecord>,
         looks: &mut usize,
     ) -> Option<DeliveryTask> {
-        if let (Ok(sight), Some(job)) = (&sight, self.set_aside(order, position)) {
-            return Some((job, Some(Rc::clone(sight))));
+        if let (Ok(loaded), Some(job)) = (&loaded, self.set_aside(order, position)) {
+            return Some((job, Some(Rc::clone(loaded))));
         }
-        match sight {
-            Ok(sight) if self.wants(&order.subscriber, &sight, looks) => {
+        match loaded {
+            Ok(loaded) if self.wants(&order.subscriber, &loaded, looks) => {
                 let by_key = order.subscriber.delivery.sequence == DeliveryOrder::ByKey;
-                if !by_key || self.ordering_keys.borrow_mut().enter(ordering_key(&sight.record), position) {
-                    return Some((self.job(position), Some(sight)));
+                if !by_key || self.ordering_keys.borrow_mut().enter(ordering_key(&loaded.record), position) {
+                    return Some((self.job(position), Some(loaded)));
                 }
             }
             Ok(_) => self.settle(position, EventOutcome::Filtered),
@@ -400,7 +400,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         None
     }
 
-    /// The first attempt of this process. One is made in any case: how the last one failed is not known any more.
+    /// The first attempt of this process. At least one is made: the result of the last one is not known any more.
     fn job(&self, position: LogPosition) -> DeliveryAttempt {
         let made = self.recovered_attempts.borrow_mut().remove(&position).unwrap_or(0);
         DeliveryAttempt {
@@ -423,13 +423,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.notify.ring();
     }
 
-    /// The event as it is in the log; `None` if its stream was forgotten meanwhile.
+    /// The event in the log; `None` if its stream was deleted meanwhile.
     pub(super) fn load(&self, position: LogPosition) -> Option<wal::LogRecord> {
         let record = self.context.writer.log().read(self.feed.id, position)?;
         (record.position == position).then_some(record)
     }
 
-    /// The event needs nothing more from this subscriber.
+    /// The event is finished for this subscriber.
     pub(super) fn settle(&self, position: LogPosition, end: EventOutcome) {
         if self.stopped.get() || !self.progress.finish(position) {
             return;
@@ -447,7 +447,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.count(1, end);
     }
 
-    /// Events that were not taken on come to an end.
+    /// Counts events that were never started as finished.
     pub(super) fn lose(&self, events: u64, end: EventOutcome) {
         if events > 0 && !self.stopped.get() {
             self.context.writer.moved(&self.progress);
@@ -457,13 +457,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     fn count(&self, events: u64, end: EventOutcome) {
         end.count(events, &self.order.borrow().subscriber.tally);
-        // A count that is off must show in tests, and must not end a subscriber's deliveries.
+        // A wrong count must show in tests, and must not end a subscriber's deliveries.
         debug_assert!(events <= self.pending.get(), "an event is offered before it is settled");
         self.pending.set(self.pending.get().saturating_sub(events));
     }
 
-    /// The room for unfinished events is full, and the subscriber takes events again: those that wait for
-    /// it need not wait out a back-off that grew while it was away (DP-RETRY-21).
+    /// The limit of unfinished events is reached, and the subscriber accepts events again: scheduled retries skip the
+    /// rest of a back-off that grew while it was away (DP-RETRY-21).
     fn hasten(&self) {
         let now = self.context.ring.now();
         let waiting = self.retries.take().into_iter();
@@ -491,8 +491,8 @@ impl DeliveryAttempt {
     }
 }
 
-/// Events that may be unfinished.
-fn room(delivery: &DeliveryPolicy) -> usize {
+/// Maximum number of unfinished events.
+fn unfinished_max(delivery: &DeliveryPolicy) -> usize {
     match delivery.sequence {
         DeliveryOrder::Strict => 1,
         DeliveryOrder::Free | DeliveryOrder::ByKey => UNFINISHED_MAX,

@@ -1,7 +1,7 @@
-//! Who wants an event, among all subscribers of a stream.
+//! Finds the matching subscribers of an event.
 //!
-//! Most filters ask for one `type`, or else one `source`. They are found by a look into a map, so that
-//! an event costs by those who want it and by the few filters that ask for neither, not by all.
+//! Most filters require one `type`, or else one `source`. They are found by a map look-up, so that the cost
+//! of an event depends on the matching subscribers and the few filters that require neither, not on all.
 
 use std::sync::Arc;
 
@@ -13,23 +13,23 @@ use super::steps::Steps;
 use crate::events::record::EventRecord;
 use crate::table::{AttributeMatches, EventFilter, FilterRule, Subscriber};
 
-/// The subscribers of a stream by what they want.
+/// The subscribers of a stream by their filters.
 #[derive(Debug, Default)]
 pub struct FilterIndex {
     by_type: AttributeMap,
     by_source: AttributeMap,
-    /// Neither is required.
+    /// Filters that require neither.
     others: Vec<FilterIndexEntry>,
 }
 
 type AttributeMap = HashMap<Box<str>, Vec<FilterIndexEntry>, RandomState>;
 
-/// A subscriber that may want an event.
+/// A subscriber that may match an event.
 #[derive(Debug)]
 pub struct FilterIndexEntry {
-    /// Where the subscriber stands in the list that the index was made of.
+    /// Index of the subscriber in the list that the index was built from.
     pub at: usize,
-    /// `None`: everything found here is wanted.
+    /// `None`: every event found here matches.
     pub attributes: Option<Arc<Subscriber>>,
 }
 
@@ -50,7 +50,7 @@ impl FilterIndex {
         index
     }
 
-    /// The subscribers that may want the event, in no order.
+    /// The subscribers that may match the event, in no order.
     pub fn candidates<'i>(&'i self, event: &EventRecord) -> impl Iterator<Item = &'i FilterIndexEntry> {
         let found = |map: &'i AttributeMap, name: &str| {
             if map.is_empty() { None } else { event.attribute(name).and_then(|value| map.get(value)) }
@@ -59,7 +59,7 @@ impl FilterIndex {
         keyed.into_iter().flatten().flatten().chain(&self.others)
     }
 
-    /// Names each subscriber that wants the event, by its place in the list, in no order.
+    /// Calls `wanted` with the list index of each matching subscriber, in no order.
     pub fn visit(&self, event: &EventRecord, mut wanted: impl FnMut(usize)) {
         for entry in self.candidates(event).filter(|entry| entry.wants(event, &Steps::default())) {
             wanted(entry.at);
@@ -68,14 +68,14 @@ impl FilterIndex {
 }
 
 impl FilterIndexEntry {
-    /// Whether the subscriber wants the event. The key by which it was found is not asked for again.
+    /// Whether the subscriber matches the event. The attribute by which it was found is not checked again.
     #[must_use]
     pub fn wants(&self, event: &EventRecord, steps: &Steps) -> bool {
         self.attributes.as_ref().is_none_or(|subscriber| matches(&subscriber.filter, event, steps))
     }
 }
 
-/// A value that the attribute must have, or the filter withholds the event.
+/// A value that the attribute must have for the filter to match.
 fn required<'f>(filter: &'f EventFilter, name: &str) -> Option<&'f str> {
     match filter {
         EventFilter::Everything => None,
@@ -84,7 +84,7 @@ fn required<'f>(filter: &'f EventFilter, name: &str) -> Option<&'f str> {
     }
 }
 
-/// One member of an `all` that fails is enough (X-FLT-06).
+/// One failing member of an `all` is enough (X-FLT-06).
 fn required_by_all<'f>(rules: &'f [FilterRule], name: &str) -> Option<&'f str> {
     rules.iter().find_map(|rule| match rule {
         FilterRule::Exact(pairs) => value(pairs, name),
@@ -93,7 +93,7 @@ fn required_by_all<'f>(rules: &'f [FilterRule], name: &str) -> Option<&'f str> {
     })
 }
 
-/// An empty value asks for presence only.
+/// An empty value only requires presence.
 fn value<'f>(pairs: &'f AttributeMatches, name: &str) -> Option<&'f str> {
     let found = pairs.iter().find(|(key, value)| &**key == name && !value.is_empty());
     found.map(|(_, value)| &**value)
@@ -150,9 +150,9 @@ mod tests {
     }
 
     proptest! {
-        /// X-FLT-02, EV-RTE-04: the index names exactly those whose filter wants the event, once.
+        /// X-FLT-02, EV-RTE-04: the index finds exactly the subscribers whose filter matches, once.
         #[test]
-        fn the_index_finds_who_asking_everybody_finds(
+        fn index_finds_same_subscribers_as_full_scan(
             filters in proptest::collection::vec(filter(), 0..12),
             ty in "[abc]",
             source in "[abc]",

@@ -1,4 +1,4 @@
-//! Whether a subscriber wants an event. Attributes only, never the payload (EV-RTE-16).
+//! Whether a subscriber's filter matches an event. Attributes only, never the payload (EV-RTE-16).
 
 pub mod cesql;
 pub mod index;
@@ -8,10 +8,10 @@ use self::steps::Steps;
 use super::record::EventRecord;
 use crate::table::{EventFilter, FilterRule, FilterVerdict};
 
-/// Attributes that X-FLT-12 counts as always present are empty strings when unset, and no rule is
-/// satisfied by an empty value (X-FLT-10): so to rules absent and empty are the same.
+/// Attributes that X-FLT-12 counts as always present are empty strings when unset, and no rule is satisfied
+/// by an empty value (X-FLT-10): so for rules absent and empty are the same.
 ///
-/// A filter that uses up its `steps` withholds the event, whatever the rest of it would say: an error in an
+/// A filter that uses up its `steps` does not match, whatever the rest of it would return: an error in an
 /// expression is the Boolean `false` (X-FLT-09), and a `not` around it must not turn that into a delivery.
 #[must_use]
 pub fn matches(filter: &EventFilter, record: &EventRecord, steps: &Steps) -> bool {
@@ -19,7 +19,7 @@ pub fn matches(filter: &EventFilter, record: &EventRecord, steps: &Steps) -> boo
         EventFilter::Everything => true,
         EventFilter::Exact(pairs) => {
             let is_wanted = |name: &str, found: &str, wanted: &str| match (wanted, found) {
-                ("", "") => record.attribute(name).is_some(), // any value of what is there (EV-OBJ-59)
+                ("", "") => record.attribute(name).is_some(), // any value, if present (EV-OBJ-59)
                 ("", _) => true,
                 _ => found == wanted,
             };
@@ -61,7 +61,7 @@ const fn verdict(passes: bool) -> FilterVerdict {
     if passes { FilterVerdict::Pass } else { FilterVerdict::Fail }
 }
 
-/// X-FLT-06: one that fails, or else what the last one says.
+/// X-FLT-06: one that fails, or else the result of the last one.
 fn all(rules: &[FilterRule], record: &EventRecord, steps: &Steps) -> FilterVerdict {
     let mut last = FilterVerdict::NoFilter;
     for rule in rules {
@@ -73,7 +73,7 @@ fn all(rules: &[FilterRule], record: &EventRecord, steps: &Steps) -> FilterVerdi
     last
 }
 
-/// X-FLT-07: one that passes, or else what the last one says.
+/// X-FLT-07: one that passes, or else the result of the last one.
 fn any(rules: &[FilterRule], record: &EventRecord, steps: &Steps) -> FilterVerdict {
     let mut last = FilterVerdict::NoFilter;
     for rule in rules {
@@ -85,7 +85,7 @@ fn any(rules: &[FilterRule], record: &EventRecord, steps: &Steps) -> FilterVerdi
     last
 }
 
-/// Tests an attribute as X-FLT-12 names them; empty if it is unset. No steps left: the test fails.
+/// Tests an attribute by the names of X-FLT-12; empty if it is unset. Without steps left the test fails.
 fn with_value(record: &EventRecord, name: &str, steps: &Steps, test: impl FnOnce(&str) -> bool) -> bool {
     let name_of = if name == "datamediatype" { "datacontenttype" } else { name };
     let value = cesql::attribute(record, name_of).unwrap_or_default();
@@ -97,7 +97,7 @@ fn with_value(record: &EventRecord, name: &str, steps: &Steps, test: impl FnOnce
     }
     let media = value.split(';').next().unwrap_or_default().trim();
     if media.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        return test(&media.to_ascii_lowercase()); // allocates only for odd senders
+        return test(&media.to_ascii_lowercase()); // allocates only for unusual senders
     }
     test(media)
 }

@@ -1,21 +1,22 @@
-//! The work that one filter may do for one event.
+//! The step budget of one filter for one event.
 //!
-//! A filter runs on a core's thread in front of everything else that the core does, and whoever may create a
-//! Trigger chooses both the expression and, often, the event. So every filter counts what it does, and one that
-//! does too much withholds the event. Steps and not time: the same event has the same result on any machine.
+//! A filter runs on a core's thread before everything else that the core does, and a user who may create a
+//! Trigger chooses both the expression and, often, the event. So every filter counts its work, and one that
+//! exceeds its budget does not match. Steps and not time: the same event has the same result on any
+//! machine.
 
 use std::cell::Cell;
 
 use crate::events::limits::FILTER_STEPS_MAX;
 
-/// Bytes of text that one step goes through: comparing, searching and copying are done many bytes at a time.
+/// Bytes of text per step: comparing, searching and copying process many bytes at a time.
 const TEXT_BYTES_PER_STEP: usize = 8;
 
 /// The filter has used all its steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OverBudget;
 
-/// A budget of steps. One step is a part of the filter that is evaluated, a character that is matched against a
+/// A budget of steps. One step is an evaluated part of the filter, a character that is matched against a
 /// pattern, or eight bytes of text.
 #[derive(Debug)]
 pub struct Steps {
@@ -36,7 +37,7 @@ impl Steps {
         Self { max, left: Cell::new(max), is_over: Cell::new(false) }
     }
 
-    /// Takes steps before they are made. From the first refusal on every other one is refused too.
+    /// Takes steps before they are made. After the first error every further call fails too.
     pub fn take(&self, steps: usize) -> Result<(), OverBudget> {
         match self.left.get().checked_sub(steps) {
             Some(left) => {
@@ -51,18 +52,18 @@ impl Steps {
         }
     }
 
-    /// The same for going through so many bytes of text.
+    /// The same for processing this many bytes of text.
     pub fn take_text(&self, bytes: usize) -> Result<(), OverBudget> {
         self.take(bytes / TEXT_BYTES_PER_STEP)
     }
 
-    /// Steps that were made.
+    /// Steps that were taken.
     #[must_use]
     pub fn used(&self) -> usize {
         self.max - self.left.get()
     }
 
-    /// Whether more steps were asked for than there were.
+    /// Whether more steps were requested than available.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.get()

@@ -32,7 +32,7 @@ const NONE: FilterRule = FilterRule::Always(FilterVerdict::NoFilter);
 
 /// EV-RTE-04, EV-RTE-16, EV-OBJ-59, AMB-44, AMB-45, X-FLT-13.
 #[test]
-fn every_named_attribute_must_have_exactly_the_value() {
+fn named_attributes_must_match_exactly() {
     let cases: [(&[(&str, &str)], bool); 14] = [
         (&[], true),
         (&[("type", "a.b")], true),
@@ -57,7 +57,7 @@ fn every_named_attribute_must_have_exactly_the_value() {
 
 /// X-FLT-04, X-FLT-05, X-FLT-12: all keys; a missing attribute fails.
 #[test]
-fn exact_prefix_and_suffix_look_at_every_key() {
+fn exact_prefix_and_suffix_check_every_key() {
     type Dialect = fn(Vec<(Box<str>, Box<str>)>) -> FilterRule;
     type FilterCase = (Dialect, &'static [(&'static str, &'static str)], FilterVerdict);
     let cases: [FilterCase; 17] = [
@@ -85,7 +85,7 @@ fn exact_prefix_and_suffix_look_at_every_key() {
     }
 }
 
-/// X-FLT-06, X-FLT-07, X-FLT-08: which of three verdicts comes of which members.
+/// X-FLT-06, X-FLT-07, X-FLT-08: the combination of the three verdicts.
 #[test]
 fn all_any_and_not_combine_three_verdicts() {
     let cases = [
@@ -107,9 +107,9 @@ fn all_any_and_not_combine_three_verdicts() {
     }
 }
 
-/// X-FLT-02, X-FLT-03: the list is an `all`, and only Fail withholds.
+/// X-FLT-02, X-FLT-03: the list is an `all`, and only Fail rejects.
 #[test]
-fn a_list_of_rules_withholds_on_fail_only() {
+fn rule_list_rejects_only_on_fail() {
     for (rules, expected) in [
         (vec![], true),
         (vec![PASS, PASS], true),
@@ -127,7 +127,7 @@ fn a_list_of_rules_withholds_on_fail_only() {
 
 /// X-FLT-09: `true` passes; false, an error or another type does not, negated or not.
 #[test]
-fn an_expression_passes_on_true_alone() {
+fn expression_passes_only_on_true() {
     for (text, expected) in [
         ("type = 'a.b'", FilterVerdict::Pass),
         ("type = 'other'", FilterVerdict::Fail),
@@ -141,8 +141,9 @@ fn an_expression_passes_on_true_alone() {
     }
 }
 
-/// Every rule and every function of the language keeps to its budget, whatever the filter and the event: no filter
-/// costs a core more than [`FILTER_STEPS_MAX`] steps. Steps and not time, so that a slow machine fails nothing.
+/// Every rule and every function of the language keeps to its budget, whatever the filter and the event: no
+/// filter costs a core more than [`FILTER_STEPS_MAX`] steps. Steps and not time, so that a slow machine
+/// fails nothing.
 #[test]
 fn every_rule_and_function_keeps_to_its_budget() {
     let long = "ab".repeat(450 << 10);
@@ -184,14 +185,15 @@ fn every_rule_and_function_keeps_to_its_budget() {
         let steps = Steps::default();
         let _ = matches(&EventFilter::Rules([rule].into()), &event, &steps);
         assert!(steps.used() <= FILTER_STEPS_MAX, "rule {nth}: {} steps", steps.used());
-        // A step is at most some bytes of text: what was looked at is bounded as well.
+        // A step is a bounded number of bytes: the text processed is bounded as well.
         assert!(steps.used() > 100 || steps.is_over(), "rule {nth} is paid for");
     }
 }
 
-/// X-FLT-09: too much work is an error of the filter, and no `not` around it makes a delivery of that.
+/// X-FLT-09: an exceeded budget is an error of the filter, and no `not` around it turns that into a
+/// delivery.
 #[test]
-fn filter_over_its_budget_withholds_the_event() {
+fn filter_over_budget_does_not_match() {
     let costly = || sql("type LIKE 'a%' AND source = '/s'");
     for rule in [costly(), FilterRule::Not(Box::new(costly())), FilterRule::Any([costly(), PASS].into())] {
         let (steps, rules) = (Steps::new(3), EventFilter::Rules([rule.clone()].into()));

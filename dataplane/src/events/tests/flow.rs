@@ -1,4 +1,4 @@
-//! Many subscribers: each by itself, within its window, told of exactly its events.
+//! Many subscribers: each independent, within its window, with correct counts of its events.
 
 use super::*;
 use crate::events::abandoned::AbandonedEvents;
@@ -6,10 +6,10 @@ use crate::events::delivery_log::{self, DeliveryOutcome};
 use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
 use crate::table::{DeliveryOrder, InitialOffset};
 
-/// EV-RTE-03, -04, -06, -07, EV-BRK-03, EV-RTE-23: one evaluation each; one delivery for each that
-/// matches, the same destination or not.
+/// EV-RTE-03, -04, -06, -07, EV-BRK-03, EV-RTE-23: one evaluation each; one delivery for each that matches,
+/// the same destination or not.
 #[test]
-fn every_matching_subscriber_gets_every_event_once() {
+fn matching_subscribers_get_every_event_once() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![
@@ -38,10 +38,10 @@ fn every_matching_subscriber_gets_every_event_once() {
     }
 }
 
-/// A subscriber whose attempts fail without a wait (its URL is of no scheme that we speak) is one of many: its backlog
-/// is gone through in turns, between which the core serves others.
+/// A subscriber whose attempts fail at once (its URL has an unsupported scheme) is one of many: its backlog
+/// is processed in turns, between which the core serves others.
 #[test]
-fn attempts_that_end_at_once_do_not_hold_the_core() {
+fn attempts_that_fail_at_once_do_not_block_core() {
     const EVENTS: usize = 1000;
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
@@ -75,10 +75,10 @@ fn attempts_that_end_at_once_do_not_hold_the_core() {
     assert!(most.get() <= 2 * RECORDS_PER_TURN_MAX, "{} attempts in one turn", most.get());
 }
 
-/// EV-TRG-12: an event posted right after a publish, before the core has heard of it, reaches the new
-/// subscriber; one from before does not.
+/// EV-TRG-12: an event posted right after a publish, before the core was woken, reaches the new subscriber;
+/// an earlier one does not.
 #[test]
-fn a_new_subscriber_misses_nothing_after_its_publish() {
+fn new_subscriber_misses_nothing_after_publish() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     for round in 0..50 {
@@ -95,10 +95,10 @@ fn a_new_subscriber_misses_nothing_after_its_publish() {
     assert_eq!(rig.calls("http://old/").len(), 100);
 }
 
-/// EV-TRG-12: a stream whose new subscriber finds no room for its bookmark takes no event past it; the
-/// other streams go on.
+/// EV-TRG-12: a stream whose new subscriber finds no space for its cursor rejects events until it has; the
+/// other streams continue.
 #[test]
-fn a_subscriber_that_cannot_be_registered_is_not_passed_by() {
+fn stream_rejects_events_until_subscriber_is_registered() {
     let folder = folder();
     let few = LogOptions { cursors_max: 2, ..options() };
     let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), few);
@@ -118,9 +118,9 @@ fn a_subscriber_that_cannot_be_registered_is_not_passed_by() {
     assert_eq!(rig.ids("http://s/"), ["0", "2", "2"]);
 }
 
-/// DP-RETRY-19: no more requests are open to a subscriber than its window.
+/// DP-RETRY-19: a subscriber never has more requests in flight than its window.
 #[test]
-fn a_window_is_filled_and_never_exceeded() {
+fn window_is_filled_and_never_exceeded() {
     for window in [1, 3, 8] {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
@@ -139,11 +139,11 @@ fn a_window_is_filled_and_never_exceeded() {
     }
 }
 
-/// DP-RETRY-19: to instances of ours go as many as they take and a window more, never above the bound, and in
+/// DP-RETRY-19: our own instances get as many as they take plus a window, never above the bound, and in
 /// strict order still one.
 #[test]
-fn the_window_grows_and_shrinks_with_the_instances() {
-    for (sequence, places, most) in [
+fn window_follows_instance_count() {
+    for (sequence, capacity, most) in [
         (DeliveryOrder::Free, 0, 8),
         (DeliveryOrder::Free, 4, 12),
         (DeliveryOrder::Free, usize::MAX, UNFINISHED_MAX),
@@ -155,7 +155,7 @@ fn the_window_grows_and_shrinks_with_the_instances() {
         subscriber.delivery.sequence = sequence;
         let stream = rig.publish(vec![subscriber]);
         rig.rule(|_| ScriptedAnswer::After(seconds(10), 202));
-        rig.places(places);
+        rig.capacity(capacity);
         let events = if sequence == DeliveryOrder::Strict { 20 } else { UNFINISHED_MAX + 200 };
         rig.run(async {
             // All have come in before the first is answered.
@@ -164,15 +164,15 @@ fn the_window_grows_and_shrinks_with_the_instances() {
             }
             rig.rest(seconds(3000)).await;
         });
-        assert_eq!(rig.most_open("http://s/") as usize, most, "{sequence:?}, {places} places");
+        assert_eq!(rig.most_open("http://s/") as usize, most, "{sequence:?}, {capacity} places");
         assert_eq!(ends(&stream, 0), [events as u64, 0, 0, 0, 0]);
     }
 }
 
-/// DP-RETRY-19: a subscriber that fails everything stops reading at a bound, keeps its
-/// events, and holds nobody else.
+/// DP-RETRY-19: a subscriber that fails everything stops reading at a bound, keeps its events, and blocks
+/// no other.
 #[test]
-fn a_dead_subscriber_costs_a_bounded_number_of_requests_and_nobody_else() {
+fn dead_subscriber_is_bounded_and_blocks_no_other() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let mut dead = trigger("dead", "http://dead/");
@@ -192,9 +192,9 @@ fn a_dead_subscriber_costs_a_bounded_number_of_requests_and_nobody_else() {
     assert_eq!(ends(&stream, 1), [events as u64, 0, 0, 0, 0]);
 }
 
-/// DP-RETRY-19: a slow subscriber is slow by itself.
+/// DP-RETRY-19: a slow subscriber does not slow down others.
 #[test]
-fn a_slow_subscriber_does_not_hold_the_others() {
+fn slow_subscriber_does_not_block_others() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let mut slow = trigger("slow", "http://slow/");
@@ -215,9 +215,9 @@ fn a_slow_subscriber_does_not_hold_the_others() {
     });
 }
 
-/// EV-TRG-11: a new target, filter or delivery counts for events after it, and for retries too.
+/// EV-TRG-11: a new target, filter or delivery applies to events after it, and to retries too.
 #[test]
-fn a_changed_subscriber_goes_on_from_where_it_was() {
+fn changed_subscriber_keeps_its_position() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://old/")]);
@@ -233,10 +233,10 @@ fn a_changed_subscriber_goes_on_from_where_it_was() {
     assert_eq!((rig.ids("http://old/"), rig.ids("http://new/")), (vec!["1".into()], vec!["2".into(), "1".into()]));
 }
 
-/// A subscriber that the table loses for a moment goes on where it was; one that stays away is
-/// forgotten, and begins anew if it ever returns.
+/// A subscriber that is missing in the table for a moment continues where it was; one that stays away is
+/// deleted, and begins anew if it ever returns.
 #[test]
-fn a_removed_subscriber_is_forgotten_after_a_while() {
+fn removed_subscriber_is_deleted_after_delay() {
     for (away, expected) in [(60, &["1", "2"][..]), (600, &["1"])] {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
@@ -258,10 +258,10 @@ fn a_removed_subscriber_is_forgotten_after_a_while() {
     }
 }
 
-/// DP-OBS-02: who is deleted leaves behind what it had not got by then, and nothing of what came in before it was forgotten; who has had
-/// everything leaves nothing.
+/// DP-OBS-02: a deleted subscriber abandons what it had not got by then, and nothing that came in before it
+/// was forgotten; one without a backlog abandons nothing.
 #[test]
-fn a_deleted_subscriber_leaves_behind_what_it_had_not_got_until_then() {
+fn deleted_subscriber_abandons_its_backlog() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let mut behind = trigger("behind", "http://away/");
@@ -285,17 +285,23 @@ fn a_deleted_subscriber_leaves_behind_what_it_had_not_got_until_then() {
     assert_eq!(rig.left_behind(), (vec![left], 2));
 }
 
-/// A stream that is deleted with a backlog says so: how much, whose it was, and in the journal which subscribers'.
+/// A stream that is deleted with a backlog is reported: how much, the names, and in the delivery log the
+/// subscribers.
 #[test]
-fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
+fn deleted_stream_reports_abandoned_events() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
-    let patient = |name| {
+    let retrying_trigger = |name| {
         let mut one = trigger(name, "http://away/");
         one.delivery.retries_max = 1_000;
         one
     };
-    rig.publish(vec![patient("a"), patient("b"), trigger("done", "http://s/"), of_type(patient("none"), "x")]);
+    rig.publish(vec![
+        retrying_trigger("a"),
+        retrying_trigger("b"),
+        trigger("done", "http://s/"),
+        of_type(retrying_trigger("none"), "x"),
+    ]);
     rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://away/" { 503 } else { 202 }));
     rig.run(async {
         for id in ["1", "2", "3"] {
@@ -310,7 +316,7 @@ fn a_deleted_stream_tells_what_it_had_still_to_deliver() {
     });
     let left = AbandonedEvents { stream: "broker/ns/b/1".into(), is_whole: true, events: 6 };
     assert_eq!(rig.left_behind(), (vec![left], 6));
-    assert_eq!(rig.left_behind(), (Vec::new(), 6), "it is told once");
+    assert_eq!(rig.left_behind(), (Vec::new(), 6), "it is reported once");
 
     let mut named = Vec::new();
     each_note(folder.path(), |note| {

@@ -1,16 +1,17 @@
-//! Events that wait because something that their owner names is not there.
+//! Events on hold because an object that their owner refers to is missing.
 
 use super::*;
 use crate::load::SubscriberCounters;
 
-/// A subscriber of `http://s/`, some of whose events wait.
+/// A subscriber of `http://s/`, some of whose events are on hold.
 fn holding(hold: HoldReason) -> Subscriber {
     Subscriber { hold, ..trigger("t", "http://s/") }
 }
 
-/// EV-TRG-11, EV-SUB-17: nothing goes to where events went before; what came meanwhile comes when it is known where to.
+/// EV-TRG-11, EV-SUB-17: nothing is sent to the old target; events that arrive meanwhile are delivered when
+/// the new one is known.
 #[test]
-fn while_its_target_is_not_known_a_subscriber_gets_nothing_and_misses_nothing() {
+fn subscriber_without_target_waits_and_misses_nothing() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let tally = Arc::new(SubscriberCounters::default());
@@ -35,9 +36,9 @@ fn while_its_target_is_not_known_a_subscriber_gets_nothing_and_misses_nothing() 
     });
 }
 
-/// EV-TRG-11: an event that is being tried goes on at the new target.
+/// EV-TRG-11: an event that is being retried continues at the new target.
 #[test]
-fn a_retry_waits_as_well_and_goes_to_the_new_target() {
+fn held_retry_goes_to_new_target() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://old/")]);
@@ -56,10 +57,11 @@ fn a_retry_waits_as_well_and_goes_to_the_new_target() {
     });
 }
 
-/// EV-OBJ-46, AMB-30: a sink that is named and not there is no reason to drop an event; the next ones are not kept up.
+/// EV-OBJ-46, AMB-30: a configured but missing sink is no reason to drop an event; the next ones are not
+/// delayed.
 #[test]
-fn a_dead_letter_waits_for_its_sink() {
-    for (hold, sink, letters, end) in [
+fn dead_letter_waits_for_missing_sink() {
+    for (hold, sink, dead_letters, end) in [
         (HoldReason::Nothing, Some("http://dls/"), vec!["1".to_owned()], [1, 0, 1, 0, 0]),
         (HoldReason::Nothing, None, vec![], [1, 0, 0, 1, 0]),
     ] {
@@ -78,14 +80,14 @@ fn a_dead_letter_waits_for_its_sink() {
             let stream = rig.publish(vec![found]);
             rig.sync();
             rig.rest(seconds(1)).await;
-            assert_eq!((rig.ids("http://dls/"), ends(&stream, 0)), (letters, end));
+            assert_eq!((rig.ids("http://dls/"), ends(&stream, 0)), (dead_letters, end));
         });
     }
 }
 
-/// EV-OBJ-46: a sink may come back while the last attempt is under way.
+/// EV-OBJ-46: a sink may come back while the last attempt is in flight.
 #[test]
-fn a_sink_that_comes_back_during_the_last_attempt_gets_its_letter() {
+fn sink_returning_during_last_attempt_gets_dead_letter() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![holding(HoldReason::DeadLetters)]);

@@ -1,15 +1,15 @@
-//! The whole house of events on the simulated machine, with a scripted sender in place of HTTP.
+//! The whole broker engine on the simulated machine, with a scripted sender in place of HTTP.
 
-mod door;
 mod flow;
 mod hold;
-mod keeping;
+mod ingress;
+mod matching;
 mod order;
 mod outcome;
-mod refused;
+mod rejected;
 mod reply;
 mod restart;
-mod sorting;
+mod retention;
 mod topology;
 
 use std::cell::{Cell, RefCell};
@@ -43,13 +43,13 @@ use crate::table::{
 };
 
 pub(super) const PATH: &str = "/brokers/ns/b";
-/// A broker that nobody listens to.
+/// A broker without subscribers.
 pub(super) const QUIET_PATH: &str = "/brokers/ns/quiet";
 
-/// What our own streams show each other.
-pub(super) const INSIDE_KEY: &str = "nobody can guess it";
+/// The key that our own streams send to each other.
+pub(super) const INSIDE_KEY: &str = "an unguessable key";
 
-/// What the scripted world answers.
+/// Answer of the scripted sender.
 pub(super) enum ScriptedAnswer {
     Status(u16),
     Answer(LocalResponse),
@@ -83,10 +83,10 @@ struct ScriptState {
     ring: Ring,
     calls: RefCell<Vec<RecordedCall>>,
     rule: RefCell<Rule>,
-    /// Requests open at a time, by URL, and the most there ever were.
+    /// Requests in flight at a time, by URL, and the maximum.
     open: RefCell<BTreeMap<String, (u32, u32)>>,
     /// Of every target.
-    places: Cell<usize>,
+    capacity: Cell<usize>,
 }
 
 impl EventSender for ScriptedTransport {
@@ -101,7 +101,7 @@ impl EventSender for ScriptedTransport {
     }
 
     fn capacity(&self, _: &DeliveryTarget) -> usize {
-        self.0.places.get()
+        self.0.capacity.get()
     }
 }
 
@@ -148,9 +148,9 @@ impl Drop for OpenBroker<'_> {
     }
 }
 
-/// One life of a core's events on one machine.
+/// One process lifetime of a core's events on one machine.
 pub(super) struct BrokerFixture {
-    pub(super) world: Simulation,
+    pub(super) simulation: Simulation,
     pub(super) ring: Ring,
     pub(super) events: Rc<BrokerEngine<ScriptedTransport>>,
     pub(super) signals: SignalQueue,
@@ -158,7 +158,7 @@ pub(super) struct BrokerFixture {
     script: ScriptedTransport,
     table: RefCell<Arc<RoutingTable>>,
     version: Cell<u64>,
-    /// Of the stream that is published next.
+    /// Retention of the stream that is published next.
     pub(super) keeping: Cell<RetentionPolicy>,
     pub(super) quota: RefCell<Arc<ByteQuota>>,
     pub(super) closed: Cell<bool>,
@@ -181,16 +181,16 @@ impl BrokerFixture {
         Self::with(folder, &[], 1, FaultProfile::calm(), options())
     }
 
-    pub(super) fn with(folder: &Path, others: &[&Path], seed: u64, weather: FaultProfile, options: LogOptions) -> Self {
-        let world = Simulation::new(seed, weather);
-        let ring = world.ring();
+    pub(super) fn with(folder: &Path, others: &[&Path], seed: u64, faults: FaultProfile, options: LogOptions) -> Self {
+        let simulation = Simulation::new(seed, faults);
+        let ring = simulation.ring();
         let open = |folder: &Path| WriteAheadLog::open(folder, options.clone()).unwrap().0;
         let script = ScriptedTransport(Rc::new(ScriptState {
             ring: ring.clone(),
             calls: RefCell::default(),
             rule: RefCell::new(Box::new(|_| ScriptedAnswer::Status(202))),
             open: RefCell::default(),
-            places: Cell::new(0),
+            capacity: Cell::new(0),
         }));
         let others = others.iter().map(|folder| open(folder)).collect();
         let events = BrokerEngine::open(&ring, open(folder), others, &script, seed);
@@ -198,7 +198,7 @@ impl BrokerFixture {
         events.start(0, &signals, &counters);
         let (table, version, keeping) = (RefCell::default(), Cell::new(0), Cell::default());
         Self {
-            world,
+            simulation,
             ring,
             events,
             signals,
@@ -218,12 +218,12 @@ impl BrokerFixture {
         *self.script.0.rule.borrow_mut() = Box::new(rule);
     }
 
-    /// From now on instances of ours take so many requests at a time.
-    pub(super) fn places(&self, count: usize) {
-        self.script.0.places.set(count);
+    /// Sets the concurrency of our own instances.
+    pub(super) fn capacity(&self, count: usize) {
+        self.script.0.capacity.set(count);
     }
 
-    /// Publishes a table with one broker; the core is not told, as in the moment after a publish.
+    /// Publishes a table with one broker; the core is not woken, as in the moment after a publish.
     pub(super) fn publish(&self, subscribers: Vec<Subscriber>) -> Arc<EventStream> {
         self.publish_as("broker/ns/b/1", subscribers)
     }
@@ -270,7 +270,7 @@ impl BrokerFixture {
         stream
     }
 
-    /// What was forgotten with a backlog since the last call, and how much that was in all.
+    /// Abandoned backlogs since the last call, and the total number of their events.
     pub(super) fn left_behind(&self) -> (Vec<AbandonedEvents>, u64) {
         let table = self.table.borrow();
         (table.abandoned.take().collect(), table.abandoned.events())
@@ -292,7 +292,7 @@ impl BrokerFixture {
         self.events.answer(&table, method, path, &headers, body).await
     }
 
-    /// Takes in a replay and returns the status.
+    /// Appends a replay and returns the status.
     pub(super) async fn copy(&self, record: &[u8]) -> u16 {
         let table = Arc::clone(&self.table.borrow());
         self.events.copy(&table, PATH, record).await.status
@@ -324,8 +324,8 @@ impl BrokerFixture {
         self.script.0.open.borrow().get(url).map_or(0, |(_, most)| *most)
     }
 
-    /// accepted = delivered + filtered + dead-lettered + dropped + pending: what the counters call pending is what
-    /// the places in the log leave open, at whatever moment a simulation ends.
+    /// accepted = delivered + filtered + dead-lettered + dropped + pending: the pending counter equals the
+    /// open events of the cursors in the log, at any moment a simulation ends.
     fn check_conservation(&self) {
         let table = self.table.borrow();
         for stream in table.streams.values() {
@@ -337,7 +337,7 @@ impl BrokerFixture {
         }
     }
 
-    /// Ends this life, tidily or not: what is durable stays in the folder.
+    /// Ends this lifetime, gracefully or not: durable data stays in the folder.
     pub(super) fn end(self) {
         self.ring.shutdown();
     }
@@ -352,7 +352,7 @@ impl Drop for BrokerFixture {
     }
 }
 
-/// All that the flight recorder noted in this log.
+/// Calls `take` for every delivery log entry of this log.
 pub(super) fn each_note(folder: &Path, mut take: impl FnMut(delivery_log::DeliveryLogEntry<'_>)) -> wal::LogInspection {
     let mut look = |entry: &wal::InspectedRecord<'_>| {
         if entry.stream == Some(delivery_log::STREAM) && entry.kind == "event" {
@@ -380,7 +380,7 @@ pub(super) fn target(url: &str) -> DeliveryTarget {
     }
 }
 
-/// A Trigger that takes everything, with two retries a second apart.
+/// A Trigger that matches everything, with two retries a second apart.
 pub(super) fn trigger(name: &str, url: &str) -> Subscriber {
     Subscriber {
         name: name.into(),
@@ -412,8 +412,8 @@ pub(super) fn reply(id: &str, ty: &str) -> ScriptedAnswer {
     ScriptedAnswer::Answer(LocalResponse { status: 200, headers, body: Bytes::from_static(b"reply data") })
 }
 
-/// delivered, filtered, dead-lettered, dropped, pending; whose sum is what was offered. Each of the dropped has
-/// a reason.
+/// delivered, filtered, dead-lettered, dropped, pending; their sum is what was offered. Each of the dropped
+/// has a reason.
 pub(super) fn ends(stream: &EventStream, at: usize) -> [u64; 5] {
     let tally = &stream.subscribers[at].tally;
     let settled = [&tally.delivered, &tally.filtered, &tally.dead_lettered, &tally.dropped].map(|n| n.load(Relaxed));

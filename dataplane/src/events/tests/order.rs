@@ -1,4 +1,4 @@
-//! Order where it is asked for, the mode that is asked for, and a subscriber that comes back.
+//! Ordered delivery, the configured content mode, and a subscriber that comes back.
 
 use super::*;
 use crate::events::cloudevent::{ContentMode, structured};
@@ -26,9 +26,9 @@ async fn post_with_key(rig: &BrokerFixture, id: &str, key: &str) {
     assert_eq!(rig.request("POST", PATH, &headers, b"data").await.status, 202);
 }
 
-/// DP-RETRY-19: in a strict sequence one event is under way, and its retries come before the next.
+/// DP-RETRY-19: in a strict sequence one event is in flight, and its retries come before the next.
 #[test]
-fn a_strict_sequence_has_one_event_under_way() {
+fn strict_sequence_has_one_event_in_flight() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![in_sequence(DeliveryOrder::Strict)]);
@@ -44,9 +44,9 @@ fn a_strict_sequence_has_one_event_under_way() {
     assert_eq!((rig.most_open("http://s/"), ends(&stream, 0)), (1, [20, 0, 0, 0, 0]));
 }
 
-/// Events of one key keep their order through retries; other keys are not held up by them.
+/// Events of one key keep their order through retries; other keys are not delayed by them.
 #[test]
-fn keys_keep_their_order_and_go_side_by_side() {
+fn ordering_keys_keep_order_and_run_concurrently() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![in_sequence(DeliveryOrder::ByKey)]);
@@ -66,9 +66,9 @@ fn keys_keep_their_order_and_go_side_by_side() {
     assert_eq!(ends(&stream, 0), [30, 0, 0, 0, 0]);
 }
 
-/// EV-DLV-13: a restart in the middle of a sequence goes on in order.
+/// EV-DLV-13: after a restart in the middle of a sequence the order is kept.
 #[test]
-fn a_sequence_goes_on_after_a_restart() {
+fn sequence_continues_after_restart() {
     for sequence in [DeliveryOrder::Strict, DeliveryOrder::ByKey] {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
@@ -92,10 +92,10 @@ fn a_sequence_goes_on_after_a_restart() {
     }
 }
 
-/// DP-RETRY-21: a subscriber with a full room of events that wait out a long back-off gets them when it
-/// takes one again.
+/// DP-RETRY-21: a subscriber at its limit of unfinished events, all in a long back-off, gets them when it
+/// accepts one again.
 #[test]
-fn a_subscriber_that_is_back_gets_its_events_without_waiting_out_the_backoff() {
+fn recovered_subscriber_skips_remaining_backoff() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", "http://s/");
@@ -112,18 +112,18 @@ fn a_subscriber_that_is_back_gets_its_events_without_waiting_out_the_backoff() {
         }
         rig.rest(seconds(60)).await;
         for n in first..events {
-            rig.post(&n.to_string(), "t").await; // one of them finds room
+            rig.post(&n.to_string(), "t").await; // one of them is started
         }
         rig.rest(seconds(140)).await;
-        back.set(true); // 200 s: the first are tried again at 310 s, the one at 210 s
+        back.set(true); // 200 s: the first are retried at 310 s, the one at 210 s
         rig.rest(seconds(30)).await;
     });
     assert_eq!(ends(&stream, 0), [events as u64, 0, 0, 0, 0]);
 }
 
-/// X-DLV-03, DP-PROTO-09: the mode that is asked for, whichever the event came in.
+/// X-DLV-03, DP-PROTO-09: the configured mode, whichever the event came in.
 #[test]
-fn an_event_is_sent_in_the_mode_that_is_asked_for() {
+fn event_is_sent_in_configured_mode() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let with = |name: &str, mode: Option<ContentMode>| {
@@ -157,9 +157,10 @@ fn an_event_is_sent_in_the_mode_that_is_asked_for() {
     assert_eq!(kept[1].header("content-type").unwrap(), "application/cloudevents+json");
 }
 
-/// EV-BRK-04: a new subscriber gets what comes after it, unless it asks for what the log still has.
+/// EV-BRK-04: a new subscriber gets later events only, unless it is configured to start with what the log
+/// still has.
 #[test]
-fn a_new_subscriber_may_ask_for_what_came_before() {
+fn new_subscriber_can_start_with_stored_events() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let from = |name: &str, begin: InitialOffset| Subscriber {

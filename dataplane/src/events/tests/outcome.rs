@@ -1,4 +1,4 @@
-//! What becomes of one event: answers, retries, dead letters.
+//! The outcome of one event: responses, retries, dead letters.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::*;
 
-/// One event to one subscriber that always answers with `status`; calls to it and to the sink, and
-/// how it ended.
+/// One event to one subscriber that always answers with `status`; requests to it and to the sink, and the
+/// outcome.
 fn one_event(status: Option<u16>) -> (usize, usize, [u64; 5]) {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
@@ -30,7 +30,7 @@ fn one_event(status: Option<u16>) -> (usize, usize, [u64; 5]) {
 /// DP-RETRY-01 to -16, EV-DLV-03, EV-DLV-04, EV-DLV-08: requests to the subscriber and to the dead letter
 /// sink with `retry: 2`.
 #[test]
-fn the_response_table_holds_end_to_end() {
+fn response_table_holds_end_to_end() {
     let done = (1, 0, [1, 0, 0, 0, 0]);
     let refused = (1, 1, [0, 0, 1, 0, 0]);
     let used_up = (3, 1, [0, 0, 1, 0, 0]);
@@ -46,9 +46,10 @@ fn the_response_table_holds_end_to_end() {
     assert_eq!(one_event(None), used_up);
 }
 
-/// EV-DLV-10, X-DLV-08: the dead letter is the event itself with the failure on it, and asks for no reply.
+/// EV-DLV-10, X-DLV-08: the dead letter is the event itself with the failure as attributes, and asks for no
+/// reply.
 #[test]
-fn a_dead_letter_says_what_went_wrong() {
+fn dead_letter_carries_failure_attributes() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", "http://s/");
@@ -66,18 +67,18 @@ fn a_dead_letter_says_what_went_wrong() {
         rig.post("1", "t").await;
         rig.rest(seconds(1)).await;
     });
-    let [letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
-    assert_eq!((letter.id.as_str(), &*letter.request.body), ("1", &b"data"[..]));
-    assert_eq!(letter.header("ce-knativeerrordest").unwrap(), "http://s/");
-    assert_eq!(letter.header("ce-knativeerrorcode").unwrap(), "422");
-    assert_eq!(letter.header("ce-knativeerrordata").unwrap(), BASE64.encode("no such order"));
-    assert_eq!(letter.header("prefer"), None);
+    let [dead_letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
+    assert_eq!((dead_letter.id.as_str(), &*dead_letter.request.body), ("1", &b"data"[..]));
+    assert_eq!(dead_letter.header("ce-knativeerrordest").unwrap(), "http://s/");
+    assert_eq!(dead_letter.header("ce-knativeerrorcode").unwrap(), "422");
+    assert_eq!(dead_letter.header("ce-knativeerrordata").unwrap(), BASE64.encode("no such order"));
+    assert_eq!(dead_letter.header("prefer"), None);
 }
 
-/// EV-DLV-11, EV-DLV-09: the sink is tried again by the same settings; if it never takes the event, the
+/// EV-DLV-11, EV-DLV-09: the sink is retried with the same settings; if it never accepts the event, the
 /// event is dropped and counted.
 #[test]
-fn a_dead_letter_sink_is_tried_again() {
+fn dead_letter_sink_is_retried() {
     for (failures, expected) in [(1, [0, 0, 1, 0, 0]), (9, [0, 0, 0, 1, 0])] {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
@@ -103,9 +104,9 @@ fn a_dead_letter_sink_is_tried_again() {
     }
 }
 
-/// EV-DLV-09: no sink: dropped, and the backlog moves on.
+/// EV-DLV-09: without a sink it is dropped, and the backlog continues.
 #[test]
-fn without_a_sink_an_event_is_dropped_and_the_next_one_comes() {
+fn event_without_sink_is_dropped_and_next_delivered() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
@@ -121,7 +122,7 @@ fn without_a_sink_an_event_is_dropped_and_the_next_one_comes() {
 /// EV-DLV-03, AMB-26, AMB-27, DP-OBS-01, DP-RETRY-22: waits between attempts; only the trace's parent
 /// differs between them.
 #[test]
-fn attempts_are_apart_by_the_backoff_and_differ_in_the_trace_only() {
+fn attempts_are_spaced_by_backoff_and_differ_in_trace() {
     for (backoff, waits) in
         [(BackoffPolicy::Linear(seconds(2)), [2, 2, 2]), (BackoffPolicy::Exponential(seconds(2)), [2, 4, 8])]
     {
@@ -154,9 +155,9 @@ fn attempts_are_apart_by_the_backoff_and_differ_in_the_trace_only() {
     }
 }
 
-/// X-DLV-01: a request that takes too long is a failure that may pass.
+/// X-DLV-01: a request that times out is a temporary failure.
 #[test]
-fn a_subscriber_that_never_answers_is_asked_again() {
+fn subscriber_timeout_is_retried() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", "http://s/");
@@ -174,9 +175,9 @@ fn a_subscriber_that_never_answers_is_asked_again() {
     assert_eq!(ends(&stream, 0), [1, 0, 0, 0, 0]);
 }
 
-/// DP-REPLY-01, X-DLV-09, X-DLV-10: what a subscriber sees beside the event.
+/// DP-REPLY-01, X-DLV-09, X-DLV-10: what a subscriber gets in addition to the event.
 #[test]
-fn a_subscriber_sees_what_it_needs_and_not_our_hop_counter() {
+fn subscriber_gets_headers_but_no_hop_counter() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://s/")]);
@@ -202,10 +203,10 @@ fn a_subscriber_sees_what_it_needs_and_not_our_hop_counter() {
     assert_eq!(&*call.request.body, b"\xff\x00");
 }
 
-/// EV-RTE-13, X-BRK-04: a stream of ours hears how many hops an event has left, and that it comes from inside, as subscriber and as
-/// dead letter sink; nobody else does, and the event is the same.
+/// EV-RTE-13, X-BRK-04: our own streams, as subscriber and as dead letter sink, get the hops that an event
+/// has left and the internal key; others do not, and the event is the same.
 #[test]
-fn a_stream_of_ours_is_told_the_hops_that_are_left() {
+fn own_stream_gets_remaining_hops() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream_at = |url| DeliveryTarget { is_stream: true, ..target(url) };
@@ -222,9 +223,9 @@ fn a_stream_of_ours_is_told_the_hops_that_are_left() {
             rig.rest(seconds(1)).await;
         });
         let last = |url: &str| rig.calls(url).pop().unwrap();
-        for (url, told) in [("http://ours/", Some(left)), ("http://dls/", Some(left)), ("http://other/", None)] {
-            assert_eq!(last(url).header("sluicegate-hops-left").as_deref(), told, "{url}");
-            assert_eq!(last(url).header("sluicegate-internal").as_deref(), told.map(|_| INSIDE_KEY), "{url}");
+        for (url, received) in [("http://ours/", Some(left)), ("http://dls/", Some(left)), ("http://other/", None)] {
+            assert_eq!(last(url).header("sluicegate-hops-left").as_deref(), received, "{url}");
+            assert_eq!(last(url).header("sluicegate-internal").as_deref(), received.map(|_| INSIDE_KEY), "{url}");
             assert_eq!(last(url).header("ce-knativebrokerttl"), None);
         }
     }

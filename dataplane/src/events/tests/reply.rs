@@ -1,13 +1,13 @@
-//! Replies: stored, sent on, dropped or refused.
+//! Replies: stored, forwarded, dropped or rejected.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
-/// EV-RTE-10, EV-RTE-12, EV-DLV-05: a reply is an event like any other, for all Triggers, the one that
-/// produced it included.
+/// EV-RTE-10, EV-RTE-12, EV-DLV-05: a reply is an event like any other, for all Triggers, including the one
+/// that produced it.
 #[test]
-fn a_reply_comes_back_into_the_broker() {
+fn reply_is_stored_in_broker() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let all = trigger("all", "http://all/");
@@ -31,7 +31,7 @@ fn a_reply_comes_back_into_the_broker() {
 
 /// EV-RTE-13, X-BRK-04: an endless echo ends by itself after the documented number of hops.
 #[test]
-fn an_endless_echo_ends() {
+fn endless_echo_ends_after_hop_limit() {
     for (hops, calls) in [(None, 255), (Some("4"), 3)] {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
@@ -49,9 +49,9 @@ fn an_endless_echo_ends() {
     }
 }
 
-/// DP-REPLY-05 to -07, AMB-31, AMB-33: what is no reply, and completes the delivery all the same.
+/// DP-REPLY-05 to -07, AMB-31, AMB-33: responses that are no reply complete the delivery all the same.
 #[test]
-fn only_an_event_in_a_200_is_a_reply() {
+fn only_event_in_200_is_reply() {
     let event = |status| {
         let ScriptedAnswer::Answer(answer) = reply("r", "B") else { unreachable!("reply() makes an answer") };
         LocalResponse { status, ..answer }
@@ -78,9 +78,9 @@ fn only_an_event_in_a_200_is_a_reply() {
 }
 
 /// DP-REPLY-10, AMB-34, EV-RTE-11: a reply that cannot be stored fails the delivery: the subscriber is
-/// asked again, then the dead letter sink gets the event.
+/// retried, then the dead letter sink gets the event.
 #[test]
-fn a_reply_that_cannot_be_stored_fails_the_delivery() {
+fn unstorable_reply_fails_delivery() {
     let malformed = || {
         let ScriptedAnswer::Answer(mut answer) = reply("r", "B") else { unreachable!("reply() makes an answer") };
         answer.headers.retain(|(name, _)| &**name != "ce-id");
@@ -105,8 +105,8 @@ fn a_reply_that_cannot_be_stored_fails_the_delivery() {
             rig.rest(seconds(60)).await;
         });
         assert_eq!(rig.ids("http://s/"), ["1", "1", "1"]);
-        let [letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
-        assert_eq!(letter.header("ce-knativeerrorcode").unwrap(), "500");
+        let [dead_letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
+        assert_eq!(dead_letter.header("ce-knativeerrorcode").unwrap(), "500");
         assert_eq!(stream.tally.accepted.load(Relaxed), 1);
         assert_eq!(ends(&stream, 0), [0, 0, 1, 0, 0]);
     }
@@ -119,9 +119,9 @@ fn subscription(reply: ReplyTarget) -> Subscriber {
     subscriber
 }
 
-/// EV-DLV-06: nobody wants the reply: no request anywhere.
+/// EV-DLV-06: without a reply target no request is made.
 #[test]
-fn a_reply_without_a_target_is_dropped() {
+fn reply_without_target_is_dropped() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish_as("channel/ns/c/1", vec![subscription(ReplyTarget::Discard)]);
@@ -135,10 +135,10 @@ fn a_reply_without_a_target_is_dropped() {
     assert_eq!(ends(&stream, 0), [1, 0, 0, 0, 0]);
 }
 
-/// EV-SUB-13, EV-SUB-14, AMB-21: a reply target in the subscriber's place is asked for nothing, and what it
-/// answers, even a broken event, is dropped.
+/// EV-SUB-13, EV-SUB-14, AMB-21: a reply target in place of the subscriber is not asked for a reply, and
+/// its response, even a broken event, is dropped.
 #[test]
-fn a_subscriber_that_is_not_asked_cannot_reply() {
+fn reply_target_as_subscriber_cannot_reply() {
     for broken in [false, true] {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
@@ -155,10 +155,10 @@ fn a_subscriber_that_is_not_asked_cannot_reply() {
     }
 }
 
-/// EV-DLV-05, EV-DLV-07, AMB-35, DP-REPLY-03, DP-REPLY-08: the reply has retries of its own, its target
-/// is asked for no reply and what it answers is dropped.
+/// EV-DLV-05, EV-DLV-07, AMB-35, DP-REPLY-03, DP-REPLY-08: the reply has retries of its own, its target is
+/// not asked for a reply and its response is dropped.
 #[test]
-fn a_reply_is_sent_again_without_asking_the_subscriber_again() {
+fn reply_is_retried_without_new_subscriber_request() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish_as("channel/ns/c/1", vec![subscription(ReplyTarget::Send(target("http://r/")))]);
@@ -181,9 +181,10 @@ fn a_reply_is_sent_again_without_asking_the_subscriber_again() {
     assert_eq!(ends(&stream, 0), [1, 0, 0, 0, 0]);
 }
 
-/// EV-DLV-01, EV-DLV-05: each attempt goes where replies go by then: the channel of a step that was taken out is no more.
+/// EV-DLV-01, EV-DLV-05: each attempt uses the current reply target: the channel of a removed step no
+/// longer exists.
 #[test]
-fn a_reply_follows_where_replies_go() {
+fn reply_retry_uses_current_reply_target() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let to = |url| vec![subscription(ReplyTarget::Send(target(url)))];
@@ -207,9 +208,10 @@ fn a_reply_follows_where_replies_go() {
     assert!(rig.calls("http://dls/").is_empty());
 }
 
-/// EV-DLV-08, AMB-36: when the reply cannot be delivered, the sink gets the original event with the reply's URL.
+/// EV-DLV-08, AMB-36: when the reply cannot be delivered, the sink gets the original event with the reply's
+/// URL.
 #[test]
-fn a_reply_that_nobody_takes_makes_the_original_a_dead_letter() {
+fn undeliverable_reply_makes_original_dead_letter() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish_as("channel/ns/c/1", vec![subscription(ReplyTarget::Send(target("http://r/")))]);
@@ -222,17 +224,17 @@ fn a_reply_that_nobody_takes_makes_the_original_a_dead_letter() {
         rig.post("1", "A").await;
         rig.rest(seconds(60)).await;
     });
-    let [letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
+    let [dead_letter] = &rig.calls("http://dls/")[..] else { panic!("one dead letter") };
     assert_eq!((rig.calls("http://s/").len(), rig.calls("http://r/").len()), (1, 3));
-    assert_eq!(letter.id, "1");
-    assert_eq!(letter.header("ce-knativeerrordest").unwrap(), "http://r/");
-    assert_eq!(letter.header("ce-knativeerrorcode").unwrap(), "503");
+    assert_eq!(dead_letter.id, "1");
+    assert_eq!(dead_letter.header("ce-knativeerrordest").unwrap(), "http://r/");
+    assert_eq!(dead_letter.header("ce-knativeerrorcode").unwrap(), "503");
     assert_eq!(ends(&stream, 0), [0, 0, 1, 0, 0]);
 }
 
-/// EV-RTE-10, EV-RTE-11: a delivery is done, and its bookmark may move, only when its reply is durable.
+/// EV-RTE-10, EV-RTE-11: a delivery is done, and its cursor may advance, only when its reply is durable.
 #[test]
-fn a_delivery_is_not_done_before_its_reply_is_durable() {
+fn delivery_is_done_only_when_reply_is_durable() {
     let folder = folder();
     let slow = FaultProfile { disk_latency: seconds(5)..=seconds(5), ..FaultProfile::calm() };
     let rig = BrokerFixture::with(folder.path(), &[], 1, slow, options());
@@ -249,10 +251,10 @@ fn a_delivery_is_not_done_before_its_reply_is_durable() {
     });
 }
 
-/// EV-RTE-10, EV-DLV-05, APP-07: a log is full of events that are answered with events as large. Each is kept beyond the limit, nobody
-/// is asked twice, and the log empties.
+/// EV-RTE-10, EV-DLV-05, APP-07: a log is full of events whose replies are as large. Each reply is stored
+/// beyond the limit, no subscriber gets a second request, and the log empties.
 #[test]
-fn replies_have_room_in_a_full_log() {
+fn replies_are_stored_in_full_log() {
     let folder = folder();
     let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), small_log());
     let stream = rig.publish(vec![of_type(trigger("t", "http://t/"), "A"), of_type(trigger("r", "http://r/"), "B")]);
@@ -271,10 +273,10 @@ fn replies_have_room_in_a_full_log() {
     });
 }
 
-/// AMB-34: where even that room is used up, replies wait for more, and their subscriber is not asked again meanwhile: it did
-/// what it was asked for, and its retries are for failures of its own.
+/// AMB-34: where even that space is used up, replies wait for more, and their subscriber gets no further
+/// request meanwhile: it did its work, and its retries are for failures of its own.
 #[test]
-fn a_reply_without_room_waits_and_costs_no_retry() {
+fn reply_without_space_waits_without_retry() {
     let folder = folder();
     let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), small_log());
     let mut down = of_type(trigger("r", "http://r/"), "B");
@@ -291,7 +293,7 @@ fn a_reply_without_room_waits_and_costs_no_retry() {
         let [delivered, .., dropped, pending] = ends(&stream, 0);
         assert_eq!((delivered + pending, dropped), (accepted, 0));
         assert!(pending > 0, "the limit counts for replies too");
-        assert!(rig.calls("http://t/").len() <= asked + accepted as usize, "nobody is asked twice");
+        assert!(rig.calls("http://t/").len() <= asked + accepted as usize, "no subscriber gets a second request");
 
         let again =
             |at: usize, subscriber| Subscriber { tally: Arc::clone(&stream.subscribers[at].tally), ..subscriber };
@@ -309,7 +311,7 @@ fn small_log() -> LogOptions {
     LogOptions { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() }
 }
 
-/// A's are answered with B's of so many bytes, once that is `up`.
+/// Answers A's with B's of this size, once `up` is set.
 fn answering(up: &Rc<Cell<bool>>, bytes: usize) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
     let up = Rc::clone(up);
     move |call| match &*call.ty {
@@ -322,7 +324,7 @@ fn answering(up: &Rc<Cell<bool>>, bytes: usize) -> impl FnMut(&RecordedCall) -> 
     }
 }
 
-/// Posts A's until the log takes no more, and says how many it took.
+/// Posts A's until the log rejects one, and returns how many it accepted.
 async fn fill(rig: &BrokerFixture) -> u64 {
     for accepted in 0.. {
         let id = accepted.to_string();

@@ -1,4 +1,4 @@
-//! Lives that end: what the next one finds and does.
+//! Restarts: what the next process finds and does.
 
 use std::collections::BTreeSet;
 
@@ -11,29 +11,29 @@ fn numbers(ids: &[String]) -> BTreeSet<u32> {
     ids.iter().filter_map(|id| id.parse().ok()).collect()
 }
 
-/// EV-DLV-13: after a restart what was unfinished is delivered, and what was finished is not.
+/// EV-DLV-13: after a restart unfinished events are delivered, and finished ones are not.
 #[test]
-fn a_restart_resends_only_what_was_unfinished() {
+fn restart_resends_only_unfinished_events() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
-    // Every seventh fails, and its retry would come only after this life.
+    // Every seventh fails, and its retry would come only after this lifetime.
     rig.rule(|call| ScriptedAnswer::Status(if call.id.parse::<u32>().unwrap() % 7 == 0 { 503 } else { 202 }));
-    let patient = || {
+    let retrying_trigger = || {
         let mut subscriber = trigger("t", "http://s/");
         subscriber.delivery.backoff = BackoffPolicy::Linear(seconds(3600));
         subscriber
     };
-    rig.publish(vec![patient()]);
+    rig.publish(vec![retrying_trigger()]);
     rig.run(async {
         for n in 0..100 {
             rig.post(&n.to_string(), "t").await;
         }
-        rig.rest(seconds(1)).await; // more than BOOKMARK_EVERY
+        rig.rest(seconds(1)).await; // more than CURSOR_INTERVAL
     });
     rig.end();
 
     let rig = BrokerFixture::new(folder.path());
-    let stream = rig.publish(vec![patient()]);
+    let stream = rig.publish(vec![retrying_trigger()]);
     rig.sync();
     rig.run(rig.rest(seconds(1)));
     let expected: BTreeSet<u32> = (0..100).filter(|n| n % 7 == 0).collect();
@@ -42,35 +42,37 @@ fn a_restart_resends_only_what_was_unfinished() {
     assert_eq!(ends(&stream, 0), [expected.len() as u64, 0, 0, 0, 0]);
 }
 
-/// EV-DLV-08, EV-DLV-09: what a subscriber gave up is in the log as given up no later than as done: a kill in between would make
-/// it one that was delivered, and nobody could send it again. Where no further event comes, what was delivered is noted by then, too.
+/// EV-DLV-08, EV-DLV-09: an event given up is recorded as given up no later than as done: otherwise a kill
+/// in between would make it look delivered, and it could not be replayed. Where no further event comes,
+/// deliveries are recorded by then, too.
 #[test]
-fn an_event_that_was_given_up_is_noted_when_its_bookmark_is_written() {
+fn given_up_event_is_recorded_before_cursor() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
-    let buried = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://s/") };
-    rig.publish(vec![trigger("dropped", "http://s/"), buried, trigger("taken", "http://ok/")]);
+    let dead_lettered = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://s/") };
+    rig.publish(vec![trigger("dropped", "http://s/"), dead_lettered, trigger("taken", "http://ok/")]);
     rig.rule(|call| ScriptedAnswer::Status(if call.url == "http://s/" { 400 } else { 202 }));
     rig.run(async {
         rig.post("1", "t").await;
         rig.rest(CURSOR_INTERVAL + Duration::from_millis(50)).await;
     });
-    let mut told = Vec::new();
-    let held = each_note(folder.path(), |note| told.push((note.subscriber.to_owned(), note.what, note.position)));
+    let mut received = Vec::new();
+    let held = each_note(folder.path(), |note| received.push((note.subscriber.to_owned(), note.what, note.position)));
     for (name, what) in [
         ("dropped", DeliveryOutcome::Dropped),
         ("buried", DeliveryOutcome::DeadLettered),
         ("taken", DeliveryOutcome::Replied),
     ] {
-        let &(_, _, position) = told.iter().find(|(of, how, _)| of == name && *how == what).unwrap();
+        let &(_, _, position) = received.iter().find(|(of, how, _)| of == name && *how == what).unwrap();
         let mark = held.streams["broker/ns/b/1"].mark(name).unwrap();
         assert!(mark.is_done(position), "{name}: otherwise this shows nothing");
     }
 }
 
-/// EV-DLV-13, EV-OBJ-47: a restart does not begin to count anew, and an event ends after as many attempts as it should.
+/// EV-DLV-13, EV-OBJ-47: the attempt count survives a restart, and an event ends after the configured
+/// number of attempts.
 #[test]
-fn attempts_of_an_earlier_life_count() {
+fn attempts_before_restart_count() {
     let folder = folder();
     let mut attempts = Vec::new();
     for _ in 0..4 {
@@ -85,7 +87,7 @@ fn attempts_of_an_earlier_life_count() {
             if attempts.is_empty() {
                 rig.post("1", "t").await;
             }
-            rig.rest(seconds(3)).await; // two attempts, and their notes
+            rig.rest(seconds(3)).await; // two attempts, and their entries
         });
         attempts.push(rig.ids("http://s/").len());
         assert_eq!(ends(&stream, 0)[3], u64::from(attempts.len() == 3));
@@ -94,15 +96,15 @@ fn attempts_of_an_earlier_life_count() {
     assert_eq!(attempts, [2, 2, 2, 0]);
 }
 
-/// An event at which a core stopped before the process was killed is not tried again: for its subscriber alone it becomes a dead
-/// letter, or is dropped if even a request of it stops the core.
+/// An event at which a core stopped before the process was killed is not tried again: for its subscriber
+/// alone it becomes a dead letter, or is dropped if even encoding a request of it stops the core.
 #[test]
-fn event_that_stopped_a_core_is_set_aside_after_a_restart() {
+fn event_that_stopped_core_is_set_aside_after_restart() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let all = || {
-        let buried = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
-        vec![buried, trigger("dropped", "http://b/"), trigger("taken", "http://c/")]
+        let dead_lettered = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
+        vec![dead_lettered, trigger("dropped", "http://b/"), trigger("taken", "http://c/")]
     };
     rig.publish(all());
     rig.rule(|_| ScriptedAnswer::After(seconds(3600), 202));
@@ -137,9 +139,9 @@ fn event_that_stopped_a_core_is_set_aside_after_a_restart() {
     assert_eq!((tally(1).dropped_by_reason(), tally(2).delivered.load(Relaxed)), ([0, 0, 0, 0, 1], 2));
 }
 
-/// A table that names nothing yet, as after a start, makes nobody's events go away.
+/// An empty table, as after a start, deletes no events.
 #[test]
-fn a_core_that_starts_with_an_empty_table_keeps_everything() {
+fn empty_table_at_start_deletes_nothing() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://s/")]);
@@ -158,11 +160,11 @@ fn a_core_that_starts_with_an_empty_table_keeps_everything() {
     assert_eq!(rig.ids("http://s/"), ["1"]);
 }
 
-/// EV-RTE-02, EV-RTE-10, EV-RTE-20, EV-DLV-13: whenever the power goes, every event that got a 202 is
-/// delivered in the next life, and so is the reply of every event that is not delivered again: a
-/// bookmark never passes an event whose reply is not durable.
+/// EV-RTE-02, EV-RTE-10, EV-RTE-20, EV-DLV-13: whenever the power fails, every event with a 202 is
+/// delivered after the restart, and so is the reply of every event that is not delivered again: a cursor
+/// never passes an event whose reply is not durable.
 #[test]
-fn a_power_cut_loses_no_acknowledged_event_and_no_reply() {
+fn power_cut_loses_no_event_and_no_reply() {
     let (mut cut_short, mut resent_total) = (0, 0);
     for seed in 0..60 {
         let folder = folder();
@@ -183,11 +185,11 @@ fn a_power_cut_loses_no_acknowledged_event_and_no_reply() {
                 if life.post(&n.to_string(), "A").await == 202 {
                     done.borrow_mut().insert(n);
                 } else {
-                    life.rest(seconds(1)).await; // the disk failed: nothing more in this life
+                    life.rest(seconds(1)).await; // the disk failed: nothing more in this lifetime
                 }
             }
         }));
-        life.world.power_cut();
+        life.simulation.power_cut();
         let first_a = numbers(&life.ids("http://a/"));
         let first_b = numbers(&life.ids("http://b/"));
         life.end();
@@ -210,9 +212,10 @@ fn a_power_cut_loses_no_acknowledged_event_and_no_reply() {
     assert!(cut_short > 20 && resent_total > 20, "the lives must end in the middle of something");
 }
 
-/// DP-OBS-02: a core that took over another's log delivers what is in it, and notes there how it went; replies go to its own.
+/// DP-OBS-02: a core that took over another's log delivers its events, and records the outcomes there;
+/// replies go to its own.
 #[test]
-fn a_log_of_a_core_that_is_no_more_runs_empty() {
+fn log_of_removed_core_drains() {
     let (old, new) = (folder(), folder());
     let subscribers = || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
     let rig = BrokerFixture::new(old.path());
@@ -233,7 +236,7 @@ fn a_log_of_a_core_that_is_no_more_runs_empty() {
     assert_eq!(numbers(&rig.ids("http://a/")), (0..20).collect());
     assert_eq!(rig.calls("http://b/").len(), 20);
     assert_eq!(ends(&stream, 0), [20, 20, 0, 0, 0]);
-    assert_eq!((ends(&stream, 1)[0], ends(&stream, 1)[4]), (20, 0)); // the last bookmarks may not have been durable
+    assert_eq!((ends(&stream, 1)[0], ends(&stream, 1)[4]), (20, 0)); // the last cursors may not have been durable
     let mut taken = BTreeSet::new();
     each_note(old.path(), |note| {
         if (note.subscriber, note.what, note.status) == ("a", DeliveryOutcome::Replied, 200) {

@@ -1,19 +1,20 @@
-//! Whole topologies in bad weather: chains of replies, loops, dead letters, subscribers that come and go, restarts
-//! and power cuts, for many seeds. `SLUICEGATE_SEEDS=1000` tries more of them, `SLUICEGATE_SEED=17` one again.
+//! Complete topologies under faults: chains of replies, loops, dead letters, subscribers that come and go,
+//! restarts and power cuts, for many seeds. `SLUICEGATE_SEEDS=1000` runs more of them, `SLUICEGATE_SEED=17`
+//! a single one.
 
 use std::collections::BTreeSet;
 
 use super::*;
 use crate::table::DeliveryOrder;
 
-/// What was answered well: by URL and event.
+/// Successful requests: by URL and event.
 type DeliveredEvents = Rc<RefCell<BTreeSet<(String, String)>>>;
 
-/// A chain: `a` makes a B of each A, `b` a C of each B, `c` ends it; `all` hears everything. And a loop: `loop` makes
-/// another L of each L. Each with a dead letter sink of its own.
+/// A chain: `a` makes a B of each A, `b` a C of each B, `c` ends it; `all` gets everything. And a loop:
+/// `loop` makes another L of each L. Each with a dead letter sink of its own.
 const CHAIN: [(&str, &str, &str); 5] =
     [("a", "A", "B"), ("b", "B", "C"), ("c", "C", ""), ("all", "", ""), ("loop", "L", "L")];
-/// Hops that an L may make, and how often `loop` hears of it at most: entering takes one.
+/// Hops that an L may make, and the maximum deliveries to `loop`: entering takes one.
 const HOPS: &str = "4";
 const ROUNDS_MAX: usize = 3;
 
@@ -32,11 +33,11 @@ fn subscribers(rng: &mut fastrand::Rng) -> Vec<Subscriber> {
     CHAIN.map(|link| one(link, rng)).into()
 }
 
-/// `calm`: everybody takes everything at once.
-fn world(seed: u64, calm: bool, taken: &DeliveredEvents) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
+/// `calm`: every subscriber accepts everything at once.
+fn script(seed: u64, calm: bool, taken: &DeliveredEvents) -> impl FnMut(&RecordedCall) -> ScriptedAnswer + 'static {
     let (mut rng, taken) = (fastrand::Rng::with_seed(seed), Rc::clone(taken));
     move |call| {
-        // A sink that gave up too would be a drop, and drops are another test's.
+        // A sink that gave up too would be a drop, and drops have their own test.
         let is_sink = call.url.starts_with("http://dead-");
         if !calm && !is_sink && rng.u8(0..10) < 3 {
             let codes = [500, 404, 429, 400, 302, 999];
@@ -56,7 +57,7 @@ fn world(seed: u64, calm: bool, taken: &DeliveredEvents) -> impl FnMut(&Recorded
     }
 }
 
-/// Conservation and at-least-once, at the end of a calm last life.
+/// Conservation and at-least-once, at the end of a final lifetime without faults.
 fn check(seed: u64, stream: &EventStream, acknowledged: &BTreeSet<String>, taken: &DeliveredEvents) {
     for (at, (name, ..)) in CHAIN.iter().enumerate() {
         let [.., dropped, pending] = ends(stream, at);
@@ -68,27 +69,27 @@ fn check(seed: u64, stream: &EventStream, acknowledged: &BTreeSet<String>, taken
     for id in acknowledged {
         let first = if id.starts_with('L') { "loop" } else { "a" };
         for name in [first, "all"] {
-            let well = has(format!("http://{name}/"), id) || has(format!("http://dead-{name}/"), id);
-            assert!(well, "seed {seed}: {name} lost {id}");
+            let succeeded = has(format!("http://{name}/"), id) || has(format!("http://dead-{name}/"), id);
+            assert!(succeeded, "seed {seed}: {name} lost {id}");
         }
         if first == "loop" {
             check_loop(seed, &taken, id);
             continue;
         }
-        // A dead letter ends the chain; without one it goes on to its end.
+        // A dead letter ends the chain; without one it continues to its end.
         for (name, makes, next) in [("a", "B", "b"), ("b", "C", "c")] {
             let (before, after) = (if name == "a" { "A" } else { "B" }, format!("{makes}{}", &id[1..]));
             let before = format!("{before}{}", &id[1..]);
             if !has(format!("http://{name}/"), &before) || has(format!("http://dead-{name}/"), &before) {
                 break;
             }
-            let well = has(format!("http://{next}/"), &after) || has(format!("http://dead-{next}/"), &after);
-            assert!(well, "seed {seed}: {next} lost {after}");
+            let succeeded = has(format!("http://{next}/"), &after) || has(format!("http://dead-{next}/"), &after);
+            assert!(succeeded, "seed {seed}: {next} lost {after}");
         }
     }
 }
 
-/// What goes round is cut after its hops, and goes round as long as it has some and is no dead letter.
+/// A loop is stopped after its hops, and continues while it has some and is no dead letter.
 fn check_loop(seed: u64, taken: &BTreeSet<(String, String)>, id: &str) {
     let has = |url: &str, id: &str| taken.contains(&(url.to_owned(), id.to_owned()));
     for round in 0..=ROUNDS_MAX {
@@ -98,8 +99,8 @@ fn check_loop(seed: u64, taken: &BTreeSet<(String, String)>, id: &str) {
         }
         assert!(round < ROUNDS_MAX, "seed {seed}: {now} has made too many hops");
         let after = format!("{id}{}", "'".repeat(next));
-        let well = has("http://loop/", &after) || has("http://dead-loop/", &after);
-        assert!(well || next == ROUNDS_MAX, "seed {seed}: loop lost {after}");
+        let succeeded = has("http://loop/", &after) || has("http://dead-loop/", &after);
+        assert!(succeeded || next == ROUNDS_MAX, "seed {seed}: loop lost {after}");
     }
 }
 
@@ -120,7 +121,7 @@ fn live_through(seed: u64) -> usize {
     for life in 0..rng.u32(1..4) {
         let rig = BrokerFixture::with(folder.path(), &[], rng.u64(..), FaultProfile::windy(), options());
         rig.publish(subscribers(&mut rng));
-        rig.rule(world(rng.u64(..), false, &taken));
+        rig.rule(script(rng.u64(..), false, &taken));
         let (done, limit) = (Rc::clone(&acknowledged), Duration::from_millis(rng.u64(50..3000)));
         let _ = rig.run(rig.ring.timeout(limit, async {
             for n in 0_u32.. {
@@ -131,7 +132,7 @@ fn live_through(seed: u64) -> usize {
             }
         }));
         match rng.u8(0..3) {
-            0 => rig.world.power_cut(),
+            0 => rig.simulation.power_cut(),
             1 => rig.run(rig.events.drain()),
             _ => {} // a kill
         }
@@ -139,18 +140,18 @@ fn live_through(seed: u64) -> usize {
     }
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(subscribers(&mut rng));
-    rig.rule(world(0, true, &taken));
+    rig.rule(script(0, true, &taken));
     rig.sync();
     rig.run(rig.rest(seconds(600)));
     check(seed, &stream, &acknowledged.borrow(), &taken);
-    rig.end(); // or its files stay open, and thousands of seeds run out of them
+    rig.end(); // or its files stay open, and thousands of seeds run out of descriptors
     acknowledged.borrow().len()
 }
 
-/// EV-RTE-20, EV-DLV-13, AMB-46: every acknowledged event comes to its end at each of its subscribers, and so
-/// does what they make of it, through any weather.
+/// EV-RTE-20, EV-DLV-13, AMB-46: every acknowledged event is finished for each of its subscribers, and so
+/// are the replies to it, under any faults.
 #[test]
-fn nothing_vanishes_in_any_weather() {
+fn no_event_is_lost_under_faults() {
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let seeds = match number("SLUICEGATE_SEED") {
         Some(seed) => seed..seed + 1,

@@ -1,4 +1,4 @@
-//! Where a body's bytes are in what arrives: Content-Length, chunked, until close; and chunked back out.
+//! Finds a body's bytes in the input (Content-Length, chunked, until close), and writes chunks.
 
 use std::ops::Range;
 
@@ -12,19 +12,19 @@ use crate::http::limits::{CHUNK_EXTENSION_BYTES_MAX, CHUNK_SIZE_DIGITS_MAX, FIEL
 pub enum BodyEvent {
     /// After `skip` bytes of framing come `take` bytes of content (at least one).
     Data { skip: usize, take: usize },
-    /// All bytes were framing; more have to come.
+    /// All bytes were framing; more are needed.
     NeedBytes,
     /// The body ended after `skip` bytes of framing; what follows belongs to the next message.
     End { skip: usize },
 }
 
-/// Follows one body through its bytes.
+/// Decodes one body as its bytes arrive.
 #[derive(Debug)]
 pub struct BodyDecoder {
     state: BodyDecoderState,
     /// Trailer lines, CR LF included; empty unless the peer sent some.
     trailers: Vec<u8>,
-    /// It is a response's: blanks before a colon of its trailers are removed (RFC 9112 5.1).
+    /// A response body: blanks before a colon of its trailers are removed (RFC 9112 5.1).
     of_response: bool,
 }
 
@@ -82,7 +82,7 @@ impl BodyDecoder {
         matches!(self.state, BodyDecoderState::Done)
     }
 
-    /// Whether the connection may end here: the body is complete, or ends just so.
+    /// Whether the connection may end here: the body is complete, or ends with the connection.
     #[must_use]
     pub fn may_close(&self) -> bool {
         matches!(self.state, BodyDecoderState::Done | BodyDecoderState::UntilClose)
@@ -94,7 +94,7 @@ impl BodyDecoder {
         &self.trailers
     }
 
-    /// Looks at the next bytes; the caller takes away what the answer names and asks again.
+    /// Decodes the next bytes. The caller consumes the returned bytes and calls again.
     pub fn next(&mut self, input: &[u8]) -> Result<BodyEvent, MalformedHttp> {
         let mut at = 0;
         loop {
@@ -187,7 +187,7 @@ impl BodyDecoder {
                 | BodyDecoderState::Done,
                 _,
             ) => {
-                unreachable!("next() takes content itself")
+                unreachable!("next() consumes content itself")
             }
         })
     }
@@ -229,8 +229,8 @@ fn check_trailers(lines: &[u8]) -> Result<(), MalformedHttp> {
     }
 }
 
-/// The trailer lines that may be passed on: nothing that frames, routes or belongs to one hop, for a
-/// receiver that merges trailers into headers would act on it.
+/// The trailer lines that may be forwarded: none that frame, route or belong to one hop, because a receiver that merges
+/// trailers into headers would act on them.
 pub fn trailer_fields(lines: &[u8]) -> impl Iterator<Item = &[u8]> {
     lines.split_inclusive(|&byte| byte == b'\n').filter(|line| {
         let name = &line[..memchr::memchr(b':', line).unwrap_or(0)];
@@ -253,10 +253,10 @@ mod tests {
 
     use super::*;
 
-    /// Content, bytes that the body took if it ended, trailers.
+    /// Content, the length of the body if it ended, trailers.
     type DecodedBody = (Vec<u8>, Option<usize>, Vec<u8>);
 
-    /// Reads a body; the input comes in pieces of `step` bytes.
+    /// Reads a body; the input arrives in pieces of `step` bytes.
     fn read(framing: BodyFraming, input: &[u8], step: usize) -> Result<DecodedBody, MalformedHttp> {
         let mut reader = BodyDecoder::new(framing);
         let mut content = Vec::new();
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_ends_where_its_framing_says_and_not_a_byte_later() {
+    fn body_ends_exactly_where_its_framing_says() {
         for (framing, input, content, bytes) in [
             (BodyFraming::Empty, "GET", "", Some(0)),
             (BodyFraming::Length(3), "abcGET", "abc", Some(3)),
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_malformed_chunk_is_refused() {
+    fn malformed_chunk_is_rejected() {
         let long_extension = format!("1;{}\r\n", "x".repeat(1 + usize::from(CHUNK_EXTENSION_BYTES_MAX)));
         let long_trailers = format!("0\r\nA: {}\r\n\r\n", "x".repeat(TRAILER_BYTES_MAX));
         for (input, why) in [
@@ -342,13 +342,13 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_chunk_size_is_a_size_and_not_an_overflow() {
+    fn largest_chunk_size_does_not_overflow() {
         let (content, end, _) = read(BodyFraming::Chunked, b"ffffffffffffffff\r\nabc", 64).unwrap();
         assert_eq!((content.as_slice(), end), (b"abc".as_slice(), None));
     }
 
     #[test]
-    fn trailers_that_frame_or_route_are_not_passed_on() {
+    fn framing_and_routing_trailers_are_not_forwarded() {
         let lines = b"X-Sum: 1\r\nContent-Length: 5\r\nHost: evil\r\ntrailer: x\r\nGrpc-Status: 0\r\n";
         let kept: Vec<_> = trailer_fields(lines).collect();
         assert_eq!(kept, [b"X-Sum: 1\r\n".as_slice(), b"Grpc-Status: 0\r\n"]);
@@ -365,7 +365,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_chunked_comes_back(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 0..8), step in 1usize..400) {
+        fn chunked_body_round_trips(pieces in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 1..300), 0..8), step in 1usize..400) {
             let mut wire = BytesMut::new();
             for piece in &pieces {
                 put_chunk_line(&mut wire, piece.len());
@@ -379,7 +379,7 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_in_any_pieces_give_one_answer(input in "[0-9a-f;\r\n :x]{0,60}", step in 1usize..20) {
+        fn decoding_does_not_depend_on_the_split(input in "[0-9a-f;\r\n :x]{0,60}", step in 1usize..20) {
             let whole = read(BodyFraming::Chunked, input.as_bytes(), usize::MAX);
             prop_assert_eq!(whole, read(BodyFraming::Chunked, input.as_bytes(), step));
         }

@@ -1,23 +1,22 @@
-//! Field names that a proxy has to act on, and lists of tokens.
+//! Field names that a proxy acts on, and lists of tokens.
 
-/// Headers of our own towards instances would begin with this; what a client sends under it is not
-/// passed on (RT-HDR-03).
+/// Prefix of internal headers towards instances; a client's fields with this prefix are not forwarded (RT-HDR-03).
 const INTERNAL_PREFIX: &[u8] = b"sluicegate-";
 
-/// What a field is to a proxy.
+/// What a field means to a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldName {
-    /// Passed on as it is.
+    /// Forwarded unchanged.
     Other,
     Host,
-    /// Of an answer.
+    /// Of a response.
     Date,
     ContentLength,
     TransferEncoding,
     Connection,
     Upgrade,
     Expect,
-    /// How many may pass an OPTIONS or a TRACE on.
+    /// How many proxies may still forward an OPTIONS or TRACE.
     MaxForwards,
     Forwarded,
     ForwardedFor,
@@ -25,20 +24,19 @@ pub enum FieldName {
     ForwardedProto,
     TraceParent,
     TraceState,
-    /// Belongs to one connection: `Keep-Alive`, `Proxy-Connection`, `Proxy-Authenticate`,
-    /// `Proxy-Authorization`, `TE`.
+    /// Belongs to one connection: `Keep-Alive`, `Proxy-Connection`, `Proxy-Authenticate`, `Proxy-Authorization`, `TE`.
     HopByHop,
-    /// Ours alone.
+    /// Reserved for the gateway.
     Internal,
-    /// `K-Network-Probe`: asks who would answer (X-KI-16).
+    /// `K-Network-Probe`: asks which route would answer (X-KI-16).
     NetworkProbe,
     /// `K-Network-Hash`: belongs to probes.
     NetworkHash,
-    /// `Knative-Serving-Revision`, `Knative-Serving-Namespace`, `K-Original-Host`, `K-Proxy-Request`: what a platform tells those
-    /// behind it, and no client.
+    /// `Knative-Serving-Revision`, `Knative-Serving-Namespace`, `K-Original-Host`, `K-Proxy-Request`: set by the
+    /// platform for instances, never accepted from clients.
     Platform,
-    /// `Content_Length`, `Transfer_Encoding`: no field of HTTP, and the same as the real ones to whoever hands
-    /// fields on as CGI variables.
+    /// `Content_Length`, `Transfer_Encoding`: not HTTP fields, but the same as the real ones to servers that pass
+    /// fields as CGI variables.
     Lookalike,
 }
 
@@ -47,7 +45,7 @@ impl FieldName {
     pub fn of(name: &[u8]) -> Self {
         let begins = |wanted: &[u8]| name.first().is_some_and(|first| first | 0x20 == wanted[0]);
         let is = |wanted: &[u8]| begins(wanted) && name.eq_ignore_ascii_case(wanted);
-        // By length and first letter: most names of a usual request fall out after one comparison.
+        // By length and first letter: most names of a usual request are decided after one comparison.
         match name.len() {
             2 if is(b"te") => Self::HopByHop,
             4 if is(b"host") => Self::Host,
@@ -98,7 +96,7 @@ pub fn has_token(value: &[u8], wanted: &str) -> bool {
     tokens(value).any(|token| token.eq_ignore_ascii_case(wanted.as_bytes()))
 }
 
-/// Without the spaces and tabs around it; other control bytes are no white space here.
+/// Without the spaces and tabs around it; other control bytes are not white space here.
 pub(super) fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] = value {
         value = rest;
@@ -114,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_known_in_any_case_and_never_by_prefix() {
+    fn field_names_match_in_any_case_but_not_by_prefix() {
         for (name, kind) in [
             ("Host", FieldName::Host),
             ("hOsT", FieldName::Host),
@@ -140,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_lose_blanks_but_no_other_control_bytes() {
+    fn tokens_are_trimmed_of_blanks_only() {
         let found: Vec<_> = tokens(b" a ,,\tb\x0b, c").collect();
         assert_eq!(found, [b"a".as_slice(), b"b\x0b", b"c"]);
         assert!(has_token(b"close, TE", "te"));

@@ -1,7 +1,7 @@
 //! Whether a Host value, or a URL's authority, is a host with an optional port.
 
-/// Strict on purpose: a byte that some parser takes for a separator (`@`, `/`, `,`, a blank) could
-/// send the request to one host here and to another one behind.
+/// Strict on purpose: a byte that some parser takes for a separator (`@`, `/`, `,`, a blank) could send the request to
+/// one host here and to another one behind the gateway.
 #[must_use]
 pub fn is_authority(value: &[u8]) -> bool {
     let (host, port) = match value {
@@ -25,7 +25,7 @@ pub fn is_authority(value: &[u8]) -> bool {
     host_is_fine && is_port(port)
 }
 
-/// A port may be left out behind its colon (RFC 3986 3.2.3).
+/// The port may be empty after its colon (RFC 3986 3.2.3).
 fn is_port(port: &[u8]) -> bool {
     let number = port.iter().try_fold(0u32, |sum, byte| {
         byte.is_ascii_digit().then(|| sum.saturating_mul(10).saturating_add(u32::from(byte - b'0')))
@@ -37,7 +37,7 @@ fn is_name(host: &[u8]) -> bool {
     !host.is_empty() && host.len() <= 255 && host.iter().all(|&byte| IN_NAMES[usize::from(byte)])
 }
 
-/// The bytes that a name may have: `unreserved` of RFC 3986.
+/// The bytes that a name may contain: `unreserved` of RFC 3986.
 const IN_NAMES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_authority_is_a_name_or_an_address_with_an_optional_port() {
+    fn authority_is_a_host_with_an_optional_port() {
         for good in ["a", "a.b:80", "127.0.0.1:8080", "[::1]", "[::1]:80", "my_svc", "a.", "a:"] {
             assert!(is_authority(good.as_bytes()), "{good}");
         }

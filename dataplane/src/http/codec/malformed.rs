@@ -1,6 +1,6 @@
-//! What a peer can do wrong, and the answer it gets. The only place where one becomes the other.
+//! Protocol errors of a peer, and the status that each gets. The only place where one becomes the other.
 
-/// One way of being unreadable.
+/// Why a message is malformed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum MalformedHttp {
     RequestLine,
@@ -30,7 +30,7 @@ pub enum MalformedHttp {
 }
 
 impl MalformedHttp {
-    /// The status that tells a client.
+    /// The status for the client.
     #[must_use]
     pub fn status(self) -> u16 {
         match self {
@@ -42,7 +42,7 @@ impl MalformedHttp {
         }
     }
 
-    /// What is wrong, in a sentence for the answer's body and the log.
+    /// What is wrong, as a sentence for the response body and the log.
     #[must_use]
     pub fn sentence(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl MalformedHttp {
             Self::StatusLine => "the status line is not VERSION SP STATUS SP REASON",
             Self::Target => "the request target is not a path, an http URL or *",
             Self::TargetTooLong => "the request target is too long",
-            Self::Version => "only HTTP/1.1 and HTTP/1.0 are spoken here",
+            Self::Version => "only HTTP/1.1 and HTTP/1.0 are supported",
             Self::BareLineFeed => "a line ends in LF without CR",
             Self::FieldName => "a header line does not begin with a field name and a colon",
             Self::FieldValue => "a header value has a forbidden byte",
@@ -63,7 +63,7 @@ impl MalformedHttp {
             Self::LengthRepeated => "there is more than one Content-Length",
             Self::LengthAndCoding => "both Content-Length and Transfer-Encoding are given",
             Self::CodingInvalid => "Transfer-Encoding does not end in a single chunked",
-            Self::CodingUnknown => "the transfer coding is not known here; chunked is",
+            Self::CodingUnknown => "the transfer coding is not supported; only chunked is",
             Self::CodingInOldVersion => "Transfer-Encoding does not exist in HTTP/1.0",
             Self::ChunkSize => "a chunk size is not a hexadecimal number that fits",
             Self::ChunkExtension => "a chunk extension is malformed or too long",

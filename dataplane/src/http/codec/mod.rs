@@ -1,7 +1,6 @@
-//! What bytes on a connection mean. No I/O: bytes go in, values come out.
+//! Decodes the bytes of a connection. No I/O: bytes in, values out.
 //!
-//! Heads are ranges into the caller's bytes; nothing is copied. Every function gives the same answer
-//! however the bytes were cut into pieces.
+//! Heads are ranges into the caller's bytes; nothing is copied. Results do not depend on how the bytes were split.
 
 mod body;
 mod field_names;
@@ -10,6 +9,7 @@ mod malformed;
 mod request;
 mod response;
 mod transfer_coding;
+mod upgrade;
 
 pub use body::{BodyDecoder, BodyEvent, put_chunk_line, trailer_fields};
 pub use field_names::{FieldName, has_token, tokens};
@@ -17,15 +17,16 @@ pub use host::is_authority;
 pub use malformed::MalformedHttp;
 pub use request::{Method, PlatformProbe, RequestHead, RequestView, parse_request};
 pub use response::{ResponseHead, ResponseView, parse_response};
+pub use upgrade::UpgradeRequest;
 
 /// What a head parser says about the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed {
     /// The head takes the first `bytes` bytes.
     Head { bytes: usize },
-    /// All fine so far, and not the end.
+    /// Valid so far, but not complete.
     NeedBytes,
-    /// No continuation can make this right.
+    /// No further bytes can make this valid.
     Malformed(MalformedHttp),
 }
 
@@ -37,7 +38,7 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The range that `part`, a slice of `whole`, takes in it.
+    /// The range of `part`, a slice of `whole`, in it.
     fn of(part: &[u8], whole: &[u8]) -> Self {
         let start = part.as_ptr() as usize - whole.as_ptr() as usize;
         debug_assert!(start + part.len() <= whole.len());
@@ -45,14 +46,14 @@ impl ByteRange {
         Self { start: start as u32, end: (start + part.len()) as u32 }
     }
 
-    /// The bytes that it stands for; nothing when `whole` is not the head it was made from.
+    /// The bytes of the range; empty when `whole` is not the head it was made from.
     #[must_use]
     pub fn in_bytes(self, whole: &[u8]) -> &[u8] {
         whole.get(self.start as usize..self.end as usize).unwrap_or_default()
     }
 }
 
-/// What the parsers let only ASCII into.
+/// Converts bytes that the parsers restrict to ASCII.
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
@@ -72,7 +73,7 @@ pub enum BodyFraming {
     Empty,
     Length(u64),
     Chunked,
-    /// Responses only: at the connection's end.
+    /// Responses only: at the end of the connection.
     UntilClose,
 }
 
@@ -83,20 +84,19 @@ pub enum HttpVersion {
     Http11,
 }
 
-/// `HTTP/1.2` to `HTTP/1.9` are to be read as the highest version of their kind that is known (RFC 9110 2.5). The parser knows two,
-/// so it is shown a copy that says `HTTP/1.1` where the version stands, at `at`, and judges that like any other: what lies where
-/// is the same in both.
-fn as_version_known(window: &[u8], at: usize) -> Option<Vec<u8>> {
+/// `HTTP/1.2` to `HTTP/1.9` must be read as the highest supported minor version (RFC 9110 2.5). The parser knows two,
+/// so it gets a copy with `HTTP/1.1` in place of the version at `at`; all ranges are the same in both.
+fn with_supported_version(window: &[u8], at: usize) -> Option<Vec<u8>> {
     let minor = at + b"HTTP/1.".len();
     let is_later = window.get(at..minor)? == b"HTTP/1." && matches!(window.get(minor)?, b'2'..=b'9');
     is_later.then(|| {
-        let mut known = window.to_vec(); // nobody says so but to try us
+        let mut known = window.to_vec(); // only test clients send this
         known[minor] = b'1';
         known
     })
 }
 
-/// Behind the empty lines that may come before a head.
+/// The position after empty lines that may precede a head.
 fn first_line(window: &[u8]) -> Option<usize> {
     window.iter().position(|byte| !matches!(byte, b'\r' | b'\n'))
 }
@@ -106,9 +106,9 @@ fn bare_line_feed(bytes: &[u8]) -> Option<usize> {
     memchr::memchr_iter(b'\n', bytes).find(|&at| at == 0 || bytes[at - 1] != b'\r')
 }
 
-/// Whether a whole head has no empty line before it and each of its lines ends in CRLF, told by where its fields begin: the parser lets
-/// no line feed into a line, so one stands between two lines or nowhere. A look at each joint and not at each byte; to be believed
-/// when it says yes.
+/// Whether a whole head has no empty line before it and every line ends in CRLF, decided by where its fields begin: the
+/// parser allows no line feed inside a line, so one can only stand between two lines. This checks each line end instead
+/// of each byte. A `false` result is inconclusive.
 fn is_cut_by_crlf(head: &[u8], fields: &[HeaderField]) -> bool {
     let begins = !matches!(head.first(), None | Some(b'\r' | b'\n'));
     let cut = begins && fields.iter().all(|field| head[..field.name.start as usize].ends_with(b"\r\n"));
@@ -117,7 +117,7 @@ fn is_cut_by_crlf(head: &[u8], fields: &[HeaderField]) -> bool {
     cut
 }
 
-/// `1*DIGIT` that fits, and nothing else: no sign, no blank, no list.
+/// `1*DIGIT` in range, and nothing else: no sign, no blank, no list.
 pub(crate) fn content_length(value: &[u8]) -> Option<u64> {
     if value.is_empty() {
         return None;

@@ -1,16 +1,16 @@
-//! A request's head: strict, because what is ambiguous here is a smuggled request behind us.
+//! Parses a request head. Strict, because an ambiguity here is request smuggling behind the gateway.
 
 use std::mem::MaybeUninit;
 
 use super::field_names::trim;
 use super::transfer_coding::TransferCoding;
 use super::{
-    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Parsed, as_version_known,
-    bare_line_feed, content_length, first_line, host, is_cut_by_crlf, text, tokens,
+    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Parsed, UpgradeRequest, bare_line_feed,
+    content_length, first_line, host, is_cut_by_crlf, text, tokens, with_supported_version,
 };
 use crate::http::limits::{EMPTY_LINES, FIELDS_USUAL, HeadLimits, REQUEST_LINE_BYTES_MAX, TARGET_BYTES_MAX};
 
-/// Methods that differ in framing or in what may be tried twice.
+/// Methods that differ in framing or in whether they may be retried.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Method {
     #[default]
@@ -40,34 +40,34 @@ impl Method {
         }
     }
 
-    /// RFC 9110 9.2.2: asking twice has the effect of asking once.
+    /// RFC 9110 9.2.2: sending twice has the effect of sending once.
     #[must_use]
     pub fn is_idempotent(self) -> bool {
         !matches!(self, Self::Post | Self::Connect | Self::Other)
     }
 }
 
-/// Whether it is a question of the platform's, and not of a client's.
+/// Whether a request is a probe of the platform.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PlatformProbe {
     #[default]
     No,
     /// `K-Network-Probe: probe`: whether it would be routed (X-KI-16).
     Route,
-    /// By `K-Network-Probe`, `K-Kubelet-Probe` or a kubelet's `User-Agent`: whether whoever stands before the
-    /// instances is well (X-QP-06).
+    /// By `K-Network-Probe`, `K-Kubelet-Probe` or a kubelet's `User-Agent`: whether the proxy in front of the instances
+    /// is healthy (X-QP-06).
     Health,
 }
 
-/// A request's head as ranges into its bytes. Made to be used again for the connection's next request.
+/// A request head as ranges into its bytes. Reused for the connection's next request.
 #[derive(Debug, Default)]
 pub struct RequestHead {
-    /// How large it may be.
+    /// The maximum size.
     pub limits: HeadLimits,
     pub method: Method,
     pub version: HttpVersion,
     pub framing: BodyFraming,
-    /// The client is content to send more on this connection.
+    /// The client keeps the connection open for further requests.
     pub keep_alive: bool,
     /// `Expect: 100-continue` on a request with a body.
     pub expects_continue: bool,
@@ -75,28 +75,26 @@ pub struct RequestHead {
     pub expects_more: bool,
     /// `Connection` names fields beyond `close`, `keep-alive` and `upgrade`.
     pub nominates: bool,
-    /// `Upgrade: websocket`, with `Connection: upgrade`, on a GET of HTTP/1.1 without a body; elsewhere
-    /// both mean nothing (RFC 6455 4.1).
-    pub wants_websocket: bool,
+    pub upgrade: UpgradeRequest,
     pub probe: PlatformProbe,
-    /// How many may still pass it on; only of OPTIONS and TRACE, for others it means nothing (RFC 9110 7.6.2).
+    /// How many proxies may still forward it; only for OPTIONS and TRACE (RFC 9110 7.6.2).
     pub hops_left: Option<u64>,
     pub fields: Vec<HeaderField>,
     method_name: ByteRange,
-    /// The host that is meant: the URL's when the target is one (then Host does not count).
+    /// The effective host: that of the URL when the target is absolute (then Host is ignored).
     authority: ByteRange,
-    /// From the path on; empty, or from the query on, when an absolute URL has no path.
+    /// From the path on. Empty, or from the query on, when an absolute URL has no path.
     path: ByteRange,
 }
 
 impl RequestHead {
-    /// For heads that are no larger than that.
+    /// For heads within these limits.
     #[must_use]
     pub fn within(limits: HeadLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
-    /// For a head that was read before, and had something added.
+    /// For a head that was parsed before and had fields added.
     #[must_use]
     pub fn rewritten() -> Self {
         Self::within(HeadLimits::REWRITTEN)
@@ -109,7 +107,7 @@ impl RequestHead {
     }
 }
 
-/// A head that can be read.
+/// A head together with its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestView<'a> {
     pub head: &'a RequestHead,
@@ -122,14 +120,14 @@ impl<'a> RequestView<'a> {
         text(self.method_bytes())
     }
 
-    /// Path and query as they came, behind [`root`](Self::root); `*` for `OPTIONS *`, which `OPTIONS http://host` stands for
-    /// (RFC 9112 3.2.4).
+    /// Path and query as received, after [`root`](Self::root); `*` for `OPTIONS *` and its absolute form `OPTIONS
+    /// http://host` (RFC 9112 3.2.4).
     #[must_use]
     pub fn path(self) -> &'a str {
         text(self.path_bytes())
     }
 
-    /// The `/` that `http://host?query` leaves out before its query (RFC 9112 3.2.1), and nothing else.
+    /// The `/` that `http://host?query` omits before its query (RFC 9112 3.2.1), or nothing.
     #[must_use]
     pub fn root(self) -> &'static str {
         if self.head.path.in_bytes(self.bytes).first() == Some(&b'?') { "/" } else { "" }
@@ -141,13 +139,13 @@ impl<'a> RequestView<'a> {
         text(self.authority_bytes())
     }
 
-    /// [`method`](Self::method) for who only writes it on.
+    /// [`method`](Self::method) for callers that only copy it.
     #[must_use]
     pub fn method_bytes(self) -> &'a [u8] {
         self.head.method_name.in_bytes(self.bytes)
     }
 
-    /// [`path`](Self::path) for who only writes it on.
+    /// [`path`](Self::path) for callers that only copy it.
     #[must_use]
     pub fn path_bytes(self) -> &'a [u8] {
         match self.head.path.in_bytes(self.bytes) {
@@ -157,7 +155,7 @@ impl<'a> RequestView<'a> {
         }
     }
 
-    /// [`authority`](Self::authority) for who only writes it on.
+    /// [`authority`](Self::authority) for callers that only copy it.
     #[must_use]
     pub fn authority_bytes(self) -> &'a [u8] {
         self.head.authority.in_bytes(self.bytes)
@@ -181,22 +179,22 @@ impl<'a> RequestView<'a> {
     }
 }
 
-/// Reads a request's head from the front of `bytes` into `head`.
+/// Parses a request head from the front of `bytes` into `head`.
 #[must_use]
 pub fn parse_request(bytes: &[u8], head: &mut RequestHead) -> Parsed {
-    let window = &bytes[..bytes.len().min(head.limits.bytes_max)];
+    let window = &bytes[..bytes.len().min(head.limits.bytes())];
     match lines(window, head) {
-        Ok(Some(end)) => match judge(window, head) {
+        Ok(Some(end)) => match check_fields(window, head) {
             Ok(()) => Parsed::Head { bytes: end },
             Err(why) => Parsed::Malformed(why),
         },
-        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(MalformedHttp::HeadTooLarge),
+        Ok(None) if window.len() == head.limits.bytes() => Parsed::Malformed(MalformedHttp::HeadTooLarge),
         Ok(None) => Parsed::NeedBytes,
         Err(why) => Parsed::Malformed(why),
     }
 }
 
-/// Splits the lines; `None` when the head's end is not there yet.
+/// Splits the lines; `None` when the head is incomplete.
 fn lines(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
     let end = split(window, head);
     if let Ok(Some(end)) = end
@@ -205,21 +203,22 @@ fn lines(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malform
         return Ok(Some(end));
     }
     let read = end.as_ref().map_or(window.len(), |end| end.unwrap_or(window.len()));
-    match offence(&window[..read]) {
+    match violation(&window[..read]) {
         None => end,
-        // Whatever is wrong before it comes first, as it would if the bytes came one by one.
+        // An error before this position is reported first, as if the bytes had arrived one by one.
         Some((at, why)) => split(&window[..at], head).and(Err(why)),
     }
 }
 
-/// A first line within its limit, and nothing but whole lines: there is no [`offence`] in it.
+/// A first line within its limit and only complete lines: [`violation`] cannot find anything.
 fn is_usual(whole: &[u8], head: &RequestHead) -> bool {
     let line = head.fields.first().map_or(whole.len(), |field| field.name.start as usize);
     line <= REQUEST_LINE_BYTES_MAX && is_cut_by_crlf(whole, &head.fields)
 }
 
-/// What httparse lets pass: a bare LF as a line's end, a line of any length, empty lines without end.
-fn offence(read: &[u8]) -> Option<(usize, MalformedHttp)> {
+/// Finds what httparse accepts and this parser does not: a bare LF as a line end, a line of any length, any number of
+/// empty lines.
+fn violation(read: &[u8]) -> Option<(usize, MalformedHttp)> {
     if read.starts_with(EMPTY_LINES) {
         return Some((EMPTY_LINES.len(), MalformedHttp::RequestLine));
     }
@@ -232,7 +231,7 @@ fn offence(read: &[u8]) -> Option<(usize, MalformedHttp)> {
 
 fn split(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
     match split_as_it_is(window, head) {
-        Err(MalformedHttp::Version) => match version_at(window).and_then(|at| as_version_known(window, at)) {
+        Err(MalformedHttp::Version) => match version_at(window).and_then(|at| with_supported_version(window, at)) {
             Some(known) => split_as_it_is(&known, head),
             None => Err(MalformedHttp::Version),
         },
@@ -240,7 +239,7 @@ fn split(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, Malform
     }
 }
 
-/// Where the version stands: behind method and target.
+/// The position of the version, after method and target.
 fn version_at(window: &[u8]) -> Option<usize> {
     let begin = first_line(window)?;
     Some(begin + memchr::memchr_iter(b' ', &window[begin..]).nth(1)? + 1)
@@ -248,18 +247,18 @@ fn version_at(window: &[u8]) -> Option<usize> {
 
 fn split_as_it_is(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
-    let usual = head.limits.fields_max.min(FIELDS_USUAL);
+    let usual = head.limits.fields().min(FIELDS_USUAL);
     match split_into(window, head, &mut slots[..usual]) {
-        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => split_with_many_fields(window, head),
+        Err(MalformedHttp::TooManyFields) if head.limits.fields() > usual => split_with_many_fields(window, head),
         split => split,
     }
 }
 
-/// A function of its own, so that the usual head needs no more of the stack than it takes.
+/// A separate function, so that the usual head uses less stack.
 #[inline(never)]
 fn split_with_many_fields(window: &[u8], head: &mut RequestHead) -> Result<Option<usize>, MalformedHttp> {
-    let mut slots = [const { MaybeUninit::uninit() }; HeadLimits::REWRITTEN.fields_max];
-    let many = head.limits.fields_max.min(slots.len());
+    let mut slots = [const { MaybeUninit::uninit() }; HeadLimits::REWRITTEN.fields()];
+    let many = head.limits.fields().min(slots.len());
     split_into(window, head, &mut slots[..many])
 }
 
@@ -301,40 +300,43 @@ fn from_httparse(why: httparse::Error) -> MalformedHttp {
     }
 }
 
-/// What the fields say together.
-fn judge(bytes: &[u8], head: &mut RequestHead) -> Result<(), MalformedHttp> {
+/// Checks the fields against each other.
+fn check_fields(bytes: &[u8], head: &mut RequestHead) -> Result<(), MalformedHttp> {
     let target = head.path;
     if target.end - target.start > TARGET_BYTES_MAX as u32 {
         return Err(MalformedHttp::TargetTooLong);
     }
-    let meant = judge_target(bytes, head)?;
-    let noted = RequestFields::take(bytes, head)?;
+    let target_authority = split_target(bytes, head)?;
+    let fields = RequestFields::take(bytes, head)?;
 
-    head.authority = match (noted.host, meant) {
+    head.authority = match (fields.host, target_authority) {
         (None, _) if head.version == HttpVersion::Http11 => return Err(MalformedHttp::HostMissing),
         (_, Some(authority)) => authority,
         (Some(host), None) => host,
         (None, None) => ByteRange::default(),
     };
-    head.framing = noted.framing(head.version)?;
-    // RFC 9112 9.3: a gateway is the server that a client of HTTP/1.0 may ask to keep the connection.
-    head.keep_alive = !noted.close && (head.version == HttpVersion::Http11 || noted.keep_alive);
-    head.nominates = noted.nominates;
-    head.wants_websocket = noted.websocket
-        && noted.upgrade
-        && head.version == HttpVersion::Http11
-        && head.method == Method::Get
-        && head.framing == BodyFraming::Empty;
+    head.framing = fields.framing(head.version)?;
+    // RFC 9112 9.3: a gateway is the server that an HTTP/1.0 client may ask to keep the connection.
+    head.keep_alive = !fields.close && (head.version == HttpVersion::Http11 || fields.keep_alive);
+    head.nominates = fields.nominates;
+    head.upgrade = match fields.upgrade_to {
+        UpgradeRequest::WebSocket if head.method != Method::Get || head.framing != BodyFraming::Empty => {
+            UpgradeRequest::None
+        }
+        // A tunnel of CONNECT is no request to upgrade.
+        asked if fields.upgrade && head.version == HttpVersion::Http11 && head.method != Method::Connect => asked,
+        _ => UpgradeRequest::None,
+    };
     head.expects_continue =
-        noted.expects_continue && head.version == HttpVersion::Http11 && head.framing != BodyFraming::Empty;
-    head.expects_more = noted.expects_more;
-    head.probe = noted.probe;
-    head.hops_left = noted.hops_left;
+        fields.expects_continue && head.version == HttpVersion::Http11 && head.framing != BodyFraming::Empty;
+    head.expects_more = fields.expects_more;
+    head.probe = fields.probe;
+    head.hops_left = fields.hops_left;
     Ok(())
 }
 
-/// Cuts scheme and authority off an absolute target; the authority, if there was one.
-fn judge_target(bytes: &[u8], head: &mut RequestHead) -> Result<Option<ByteRange>, MalformedHttp> {
+/// Cuts scheme and authority off an absolute target. Returns the authority, if there was one.
+fn split_target(bytes: &[u8], head: &mut RequestHead) -> Result<Option<ByteRange>, MalformedHttp> {
     let target = head.path.in_bytes(bytes);
     if target.iter().any(|&byte| byte == b'#' || !byte.is_ascii()) {
         return Err(MalformedHttp::Target);
@@ -362,7 +364,7 @@ fn judge_target(bytes: &[u8], head: &mut RequestHead) -> Result<Option<ByteRange
     Ok(Some(ByteRange::of(authority, bytes)))
 }
 
-/// A field that only probes have. Two comparisons of lengths for most.
+/// Whether a field belongs to a kubelet probe. Most fields take two comparisons of lengths.
 fn is_of_kubelet(name: &[u8], value: &[u8]) -> bool {
     match name.len() {
         10 => value.starts_with(b"kube-probe/") && name.eq_ignore_ascii_case(b"user-agent"),
@@ -371,7 +373,7 @@ fn is_of_kubelet(name: &[u8], value: &[u8]) -> bool {
     }
 }
 
-/// What the pass over the fields found.
+/// The result of one pass over the fields.
 #[derive(Default)]
 struct RequestFields {
     host: Option<ByteRange>,
@@ -380,7 +382,7 @@ struct RequestFields {
     close: bool,
     keep_alive: bool,
     upgrade: bool,
-    websocket: bool,
+    upgrade_to: UpgradeRequest,
     nominates: bool,
     expects_continue: bool,
     expects_more: bool,
@@ -390,40 +392,47 @@ struct RequestFields {
 
 impl RequestFields {
     fn take(bytes: &[u8], head: &RequestHead) -> Result<Self, MalformedHttp> {
-        let mut noted = Self::default();
+        let mut fields = Self::default();
         for field in &head.fields {
             let value = field.value.in_bytes(bytes);
             match field.kind {
-                FieldName::Host if noted.host.is_some() => return Err(MalformedHttp::HostRepeated),
+                FieldName::Host if fields.host.is_some() => return Err(MalformedHttp::HostRepeated),
                 FieldName::Host if !host::is_authority(value) => return Err(MalformedHttp::HostInvalid),
-                FieldName::Host => noted.host = Some(field.value),
-                FieldName::ContentLength if noted.length.is_some() => {
+                FieldName::Host => fields.host = Some(field.value),
+                FieldName::ContentLength if fields.length.is_some() => {
                     return Err(MalformedHttp::LengthRepeated);
                 }
                 FieldName::ContentLength => {
-                    noted.length = Some(content_length(value).ok_or(MalformedHttp::LengthInvalid)?);
+                    fields.length = Some(content_length(value).ok_or(MalformedHttp::LengthInvalid)?);
                 }
-                FieldName::TransferEncoding => noted.coding.add(value),
-                FieldName::Connection => noted.connection(value),
-                FieldName::Upgrade => noted.websocket |= tokens(value).any(|t| t.eq_ignore_ascii_case(b"websocket")),
-                FieldName::Expect if trim(value).eq_ignore_ascii_case(b"100-continue") => noted.expects_continue = true,
-                FieldName::Expect => noted.expects_more = true,
+                FieldName::TransferEncoding => fields.coding.add(value),
+                FieldName::Connection => fields.connection(value),
+                FieldName::Upgrade if tokens(value).any(|token| token.eq_ignore_ascii_case(b"websocket")) => {
+                    fields.upgrade_to = UpgradeRequest::WebSocket;
+                }
+                FieldName::Upgrade if fields.upgrade_to == UpgradeRequest::None => {
+                    fields.upgrade_to = UpgradeRequest::Offered;
+                }
+                FieldName::Expect if trim(value).eq_ignore_ascii_case(b"100-continue") => {
+                    fields.expects_continue = true
+                }
+                FieldName::Expect => fields.expects_more = true,
                 FieldName::MaxForwards if matches!(head.method, Method::Options | Method::Trace) => {
-                    noted.hops_left = content_length(value).into_iter().chain(noted.hops_left).min();
+                    fields.hops_left = content_length(value).into_iter().chain(fields.hops_left).min();
                 }
-                FieldName::NetworkProbe if trim(value) == b"probe" => noted.probe = PlatformProbe::Route,
-                FieldName::NetworkProbe => noted.probe = PlatformProbe::Health,
-                // `K-Network-Probe` says more, wherever it stands.
+                FieldName::NetworkProbe if trim(value) == b"probe" => fields.probe = PlatformProbe::Route,
+                FieldName::NetworkProbe => fields.probe = PlatformProbe::Health,
+                // `K-Network-Probe` takes precedence, in any order.
                 FieldName::Other
-                    if noted.probe == PlatformProbe::No && is_of_kubelet(field.name.in_bytes(bytes), value) =>
+                    if fields.probe == PlatformProbe::No && is_of_kubelet(field.name.in_bytes(bytes), value) =>
                 {
-                    noted.probe = PlatformProbe::Health
+                    fields.probe = PlatformProbe::Health
                 }
                 FieldName::Lookalike => return Err(MalformedHttp::FieldName),
                 _ => {}
             }
         }
-        Ok(noted)
+        Ok(fields)
     }
 
     fn connection(&mut self, value: &[u8]) {

@@ -1,4 +1,4 @@
-//! Requests that must be refused, read, or read the same however they are cut.
+//! Requests that must be rejected, accepted, or parsed the same for any split.
 
 use proptest::prelude::*;
 
@@ -14,9 +14,9 @@ fn parse(bytes: &[u8]) -> Result<(RequestHead, usize), MalformedHttp> {
     }
 }
 
-/// Each could be read as another request, or as two, by a parser that is less strict.
+/// A less strict parser could read each as another request, or as two.
 #[test]
-fn what_another_parser_could_read_differently_is_refused() {
+fn ambiguous_request_is_rejected_with_its_reason() {
     use MalformedHttp::*;
     for (text, why) in [
         // Content-Length and Transfer-Encoding
@@ -108,7 +108,7 @@ fn what_another_parser_could_read_differently_is_refused() {
 }
 
 #[test]
-fn what_is_wrong_has_one_status() {
+fn malformed_request_has_one_status() {
     for (why, status) in [
         (MalformedHttp::HostMissing, 400),
         (MalformedHttp::LengthAndCoding, 400),
@@ -123,7 +123,7 @@ fn what_is_wrong_has_one_status() {
 }
 
 #[test]
-fn a_good_request_is_read_as_it_is() {
+fn valid_request_is_parsed_unchanged() {
     let text = b"\r\nPOST /a%2Fb/../c?d=|e| HTTP/1.1\r\nHost: App.example.com:8080\r\nX-Odd:  \tv\t \r\n\
         Content-Length: 3\r\nConnection: keep-alive, X-Odd\r\nExpect: 100-Continue\r\n\r\nabc";
     let (head, bytes) = parse(text).unwrap();
@@ -138,7 +138,7 @@ fn a_good_request_is_read_as_it_is() {
 }
 
 #[test]
-fn an_absolute_target_names_the_host_that_counts() {
+fn absolute_target_overrides_the_host_header() {
     for (target, authority, path) in [
         ("http://b.example/x?y", "b.example", "/x?y"),
         ("HTTP://b.example:81", "b.example:81", "/"),
@@ -162,7 +162,7 @@ fn framing_and_persistence_follow_the_version() {
         ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", BodyFraming::Empty, true),
         ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: CHUNKED\r\n\r\n", BodyFraming::Chunked, true),
         ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", BodyFraming::Empty, true),
-        // RFC 9110 2.5: later ones of the same kind are read as the last that is known.
+        // RFC 9110 2.5: later minor versions are read as the highest supported one.
         ("GET / HTTP/1.2\r\nHost: a\r\n\r\n", BodyFraming::Empty, true),
         ("\r\nPOST / HTTP/1.9\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n", BodyFraming::Chunked, true),
     ] {
@@ -172,20 +172,20 @@ fn framing_and_persistence_follow_the_version() {
 }
 
 #[test]
-fn a_head_is_bounded_in_fields_and_bytes() {
-    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(FIELDS_MAX));
+fn head_is_bounded_in_fields_and_bytes() {
+    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: y\r\n".repeat(FIELDS_MAX.into()));
     assert_eq!(parse(many.as_bytes()).unwrap_err(), MalformedHttp::TooManyFields);
-    let large = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(HEAD_BYTES_MAX));
+    let large = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n", "y".repeat(HEAD_BYTES_MAX as usize));
     assert_eq!(parse(large.as_bytes()).unwrap_err(), MalformedHttp::HeadTooLarge);
     let long = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "y".repeat(TARGET_BYTES_MAX));
     assert_eq!(parse(long.as_bytes()).unwrap_err(), MalformedHttp::TargetTooLong);
-    let endless = vec![b'G'; HEAD_BYTES_MAX];
+    let endless = vec![b'G'; HEAD_BYTES_MAX as usize];
     assert_eq!(parse(&endless).unwrap_err(), MalformedHttp::TargetTooLong);
 }
 
-/// RFC 9112 9.3: a client of HTTP/1.0 has to ask for it, and `close` wins.
+/// RFC 9112 9.3: an HTTP/1.0 client has to ask for keep-alive, and `close` wins.
 #[test]
-fn connection_of_http10_is_kept_if_its_client_asks() {
+fn http10_connection_is_kept_if_the_client_asks() {
     for (fields, kept) in [
         ("", false),
         ("Connection: keep-alive\r\n", true),
@@ -197,7 +197,7 @@ fn connection_of_http10_is_kept_if_its_client_asks() {
     }
 }
 
-/// A request line and fields with something wrong here and there.
+/// A request line and fields with occasional errors.
 fn nearly_a_request() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         Just("GET / HTTP/1.1\r\n"),
@@ -225,21 +225,21 @@ fn nearly_a_request() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn no_bytes_make_the_parser_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
+    fn parser_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let mut head = RequestHead::default();
         let _ = parse_request(&bytes, &mut head);
     }
 
-    /// Whatever shows it: a look at every byte, or at the places between lines alone.
+    /// Holds for both checks: of every byte, and only of the line ends.
     #[test]
-    fn what_is_read_has_no_line_feed_of_its_own(bytes in nearly_a_request()) {
+    fn parsed_head_has_no_bare_line_feed(bytes in nearly_a_request()) {
         if let Parsed::Head { bytes: end } = parse_request(&bytes, &mut RequestHead::default()) {
             prop_assert_eq!(bare_line_feed(&bytes[..end]), None);
         }
     }
 
     #[test]
-    fn pieces_give_the_answer_of_the_whole(bytes in nearly_a_request()) {
+    fn parsing_does_not_depend_on_the_split(bytes in nearly_a_request()) {
         let mut head = RequestHead::default();
         let whole = parse_request(&bytes, &mut head);
         let first = (0..=bytes.len())
@@ -250,9 +250,9 @@ proptest! {
     }
 }
 
-/// X-KI-16, X-QP-06: the question about a route goes before that about health, in whatever order their fields stand.
+/// X-KI-16, X-QP-06: the route probe takes precedence over the health probe, in any order of their fields.
 #[test]
-fn probes_are_told_from_requests_and_from_each_other() {
+fn probes_are_distinguished_from_requests() {
     for (fields, probe) in [
         ("User-Agent: curl/8", PlatformProbe::No),
         ("K-Kubelet-Probe:", PlatformProbe::No),

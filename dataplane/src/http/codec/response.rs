@@ -1,19 +1,19 @@
-//! A response's head, from an instance. As strict as a request's, but for blanks before a colon, which are removed (RFC 9112
-//! 5.1): two parsers that disagree about where a response ends hand one client's answer to another.
+//! Parses a response head from an instance. As strict as for requests, except for blanks before a colon, which are
+//! removed (RFC 9112 5.1): two parsers that disagree about where a response ends would mix up the responses of clients.
 
 use std::mem::MaybeUninit;
 
 use super::transfer_coding::TransferCoding;
 use super::{
-    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Method, Parsed, as_version_known,
-    bare_line_feed, content_length, first_line, is_cut_by_crlf, text, tokens,
+    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Method, Parsed, bare_line_feed,
+    content_length, first_line, is_cut_by_crlf, text, tokens, with_supported_version,
 };
 use crate::http::limits::{EMPTY_LINES, FIELDS_CEILING, FIELDS_USUAL, HeadLimits};
 
-/// A response's head as ranges into its bytes; used again for the connection's next response.
+/// A response head as ranges into its bytes; reused for the connection's next response.
 #[derive(Debug, Default)]
 pub struct ResponseHead {
-    /// How large it may be.
+    /// The maximum size.
     pub limits: HeadLimits,
     pub status: u16,
     pub version: HttpVersion,
@@ -39,7 +39,7 @@ impl ResponseHead {
     }
 }
 
-/// A head that can be read.
+/// A head together with its bytes.
 #[derive(Debug, Clone, Copy)]
 pub struct ResponseView<'a> {
     pub head: &'a ResponseHead,
@@ -70,22 +70,22 @@ impl<'a> ResponseView<'a> {
     }
 }
 
-/// Reads the head of the answer to a `asked` request from the front of `bytes` into `head`.
+/// Parses the head of the response to a request with method `asked` from the front of `bytes` into `head`.
 #[must_use]
 pub fn parse_response(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Parsed {
-    let window = &bytes[..bytes.len().min(head.limits.bytes_max)];
+    let window = &bytes[..bytes.len().min(head.limits.bytes())];
     match lines(window, head) {
-        Ok(Some(end)) => match judge(window, asked, head) {
+        Ok(Some(end)) => match check_fields(window, asked, head) {
             Ok(()) => Parsed::Head { bytes: end },
             Err(why) => Parsed::Malformed(why),
         },
-        Ok(None) if window.len() == head.limits.bytes_max => Parsed::Malformed(MalformedHttp::HeadTooLarge),
+        Ok(None) if window.len() == head.limits.bytes() => Parsed::Malformed(MalformedHttp::HeadTooLarge),
         Ok(None) => Parsed::NeedBytes,
         Err(why) => Parsed::Malformed(why),
     }
 }
 
-/// Splits the lines; `None` when the head's end is not there yet.
+/// Splits the lines; `None` when the head is incomplete.
 fn lines(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
     if window.starts_with(EMPTY_LINES) {
         return Err(MalformedHttp::StatusLine);
@@ -105,30 +105,30 @@ fn lines(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, Malfor
 
 fn split(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
     match split_as_it_is(window, head) {
-        Err(MalformedHttp::Version) => match first_line(window).and_then(|at| as_version_known(window, at)) {
+        Err(MalformedHttp::Version) => match first_line(window).and_then(|at| with_supported_version(window, at)) {
             Some(known) => split_as_it_is(&known, head),
             None => Err(MalformedHttp::Version),
         },
         split => split,
     }
-    // An answer's version is a part of its status line, and told as that.
+    // The version is part of the status line, so the error is reported for that.
     .map_err(|why| if why == MalformedHttp::Version { MalformedHttp::StatusLine } else { why })
 }
 
 fn split_as_it_is(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
     let mut slots = [const { MaybeUninit::uninit() }; FIELDS_USUAL];
-    let usual = head.limits.fields_max.min(FIELDS_USUAL);
+    let usual = head.limits.fields().min(FIELDS_USUAL);
     match split_into(window, head, &mut slots[..usual]) {
-        Err(MalformedHttp::TooManyFields) if head.limits.fields_max > usual => split_with_many_fields(window, head),
+        Err(MalformedHttp::TooManyFields) if head.limits.fields() > usual => split_with_many_fields(window, head),
         split => split,
     }
 }
 
-/// A function of its own, so that the usual head needs no more of the stack than it takes.
+/// A separate function, so that the usual head uses less stack.
 #[inline(never)]
 fn split_with_many_fields(window: &[u8], head: &mut ResponseHead) -> Result<Option<usize>, MalformedHttp> {
-    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_CEILING];
-    let many = head.limits.fields_max.min(slots.len());
+    let mut slots = [const { MaybeUninit::uninit() }; FIELDS_CEILING as usize];
+    let many = head.limits.fields().min(slots.len());
     split_into(window, head, &mut slots[..many])
 }
 
@@ -156,7 +156,7 @@ fn split_into<'a>(
     };
     head.status = status;
     head.version = if version == 0 { HttpVersion::Http10 } else { HttpVersion::Http11 };
-    // httparse answers with a static "" when there is no reason, or one with obs-text.
+    // httparse returns a static "" when there is no reason, or one with obs-text.
     head.reason = match response.reason {
         None | Some("") => ByteRange::default(),
         Some(reason) => ByteRange::of(reason.as_bytes(), window),
@@ -170,8 +170,8 @@ fn split_into<'a>(
     Ok(Some(end))
 }
 
-/// What the fields say together (RFC 9112 6.3).
-fn judge(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), MalformedHttp> {
+/// Checks the fields against each other (RFC 9112 6.3).
+fn check_fields(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), MalformedHttp> {
     if !(100..1000).contains(&head.status) {
         return Err(MalformedHttp::StatusLine);
     }
@@ -187,7 +187,7 @@ fn judge(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<(), Mal
             FieldName::ContentLength => length = Some(content_length(value).ok_or(MalformedHttp::LengthInvalid)?),
             FieldName::TransferEncoding => coding.add(value),
             FieldName::Lookalike => return Err(MalformedHttp::FieldName),
-            FieldName::Connection if value == b"keep-alive" => {} // nearly all of them, and it says what is so anyway
+            FieldName::Connection if value == b"keep-alive" => {} // the usual value, which changes nothing
             FieldName::Connection => {
                 for token in tokens(value) {
                     close |= token.eq_ignore_ascii_case(b"close");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_body_ends_where_rfc_9112_says() {
+    fn response_body_ends_where_rfc_9112_says() {
         use BodyFraming::{Chunked, Empty, Length, UntilClose};
         use Method::{Get, Head};
         for (asked, head, framing) in [
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_response_is_refused() {
+    fn ambiguous_response_is_rejected() {
         for (head, why) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 5", MalformedHttp::LengthRepeated),
             ("HTTP/1.1 200 OK\r\nContent-Length: 5, 5", MalformedHttp::LengthInvalid),
@@ -283,16 +283,16 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever shows it: a look at every byte, or at the places between lines alone.
+        /// Holds for both checks: of every byte, and only of the line ends.
         #[test]
-        fn what_is_read_has_no_line_feed_of_its_own(bytes in nearly_a_response()) {
+        fn parsed_head_has_no_bare_line_feed(bytes in nearly_a_response()) {
             if let Parsed::Head { bytes: end } = parse_response(&bytes, Method::Get, &mut ResponseHead::default()) {
                 prop_assert_eq!(bare_line_feed(&bytes[..end]), None);
             }
         }
     }
 
-    /// Pieces of answers in any order, lines ended in any way.
+    /// Parts of responses in any order, with any line ends.
     fn nearly_a_response() -> impl Strategy<Value = Vec<u8>> {
         let ends = || prop_oneof![6 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r"), 1 => Just("")];
         let line = prop::sample::select(vec!["A: b", "A:", "Content-Length: 0", "", " c", "B:\tx "]);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_kept_only_if_the_end_is_known_and_nobody_closes() {
+    fn connection_is_kept_only_with_a_known_end() {
         for (head, kept) in [
             ("HTTP/1.1 200 OK\r\nContent-Length: 5", true),
             ("HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: x, Close", false),
@@ -319,9 +319,9 @@ mod tests {
         }
     }
 
-    /// RFC 9110 2.5: an answer of a later minor version is one of the highest that is known, whatever its pieces.
+    /// RFC 9110 2.5: a response of a later minor version is read as the highest supported one, for any split.
     #[test]
-    fn an_answer_of_a_later_minor_version_is_read_as_the_one_known() {
+    fn later_minor_version_is_read_as_http11() {
         for (text, framing, kept) in [
             ("HTTP/1.2 200 OK\r\nContent-Length: 5\r\n\r\n", BodyFraming::Length(5), true),
             ("\r\nHTTP/1.9 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", BodyFraming::Chunked, true),
@@ -349,7 +349,7 @@ mod tests {
 
     /// RFC 9112 5.1: the blank belongs to neither name nor value.
     #[test]
-    fn blank_before_the_colon_is_no_part_of_the_name() {
+    fn blank_before_the_colon_is_not_part_of_the_name() {
         for blank in [" ", "\t", " \t "] {
             let text = format!("HTTP/1.1 200 OK\r\nContent-Length{blank}: 5\r\nX-A{blank}:b\r\n\r\n");
             let head = parse(&text, Method::Get).unwrap();
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn head_may_have_as_many_fields_and_bytes_as_its_limits_say() {
+    fn head_is_accepted_up_to_its_limits() {
         for (fields_max, fields, taken) in [(4, 4, true), (4, 5, false), (256, 256, true), (256, 257, false)] {
             let text = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(fields));
             let limits = HeadLimits { fields_max, ..HeadLimits::default() };
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_survives_and_may_be_missing() {
+    fn reason_phrase_is_kept_and_optional() {
         let text = "HTTP/1.1 418 I am a teapot\r\n\r\n";
         assert_eq!(parse(text, Method::Get).unwrap().view(text.as_bytes()).reason(), b"I am a teapot");
         let text = "HTTP/1.1 200 \r\n\r\n";

@@ -1,4 +1,4 @@
-//! What all Transfer-Encoding fields of a message amount to.
+//! The combined meaning of all Transfer-Encoding fields of a message.
 
 use super::field_names::trim;
 
@@ -7,19 +7,20 @@ pub(super) enum TransferCoding {
     /// No such field.
     #[default]
     None,
-    /// `chunked` once, and nothing else: the only coding that we read.
+    /// `chunked` once, and nothing else: the only supported coding.
     Chunked,
-    /// Ends in one `chunked`, after codings that we do not know.
+    /// Ends in one `chunked`, after unknown codings.
     Unknown,
-    /// So far codings that we do not know; without a `chunked` at the end the body's end is a guess.
+    /// Only unknown codings so far; without a final `chunked` the body's end is undefined.
     Open,
-    /// Cannot become right: something after `chunked`, or a list with an empty place. RFC 9110 5.6.1.2 has those passed
-    /// over; where it is about where a body ends, nobody honest writes them, and nginx and HAProxy refuse them too.
+    /// Cannot become valid: something after `chunked`, or a list with an empty element. RFC 9110 5.6.1.2 ignores empty
+    /// elements; but here they affect where a body ends, no honest client sends them, and nginx and HAProxy reject them
+    /// too.
     Invalid,
 }
 
 impl TransferCoding {
-    /// Takes in the next field's value.
+    /// Adds the value of the next field.
     pub(super) fn add(&mut self, value: &[u8]) {
         for coding in value.split(|&byte| byte == b',').map(trim) {
             let chunked = coding.eq_ignore_ascii_case(b"chunked");

@@ -1,5 +1,5 @@
-//! A client that waits for a word before it sends its body (RFC 9110 10.1.1). It is the instance's to say; many do not know
-//! how, so that it comes from us when the instance has been silent for a while.
+//! `Expect: 100-continue`: a client that waits before it sends its body (RFC 9110 10.1.1). The instance should answer;
+//! many do not implement it, so the proxy sends the 100 when the instance has been silent for a while.
 
 use ::http::{Response, StatusCode};
 use ring::Tick;
@@ -8,7 +8,7 @@ use super::{ClientGone, ResponseWriter, StreamRequest};
 
 pub(super) struct ExpectContinue<'a> {
     job: &'a StreamRequest<'a>,
-    /// When the instance has been silent for long enough.
+    /// When the proxy sends the 100 in place of a silent instance.
     at: Tick,
 }
 
@@ -21,17 +21,17 @@ impl<'a> ExpectContinue<'a> {
         !self.job.head.expects_continue || self.job.progress.continue_sent.get()
     }
 
-    /// How long the word is left to the instance, if the client waits for it.
+    /// When the 100 is due, if the client still waits for it.
     pub(super) fn due(&self) -> Option<Tick> {
         (!self.is_sent() && !self.job.progress.body_started.get()).then_some(self.at)
     }
 
-    /// Whether the word is to be said now.
+    /// Whether the 100 is due now.
     pub(super) fn is_due(&self) -> bool {
         self.due().is_some_and(|due| self.job.proxy.ring.now() >= due)
     }
 
-    /// The instance has sent an interim answer; whether it is news to the client.
+    /// The instance sent an interim response. Returns whether to forward it.
     pub(super) fn observe(&self, status: u16) -> bool {
         if status != 100 {
             return true;
@@ -41,7 +41,7 @@ impl<'a> ExpectContinue<'a> {
         is_news
     }
 
-    /// Says the word, unless the client began meanwhile.
+    /// Sends the 100, unless the client began its body meanwhile.
     pub(super) async fn send(&self, reply: &mut impl ResponseWriter) -> Result<(), ClientGone> {
         if self.due().is_none() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/1 and an instance that does not.
+//! A client that speaks HTTP/1 with an instance that speaks HTTP/2.
 
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -17,7 +17,7 @@ use crate::http::buffers::{ReadBuffer, WriteBuffer};
 use crate::http::codec::{BodyDecoder, BodyEvent, BodyFraming, HttpVersion, Method, RequestHead, put_chunk_line};
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::date;
-use crate::http::headers::{ResponseContext, put_request};
+use crate::http::headers::{ResponseContext, SwitchedProtocol, put_request};
 use crate::http::limits::HttpLimits;
 use crate::http::server::ClientConnection;
 use crate::proxy::connection::ProxyConnection;
@@ -30,73 +30,73 @@ use crate::proxy::{Permit, Proxy};
 use crate::table::AffinityCookie;
 use crate::tls::{ByteStream, Transport};
 
-/// Carries one request that has its place. `head` are the bytes of `connection.client.head`.
+/// Carries one request that has its permit. `head` holds the bytes of `connection.client.head`.
 pub(in crate::proxy) async fn exchange(
     connection: &mut ProxyConnection,
     head: Chunk,
-    place: Permit,
+    permit: Permit,
     link: UpstreamLink,
     started: Tick,
 ) -> ExchangeOutcome {
     let ProxyConnection { proxy, client, peer, outgoing, note, .. } = connection;
     let proxy: &Rc<Proxy> = proxy;
     outgoing.clear();
-    put_request(outgoing, client.head.view(&head), peer, place.edits(), &mut proxy.rng.borrow_mut());
-    let meant = original_host(place.edits(), client.head.view(&head));
-    drop(head); // the receive buffer goes back
+    put_request(outgoing, client.head.view(&head), peer, permit.edits(), &mut proxy.rng.borrow_mut());
+    let original_host = original_host(permit.edits(), client.head.view(&head));
+    drop(head); // the receive buffer is released
     note.written(proxy, outgoing);
     client.read_buffer.detach();
 
-    let ClientConnection { ring, stream, read_buffer: inflow, write_buffer: outflow, head, guard: seat, limits } =
-        client;
+    let ClientConnection { ring, stream, read_buffer, write_buffer, head, guard, limits } = client;
     let head: &RequestHead = head;
     let reader = BodyDecoder::new(head.framing);
-    let course = StreamProgress::new(limits);
-    course.placed(limits, place.backend());
+    let progress = StreamProgress::new(limits);
+    progress.acquired(limits, permit.backend());
     let job = StreamRequest {
         proxy,
         peer: Some(peer),
         head,
         written: outgoing.split().freeze(),
-        original_host: meant,
+        original_host,
         wants_trailers: head.version == HttpVersion::Http11,
-        scheme: place.backend().scheme(),
-        deadlines: ResponseDeadlines::new(started, &place.backend().timeouts),
+        scheme: permit.backend().scheme(),
+        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
-        progress: &course,
-        backend: place.backend().key.clone(),
+        progress: &progress,
+        backend: permit.backend().key.clone(),
     };
     job.progress.request_read.set(reader.is_done());
-    let tape = MirrorBuffer::start(proxy, place.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
-    let mut body = Http1RequestBody { ring, limits, stream, read_buffer: inflow, reader, progress: &course };
-    let mut body = TeeBody { body: &mut body, mirror_buffer: tape, chunked: head.framing == BodyFraming::Chunked };
+    let mirror_buffer =
+        MirrorBuffer::start(proxy, permit.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
+    let mut body = Http1RequestBody { ring, limits, stream, read_buffer, reader, progress: &progress };
+    let mut body = TeeBody { body: &mut body, mirror_buffer, chunked: head.framing == BodyFraming::Chunked };
     let mut reply = Http1ResponseWriter {
         ring,
         stream,
-        out: outflow,
+        out: write_buffer,
         head,
-        guard: seat,
-        progress: &course,
+        guard,
+        progress: &progress,
         deadlines: job.deadlines.total,
         chunked: false,
         until_close: false,
         bodiless: false,
         close: false,
         left: None,
-        cookie: place.selected.affinity.cookie,
+        cookie: permit.selected.affinity.cookie,
     };
-    let ended = carry(&job, place, link, &mut body, &mut reply).await;
+    let ended = carry(&job, permit, link, &mut body, &mut reply).await;
     body.end(&job, &ended);
-    job.progress.tell(note);
+    job.progress.record_to(note);
     match ended {
         AttemptOutcome::Done { status, .. } => {
             ExchangeOutcome::Answered { status, close: reply.close, request_read: job.progress.request_read.get() }
         }
-        AttemptOutcome::Refused(refusal) => ExchangeOutcome::Refused(refusal),
+        AttemptOutcome::Refused(local_reply) => ExchangeOutcome::Refused(local_reply),
         AttemptOutcome::Cut
         | AttemptOutcome::Stale
         | AttemptOutcome::Unread
-        | AttemptOutcome::Unasked
+        | AttemptOutcome::Unprocessed
         | AttemptOutcome::Switched => ExchangeOutcome::Cut,
     }
 }
@@ -137,7 +137,7 @@ impl RequestBody for Http1RequestBody<'_> {
         }
     }
 
-    fn forwarded(&mut self, _bytes: usize) {} // not reading is what holds the client back
+    fn forwarded(&mut self, _bytes: usize) {} // backpressure: the client is not read
 
     async fn watch(&mut self) {
         let (silence, most) = (&self.progress.silence, self.limits.half_closed_silence_max);
@@ -156,20 +156,20 @@ struct Http1ResponseWriter<'a> {
     chunked: bool,
     /// The end of the connection is the end of the body.
     until_close: bool,
-    /// The answer has no body, whatever comes.
+    /// The response has no body, whatever the instance sends.
     bodiless: bool,
-    /// The client was told that the connection ends.
+    /// The response told the client that the connection closes.
     close: bool,
-    /// Bytes that the answer's head has promised and that have not left.
+    /// Bytes that the response head announced and that are not sent yet.
     left: Option<u64>,
-    /// The client is to get it with its answer.
+    /// The affinity cookie for the client.
     cookie: Option<AffinityCookie>,
 }
 
 impl ResponseWriter for Http1ResponseWriter<'_> {
     async fn interim(&mut self, answer: Response<()>) -> Result<(), ClientGone> {
         if self.head.version == HttpVersion::Http10 {
-            return Ok(()); // has no interim answers
+            return Ok(()); // HTTP/1.0 has no interim responses
         }
         heads::put_answer(&mut self.out.buffer, &answer, ResponseContext::INTERIM);
         self.flush().await
@@ -183,7 +183,7 @@ impl ResponseWriter for Http1ResponseWriter<'_> {
         if !self.bodiless {
             self.left = length.and_then(|length| length.to_str().ok()?.parse().ok());
             if has_length && self.left.is_none() {
-                return Err(ClientGone); // no number: the client could not find the answer's end
+                return Err(ClientGone); // not a number: the client could not find the end of the response
             }
         }
         if ends && !has_length && !self.bodiless {
@@ -200,7 +200,8 @@ impl ResponseWriter for Http1ResponseWriter<'_> {
             !self.head.keep_alive || self.guard.is_draining() || !self.progress.request_read.get() || self.until_close;
         let date = Some(date::at(self.ring.now()));
         let (chunked, close) = (self.chunked, self.close);
-        let client = ResponseContext { chunked, close, keep_alive: !modern && !close, websocket: false, date };
+        let client =
+            ResponseContext { chunked, close, keep_alive: !modern && !close, upgrade: SwitchedProtocol::None, date };
         heads::put_answer(&mut self.out.buffer, &answer, client);
         put_cookie(&mut self.out.buffer, self.cookie);
         self.flush().await
@@ -232,7 +233,7 @@ impl ResponseWriter for Http1ResponseWriter<'_> {
     }
 
     fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
-        Poll::Pending // the body's side watches the connection
+        Poll::Pending // the request body watches the connection
     }
 }
 

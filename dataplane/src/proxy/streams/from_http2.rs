@@ -1,4 +1,4 @@
-//! A client that speaks HTTP/2: each of its streams is one request, routed on its own (SRV-REQ-03).
+//! A client that speaks HTTP/2: each of its streams is one request and is routed by itself (SRV-REQ-03).
 
 use std::future::pending;
 use std::rc::Rc;
@@ -44,11 +44,12 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
     let ends = incoming.is_end_stream();
     let is_head = parts.method == ::http::Method::HEAD;
     let is_grpc = grpc::is_grpc(&parts);
-    let course = StreamProgress::new(&proxy.limits);
-    let mut body = Http2RequestBody { stream: incoming, proxy, course: &course, facts: &shared.facts };
-    let mut reply = Http2ResponseWriter::new(respond, proxy, &course);
+    let progress = StreamProgress::new(&proxy.limits);
+    let mut body =
+        Http2RequestBody { stream: incoming, proxy, progress: &progress, io_state: &shared.io_state, malformed: false };
+    let mut reply = Http2ResponseWriter::new(respond, proxy, &progress);
 
-    let translated = match parts.headers.len() > proxy.limits.head.fields_max {
+    let translated = match parts.headers.len() > proxy.limits.head.fields() {
         true => Err(MalformedHttp::TooManyFields),
         false => heads::from_client(&parts, ends),
     };
@@ -57,7 +58,7 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
     note.start(proxy, translated.as_ref().ok().map(|request| request.head.view(&request.bytes)));
     let attempt = match translated.map_err(LocalReply::Malformed).and_then(possible) {
         Ok(request) => exchange(&shared, request, started, &mut body, &mut reply, &mut note).await,
-        Err(refusal) => AttemptOutcome::Refused(refusal),
+        Err(local_reply) => AttemptOutcome::Refused(local_reply),
     };
     let client = shared.peer.canonical();
     let mut ended = |status, bytes, reason| {
@@ -72,13 +73,13 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
                 reply.reset(Reason::NO_ERROR); // the rest of the request is not wanted
             }
         }
-        AttemptOutcome::Refused(refusal) => {
-            proxy.counters.refused[refusal.index()].fetch_add(1, Relaxed);
+        AttemptOutcome::Refused(local_reply) => {
+            proxy.counters.refused[local_reply.index()].fetch_add(1, Relaxed);
             let answered = match is_grpc {
-                true => reply.head(grpc::grpc_response(refusal.status(), &refusal.to_string()), true).await,
-                false => reply.refuse(&refusal.answer(), is_head).await,
+                true => reply.head(grpc::grpc_response(local_reply.status(), &local_reply.to_string()), true).await,
+                false => reply.refuse(&local_reply.answer(), is_head).await,
             };
-            ended(refusal.status(), reply.bytes, RequestEnd::reason(&refusal));
+            ended(local_reply.status(), reply.bytes, RequestEnd::reason(&local_reply));
             if answered.is_ok() && !body.stream.is_end_stream() {
                 drain_body(proxy, &mut body.stream).await;
                 reply.reset(Reason::NO_ERROR);
@@ -87,18 +88,19 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
         AttemptOutcome::Cut
         | AttemptOutcome::Stale
         | AttemptOutcome::Unread
-        | AttemptOutcome::Unasked
+        | AttemptOutcome::Unprocessed
         | AttemptOutcome::Switched => {
             ended(0, reply.bytes, None);
-            reply.reset(Reason::INTERNAL_ERROR);
+            // RFC 9113 8.1.1, where a response has begun already.
+            reply.reset(if body.malformed { Reason::PROTOCOL_ERROR } else { Reason::INTERNAL_ERROR });
         }
     }
 }
 
-/// Hears a client out that is still sending, within the limits of a lingering connection: h2 drops what has not left
-/// when a stream is reset, so a reset at once would swallow the answer.
+/// Reads the rest of a request, within the limits of a lingering connection: a reset drops what h2 has not sent yet, so
+/// an immediate reset would lose the response.
 pub(super) async fn drain_body(proxy: &Proxy, stream: &mut RecvStream) {
-    proxy.ring.yield_now().await; // the connection's task writes meanwhile
+    proxy.ring.yield_now().await; // lets the connection's task write
     let rest = async {
         let mut left = proxy.limits.linger_bytes_max;
         while let Some(Ok(bytes)) = stream.data().await {
@@ -109,12 +111,12 @@ pub(super) async fn drain_body(proxy: &Proxy, stream: &mut RecvStream) {
             }
         }
     };
-    let _ = by(&proxy.ring, Some(proxy.ring.now() + proxy.limits.linger_max), rest).await; // either way it ends
+    let _ = by(&proxy.ring, Some(proxy.ring.now() + proxy.limits.linger_max), rest).await; // a timeout ends it as well
 }
 
 fn possible(request: TranslatedRequest) -> Result<TranslatedRequest, LocalReply> {
     match LocalReply::of(&request.head) {
-        Some(refusal) => Err(refusal),
+        Some(local_reply) => Err(local_reply),
         None => Ok(request),
     }
 }
@@ -132,54 +134,57 @@ async fn exchange(
     if let Some(misdirected) = shared.misdirected(view.authority()) {
         return AttemptOutcome::Refused(misdirected);
     }
-    let ask = RouteRequest::client(view, &shared.peer);
-    let choice = match proxy.route_noted(&ask, note) {
+    let route_request = RouteRequest::client(view, &shared.peer);
+    let choice = match proxy.route_noted(&route_request, note) {
         Ok(choice) => choice,
-        Err(refusal) => return AttemptOutcome::Refused(refusal),
+        Err(local_reply) => return AttemptOutcome::Refused(local_reply),
     };
-    let mut wish = AcquireRequest { route_request: ask, bytes: request.bytes.len(), tried: Vec::new() };
-    let (place, link) = match unless_gone(reply, proxy.reach(choice, &mut wish, started)).await {
+    let mut acquire_request = AcquireRequest { route_request, bytes: request.bytes.len(), tried: Vec::new() };
+    let (permit, link) = match unless_gone(reply, proxy.reach(choice, &mut acquire_request, started)).await {
         Ok(Ok(both)) => both,
-        Ok(Err(refusal)) => return AttemptOutcome::Refused(refusal),
+        Ok(Err(local_reply)) => return AttemptOutcome::Refused(local_reply),
         Err(ClientGone) => return AttemptOutcome::Cut,
     };
 
-    note.placed(&place, proxy.ring.now());
+    note.acquired(&permit, proxy.ring.now());
     let mut written = BytesMut::new();
-    put_request(&mut written, view, &shared.peer, place.edits(), &mut proxy.rng.borrow_mut());
+    put_request(&mut written, view, &shared.peer, permit.edits(), &mut proxy.rng.borrow_mut());
     note.written(proxy, &mut written);
-    let course = reply.course;
-    course.placed(&proxy.limits, place.backend());
+    let progress = reply.progress;
+    progress.acquired(&proxy.limits, permit.backend());
     let job = StreamRequest {
         proxy,
         peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
-        original_host: original_host(place.edits(), view),
+        original_host: original_host(permit.edits(), view),
         wants_trailers: request.wants_trailers,
-        scheme: place.backend().scheme(),
-        deadlines: ResponseDeadlines::new(started, &place.backend().timeouts),
+        scheme: permit.backend().scheme(),
+        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
-        progress: course,
-        backend: place.backend().key.clone(),
+        progress,
+        backend: permit.backend().key.clone(),
     };
     job.progress.request_read.set(request.head.framing == BodyFraming::Empty);
     reply.deadlines = job.deadlines.total;
-    reply.cookie = place.selected.affinity.cookie;
-    let tape = MirrorBuffer::start(proxy, place.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
-    let mut body = TeeBody { body, mirror_buffer: tape, chunked: request.head.framing == BodyFraming::Chunked };
-    let ended = carry(&job, place, link, &mut body, reply).await;
+    reply.cookie = permit.selected.affinity.cookie;
+    let mirror_buffer =
+        MirrorBuffer::start(proxy, permit.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
+    let mut body = TeeBody { body, mirror_buffer, chunked: request.head.framing == BodyFraming::Chunked };
+    let ended = carry(&job, permit, link, &mut body, reply).await;
     body.end(&job, &ended);
-    job.progress.tell(note);
+    job.progress.record_to(note);
     ended
 }
 
-/// The request's body.
+/// The request body.
 struct Http2RequestBody<'a> {
     stream: RecvStream,
     proxy: &'a Proxy,
-    course: &'a StreamProgress,
-    facts: &'a IoState,
+    progress: &'a StreamProgress,
+    io_state: &'a IoState,
+    /// The end of the request body is malformed.
+    malformed: bool,
 }
 
 impl RequestBody for Http2RequestBody<'_> {
@@ -190,7 +195,7 @@ impl RequestBody for Http2RequestBody<'_> {
                 Some(Err(_)) => Err(BodyFault::Gone),
                 None => {
                     let fields = self.stream.trailers().await.map_err(|_| BodyFault::Gone)?;
-                    if self.facts.has_malformed_trailers(self.stream.stream_id().as_u32()) {
+                    if self.io_state.has_malformed_trailers(self.stream.stream_id().as_u32()) {
                         return Err(BodyFault::Malformed(MalformedHttp::Trailer));
                     }
                     if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) {
@@ -200,31 +205,33 @@ impl RequestBody for Http2RequestBody<'_> {
                 }
             }
         };
-        self.course.activity.body(&self.proxy.ring, next).await.unwrap_or(Err(BodyFault::Stalled))
+        let part = self.progress.activity.body(&self.proxy.ring, next).await.unwrap_or(Err(BodyFault::Stalled));
+        self.malformed |= matches!(part, Err(BodyFault::Malformed(_)));
+        part
     }
 
     fn forwarded(&mut self, bytes: usize) {
-        // Fails only when the stream is gone, which the next call says.
+        // Fails only when the stream is gone, which the next call reports.
         let _ = self.stream.flow_control().release_capacity(bytes);
     }
 
     async fn watch(&mut self) {
-        pending().await // the way back notices
+        pending().await // the response writer notices it
     }
 }
 
-/// The way back.
+/// The response direction.
 pub(super) struct Http2ResponseWriter<'a> {
     respond: SendResponse<Bytes>,
-    /// Once the answer's head has left.
+    /// Set once the response head was sent.
     pub(super) stream: Option<SendStream<Bytes>>,
     proxy: &'a Proxy,
-    pub(super) course: &'a StreamProgress,
-    /// The end of all patience with the client.
+    pub(super) progress: &'a StreamProgress,
+    /// When sending to the client times out.
     pub(super) deadlines: Option<Tick>,
-    /// The client is to get it with its answer.
+    /// The affinity cookie for the client.
     cookie: Option<AffinityCookie>,
-    /// The response is one of gRPC, whose status says more than a reset.
+    /// The response is gRPC, whose status says more than a reset.
     is_grpc: bool,
     /// Of bodies.
     pub(super) bytes: u64,
@@ -252,10 +259,10 @@ impl ResponseWriter for Http2ResponseWriter<'_> {
             return stream.send_data(bytes, true).map_err(|_| ClientGone);
         }
         while !bytes.is_empty() {
-            let room = capacity(stream, bytes.len());
-            let room = self.course.activity.send(&self.proxy.ring, self.deadlines, room).await;
-            let room = room.map_err(|_| ClientGone)?.ok_or(ClientGone)?;
-            let piece = bytes.split_to(room.min(bytes.len()));
+            let available = capacity(stream, bytes.len());
+            let available = self.progress.activity.send(&self.proxy.ring, self.deadlines, available).await;
+            let available = available.map_err(|_| ClientGone)?.ok_or(ClientGone)?;
+            let piece = bytes.split_to(available.min(bytes.len()));
             self.bytes += piece.len() as u64;
             stream.send_data(piece, ends && bytes.is_empty()).map_err(|_| ClientGone)?;
         }
@@ -287,8 +294,8 @@ impl ResponseWriter for Http2ResponseWriter<'_> {
 }
 
 impl<'a> Http2ResponseWriter<'a> {
-    pub(super) fn new(respond: SendResponse<Bytes>, proxy: &'a Proxy, course: &'a StreamProgress) -> Self {
-        Self { respond, stream: None, proxy, course, deadlines: None, cookie: None, is_grpc: false, bytes: 0 }
+    pub(super) fn new(respond: SendResponse<Bytes>, proxy: &'a Proxy, progress: &'a StreamProgress) -> Self {
+        Self { respond, stream: None, proxy, progress, deadlines: None, cookie: None, is_grpc: false, bytes: 0 }
     }
 
     pub(super) fn reset(&mut self, reason: Reason) {
@@ -298,7 +305,7 @@ impl<'a> Http2ResponseWriter<'a> {
         }
     }
 
-    /// Sends a whole answer of ours.
+    /// Sends a complete local reply.
     pub(super) async fn refuse(&mut self, answer: &LocalResponse, is_head: bool) -> Result<(), ClientGone> {
         let mut head = Response::new(());
         *head.status_mut() = StatusCode::from_u16(answer.status).map_err(|_| ClientGone)?;

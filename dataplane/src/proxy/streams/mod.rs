@@ -1,8 +1,8 @@
-//! Requests of which one end or both speak HTTP/2.
+//! Requests with HTTP/2 at one or both ends.
 //!
-//! A request comes as a [`Body`] and is answered through a [`Reply`]; `from_http1` and `from_http2` are
-//! the two kinds of client, `over_http1` and `over_http2` the two kinds of instance. [`carry`] brings
-//! them together. HTTP/1 at both ends has a shorter way of its own ([`super::exchange`]).
+//! A request is read as a [`RequestBody`] and answered through a [`ResponseWriter`]. `from_http1` and `from_http2` are
+//! the two kinds of client, `over_http1` and `over_http2` the two kinds of instance. [`carry`] connects them. HTTP/1 at
+//! both ends has a shorter path ([`super::exchange`]).
 
 mod expect_continue;
 mod from_http1;
@@ -45,7 +45,7 @@ use crate::http::limits::{HttpLimits, SENDS_MAX};
 use crate::http::pool::PoolKey;
 use crate::table::{Backend, Endpoint, Protocol, RequestTimeouts};
 
-/// What a request's body brings next.
+/// The next part of a request body.
 enum BodyPart {
     Data(Bytes),
     End(Option<HeaderMap>),
@@ -65,68 +65,68 @@ struct ClientGone;
 trait RequestBody {
     async fn next(&mut self) -> Result<BodyPart, BodyFault>;
 
-    /// So many bytes have gone on; the client may send as many more.
+    /// `bytes` were forwarded; the client may send as many more.
     fn forwarded(&mut self, bytes: usize);
 
     /// After the end: resolves only when the client is gone.
     async fn watch(&mut self);
 }
 
-/// The way back to a client. Each step waits until there is room for what it sends.
+/// The response direction to a client. Each step waits until the client can accept its bytes.
 trait ResponseWriter {
     async fn interim(&mut self, answer: Response<()>) -> Result<(), ClientGone>;
     async fn head(&mut self, answer: Response<()>, ends: bool) -> Result<(), ClientGone>;
-    /// `ends` when the answer is over with them: one frame less than [`Reply::end`].
+    /// `ends`: these are the last bytes, which saves the frame of [`ResponseWriter::end`].
     async fn data(&mut self, bytes: Bytes, ends: bool) -> Result<(), ClientGone>;
     async fn end(&mut self, trailers: Option<HeaderMap>) -> Result<(), ClientGone>;
 
-    /// Ends a response whose time is up, if its protocol has words for that. Any other is cut, so that its client does not take
-    /// a part for the whole.
+    /// Ends a response whose deadline has passed, if its protocol can express that. Any other is cut, so that its
+    /// client does not take a part for the whole.
     async fn end_late(&mut self) -> Result<(), ClientGone>;
 
-    /// Ready when the client has taken its request back.
+    /// Ready when the client has cancelled its request.
     fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()>;
 }
 
-/// What the two directions of a request know of each other.
+/// What the two directions of a request share.
 struct StreamProgress {
     activity: StreamActivity,
-    /// Something of the request's body was read, were it its end.
+    /// A part of the request body was read, even if only its end.
     body_started: Cell<bool>,
-    /// The client that waits for a word has it.
+    /// The client was sent its `100 Continue`.
     continue_sent: Cell<bool>,
-    /// The request's body was read to its end.
+    /// The request body was read to its end.
     request_read: Cell<bool>,
-    /// ... and all of it was sent.
+    /// All of it was sent.
     sent: Cell<bool>,
-    /// What ended the last attempt in HTTP/2, if that had a word for it.
+    /// The HTTP/2 error that ended the last attempt, if there was one.
     fault: Cell<Option<UpstreamStreamError>>,
-    /// The instance that has it, if that is not the first any more.
+    /// The instance that has the request, if it is not the first any more.
     last_progress: RefCell<Option<Arc<Endpoint>>>,
-    /// Towards a client of HTTP/1; one of HTTP/2 takes its request back when it goes.
+    /// Towards an HTTP/1 client; an HTTP/2 client resets its stream when it goes.
     silence: SilenceTimer,
 }
 
-/// How an instance of HTTP/2 failed a request.
+/// How an HTTP/2 instance failed a request.
 #[derive(Clone, Copy)]
 enum UpstreamStreamError {
     Reset(Reason),
-    /// It broke the rules, on this stream or for its whole connection: h2 could not take what it said.
-    Broke(Reason),
+    /// It violated the protocol, on this stream or for its whole connection: h2 rejected its frames.
+    ProtocolViolation(Reason),
 }
 
 impl UpstreamStreamError {
     fn of(why: &::h2::Error) -> Option<Self> {
         let reason = why.reason()?;
         match why.is_remote() {
-            true => why.is_reset().then_some(Self::Reset(reason)), // a goodbye is one for the connection
-            false => why.is_library().then_some(Self::Broke(reason)),
+            true => why.is_reset().then_some(Self::Reset(reason)), // GOAWAY is about the connection
+            false => why.is_library().then_some(Self::ProtocolViolation(reason)),
         }
     }
 }
 
 impl StreamProgress {
-    /// Of a request that has no backend yet.
+    /// For a request that has no backend yet.
     fn new(limits: &HttpLimits) -> Self {
         Self {
             activity: StreamActivity::new(IdleTimeouts::of(limits, &RequestTimeouts::NONE)),
@@ -140,13 +140,13 @@ impl StreamProgress {
         }
     }
 
-    /// The request has got its backend.
-    fn placed(&self, limits: &HttpLimits, backend: &Backend) {
+    /// Called once the request has its backend.
+    fn acquired(&self, limits: &HttpLimits, backend: &Backend) {
         self.activity.set_timeouts(IdleTimeouts::of(limits, &backend.timeouts));
     }
 
-    /// What is to be known of it when it is over.
-    fn tell(&self, note: &mut RequestRecord) {
+    /// Copies the results to the request's record.
+    fn record_to(&self, note: &mut RequestRecord) {
         note.answered = self.activity.answered();
         if let Some(endpoint) = self.last_progress.take() {
             note.add_bytes(&endpoint);
@@ -154,15 +154,15 @@ impl StreamProgress {
     }
 }
 
-/// One request on its way, for both directions to read.
+/// One request in flight, shared by both directions.
 struct StreamRequest<'a> {
     proxy: &'a Rc<Proxy>,
-    /// The client; none of a recording.
+    /// The client. `None` for a mirrored request.
     peer: Option<&'a ClientAddress>,
     head: &'a RequestHead,
-    /// The head as an instance gets it.
+    /// The head as written for the instance.
     written: Bytes,
-    /// As [`meant`](super::exchange::meant) has it.
+    /// See [`original_host`](super::exchange::original_host).
     original_host: Option<Box<str>>,
     wants_trailers: bool,
     /// How the instance is reached.
@@ -179,7 +179,7 @@ impl StreamRequest<'_> {
         self.head.framing != BodyFraming::Empty
     }
 
-    /// The final answer's head came.
+    /// The final response head arrived.
     fn answered(&self, mut answer: Response<()>) -> Response<()> {
         let now = self.proxy.ring.now();
         self.progress.activity.answer_begins(now);
@@ -189,13 +189,13 @@ impl StreamRequest<'_> {
         answer
     }
 
-    /// Nothing can be done about a request without an answer.
+    /// The reply for a request without a response.
     fn failed(&self) -> AttemptOutcome {
         let backend = self.backend.clone();
         AttemptOutcome::Refused(match self.progress.fault.get() {
             None => LocalReply::UpstreamClosed(backend),
             Some(UpstreamStreamError::Reset(reason)) => LocalReply::UpstreamReset(backend, reason),
-            Some(UpstreamStreamError::Broke(reason)) => LocalReply::UpstreamProtocolError(backend, reason),
+            Some(UpstreamStreamError::ProtocolViolation(reason)) => LocalReply::UpstreamProtocolError(backend, reason),
         })
     }
 
@@ -203,7 +203,7 @@ impl StreamRequest<'_> {
         AttemptOutcome::Refused(LocalReply::UpstreamMalformed(self.backend.clone(), why))
     }
 
-    /// What a broken body means for the request.
+    /// How a broken body ends the request.
     fn broken(&self, fault: BodyFault) -> AttemptOutcome {
         match fault {
             _ if self.progress.activity.answered().is_some() => AttemptOutcome::Cut,
@@ -214,10 +214,10 @@ impl StreamRequest<'_> {
     }
 }
 
-/// Why an answer, or the sending of a request, breaks off.
+/// Why a response, or the sending of a request, breaks off.
 enum StreamAbort {
     Instance,
-    /// Its time was up.
+    /// Its deadline has passed.
     Late,
     Client,
 }
@@ -228,11 +228,11 @@ impl From<ClientGone> for StreamAbort {
     }
 }
 
-/// Carries a request that has its place and its way. A connection that turns out to be closed before any byte of an
-/// answer is replaced, if the request may be asked twice; or if nobody was asked and nothing of its body is gone.
+/// Carries a request that has its permit and connection. A connection that turns out to be closed before any byte of a
+/// response is replaced if the request is idempotent, or if no instance processed it and its body is still complete.
 async fn carry(
     job: &StreamRequest<'_>,
-    mut place: Permit,
+    mut permit: Permit,
     mut link: UpstreamLink,
     body: &mut impl RequestBody,
     reply: &mut impl ResponseWriter,
@@ -243,32 +243,32 @@ async fn carry(
         tries += 1;
         let attempt = match &mut link {
             UpstreamLink::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,
-            UpstreamLink::Http2(turn) => over_http2::attempt(job, turn, body, reply).await,
+            UpstreamLink::Http2(stream_permit) => over_http2::attempt(job, stream_permit, body, reply).await,
         };
         let may_repeat = match attempt {
             AttemptOutcome::Stale | AttemptOutcome::Unread => repeatable && tries < SENDS_MAX,
-            AttemptOutcome::Unasked => !job.progress.body_started.get() && tries < TRIES_MAX,
+            AttemptOutcome::Unprocessed => !job.progress.body_started.get() && tries < TRIES_MAX,
             _ => false,
         };
         match attempt {
-            AttemptOutcome::Stale | AttemptOutcome::Unread | AttemptOutcome::Unasked if may_repeat => {
-                let is_there = !matches!(attempt, AttemptOutcome::Unread);
-                // Boxed: few requests go a second time, and each would have room for the wait.
-                match Box::pin(retry_upstream(job, place, (link.protocol(), is_there), body, reply)).await {
+            AttemptOutcome::Stale | AttemptOutcome::Unread | AttemptOutcome::Unprocessed if may_repeat => {
+                let is_alive = !matches!(attempt, AttemptOutcome::Unread);
+                // Boxed: few requests are retried, and each would reserve memory for the wait.
+                match Box::pin(retry_upstream(job, permit, (link.protocol(), is_alive), body, reply)).await {
                     Ok(both) => {
-                        (place, link) = both;
-                        job.progress.last_progress.replace(Some(Arc::clone(&place.endpoint)));
+                        (permit, link) = both;
+                        job.progress.last_progress.replace(Some(Arc::clone(&permit.endpoint)));
                     }
                     Err(ended) => return ended,
                 }
             }
-            AttemptOutcome::Stale | AttemptOutcome::Unread | AttemptOutcome::Unasked => return job.failed(),
+            AttemptOutcome::Stale | AttemptOutcome::Unread | AttemptOutcome::Unprocessed => return job.failed(),
             AttemptOutcome::Done { status, close } => {
                 if let UpstreamLink::Http1(upstream) = link
                     && job.progress.sent.get()
                     && is_reusable(&upstream)
                 {
-                    job.proxy.client.put_back(PoolKey::Endpoint(place.endpoint.id), upstream);
+                    job.proxy.client.put_back(PoolKey::Endpoint(permit.endpoint.id), upstream);
                 }
                 return AttemptOutcome::Done { status, close };
             }
@@ -277,23 +277,23 @@ async fn carry(
     }
 }
 
-/// Another way for the request; a client that is gone meanwhile leaves at once.
+/// Retries the request on another connection. A client that is gone meanwhile ends it at once.
 async fn retry_upstream(
     job: &StreamRequest<'_>,
-    place: Permit,
-    (protocol, is_there): (Protocol, bool),
+    permit: Permit,
+    (protocol, is_alive): (Protocol, bool),
     body: &mut impl RequestBody,
     reply: &mut impl ResponseWriter,
 ) -> Result<(Permit, UpstreamLink), AttemptOutcome> {
-    let again = ReplayableRequest {
+    let replayable = ReplayableRequest {
         protocol,
-        is_there,
+        is_alive,
         written: &job.written,
         original_host: job.original_host.as_deref(),
         peer: job.peer,
         due: job.deadlines.first_byte,
     };
-    let reached = async { job.proxy.retry_upstream(place, &again).await.map_err(AttemptOutcome::Refused) };
+    let reached = async { job.proxy.retry_upstream(permit, &replayable).await.map_err(AttemptOutcome::Refused) };
     let broken = async {
         body.watch().await;
         Err(AttemptOutcome::Cut)
@@ -301,7 +301,7 @@ async fn retry_upstream(
     unless_gone(reply, select_both(reached, broken)).await.unwrap_or(Err(AttemptOutcome::Cut))
 }
 
-/// Whether an answer's body has come to an end that a client may take for one.
+/// Whether the response body ended in a way that a client can take for its end.
 async fn is_ended(reply: &mut impl ResponseWriter, body: Result<(), StreamAbort>) -> bool {
     match body {
         Ok(()) => true,
@@ -310,13 +310,13 @@ async fn is_ended(reply: &mut impl ResponseWriter, body: Result<(), StreamAbort>
     }
 }
 
-/// `future`, unless the client is gone first.
+/// Runs `future`, unless the client is gone first.
 fn unless_gone<R: ResponseWriter, F: Future>(reply: &mut R, future: F) -> UnlessGone<'_, R, F> {
     UnlessGone { reply, future }
 }
 
 pin_project_lite::pin_project! {
-    /// See [`unless_gone`]. A type of its own for the reason that [`ring::Within`] is one.
+    /// See [`unless_gone`]. A named type for the same reason as [`ring::Timeout`].
     struct UnlessGone<'a, R, F> {
         reply: &'a mut R,
         #[pin]

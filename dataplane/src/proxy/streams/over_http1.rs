@@ -1,4 +1,4 @@
-//! An instance that speaks HTTP/1: the request written as text, its answer read from text.
+//! An instance that speaks HTTP/1: the request is written as text, its response parsed from text.
 
 use std::cell::Cell;
 use std::future::{Future, pending};
@@ -23,40 +23,40 @@ use crate::proxy::LocalReply;
 use crate::proxy::select::select_both;
 use crate::tls::{ByteStream, Transport};
 
-/// Sends the request and passes its answer on, side by side.
+/// Sends the request and forwards its response concurrently.
 pub(super) async fn attempt(
     job: &StreamRequest<'_>,
     upstream: &mut UpstreamConnection,
     body: &mut impl RequestBody,
     reply: &mut impl ResponseWriter,
 ) -> AttemptOutcome {
-    let UpstreamConnection { stream, read_buffer: inflow, write_buffer: outflow, head, reused } = upstream;
-    let answering = Http1UpstreamResponse { job, up: stream, read_buffer: inflow, head, reused: *reused, reply };
-    let sending = async {
-        match send(job, stream, &mut outflow.buffer, body).await {
+    let UpstreamConnection { stream, read_buffer, write_buffer, head, reused } = upstream;
+    let response_stream = Http1UpstreamResponse { job, up: stream, read_buffer, head, reused: *reused, reply };
+    let request_stream = async {
+        match send(job, stream, &mut write_buffer.buffer, body).await {
             Ok(()) => {
                 job.progress.sent.set(true);
                 body.watch().await;
                 AttemptOutcome::Cut
             }
-            Err(Http1UpstreamError::Instance) => pending().await, // it may have answered all the same
+            Err(Http1UpstreamError::Instance) => pending().await, // it may have responded all the same
             Err(Http1UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
             Err(Http1UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::ResponseTimeout),
             Err(Http1UpstreamError::Body(fault)) => job.broken(fault),
         }
     };
-    select_both(answering.run(), sending).await
+    select_both(response_stream.run(), request_stream).await
 }
 
-/// Passes on an answer whose head has come, to a request that was sent by somebody else.
+/// Forwards a response whose head has arrived, for a request that was sent elsewhere.
 pub(super) async fn forward(
     job: &StreamRequest<'_>,
     upstream: &mut UpstreamConnection,
     bytes: Chunk,
     reply: &mut impl ResponseWriter,
 ) -> AttemptOutcome {
-    let UpstreamConnection { stream, read_buffer: inflow, head, reused, .. } = upstream;
-    Http1UpstreamResponse { job, up: stream, read_buffer: inflow, head, reused: *reused, reply }.forward(bytes).await
+    let UpstreamConnection { stream, read_buffer, head, reused, .. } = upstream;
+    Http1UpstreamResponse { job, up: stream, read_buffer, head, reused: *reused, reply }.forward(bytes).await
 }
 
 enum Http1UpstreamError {
@@ -73,7 +73,7 @@ async fn send(
 ) -> Result<(), Http1UpstreamError> {
     in_time(job, up.send(job.written.clone().into())).await?;
     let chunked = job.head.framing == BodyFraming::Chunked;
-    // What the head promised: one byte more would be the start of another request.
+    // The announced length: one byte more would be the start of another request.
     let mut left = match job.head.framing {
         BodyFraming::Length(length) => length,
         _ => u64::MAX,
@@ -146,7 +146,7 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
             Ok(answer) => answer,
             Err(why) => return self.job.malformed(why),
         };
-        drop(bytes); // the receive buffer goes back
+        drop(bytes); // the receive buffer is released
 
         let reader = BodyDecoder::of_response(self.head.framing);
         let answer = self.job.answered(answer);
@@ -156,7 +156,7 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
         }
         if !ends {
             let body = self.body(reader).await;
-            // What the instance may still say of a late answer is for nobody.
+            // Bytes that the instance still sends after the deadline are discarded.
             self.read_buffer.ended |= matches!(body, Err(StreamAbort::Late));
             if !is_ended(self.reply, body).await {
                 return AttemptOutcome::Cut;
@@ -165,11 +165,11 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
         AttemptOutcome::Done { status: self.head.status, close: false }
     }
 
-    /// The final answer's head; interim ones are passed on.
+    /// Reads the head of the final response; interim responses are forwarded.
     async fn final_head(&mut self) -> Result<Chunk, AttemptOutcome> {
         let ring = &self.job.proxy.ring;
         let (received_before, due) = (self.read_buffer.bytes, self.job.deadlines);
-        // Interim responses and the beginning of a head are traffic of the instance.
+        // Interim responses and partial heads count as bytes from the instance.
         let received = Cell::new(None);
         let expectation = ExpectContinue::of(self.job);
         let mut interim = 0;
@@ -199,7 +199,7 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
                 }
             };
             if !self.head.is_interim() {
-                // We never ask for another protocol.
+                // The proxy never asks for another protocol here.
                 return if self.head.status == 101 { Err(self.job.failed()) } else { Ok(bytes) };
             }
             received.set(Some(ring.now()));
@@ -220,7 +220,7 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
             match reader.next(&self.read_buffer.unread).map_err(|_| StreamAbort::Instance)? {
                 BodyEvent::Data { skip, take } => {
                     self.read_buffer.unread.advance(skip);
-                    // Copied: the ring's receive buffers are few, and h2 may hold this for long.
+                    // Copied: the ring has few receive buffers, and h2 may hold this for long.
                     let bytes = Bytes::copy_from_slice(&self.read_buffer.unread[..take]);
                     self.read_buffer.unread.advance(take);
                     let ends = reader.is_done(); // a length that is reached; chunks may have trailers

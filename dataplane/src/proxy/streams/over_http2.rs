@@ -1,4 +1,4 @@
-//! An instance that speaks HTTP/2: a stream on a connection that other requests share.
+//! An instance that speaks HTTP/2: a stream on a connection that requests share.
 
 use std::future::{pending, poll_fn};
 use std::pin::Pin;
@@ -16,6 +16,7 @@ use super::{
     UpstreamStreamError, heads, is_ended, unless_gone,
 };
 use crate::h2::client::Http2StreamPermit;
+use crate::h2::io::IoState;
 use crate::h2::trailers;
 use crate::http::buffers::{by, earlier};
 use crate::http::codec::Method;
@@ -23,10 +24,10 @@ use crate::http::limits::INTERIM_MAX;
 use crate::proxy::LocalReply;
 use crate::proxy::select::select_both;
 
-/// Sends the request and passes its answer on, side by side.
+/// Sends the request and forwards its response concurrently.
 pub(super) async fn attempt(
     job: &StreamRequest<'_>,
-    turn: &mut Http2StreamPermit,
+    stream_permit: &mut Http2StreamPermit,
     body: &mut impl RequestBody,
     reply: &mut impl ResponseWriter,
 ) -> AttemptOutcome {
@@ -34,45 +35,46 @@ pub(super) async fn attempt(
         Ok(request) => request,
         Err(why) => return AttemptOutcome::Refused(LocalReply::Malformed(why)),
     };
-    let ready = poll_fn(|cx| turn.sender.poll_ready(cx));
+    let ready = poll_fn(|cx| stream_permit.sender.poll_ready(cx));
     match unless_gone(reply, by(&job.proxy.ring, job.deadlines.first_byte, ready)).await {
         Err(ClientGone) => return AttemptOutcome::Cut,
         Ok(Err(_)) => return AttemptOutcome::Refused(LocalReply::ResponseTimeout),
-        Ok(Ok(Err(_))) => return AttemptOutcome::Unasked,
+        Ok(Ok(Err(_))) => return AttemptOutcome::Unprocessed,
         Ok(Ok(Ok(()))) => {}
     }
-    let Ok((response, stream)) = turn.sender.send_request(request, !job.has_body()) else {
-        return AttemptOutcome::Unasked;
+    let Ok((response, stream)) = stream_permit.sender.send_request(request, !job.has_body()) else {
+        return AttemptOutcome::Unprocessed;
     };
 
-    let sending = async {
-        match send(job, &mut turn.sender, stream, body).await {
+    let io_state = stream_permit.io_state();
+    let request_stream = async {
+        match send(job, &mut stream_permit.sender, stream, body).await {
             Ok(()) => {
                 job.progress.sent.set(true);
                 body.watch().await;
                 AttemptOutcome::Cut
             }
-            Err(Http2UpstreamError::Instance) => pending().await, // it may have answered all the same
+            Err(Http2UpstreamError::Instance) => pending().await, // it may have responded all the same
             Err(Http2UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
             Err(Http2UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::ResponseTimeout),
             Err(Http2UpstreamError::Body(fault)) => job.broken(fault),
         }
     };
-    match select_both(answer(job, response, reply), sending).await {
+    match select_both(answer(job, response, &io_state, reply), request_stream).await {
         AttemptOutcome::Stale => {
-            turn.give_up();
-            if turn.reused { AttemptOutcome::Stale } else { job.failed() }
+            stream_permit.give_up();
+            if stream_permit.reused { AttemptOutcome::Stale } else { job.failed() }
         }
         AttemptOutcome::Refused(LocalReply::ResponseTimeout) => {
-            turn.give_up(); // its other end may be gone without a word, and nobody would notice before the next
+            stream_permit.give_up(); // the connection may be dead without a close, and only the next request would notice
             AttemptOutcome::Refused(LocalReply::ResponseTimeout)
         }
         ended => ended,
     }
 }
 
-/// Waits until the stream has left; `false` when it never will. A connection that has said GOAWAY does not tell of its
-/// streams any more; but only those that have left get capacity.
+/// Waits until the stream was sent; `false` when it never will be. After GOAWAY h2 does not report pending streams any
+/// more, but only streams that were sent get capacity.
 async fn has_left(sender: &mut SendRequest<Bytes>, stream: &mut SendStream<Bytes>) -> bool {
     poll_fn(|cx| sender.poll_ready(cx)).await.is_ok() || capacity(stream, 1).await.is_some()
 }
@@ -90,7 +92,7 @@ async fn send(
     body: &mut impl RequestBody,
 ) -> Result<(), Http2UpstreamError> {
     if job.has_body() {
-        // Nothing of it is touched before the instance has room for its stream: it may have to be asked elsewhere.
+        // The body is not read before the instance accepts its stream: the request may have to go elsewhere.
         match job.progress.activity.send(&job.proxy.ring, None, has_left(sender, &mut stream)).await {
             Ok(true) => {}
             Ok(false) => return Err(Http2UpstreamError::Instance),
@@ -104,13 +106,13 @@ async fn send(
             BodyPart::Data(mut bytes) => {
                 let size = bytes.len();
                 while !bytes.is_empty() {
-                    let room = capacity(&mut stream, bytes.len());
-                    let room = match job.progress.activity.send(&job.proxy.ring, None, room).await {
-                        Ok(Some(room)) => room,
+                    let available = capacity(&mut stream, bytes.len());
+                    let available = match job.progress.activity.send(&job.proxy.ring, None, available).await {
+                        Ok(Some(available)) => available,
                         Ok(None) => return Err(Http2UpstreamError::Instance),
                         Err(_) => return Err(Http2UpstreamError::TimedOut),
                     };
-                    let piece = bytes.split_to(room.min(bytes.len()));
+                    let piece = bytes.split_to(available.min(bytes.len()));
                     stream.send_data(piece, false).map_err(|_| Http2UpstreamError::Instance)?;
                 }
                 body.forwarded(size);
@@ -129,13 +131,13 @@ async fn send(
     Ok(())
 }
 
-/// Waits for room for at least one of `wanted` bytes; `None` when the stream has ended.
+/// Waits for capacity for at least one of `wanted` bytes; `None` when the stream has ended.
 pub(super) async fn capacity(stream: &mut SendStream<Bytes>, wanted: usize) -> Option<usize> {
     stream.reserve_capacity(wanted);
     poll_fn(|cx| {
-        let room = stream.capacity();
-        if room > 0 {
-            return Poll::Ready(Some(room));
+        let available = stream.capacity();
+        if available > 0 {
+            return Poll::Ready(Some(available));
         }
         match stream.poll_capacity(cx) {
             Poll::Pending => Poll::Pending,
@@ -143,7 +145,7 @@ pub(super) async fn capacity(stream: &mut SendStream<Bytes>, wanted: usize) -> O
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            Poll::Ready(Some(Ok(room))) => Poll::Ready(Some(room)),
+            Poll::Ready(Some(Ok(available))) => Poll::Ready(Some(available)),
             Poll::Ready(Some(Err(_)) | None) => Poll::Ready(None),
         }
     })
@@ -174,6 +176,7 @@ async fn arrived(response: &mut ResponseFuture) -> Http2ResponseEvent {
 async fn answer(
     job: &StreamRequest<'_>,
     mut response: ResponseFuture,
+    io_state: &IoState,
     reply: &mut impl ResponseWriter,
 ) -> AttemptOutcome {
     let answer = match final_head(job, &mut response, reply).await {
@@ -182,7 +185,7 @@ async fn answer(
     };
     let (parts, mut body) = answer.into_parts();
     let status = parts.status.as_u16();
-    // What stands behind a head without content is nobody's (RFC 9110 15.3.5): its stream is dropped.
+    // Content after a head that allows none is ignored (RFC 9110 15.3.5): its stream is dropped.
     let ends = body.is_end_stream() || job.head.method == Method::Head || matches!(status, 204 | 304);
     let answer = match heads::from_h2_instance(parts) {
         Ok(answer) => job.answered(answer),
@@ -192,7 +195,7 @@ async fn answer(
         return AttemptOutcome::Cut;
     }
     if !ends {
-        let passed = forward(job, &mut body, reply).await;
+        let passed = forward(job, &mut body, io_state, reply).await;
         if !is_ended(reply, passed).await {
             return AttemptOutcome::Cut;
         }
@@ -200,14 +203,14 @@ async fn answer(
     AttemptOutcome::Done { status, close: false }
 }
 
-/// The final answer's head; interim ones are passed on.
+/// Reads the head of the final response; interim responses are forwarded.
 async fn final_head(
     job: &StreamRequest<'_>,
     response: &mut ResponseFuture,
     reply: &mut impl ResponseWriter,
 ) -> Result<Response<RecvStream>, AttemptOutcome> {
     let (ring, expectation) = (&job.proxy.ring, ExpectContinue::of(job));
-    // Interim responses are traffic of the instance.
+    // Interim responses count as bytes from the instance.
     let mut received = None;
     let mut interim = 0;
     loop {
@@ -224,8 +227,8 @@ async fn final_head(
             Ok(Ok(Http2ResponseEvent::Final(answer))) => return Ok(answer),
             Ok(Ok(Http2ResponseEvent::Failed(why))) => {
                 job.progress.fault.set(UpstreamStreamError::of(&why));
-                return Err(if is_unasked(&why) && interim == 0 {
-                    AttemptOutcome::Unasked
+                return Err(if is_unprocessed(&why) && interim == 0 {
+                    AttemptOutcome::Unprocessed
                 } else if why.is_io() || why.is_go_away() {
                     AttemptOutcome::Stale
                 } else {
@@ -236,7 +239,7 @@ async fn final_head(
         };
         received = Some(ring.now());
         interim += 1;
-        // HTTP/2 has no 101 (RFC 9113 8.6), and a client of HTTP/1 would take what follows for another protocol.
+        // HTTP/2 has no 101 (RFC 9113 8.6), and an HTTP/1 client would take the bytes after it for another protocol.
         if interim > INTERIM_MAX || answer.status() == StatusCode::SWITCHING_PROTOCOLS {
             return Err(job.failed());
         }
@@ -247,30 +250,31 @@ async fn final_head(
     }
 }
 
-/// The instance did nothing about the request: it refused the stream (RFC 9113 8.7), or said GOAWAY and that the stream
-/// is beyond the last it serves (6.8), for h2 tells no other stream of it.
-fn is_unasked(why: &::h2::Error) -> bool {
+/// The instance did not process the request: it refused the stream (RFC 9113 8.7), or the stream is beyond the last one
+/// that its GOAWAY serves (6.8), because h2 reports GOAWAY to no other stream.
+fn is_unprocessed(why: &::h2::Error) -> bool {
     why.is_remote() && (why.is_go_away() || why.reason() == Some(Reason::REFUSED_STREAM))
 }
 
 async fn forward(
     job: &StreamRequest<'_>,
     body: &mut RecvStream,
+    io_state: &IoState,
     reply: &mut impl ResponseWriter,
 ) -> Result<(), StreamAbort> {
-    let mut ahead = BufferedResponseBody::new(body);
+    let mut buffered = BufferedResponseBody::new(body);
     loop {
         let due = job.deadlines.next_byte(&job.proxy.ring);
-        let arrived = unless_gone(reply, by(&job.proxy.ring, due, ahead.next())).await?;
+        let arrived = unless_gone(reply, by(&job.proxy.ring, due, buffered.next())).await?;
         job.progress.activity.received(job.proxy.ring.now());
         match arrived {
             Ok(Some(Ok(_))) if job.deadlines.is_over(&job.proxy.ring) => return Err(StreamAbort::Late),
             Ok(Some(Ok(bytes))) => {
                 let size = bytes.len();
-                let ends = ahead.is_over();
-                ahead.while_buffering(reply.data(bytes, ends)).await?;
-                // The instance may send as much again only now.
-                ahead.forwarded(size).map_err(|_| StreamAbort::Instance)?;
+                let ends = buffered.is_over();
+                buffered.while_buffering(reply.data(bytes, ends)).await?;
+                // Releases flow-control capacity only now.
+                buffered.forwarded(size).map_err(|_| StreamAbort::Instance)?;
                 if ends {
                     return Ok(());
                 }
@@ -282,6 +286,8 @@ async fn forward(
     }
     let due = job.deadlines.next_byte(&job.proxy.ring);
     match by(&job.proxy.ring, due, body.trailers()).await {
+        // Malformed (RFC 9113 8.1): what came of the response must not look whole.
+        Ok(Ok(_)) if io_state.has_malformed_trailers(body.stream_id().as_u32()) => Err(StreamAbort::Instance),
         Ok(Ok(Some(fields))) if fields.values().any(heads::is_padded) => Err(StreamAbort::Instance),
         Ok(Ok(fields)) => Ok(reply.end(fields.and_then(trailers::forwardable)).await?),
         Ok(Err(_)) => Err(StreamAbort::Instance),

@@ -1,4 +1,4 @@
-//! A client that is a recording: its request is all there, and its answer is dropped.
+//! A recorded request as the client: the request is complete, and its response is dropped.
 
 use std::future::pending;
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use crate::proxy::mirror::MirrorBuffer;
 use crate::proxy::{AcquireRequest, Proxy};
 use crate::table::{Backend, RouteRequest};
 
-/// Sends a whole request where `host` leads; the status of its answer, once that is over. `body` is framed as the
-/// head says. `backend` becomes whoever it goes to.
+/// Sends a recorded request to the route of `host`. Returns the status of its response once that is complete. `body` is
+/// framed as the head says. `backend` is set to the chosen backend.
 pub(in crate::proxy) async fn replay(
     proxy: &Rc<Proxy>,
     host: &str,
@@ -28,35 +28,35 @@ pub(in crate::proxy) async fn replay(
     backend: &mut Option<Arc<Backend>>,
 ) -> Option<u16> {
     let started = proxy.ring.now();
-    let ask = RouteRequest::ours(host, head.view(written).path());
-    let choice = proxy.route(&ask).ok()?;
+    let route_request = RouteRequest::internal(host, head.view(written).path());
+    let choice = proxy.route(&route_request).ok()?;
     *backend = Some(Arc::clone(&choice.backend));
-    let mut wish = AcquireRequest { route_request: ask, bytes: written.len() + body.len(), tried: Vec::new() };
-    let (place, link) = proxy.reach(choice, &mut wish, started).await.ok()?;
-    let course = StreamProgress::new(&proxy.limits);
-    course.placed(&proxy.limits, place.backend());
+    let mut acquire_request = AcquireRequest { route_request, bytes: written.len() + body.len(), tried: Vec::new() };
+    let (permit, link) = proxy.reach(choice, &mut acquire_request, started).await.ok()?;
+    let progress = StreamProgress::new(&proxy.limits);
+    progress.acquired(&proxy.limits, permit.backend());
     let job = StreamRequest {
         proxy,
         peer: None,
         head,
         written: written.clone(),
-        original_host: None, // it goes nowhere else
+        original_host: None, // it is not retried elsewhere
         wants_trailers: false,
-        deadlines: ResponseDeadlines::new(started, &place.backend().timeouts),
-        progress: &course,
-        backend: place.backend().key.clone(),
-        scheme: place.backend().scheme(),
-        timing: None, // nobody is told
+        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+        progress: &progress,
+        backend: permit.backend().key.clone(),
+        scheme: permit.backend().scheme(),
+        timing: None, // there is no client
     };
     job.progress.request_read.set(head.framing == BodyFraming::Empty);
     let mut body = RecordedBody { bytes: body, reader: BodyDecoder::new(head.framing) };
-    match carry(&job, place, link, &mut body, &mut DiscardWriter).await {
+    match carry(&job, permit, link, &mut body, &mut DiscardWriter).await {
         AttemptOutcome::Done { status, .. } => Some(status),
         AttemptOutcome::Refused(_)
         | AttemptOutcome::Cut
         | AttemptOutcome::Stale
         | AttemptOutcome::Unread
-        | AttemptOutcome::Unasked
+        | AttemptOutcome::Unprocessed
         | AttemptOutcome::Switched => None,
     }
 }
@@ -85,7 +85,7 @@ impl RequestBody for RecordedBody {
     }
 }
 
-/// Takes an answer as fast as it comes.
+/// Accepts a response as fast as it arrives.
 struct DiscardWriter;
 
 impl ResponseWriter for DiscardWriter {
@@ -114,7 +114,7 @@ impl ResponseWriter for DiscardWriter {
     }
 }
 
-/// A body that is recorded while it passes, if anybody wants that.
+/// A body that is recorded while it passes, if the request is mirrored.
 pub(super) struct TeeBody<'a, B> {
     pub(super) body: &'a mut B,
     pub(super) mirror_buffer: Option<MirrorBuffer>,
@@ -124,15 +124,15 @@ pub(super) struct TeeBody<'a, B> {
 impl<B: RequestBody> RequestBody for TeeBody<'_, B> {
     async fn next(&mut self) -> Result<BodyPart, BodyFault> {
         let part = self.body.next().await?;
-        let Some(tape) = &mut self.mirror_buffer else { return Ok(part) };
+        let Some(mirror_buffer) = &mut self.mirror_buffer else { return Ok(part) };
         match &part {
             BodyPart::Data(bytes) if self.chunked && !bytes.is_empty() => {
-                tape.add(format!("{:x}\r\n", bytes.len()).as_bytes()); // only for what is copied anyway
-                tape.add(bytes);
-                tape.add(b"\r\n");
+                mirror_buffer.add(format!("{:x}\r\n", bytes.len()).as_bytes()); // only for mirrored requests
+                mirror_buffer.add(bytes);
+                mirror_buffer.add(b"\r\n");
             }
-            BodyPart::Data(bytes) => tape.add(bytes),
-            BodyPart::End(_) if self.chunked => tape.add(b"0\r\n\r\n"),
+            BodyPart::Data(bytes) => mirror_buffer.add(bytes),
+            BodyPart::End(_) if self.chunked => mirror_buffer.add(b"0\r\n\r\n"),
             BodyPart::End(_) => {}
         }
         Ok(part)
@@ -150,8 +150,8 @@ impl<B: RequestBody> RequestBody for TeeBody<'_, B> {
 impl<B> TeeBody<'_, B> {
     /// The request is over.
     pub(super) fn end(self, job: &StreamRequest<'_>, ended: &AttemptOutcome) {
-        let Some(tape) = self.mirror_buffer else { return };
-        tape.end(match ended {
+        let Some(mirror_buffer) = self.mirror_buffer else { return };
+        mirror_buffer.end(match ended {
             AttemptOutcome::Done { status, .. } if job.progress.request_read.get() => Some(*status),
             _ => None,
         });

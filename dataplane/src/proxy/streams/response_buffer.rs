@@ -1,9 +1,9 @@
-//! What an instance has said of its answer's body and the client has not taken yet.
+//! The bytes of a response body that an instance has sent and the client has not accepted yet.
 //!
-//! h2 keeps each DATA frame by itself, and counts what small ones cost beyond their bytes for all streams of a connection
-//! together: a few clients that do not read would end it for everybody whose requests share it. So frames are taken out of
-//! h2 as they come, and small ones are put together. The stream's window is the bound: the instance gets room for what
-//! has gone on to the client, and for nothing else.
+//! h2 keeps each DATA frame by itself, and counts the overhead of small ones for all streams of a connection together:
+//! a few clients that do not read would end the connection for all requests that share it. So frames are taken out of
+//! h2 as they arrive, and small ones are merged. The stream's window is the bound: the instance gets capacity only for
+//! bytes that were forwarded to the client.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -18,9 +18,9 @@ use crate::h2::limits::WHOLE_BYTES_MIN;
 pub(super) struct BufferedResponseBody<'a> {
     body: &'a mut RecvStream,
     whole: VecDeque<Bytes>,
-    /// Small ones, which came behind `whole`.
+    /// Small ones, which arrived after `whole`.
     small_chunks: BytesMut,
-    /// Its frames have come to an end, or broke off.
+    /// Its frames have ended, or broke off.
     ended: bool,
 }
 
@@ -29,43 +29,43 @@ impl<'a> BufferedResponseBody<'a> {
         Self { body, whole: VecDeque::new(), small_chunks: BytesMut::new(), ended: false }
     }
 
-    /// The next bytes, in their order; `None` before the trailers. A call that is dropped loses nothing.
+    /// The next bytes in order; `None` before the trailers. Cancel-safe: a dropped call loses nothing.
     pub(super) async fn next(&mut self) -> Option<Result<Bytes, ::h2::Error>> {
-        match self.held() {
+        match self.take_buffered() {
             Some(bytes) => Some(Ok(bytes)),
             None => self.body.data().await,
         }
     }
 
-    /// Runs `passing` to its end, and takes in what comes meanwhile.
+    /// Runs `passing` to its end, and buffers what arrives meanwhile.
     pub(super) async fn while_buffering<F: Future>(&mut self, passing: F) -> F::Output {
         let mut passing = pin!(passing);
         std::future::poll_fn(|cx| {
             let polled = passing.as_mut().poll(cx);
             if polled.is_pending() {
-                self.take_in(cx);
+                self.buffer_frames(cx);
             }
             polled
         })
         .await
     }
 
-    /// Nothing comes any more, and there are no trailers.
+    /// The body has ended, and there are no trailers.
     pub(super) fn is_over(&self) -> bool {
         self.whole.is_empty() && self.small_chunks.is_empty() && self.body.is_end_stream()
     }
 
-    /// So many bytes have gone on.
+    /// `bytes` were forwarded.
     pub(super) fn forwarded(&mut self, bytes: usize) -> Result<(), ::h2::Error> {
         self.body.flow_control().release_capacity(bytes)
     }
 
-    fn held(&mut self) -> Option<Bytes> {
+    fn take_buffered(&mut self) -> Option<Bytes> {
         let whole = self.whole.pop_front();
         whole.or_else(|| (!self.small_chunks.is_empty()).then(|| self.small_chunks.split().freeze()))
     }
 
-    fn take_in(&mut self, cx: &mut Context<'_>) {
+    fn buffer_frames(&mut self, cx: &mut Context<'_>) {
         while !self.ended {
             match self.body.poll_data(cx) {
                 Poll::Pending => return,
@@ -78,7 +78,7 @@ impl<'a> BufferedResponseBody<'a> {
                     }
                     self.whole.push_back(bytes);
                 }
-                // `next` hears it again, in its turn.
+                // `next` returns it again, in order.
                 Poll::Ready(Some(Err(_)) | None) => self.ended = true,
             }
         }

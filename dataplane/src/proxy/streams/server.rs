@@ -15,15 +15,15 @@ use crate::proxy::{LocalReply, Proxy};
 use crate::table::host_name;
 use crate::tls::Transport;
 
-/// What the streams of one connection share.
+/// The state that the streams of one connection share.
 pub(super) struct StreamContext {
     pub(super) proxy: Rc<Proxy>,
     pub(super) peer: ClientAddress,
-    /// What is shown of the connection.
+    /// The connection's entry in debug queries.
     pub(super) stats: Rc<ConnectionStats>,
-    /// What is known of its frames.
-    pub(super) facts: Rc<IoState>,
-    /// What the client asked for by TLS.
+    /// The byte counts and trailers of its frames.
+    pub(super) io_state: Rc<IoState>,
+    /// The server name (SNI) that the client asked for.
     server_name: Option<Box<str>>,
 }
 
@@ -32,17 +32,17 @@ pub(in crate::proxy) async fn serve(
     proxy: Rc<Proxy>,
     stream: Transport,
     held: Chunk,
-    seat: ConnectionGuard,
+    guard: ConnectionGuard,
     (peer, open): (ClientAddress, RegisteredConnection),
 ) {
-    let facts = Rc::<IoState>::default();
-    let sheet = Rc::clone(&open.stats);
-    sheet.count_frames(&facts, proxy.ring.now());
+    let io_state = Rc::<IoState>::default();
+    let stats = Rc::clone(&open.stats);
+    stats.count_frames(&io_state, proxy.ring.now());
     let server_name = stream.server_name();
     let shared =
-        Rc::new(StreamContext { proxy: Rc::clone(&proxy), peer, stats: sheet, facts: Rc::clone(&facts), server_name });
+        Rc::new(StreamContext { proxy: Rc::clone(&proxy), peer, stats, io_state: Rc::clone(&io_state), server_name });
     let (ring, limits, counters) = (proxy.ring.clone(), *proxy.limits, Arc::clone(&proxy.counters));
-    let opened = DetectedHttp2 { ring, limits, counters, stream, held, guard: seat, facts: Rc::clone(&facts) };
+    let opened = DetectedHttp2 { ring, limits, counters, stream, held, guard, io_state: Rc::clone(&io_state) };
     let served = server::serve(opened, true, |request, respond| {
         let shown = shared.stats.stream(&shared.proxy);
         let stream = from_http2::stream(Rc::clone(&shared), request, respond);
@@ -52,18 +52,18 @@ pub(in crate::proxy) async fn serve(
         }
     });
     served.await;
-    proxy.counters.carried(facts.received.get(), facts.sent.get());
-    drop(open); // it was open until here
+    proxy.counters.carried(io_state.received.get(), io_state.sent.get());
+    drop(open); // counted as open until here
 }
 
 impl StreamContext {
-    /// A client may put requests for several hosts on one connection only if its certificate is for all of them
-    /// (RFC 9113 9.1.1): otherwise it is told to open another (RFC 9110 15.5.20).
+    /// A client may send requests for several hosts on one connection only if its certificate covers all of them (RFC
+    /// 9113 9.1.1). Otherwise a 421 tells it to open another connection (RFC 9110 15.5.20).
     pub(super) fn misdirected(&self, authority: &str) -> Option<LocalReply> {
         let name = self.server_name.as_deref()?;
         let host = host_name(authority);
-        let inside = self.peer.is_inside();
-        let covered = self.proxy.with_table(|table| table.covers(name, host, inside));
+        let cluster_local = self.peer.is_cluster_local();
+        let covered = self.proxy.with_table(|table| table.covers(name, host, cluster_local));
         (!covered).then(|| LocalReply::MisdirectedRequest(host.chars().take(255).collect::<String>().into()))
     }
 }

@@ -1,4 +1,4 @@
-//! A WebSocket that is one stream of HTTP/2 (RFC 8441), to an instance that speaks it over HTTP/1 (RFC 6455).
+//! A WebSocket as one HTTP/2 stream (RFC 8441), to an instance that speaks it over HTTP/1 (RFC 6455).
 
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -35,7 +35,7 @@ use crate::proxy::{AcquireRequest, LocalReply, Permit};
 use crate::table::{self, RouteRequest};
 use crate::tls::ByteStream;
 
-/// Whether a request asks for one: an extended CONNECT.
+/// Whether a request asks for a WebSocket: an extended CONNECT.
 pub(super) fn is_requested(parts: &request::Parts) -> bool {
     let protocol = parts.extensions.get::<Protocol>();
     parts.method == ::http::Method::CONNECT
@@ -50,8 +50,8 @@ pub(super) async fn stream(
     respond: SendResponse<Bytes>,
 ) {
     let proxy = &shared.proxy;
-    let course = super::StreamProgress::new(&proxy.limits);
-    let mut reply = Http2ResponseWriter::new(respond, proxy, &course);
+    let progress = super::StreamProgress::new(&proxy.limits);
+    let mut reply = Http2ResponseWriter::new(respond, proxy, &progress);
     let mut note = RequestRecord::default();
     let key: [u8; 16] = proxy.rng.borrow_mut().u128(..).to_be_bytes();
     let translated = heads::websocket_from_client(&parts, key);
@@ -67,27 +67,28 @@ pub(super) async fn stream(
         note.end(proxy, &RequestEnd { client, protocol: "HTTP/2", status, bytes, reason });
     };
     match opened {
-        Ok(WebSocketUpgrade { permit: mut place, upstream, deadlines: due }) => {
-            place.becomes_tunnel();
-            // A seat of its own: that of the connection wakes only the connection.
-            let (Some(to), Some(seat)) = (reply.stream.take(), proxy.tracker.enter(usize::MAX)) else {
+        Ok(WebSocketUpgrade { mut permit, upstream, deadlines: due }) => {
+            permit.becomes_tunnel();
+            // A guard of its own: that of the connection wakes only the connection.
+            let (Some(to), Some(guard)) = (reply.stream.take(), proxy.tracker.enter(usize::MAX)) else {
                 return;
             };
             let pipe = StreamPipe { from: RefCell::new(incoming), to: RefCell::new(to) };
-            let key = proxy.rng.borrow_mut().u32(..).to_be_bytes();
-            let course = TunnelContext { ring: &proxy.ring, limits: &proxy.limits, guard: &seat, key, deadlines: due };
-            let bytes = between(&course, &pipe, &mut ReadBuffer::default(), upstream).await;
-            drop(place);
+            let key = Some(proxy.rng.borrow_mut().u32(..).to_be_bytes());
+            let progress =
+                TunnelContext { ring: &proxy.ring, limits: &proxy.limits, guard: &guard, key, deadlines: due };
+            let bytes = between(&progress, &pipe, &mut ReadBuffer::default(), upstream).await;
+            drop(permit);
             ended(101, bytes, None);
         }
         Err(AttemptOutcome::Done { status, .. }) => {
             ended(status, reply.bytes, None);
             drain_body(proxy, &mut incoming).await;
         }
-        Err(AttemptOutcome::Refused(refusal)) => {
-            proxy.counters.refused[refusal.index()].fetch_add(1, Relaxed);
-            let _ = reply.refuse(&refusal.answer(), false).await; // the client may be gone
-            ended(refusal.status(), reply.bytes, RequestEnd::reason(&refusal));
+        Err(AttemptOutcome::Refused(local_reply)) => {
+            proxy.counters.refused[local_reply.index()].fetch_add(1, Relaxed);
+            let _ = reply.refuse(&local_reply.answer(), false).await; // the client may be gone
+            ended(local_reply.status(), reply.bytes, RequestEnd::reason(&local_reply));
             drain_body(proxy, &mut incoming).await;
             reply.reset(Reason::NO_ERROR);
         }
@@ -95,7 +96,7 @@ pub(super) async fn stream(
             AttemptOutcome::Cut
             | AttemptOutcome::Stale
             | AttemptOutcome::Unread
-            | AttemptOutcome::Unasked
+            | AttemptOutcome::Unprocessed
             | AttemptOutcome::Switched,
         ) => {
             ended(0, reply.bytes, None);
@@ -111,7 +112,7 @@ struct WebSocketUpgrade {
     deadlines: ResponseDeadlines,
 }
 
-/// Up to the instance's 101, which its client is told as a 200.
+/// Connects up to the instance's 101, which the client gets as a 200.
 async fn open(
     shared: &StreamContext,
     request: &TranslatedRequest,
@@ -124,34 +125,34 @@ async fn open(
     if let Some(misdirected) = shared.misdirected(view.authority()) {
         return Err(AttemptOutcome::Refused(misdirected));
     }
-    let ask = RouteRequest::client(view, &shared.peer);
-    let choice = proxy.route_noted(&ask, note).map_err(AttemptOutcome::Refused)?;
-    let mut wish = AcquireRequest { route_request: ask, bytes: request.bytes.len(), tried: Vec::new() };
-    let (mut place, link) = match unless_gone(reply, proxy.reach(choice, &mut wish, started)).await {
+    let route_request = RouteRequest::client(view, &shared.peer);
+    let choice = proxy.route_noted(&route_request, note).map_err(AttemptOutcome::Refused)?;
+    let mut acquire_request = AcquireRequest { route_request, bytes: request.bytes.len(), tried: Vec::new() };
+    let (mut permit, link) = match unless_gone(reply, proxy.reach(choice, &mut acquire_request, started)).await {
         Ok(Ok(both)) => both,
-        Ok(Err(refusal)) => return Err(AttemptOutcome::Refused(refusal)),
+        Ok(Err(local_reply)) => return Err(AttemptOutcome::Refused(local_reply)),
         Err(ClientGone) => return Err(AttemptOutcome::Cut),
     };
     let UpstreamLink::Http1(mut upstream) = link else {
         return Err(AttemptOutcome::Refused(LocalReply::UpgradeUnsupported));
     };
-    note.placed(&place, proxy.ring.now());
+    note.acquired(&permit, proxy.ring.now());
     let mut written = BytesMut::new();
-    put_request(&mut written, view, &shared.peer, place.edits(), &mut proxy.rng.borrow_mut());
+    put_request(&mut written, view, &shared.peer, permit.edits(), &mut proxy.rng.borrow_mut());
     note.written(proxy, &mut written);
-    reply.course.placed(&proxy.limits, place.backend());
+    reply.progress.acquired(&proxy.limits, permit.backend());
     let job = StreamRequest {
         proxy,
         peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
-        original_host: original_host(place.edits(), view),
+        original_host: original_host(permit.edits(), view),
         wants_trailers: false,
-        scheme: place.backend().scheme(),
-        deadlines: ResponseDeadlines::new(started, &place.backend().timeouts),
+        scheme: permit.backend().scheme(),
+        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
-        progress: reply.course,
-        backend: place.backend().key.clone(),
+        progress: reply.progress,
+        backend: permit.backend().key.clone(),
     };
     reply.deadlines = job.deadlines.total;
     let mut sends = 1;
@@ -162,40 +163,41 @@ async fn open(
             }
             Err(ended @ (AttemptOutcome::Stale | AttemptOutcome::Unread)) => {
                 sends += 1;
-                (place, upstream) = retry_upstream(&job, place, matches!(ended, AttemptOutcome::Stale), reply).await?;
-                job.progress.last_progress.replace(Some(Arc::clone(&place.endpoint)));
+                (permit, upstream) =
+                    retry_upstream(&job, permit, matches!(ended, AttemptOutcome::Stale), reply).await?;
+                job.progress.last_progress.replace(Some(Arc::clone(&permit.endpoint)));
             }
             other => break other,
         }
     };
-    job.progress.tell(note);
-    opened.map(|()| WebSocketUpgrade { deadlines: job.deadlines, permit: place, upstream })
+    job.progress.record_to(note);
+    opened.map(|()| WebSocketUpgrade { deadlines: job.deadlines, permit, upstream })
 }
 
-/// Another way for a handshake that its instance did not read: it is a GET, so it may be asked for again.
+/// Retries a handshake that its instance did not read. It is a GET, so it may be sent again.
 async fn retry_upstream(
     job: &StreamRequest<'_>,
-    place: Permit,
-    is_there: bool,
+    permit: Permit,
+    is_alive: bool,
     reply: &mut Http2ResponseWriter<'_>,
 ) -> Result<(Permit, Box<UpstreamConnection>), AttemptOutcome> {
-    let again = ReplayableRequest {
+    let replayable = ReplayableRequest {
         protocol: table::Protocol::Http1,
-        is_there,
+        is_alive,
         written: &job.written,
         original_host: job.original_host.as_deref(),
         peer: job.peer,
         due: job.deadlines.first_byte,
     };
-    match unless_gone(reply, job.proxy.retry_upstream(place, &again)).await {
-        Ok(Ok((place, UpstreamLink::Http1(upstream)))) => Ok((place, upstream)),
+    match unless_gone(reply, job.proxy.retry_upstream(permit, &replayable)).await {
+        Ok(Ok((permit, UpstreamLink::Http1(upstream)))) => Ok((permit, upstream)),
         Ok(Ok(_)) => Err(AttemptOutcome::Refused(LocalReply::UpgradeUnsupported)),
-        Ok(Err(refusal)) => Err(AttemptOutcome::Refused(refusal)),
+        Ok(Err(local_reply)) => Err(AttemptOutcome::Refused(local_reply)),
         Err(ClientGone) => Err(AttemptOutcome::Cut),
     }
 }
 
-/// Asks the instance for its 101 and tells the client; else its answer, if it may be passed on.
+/// Sends the handshake to the instance and forwards its 101 as a 200, or else its response, if that may be forwarded.
 async fn handshake(
     job: &StreamRequest<'_>,
     upstream: &mut UpstreamConnection,
@@ -204,47 +206,47 @@ async fn handshake(
     let ring = &job.proxy.ring;
     let send = upstream.stream.send(job.written.clone().into());
     match job.progress.activity.send(ring, None, send).await {
-        Ok(Ok(()) | Err(_)) => {} // one that takes nothing may have said why; if not, reading tells
+        Ok(Ok(()) | Err(_)) => {} // an instance that accepts no bytes may have responded; reading shows it
         Err(_) => return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout)),
     }
     let bytes = final_head(job, upstream, reply).await?;
     let answer = upstream.head.view(&bytes);
     match upstream.head.status {
         101 if answer.values(FieldName::Upgrade).any(|value| has_token(value, "websocket")) => {}
-        // A success that did not switch would tell the client that the tunnel is there (RFC 8441 5).
+        // A success that did not switch would tell the client that the tunnel is open (RFC 8441 5).
         100..300 => return Err(job.failed()),
         _ => return Err(over_http1::forward(job, upstream, bytes, reply).await),
     }
-    let mut told = job.answered(heads::from_instance(answer).map_err(|why| job.malformed(why))?);
-    drop(bytes); // the receive buffer goes back
-    *told.status_mut() = StatusCode::OK;
-    told.headers_mut().remove("sec-websocket-accept"); // proves a handshake that its client did not make
-    reply.head(told, false).await.map_err(|ClientGone| AttemptOutcome::Cut)
+    let mut forwarded = job.answered(heads::from_instance(answer).map_err(|why| job.malformed(why))?);
+    drop(bytes); // the receive buffer is released
+    *forwarded.status_mut() = StatusCode::OK;
+    forwarded.headers_mut().remove("sec-websocket-accept"); // proves a handshake that this client did not make
+    reply.head(forwarded, false).await.map_err(|ClientGone| AttemptOutcome::Cut)
 }
 
-/// The answer that is no interim one; those are passed on.
+/// Reads the head of the final response; interim responses are forwarded.
 async fn final_head(
     job: &StreamRequest<'_>,
     upstream: &mut UpstreamConnection,
     reply: &mut Http2ResponseWriter<'_>,
 ) -> Result<Chunk, AttemptOutcome> {
     let (received_before, ring) = (upstream.read_buffer.bytes, &job.proxy.ring);
-    // Interim responses and the beginning of a head are traffic of the instance.
+    // Interim responses and partial heads count as bytes from the instance.
     let received = Cell::new(None);
     let mut interim = 0;
     while interim <= INTERIM_MAX {
-        let UpstreamConnection { stream, read_buffer: inflow, head, reused, .. } = upstream;
+        let UpstreamConnection { stream, read_buffer, head, reused, .. } = upstream;
         let parse = |bytes: &[u8]| parse_response(bytes, job.head.method, head);
-        let parsed = inflow.head_noting(stream, parse, || received.set(Some(ring.now())));
+        let parsed = read_buffer.head_noting(stream, parse, || received.set(Some(ring.now())));
         let bytes = match unless_gone(reply, by(ring, job.deadlines.head(received.get()), parsed)).await {
             Err(ClientGone) => return Err(AttemptOutcome::Cut),
             Ok(Err(_)) if job.deadlines.head(received.get()).is_some_and(|due| ring.now() < due) => continue,
             Ok(Err(_)) => return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout)),
             Ok(Ok(Err(HeadReadError::Malformed(why)))) => return Err(job.malformed(why)),
-            Ok(Ok(Err(_))) if *reused && inflow.bytes == received_before => {
+            Ok(Ok(Err(_))) if *reused && read_buffer.bytes == received_before => {
                 return Err(AttemptOutcome::Stale);
             }
-            Ok(Ok(Err(why))) if why.is_reset() && inflow.bytes == received_before => {
+            Ok(Ok(Err(why))) if why.is_reset() && read_buffer.bytes == received_before => {
                 return Err(AttemptOutcome::Unread);
             }
             Ok(Ok(Err(_))) => return Err(job.failed()),
@@ -261,7 +263,7 @@ async fn final_head(
     Err(job.failed())
 }
 
-/// The stream as what a tunnel carries bytes from and to.
+/// The stream as the client end of a tunnel.
 struct StreamPipe {
     from: RefCell<RecvStream>,
     to: RefCell<SendStream<Bytes>>,
@@ -273,7 +275,7 @@ impl ByteStream for StreamPipe {
             let arrived = poll_fn(|cx| self.from.borrow_mut().poll_data(cx)).await;
             let Some(arrived) = arrived else { return Ok(Chunk::empty()) };
             let bytes = arrived.map_err(io::Error::other)?;
-            // Taken at once: the tunnel reads no more before it has passed this on.
+            // Released at once: the tunnel reads no more before it has forwarded this.
             let released = self.from.borrow_mut().flow_control().release_capacity(bytes.len());
             released.map_err(io::Error::other)?;
             if !bytes.is_empty() {
@@ -283,19 +285,20 @@ impl ByteStream for StreamPipe {
     }
 
     async fn send(&self, bytes: Chunk) -> io::Result<()> {
-        let mut left = Bytes::copy_from_slice(&bytes); // the ring's receive buffers are few, and h2 may hold this for long
+        // the ring has few receive buffers, and h2 may hold this for long
+        let mut left = Bytes::copy_from_slice(&bytes);
         drop(bytes);
         while !left.is_empty() {
             self.to.borrow_mut().reserve_capacity(left.len());
-            let room = poll_fn(|cx| {
+            let available = poll_fn(|cx| {
                 let to = &mut *self.to.borrow_mut();
                 match to.capacity() {
-                    0 => to.poll_capacity(cx).map(|room| room.and_then(Result::ok)),
-                    room => Poll::Ready(Some(room)),
+                    0 => to.poll_capacity(cx).map(|available| available.and_then(Result::ok)),
+                    available => Poll::Ready(Some(available)),
                 }
             });
-            let room = room.await.ok_or(io::ErrorKind::BrokenPipe)?;
-            let piece = left.split_to(room.min(left.len()));
+            let available = available.await.ok_or(io::ErrorKind::BrokenPipe)?;
+            let piece = left.split_to(available.min(left.len()));
             if !piece.is_empty() {
                 self.to.borrow_mut().send_data(piece, false).map_err(io::Error::other)?;
             }

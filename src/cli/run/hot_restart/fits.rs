@@ -1,5 +1,5 @@
-//! Whether a successor would serve what the running process serves. Sockets are handed over as they are, so addresses and
-//! the number of cores cannot change on the way.
+//! Whether a successor would serve what the running process serves. Sockets are handed over unchanged, so
+//! addresses and the number of cores cannot change.
 
 use std::net::SocketAddr;
 
@@ -8,8 +8,7 @@ use anyhow::{Result, bail, ensure};
 use super::super::sockets::SocketDescriptors;
 use super::{HandoverRequest, ListenerName, PROTOCOL};
 
-/// # Errors
-/// The first setting that differs, by its flag, with both values.
+/// # Errors The first setting that differs, by its flag, with both values.
 pub(super) fn check(hello: &HandoverRequest, kept: &SocketDescriptors) -> Result<()> {
     ensure!(
         hello.protocol == PROTOCOL,
@@ -49,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusal_names_the_flag_and_both_addresses() {
+    fn rejection_names_flag_and_both_addresses() {
         let at = |text: &str| text.parse::<SocketAddr>().unwrap();
         let refusal = |wanted, have| check_address(ListenerName::EventsHttps, wanted, have).unwrap_err().to_string();
         let other = refusal(at("127.0.0.1:1"), Some(at("127.0.0.1:2")));

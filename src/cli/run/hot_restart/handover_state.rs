@@ -1,4 +1,4 @@
-//! What a process has to leave to its successor, and the order in which it lets go of it.
+//! The resources that a process hands over to its successor, and the order in which it releases them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,35 +17,35 @@ use crate::admin::Health;
 /// API requests, controllers and the store's last commit end within a second or two.
 const CONTROL_MAX: Duration = Duration::from_secs(10);
 
-/// Beyond what a core gives its events, for the last flush and a segment that is being prepared.
+/// In addition to the drain time of a core's events, for the last flush and a segment that is being
+/// prepared.
 const LOGS_EXTRA_MAX: Duration = Duration::from_secs(10);
 
 pub(in crate::cli::run) struct HandoverState {
     pub(in crate::cli::run) sockets: SocketDescriptors,
-    /// `None` once a successor was given it.
+    /// `None` once a successor has it.
     pub(in crate::cli::run) folder: Option<DataFolder>,
     pub(in crate::cli::run) cores: usize,
     pub(in crate::cli::run) stop: Arc<StopSignal>,
     pub(in crate::cli::run) tables: Arc<TablePublisher>,
-    /// Of those who were given everything, those of whom nothing is known yet.
+    /// The number of successors that got everything, and whose result is unknown.
     pub(in crate::cli::run) successors: usize,
-    pub(in crate::cli::run) reins: ControlHandle,
+    pub(in crate::cli::run) control_handle: ControlHandle,
     pub(in crate::cli::run) health: Arc<Health>,
 }
 
 impl HandoverState {
-    /// Gives everything but the requests to whoever asks. A second successor, after one that failed, finds most of
-    /// it done.
+    /// Hands over everything but the requests. A second successor, after one that failed, finds most of it
+    /// done.
     ///
-    /// # Errors
-    /// It does not fit and nothing has changed, or it is gone.
+    /// # Errors It does not fit and nothing has changed, or it is gone.
     pub(in crate::cli::run) fn hand_over(&mut self, request: PendingHandover) -> Result<Successor> {
         let successor = request.grant(&self.sockets)?;
         tracing::info!(version = successor.version, "another process takes over: API and events end here");
-        self.reins.admin_port.send_replace(AdminPort::Lent);
+        self.control_handle.admin_port.send_replace(AdminPort::Lent);
         if let Some(folder) = self.folder.take() {
-            self.reins.hand_over.send_replace(true);
-            if self.reins.handed.recv_timeout(CONTROL_MAX).is_err() {
+            self.control_handle.hand_over.send_replace(true);
+            if self.control_handle.handed.recv_timeout(CONTROL_MAX).is_err() {
                 tracing::warn!("the object store is still open");
             }
             self.stop.signal_events(&self.tables);
@@ -59,26 +59,26 @@ impl HandoverState {
         Ok(successor)
     }
 
-    /// One that had everything does not serve.
-    pub(in crate::cli::run) fn outlive(&mut self, why: &anyhow::Error, open_door: impl FnOnce()) {
+    /// A successor that got everything does not serve.
+    pub(in crate::cli::run) fn outlive(&mut self, why: &anyhow::Error, listen: impl FnOnce()) {
         self.successors -= 1;
-        self.keep(why, open_door);
+        self.keep(why, listen);
     }
 
-    /// Goes on with what is left, because nobody took over. `open_door` lets the next one knock: the last may have put a
-    /// door of its own in the place of ours.
-    pub(in crate::cli::run) fn keep(&self, why: &anyhow::Error, open_door: impl FnOnce()) {
+    /// Continues with the rest, because the successor failed. `listen` listens for the next one: the
+    /// last may have replaced our socket by its own.
+    pub(in crate::cli::run) fn keep(&self, why: &anyhow::Error, listen: impl FnOnce()) {
         let why = format!("{why:#}");
-        if self.successors > 0 || *self.reins.admin_port.borrow() == AdminPort::Served {
-            tracing::warn!(why, "the takeover was not carried out");
+        if self.successors > 0 || *self.control_handle.admin_port.borrow() == AdminPort::Served {
+            tracing::warn!(why, "the hot restart failed");
             return;
         }
-        open_door();
+        listen();
         self.health.orphaned.store(true, Relaxed);
-        self.reins.admin_port.send_replace(AdminPort::Served);
+        self.control_handle.admin_port.send_replace(AdminPort::Served);
         tracing::error!(
             why,
-            "the process that took over does not serve: requests go on by the last table, \
+            "the successor does not serve: requests continue with the last table, \
              API and events wait for another `sluicegate run --hot-restart`, or for a restart; /healthz says so"
         );
     }

@@ -1,7 +1,7 @@
-//! Connections to the takeover socket whose first message has not arrived whole.
+//! Connections to the takeover socket whose first message is incomplete.
 //!
-//! All are read at once, so a peer that connects and says nothing delays no successor. They are bounded by count and by
-//! time, and only processes of the same user, or of root, are heard at all.
+//! All are read at once, so a silent peer delays no successor. They are bounded by count and by time, and
+//! only processes of the same user, or of root, are accepted.
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -15,12 +15,13 @@ use rustix::process::geteuid;
 use super::predecessor::PendingHandover;
 use super::{HandoverRequest, MESSAGE_TIMEOUT, wire};
 
-/// A successor sends its message as soon as it is connected, so what waits is stalled: with one more the oldest is closed.
+/// A successor sends its message as soon as it is connected, so pending ones are stalled: with one more the
+/// oldest is closed.
 const PENDING_MAX: usize = 64;
-/// Without a descriptor left, connections are accepted again after this.
+/// Without a free descriptor, connections are accepted again after this.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
-/// Peers that say nothing, or nonsense, are told at most so often.
-const TOLD_EVERY: Duration = Duration::from_secs(10);
+/// Minimum interval of the log line about silent or invalid peers.
+const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 pub(super) struct Pending {
@@ -48,12 +49,12 @@ impl Pending {
         }
         let due = self.all.iter().map(|one| one.due).chain(paused).min();
         let limit = due.and_then(|due| Timespec::try_from(due.saturating_duration_since(now)).ok());
-        // An error is a signal of ours: the next look tells.
+        // An error: interrupted by a signal; the next check tells.
         let ready = poll(&mut sockets, limit.as_ref()).is_ok();
         ready && paused.is_none() && sockets.last().is_some_and(|listener| !listener.revents().is_empty())
     }
 
-    /// Accepts what waits, as far as peers may be heard.
+    /// Accepts pending connections, as far as peers are allowed.
     pub(super) fn accept(&mut self, listener: &UnixListener) {
         loop {
             match listener.accept() {
@@ -78,7 +79,8 @@ impl Pending {
         self.all.push(One { stream, bytes: Vec::new(), due: Instant::now() + MESSAGE_TIMEOUT });
     }
 
-    /// Reads what has arrived. Whole messages go to `tell`; what is late, ended or no message is closed.
+    /// Reads what has arrived. Complete messages go to `tell`; late, ended or invalid connections are
+    /// closed.
     pub(super) fn read(&mut self, tell: &impl Fn(PendingHandover)) {
         let now = Instant::now();
         for mut one in std::mem::take(&mut self.all) {
@@ -96,9 +98,9 @@ impl Pending {
 
     fn tell(&mut self, why: &anyhow::Error) {
         let now = Instant::now();
-        if self.told.is_none_or(|told| now - told >= TOLD_EVERY) {
+        if self.told.is_none_or(|told| now - told >= REPORT_INTERVAL) {
             self.told = Some(now);
-            tracing::warn!(why = format!("{why:#}"), "a connection to the takeover socket was closed");
+            tracing::warn!(why = format!("{why:#}"), "a connection to the hot restart socket was closed");
         }
     }
 }
@@ -150,8 +152,8 @@ mod tests {
     fn stalled_connections_delay_no_successor() {
         let data = tempfile::tempdir().unwrap();
         let (say, hear) = mpsc::channel();
-        let door = HandoverListener::open(data.path()).unwrap();
-        door.watch(move |request| say.send(request.hello.workers).unwrap()).unwrap();
+        let listener = HandoverListener::open(data.path()).unwrap();
+        listener.watch(move |request| say.send(request.hello.workers).unwrap()).unwrap();
         let folder = std::fs::File::open(data.path()).unwrap();
         let connect = || UnixStream::connect(socket_path(&folder)).unwrap();
         let began = Instant::now();
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn message_in_pieces_is_read_whole() {
+    fn message_in_pieces_is_reassembled() {
         let (mut one, other) = UnixStream::pair().unwrap();
         other.set_nonblocking(true).unwrap();
         let mut pending = Pending::default();

@@ -1,4 +1,4 @@
-//! The old process: waits for a successor, and gives it everything in order.
+//! The old process: waits for a successor, and hands over everything in order.
 
 use std::fs::File;
 use std::net::TcpListener;
@@ -16,12 +16,12 @@ use super::{
     socket_path, wire,
 };
 
-/// Where successors knock.
+/// The socket for successors.
 pub(in crate::cli::run) struct HandoverListener {
     listener: UnixListener,
 }
 
-/// A successor that has said what it wants.
+/// A successor that has sent its request.
 pub(in crate::cli::run) struct PendingHandover {
     pub(super) stream: UnixStream,
     pub(super) hello: HandoverRequest,
@@ -34,8 +34,8 @@ pub(in crate::cli::run) struct Successor {
 }
 
 impl HandoverListener {
-    /// To be opened by whoever holds the lock on the folder: what is there is a dead process's, or that of a
-    /// predecessor which has given everything away.
+    /// Only the holder of the folder's lock may call this: an existing socket belongs to a dead process, or
+    /// to a predecessor that has handed over everything.
     pub(in crate::cli::run) fn open(folder: &Path) -> Result<Self> {
         let handle = File::open(folder)?;
         let path = socket_path(&handle);
@@ -46,7 +46,7 @@ impl HandoverListener {
         Ok(Self { listener })
     }
 
-    /// Hands every request to `tell`, on a thread of its own.
+    /// Passes every request to `tell`, on a thread of its own.
     pub(in crate::cli::run) fn watch(self, tell: impl Fn(PendingHandover) + Send + 'static) -> Result<()> {
         std::thread::Builder::new().name("takeover".to_owned()).spawn(move || {
             let mut pending = Pending::default();
@@ -63,7 +63,7 @@ impl HandoverListener {
 }
 
 impl PendingHandover {
-    /// Gives the sockets away, if they are what is wanted; this process keeps accepting on them.
+    /// Sends the sockets, if they match the request; this process keeps accepting on them.
     pub(in crate::cli::run) fn grant(self, kept: &SocketDescriptors) -> Result<Successor> {
         if let Err(why) = fits::check(&self.hello, kept) {
             let refused = HandoverOffer::Refused(why.to_string());
@@ -80,13 +80,13 @@ impl PendingHandover {
 }
 
 impl Successor {
-    /// Says that store, logs and folder are free.
+    /// Announces that store, logs and folder are released.
     pub(in crate::cli::run) fn release_state(&self) -> Result<()> {
         wire::send(&self.stream, &StateReleased)
     }
 
-    /// Waits until it serves. The connection stays open for as long as this process lives: its end is how the
-    /// successor learns of ours.
+    /// Waits until it serves. The connection stays open for as long as this process lives: its end tells
+    /// the successor that this process has ended.
     pub(in crate::cli::run) fn wait_until_up(&self) -> Result<()> {
         self.stream.set_read_timeout(Some(HANDOVER_MAX))?;
         wire::receive::<SuccessorReady>(&self.stream).map(drop)

@@ -1,4 +1,4 @@
-//! The new process: asks for the sockets, waits for the rest, and says when it serves.
+//! The new process: requests the sockets, waits for the rest, and announces when it serves.
 
 use std::fs::File;
 use std::io::{ErrorKind, Read};
@@ -23,27 +23,28 @@ pub(in crate::cli::run) struct Predecessor {
     stream: UnixStream,
 }
 
-/// A process that ends while it is asked is asked once more so often: the one after it may be there.
+/// How often the request is retried when the process ends meanwhile: its successor may be running.
 const ATTEMPTS_MAX: u32 = 20;
 const ATTEMPT_STEP: Duration = Duration::from_millis(50);
 
-/// A process that was killed gives its descriptors back within milliseconds; one that dumps its memory takes longer.
+/// A process that was killed releases its descriptors within milliseconds; one that dumps core takes
+/// longer.
 const DEATH_MAX: Duration = Duration::from_secs(10);
 
-/// Sockets with what they are for.
+/// Sockets with their purpose.
 type InheritedSockets = Vec<(ListenerName, OwnedFd)>;
 
-/// Asks the process that runs on the data folder for its sockets. `None`: no process runs there, so this is a start
-/// like any other.
+/// Requests the sockets of the process that runs on the data folder. `None`: no process runs there, so this
+/// is a normal start.
 ///
-/// # Errors
-/// It refuses, and goes on as before.
+/// # Errors It rejects the request, and continues as before.
 pub(in crate::cli::run) fn begin(config: &RunConfig) -> Result<Option<(Predecessor, InheritedSockets)>> {
     let Ok(folder) = File::open(&config.data) else { return Ok(None) };
     for attempt in 1.. {
         let Some(stream) = connect(&folder)? else { break };
         match ask(stream, config) {
-            // It ended before it said anything, or another process has taken it over meanwhile and has the socket now.
+            // It ended before it answered, or another process has taken it over meanwhile and has the
+            // socket now.
             Err(why) if attempt < ATTEMPTS_MAX && is_end(&why) => pause(),
             outcome => return outcome.map(Some),
         }
@@ -57,7 +58,7 @@ fn connect(folder: &File) -> Result<Option<UnixStream>> {
     loop {
         match UnixStream::connect(socket_path(folder)) {
             Ok(stream) => return Ok(Some(stream)),
-            Err(why) if why.kind() == ErrorKind::Interrupted => {} // a signal of ours
+            Err(why) if why.kind() == ErrorKind::Interrupted => {} // interrupted by a signal
             Err(why) if matches!(why.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 return Ok(None);
             }
@@ -67,14 +68,14 @@ fn connect(folder: &File) -> Result<Option<UnixStream>> {
 }
 
 fn ask(stream: UnixStream, config: &RunConfig) -> Result<(Predecessor, InheritedSockets)> {
-    // It may be serving another request, and ends what it was told before it hears us.
+    // It may be serving another request, and finishes that first.
     stream.set_read_timeout(Some(HANDOVER_MAX))?;
     stream.set_write_timeout(Some(MESSAGE_TIMEOUT))?;
     wire::send(&stream, &hello(config))?;
     let names = match read(&stream, "an answer")? {
         HandoverOffer::Sockets(names) => names,
         HandoverOffer::Refused(why) => {
-            bail!("--hot-restart: the running process refuses, and goes on: {why}")
+            bail!("--hot-restart: the running process rejects it, and continues: {why}")
         }
     };
     let take = |name| Ok((name, wire::take(&stream)?));
@@ -87,23 +88,23 @@ fn pause() {
     std::thread::sleep(ATTEMPT_STEP);
 }
 
-/// Waits for the running process's word. It may take as long as [`HANDOVER_MAX`], or be stopped: whoever waits at a
-/// terminal has to know for what.
+/// Waits for a message of the running process. It may take as long as [`HANDOVER_MAX`], or be stopped: a
+/// user at a terminal must be told what the start waits for.
 fn read<T: DeserializeOwned>(stream: &UnixStream, what: &str) -> Result<T> {
     let process = socket_peercred(stream)?.pid.as_raw_nonzero().get();
     let mut socket = [PollFd::new(stream, PollFlags::IN)];
-    let patience = Timespec::try_from(MESSAGE_TIMEOUT)?;
-    // An error: a signal of ours.
-    if poll(&mut socket, Some(&patience)).is_ok_and(|ready| ready == 0) {
-        let stopped = is_stopped(process).then(|| format!(", which is stopped: `kill -CONT {process}` lets it go on"));
+    let limit = Timespec::try_from(MESSAGE_TIMEOUT)?;
+    // An error: interrupted by a signal.
+    if poll(&mut socket, Some(&limit)).is_ok_and(|ready| ready == 0) {
+        let stopped = is_stopped(process).then(|| format!(", which is stopped: `kill -CONT {process}` continues it"));
         let (stopped, seconds_max) = (stopped.unwrap_or_default(), HANDOVER_MAX.as_secs());
         tracing::warn!(process, seconds_max, "waiting for {what} of the running process{stopped}");
     }
     wire::receive(stream)
-        .with_context(|| format!("--hot-restart: {what} of the running process ({process}) was waited for in vain"))
+        .with_context(|| format!("--hot-restart: {what} of the running process ({process}) did not arrive in time"))
 }
 
-/// No process is at the other end any more.
+/// Whether the peer process has ended.
 fn is_end(why: &anyhow::Error) -> bool {
     let mut causes = why.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
     causes.any(|cause| {
@@ -114,7 +115,7 @@ fn is_end(why: &anyhow::Error) -> bool {
 /// By SIGSTOP or a debugger.
 fn is_stopped(process: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    // The name before it may have brackets and spaces of its own.
+    // The name before it may contain brackets and spaces.
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
 }
 
@@ -140,11 +141,11 @@ fn hello(config: &RunConfig) -> HandoverRequest {
 }
 
 impl Predecessor {
-    /// Waits until it has let go of store, logs and folder; it has, too, when it is dead.
+    /// Waits until it has released store, logs and folder; the same applies when it is dead.
     pub(in crate::cli::run) fn wait_for_folder(&self) -> Result<()> {
         match read::<StateReleased>(&self.stream, "the data folder") {
             Err(why) if is_end(&why) => {
-                tracing::warn!("the process that was to be replaced ended in the middle of it; what it left is taken");
+                tracing::warn!("the process to be replaced ended during the handover; starting with its files");
                 self.wait_for_death();
                 Ok(())
             }
@@ -152,18 +153,18 @@ impl Predecessor {
         }
     }
 
-    /// Its connection is closed; its files and locks are when the kernel is done with it.
+    /// Its connection is closed; its files and locks are released when the kernel is done with it.
     fn wait_for_death(&self) {
         let process = socket_peercred(&self.stream).ok().map(|peer| peer.pid);
         let Some(process) = process.filter(|process| *process != getpid()) else { return };
         let Ok(death) = pidfd_open(process, PidfdFlags::empty()) else { return };
-        // However this ends: what is still locked says so itself.
+        // However this ends: a remaining lock is reported by itself.
         let _ = poll(&mut [PollFd::new(&death, PollFlags::IN)], Timespec::try_from(DEATH_MAX).ok().as_ref());
     }
 
-    /// Says that this process serves, and calls `gone` when the other one has ended.
+    /// Announces that this process serves, and calls `gone` when the other one has ended.
     pub(in crate::cli::run) fn dismiss(mut self, gone: impl FnOnce() + Send + 'static) -> Result<()> {
-        // An error: it has ended already, which is heard below.
+        // An error: it has ended already, which is detected below.
         let _ = wire::send(&self.stream, &SuccessorReady);
         self.stream.set_read_timeout(None)?;
         std::thread::Builder::new().name("predecessor".to_owned()).spawn(move || {
@@ -188,7 +189,7 @@ mod tests {
 
     /// The new process, which served already, ended with it.
     #[test]
-    fn one_that_dies_in_the_middle_is_replaced_all_the_same() {
+    fn predecessor_that_dies_midway_is_replaced() {
         let (predecessor, there) = predecessor();
         drop(there);
         predecessor.wait_for_folder().unwrap();
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_lives_and_says_something_else_keeps_its_folder() {
+    fn live_predecessor_with_wrong_reply_keeps_folder() {
         let (predecessor, there) = predecessor();
         wire::send(&there, &"nonsense").unwrap();
         assert!(predecessor.wait_for_folder().is_err());

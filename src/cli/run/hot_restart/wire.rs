@@ -1,4 +1,4 @@
-//! Words and descriptors over a Unix socket: a word is four bytes of length, then JSON.
+//! Messages and descriptors over a Unix socket: a message is four bytes of length, then JSON.
 
 use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
@@ -14,12 +14,12 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Largest word, in bytes: a name for each of 1,500 sockets.
+/// Largest message, in bytes: a name for each of 1,500 sockets.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024;
 
 pub(super) fn send(mut stream: &UnixStream, word: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec(word)?;
-    ensure!(text.len() <= MESSAGE_BYTES_MAX, "a word of {} bytes, limit {MESSAGE_BYTES_MAX}", text.len());
+    ensure!(text.len() <= MESSAGE_BYTES_MAX, "a message of {} bytes, limit {MESSAGE_BYTES_MAX}", text.len());
     let mut whole = (text.len() as u32).to_be_bytes().to_vec();
     whole.extend_from_slice(&text);
     stream.write_all(&whole).context("the other process is gone")
@@ -27,21 +27,21 @@ pub(super) fn send(mut stream: &UnixStream, word: &impl Serialize) -> Result<()>
 
 pub(super) fn receive<T: DeserializeOwned>(mut stream: &UnixStream) -> Result<T> {
     let mut length = [0; 4];
-    stream.read_exact(&mut length).context("the other process says nothing")?;
+    stream.read_exact(&mut length).context("the other process sends nothing")?;
     let length = u32::from_be_bytes(length) as usize;
-    ensure!(length <= MESSAGE_BYTES_MAX, "a word of {length} bytes, limit {MESSAGE_BYTES_MAX}");
+    ensure!(length <= MESSAGE_BYTES_MAX, "a message of {length} bytes, limit {MESSAGE_BYTES_MAX}");
     let mut text = vec![0; length];
-    stream.read_exact(&mut text).context("the other process broke off")?;
-    serde_json::from_slice(&text).context("the other process speaks otherwise")
+    stream.read_exact(&mut text).context("the other process closed the connection")?;
+    serde_json::from_slice(&text).context("the other process sent an invalid message")
 }
 
-/// The word that `bytes` begin with, once it is whole.
+/// The message at the beginning of `bytes`, once it is complete.
 pub(super) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<Option<T>> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = u32::from_be_bytes(*length) as usize;
-    ensure!(length <= MESSAGE_BYTES_MAX, "a word of {length} bytes, limit {MESSAGE_BYTES_MAX}");
+    ensure!(length <= MESSAGE_BYTES_MAX, "a message of {length} bytes, limit {MESSAGE_BYTES_MAX}");
     let whole = rest.get(..length).map(serde_json::from_slice).transpose();
-    whole.context("the other process speaks otherwise")
+    whole.context("the other process sent an invalid message")
 }
 
 /// Sends one descriptor with a byte that carries it.
@@ -49,7 +49,7 @@ pub(super) fn give(stream: &UnixStream, descriptor: BorrowedFd<'_>) -> Result<()
     let descriptors = [descriptor];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    ensure!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "no room for one descriptor");
+    ensure!(control.push(SendAncillaryMessage::ScmRights(&descriptors)), "no space for one descriptor");
     retry_on_intr(|| sendmsg(stream.as_fd(), &[IoSlice::new(b".")], &mut control, SendFlags::NOSIGNAL))?;
     Ok(())
 }
@@ -68,7 +68,7 @@ pub(super) fn take(stream: &UnixStream) -> Result<OwnedFd> {
             return Ok(descriptor);
         }
     }
-    bail!("a socket was promised and did not come")
+    bail!("an announced socket did not arrive")
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_given_is_the_same_socket() {
+    fn sent_descriptor_is_same_socket() {
         let (one, other) = UnixStream::pair().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         send(&one, &"here").unwrap();
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_word_is_refused() {
+    fn invalid_message_is_rejected() {
         for bytes in [&b"\xff\xff\xff\xff"[..], b"\0\0\0\x01x", b"\0\0\0\x09\"", b""] {
             let (mut one, other) = UnixStream::pair().unwrap();
             one.write_all(bytes).unwrap();

@@ -1,4 +1,4 @@
-//! The API's Unix socket: its owner's alone, and never taken from a process that lives.
+//! The API's Unix socket: accessible to its owner only, and never taken from a live process.
 
 use std::fs::{File, Permissions};
 use std::io::ErrorKind;
@@ -11,19 +11,18 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use crate::config::RunConfig;
 
-/// A listener that is not at its path yet. Everything that can be wrong with the path has shown by then.
+/// A listener that is not at its path yet. Every possible error of the path has been reported by then.
 pub(in crate::cli::run) struct PreparedSocket {
     listener: UnixListener,
     path: PathBuf,
     folder: File,
-    /// Where it is until then, beside its path.
+    /// Its temporary path, beside the final one.
     fresh: PathBuf,
 }
 
-/// Prepares `--api-socket`, if there is one.
+/// Prepares `--api-socket`, if configured.
 ///
-/// # Errors
-/// No socket can be made there, or something else is there.
+/// # Errors No socket can be created there, or something else exists there.
 pub(in crate::cli::run) fn prepare(config: &RunConfig) -> Result<Option<PreparedSocket>> {
     let path = config.api_socket.as_deref().filter(|_| config.kubeconfig.is_none());
     path.map(PreparedSocket::new).transpose()
@@ -35,18 +34,18 @@ impl PreparedSocket {
     }
 
     fn try_new(path: &Path) -> Result<Self> {
-        let name = path.file_name().context("this is no name of a file")?;
+        let name = path.file_name().context("this is not a file name")?;
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let folder = File::open(parent).with_context(|| parent.display().to_string())?;
         match std::fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
-                bail!("a file is there that is no socket; move it away")
+                bail!("a file that is not a socket is there; move it away")
             }
             Ok(_) => {} // a running process listens there, or a dead one left it: see `publish`
             Err(why) if why.kind() == ErrorKind::NotFound => {}
             Err(why) => return Err(why.into()),
         }
-        // Bound under another name and then put in place: there is no moment at which it is open to others, or absent.
+        // Bound under another name and then renamed: at no moment is it open to others, or absent.
         let mut fresh = std::ffi::OsString::from(".");
         fresh.push(name);
         fresh.push(format!(".{}", std::process::id()));
@@ -58,16 +57,15 @@ impl PreparedSocket {
         Ok(prepared)
     }
 
-    /// Puts it in place. `beside`: the process that may listen there is being replaced.
+    /// Renames it to its path. `beside`: the process that may listen there is being replaced.
     ///
-    /// # Errors
-    /// Another process listens there.
-    pub(super) fn publish(self, beside: bool) -> Result<UnixListener> {
+    /// # Errors Another process listens there.
+    pub(super) fn publish(self, is_handover: bool) -> Result<UnixListener> {
         let listens = || {
             self.path.file_name().is_some_and(|name| UnixStream::connect(near(&self.folder, Path::new(name))).is_ok())
         };
         let named = || format!("--api-socket {}", self.path.display());
-        if !beside && listens() {
+        if !is_handover && listens() {
             return Err(anyhow!("another process listens there; stop it or choose another path")).with_context(named);
         }
         std::fs::rename(&self.fresh, &self.path).with_context(named)?;
@@ -77,7 +75,7 @@ impl PreparedSocket {
 
 impl Drop for PreparedSocket {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.fresh); // usually it was put in place
+        let _ = std::fs::remove_file(&self.fresh); // usually it was renamed
     }
 }
 
@@ -91,12 +89,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dead_processs_socket_is_replaced_and_a_live_one_is_not() {
+    fn only_dead_process_socket_is_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let deep = folder.path().join("d".repeat(100)).join("e".repeat(100));
         std::fs::create_dir_all(&deep).unwrap();
         let path = deep.join("api.sock");
-        let bind = |path: &Path, beside| PreparedSocket::new(path).and_then(|prepared| prepared.publish(beside));
+        let bind =
+            |path: &Path, is_handover| PreparedSocket::new(path).and_then(|prepared| prepared.publish(is_handover));
         let first = bind(&path, false).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let refusal = bind(&path, false).map(drop).unwrap_err();
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_socket_stays() {
+    fn file_that_is_no_socket_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes");
         std::fs::write(&path, "mine").unwrap();

@@ -93,7 +93,7 @@ pub(super) async fn apply(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
         }
     };
     let name = key.clone();
-    let customs = Arc::clone(&call.server.crds);
+    let crds = Arc::clone(&call.server.crds);
     let decide = move |before: Option<&DecodedObject>| match before {
         Some(before) => intent.apply_to(before, |merged| {
             if intent.writer.status {
@@ -106,7 +106,7 @@ pub(super) async fn apply(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
     };
     let judge = move |before: Option<&DecodedObject>| {
         let change = decide(before)?;
-        customs.check_room(entry.meta, &change)?;
+        crds.check_capacity(entry.meta, &change)?;
         Ok(change)
     };
     let object = Write { key, bytes: bytes.len(), dry_run, judge, settle }.run(&call.server.store).await?;

@@ -1,5 +1,5 @@
-//! The value of an expression for one event. Stops at the first error: what comes of an event does not
-//! depend on the others (X-SQL-06).
+//! Evaluates an expression for one event. Stops at the first error: the result of an event does not depend
+//! on others (X-SQL-06).
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use super::{Arithmetic, CesqlError, CesqlNode, CesqlValue, Compare, Logic};
 use crate::events::filter::steps::{OverBudget, Steps};
 use crate::events::record::EventRecord;
 
-/// One evaluation: the event, and the steps that are left for it.
+/// One evaluation: the event, and its remaining steps.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EvaluationScope<'e> {
     pub(super) event: &'e EventRecord,
@@ -15,7 +15,7 @@ pub(super) struct EvaluationScope<'e> {
 }
 
 impl<'e> EvaluationScope<'e> {
-    /// An attribute by either of its names, paid for by its length.
+    /// An attribute by either of its names; takes steps for its length.
     fn attribute(self, name: &str) -> Result<Option<&'e str>, CesqlError<'e>> {
         let found = attribute(self.event, name);
         self.steps.take_text(found.map_or(0, str::len))?;
@@ -58,7 +58,7 @@ pub(super) fn evaluate<'e>(node: &'e CesqlNode, scope: EvaluationScope<'e>) -> R
     }
 }
 
-/// The value as a Boolean. Most of an expression is made of these, so they go by without a [`Value`].
+/// The value as a Boolean. Most of an expression consists of these, so they bypass [`CesqlValue`].
 pub(super) fn truth<'e>(node: &'e CesqlNode, scope: EvaluationScope<'e>) -> Result<bool, CesqlError<'e>> {
     scope.steps.take(1)?;
     match node {
@@ -94,7 +94,7 @@ pub(in crate::events::filter) fn attribute<'e>(event: &'e EventRecord, name: &st
     event.attribute(name).or_else(|| event.attribute(other_name(name)?))
 }
 
-/// The same for who compares only: bytes are equal where texts are, and need not be looked through.
+/// The same for comparisons: bytes are equal where texts are, and need no validation.
 fn attribute_bytes<'e>(event: &'e EventRecord, name: &str) -> Option<&'e [u8]> {
     event.attribute_bytes(name).or_else(|| event.attribute_bytes(other_name(name)?))
 }
@@ -126,7 +126,8 @@ fn compare<'e>(
     scope: EvaluationScope<'e>,
 ) -> Result<bool, CesqlError<'e>> {
     let integers = || -> Result<(i32, i32), CesqlError<'e>> {
-        // Both have a value before either is made a number: which fault is told does not depend on the other.
+        // Both are evaluated before either is converted to a number: which error is reported does not
+        // depend on the other.
         let (left, right) = (evaluate(left, scope)?, evaluate(right, scope)?);
         Ok((left.integer()?, right.integer()?))
     };
@@ -142,7 +143,7 @@ fn compare<'e>(
 
 fn equal<'e>(left: &'e CesqlNode, right: &'e CesqlNode, scope: EvaluationScope<'e>) -> Result<bool, CesqlError<'e>> {
     match (left, right) {
-        // What most filters are made of.
+        // The most common form of filters.
         (CesqlNode::Attribute(name), CesqlNode::Text(text)) => Ok(scope.bytes(name)? == text.as_bytes()),
         _ => {
             let left = evaluate(left, scope)?;
@@ -154,7 +155,7 @@ fn equal<'e>(left: &'e CesqlNode, right: &'e CesqlNode, scope: EvaluationScope<'
 }
 
 /// `first op (second op (…))`. A left side either settles the rest, or leaves the rest as the result, or
-/// leaves its opposite (`TRUE XOR rest`): so all there is to carry along is whether to turn it.
+/// leaves its opposite (`TRUE XOR rest`): so the only state is whether to invert it.
 fn logic<'e>(
     first: &'e CesqlNode,
     rest: &'e [(Logic, CesqlNode)],
@@ -174,7 +175,7 @@ fn logic<'e>(
     Ok(turn ^ left)
 }
 
-/// Members are made the type of what is looked for, one after the other until one is equal.
+/// Members are converted to the type of the left side, one after the other until one is equal.
 fn is_among<'e>(
     wanted: &'e CesqlNode,
     members: &'e [CesqlNode],

@@ -51,7 +51,7 @@ impl CesqlFunction {
         found.map(|(_, function, ..)| *function)
     }
 
-    /// `arguments` are as many as [`Function::find`] was asked for.
+    /// The number of `arguments` was checked by [`CesqlFunction::find`].
     pub(super) fn call<'e>(
         self,
         arguments: &'e [CesqlNode],
@@ -61,7 +61,7 @@ impl CesqlFunction {
             Some((first, others)) => (evaluate(first, scope)?, others),
             None => return Ok(CesqlValue::Text(Cow::Borrowed(""))), // CONCAT()
         };
-        // Every function goes through its text once or twice; CONCAT copies each argument once.
+        // Every function processes its text once or twice; CONCAT copies each argument once.
         scope.steps.take_text(2 * first.text_bytes())?;
         let number = |at: usize| others.get(at).map(|node| evaluate(node, scope)?.integer()).transpose();
         Ok(match self {
@@ -94,7 +94,7 @@ fn count<'e>(text: &str) -> Result<i32, CesqlError<'e>> {
     i32::try_from(text.chars().count()).map_err(|_| CesqlError::Overflow)
 }
 
-/// Allocates: the text stands nowhere yet.
+/// Allocates: the result is a new text.
 fn join<'e>(
     first: Option<CesqlValue<'e>>,
     separator: &str,
@@ -151,7 +151,7 @@ fn right<'e>(text: Cow<'e, str>, characters: i32) -> Result<Cow<'e, str>, CesqlE
     Ok(cut(text, |text| &text[offset(text, skipped)..]))
 }
 
-/// From `position`, counted from 1 or from the end; position 0 is nowhere, and gives nothing.
+/// From `position`, counted from 1 or from the end; position 0 returns an empty text.
 fn substring<'e>(text: Cow<'e, str>, position: i32, length: Option<i32>) -> Result<Cow<'e, str>, CesqlError<'e>> {
     const OUT: CesqlError<'static> = CesqlError::Argument("SUBSTRING");
     let characters = text.chars().count();

@@ -1,4 +1,4 @@
-//! Text into tokens.
+//! Splits text into tokens.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -90,7 +90,7 @@ impl<'t> CesqlLexer<'t> {
         Self { text, at: 0 }
     }
 
-    /// The next token and the byte that it begins at.
+    /// The next token and the byte at which it begins.
     pub(super) fn next(&mut self) -> Result<(usize, CesqlToken<'t>), CesqlParseError> {
         let rest = &self.text[self.at..];
         let rest = rest.trim_start_matches([' ', '\t', '\r', '\n']);
@@ -106,14 +106,14 @@ impl<'t> CesqlLexer<'t> {
             return self.quoted(start, first).map(|text| (start, CesqlToken::Text(text)));
         }
         let Some((spelling, symbol)) = SYMBOLS.iter().find(|(spelling, _)| rest.starts_with(spelling)) else {
-            return Err(self.error(start, format!("{first:?} means nothing here")));
+            return Err(self.error(start, format!("{first:?} is not valid here")));
         };
         self.at = start + spelling.len();
         Ok((start, CesqlToken::Symbol(*symbol)))
     }
 
-    /// In a text a backslash keeps the quote behind it from ending the text. Other backslashes stand for
-    /// themselves, so that patterns can have theirs.
+    /// In a string a backslash escapes the quote after it. Other backslashes are literal, so that patterns
+    /// can have their own.
     fn quoted(&mut self, start: usize, quote: char) -> Result<Cow<'t, str>, CesqlParseError> {
         let inner = &self.text[start + 1..];
         let mut is_escaped = false;
@@ -128,10 +128,10 @@ impl<'t> CesqlLexer<'t> {
                 _ => {}
             }
         }
-        Err(self.error(start, format!("the text that begins here has no closing {quote}")))
+        Err(self.error(start, format!("the string that begins here has no closing {quote}")))
     }
 
-    /// The byte behind the last token.
+    /// The byte after the last token.
     pub(super) const fn at(&self) -> usize {
         self.at
     }

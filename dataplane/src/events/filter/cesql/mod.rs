@@ -1,14 +1,14 @@
 //! CloudEvents SQL: an expression over an event's attributes.
 //!
-//! [`parse`] makes an [`CesqlExpression`] once, where a Trigger is admitted and again where it is compiled;
-//! [`CesqlExpression::evaluate`] reads the attributes where they stand in the log. The language is total, and
-//! every evaluation has a budget of [`Steps`]: one that is used up is an error like any other.
+//! [`parse`] builds a [`CesqlExpression`] once, where a Trigger is admitted and again where it is compiled;
+//! [`CesqlExpression::evaluate`] reads the attributes in place in the log. The language is total, and every
+//! evaluation has a budget of [`Steps`]: an exceeded budget is an error like any other.
 //!
-//! How tightly operators bind, tightest first (the reference grammar's order, which is not SQL's):
-//! `NOT` and `-`, then `LIKE` and `IN`, then `* / %`, then `+ -`, then comparisons, all of them grouped
-//! from the left; last `AND OR XOR`, which bind alike and group from the right: `a AND b OR c` is
-//! `a AND (b OR c)`. Every attribute is a String until an operator asks for another type, so that
-//! binary and structured mode give the same result (AMB-45).
+//! Operator precedence, tightest first (the reference grammar's order, which is not SQL's): `NOT` and `-`,
+//! then `LIKE` and `IN`, then `* / %`, then `+ -`, then comparisons, all of them grouped from the left;
+//! last `AND OR XOR`, which have equal precedence and group from the right: `a AND b OR c` is `a AND (b OR
+//! c)`. Every attribute is a String until an operator requires another type, so that binary and structured
+//! mode give the same result (AMB-45).
 
 mod eval;
 mod functions;
@@ -28,15 +28,15 @@ use self::pattern::LikePattern;
 use super::steps::Steps;
 use crate::events::record::EventRecord;
 
-/// Longest expression, in bytes. Evaluation is linear in it, and one stands in front of every event.
+/// Longest expression, in bytes. Evaluation is linear in it, and runs for every event.
 pub const EXPRESSION_BYTES_MAX: usize = 8 << 10;
 
 /// Deepest nesting, in levels: parentheses, arguments, and operators that group from the left. Parsing,
-/// evaluating and dropping an expression take one frame of the stack for each.
+/// evaluating and dropping an expression take one stack frame for each.
 pub const DEPTH_MAX: usize = 100;
 
-/// Longest text that functions of an expression put together, in bytes: many times what attributes
-/// are made of, and a bound on what one event can make a core allocate.
+/// Longest text that functions of an expression build, in bytes: many times the usual attributes, and a
+/// bound on what one event can make a core allocate.
 pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
 /// A parsed expression.
@@ -48,7 +48,7 @@ pub struct CesqlExpression {
 /// Where and why a text is not an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CesqlParseError {
-    /// The first character that does not fit, counted from 1.
+    /// The first invalid character, counted from 1.
     pub position: usize,
     pub reason: String,
 }
@@ -61,7 +61,7 @@ impl fmt::Display for CesqlParseError {
 
 impl std::error::Error for CesqlParseError {}
 
-/// Reads an expression. Never panics, whatever the text.
+/// Parses an expression. Never panics, whatever the text.
 pub fn parse(text: &str) -> Result<CesqlExpression, CesqlParseError> {
     if text.len() > EXPRESSION_BYTES_MAX {
         let reason = format!("the expression has {} bytes, {EXPRESSION_BYTES_MAX} is the limit", text.len());
@@ -76,8 +76,8 @@ impl CesqlExpression {
         eval::evaluate(&self.root, EvaluationScope { event, steps })
     }
 
-    /// The calls that no function answers to, in order, as they are written and with their number of arguments:
-    /// where one is reached, the expression fails (X-SQL-06).
+    /// The calls of unknown functions, in order, with their spelling and number of arguments: when one is
+    /// evaluated, the expression fails (X-SQL-06).
     #[must_use]
     pub fn missing_functions(&self) -> Vec<String> {
         let mut missing = Vec::new();
@@ -114,12 +114,12 @@ enum CesqlNode {
     Minus(Box<CesqlNode>),
     Arithmetic(Arithmetic, Box<[CesqlNode; 2]>),
     Compare(Compare, Box<[CesqlNode; 2]>),
-    /// `first AND (a OR (b XOR …))`, flat, because people write long ones.
+    /// `first AND (a OR (b XOR …))`, flat, because long chains are common.
     Logic(Box<CesqlNode>, Vec<(Logic, CesqlNode)>),
     Like(Box<CesqlNode>, LikePattern),
     In(Box<CesqlNode>, Vec<CesqlNode>),
     Call(CesqlFunction, Vec<CesqlNode>),
-    /// A call that no function answers to: an error when it is evaluated (X-SQL-06).
+    /// A call of an unknown function: an error when it is evaluated (X-SQL-06).
     MissingFunction(Box<str>, usize),
 }
 

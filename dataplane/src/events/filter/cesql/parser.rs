@@ -1,11 +1,11 @@
-//! Tokens into a tree, by precedence climbing.
+//! Parses tokens into a tree, by precedence climbing.
 
 use super::functions::CesqlFunction;
 use super::lexer::{CesqlKeyword, CesqlLexer, CesqlSymbol, CesqlToken};
 use super::pattern::LikePattern;
 use super::{Arithmetic, CesqlNode, CesqlParseError, Compare, DEPTH_MAX, Logic};
 
-/// How tightly an operator binds; [`super`] says why in this order.
+/// Operator precedence; [`super`] explains this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Precedence {
     Anything,
@@ -17,7 +17,7 @@ enum Precedence {
     Prefix,
 }
 
-/// An operator behind an expression.
+/// An operator after an expression.
 #[derive(Debug, Clone, Copy)]
 enum Operator {
     Logic(Logic),
@@ -29,10 +29,10 @@ enum Operator {
     Not,
 }
 
-/// What an error shows of the token that it is about.
+/// Characters of a token that an error shows.
 const SHOWN_CHARS_MAX: usize = 40;
 
-/// A tree and the levels it has.
+/// A tree and its depth.
 type ParsedTree = (CesqlNode, usize);
 
 pub(super) fn parse(text: &str) -> Result<CesqlNode, CesqlParseError> {
@@ -51,7 +51,7 @@ struct CesqlParser<'t> {
     /// The next token and where it begins.
     token: CesqlToken<'t>,
     at: usize,
-    /// Expressions that are being read, one in the other.
+    /// Nesting depth of the expressions being parsed.
     depth: usize,
 }
 
@@ -205,7 +205,7 @@ impl<'t> CesqlParser<'t> {
         }
     }
 
-    /// Behind a sign. A number takes it in, because the smallest Integer has no positive counterpart.
+    /// After a sign. It becomes part of a number, because the smallest Integer has no positive counterpart.
     fn signed(&mut self, sign: CesqlSymbol, at: usize) -> Result<ParsedTree, CesqlParseError> {
         match (&self.token, sign) {
             (CesqlToken::Number(digits), _) => {
@@ -309,7 +309,7 @@ impl<'t> CesqlParser<'t> {
             _ => self.lexer.at(),
         };
         let found: String = self.lexer.slice(self.at..end).chars().take(SHOWN_CHARS_MAX).collect();
-        self.lexer.error(self.at, format!("{found:?} stands where {wanted} is expected"))
+        self.lexer.error(self.at, format!("found {found:?} where {wanted} is expected"))
     }
 }
 

@@ -1,25 +1,25 @@
 //! The pattern of `LIKE`: `%` is any run of characters, `_` one character, `\%` and `\_` themselves
 //! (X-SQL-07).
 //!
-//! Matching goes through the text once. What stands between two `%` is looked for from left to right and taken
-//! where it fits first, so the text before a match is never looked at again. The search itself is linear: a plain
-//! text by `str::find`, one with `_` in it and up to [`WORD_CHARACTERS`] characters by Shift-And (one bit a
-//! character of the pattern, Baeza-Yates and Gonnet 1992). A longer one is tried at each place, and paid for
-//! by the [`Steps`] of its filter.
+//! Matching processes the text once. The segment between two `%` is searched from left to right and its
+//! first match is taken, so the text before a match is never read again. The search itself is linear: a
+//! plain text by `str::find`, one with `_` in it and up to [`WORD_CHARACTERS`] characters by Shift-And (one
+//! bit per character of the pattern, Baeza-Yates and Gonnet 1992). A longer one is tried at each position,
+//! and takes [`Steps`] of its filter.
 
 use crate::events::filter::steps::{OverBudget, Steps};
 
-/// Characters of a piece that one machine word follows, a bit each.
+/// Characters of a segment that one machine word tracks, a bit each.
 const WORD_CHARACTERS: usize = u64::BITS as usize;
 
-/// A pattern, cut at its `%`.
+/// A pattern, split at its `%`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct LikePattern {
-    /// What the text begins with; the whole text if there is no `%`.
+    /// The prefix of the text; the whole text if there is no `%`.
     first: Vec<Part>,
-    /// What is found between two `%`, one after the other.
+    /// The segments between two `%`, in order.
     middle: Vec<LikeSegment>,
-    /// What the text ends with; `None` if there is no `%`.
+    /// The suffix of the text; `None` if there is no `%`.
     last: Option<Last>,
 }
 
@@ -27,16 +27,16 @@ pub(super) struct LikePattern {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Text(Box<str>),
-    /// So many `_`.
+    /// This many `_`.
     Any(usize),
 }
 
-/// What stands between two `%`. The `_` at its ends only count characters, so they are no part of the search.
+/// A segment between two `%`. The `_` at its ends only count characters, so they are no part of the search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct LikeSegment {
     skip: usize,
     search: Search,
-    /// `_` behind what was found.
+    /// `_` after the match.
     behind: usize,
 }
 
@@ -64,7 +64,7 @@ impl LikePattern {
         Self { first, middle: rest.into_iter().map(LikeSegment::new).collect(), last }
     }
 
-    /// Takes each piece where it fits first; the last must fit at the end.
+    /// Takes the first match of each segment; the last must match at the end.
     pub(super) fn matches(&self, text: &str, steps: &Steps) -> Result<bool, OverBudget> {
         let Some(mut text) = strip(&self.first, text, steps)? else { return Ok(false) };
         let Some(last) = &self.last else { return Ok(text.is_empty()) };
@@ -76,7 +76,7 @@ impl LikePattern {
     }
 }
 
-/// The pieces between the `%`.
+/// The segments between the `%`.
 fn cut(text: &str) -> Vec<Vec<Part>> {
     let (mut pieces, mut parts, mut plain) = (Vec::new(), Vec::new(), String::new());
     let end_text = |plain: &mut String, parts: &mut Vec<Part>| {
@@ -117,7 +117,7 @@ fn characters(parts: &[Part]) -> usize {
     parts.iter().map(count).sum()
 }
 
-/// What is left of a text that begins with these parts.
+/// The rest of a text that begins with these parts.
 fn strip<'t>(parts: &[Part], mut text: &'t str, steps: &Steps) -> Result<Option<&'t str>, OverBudget> {
     for part in parts {
         let rest = match part {
@@ -133,7 +133,7 @@ fn strip<'t>(parts: &[Part], mut text: &'t str, steps: &Steps) -> Result<Option<
     Ok(Some(text))
 }
 
-/// The text behind its first `count` characters; `None` if it has fewer.
+/// The text after its first `count` characters; `None` if it has fewer.
 fn skip<'t>(text: &'t str, count: usize, steps: &Steps) -> Result<Option<&'t str>, OverBudget> {
     if count > text.len() {
         return Ok(None);
@@ -168,7 +168,7 @@ impl LikeSegment {
         Self { skip, search, behind }
     }
 
-    /// What is left behind the first place where the piece fits. If too little is left there, no later place has more.
+    /// The rest after the first match of the segment. If too little is left there, no later match has more.
     fn find<'t>(&self, text: &'t str, steps: &Steps) -> Result<Option<&'t str>, OverBudget> {
         let Some(text) = skip(text, self.skip, steps)? else { return Ok(None) };
         let rest = match &self.search {
@@ -202,7 +202,7 @@ impl Last {
     }
 }
 
-/// Tries each place. Characters are counted beforehand, so that a run of `_` is one addition.
+/// Tries each position. Characters are counted beforehand, so that a run of `_` is one addition.
 fn find_parts<'t>(parts: &[Part], text: &'t str, steps: &Steps) -> Result<Option<&'t str>, OverBudget> {
     steps.take(text.len())?;
     // Where each character begins, and the end. Allocates only for patterns that are longer than a word.
@@ -236,20 +236,20 @@ fn find_parts<'t>(parts: &[Part], text: &'t str, steps: &Steps) -> Result<Option
     Ok(None)
 }
 
-/// Follows all places where a piece may begin at a time: a bit of a word for each of its characters.
+/// Tracks all possible starts of a segment at once: a bit of a word for each of its characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ShiftAnd {
-    /// Where a character may stand, by its code.
+    /// The positions of a character, by its code.
     ascii: [u64; 128],
     /// The same for others, in order.
     others: Vec<(char, u64)>,
-    /// Where any character may stand.
+    /// The positions where any character matches.
     any: u64,
     last: u64,
 }
 
 impl ShiftAnd {
-    /// `parts` have at most [`WORD_CHARACTERS`] characters, and one at least.
+    /// `parts` have at least one and at most [`WORD_CHARACTERS`] characters.
     fn new(parts: &[Part]) -> Self {
         let (mut any, mut bit) = (0, 1_u64);
         let mut standing: Vec<(char, u64)> = Vec::new();
@@ -308,7 +308,7 @@ mod tests {
 
     use super::*;
 
-    /// Slow and plain: tries every run for every `%`.
+    /// Slow and simple: tries every run for every `%`.
     fn plain(pattern: &[char], text: &[char]) -> bool {
         match (pattern, text) {
             ([], _) => text.is_empty(),
@@ -327,7 +327,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_pattern_takes_what_trying_everything_takes(
+        fn pattern_matches_like_exhaustive_search(
             pattern in "[ab%_\\\\é]{0,8}",
             text in "[ab%_\\\\é]{0,8}",
         ) {
@@ -335,9 +335,9 @@ mod tests {
             prop_assert_eq!(is_like(&text, &pattern), plain(&p, &t));
         }
 
-        /// Pieces of more characters than a word has are searched in another way, with the same result.
+        /// Segments of more characters than a word has are searched in another way, with the same result.
         #[test]
-        fn long_piece_matches_what_a_table_says(
+        fn long_segment_matches_like_table(
             pieces in proptest::collection::vec("[ab_é]{0,9}_{0,70}[ab]", 1..4),
             text in "[abé]{0,200}",
         ) {
@@ -347,7 +347,7 @@ mod tests {
         }
     }
 
-    /// Text × pattern: which beginnings of the text the pattern takes so far.
+    /// Text × pattern: which prefixes of the text the pattern matches so far.
     fn table(pattern: &[char], text: &[char]) -> bool {
         let mut taken = vec![false; text.len() + 1];
         taken[0] = true;
@@ -363,9 +363,9 @@ mod tests {
         taken[text.len()]
     }
 
-    /// X-SQL-07: what is matched by single characters costs by the text, not by text × pattern.
+    /// X-SQL-07: the cost of matching single characters depends on the text, not on text × pattern.
     #[test]
-    fn long_patterns_take_steps_linear_in_the_text() {
+    fn long_patterns_take_steps_linear_in_text() {
         let text = "a".repeat(900 << 10);
         let mixed = "é".repeat(200 << 10);
         let any = |count: usize| "_".repeat(count);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn pattern_that_needs_more_steps_is_an_error() {
+    fn pattern_over_step_budget_is_error() {
         let (text, pattern) = ("a".repeat(900 << 10), format!("%{}b%", "a_".repeat(4000)));
         let steps = Steps::default();
         assert_eq!(LikePattern::new(&pattern).matches(&text, &steps), Err(OverBudget));

@@ -1,11 +1,11 @@
-//! What holds for every text and every tree.
+//! Properties of every text and every tree.
 
 use proptest::prelude::*;
 
 use super::tests::sample;
 use super::*;
 
-/// Expressions as trees, with the text that means them, every operand in parentheses.
+/// Expressions as trees, with their text, every operand in parentheses.
 fn written() -> impl Strategy<Value = (CesqlNode, String)> {
     let leaf = prop_oneof![
         any::<i32>().prop_map(|n| (CesqlNode::Integer(n), n.to_string())),
@@ -72,8 +72,7 @@ fn written() -> impl Strategy<Value = (CesqlNode, String)> {
     })
 }
 
-/// The value as the rules say it, without the shortcuts of the evaluator: a chain is taken apart into
-/// pairs.
+/// The value according to the rules, without the shortcuts of the evaluator: a chain is split into pairs.
 fn slow_logic<'e>(first: bool, rest: &'e [(Logic, CesqlNode)], scope: EvaluationScope<'e>) -> Option<bool> {
     let Some(((operator, next), others)) = rest.split_first() else { return Some(first) };
     let right = || {
@@ -101,12 +100,12 @@ fn slow_logic<'e>(first: bool, rest: &'e [(Logic, CesqlNode)], scope: Evaluation
 
 proptest! {
     #[test]
-    fn no_text_makes_the_parser_panic(text in "\\PC{0,60}") {
+    fn expression_parser_never_panics(text in "\\PC{0,60}") {
         let _ = parse(&text);
     }
 
     #[test]
-    fn no_row_of_tokens_makes_parser_or_evaluator_panic(
+    fn token_sequences_never_panic_parser_or_evaluator(
         tokens in proptest::collection::vec(prop_oneof![
             Just("AND"), Just("or"), Just("XOR"), Just("NOT"), Just("LIKE"), Just("IN"), Just("EXISTS"),
             Just("("), Just(")"), Just(","), Just("+"), Just("-"), Just("*"), Just("/"), Just("%"),
@@ -122,13 +121,13 @@ proptest! {
     }
 
     #[test]
-    fn a_tree_that_is_written_down_is_read_back((tree, text) in written()) {
+    fn expression_tree_round_trip_is_exact((tree, text) in written()) {
         let read = parse(&text);
         prop_assert_eq!(read.map(|read| read.root), Ok(tree), "{}", text);
     }
 
     #[test]
-    fn a_chain_of_logic_is_the_pairs_that_it_stands_for((tree, _) in written()) {
+    fn logic_chain_equals_nested_pairs((tree, _) in written()) {
         let (event, steps) = (sample(), Steps::default());
         let scope = EvaluationScope { event: &event, steps: &steps };
         if let CesqlNode::Logic(first, rest) = &tree
@@ -139,9 +138,9 @@ proptest! {
         }
     }
 
-    /// What is compared as bytes comes to what it comes to as text, and fails where that fails.
+    /// A comparison as bytes has the same result as one as text, and fails where that fails.
     #[test]
-    fn the_short_ways_agree_with_the_long_ones(
+    fn byte_comparison_agrees_with_text_comparison(
         name in prop_oneof![Just("type"), Just("source"), Just("subject"), Just("dataschema"), Just("absent")],
         own: bool,
         others in proptest::collection::vec("[a-z/.]{0,4}", 0..3),

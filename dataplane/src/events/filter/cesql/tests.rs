@@ -1,4 +1,4 @@
-//! What expressions come to, one table for each group of rules.
+//! Values of expressions, one table for each group of rules.
 
 use std::borrow::Cow;
 
@@ -48,7 +48,7 @@ fn check(cases: impl IntoIterator<Item = (&'static str, ExpectedValue)>) {
 
 /// X-SQL-01: types, and keywords in any case.
 #[test]
-fn literals_are_of_three_types() {
+fn literals_have_three_types() {
     check([
         ("TRUE", YES),
         ("false", NO),
@@ -98,7 +98,7 @@ fn attributes_are_strings_and_missing_ones_are_errors() {
 
 /// X-SQL-02, X-SQL-04.
 #[test]
-fn exists_asks_for_presence() {
+fn exists_checks_presence() {
     check([
         ("EXISTS id", YES),
         ("exists specversion AND EXISTS source AND EXISTS type", YES),
@@ -111,9 +111,9 @@ fn exists_asks_for_presence() {
     ]);
 }
 
-/// X-SQL-02, X-SQL-06: 32 bits, rounded towards zero, and nothing wraps.
+/// X-SQL-02, X-SQL-06: 32 bits, rounded towards zero, without wrapping.
 #[test]
-fn arithmetic_is_that_of_32_bits() {
+fn arithmetic_has_32_bits() {
     check([
         ("4 * 2 + 9 / 2", number(12)),
         ("4 * (2 + 9) / 2", number(22)),
@@ -141,9 +141,9 @@ fn arithmetic_is_that_of_32_bits() {
     ]);
 }
 
-/// X-SQL-05: the left side takes the right side's type; order is for Integers.
+/// X-SQL-05: the left side is converted to the right side's type; order is for Integers.
 #[test]
-fn comparisons_cast_to_the_right() {
+fn comparisons_cast_to_right_type() {
     check([
         ("n = 5", YES),
         ("n = '5'", YES),
@@ -176,9 +176,9 @@ fn comparisons_cast_to_the_right() {
     ]);
 }
 
-/// X-SQL-02, X-SQL-03: what need not be looked at is not looked at.
+/// X-SQL-02, X-SQL-03: operands that cannot change the result are not evaluated.
 #[test]
-fn logic_stops_when_it_knows() {
+fn logic_short_circuits() {
     check([
         ("TRUE AND FALSE", NO),
         ("TRUE AND 'true'", YES),
@@ -203,9 +203,10 @@ fn logic_stops_when_it_knows() {
     ]);
 }
 
-/// X-SQL-02: the reference grammar's order, in which `AND OR XOR` bind alike and group from the right.
+/// X-SQL-02: the reference grammar's order, in which `AND OR XOR` have equal precedence and group from the
+/// right.
 #[test]
-fn operators_bind_as_the_reference_grammar_says() {
+fn operator_precedence_follows_reference_grammar() {
     check([
         ("FALSE AND FALSE OR TRUE", NO),
         ("(FALSE AND FALSE) OR TRUE", YES),
@@ -229,7 +230,7 @@ fn operators_bind_as_the_reference_grammar_says() {
 
 /// X-SQL-07.
 #[test]
-fn like_takes_runs_and_single_characters() {
+fn like_matches_runs_and_single_characters() {
     check([
         ("type LIKE 'order.paid'", YES),
         ("type LIKE 'order'", NO),
@@ -262,9 +263,9 @@ fn like_takes_runs_and_single_characters() {
     ]);
 }
 
-/// X-SQL-02, X-SQL-05: members take the type of what is looked for.
+/// X-SQL-02, X-SQL-05: members are converted to the type of the left side.
 #[test]
-fn in_casts_members_to_the_left() {
+fn in_casts_members_to_left_type() {
     check([
         ("type IN ('a', 'order.paid')", YES),
         ("type IN ('a')", NO),
@@ -351,9 +352,9 @@ fn functions_on_integers_and_types() {
     ]);
 }
 
-/// X-SQL-06: such a call parses, and fails when it is reached.
+/// X-SQL-06: such a call parses, and fails when it is evaluated.
 #[test]
-fn a_function_that_does_not_exist_is_an_error_of_evaluation() {
+fn unknown_function_is_evaluation_error() {
     check([
         ("LENGHT('a')", ExpectedValue::Fails(CesqlError::MissingFunction("LENGHT"))),
         ("LENGTH()", ExpectedValue::Fails(CesqlError::MissingFunction("LENGTH"))),
@@ -364,7 +365,7 @@ fn a_function_that_does_not_exist_is_an_error_of_evaluation() {
 }
 
 #[test]
-fn what_functions_put_together_is_bounded() {
+fn text_built_by_functions_is_bounded() {
     let long = format!("'{}'", "x".repeat(4000));
     let event = sample();
     let twice = parse(&format!("LENGTH(CONCAT({long}, {long}))")).unwrap();
@@ -378,9 +379,9 @@ fn event_with_word(word: &str) -> EventRecord {
     event(&format!(r#"{{"specversion":"1.0","id":"7","source":"/s","type":"t","word":"{word}"}}"#))
 }
 
-/// X-FLT-11: a refusal says where and why.
+/// X-FLT-11: an error says where and why.
 #[test]
-fn what_is_no_expression_is_refused_where_it_stops_being_one() {
+fn invalid_expression_is_rejected_with_position() {
     for (text, position, reason) in [
         ("", 1, "is missing at the end"),
         ("  ", 3, "is missing at the end"),
@@ -389,7 +390,7 @@ fn what_is_no_expression_is_refused_where_it_stops_being_one() {
         (r"type = 'x\'", 8, "no closing '"),
         ("(type = 'x'", 12, "is missing at the end"),
         ("type = 'x')", 11, "an operator or the end"),
-        ("type == 'x'", 7, "\"=\" stands where"),
+        ("type == 'x'", 7, "\"=\" where"),
         ("type 'x'", 6, "an operator or the end"),
         ("'ü' = type 'x'", 12, "an operator or the end"),
         ("type = $x", 8, "'$' means nothing"),
@@ -406,7 +407,7 @@ fn what_is_no_expression_is_refused_where_it_stops_being_one() {
         ("LENGTH('a',)", 12, "an attribute"),
         ("ext_ension = 1", 1, "name of an attribute"),
         ("SHA1('a')", 1, "name of a function"),
-        ("AND", 1, "stands where"),
+        ("AND", 1, " where "),
     ] {
         let Err(found) = parse(text) else { panic!("{text} parses") };
         assert_eq!(found.position, position, "{text}: {found}");

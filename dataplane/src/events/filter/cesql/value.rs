@@ -1,8 +1,8 @@
-//! Values, and how one type becomes another (X-SQL-05).
+//! Values, and conversions between the types (X-SQL-05).
 
 use std::borrow::Cow;
 
-/// What an expression comes to.
+/// The value of an expression.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CesqlValue<'e> {
     Text(Cow<'e, str>),
@@ -50,7 +50,7 @@ impl<'e> CesqlValue<'e> {
         }
     }
 
-    /// How long it is, if it is a text.
+    /// Its length, if it is a text.
     pub(super) fn text_bytes(&self) -> usize {
         match self {
             Self::Text(text) => text.len(),
@@ -68,7 +68,7 @@ impl<'e> CesqlValue<'e> {
         }
     }
 
-    /// Whether `self`, made the type of `right`, is `right`.
+    /// Whether `self`, converted to the type of `right`, equals `right`.
     pub(super) fn equals(self, right: &CesqlValue<'_>) -> Result<bool, CesqlError<'e>> {
         Ok(match right {
             CesqlValue::Boolean(yes) => self.boolean()? == *yes,

@@ -1,4 +1,4 @@
-//! What instances that speak HTTP/2 answer is judged as what those of HTTP/1 do.
+//! Responses of HTTP/2 instances are checked like those of HTTP/1 instances.
 
 use std::rc::Rc;
 
@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use ring::Ring;
 use sluicegate_dataplane::core::CoreLimits;
 
-use crate::fixture::{ProxyFixture, on_every_machine};
-use crate::sharing::{ask, publish, serving};
+use crate::fixture::{ProxyFixture, on_every_driver};
+use crate::sharing::{publish, request_for, serving};
 use crate::streams::{connect, whole};
 
 type Field = (&'static str, &'static str);
@@ -21,8 +21,8 @@ fn fields(given: &[Field]) -> HeaderMap {
     fields
 }
 
-/// An instance that answers each request in the same way.
-fn answering(
+/// An instance that sends the same response to each request.
+fn fixed_response_instance(
     ring: &Ring,
     status: u16,
     head: &'static [Field],
@@ -39,13 +39,13 @@ fn answering(
     })
 }
 
-/// What a client of HTTP/1 gets, as text, and what one of HTTP/2.
-async fn asked(house: &ProxyFixture) -> (String, Result<Response<Vec<u8>>, h2::Error>) {
-    let mut client = house.client().await;
+/// The response to an HTTP/1 client as text, and that to an HTTP/2 client.
+async fn both_responses(fixture: &ProxyFixture) -> (String, Result<Response<Vec<u8>>, h2::Error>) {
+    let mut client = fixture.client().await;
     client.send("GET / HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n").await;
     let text = client.rest().await.to_ascii_lowercase();
-    let sender = connect(house).await.unwrap();
-    let (answer, _) = sender.ready().await.unwrap().send_request(ask(Method::GET, "/"), true).unwrap();
+    let sender = connect(fixture).await.unwrap();
+    let (answer, _) = sender.ready().await.unwrap().send_request(request_for(Method::GET, "/"), true).unwrap();
     let whole = async {
         let (head, body) = answer.await?.into_parts();
         Ok(Response::from_parts(head, whole(body).await?))
@@ -53,9 +53,9 @@ async fn asked(house: &ProxyFixture) -> (String, Result<Response<Vec<u8>>, h2::E
     (text, whole.await)
 }
 
-/// RFC 9113 8.2.1 (a value has no blanks around it), RFC 9110 8.6, and names that some take for others.
+/// RFC 9113 8.2.1 (a value has no blanks around it), RFC 9110 8.6, and names that look like other fields.
 #[test]
-fn an_answer_that_could_be_read_in_two_ways_is_a_502() {
+fn ambiguous_http2_response_is_a_502() {
     const HEADS: [&[Field]; 6] = [
         &[("x-p", "  a")],
         &[("x-p", "a\t")],
@@ -65,22 +65,22 @@ fn an_answer_that_could_be_read_in_two_ways_is_a_502() {
         &[("transfer_encoding", "chunked")],
     ];
     for head in HEADS {
-        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
-            publish(&house, answering(&house.ring, 200, head, None));
-            let (text, answer) = asked(&house).await;
+        on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
+            publish(&fixture, fixed_response_instance(&fixture.ring, 200, head, None));
+            let (text, answer) = both_responses(&fixture).await;
             assert!(text.starts_with("http/1.1 502 "), "{head:?}: {text}");
             assert_eq!(answer.unwrap().status(), 502, "{head:?}");
         });
     }
 }
 
-/// RFC 9110 8.6: the same length said twice is said once.
+/// RFC 9110 8.6: a repeated equal length is merged.
 #[test]
-fn a_length_that_is_repeated_is_passed_on_once() {
-    on_every_machine(&CoreLimits::default(), async |house: ProxyFixture| {
+fn repeated_equal_length_is_forwarded_once() {
+    on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {
         const TWICE: &[Field] = &[("content-length", "4"), ("content-length", "4")];
-        publish(&house, answering(&house.ring, 200, TWICE, None));
-        let (text, answer) = asked(&house).await;
+        publish(&fixture, fixed_response_instance(&fixture.ring, 200, TWICE, None));
+        let (text, answer) = both_responses(&fixture).await;
         assert_eq!(text.matches("content-length: 4\r\n").count(), 1, "{text}");
         assert!(text.ends_with("\r\n\r\nbody"), "{text}");
         let answer = answer.unwrap();
@@ -89,13 +89,13 @@ fn a_length_that_is_repeated_is_passed_on_once() {
     });
 }
 
-/// RFC 9110 15.3.5, 15.4.5: what is behind such a head is not content.
+/// RFC 9110 15.3.5, 15.4.5: bytes after such a head are not content.
 #[test]
-fn an_answer_without_content_brings_none() {
+fn response_without_content_has_no_body() {
     for status in [204, 304] {
-        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
-            publish(&house, answering(&house.ring, status, &[("x", "y")], None));
-            let (text, answer) = asked(&house).await;
+        on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
+            publish(&fixture, fixed_response_instance(&fixture.ring, status, &[("x", "y")], None));
+            let (text, answer) = both_responses(&fixture).await;
             assert!(text.starts_with(&format!("http/1.1 {status} ")) && text.ends_with("\r\n\r\n"), "{text}");
             let answer = answer.unwrap();
             assert_eq!((answer.status().as_u16(), answer.into_body()), (status, Vec::new()));
@@ -103,14 +103,14 @@ fn an_answer_without_content_brings_none() {
     }
 }
 
-/// RFC 9113 8.2.1, 8.1.1: what is malformed at its end was malformed; a client must not take it for whole.
+/// RFC 9113 8.2.1, 8.1.1: a response that is malformed at its end must not look complete to a client.
 #[test]
-fn an_answer_with_padded_trailers_breaks_off() {
+fn response_with_padded_trailers_is_cut() {
     const ENDS: [(&[Field], bool); 2] = [(&[("x-t", "a b")], true), (&[("x-t", " a")], false)];
     for (trailers, whole) in ENDS {
-        on_every_machine(&CoreLimits::default(), move |house: ProxyFixture| async move {
-            publish(&house, answering(&house.ring, 200, &[], Some(trailers)));
-            let (text, answer) = asked(&house).await;
+        on_every_driver(&CoreLimits::default(), move |fixture: ProxyFixture| async move {
+            publish(&fixture, fixed_response_instance(&fixture.ring, 200, &[], Some(trailers)));
+            let (text, answer) = both_responses(&fixture).await;
             assert_eq!(text.ends_with("0\r\nx-t: a b\r\n\r\n"), whole, "{text}");
             assert_eq!(text.contains("\r\n0\r\n"), whole, "{text}");
             assert_eq!(answer.is_ok(), whole, "{answer:?}");

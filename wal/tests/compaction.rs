@@ -1,4 +1,4 @@
-//! Live records move forward: a dead subscriber holds its own events, and nobody's segments.
+//! Compaction: a dead subscriber retains its own events and not whole segments.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
@@ -10,8 +10,8 @@ use sluicegate_wal::limits::MOVE_SLACK_SEGMENTS;
 use sluicegate_wal::{Cursor, LogOptions, LogPosition, StreamId, WriteAheadLog};
 
 const SEGMENT_BYTES: u64 = 256 << 10;
-/// Beyond twice the live bytes, in segments: when moving begins, and until it has an effect (the one
-/// being emptied, its copies, its drop that is not durable yet).
+/// Segments beyond twice the live bytes: when compaction starts, and until it has an effect (the one being
+/// compacted, its copies, its drop that is not durable yet).
 const SLACK_SEGMENTS: u64 = MOVE_SLACK_SEGMENTS + 3;
 const BUSY: usize = 100;
 const ROUNDS: usize = 220;
@@ -41,7 +41,7 @@ fn consume(log: &mut WriteAheadLog, stream: StreamId) -> Vec<(LogPosition, Vec<u
     found
 }
 
-/// As the owner of a log does it: a flush, then a step.
+/// Same as the owner of a log: a flush, then a step.
 fn turn(log: &mut WriteAheadLog) {
     log.flush_blocking().unwrap();
     log.move_on();
@@ -53,10 +53,10 @@ fn bytes_on_disk(folder: &Path) -> u64 {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
 }
 
-/// APP-07: one dead subscriber among a hundred busy streams holds twice its own events and a few
-/// segments; through a restart in the middle, and when it comes back everything is there in order.
+/// APP-07: one dead subscriber among a hundred busy streams retains twice its own events and a few
+/// segments, through a restart in the middle; when it returns it gets every event in order.
 #[test]
-fn a_dead_subscriber_among_a_hundred_busy_streams_costs_twice_its_own_events_and_a_few_segments() {
+fn dead_subscriber_retains_at_most_twice_its_events() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = open(folder.path());
     let busy: Vec<StreamId> = (0..BUSY).map(|nth| subscribe(&mut log, &format!("busy-{nth}"))).collect();
@@ -101,7 +101,7 @@ fn a_dead_subscriber_among_a_hundred_busy_streams_costs_twice_its_own_events_and
 }
 
 #[test]
-fn nothing_is_moved_where_everything_is_alive_or_everything_is_consumed() {
+fn fully_live_or_fully_consumed_log_is_not_compacted() {
     for keeps_up in [false, true] {
         let folder = tempfile::tempdir().unwrap();
         let mut log = open(folder.path());
@@ -121,9 +121,9 @@ fn nothing_is_moved_where_everything_is_alive_or_everything_is_consumed() {
     }
 }
 
-/// A full log squeezes out what is dead before it refuses for good, although it is within its slack.
+/// A full log compacts dead space before it rejects appends, even within its slack.
 #[test]
-fn a_full_log_gets_room_by_moving_what_a_dead_subscriber_keeps() {
+fn full_log_gains_space_by_compaction() {
     let folder = tempfile::tempdir().unwrap();
     let segment_bytes = 16 << 10;
     let options = || LogOptions { segment_bytes, log_bytes_max: 4 * 16384, seed: 1, ..LogOptions::default() };
@@ -155,9 +155,9 @@ fn a_full_log_gets_room_by_moving_what_a_dead_subscriber_keeps() {
     assert_eq!(consume(&mut log, dead), kept);
 }
 
-/// What cannot be read is not moved, and not thrown away either.
+/// A record that cannot be read is neither compacted nor deleted.
 #[test]
-fn a_segment_with_a_damaged_live_record_stays_where_it_is_and_the_damage_is_told() {
+fn segment_with_damaged_live_record_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = open(folder.path());
     let (dead, busy) = (subscribe(&mut log, "dead"), subscribe(&mut log, "busy"));
@@ -176,13 +176,13 @@ fn a_segment_with_a_damaged_live_record_stays_where_it_is_and_the_damage_is_told
         consume(&mut log, busy);
         turn(&mut log);
     }
-    let told = log.take_damage();
-    assert_eq!(told.len(), 1);
-    assert_eq!((told[0].position, told[0].stream, &told[0].file), (victim, dead, &file));
+    let damage = log.take_damage();
+    assert_eq!(damage.len(), 1);
+    assert_eq!((damage[0].position, damage[0].stream, &damage[0].file), (victim, dead, &file));
     assert!(file.exists());
     assert_eq!(log.stat().damaged, 1);
     let found = consume(&mut log, dead);
     assert_eq!(found.len(), 150);
     assert!(found.iter().all(|(_, payload)| payload == b"fine"));
-    assert_eq!(log.take_damage().len(), 0, "each damage is told once");
+    assert_eq!(log.take_damage().len(), 0, "each damage is reported once");
 }

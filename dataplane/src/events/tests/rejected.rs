@@ -1,4 +1,4 @@
-//! Our own streams that refuse our own deliveries: nothing is lost.
+//! Our own streams that reject our own deliveries: nothing is lost.
 
 use super::*;
 use crate::events::limits::REFUSED_RETRY_EVERY;
@@ -10,7 +10,7 @@ fn own_stream() -> DeliveryTarget {
     DeliveryTarget { is_stream: true, ..target(OWN) }
 }
 
-/// Answers the first calls to our own stream so, and all others with 202.
+/// Answers the first requests to our own stream with these statuses, and all others with 202.
 fn refuse(rig: &BrokerFixture, statuses: &'static [u16]) {
     let mut left = statuses.iter();
     rig.rule(move |call| match call.url.as_str() {
@@ -20,7 +20,7 @@ fn refuse(rig: &BrokerFixture, statuses: &'static [u16]) {
 }
 
 #[test]
-fn own_stream_that_refuses_a_delivery_gets_it_later() {
+fn own_stream_that_rejects_gets_event_later() {
     for (has_sink, statuses) in [(false, &[401, 403, 401, 403, 401][..]), (true, &[401, 401, 401, 401, 401][..])] {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
@@ -41,9 +41,9 @@ fn own_stream_that_refuses_a_delivery_gets_it_later() {
     }
 }
 
-/// Whoever gives a dead letter sink wants what a policy refuses there.
+/// A configured dead letter sink gets events that a policy rejects.
 #[test]
-fn own_stream_that_answers_403_leaves_it_to_the_dead_letter_sink() {
+fn own_stream_403_goes_to_dead_letter_sink() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", OWN);
@@ -59,7 +59,7 @@ fn own_stream_that_answers_403_leaves_it_to_the_dead_letter_sink() {
 }
 
 #[test]
-fn own_dead_letter_sink_that_answers_401_gets_it_later() {
+fn own_dead_letter_sink_401_is_retried_later() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let mut subscriber = trigger("t", "http://s/");

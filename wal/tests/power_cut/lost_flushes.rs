@@ -1,5 +1,5 @@
-//! A disk that says it has written and has not. One copy cannot survive that, but whoever reads the log
-//! afterwards must hear of it: a hole, never silence.
+//! A disk that reports a write and did not make it. A single copy cannot survive that, but the reader of
+//! the log must be told of a gap.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -8,30 +8,30 @@ use fastrand::Rng;
 use sluicegate_wal::{Flush, LogOptions, LogPosition, StreamId, WriteAheadLog, inspect};
 
 use crate::disk::SECTOR_BYTES;
-use crate::{each_seed, shelf};
+use crate::{each_seed, memory_folder};
 
 const SEGMENT_BYTES: u32 = 16 << 10;
-/// Flushes before the lie, and honest ones behind it, at most.
+/// Maximum number of flushes before the lost one, and of honest ones after it.
 const BEFORE_MAX: usize = 30;
 const BEHIND_MAX: usize = 30;
-/// A lone record behind a lost header is not found when its head lies across two sectors.
+/// A single record behind a lost header is not found when its own header is in two sectors.
 const BEHIND_MIN: usize = 5;
 
 type RecordedEvents = BTreeMap<LogPosition, Vec<u8>>;
 
-/// APP-05: what a lying disk lost before later records is told as a hole by recovery and by `verify`;
+/// APP-05: what the disk lost before later records is reported as a gap by recovery and by `verify`;
 /// everything else is there, and nothing is invented.
 #[test]
-fn a_flush_that_the_disk_lied_about_is_told_as_a_hole() {
+fn flush_lost_by_disk_is_reported_as_gap() {
     each_seed(|seed, seen| {
         run(seed);
-        seen.lies += 1;
+        seen.lost_flushes += 1;
     });
 }
 
 fn run(seed: u64) {
     let mut rng = Rng::with_seed(seed);
-    let folder = shelf();
+    let folder = memory_folder();
     let home = folder.path().join("log");
     let options = LogOptions {
         segment_bytes: SEGMENT_BYTES,
@@ -46,7 +46,7 @@ fn run(seed: u64) {
         append(&mut log, stream, &mut events, &mut rng);
         flush(&mut log, honestly);
     }
-    // Now and then the lie meets a segment's first flush, header and all.
+    // Sometimes the lost flush is the first of a segment, including the header.
     let is_first = rng.u8(0..3) == 0;
     let (mut lost, mut tries) = (None, 0);
     while lost.is_none() {
@@ -56,7 +56,7 @@ fn run(seed: u64) {
             if is_first && flush.offset > 0 && tries < 60 {
                 return honestly(flush);
             }
-            lost = Some(lie(flush, at.get() % u64::from(SEGMENT_BYTES), &mut rng).then_some(at));
+            lost = Some(drop_sectors(flush, at.get() % u64::from(SEGMENT_BYTES), &mut rng).then_some(at));
         };
         flush(&mut log, &mut lying);
     }
@@ -65,14 +65,14 @@ fn run(seed: u64) {
         flush(&mut log, honestly);
     }
     drop(log);
-    let Some(Some(lost)) = lost else { return }; // the flush held no event: nothing of ours was lied about
+    let Some(Some(lost)) = lost else { return }; // the flush contained no event: nothing relevant was lost
 
     let found = inspect(&home, &mut |_, _| {}).unwrap();
     let covers = |from: LogPosition, to: LogPosition| from <= lost && lost < to;
-    assert!(found.gaps.iter().any(|hole| covers(hole.from, hole.to)), "verify passes {lost} over: {found:?}");
+    assert!(found.gaps.iter().any(|gap| covers(gap.from, gap.to)), "verify passes {lost} over: {found:?}");
     let (log, recovery) = WriteAheadLog::open(&home, options).unwrap();
-    let holes = &recovery.gaps;
-    assert!(holes.iter().any(|hole| covers(hole.from, hole.to)), "{lost} is passed over: {recovery:?}");
+    let gaps = &recovery.gaps;
+    assert!(gaps.iter().any(|gap| covers(gap.from, gap.to)), "{lost} is passed over: {recovery:?}");
     let mut there = RecordedEvents::new();
     if let Some((stream, _)) = log.streams().next() {
         let mut from = LogPosition::ORIGIN;
@@ -83,7 +83,7 @@ fn run(seed: u64) {
     }
     assert!(there.iter().all(|(at, payload)| events.get(at) == Some(payload)), "invented");
     for at in events.keys().filter(|at| !there.contains_key(at)) {
-        assert!(holes.iter().any(|hole| hole.from <= *at && *at < hole.to), "{at} is gone, and no hole: {holes:?}");
+        assert!(gaps.iter().any(|gap| gap.from <= *at && *at < gap.to), "{at} is gone, and no gap: {gaps:?}");
     }
 }
 
@@ -105,9 +105,9 @@ fn honestly(flush: &Flush) {
     flush.file.write_all_at(&flush.bytes, flush.offset).unwrap();
 }
 
-/// Leaves out the sector in which the record at `victim` begins, and perhaps more, or all. False when the
-/// record is not in this flush.
-fn lie(flush: &Flush, victim: u64, rng: &mut Rng) -> bool {
+/// Omits the sector in which the record at `victim` begins, and perhaps more, or all. False when the record
+/// is not in this flush.
+fn drop_sectors(flush: &Flush, victim: u64, rng: &mut Rng) -> bool {
     let end = flush.offset + flush.bytes.len() as u64;
     let all = rng.u8(0..3) == 0;
     let mut at = flush.offset;

@@ -1,5 +1,5 @@
 //! Events from socket to socket: 64 senders, one Trigger or a hundred, their subscriber and the core, all on one
-//! thread, every 202 durable. The figure holds the senders' and the subscriber's work too.
+//! thread, with every 202 durable. The figure includes the work of the senders and the subscriber.
 #![allow(clippy::unwrap_used)]
 
 #[path = "support/admission.rs"]
@@ -28,14 +28,15 @@ use admission::{admission, token};
 
 const SENDERS: u64 = 64;
 
-/// Deliveries in one sample: enough that connecting and the first flushes do not show. Unoptimised, it is only shown to work.
+/// Deliveries in one sample: enough to make connecting and the first flushes negligible. In a debug build the benchmark
+/// only checks that it works.
 const DELIVERIES: u64 = if cfg!(debug_assertions) { 1280 } else { 20_480 };
 
-/// Who reads.
+/// The subscribers.
 #[derive(Clone, Copy)]
 struct Readers {
     all: usize,
-    /// The first of them want every event, the others none.
+    /// The first of them match every event, the others none.
     matching: usize,
 }
 
@@ -43,23 +44,23 @@ const ONE: Readers = Readers { all: 1, matching: 1 };
 /// The fan-out of `benches/delivery`.
 const TEN_OF_100: Readers = Readers { all: 100, matching: 10 };
 
-/// Who has to say who he is. Each token is read once, and known from then on.
+/// Which sides use tokens. Each token is verified once and then cached.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Tokens {
     None,
-    /// Deliveries show one.
-    Shown,
-    /// Senders are asked for one, and deliveries show one.
-    Asked,
+    /// Deliveries carry a token.
+    Deliveries,
+    /// Senders must have a token, and deliveries carry one.
+    SendersAndDeliveries,
 }
 
-fn pass() -> Arc<AccessToken> {
-    let pass = AccessToken::default();
-    pass.renew(&token());
-    Arc::new(pass)
+fn access_token() -> Arc<AccessToken> {
+    let access_token = AccessToken::default();
+    access_token.renew(&token());
+    Arc::new(access_token)
 }
 
-/// Reads messages with Content-Length; nothing else is sent here.
+/// Reads messages with Content-Length; the benchmark sends nothing else.
 async fn message(stream: &RingStream, held: &mut Vec<u8>) -> bool {
     loop {
         if let Some(at) = held.windows(4).position(|window| window == b"\r\n\r\n") {
@@ -111,7 +112,7 @@ fn subscriber(number: usize, port: u16, tokens: Tokens, readers: Readers) -> Sub
             port,
             path: "/".into(),
             is_stream: false,
-            access_token: (tokens != Tokens::None).then(pass),
+            access_token: (tokens != Tokens::None).then(access_token),
             tls: None,
         },
         reply: ReplyTarget::Reenter,
@@ -134,7 +135,7 @@ fn table(port: u16, tokens: Tokens, readers: Readers) -> RoutingTable {
         is_closed: false,
         guards_loops: true,
         types: None,
-        admission: (tokens == Tokens::Asked).then(|| Arc::new(admission())),
+        admission: (tokens == Tokens::SendersAndDeliveries).then(|| Arc::new(admission())),
         subscribers: subscribers.collect(),
         tally: Arc::default(),
     };
@@ -144,19 +145,19 @@ fn table(port: u16, tokens: Tokens, readers: Readers) -> RoutingTable {
 }
 
 fn request(tokens: Tokens) -> String {
-    let shown = match tokens {
-        Tokens::Asked => format!("Authorization: Bearer {}\r\n", token()),
-        Tokens::None | Tokens::Shown => String::new(),
+    let authorization = match tokens {
+        Tokens::SendersAndDeliveries => format!("Authorization: Bearer {}\r\n", token()),
+        Tokens::None | Tokens::Deliveries => String::new(),
     };
     format!(
         "POST /brokers/ns/b HTTP/1.1\r\nHost: x\r\nce-specversion: 1.0\r\nce-id: 1\r\nce-source: /s\r\n\
          ce-type: com.example.order.created\r\nContent-Type: application/octet-stream\r\n\
-         {shown}Content-Length: 512\r\n\r\n{}",
+         {authorization}Content-Length: 512\r\n\r\n{}",
         "x".repeat(512)
     )
 }
 
-/// Publishes what makes so many deliveries; returns the time until the last is made.
+/// Publishes events for this many deliveries; returns the time until the last one.
 fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
     let folder = tempfile::tempdir_in(".").unwrap(); // a real disk: /tmp may be memory
     let ring = Ring::kernel(RingOptions::default()).unwrap();
@@ -174,7 +175,7 @@ fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
         seed: 1,
     };
     let config = CoreConfig {
-        questions: None,
+        queries: None,
         index: 0,
         http: listen(),
         events: Some(listen()),
@@ -192,7 +193,7 @@ fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
         seed: 1,
         up: Box::new(|| ()),
     };
-    let door = config.events.as_ref().unwrap().local_addr().unwrap();
+    let events_address = config.events.as_ref().unwrap().local_addr().unwrap();
     let took = Rc::new(Cell::new(Duration::ZERO));
     let (on, result) = (ring.clone(), Rc::clone(&took));
     ring.spawn(async move {
@@ -203,7 +204,7 @@ fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
         for _ in 0..SENDERS {
             let (ring, request) = (on.clone(), request(tokens));
             on.spawn(async move {
-                let stream = RingStream::connect(&ring, door).await.unwrap();
+                let stream = RingStream::connect(&ring, events_address).await.unwrap();
                 let mut held = Vec::new();
                 for _ in 0..each {
                     stream.send(request.clone().into_bytes()).await.unwrap();
@@ -223,13 +224,13 @@ fn run(deliveries: u64, tokens: Tokens, readers: Readers) -> Duration {
     took.get()
 }
 
-fn house(c: &mut Criterion) {
-    let mut group = c.benchmark_group("events house");
+fn events_core(c: &mut Criterion) {
+    let mut group = c.benchmark_group("events core");
     group.sample_size(10).sampling_mode(SamplingMode::Flat).throughput(Throughput::Elements(DELIVERIES));
     for (what, tokens, readers) in [
         ("20,480 events of 512 B published, durable, delivered", Tokens::None, ONE),
-        ("... with a token for the subscriber", Tokens::Shown, ONE),
-        ("... and one of each sender", Tokens::Asked, ONE),
+        ("... with a token for the subscriber", Tokens::Deliveries, ONE),
+        ("... and one of each sender", Tokens::SendersAndDeliveries, ONE),
         ("2,048 of them, each to 10 of 100 Triggers", Tokens::None, TEN_OF_100),
     ] {
         group.bench_function(what, |b| {
@@ -239,5 +240,5 @@ fn house(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, house);
+criterion_group!(benches, events_core);
 criterion_main!(benches);

@@ -1,5 +1,6 @@
-//! Promises about bytes that nobody waits for, on the kernel and in the simulation.
-#![allow(clippy::unwrap_used, clippy::disallowed_methods)] // also in the helpers of tests; the reader is a thread of its own
+//! Promises of detached sends, on the kernel and in the simulation.
+// also in the helpers of tests; the reader is a thread of its own
+#![allow(clippy::unwrap_used, clippy::disallowed_methods)]
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -8,7 +9,7 @@ use std::time::Duration;
 use sluicegate_ring::sim::{FaultProfile, Simulation};
 use sluicegate_ring::{Chunk, IdleReadiness, Ring, RingListener, RingOptions, RingStream};
 
-/// What a post may have at most.
+/// Maximum size of a detached send.
 const MOST: usize = 4096;
 
 fn loopback() -> SocketAddr {
@@ -19,7 +20,7 @@ fn pattern(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|i| ((i * 31) >> 7) as u8).collect()
 }
 
-/// By posts as far as they are taken; the stream's owner gives each its turn.
+/// Uses detached sends as far as they are accepted; the owner of the stream yields after each.
 async fn post_all(ring: &Ring, stream: &RingStream, bytes: &[u8]) -> (usize, usize) {
     let (mut posted, mut sent) = (0, 0);
     for part in bytes.chunks(MOST) {
@@ -35,9 +36,9 @@ async fn post_all(ring: &Ring, stream: &RingStream, bytes: &[u8]) -> (usize, usi
     (posted, sent)
 }
 
-/// More than the kernel has room for: some leave in part, or not at all, and are sent on.
+/// More than the kernel's buffers: some are sent in part, or not at all, and continue.
 #[test]
-fn posts_reach_a_slow_reader_whole_and_in_their_order() {
+fn detached_sends_reach_slow_reader_in_order() {
     let bytes = pattern(24 << 20);
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
@@ -59,9 +60,9 @@ fn posts_reach_a_slow_reader_whole_and_in_their_order() {
     assert!(reader.join().unwrap() == expected);
 }
 
-/// That all has left is no event of the kernel's: who asks must not wait for one.
+/// A fully successful send produces no kernel event: a task must not wait for one.
 #[test]
-fn a_post_is_settled_although_nothing_else_happens() {
+fn detached_send_settles_without_other_events() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     let ring = Ring::kernel(RingOptions::default()).unwrap();
@@ -83,7 +84,7 @@ fn a_post_is_settled_although_nothing_else_happens() {
 }
 
 #[test]
-fn what_was_posted_before_the_end_still_leaves() {
+fn detached_send_before_shutdown_is_sent() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     let ring = Ring::kernel(RingOptions::default()).unwrap();
@@ -98,7 +99,7 @@ fn what_was_posted_before_the_end_still_leaves() {
 }
 
 #[test]
-fn a_post_that_failed_is_told_by_the_next_send() {
+fn failed_detached_send_is_reported_by_next_send() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     let ring = Ring::kernel(RingOptions::default()).unwrap();
@@ -113,17 +114,17 @@ fn a_post_that_failed_is_told_by_the_next_send() {
             assert_eq!(stream.ready(), IdleReadiness::Closed);
             assert!(stream.send(b"b").await.is_err());
         }
-        assert!(stream.settled().await.is_ok(), "told once");
+        assert!(stream.settled().await.is_ok(), "reported once");
         assert!(stream.send(b"c").await.is_err(), "and nothing goes out any more");
         assert!(stream.send_detached(b"d".into()).is_err());
     });
 }
 
 #[test]
-fn in_any_weather_posts_arrive_whole_and_in_their_order() {
+fn detached_sends_arrive_in_order_under_faults() {
     for seed in 0..50 {
-        let world = Simulation::new(seed, FaultProfile { resets: 0, ..FaultProfile::stormy() });
-        let ring = world.ring();
+        let simulation = Simulation::new(seed, FaultProfile { resets: 0, ..FaultProfile::stormy() });
+        let ring = simulation.ring();
         let bytes = pattern(200_000);
         let expected = bytes.clone();
         let mine = ring.clone();

@@ -1,5 +1,5 @@
-//! Promises that hold on a ring of the kernel's with hardly any room: its queues overflow, its buffers are out, and calls are given up
-//! midway.
+//! Promises that hold on a kernel ring with minimal limits: its queues overflow, its buffers run out, and
+//! calls are dropped midway.
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
 use std::cell::Cell;
@@ -27,7 +27,7 @@ fn byte(at: usize) -> u8 {
     ((at * 31) >> 3) as u8
 }
 
-/// By posts and sends of any length; each post is given up or waited for.
+/// Uses detached and normal sends of any length; each detached one is dropped or waited for.
 async fn talk(ring: Ring, stream: Rc<RingStream>, bytes: usize, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut sent = 0;
@@ -47,7 +47,7 @@ async fn talk(ring: Ring, stream: Rc<RingStream>, bytes: usize, seed: u64) {
     stream.shutdown_write().await.unwrap();
 }
 
-/// Receives all, though calls are given up and chunks are held for a while.
+/// Receives everything, though calls are dropped and chunks are held for a while.
 async fn listen(ring: Ring, stream: Rc<RingStream>, bytes: usize, seed: u64) {
     let mut rng = fastrand::Rng::with_seed(seed);
     let (mut got, mut held) = (0, Vec::new());
@@ -75,7 +75,7 @@ async fn listen(ring: Ring, stream: Rc<RingStream>, bytes: usize, seed: u64) {
 }
 
 #[test]
-fn every_byte_arrives_once_and_in_order_however_little_room_there_is() {
+fn minimal_ring_delivers_every_byte_in_order() {
     const PAIRS: u64 = 24;
     const BYTES: usize = 60_000;
     let ring = narrow();
@@ -95,7 +95,7 @@ fn every_byte_arrives_once_and_in_order_however_little_room_there_is() {
                     done.set(done.get() + 1);
                 });
             }
-            // One that is given up with everything under way.
+            // A stream that is dropped with operations in flight.
             let lost = RingStream::connect(&ring, address).await.unwrap();
             let found = Rc::new(listener.accept().await.unwrap());
             ring.spawn(async move {

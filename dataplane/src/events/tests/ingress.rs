@@ -1,4 +1,4 @@
-//! The door: what is let in, what is not, and that nobody is told 202 too early.
+//! The ingress: what is accepted, what is rejected, and that no 202 is sent too early.
 
 use super::*;
 use crate::events::auth::{AdmissionRule, TokenError, TokenVerifier, VerifiedToken};
@@ -12,7 +12,7 @@ fn header<'a>(answer: &'a LocalResponse, name: &str) -> Option<&'a [u8]> {
 
 /// DP-PROTO-11, DP-PROTO-13, DP-ACK-03, -04, -07, AMB-48, X-BRK-02, X-BRK-03.
 #[test]
-fn each_request_gets_its_answer_and_only_events_are_stored() {
+fn requests_are_answered_and_only_events_stored() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
@@ -58,10 +58,10 @@ fn each_request_gets_its_answer_and_only_events_are_stored() {
     assert_eq!(&*answer.body, b"not a CloudEvent: attribute \"type\" is missing\n");
 }
 
-/// EV-RTE-13, X-BRK-04: what comes from one of our streams has so many hops left as it says, at a channel too; the fewest count, and
-/// what is no number says nothing.
+/// EV-RTE-13, X-BRK-04: an event from one of our streams has the hops left that the header says, at a
+/// channel too; the lowest value counts, and an invalid number is ignored.
 #[test]
-fn hops_that_came_along_are_counted_at_brokers_and_channels() {
+fn forwarded_hops_count_at_brokers_and_channels() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let broker = rig.publish(Vec::new());
@@ -106,7 +106,7 @@ fn stream_like(stream: &EventStream) -> EventStream {
     }
 }
 
-/// Knows two senders.
+/// Accepts the tokens of two senders.
 #[derive(Debug)]
 struct TwoSenderVerifier;
 
@@ -122,18 +122,18 @@ impl TokenVerifier for TwoSenderVerifier {
     }
 }
 
-/// DP-ACK-05, DP-ACK-06, X-FEA-07, X-FEA-09: first who it is, then whether it is an event, then whether he may send
-/// it; what is refused is counted and not stored.
+/// DP-ACK-05, DP-ACK-06, X-FEA-07, X-FEA-09: first authentication, then parsing, then authorization;
+/// rejected events are counted and not stored.
 #[test]
-fn a_stream_that_asks_lets_in_whom_it_knows_with_what_he_may_send() {
+fn stream_with_admission_checks_sender_and_event() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let only = |name: &str, filter| AdmissionRule { subjects: [name].into_iter().collect(), filter };
-    let guests = EventFilter::Exact(vec![("type".into(), "t".into())]);
+    let guest_filter = EventFilter::Exact(vec![("type".into(), "t".into())]);
     rig.admission.replace(Some(Arc::new(StreamAdmission {
         verifier: Arc::new(TwoSenderVerifier),
         audiences: vec!["here".into()],
-        grants: vec![only("friend", EventFilter::Everything), only("guest", guests)],
+        grants: vec![only("friend", EventFilter::Everything), only("guest", guest_filter)],
     })));
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
     let post = |token: &'static str, headers: &[(&'static str, &'static str)]| {
@@ -160,12 +160,12 @@ fn a_stream_that_asks_lets_in_whom_it_knows_with_what_he_may_send() {
     assert_eq!((tally.accepted.load(Relaxed), counts), (3, [6, 5]));
     rig.run(rig.rest(seconds(1)));
     assert_eq!(ends(&stream, 0), [3, 0, 0, 0, 0]);
-    assert_eq!(rig.run(rig.request("OPTIONS", PATH, &[], b"")).status, 200, "anybody may ask what is possible");
+    assert_eq!(rig.run(rig.request("OPTIONS", PATH, &[], b"")).status, 200, "OPTIONS needs no token");
 }
 
-/// DP-PROTO-06, AMB-49: a batch is stored whole or not at all; each event is delivered on its own.
+/// DP-PROTO-06, AMB-49: a batch is stored as a whole or not at all; each event is delivered on its own.
 #[test]
-fn a_batch_is_stored_whole_or_not_at_all() {
+fn batch_is_stored_atomically() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
@@ -180,9 +180,9 @@ fn a_batch_is_stored_whole_or_not_at_all() {
     assert_eq!(ends(&stream, 0), [3, 0, 0, 0, 0]);
 }
 
-/// EV-RTE-02, EV-RTE-19, DP-ACK-02, SRC-02: the answer waits for the disk, and so does the delivery.
+/// EV-RTE-02, EV-RTE-19, DP-ACK-02, SRC-02: the response waits for the disk, and so does the delivery.
 #[test]
-fn nothing_is_acknowledged_or_delivered_before_it_is_durable() {
+fn event_is_acknowledged_and_delivered_only_when_durable() {
     let folder = folder();
     let slow = FaultProfile { disk_latency: seconds(5)..=seconds(5), ..FaultProfile::calm() };
     let rig = BrokerFixture::with(folder.path(), &[], 1, slow, options());
@@ -196,18 +196,18 @@ fn nothing_is_acknowledged_or_delivered_before_it_is_durable() {
     assert_eq!(rig.ids("http://s/"), ["1"], "the sender hung up, the event is durable all the same");
 }
 
-/// DP-ACK-02: after a failed write nothing is acknowledged any more, and control hears of it.
+/// DP-ACK-02: after a failed write nothing is acknowledged any more, and control gets a signal.
 #[test]
-fn a_log_that_failed_accepts_nothing() {
+fn failed_log_rejects_events() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![trigger("t", "http://s/")]);
     rig.run(async {
         assert_eq!(rig.post("1", "t").await, 202);
         rig.rest(seconds(1)).await;
-        rig.world.set_faults(FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
+        rig.simulation.set_faults(FaultProfile { disk_errors: 1_000_000, ..FaultProfile::calm() });
         assert_eq!(rig.post("2", "t").await, 503);
-        rig.world.set_faults(FaultProfile::calm());
+        rig.simulation.set_faults(FaultProfile::calm());
         let answer = rig.request("POST", PATH, &EVENT, b"").await;
         assert_eq!(answer.status, 503);
         assert!(header(&answer, "retry-after").is_some());
@@ -217,10 +217,49 @@ fn a_log_that_failed_accepts_nothing() {
     assert!(matches!(rig.signals.receive(), Some(crate::signal::Signal::LogFailed { core: 0, .. })));
 }
 
+/// DP-ACK-02: a flush that finds no memory is tried again; what it acknowledges then is in the log after a restart.
+#[test]
+fn flush_without_memory_is_tried_again() {
+    for durable_writes in [true, false] {
+        let folder = folder();
+        let rig = BrokerFixture::new(folder.path());
+        rig.publish(vec![trigger("t", "http://s/")]);
+        rig.run(async {
+            let faults = FaultProfile { durable_writes, ..FaultProfile::calm() };
+            rig.simulation.set_faults(FaultProfile { disk_shortages: 700_000, ..faults.clone() });
+            for id in ["1", "2", "3"] {
+                assert_eq!(rig.post(id, "t").await, 202);
+            }
+            rig.simulation.set_faults(faults);
+            rig.rest(seconds(1)).await;
+        });
+        assert_eq!(rig.ids("http://s/"), ["1", "2", "3"]);
+        assert!(rig.signals.receive().is_none_or(|signal| !matches!(signal, crate::signal::Signal::LogFailed { .. })));
+    }
+}
+
+/// Without an end of the shortage the log fails like one on a broken disk, and says why.
+#[test]
+fn flush_without_memory_for_too_long_fails_the_log() {
+    let folder = folder();
+    let rig = BrokerFixture::new(folder.path());
+    rig.publish(vec![trigger("t", "http://s/")]);
+    rig.run(async {
+        assert_eq!(rig.post("1", "t").await, 202);
+        rig.simulation.set_faults(FaultProfile { disk_shortages: 1_000_000, ..FaultProfile::calm() });
+        assert_eq!(rig.post("2", "t").await, 503);
+        rig.simulation.set_faults(FaultProfile::calm());
+        rig.rest(seconds(1)).await;
+    });
+    assert_eq!(rig.ids("http://s/"), ["1"]);
+    let Some(crate::signal::Signal::LogFailed { reason, .. }) = rig.signals.receive() else { panic!("no signal") };
+    assert!(reason.contains("os error 12"), "{reason}");
+}
+
 /// APP-07, DP-ACK-10, EV-RTE-11: a full log refuses with Retry-After, replies included, and takes events
 /// again when its subscriber has caught up.
 #[test]
-fn a_full_log_refuses_until_its_reader_catches_up() {
+fn full_log_rejects_until_subscriber_catches_up() {
     let folder = folder();
     let small = LogOptions { segment_bytes: 1 << 18, record_bytes_max: 1 << 17, log_bytes_max: 1 << 20, ..options() };
     let rig = BrokerFixture::with(folder.path(), &[], 1, FaultProfile::calm(), small);
@@ -254,10 +293,11 @@ fn a_full_log_refuses_until_its_reader_catches_up() {
     });
 }
 
-/// EV-DLV-08, APP-07: what a stream of ours sends on is refused for no quota within its namespace, and has room in a full log;
-/// from another namespace it counts as everybody's does. Who does not know the key says nothing by the header.
+/// EV-DLV-08, APP-07: events forwarded by our own streams are rejected by no quota within their namespace,
+/// and are accepted by a full log; from another namespace they count like external ones. Without the key
+/// the header has no effect.
 #[test]
-fn what_comes_from_inside_is_taken_where_others_are_refused() {
+fn internal_event_bypasses_quota_and_full_log() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let quota = ByteQuota::new("namespace ns", 1000, None);
@@ -272,8 +312,8 @@ fn what_comes_from_inside_is_taken_where_others_are_refused() {
             ("some key", "ns", 429),
             ("", "ns", 429),
         ] {
-            let beside = [("Sluicegate-Internal", key), ("Kn-Namespace", namespace)];
-            let headers: Vec<_> = EVENT.into_iter().chain(beside).collect();
+            let extra = [("Sluicegate-Internal", key), ("Kn-Namespace", namespace)];
+            let headers: Vec<_> = EVENT.into_iter().chain(extra).collect();
             let answer = rig.request("POST", PATH, &headers, b"").await;
             assert_eq!(answer.status, status, "{key:?} from {namespace:?}");
         }
@@ -281,9 +321,10 @@ fn what_comes_from_inside_is_taken_where_others_are_refused() {
     });
 }
 
-/// EV-BRK-13: a closed stream takes nothing from outside; what is there is delivered, and replies come back in.
+/// EV-BRK-13: a closed stream accepts nothing from outside; stored events are delivered, and replies are
+/// accepted.
 #[test]
-fn a_closed_stream_runs_empty() {
+fn closed_stream_drains() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let up = Rc::new(Cell::new(false));
@@ -293,16 +334,16 @@ fn a_closed_stream_runs_empty() {
         "question" => reply("r", "answer"),
         _ => ScriptedAnswer::Status(202),
     });
-    let patient = || {
+    let retrying_trigger = || {
         let mut subscriber = trigger("t", "http://s/");
         subscriber.delivery.retries_max = 1_000;
         subscriber
     };
-    rig.publish(vec![patient()]);
+    rig.publish(vec![retrying_trigger()]);
     rig.run(async {
         assert_eq!(rig.post("1", "question").await, 202);
         rig.closed.set(true);
-        let closed = rig.publish(vec![patient()]);
+        let closed = rig.publish(vec![retrying_trigger()]);
         rig.sync();
         assert_eq!(rig.post("2", "question").await, 404);
         assert_eq!(rig.request("OPTIONS", PATH, &[], b"").await.status, 404);
@@ -315,9 +356,10 @@ fn a_closed_stream_runs_empty() {
     assert_eq!(ids, ["1", "r"]);
 }
 
-/// X-FEA-06: the door and replies tell of each type once, and who answered with it; what is refused is not told.
+/// X-FEA-06: ingress and replies report each type once, with the replying subscriber; rejected events are
+/// not reported.
 #[test]
-fn types_of_events_are_noted_where_they_come_in() {
+fn event_types_are_registered_at_ingress() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let types = Arc::<EventTypeRegistry>::default();
@@ -339,7 +381,8 @@ fn types_of_events_are_noted_where_they_come_in() {
         assert_eq!(rig.request("POST", PATH, &old, b"").await.status, 202);
         rig.rest(seconds(5)).await;
     });
-    let mut told: Vec<_> = types.take().map(|seen| [seen.kind, seen.source, seen.schema, seen.by].join(" ")).collect();
-    told.sort();
-    assert_eq!(told, ["answer /r  ", "answer /r  t", "old /s http://schema ", "question /s  "]);
+    let mut reported: Vec<_> =
+        types.take().map(|seen| [seen.kind, seen.source, seen.schema, seen.by].join(" ")).collect();
+    reported.sort();
+    assert_eq!(reported, ["answer /r  ", "answer /r  t", "old /s http://schema ", "question /s  "]);
 }

@@ -1,4 +1,4 @@
-//! Alone in its process, because it looks at the memory of all of it.
+//! In a process of its own, because it measures the memory of the whole process.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use sluicegate_ring::allocator::{ArenaAllocator, long_lived, release_pages};
@@ -8,7 +8,7 @@ static HEAP: ArenaAllocator = ArenaAllocator;
 
 const MIB: usize = 1024 * 1024;
 
-/// What the process holds that is no file's.
+/// Anonymous memory of the process.
 fn held() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -16,14 +16,14 @@ fn held() -> usize {
 }
 
 #[test]
-fn what_stays_keeps_no_page_of_what_goes() {
+fn long_lived_data_keeps_no_temporary_page() {
     let before = held();
     let (mut stay, mut go) = (Vec::new(), Vec::new());
     for n in 0..16_000_usize {
         go.extend((0..20).map(|_| vec![1_u8; 200]));
         let _stays = long_lived();
         let mut words = vec![n; 4];
-        words.extend([n; 9]); // it moves, and stays
+        words.extend([n; 9]); // it is reallocated, and stays long-lived
         stay.push((format!("name-{n}"), words, vec![0_u64; 30]));
     }
     assert!(held() > before + 64 * MIB);
@@ -32,7 +32,7 @@ fn what_stays_keeps_no_page_of_what_goes() {
     let after = held() - before;
     assert!(after < 12 * MIB, "{after} bytes are held of 6 MB that stay");
 
-    // Grown, shrunk and dropped by another thread, that says nothing of what stays.
+    // Grown, shrunk and dropped by another thread without a long-lived scope.
     let moved = std::thread::spawn(move || {
         for (n, (name, words, zeros)) in stay.iter_mut().enumerate() {
             name.push_str(" and more of it, so that it is in another place");

@@ -13,7 +13,7 @@ use kit::background_clients::{BackgroundClient, BackgroundClients, keep_alive, o
 use kit::http2::{self, H2Server};
 use kit::kingress::{backend, ingress, rule, split};
 use kit::manifest::{NAMESPACE, service, with};
-use kit::{ApplianceSetup, HttpCall, KitApi, PATIENCE, TestUpstream, wait};
+use kit::{ApplianceSetup, HttpCall, KitApi, TIMEOUT, TestUpstream, wait};
 use serde_json::{Value, json};
 
 use super::client::{self, BIN, BOTH, TlsAuthority};
@@ -91,7 +91,7 @@ fn web_socket(to: SocketAddr) -> BackgroundClient {
         let failed = |what: &'static str| move |why: std::io::Error| format!("WebSocket: {what}: {why}");
         while !stop.load(SeqCst) {
             let mut stream = TcpStream::connect(to).map_err(failed("connect"))?;
-            stream.set_read_timeout(Some(PATIENCE)).map_err(failed("timeout"))?;
+            stream.set_read_timeout(Some(TIMEOUT)).map_err(failed("timeout"))?;
             let request = format!(
                 "GET / HTTP/1.1\r\nHost: {SOCKET}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
                  Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -205,44 +205,44 @@ fn no_client_notices_a_day_of_changes() {
     api.create(&ingress("all", rules(50)));
     let scale = "/spec/template/metadata/annotations/autoscaling.knative.dev~1min-scale";
     api.create(&with(service("hello", IMAGE, "x"), scale, json!("2")));
-    api.wait_ready("Ingress", NAMESPACE, "all", PATIENCE);
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Ingress", NAMESPACE, "all", TIMEOUT);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
 
     let (to, https) = (current.http(), current.https());
-    let mut crowd = BackgroundClients::new();
-    crowd.add(keep_alive(to, |_| HttpCall::get("/").host(APP), 200, Duration::ZERO));
-    crowd.add(keep_alive(to, |_| HttpCall::post("/mirror").host(APP).body(vec![b'x'; 50_000]), 200, Duration::ZERO));
-    crowd.add(one_by_one(to, APP));
-    crowd.add(one_by_one(to, HELLO));
-    crowd.add(streams(to, APP));
-    crowd.add(streams(to, HELLO));
-    crowd.add(grpc(to));
-    crowd.add(web_socket(to));
-    crowd.add(by_tls(authority.client(BOTH), https));
-    crowd.goes_on(100);
+    let mut clients = BackgroundClients::new();
+    clients.add(keep_alive(to, |_| HttpCall::get("/").host(APP), 200, Duration::ZERO));
+    clients.add(keep_alive(to, |_| HttpCall::post("/mirror").host(APP).body(vec![b'x'; 50_000]), 200, Duration::ZERO));
+    clients.add(one_by_one(to, APP));
+    clients.add(one_by_one(to, HELLO));
+    clients.add(streams(to, APP));
+    clients.add(streams(to, HELLO));
+    clients.add(grpc(to));
+    clients.add(web_socket(to));
+    clients.add(by_tls(authority.client(BOTH), https));
+    clients.goes_on(100);
 
     let end = Instant::now() + Duration::from_secs(seconds);
     let (mut number, mut leaving) = (0, Vec::new());
     while number < 4 || Instant::now() < end {
         turn(api, number, &upstreams);
-        crowd.goes_on(50);
+        clients.goes_on(50);
         authority.issue("app", APP);
         current.reload();
-        crowd.goes_on(50);
+        clients.goes_on(50);
         if number % 4 == 1 {
             let next = current.successor();
-            crowd.goes_on(50);
+            clients.goes_on(50);
             leaving.push(std::mem::replace(&mut current, next));
         }
         number += 1;
     }
-    crowd.goes_on(100);
+    clients.goes_on(100);
     // WebSockets keep an old process for as long as it waits for idle clients; requests go on meanwhile.
     for mut old in leaving {
-        wait::until(4 * PATIENCE, "the old process to end", || (!old.is_running()).then_some(()));
+        wait::until(4 * TIMEOUT, "the old process to end", || (!old.is_running()).then_some(()));
         assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
     }
-    let answers = crowd.end();
+    let answers = clients.end();
     assert!(chat.requests() > 0 && upstreams.iter().all(|upstream| upstream.requests() > 0), "{answers} answers");
     assert!(!current.stderr().contains("panicked"), "{}", current.stderr());
 }

@@ -18,13 +18,13 @@ use crate::events::record::CorruptRecord;
 use crate::events::stalled::{CoreActivity, Phase, StalledEvent};
 use crate::table::Subscriber;
 
-/// Steps of a filter that count as one more record looked at.
+/// Filter steps that count as one more record read.
 const STEPS_PER_LOOK: usize = TURN_STEPS_MAX / RECORDS_PER_TURN_MAX;
 
 /// Why such an event is given up.
 pub(super) const STALLED: &str = "stalled";
 
-/// Of one subscriber: where they are, and what was done with each. Nearly always empty.
+/// The events set aside for one subscriber: their positions, and the phase of each. Nearly always empty.
 #[derive(Debug, Default)]
 pub(super) struct SetAside(BTreeMap<LogPosition, Phase>);
 
@@ -48,7 +48,7 @@ impl SetAside {
 }
 
 impl<P: EventSender> SubscriptionWorker<P> {
-    /// Says what this core works on until the answer is dropped.
+    /// Records the work of this core until the guard is dropped.
     pub(super) fn working(&self, phase: Phase, position: LogPosition) -> Working<'_> {
         let order = self.order.borrow();
         let activity = CoreActivity {
@@ -61,7 +61,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
         self.context.ring.heartbeat().begin(activity.encode())
     }
 
-    /// An event as it was read; not even decoded if that, or the request made of it, stopped a core.
+    /// Loads an event that was read; does not decode it if that, or the request encoded from it, stopped a
+    /// core.
     pub(super) fn see(&self, record: wal::LogRecord) -> (LogPosition, Result<Rc<LoadedEvent>, CorruptRecord>) {
         let position = record.position;
         if self.aside.phase(position) == Some(Phase::Request) {
@@ -72,14 +73,15 @@ impl<P: EventSender> SubscriptionWorker<P> {
         (position, LoadedEvent::of(record, arrives).map(Rc::new))
     }
 
-    /// Whether the subscriber wants it. A replay is for its addressee alone, which was asked about it when it was chosen.
-    pub(super) fn wants(&self, subscriber: &Subscriber, sight: &LoadedEvent, looks: &mut usize) -> bool {
-        let event = &sight.record;
+    /// Whether the subscriber's filter matches. A replay is for its addressee alone, whose filter was
+    /// checked when it was chosen.
+    pub(super) fn wants(&self, subscriber: &Subscriber, loaded: &LoadedEvent, looks: &mut usize) -> bool {
+        let event = &loaded.record;
         if event.is_addressed {
             return event.addressee().is_some_and(|addressee| *addressee == *subscriber.name);
         }
         let steps = Steps::default();
-        let working = self.working(Phase::Filter, sight.position);
+        let working = self.working(Phase::Filter, loaded.position);
         let wants = filter::matches(&subscriber.filter, event, &steps);
         drop(working);
         *looks = looks.saturating_sub(steps.used() / STEPS_PER_LOOK);
@@ -89,7 +91,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         wants
     }
 
-    /// The dead letter that an event becomes whose filter, or whose answer, stopped a core.
+    /// The dead letter of an event whose filter, or whose response, stopped a core.
     pub(super) fn set_aside(&self, order: &SubscriberConfig, position: LogPosition) -> Option<DeliveryAttempt> {
         self.aside.phase(position)?;
         order.subscriber.tally.stalled.fetch_add(1, Relaxed);

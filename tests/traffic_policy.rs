@@ -8,32 +8,32 @@ use std::time::Duration;
 
 use kit::api::is_ready;
 use kit::manifest::{NAMESPACE, greets, service, with};
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpResponse, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpResponse, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const IMAGE: &str = "example.com/hello";
 const HOST: &str = "hello.default.localhost";
 /// The shortest stable window, and time for a busy machine.
-const IDLE_PATIENCE: Duration = Duration::from_secs(90);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Revisions `hello-00001` and `hello-00002` with this traffic and these annotations of the Service.
 fn two(annotations: Value, traffic: Value) -> Appliance {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&service("hello", IMAGE, "one"));
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     api.patch("Service", NAMESPACE, "hello", &greets(IMAGE, "two"));
-    api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+    api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
         is_ready(service) && service["status"]["latestReadyRevisionName"] == "hello-00002"
     });
     let patch = json!({ "metadata": { "annotations": annotations }, "spec": { "traffic": traffic } });
     api.patch("Service", NAMESPACE, "hello", &patch);
-    api.wait_for("Route", NAMESPACE, "hello", PATIENCE, |route| {
+    api.wait_for("Route", NAMESPACE, "hello", TIMEOUT, |route| {
         let there = |(key, value): (&String, &Value)| route["metadata"]["annotations"][key] == *value;
         is_ready(route) && annotations.as_object().unwrap().iter().all(there)
     });
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     appliance
 }
 
@@ -62,7 +62,7 @@ fn revision(response: &HttpResponse) -> String {
 fn a_sticky_client_stays_with_its_revision() {
     let appliance = two(json!({ "sluicegate.dev/sticky": "cookie" }), halves());
     let mut seen = BTreeSet::new();
-    wait::until(PATIENCE, "the cookie", || ask(&appliance, ("X", "y")).header("set-cookie").map(drop));
+    wait::until(TIMEOUT, "the cookie", || ask(&appliance, ("X", "y")).header("set-cookie").map(drop));
     for _ in 0..24 {
         let first = ask(&appliance, ("X", "y"));
         let cookie = first.header("set-cookie").unwrap().split(';').next().unwrap().to_owned();
@@ -78,7 +78,7 @@ fn a_sticky_client_stays_with_its_revision() {
     // Weights move clients one way only: with all of it at one revision everybody is there.
     let all = json!({ "spec": { "traffic": [{ "revisionName": "hello-00002", "percent": 100 }] } });
     appliance.api().patch("Service", NAMESPACE, "hello", &all);
-    appliance.api().wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     assert_eq!(revision(&ask(&appliance, ("Cookie", "sluicegate-sticky=1"))), "hello-00002");
 }
 
@@ -98,7 +98,7 @@ fn a_header_chooses_a_revision() {
     assert_eq!(refused.status, 422, "{refused}");
     assert!(refused.text().contains("is not in spec.traffic"), "{refused}");
     api.patch("Service", NAMESPACE, "hello", &set(Value::Null));
-    wait::until(PATIENCE, "the division alone", || {
+    wait::until(TIMEOUT, "the division alone", || {
         (revision(&ask(&appliance, ("X-Beta", "yes"))) == "hello-00001").then_some(())
     });
 }
@@ -111,7 +111,7 @@ fn a_mirror_wakes_its_revision_and_compares_its_answers() {
         let response = call.send(appliance.http());
         assert_eq!((response.status, response.body.len()), (200, 2000), "{response}");
     }
-    wait::until(PATIENCE, "the comparisons", || {
+    wait::until(TIMEOUT, "the comparisons", || {
         (appliance.metric("sluicegate_backend_mirrored_requests_total", "outcome=\"same\"") == 10).then_some(())
     });
     assert_eq!(appliance.metric("sluicegate_backend_mirrored_requests_total", "default/hello-00001"), 0);
@@ -135,7 +135,7 @@ fn a_frozen_instance_thaws_for_the_next_request() {
     manifest["spec"]["template"]["spec"]["containers"][0]["livenessProbe"] =
         json!({ "httpGet": { "path": "/" }, "periodSeconds": 1, "timeoutSeconds": 1, "failureThreshold": 3 });
     api.create(&manifest);
-    api.wait_ready("Service", NAMESPACE, "hello", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let mark = || {
         let env = HttpCall::get("/env").host(HOST).send(appliance.http());
         assert_eq!(env.status, 200, "{env}");
@@ -144,24 +144,24 @@ fn a_frozen_instance_thaws_for_the_next_request() {
     let pods = || api.list_selected("Pod", NAMESPACE, "serving.knative.dev/service=hello");
     let first = mark();
     for _ in 0..2 {
-        wait::until(IDLE_PATIENCE, "the frozen instance", || {
+        wait::until(IDLE_TIMEOUT, "the frozen instance", || {
             (appliance.metric("sluicegate_backend_frozen_instances", "hello-00001") == 1).then_some(())
         });
-        wait::until(PATIENCE, "the Pod that says so", || {
+        wait::until(TIMEOUT, "the Pod that says so", || {
             let pods = pods();
             (pods.len() == 1 && pods[0]["status"]["reason"] == "Frozen").then_some(())
         });
-        api.wait_for("Revision", NAMESPACE, "hello-00001", PATIENCE, |revision| {
+        api.wait_for("Revision", NAMESPACE, "hello-00001", TIMEOUT, |revision| {
             revision["status"]["actualReplicas"] == 0
         });
         std::thread::sleep(Duration::from_secs(8)); // its liveness probe would have failed it by now
         assert_eq!(mark(), first, "another process answered");
     }
-    wait::until(IDLE_PATIENCE, "the frozen instance", || {
+    wait::until(IDLE_TIMEOUT, "the frozen instance", || {
         (appliance.metric("sluicegate_backend_frozen_instances", "hello-00001") == 1).then_some(())
     });
     api.delete("Service", NAMESPACE, "hello");
-    wait::until(PATIENCE, "its end", || pods().is_empty().then_some(()));
+    wait::until(TIMEOUT, "its end", || pods().is_empty().then_some(()));
 }
 
 /// SRV-EXT-01: with everything that annotations of ours can ask for at once, a Service is what it is without.
@@ -177,7 +177,7 @@ fn with_all_of_it_a_service_is_what_it_is_without() {
         "sluicegate.dev/spare-instances": "1", "sluicegate.dev/spare-mode": "warm", "runtime.sluicegate.dev/volumes": "env",
     } } });
     api.patch("Service", NAMESPACE, "hello", &json!({ "spec": { "template": template } }));
-    api.wait_for("Service", NAMESPACE, "hello", PATIENCE, |service| {
+    api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
         is_ready(service) && service["status"]["latestReadyRevisionName"] == "hello-00003"
     });
     let answers: BTreeSet<_> = (0..20).map(|_| revision(&ask(&appliance, ("X-None", "1")))).collect();
@@ -185,7 +185,7 @@ fn with_all_of_it_a_service_is_what_it_is_without() {
     let tagged = HttpCall::get("/").host("next-hello.default.localhost").send(appliance.http());
     assert_eq!((tagged.status, revision(&tagged).as_str()), (200, "hello-00002"));
     api.delete("Service", NAMESPACE, "hello");
-    wait::until(PATIENCE, "the host to be nobody's", || {
+    wait::until(TIMEOUT, "the host to be nobody's", || {
         (HttpCall::get("/").host(HOST).send(appliance.http()).status == 404).then_some(())
     });
 }

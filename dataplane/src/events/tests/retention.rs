@@ -1,4 +1,4 @@
-//! How long events are kept, what a 202 promises, and what is refused for keeping too much.
+//! How long events are retained, what a 202 promises, and which events exceed a quota.
 
 use std::cell::Cell;
 use std::fs;
@@ -39,19 +39,19 @@ async fn post_many(rig: &BrokerFixture, events: usize) {
     }
 }
 
-/// EV-RTE-02, AMB-47: a 202 of a stream that promises no flush leaves at once, is counted apart, and the event
-/// is delivered within the interval; by default it leaves when the event is durable.
+/// EV-RTE-02, AMB-47: a stream without a durability promise answers 202 at once, counts it separately, and
+/// the event is delivered within the interval; by default the 202 is sent when the event is durable.
 #[test]
-fn an_interval_answers_at_once_and_flushes_later() {
+fn interval_stream_acknowledges_before_flush() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
-    let patience = Duration::from_millis(700);
-    for (durability, early) in [(Durability::Flush, 0), (Durability::Interval(patience), 2), (Durability::None, 2)] {
+    let interval = Duration::from_millis(700);
+    for (durability, early) in [(Durability::Flush, 0), (Durability::Interval(interval), 2), (Durability::None, 2)] {
         rig.keeping.set(RetentionPolicy { durability, ..RetentionPolicy::default() });
         let stream = rig.publish(vec![trigger("t", URL)]);
         rig.run(async {
             rig.sync();
-            rig.rest(seconds(2)).await; // whatever is declared is flushed
+            rig.rest(seconds(2)).await; // all declarations are flushed
             let (before, begun) = (rig.calls(URL).len(), rig.ring.now());
             assert_eq!(rig.post("a", "a").await, 202);
             rig.rest(Duration::from_millis(50)).await;
@@ -61,9 +61,9 @@ fn an_interval_answers_at_once_and_flushes_later() {
             assert_eq!(calls.len(), before + 2);
             let wait = calls[before].at - begun;
             let together = calls[before + 1].at - calls[before].at < Duration::from_millis(40);
-            let is_late = matches!(durability, Durability::Interval(_)).then_some(patience);
+            let is_late = matches!(durability, Durability::Interval(_)).then_some(interval);
             assert!(is_late.is_none_or(|late| wait >= late), "{durability:?} {wait:?}");
-            assert!(wait <= patience + Duration::from_millis(100), "{durability:?} {wait:?}");
+            assert!(wait <= interval + Duration::from_millis(100), "{durability:?} {wait:?}");
             assert_eq!(together, durability != Durability::Flush, "{durability:?}: one flush for both");
         });
         assert_eq!(stream.tally.accepted.load(Relaxed), 2);
@@ -71,9 +71,9 @@ fn an_interval_answers_at_once_and_flushes_later() {
     }
 }
 
-/// APP-07: what is too much is dropped, oldest first, and counted; the rest is delivered.
+/// APP-07: events beyond the limit are dropped, oldest first, and counted; the rest is delivered.
 #[test]
-fn retention_by_size_drops_the_oldest_and_counts_them() {
+fn retention_by_size_drops_and_counts_oldest() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     rig.keeping.set(RetentionPolicy { retention_bytes: 20_000, ..RetentionPolicy::default() });
@@ -102,9 +102,10 @@ fn retention_by_size_drops_the_oldest_and_counts_them() {
     assert_eq!(all(&stream), UNFINISHED_MAX as u64 + 344);
 }
 
-/// APP-07: what is too old is dropped with its retries and with those that wait for them, and counted.
+/// APP-07: events that are too old are dropped with their retries and with those that wait for them, and
+/// counted.
 #[test]
-fn retention_by_time_drops_what_waits_for_a_retry_too() {
+fn retention_by_time_drops_pending_retries_too() {
     for sequence in [DeliveryOrder::Free, DeliveryOrder::ByKey, DeliveryOrder::Strict] {
         too_old_is_dropped(sequence);
     }
@@ -120,7 +121,7 @@ fn too_old_is_dropped(sequence: DeliveryOrder) {
     unreachable(&rig);
     rig.run(async {
         post_many(&rig, 50).await;
-        let posted = Instant::now(); // the log's clock is the wall's
+        let posted = Instant::now(); // the log's clock is the wall clock
         while posted.elapsed() < Duration::from_millis(20) {
             rig.rest(Duration::from_millis(1)).await;
         }
@@ -131,9 +132,10 @@ fn too_old_is_dropped(sequence: DeliveryOrder) {
     assert_eq!(stream.tally.kept_bytes.load(Relaxed), 0, "its space is given back");
 }
 
-/// APP-07, DP-ACK-10: a namespace that keeps too much is told when to come again, and is served again by itself.
+/// APP-07, DP-ACK-10: a namespace beyond its quota gets a Retry-After, and is served again without
+/// intervention.
 #[test]
-fn a_used_up_quota_is_a_429_with_retry_after_until_consumers_get_on() {
+fn exceeded_quota_answers_429_until_consumers_progress() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let everything = Arc::new(ByteQuota::new("all namespaces", 0, None));
@@ -171,9 +173,9 @@ fn a_used_up_quota_is_a_429_with_retry_after_until_consumers_get_on() {
     assert_eq!(everything.used(), stream.tally.kept_bytes.load(Relaxed));
 }
 
-/// A stream with a history keeps what everybody has had, and gives it back when it has none any more.
+/// A stream with a history retains delivered events, and releases them when the history is disabled.
 #[test]
-fn a_history_is_kept_for_replay_until_it_is_over() {
+fn history_is_retained_until_disabled() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let live = |rig: &BrokerFixture| rig.counters.log.live_bytes.load(Relaxed);
@@ -191,10 +193,10 @@ fn a_history_is_kept_for_replay_until_it_is_over() {
     }
 }
 
-/// EV-DLV-13: an event that the disk changed is dropped with its reason, before or after it was first looked
-/// at, and nobody waits for it for ever.
+/// EV-DLV-13: an event that the disk changed is dropped with its reason, before or after its first attempt,
+/// and does not block its subscriber.
 #[test]
-fn a_damaged_event_is_counted_as_dropped_and_the_others_are_delivered() {
+fn damaged_event_is_dropped_and_others_delivered() {
     for lags in [false, true] {
         let folder = folder();
         let rig = BrokerFixture::new(folder.path());
@@ -221,10 +223,10 @@ fn a_damaged_event_is_counted_as_dropped_and_the_others_are_delivered() {
     }
 }
 
-/// EV-DLV-13: a backlog larger than what is taken to be in memory is read ahead by threads, and delivered whole
-/// and once, from the bookmark on after a restart and while its events are tried again.
+/// EV-DLV-13: a backlog larger than what is assumed to be in memory is read ahead by threads, and delivered
+/// completely and once, from the cursor on after a restart and while its events are retried.
 #[test]
-fn a_cold_backlog_is_read_ahead_and_delivered_whole() {
+fn cold_backlog_is_read_ahead_and_delivered() {
     const EVENTS: usize = 850;
     let folder = folder();
     let large = || wal::LogOptions { segment_bytes: 8 << 20, log_bytes_max: 256 << 20, ..super::options() };
@@ -260,9 +262,9 @@ fn a_cold_backlog_is_read_ahead_and_delivered_whole() {
     assert_eq!((ids.len(), second.calls(URL).len()), (EVENTS, EVENTS));
 }
 
-/// APP-07: space comes back by itself when nothing is appended any more.
+/// APP-07: space is reclaimed even when nothing is appended any more.
 #[test]
-fn an_idle_log_gives_its_space_back() {
+fn idle_log_reclaims_space() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     rig.publish(vec![lagging()]);
@@ -282,32 +284,32 @@ fn an_idle_log_gives_its_space_back() {
     });
 }
 
-/// A flush costs the same for one event and for a hundred: it waits for those whose turn comes anyway, and on a core that is
-/// never idle no longer than [`GATHER_MAX`], and with [`GATHERED_BYTES_MAX`] not at all.
+/// A flush costs the same for one event and for a hundred: it waits for tasks that are ready anyway, and on
+/// a core that is never idle no longer than [`GATHER_MAX`], and with [`GATHERED_BYTES_MAX`] not at all.
 #[test]
-fn what_comes_before_the_core_is_idle_is_one_flush() {
+fn appends_before_idle_share_one_flush() {
     let folder = folder();
     let ring = Simulation::new(3, FaultProfile::calm()).ring();
-    let keeper = LogWriter::new(&ring, WriteAheadLog::open(folder.path(), options()).unwrap().0);
-    let running = Rc::clone(&keeper);
+    let writer = LogWriter::new(&ring, WriteAheadLog::open(folder.path(), options()).unwrap().0);
+    let running = Rc::clone(&writer);
     ring.spawn(async move { drop(running.run().await) });
-    let feed = keeper.feed("s").unwrap();
+    let feed = writer.feed("s").unwrap();
     ring.block_on(async {
         ring.sleep(seconds(1)).await;
-        let flushes = || keeper.log().stat().flushes;
-        let append = || keeper.append(&feed, &[&[b"event"]]).unwrap().end;
+        let flushes = || writer.log().stat().flushes;
+        let append = || writer.append(&feed, &[&[b"event"]]).unwrap().end;
         let (before, busy) = (flushes(), Rc::new(Cell::new(true)));
         for nth in 0..20 {
-            let (ring, keeper, feed) = (ring.clone(), Rc::clone(&keeper), Rc::clone(&feed));
+            let (ring, writer, feed) = (ring.clone(), Rc::clone(&writer), Rc::clone(&feed));
             ring.clone().spawn(async move {
                 for _ in 0..nth {
                     ring.yield_now().await;
                 }
-                keeper.append(&feed, &[&[b"event"]]).unwrap();
+                writer.append(&feed, &[&[b"event"]]).unwrap();
             });
         }
-        keeper.durable(append()).await.unwrap();
-        assert_eq!((flushes(), keeper.log().stat().staged_bytes), (before + 1, 0));
+        writer.durable(append()).await.unwrap();
+        assert_eq!((flushes(), writer.log().stat().staged_bytes), (before + 1, 0));
 
         let (other, goes_on) = (ring.clone(), Rc::clone(&busy));
         ring.spawn(async move {
@@ -316,16 +318,16 @@ fn what_comes_before_the_core_is_idle_is_one_flush() {
             }
         });
         let begun = ring.now();
-        keeper.durable(append()).await.unwrap();
+        writer.durable(append()).await.unwrap();
         let took = ring.now() - begun;
         assert!((GATHER_MAX..GATHER_MAX * 10).contains(&took), "{took:?}");
 
         let begun = ring.now();
         for _ in 0..GATHERED_BYTES_MAX / 1024 {
-            keeper.append(&feed, &[&[&[0; 1024]]]).unwrap();
+            writer.append(&feed, &[&[&[0; 1024]]]).unwrap();
         }
-        keeper.durable(append()).await.unwrap();
-        assert!(ring.now() - begun < GATHER_MAX, "so much waits for nobody: {:?}", ring.now() - begun);
+        writer.durable(append()).await.unwrap();
+        assert!(ring.now() - begun < GATHER_MAX, "an append of this size does not wait: {:?}", ring.now() - begun);
         busy.set(false);
     });
     ring.shutdown();

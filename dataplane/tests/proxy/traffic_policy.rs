@@ -1,4 +1,4 @@
-//! What routes do beyond dividing: clients that stay, copies that nobody waits for.
+//! Traffic policies: session affinity and mirroring.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,46 +12,46 @@ use sluicegate_dataplane::table::{
     Backend, BackendShare, MirrorPolicy, Route, RoutingTable, SessionKey, TrafficPolicy,
 };
 
-use crate::fixture::{ProxyFixture, Reply, Seen, backend, instance, ok, on_every_machine};
+use crate::fixture::{ProxyFixture, Reply, Seen, backend, instance, ok, on_every_driver};
 
 fn everywhere<F: Future<Output = ()> + 'static>(script: impl Fn(ProxyFixture) -> F + Copy + 'static) {
-    on_every_machine(&CoreLimits::default(), script);
+    on_every_driver(&CoreLimits::default(), script);
 }
 
 fn named(key: &str, backend: Backend) -> Arc<Backend> {
     Arc::new(Backend { key: key.into(), ..backend })
 }
 
-/// `app` with two halves.
-fn halves(house: &ProxyFixture, sticky: SessionKey) {
+/// `app` with two equal shares.
+fn halves(fixture: &ProxyFixture, sticky: SessionKey) {
     let split = |name: &'static str| {
-        let address = instance(&house.ring, move |_| ok(name));
+        let address = instance(&fixture.ring, move |_| ok(name));
         BackendShare::new(50, named(name, backend(&[address], 0, None)))
     };
     let mut route = Route::of(vec![split("a"), split("b")]);
     route.traffic_policy = Some(Arc::new(TrafficPolicy { sticky: Some(sticky), mirror: None }));
     let mut table = RoutingTable::default();
     table.hosts.insert("app", Arc::new(route));
-    house.tables.publish(table);
+    fixture.tables.publish(table);
 }
 
-async fn asked(house: &ProxyFixture, fields: &str) -> Seen {
-    let mut client = house.client().await;
+async fn asked(fixture: &ProxyFixture, fields: &str) -> Seen {
+    let mut client = fixture.client().await;
     client.send(format!("GET / HTTP/1.1\r\nHost: app\r\n{fields}\r\n")).await;
     client.message().await.unwrap()
 }
 
 #[test]
-fn a_client_stays_with_the_version_that_its_header_leads_to() {
-    everywhere(async |house| {
-        halves(&house, SessionKey::Header("X-User".into()));
+fn client_stays_with_the_version_of_its_header() {
+    everywhere(async |fixture| {
+        halves(&fixture, SessionKey::Header("X-User".into()));
         let mut versions = std::collections::BTreeSet::new();
         for user in 0..12 {
             let field = format!("X-User: {user}\r\n");
-            let first = asked(&house, &field).await;
+            let first = asked(&fixture, &field).await;
             assert!(!first.head.contains("Set-Cookie"), "{}", first.head);
             for _ in 0..5 {
-                assert_eq!(asked(&house, &field).await.body, first.body);
+                assert_eq!(asked(&fixture, &field).await.body, first.body);
             }
             versions.insert(first.body);
         }
@@ -60,15 +60,15 @@ fn a_client_stays_with_the_version_that_its_header_leads_to() {
 }
 
 #[test]
-fn a_new_client_gets_a_cookie_and_stays_by_it() {
-    everywhere(async |house| {
-        halves(&house, SessionKey::Issued);
+fn new_client_gets_a_cookie_and_stays_by_it() {
+    everywhere(async |fixture| {
+        halves(&fixture, SessionKey::Issued);
         for _ in 0..6 {
-            let first = asked(&house, "").await;
+            let first = asked(&fixture, "").await;
             let cookie = first.head.lines().find_map(|line| line.strip_prefix("Set-Cookie: ")).unwrap();
             let pair = cookie.split(';').next().unwrap();
             for _ in 0..5 {
-                let again = asked(&house, &format!("Cookie: x=y; {pair}\r\n")).await;
+                let again = asked(&fixture, &format!("Cookie: x=y; {pair}\r\n")).await;
                 assert_eq!(again.body, first.body);
                 assert!(!again.head.contains("Set-Cookie"), "{}", again.head);
             }
@@ -76,23 +76,23 @@ fn a_new_client_gets_a_cookie_and_stays_by_it() {
     });
 }
 
-/// `app` with a copy for `shadow` of every request.
-fn mirrored(house: &ProxyFixture, own: Backend, shadow: &Arc<Backend>) {
+/// `app` with every request mirrored to `shadow`.
+fn mirrored(fixture: &ProxyFixture, own: Backend, mirror_backend: &Arc<Backend>) {
     let mut route = Route::of(vec![BackendShare::new(100, named("own", own))]);
     let mirror = Arc::new(MirrorPolicy { host: "shadow".into(), percent: 100 });
     route.traffic_policy = Some(Arc::new(TrafficPolicy { sticky: None, mirror: Some(mirror) }));
     let mut table = RoutingTable::default();
     table.hosts.insert("app", Arc::new(route));
-    table.hosts.insert("shadow", Arc::new(Route::of(vec![BackendShare::new(1, Arc::clone(shadow))])));
-    house.tables.publish(table);
+    table.hosts.insert("shadow", Arc::new(Route::of(vec![BackendShare::new(1, Arc::clone(mirror_backend))])));
+    fixture.tables.publish(table);
 }
 
-async fn until_compared(house: &ProxyFixture, load: &BackendLoad, wanted: [u64; 3]) {
+async fn until_compared(fixture: &ProxyFixture, load: &BackendLoad, wanted: [u64; 3]) {
     for _ in 0..60_000 {
         if load.comparisons() == Some(wanted) {
             return;
         }
-        house.pause(1).await;
+        fixture.pause(1).await;
     }
     panic!("{:?} and not {wanted:?}", load.comparisons());
 }
@@ -101,37 +101,37 @@ async fn until_compared(house: &ProxyFixture, load: &BackendLoad, wanted: [u64; 
 type Copied = (String, Vec<u8>);
 
 #[test]
-fn a_copy_is_the_same_request_and_its_answer_is_compared_and_dropped() {
-    everywhere(async |house| {
+fn mirrored_request_is_equal_and_its_status_compared() {
+    everywhere(async |fixture| {
         let seen: Rc<RefCell<Vec<Copied>>> = Rc::default();
         let noted = Rc::clone(&seen);
-        let other = instance(&house.ring, move |request| {
+        let other = instance(&fixture.ring, move |request| {
             noted.borrow_mut().push((request.head.clone(), request.body.clone()));
             if request.head.starts_with("POST") {
                 return vec![Reply::Send(b"HTTP/1.1 500 Oops\r\nContent-Length: 3\r\n\r\nbad".to_vec())];
             }
             ok("copy")
         });
-        let own = instance(&house.ring, |request| {
+        let own = instance(&fixture.ring, |request| {
             assert!(!request.head.contains("Sluicegate-Mirrored"), "{}", request.head);
             ok("own")
         });
-        let shadow = named("shadow", backend(&[other], 0, None));
-        mirrored(&house, backend(&[own], 0, None), &shadow);
+        let mirror_backend = named("shadow", backend(&[other], 0, None));
+        mirrored(&fixture, backend(&[own], 0, None), &mirror_backend);
 
-        let mut client = house.client().await;
+        let mut client = fixture.client().await;
         assert_eq!(client.get("app", "/a?b").await.body, b"own");
-        until_compared(&house, &shadow.load, [1, 0, 0]).await;
+        until_compared(&fixture, &mirror_backend.load, [1, 0, 0]).await;
         client.send("POST /c HTTP/1.1\r\nHost: app\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n").await;
-        house.pause(2).await;
+        fixture.pause(2).await;
         client.send("4\r\ndefg\r\n0\r\n\r\n").await;
         assert_eq!(client.message().await.unwrap().body, b"own");
-        until_compared(&house, &shadow.load, [1, 1, 0]).await;
+        until_compared(&fixture, &mirror_backend.load, [1, 1, 0]).await;
         let big = vec![b'x'; 60_000];
         client.send(format!("PUT /d HTTP/1.1\r\nHost: app\r\nContent-Length: {}\r\n\r\n", big.len())).await;
         client.send(big.clone()).await;
         assert_eq!(client.message().await.unwrap().body, b"own");
-        until_compared(&house, &shadow.load, [2, 1, 0]).await;
+        until_compared(&fixture, &mirror_backend.load, [2, 1, 0]).await;
 
         let seen = seen.borrow();
         let bodies: Vec<_> = seen.iter().map(|(_, body)| body.len()).collect();
@@ -142,23 +142,23 @@ fn a_copy_is_the_same_request_and_its_answer_is_compared_and_dropped() {
     });
 }
 
-/// The copies' version never answers, and then there are too many of them, or too large ones: the requests do not
-/// notice.
+/// The mirror version never answers, and then there are too many copies, or too large ones: the requests are not
+/// affected.
 #[test]
-fn nobody_waits_for_a_copy() {
-    everywhere(async |house| {
+fn requests_never_wait_for_a_copy() {
+    everywhere(async |fixture| {
         let taken = Rc::new(Cell::new(0_u64));
         let count = Rc::clone(&taken);
-        let mute = instance(&house.ring, move |_| {
+        let silent_instance = instance(&fixture.ring, move |_| {
             count.set(count.get() + 1);
             vec![Reply::Wait(Duration::from_secs(3600))]
         });
-        let own = instance(&house.ring, |_| ok("own"));
-        let shadow = named("shadow", backend(&[mute], 0, None));
-        mirrored(&house, backend(&[own], 0, None), &shadow);
-        let skipped = |why: usize| house.counters.mirrors_skipped[why].load(Relaxed);
+        let own = instance(&fixture.ring, |_| ok("own"));
+        let mirror_backend = named("shadow", backend(&[silent_instance], 0, None));
+        mirrored(&fixture, backend(&[own], 0, None), &mirror_backend);
+        let skipped = |why: usize| fixture.counters.mirrors_skipped[why].load(Relaxed);
 
-        let mut client = house.client().await;
+        let mut client = fixture.client().await;
         let big = 64 * 1024 + 1;
         client.send(format!("PUT / HTTP/1.1\r\nHost: app\r\nContent-Length: {big}\r\n\r\n")).await;
         client.send(vec![b'x'; big]).await;
@@ -168,18 +168,18 @@ fn nobody_waits_for_a_copy() {
             assert_eq!(client.get("app", "/").await.body, b"own");
         }
         assert_eq!(skipped(1), 6, "64 are under way");
-        assert!(shadow.load.comparisons().is_none());
+        assert!(mirror_backend.load.comparisons().is_none());
     });
 }
 
-/// A copy that finds nobody is counted and forgotten.
+/// A copy that reaches no instance is counted and dropped.
 #[test]
-fn a_copy_without_an_answer_counts_as_such() {
-    everywhere(async |house| {
-        let own = instance(&house.ring, |_| ok("own"));
-        let shadow = named("shadow", backend(&[], 0, None));
-        mirrored(&house, backend(&[own], 0, None), &shadow);
-        assert_eq!(house.client().await.get("app", "/").await.body, b"own");
-        until_compared(&house, &shadow.load, [0, 0, 1]).await;
+fn copy_without_a_response_is_counted() {
+    everywhere(async |fixture| {
+        let own = instance(&fixture.ring, |_| ok("own"));
+        let mirror_backend = named("shadow", backend(&[], 0, None));
+        mirrored(&fixture, backend(&[own], 0, None), &mirror_backend);
+        assert_eq!(fixture.client().await.get("app", "/").await.body, b"own");
+        until_compared(&fixture, &mirror_backend.load, [0, 0, 1]).await;
     });
 }

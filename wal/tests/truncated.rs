@@ -1,4 +1,4 @@
-//! A segment's file is cut short while the log is open.
+//! A segment's file is truncated while the log is open.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
@@ -23,7 +23,7 @@ fn cut(file: &Path, bytes: u64) {
     OpenOptions::new().write(true).open(file).unwrap().set_len(bytes).unwrap();
 }
 
-/// Three segments of events that somebody needs.
+/// Three segments of events that a subscriber needs.
 fn filled(folder: &Path) -> WriteAheadLog {
     let mut log = open(folder);
     let stream = log.stream("a").unwrap();
@@ -35,9 +35,10 @@ fn filled(folder: &Path) -> WriteAheadLog {
     log
 }
 
-/// APP-05, APP-06: the process lives, readers get what is there and hear of what is not, and the log goes on.
+/// APP-05, APP-06: the process survives, readers get what remains and a report of what is missing, and the
+/// log continues.
 #[test]
-fn a_segment_cut_short_costs_its_own_records_and_nobodys_life() {
+fn truncated_segment_loses_only_its_own_records() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = filled(folder.path());
     let stream = log.stream("a").unwrap();
@@ -54,8 +55,8 @@ fn a_segment_cut_short_costs_its_own_records_and_nobodys_life() {
     let broken = log.check_files();
     assert_eq!(broken.len(), 1);
     assert_eq!((broken[0].cut_to, broken[0].poisons), (Some(8 << 10), false));
-    assert!(broken[0].to_string().contains("was cut from outside to 8192 of 65536 bytes"), "{}", broken[0]);
-    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "told once, and counted");
+    assert!(broken[0].to_string().contains("was truncated from outside to 8192 of 65536 bytes"), "{}", broken[0]);
+    assert_eq!((log.check_files(), log.stat().broken), (Vec::new(), 1), "reported once, and counted");
 
     log.append(stream, 0, &[b"goes on"]).unwrap();
     log.flush_blocking().unwrap();
@@ -64,10 +65,10 @@ fn a_segment_cut_short_costs_its_own_records_and_nobodys_life() {
     assert_eq!(log.read_from(stream, LogPosition::ORIGIN).last().unwrap().payload, b"goes on"[..]);
 }
 
-/// APP-06: what was acknowledged in the segment that is being written is gone: nothing more is taken, and the
-/// next opening says what is missing.
+/// APP-06: acknowledged data in the tail segment is lost: appends are rejected, and the next opening
+/// reports what is missing.
 #[test]
-fn a_log_whose_newest_segment_was_cut_takes_nothing_more_and_tells_what_is_gone() {
+fn truncated_tail_poisons_log_and_reports_loss() {
     let folder = tempfile::tempdir().unwrap();
     let mut log = filled(folder.path());
     let stream = log.stream("a").unwrap();
@@ -82,7 +83,7 @@ fn a_log_whose_newest_segment_was_cut_takes_nothing_more_and_tells_what_is_gone(
     let broken = log.check_files();
     assert!(broken.len() == 1 && broken[0].poisons && broken[0].file == file);
     let refused = log.append(stream, 0, &[b"no"]).unwrap_err();
-    assert!(matches!(&refused, AppendError::Poisoned { reason } if reason.contains("was cut")), "{refused}");
+    assert!(matches!(&refused, AppendError::Poisoned { reason } if reason.contains("was truncated")), "{refused}");
     assert!(log.next_flush().is_none() && log.poison().is_some());
     drop(log);
 

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{PATIENCE, init, listener, spec};
+use common::{TIMEOUT, init, listener, spec};
 use dataplane::load::BackendLoad;
 use dataplane::table::Endpoint;
 use sluicegate_control::autoscaler::{Autoscaler, EndpointSink, RevisionPlan, RevisionState, ScalingMetric};
@@ -64,24 +64,24 @@ fn plan(instance: InstanceSpec) -> RevisionPlan {
 fn open(data: &std::path::Path) -> (Autoscaler, Arc<RecordingEndpointSink>) {
     let runtime = Arc::new(ProcessRuntime::open(data, init(), HostConfig::minimal()).unwrap());
     let sink = Arc::new(RecordingEndpointSink::default());
-    let (fleet, work) = Autoscaler::new(runtime, Arc::clone(&sink) as _, 1);
+    let (autoscaler, work) = Autoscaler::new(runtime, Arc::clone(&sink) as _, 1);
     tokio::spawn(work);
-    (fleet, sink)
+    (autoscaler, sink)
 }
 
 /// Returns when `wanted` holds; driven by the fleet's own announcements.
-async fn until(fleet: &Autoscaler, wanted: impl Fn() -> bool) {
-    let mut changes = fleet.changes();
+async fn until(autoscaler: &Autoscaler, wanted: impl Fn() -> bool) {
+    let mut changes = autoscaler.changes();
     let waiting = async {
         while !wanted() {
             changes.recv().await.unwrap();
         }
     };
-    tokio::time::timeout(PATIENCE, waiting).await.expect("it comes to this");
+    tokio::time::timeout(TIMEOUT, waiting).await.expect("it comes to this");
 }
 
-async fn reach(fleet: &Autoscaler, wanted: &RevisionState) {
-    until(fleet, || fleet.status(KEY).state == *wanted).await;
+async fn reach(autoscaler: &Autoscaler, wanted: &RevisionState) {
+    until(autoscaler, || autoscaler.status(KEY).state == *wanted).await;
 }
 
 fn get(address: SocketAddr) -> String {
@@ -96,18 +96,18 @@ fn get(address: SocketAddr) -> String {
 #[tokio::test]
 async fn a_revision_wakes_on_demand_and_goes_back_to_sleep() {
     let dir = tempfile::tempdir().unwrap();
-    let (fleet, sink) = open(dir.path());
-    fleet.declare(KEY, plan(listener()));
-    reach(&fleet, &RevisionState::Idle).await;
+    let (autoscaler, sink) = open(dir.path());
+    autoscaler.declare(KEY, plan(listener()));
+    reach(&autoscaler, &RevisionState::Idle).await;
     assert!(sink.endpoints.lock().unwrap().is_empty());
 
-    fleet.record_demand(KEY);
-    reach(&fleet, &RevisionState::Ready).await;
-    let address = sink.endpoints.lock().unwrap()[0].address;
+    autoscaler.record_demand(KEY);
+    reach(&autoscaler, &RevisionState::Ready).await;
+    let address = sink.endpoints.lock().unwrap()[0].address.socket_addr().unwrap();
     assert!(get(address).starts_with("HTTP/1.1 200"));
 
-    reach(&fleet, &RevisionState::Idle).await;
-    fleet.shutdown().await;
+    reach(&autoscaler, &RevisionState::Idle).await;
+    autoscaler.shutdown().await;
     assert!(TcpStream::connect(address).is_err());
 }
 
@@ -115,23 +115,23 @@ async fn a_revision_wakes_on_demand_and_goes_back_to_sleep() {
 #[tokio::test]
 async fn a_failing_program_shows_in_the_state_with_its_last_words() {
     let dir = tempfile::tempdir().unwrap();
-    let (fleet, _sink) = open(dir.path());
+    let (autoscaler, _sink) = open(dir.path());
     let failing = spec(&["/bin/sh", "-c", "echo cannot reach the database >&2; exit 4"]);
-    fleet.declare(KEY, RevisionPlan { initial_scale: 1, ..plan(failing) });
-    until(&fleet, || matches!(fleet.status(KEY).state, RevisionState::Failed { .. })).await;
-    let RevisionState::Failed { reason, message } = fleet.status(KEY).state else { panic!("not failed any more") };
+    autoscaler.declare(KEY, RevisionPlan { initial_scale: 1, ..plan(failing) });
+    until(&autoscaler, || matches!(autoscaler.status(KEY).state, RevisionState::Failed { .. })).await;
+    let RevisionState::Failed { reason, message } = autoscaler.status(KEY).state else { panic!("not failed any more") };
     assert_eq!(reason, "ExitCode4");
     assert!(message.contains("cannot reach the database"), "{message}");
-    fleet.shutdown().await;
+    autoscaler.shutdown().await;
 }
 
 /// A killed instance is replaced, under an id that no connection pool has seen.
 #[tokio::test]
 async fn a_killed_instance_is_replaced() {
     let dir = tempfile::tempdir().unwrap();
-    let (fleet, sink) = open(dir.path());
-    fleet.declare(KEY, RevisionPlan { min_scale: 1, ..plan(listener()) });
-    reach(&fleet, &RevisionState::Ready).await;
+    let (autoscaler, sink) = open(dir.path());
+    autoscaler.declare(KEY, RevisionPlan { min_scale: 1, ..plan(listener()) });
+    reach(&autoscaler, &RevisionState::Ready).await;
     let first = sink.endpoints.lock().unwrap()[0].id;
 
     let record = dir.path().join(format!("instances/{KEY}/{first}.run"));
@@ -140,7 +140,7 @@ async fn a_killed_instance_is_replaced() {
     let pid = rustix::process::Pid::from_raw(pid.try_into().unwrap()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
 
-    until(&fleet, || sink.endpoints.lock().unwrap().first().is_some_and(|next| next.id != first)).await;
-    fleet.shutdown().await;
+    until(&autoscaler, || sink.endpoints.lock().unwrap().first().is_some_and(|next| next.id != first)).await;
+    autoscaler.shutdown().await;
     assert!(sink.endpoints.lock().unwrap().is_empty());
 }

@@ -1,4 +1,4 @@
-//! One look at each event for all subscribers: nobody misses anything by it, whoever is late or new.
+//! One match of each event for all subscribers: no subscriber misses an event, even when late or new.
 
 use std::rc::Rc;
 
@@ -18,7 +18,7 @@ fn expected(prefix: &str, count: usize) -> Vec<String> {
 
 /// EV-RTE-04, EV-RTE-07: of many subscribers each gets its own type, and counts all others as filtered.
 #[test]
-fn each_of_many_subscribers_gets_its_own_type() {
+fn many_subscribers_get_their_own_types() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let subscribers =
@@ -37,9 +37,10 @@ fn each_of_many_subscribers_gets_its_own_type() {
     }
 }
 
-/// X-BRK-05: whoever is told when an event came can ask for it, in every dialect; in line, and when it reads the log by itself.
+/// X-BRK-05: filters in every dialect can use the time of arrival; through the match queue, and when the
+/// subscriber reads the log by itself.
 #[test]
-fn filters_see_the_time_of_arrival() {
+fn filters_see_arrival_time() {
     let folder = folder();
     let pair = |value: &str| vec![("knativearrivaltime".into(), value.into())];
     let sql = |text: &str| FilterRule::Sql(cesql::parse(text).unwrap());
@@ -59,7 +60,7 @@ fn filters_see_the_time_of_arrival() {
         });
         each.collect::<Vec<_>>()
     };
-    // In the first life they come after the event.
+    // In the first lifetime they come after the event.
     for life in 0..2 {
         let rig = BrokerFixture::new(folder.path());
         rig.publish(if life == 0 { Vec::new() } else { subscribers() });
@@ -78,17 +79,17 @@ fn filters_see_the_time_of_arrival() {
     }
 }
 
-/// EV-DLV-13: a subscriber with more waiting than its line holds leaves the line, and misses nothing.
+/// EV-DLV-13: a subscriber whose match queue overflows leaves the matcher, and misses nothing.
 #[test]
-fn a_subscriber_that_left_the_line_catches_up_and_joins_again() {
+fn lagging_subscriber_catches_up_and_rejoins() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let is_dead = Rc::new(Cell::new(true));
     let dead = Rc::clone(&is_dead);
     rig.rule(move |_| if dead.get() { ScriptedAnswer::After(seconds(3), 503) } else { ScriptedAnswer::Status(202) });
-    let mut patient = of_type(trigger("t", "http://s/"), "wanted");
-    patient.delivery.retries_max = 1000;
-    let stream = rig.publish(vec![patient]);
+    let mut retrying_trigger = of_type(trigger("t", "http://s/"), "wanted");
+    retrying_trigger.delivery.retries_max = 1000;
+    let stream = rig.publish(vec![retrying_trigger]);
     let count = MATCHES_MAX + UNFINISHED_MAX + 200;
     rig.run(async {
         for n in 0..count {
@@ -109,9 +110,9 @@ fn a_subscriber_that_left_the_line_catches_up_and_joins_again() {
     assert_eq!(ids, expected("e", count));
 }
 
-/// EV-TRG-12: a subscriber that comes in the middle gets what comes after it, exactly once.
+/// EV-TRG-12: a subscriber that starts in the middle gets later events, exactly once.
 #[test]
-fn newcomers_in_the_stream_get_what_comes_after_them() {
+fn new_subscriber_gets_only_later_events() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let url = |n: usize| format!("http://s{n}/");
@@ -130,10 +131,10 @@ fn newcomers_in_the_stream_get_what_comes_after_them() {
     }
 }
 
-/// EV-TRG-12, EV-DLV-13: a stream that nobody listens to for a while is not looked at; who comes back goes on where it
-/// was, and a newcomer gets what comes after it.
+/// EV-TRG-12, EV-DLV-13: a stream without subscribers for a while is not read; a returning subscriber
+/// continues where it was, and a new one gets later events.
 #[test]
-fn a_stream_that_nobody_listened_to_for_a_while_loses_nothing() {
+fn stream_without_subscribers_loses_nothing() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let first = || trigger("t", "http://s/");
@@ -155,10 +156,9 @@ fn a_stream_that_nobody_listened_to_for_a_while_loses_nothing() {
     assert_eq!(sorted(rig.ids("http://new/")), of(&[2]));
 }
 
-/// EV-DLV-13: what went by unwanted is in the bookmark too: a restart
-/// does not look at it again.
+/// EV-DLV-13: events that did not match are in the cursor too: a restart does not read them again.
 #[test]
-fn what_nobody_wanted_is_passed_for_good() {
+fn unmatched_events_are_skipped_after_restart() {
     let folder = folder();
     let only = || vec![of_type(trigger("t", "http://s/"), "never")];
     let rig = BrokerFixture::new(folder.path());
