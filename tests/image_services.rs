@@ -9,7 +9,7 @@ use std::path::Path;
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};
 use kit::registry::{RegistryFault, RegistryLogin, TestImage, TestLayer, TestRegistry};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -42,7 +42,7 @@ fn digest_of(api: KitApi, revision: &str) -> String {
 
 /// The condition with one of the `reasons`: on a busy machine the first of them may be over before it is looked at.
 fn failed_with(api: KitApi, revision: &str, reasons: &[&str]) -> Value {
-    let revision = api.wait_for("Revision", NAMESPACE, revision, PATIENCE, |revision| {
+    let revision = api.wait_for("Revision", NAMESPACE, revision, TIMEOUT, |revision| {
         let is_one = |healthy: &Value| reasons.iter().any(|reason| healthy["reason"] == **reason);
         condition(revision, "ContainerHealthy").is_some_and(is_one)
     });
@@ -60,7 +60,7 @@ fn tag_is_resolved_once_and_its_image_is_shared() {
     let mut appliance = ApplianceSetup::new(BIN).start();
     let api = appliance.api();
     api.create(&service("one", &reference, ""));
-    api.wait_ready("Service", NAMESPACE, "one", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "one", TIMEOUT);
     assert_eq!(get(&appliance, "one"), "old");
     assert_eq!(digest_of(api, "one-00001"), format!("{}/app@{digest}", registry.address()));
     let layers = || registry.requests_for("/blobs/").len();
@@ -70,16 +70,16 @@ fn tag_is_resolved_once_and_its_image_is_shared() {
     registry.push("app", "v1", &new);
     appliance.restart();
     let api = appliance.api();
-    api.wait_ready("Service", NAMESPACE, "one", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "one", TIMEOUT);
     assert_eq!((get(&appliance, "one").as_str(), layers()), ("old", before));
 
     let by_digest = format!("{}/app@{digest}", registry.address());
     api.create(&service("two", &by_digest, ""));
-    api.wait_ready("Service", NAMESPACE, "two", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "two", TIMEOUT);
     assert_eq!((get(&appliance, "two").as_str(), layers()), ("old", before));
 
     api.create(&service("three", &reference, ""));
-    api.wait_ready("Service", NAMESPACE, "three", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "three", TIMEOUT);
     assert_eq!(get(&appliance, "three"), "new");
 }
 
@@ -94,10 +94,10 @@ fn missing_tag_is_container_missing_until_it_is_pushed() {
     let message = healthy["message"].as_str().unwrap();
     assert!(message.contains("Unable to fetch image") && message.contains("NAME_UNKNOWN"), "{message}");
     let is_told = |event: &Value| event["reason"] == "Failed" && event["type"] == "Warning";
-    wait::until(PATIENCE, "an Event of the failure", || api.list("Event", NAMESPACE).into_iter().find(is_told));
+    wait::until(TIMEOUT, "an Event of the failure", || api.list("Event", NAMESPACE).into_iter().find(is_told));
 
     registry.push("app", "v1", &app);
-    api.wait_ready("Service", NAMESPACE, "app", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "app", TIMEOUT);
     assert_eq!(get(&appliance, "app"), "late");
 }
 
@@ -122,7 +122,7 @@ fn private_image_is_resolved_and_pulled_with_pull_secrets() {
         "metadata": { "name": "login", "namespace": NAMESPACE },
         "stringData": { ".dockerconfigjson": config.to_string() },
     }));
-    api.wait_ready("Service", NAMESPACE, "own", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "own", TIMEOUT);
     assert_eq!(get(&appliance, "own"), "private");
 
     api.create(&json!({
@@ -131,7 +131,7 @@ fn private_image_is_resolved_and_pulled_with_pull_secrets() {
     }));
     let account = "/spec/template/spec/serviceAccountName";
     api.create(&with(service("account", &reference, ""), account, json!("puller")));
-    api.wait_ready("Service", NAMESPACE, "account", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "account", TIMEOUT);
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn busy_registry_is_a_back_off_and_recovers() {
     api.create(&service("app", &registry.reference("app", "v1"), ""));
     let healthy = failed_with(api, "app-00001", &["ImagePullBackOff"]);
     assert!(healthy["message"].as_str().unwrap().contains("too many requests"), "{healthy}");
-    api.wait_ready("Service", NAMESPACE, "app", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "app", TIMEOUT);
     assert_eq!(get(&appliance, "app"), "recovered");
 }
 
@@ -167,7 +167,7 @@ fn operator_says_which_tags_are_resolved_and_how_long() {
     });
     api.patch("ConfigMap", "knative-serving", "config-deployment", &json!({ "data": data }));
     api.create(&service("tagged", &registry.reference("app", "v1"), ""));
-    api.wait_ready("Service", NAMESPACE, "tagged", PATIENCE);
+    api.wait_ready("Service", NAMESPACE, "tagged", TIMEOUT);
     assert_eq!((get(&appliance, "tagged").as_str(), digest_of(api, "tagged-00001").as_str()), ("tagged", ""));
 
     api.create(&service("slow", &slow.reference("app", "v1"), ""));

@@ -164,7 +164,7 @@ fn killed_pull_leaves_nothing_that_is_used() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    wait::until(kit::PATIENCE, "a download has begun", || registry.requests_for("/blobs/").pop());
+    wait::until(kit::TIMEOUT, "a download has begun", || registry.requests_for("/blobs/").pop());
     pull.kill().unwrap();
     pull.wait().unwrap();
     assert_eq!(fs::read_dir(folder.path().join("images/staging")).unwrap().count(), 1);

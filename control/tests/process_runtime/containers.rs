@@ -47,7 +47,7 @@ async fn nothing_left(house: &TestRuntimeHost, id: u64) {
     let path = house.dir.path().to_str().unwrap();
     assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(path));
     let folder = house.folder().join(format!("{id}.rootfs"));
-    for _ in 0..PATIENCE.as_millis() / 10 {
+    for _ in 0..TIMEOUT.as_millis() / 10 {
         if !folder.exists() {
             return;
         }
@@ -126,9 +126,8 @@ async fn exec_probe_runs_inside_container() {
     let mut guest = house.start(1, spec);
     guest.ready().await;
     let gone = loop {
-        match guest.report().await {
-            InstanceReport::Exited(gone) => break gone,
-            _ => {}
+        if let InstanceReport::Exited(gone) = guest.report().await {
+            break gone;
         }
     };
     assert!(matches!(gone.cause, ExitCause::Unhealthy(_)), "{gone:?}");
@@ -226,7 +225,7 @@ async fn frozen_container_stands_still_as_a_whole() {
             tokio::time::sleep(Duration::from_millis(1000)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, stands).await.unwrap();
+    tokio::time::timeout(TIMEOUT, stands).await.unwrap();
     guest.handle.thaw();
     while length() == last {
         tokio::time::sleep(Duration::from_millis(10)).await;
