@@ -8,7 +8,7 @@ use common::{Recorder, ensure, image, is_root, large_layer, pull, reference, sto
 use images::credentials::SECRET_TYPE_DOCKER_CONFIG_JSON;
 use images::progress::ProgressEvent;
 use images::{Credentials, Error, PullPolicy};
-use kit::registry::{RegistryLogin, TestImage, TestLayer, TestRegistry};
+use kit::registry::{RegistryFault, RegistryLogin, TestImage, TestLayer, TestRegistry};
 
 fn login(registry: &TestRegistry, entry: &str) -> Credentials {
     let mut credentials = Credentials::anonymous();
@@ -114,6 +114,23 @@ async fn second_login_is_tried_when_the_first_is_refused() {
         let name = reference(&registry.reference("app", "v1"));
         store(folder.path()).ensure(&name, &credentials).await.expect("pulled");
     }
+}
+
+#[tokio::test]
+async fn login_without_access_makes_way_for_the_next() {
+    if !is_root() {
+        return;
+    }
+    let registry = TestRegistry::start(RegistryLogin::Basic { user: "u".into(), password: "p".into() });
+    registry.push("app", "v1", &image("private"));
+    // The first request with a login is refused as known, but not allowed.
+    registry.fail("/manifests/", RegistryFault::Status(401, vec![("WWW-Authenticate", "Basic".into())]), 1);
+    registry.fail("/manifests/", RegistryFault::Status(403, vec![]), 1);
+    let mut credentials = login(&registry, r#"{"username":"other","password":"other"}"#);
+    let payload = format!(r#"{{"auths":{{"{}":{USER}}}}}"#, registry.address());
+    credentials.add_secret("t", SECRET_TYPE_DOCKER_CONFIG_JSON, payload.as_bytes()).expect("valid");
+    let folder = tempfile::tempdir().expect("a folder");
+    store(folder.path()).ensure(&reference(&registry.reference("app", "v1")), &credentials).await.expect("pulled");
 }
 
 #[tokio::test]

@@ -42,7 +42,7 @@ fn container(image: &ContainerImage, script: &str) -> InstanceSpec {
 const SERVE: &str =
     "trap 'echo bye; exit 0' TERM; httpd -p 127.0.0.1:$PORT -h /etc; echo up; while :; do sleep 1000 & wait $!; done";
 
-/// What mounts, folders and control groups of `house` are there.
+/// What mounts, folders and control groups of `host` are there.
 async fn nothing_left(host: &TestRuntimeHost, id: u64) {
     let path = host.dir.path().to_str().unwrap();
     assert!(!fs::read_to_string("/proc/self/mountinfo").unwrap().contains(path));
@@ -127,9 +127,8 @@ async fn exec_probe_runs_inside_container() {
     let mut instance = host.start(1, spec);
     instance.ready().await;
     let gone = loop {
-        match instance.report().await {
-            InstanceReport::Exited(gone) => break gone,
-            _ => {}
+        if let InstanceReport::Exited(gone) = instance.report().await {
+            break gone;
         }
     };
     assert!(matches!(gone.cause, ExitCause::Unhealthy(_)), "{gone:?}");

@@ -89,7 +89,10 @@ impl Progress for ConsoleProgress {
                 }
             }
         }
-        if self.is_terminal && state.drawn_at.is_none_or(|at| at.elapsed() >= REDRAW_INTERVAL) {
+        // Bytes come often; a new stage of a layer is shown at once.
+        let is_due = !matches!(event, ProgressEvent::Downloaded { .. })
+            || state.drawn_at.is_none_or(|at| at.elapsed() >= REDRAW_INTERVAL);
+        if self.is_terminal && is_due {
             draw(&mut state);
         }
     }

@@ -1,6 +1,7 @@
 //! Where the images of containers come from.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ::control::controllers::revision::image_puller::ImagePuller;
 use ::control::controllers::revision::images::ImageProvider;
@@ -11,6 +12,9 @@ use images::{ImageStore, StoreOptions};
 use crate::cli::image::{IMAGES_FOLDER, registries};
 use crate::config::RunConfig;
 
+/// After a start, Revisions take their images again one by one; until then none is removed for the quota.
+const QUOTA_GRACE: Duration = Duration::from_secs(60);
+
 /// Opens the image store in the data folder. None without root, as containers cannot run then.
 pub(super) fn provider(config: &RunConfig) -> Result<Option<Arc<dyn ImageProvider>>> {
     // A mistake in a setting is told in any case.
@@ -19,7 +23,7 @@ pub(super) fn provider(config: &RunConfig) -> Result<Option<Arc<dyn ImageProvide
         return Ok(None);
     }
     let quota_bytes = config.image_quota.map(|quota| quota.0);
-    let options = StoreOptions { registries, quota_bytes, ..StoreOptions::default() };
+    let options = StoreOptions { registries, quota_bytes, quota_grace: QUOTA_GRACE, ..StoreOptions::default() };
     let folder = std::path::absolute(config.data.join(IMAGES_FOLDER))?;
     let store = ImageStore::open(&folder, options)?;
     let puller = ImagePuller::start(store, Arc::new(registries::docker_config()?)).context("image pulls")?;

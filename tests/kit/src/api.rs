@@ -13,6 +13,7 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("v1", "ConfigMap", "configmaps"),
     ("v1", "Endpoints", "endpoints"),
     ("v1", "Secret", "secrets"),
+    ("v1", "Event", "events"),
     ("v1", "ServiceAccount", "serviceaccounts"),
     ("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
     ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),

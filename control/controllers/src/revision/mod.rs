@@ -64,11 +64,11 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     told.log_url = context.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
     after.status = Some(told);
     context.publisher.flush().await;
-    tell_events(context, &revision, &key).await;
     if after.is_ready() && !revision.is_ready() {
         pods::publish_ready(context, &revision).await;
     }
     context.set_transient_status(item, &*revision, &after).await?;
+    tell_events(context, &revision, &key).await;
     // Apart, because four writes would stand between a new Revision's instance and its readiness.
     context.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
     if let Some(patch) = routing::patch(context, &revision).filter(|_| context.leadership.is_leader()) {

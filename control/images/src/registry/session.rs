@@ -137,6 +137,8 @@ impl Session {
                 let challenge = challenge::parse(values);
                 let detail = error_text(exchange, client).await;
                 self.answer(client, challenge, header, &mut renewed, detail).await?;
+            } else if status == StatusCode::FORBIDDEN && origin == home && self.next_login(header.as_ref()).await {
+                drop(error_text(exchange, client).await); // so that its connection is of further use
             } else if status.is_redirection() && redirects < REDIRECTS_MAX {
                 redirects += 1;
                 url = self.redirect(&url, exchange.response.headers()).map_err(|detail| self.refused(detail))?;
@@ -144,6 +146,20 @@ impl Session {
                 return Err(self.refusal(client, exchange).await);
             }
         }
+    }
+
+    /// A login that is known but may not read this repository makes way for the next one. False if there is none.
+    async fn next_login(&self, used: Option<&HeaderValue>) -> bool {
+        let mut authorization = self.authorization.lock().await;
+        if authorization.header.as_ref() != used {
+            return true; // another download of this pull was faster
+        }
+        let has_next = authorization.login + 1 < self.logins.len();
+        if has_next {
+            authorization.login += 1;
+            authorization.header = None; // the next answer says what the registry wants of it
+        }
+        has_next
     }
 
     fn refused(&self, detail: String) -> Refusal {

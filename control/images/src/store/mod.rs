@@ -12,6 +12,7 @@ mod sync_group;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use futures_util::future::WeakShared;
 use tokio::sync::Semaphore;
@@ -54,6 +55,8 @@ pub struct StoreOptions {
     pub platform: Platform,
     /// Past this many bytes of layers, the least recently used images go after a pull. None: no bound.
     pub quota_bytes: Option<u64>,
+    /// After the store was opened, the quota is not looked at for so long: what uses its images must come back first.
+    pub quota_grace: Duration,
 }
 
 impl Default for StoreOptions {
@@ -64,6 +67,7 @@ impl Default for StoreOptions {
             layer_limits: LayerLimits::default(),
             platform: Platform::host(),
             quota_bytes: None,
+            quota_grace: Duration::ZERO,
         }
     }
 }
@@ -83,6 +87,7 @@ struct Inner {
     /// As many layers are unpacked at once as there are processors: the work is theirs.
     unpackers: Semaphore,
     sync: SyncGroup,
+    opened: Instant,
 }
 
 /// Names the future inside a [`SharedPull`].
@@ -111,6 +116,7 @@ impl ImageStore {
             pulls: Mutex::default(),
             unpackers: Semaphore::new(processors),
             sync: SyncGroup::default(),
+            opened: Instant::now(),
         })))
     }
 
@@ -142,8 +148,12 @@ impl ImageStore {
             return Err(Error::Absent(reference.to_string()));
         }
         let image = self.0.pull(reference, credentials, &progress).await?;
-        if let Some(quota) = self.0.options.quota_bytes {
-            self.prune(PrunePolicy::KeepBytes(quota)).await?;
+        let is_settled = self.0.opened.elapsed() >= self.0.options.quota_grace;
+        if let Some(quota) = self.0.options.quota_bytes.filter(|_| is_settled)
+            && let Err(why) = self.prune(PrunePolicy::KeepBytes(quota)).await
+        {
+            // The image is here all the same; the next pull tries again.
+            tracing::warn!(%why, "images past the quota cannot be removed");
         }
         Ok(image)
     }
