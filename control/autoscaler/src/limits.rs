@@ -1,4 +1,4 @@
-//! The fleet's numbers, each with its reason.
+//! The autoscaler's numbers, each with its reason.
 
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ pub const WEBSOCKET_DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 pub const RESTART_DELAY_MIN: Duration = Duration::from_millis(250);
 /// Restart delays double up to this: a kubelet's bound of `CrashLoopBackOff`.
 pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(300);
-/// An instance that is starting when its revision's progress deadline passes gets this much longer to tell what it waits for;
-/// upstream's buffer.
+/// An instance that is starting when its revision's progress deadline passes gets this much longer to report why it
+/// waits; upstream's buffer.
 pub const ACTIVATION_BUFFER: Duration = Duration::from_secs(10);
 /// An instance that was ready for this long was well, and its end is a first failure again.
 pub const HEALTHY_AFTER: Duration = Duration::from_secs(10);

@@ -1,9 +1,9 @@
-//! Whose turn it is to write: of several appliances that follow one API server, all serve and one writes.
+//! Leader election: of several appliances that follow one API server, all serve and one writes.
 //!
-//! A Lease says which. Its holder renews it; the others watch it by their own clocks and take it over when it
-//! has not moved for as long as it says itself. Who loses touch with the API server stops writing before
-//! anybody else may begin. An appliance with an API of its own holds the Lease there for good, so whoever
-//! follows it serves and leaves the writing to it.
+//! A Lease names the leader. Its holder renews it; the others watch it by their own clocks and acquire it when it has
+//! not been renewed for as long as it says itself. A holder that loses its connection to the API server stops writing
+//! before another may begin. An appliance with an API of its own holds the Lease there forever, so its followers
+//! serve and leave the writing to it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -24,8 +24,8 @@ use crate::kinds::settings::SERVING;
 pub const LEASE: &str = "sluicegate";
 pub const LEASE_NAMESPACE: &str = SERVING;
 
-/// A holder that has not been heard of for so long is gone, in seconds. This and the two below are the
-/// figures of Kubernetes' own controllers.
+/// A holder that has not renewed for this many seconds is gone. This and the two below are the figures of Kubernetes'
+/// own controllers.
 const LEASE_DURATION_SECONDS: i32 = 15;
 /// A holder that could not renew for so long stops writing.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
@@ -34,7 +34,7 @@ const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// How long one look may take, so that a silent server does not keep a holder from giving up in time: this
 /// and [`LOOK_EVERY`] on top of [`GIVE_UP_AFTER`] would be too much without it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Who holds the Lease of an API that is part of an appliance, and for how long: for ever.
+/// Holder of the Lease of an API that is part of an appliance; it never expires.
 const EMBEDDED: &str = "embedded";
 
 /// A name that no other appliance has.
@@ -44,7 +44,7 @@ pub fn new_identity() -> String {
     format!("{}_{}", host.trim(), uuid::Uuid::new_v4())
 }
 
-/// Whether it is ours to write.
+/// Whether this appliance is the leader and may write.
 #[derive(Debug)]
 pub struct Leadership {
     is_leader: AtomicBool,
@@ -67,7 +67,7 @@ impl Leadership {
     }
 
     /// # Errors
-    /// It is not ours.
+    /// This appliance is not the leader.
     pub fn check(&self) -> Result<(), NotLeader> {
         if self.is_leader() { Ok(()) } else { Err(NotLeader) }
     }
@@ -133,7 +133,7 @@ fn api(context: &ControllerContext) -> Api<Lease> {
     Api::namespaced(context.client.clone(), LEASE_NAMESPACE)
 }
 
-/// One look, and what it calls for; whether the Lease is ours after it.
+/// One attempt: reads the Lease and acquires or renews it; returns whether this appliance holds it afterwards.
 async fn try_acquire_or_renew(api: &Api<Lease>, me: &str, seen: &mut LeaseObservation) -> Result<bool, kube::Error> {
     let found = api.get_opt(LEASE).await?;
     let spec = found.as_ref().map(|lease| lease.spec.clone().unwrap_or_default());
@@ -180,7 +180,7 @@ pub(super) async fn run(context: &ControllerContext, me: &str) {
                 String::new()
             }
             Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_already_exists() => {
-                on_leadership_change(context, false); // somebody was faster
+                on_leadership_change(context, false); // another appliance was faster
                 String::new()
             }
             Ok(Err(why)) => why.to_string(),

@@ -1,10 +1,10 @@
 #![forbid(unsafe_code)]
-//! The controllers: what the objects say is made true, and the objects are told how it went.
+//! The controllers: they bring the system to the state that the objects specify, and report in their statuses.
 //!
-//! Each kind has a folder: wiring in `mod.rs`, verdicts as values in `reconcile.rs`, children where it has
-//! some. All share one [`ControllerContext`] and one queue. Level-triggered: a look at an object starts from what is
-//! there, so any look may be missed as long as a later one comes. The same code runs over the in-process
-//! client and over a cluster's.
+//! Each kind has a folder: wiring in `mod.rs`, decisions as values in `reconcile.rs`, children where it has some. All
+//! share one [`ControllerContext`] and one queue. Level-triggered: a reconcile starts from the current state, so any
+//! event may be missed as long as a later one comes. The same code runs over the in-process client and over a
+//! cluster's.
 
 pub mod access_tokens;
 pub mod broker;
@@ -121,20 +121,20 @@ pub struct ControllerConfig {
     pub clock: WallClock,
     /// Instances are shown as Pods: in an API of our own, not in a cluster's.
     pub publishes_pods: bool,
-    /// Who we are among the appliances that follow one API server; `None`: the API is our own.
+    /// Our identity among the appliances that follow one API server; `None`: the API is our own.
     pub leader_identity: Option<String>,
     /// Where the objects are, if the API is our own.
     pub store: Weak<ObjectStore>,
     /// What the events of PingSources come to.
     pub ping_outcomes: Arc<sources::PingOutcomes>,
-    /// Told when certificates of Secrets and trust bundles expire.
+    /// Records when certificates of Secrets and trust bundles expire.
     pub expiries: Arc<Expiries>,
     /// By these the cores send them, once they run.
     pub relay: Arc<OnceLock<CoreSenders>>,
 }
 
-/// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was
-/// stored (APP-16); ports may accept from then on.
+/// Runs the controllers until `stop`. `synced` is sent once a first table holds everything that was stored (APP-16);
+/// listeners may accept from then on.
 pub async fn run(
     config: ControllerConfig,
     client: Client,
@@ -158,7 +158,7 @@ pub async fn run(
     {
         tracing::warn!(%why, "the listeners' Services in knative-serving could not be written");
     }
-    let _ = synced.send(()); // nobody may care
+    let _ = synced.send(()); // the receiver may be gone
     let mut tasks: FuturesUnordered<ControllerTask<'_>> = FuturesUnordered::new();
     let all = watches(&context)
         .into_iter()
@@ -220,7 +220,7 @@ async fn restore(context: &ControllerContext) -> Result<(), Error> {
     fill_cache(context, &context.pod_autoscalers).await?;
     fill_cache(context, &context.metrics).await?;
     domain_mapping::list_all(context).await?;
-    // A cluster may still have the rights of an earlier version of ours.
+    // A cluster may still have the roles of an earlier version of ours.
     if let Err(why) = fill_cache(context, &context.certificates).await {
         tracing::warn!(%why, "Certificates cannot be read; the rights of deploy/follow.yaml let us");
     }
@@ -272,7 +272,7 @@ fn is_not_found(why: &kube::Error) -> bool {
     matches!(why, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Who is looked at when what changes.
+/// For each watched kind, the objects to reconcile when it changes.
 fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
     let look = |items: Vec<WorkItem>| items.into_iter().for_each(|item| context.enqueue(item));
     vec![
@@ -334,7 +334,7 @@ fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
     ]
 }
 
-/// The Revision of the same name, if somebody changed or deleted what belongs to it.
+/// The Revision of the same name, if a child of it was changed or deleted.
 fn revision_of_modified_child<K: kube::Resource>(
     (before, after): ObjectChange<'_, K>,
     same: impl Fn(&K, &K) -> bool,
@@ -398,14 +398,14 @@ async fn watch_autoscaler(context: &ControllerContext) {
             Err(RecvError::Lagged(_)) => {
                 context.revisions.keys().iter().for_each(|(ns, name)| enqueue_revision(context, ns, name));
             }
-            // The fleet is over; so are we, soon.
+            // The autoscaler has ended; the controllers end soon.
             Err(RecvError::Closed) => std::future::pending().await,
         }
     }
 }
 
-/// A Revision that is ready only shows how many instances it has, and nobody waits for that: it is written when the request that
-/// started one is on its way.
+/// Only the instance count of a ready Revision changes, which is not urgent: it is written when the request that
+/// started an instance is on its way.
 fn enqueue_revision(context: &ControllerContext, namespace: &str, name: &str) {
     let is_ready = context.revisions.get(namespace, name).is_some_and(|revision| revision.is_ready());
     for kind in [ControllerKind::Revision, ControllerKind::Pods] {
@@ -448,7 +448,7 @@ async fn run_worker(context: &ControllerContext) {
         };
         match result {
             Ok(()) => context.queue.done(&item),
-            // What the writer makes of it comes with the watch; if it becomes ours, all is looked at.
+            // The leader's result comes with the watch; an appliance that becomes the leader reconciles everything.
             Err(Error::NotLeader(_)) => context.queue.done(&item),
             Err(why) => {
                 let again_in = context.queue.add_rate_limited(&item);

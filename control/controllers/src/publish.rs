@@ -35,7 +35,7 @@ pub use host_rule::{HostRule, ObjectCertificates, PathRule, WeightedBackend};
 pub use namespace_quotas::{NamespaceQuotas, QuotaConfig};
 use routing_model::{ModelGuard, PUBLISH_INTERVAL_MIN, RoutingModel};
 
-/// The way down. Shared by controllers (same thread) and the fleet.
+/// Publishes tables to the cores. Shared by controllers (same thread) and the autoscaler.
 pub struct Publisher {
     model: Mutex<RoutingModel>,
     /// All cores have opened their logs and follow the tables.
@@ -45,7 +45,7 @@ pub struct Publisher {
     publish_table: Arc<dyn Fn(RoutingTable) + Send + Sync>,
 }
 
-/// How a backend treats its requests; its instances come from the fleet.
+/// How a backend treats its requests; its instances come from the autoscaler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackendSpec {
     pub concurrency_max: u32,
@@ -54,11 +54,11 @@ pub struct BackendSpec {
     pub timeouts: RequestTimeouts,
 }
 
-/// A host belongs to somebody else, who had it first (AMB-05).
+/// A host belongs to another owner, which had it first (AMB-05).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostConflict {
     pub host: String,
-    /// Whose it is, as [`Publisher::set_route`] was told.
+    /// Its owner, as given to [`Publisher::set_route`].
     pub owner: String,
 }
 
@@ -70,9 +70,9 @@ pub struct StreamSpec {
     pub quota: Arc<ByteQuota>,
     /// Its owner is being deleted: what is there is still delivered.
     pub is_closed: bool,
-    /// Who may send from outside; `None`: everybody.
+    /// Senders that are admitted from outside; `None`: all.
     pub admission: Option<Arc<StreamAdmission>>,
-    /// Somebody wants to know which types of events come.
+    /// The types of its events are reported.
     pub reports_event_types: bool,
 }
 
@@ -108,7 +108,7 @@ impl Publisher {
     /// `deliver` swaps the table for all cores before it returns, and does not block.
     #[must_use]
     pub fn new(deliver: Arc<dyn Fn(RoutingTable) + Send + Sync>) -> Self {
-        let inside_key = uuid::Uuid::new_v4().simple().to_string().into(); // what nobody outside can guess
+        let inside_key = uuid::Uuid::new_v4().simple().to_string().into(); // a caller outside cannot guess it
         let table = RoutingTable { internal_key: inside_key, ..RoutingTable::default() };
         Self {
             model: Mutex::new(RoutingModel { table, ..RoutingModel::default() }),
@@ -252,7 +252,8 @@ impl Publisher {
         self.update_streams(|model| model.streams.remove_subscriber(name));
     }
 
-    /// Takes away the subscribers of a stream whose durable identities do not stay, whoever set them.
+    /// Removes the subscribers of a stream whose durable identities do not stay, including those that other objects
+    /// set.
     pub fn retain_subscribers(&self, path: &str, stays: impl Fn(&str) -> bool) {
         self.update_streams(|model| model.streams.retain_subscribers(path, stays));
     }
@@ -299,7 +300,7 @@ impl Publisher {
         self.lock().streams.new_event_types()
     }
 
-    /// The types of this stream's events are told again.
+    /// Reports the types of this stream's events again.
     pub fn reset_event_types(&self, path: &str) {
         self.lock().streams.reset_event_types(path);
     }
@@ -335,9 +336,9 @@ impl Publisher {
         self.publish(&mut model);
     }
 
-    /// Returns when everything set before is in a table that the cores have. Whoever else is about to
-    /// change something gets to do it first, so a burst costs one table and not one each; with many
-    /// subscribers tables follow each other more slowly (`REST_FOR_EACH`).
+    /// Returns when everything set before is in a table that the cores have. Yields first, so that other tasks apply
+    /// their changes, and a burst costs one table and not one each; with many subscribers tables follow each other
+    /// more slowly (`REST_FOR_EACH`).
     pub async fn flush(&self) {
         let wanted = self.lock().changes;
         tokio::task::yield_now().await;

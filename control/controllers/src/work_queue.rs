@@ -1,10 +1,10 @@
-//! What has to be looked at: a queue of objects by name.
+//! The work queue: objects to reconcile, by name.
 //!
-//! An object waits at most once, is in work at most once, and comes back if it was named again meanwhile.
-//! A failure brings it back later, each time twice as late.
+//! An object is queued at most once, is processed at most once at a time, and is queued again if it was added
+//! meanwhile. A failure requeues it with exponential backoff.
 //!
-//! What makes requests flow goes before what only shows it. While a thousand Services are created, a state that lasts for a
-//! moment need not be written: whoever looks at it later writes what came of it.
+//! Work that affects traffic goes before work that only updates statuses. While a thousand Services are created, a
+//! state that lasts for a moment need not be written: a later reconcile writes its outcome.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -83,7 +83,7 @@ impl WorkItem {
 pub struct WorkQueue {
     state: Mutex<WorkQueueState>,
     item_added: Notify,
-    /// Rung for whoever waits until nothing is looked at any more.
+    /// Notified when an item is taken, for tasks that wait until the queue is empty.
     item_taken: Notify,
 }
 
@@ -108,7 +108,7 @@ struct WorkQueueState {
 enum WorkPriority {
     /// Makes something flow.
     Traffic,
-    /// Tells of it.
+    /// Only updates a status.
     Status,
 }
 

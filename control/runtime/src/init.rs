@@ -7,8 +7,8 @@
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Environment and descriptors are set by the parent already.
 //!
-//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` is the same for an instance that nobody asked
-//! for yet: it does what is the same for all of them, and waits for the other words on its stdin.
+//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` starts a prefork
+//! process: it does the steps that are the same for all instances, and waits for the other arguments on its stdin.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -75,7 +75,7 @@ impl MountNamespace {
 
 impl PreforkState {
     fn prepare_mounts(place: &SandboxSpec) -> Result<Self, String> {
-        // If that fails now, it fails again when something is to be mounted, and is told.
+        // If that fails now, it fails again when something is mounted, and is reported then.
         let namespace = MountNamespace::enter(place).ok();
         let bound = Capabilities::default();
         bound.limit_bounding_set(None).map_err(not_dropped)?;
@@ -83,7 +83,7 @@ impl PreforkState {
     }
 }
 
-/// What can be done before it is known what the instance will be, and the wait until it is. `None`: nobody wanted it.
+/// The steps that do not depend on the instance, and the wait for its launch spec. `None`: the process is not needed.
 fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkState)>, String> {
     // A session of its own: one signal reaches the whole family, and there is no terminal.
     setsid().map_err(|why| why.to_string())?;
@@ -161,10 +161,10 @@ fn join(cgroups: &[CgroupMount]) -> Result<(), String> {
     })
 }
 
-/// RT-FS-06: a host name of its own. Whoever may not have one, keeps the host's.
+/// RT-FS-06: a host name of its own. Without the right to set one, it keeps the host's.
 fn set_hostname(name: &str) {
     if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUTS).is_ok() {
-        let _ = nix::unistd::sethostname(name); // allowed to who could make the namespace
+        let _ = nix::unistd::sethostname(name); // allowed in a namespace of its own
     }
 }
 
@@ -173,7 +173,7 @@ fn become_user(identity: InstanceCredentials) -> Result<(), String> {
     let refused = |what: &str, id: u32, why: nix::Error| {
         format!("{what} {id} is not allowed: {why}; run the appliance as root or leave it out")
     };
-    // Asked for what it is already, a process needs no privilege.
+    // A process that already has the identity needs no privilege.
     let (user, group) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     let changes_user = identity.user.is_some_and(|id| id != user);
     let changes_group = identity.group.is_some_and(|id| id != group);
@@ -184,8 +184,8 @@ fn become_user(identity: InstanceCredentials) -> Result<(), String> {
         nix::unistd::setgid(id.into()).map_err(|why| refused("runAsGroup", id, why))?;
     }
     if let Some(id) = identity.user.filter(|_| changes_user) {
-        // Whoever opens `/dev/stdout` opens a pipe anew, and that is for its owner. If it cannot be given away, the
-        // program can still write to what it has.
+        // A program that opens `/dev/stdout` opens the pipe again, which its owner may do. If the owner cannot be
+        // changed, the program can still write to its inherited descriptor.
         for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
             let _ = fchown(output, Some(Uid::from_raw(id)), None);
         }
@@ -201,7 +201,7 @@ fn become_user(identity: InstanceCredentials) -> Result<(), String> {
 fn restore_death_signal(parent: Pid) -> io::Result<()> {
     // Dies with the appliance's hand that started it, however that ends.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The hand may have died before the line above; then nobody sends that signal.
+    // The parent thread may have died before the line above; then the signal does not come.
     if getppid() != Some(parent) {
         return Err(io::Error::other("the appliance is gone"));
     }
@@ -237,8 +237,8 @@ fn finish_mounts(place: &SandboxSpec, namespace: Option<MountNamespace>) -> Resu
     Ok(())
 }
 
-/// Closes what the appliance itself inherited from whoever started it: everything of its own is
-/// close-on-exec, but a shell's or a supervisor's descriptors are not, and are no business of an instance.
+/// Closes descriptors that the appliance itself inherited from its parent: everything of its own is close-on-exec,
+/// but a shell's or a supervisor's descriptors are not, and an instance must not have them.
 fn close_inherited() -> io::Result<()> {
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

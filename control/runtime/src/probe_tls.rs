@@ -1,7 +1,7 @@
-//! A probe's way into an instance that speaks TLS.
+//! The transport of a probe to an instance that speaks TLS.
 //!
-//! As a kubelet's, the probe asks whether somebody answers, not who: an instance's certificate is made for
-//! the names of its callers, and on loopback nobody stands between.
+//! As a kubelet's, the probe does not verify the certificate: it is issued for the names of the instance's callers,
+//! and there is no attacker in between on loopback.
 
 use std::io;
 use std::net::SocketAddr;
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// SRV-CON-44: a probe with the scheme HTTPS speaks TLS, whoever signed the certificate.
+    /// SRV-CON-44: a probe with the scheme HTTPS speaks TLS, whichever authority signed the certificate.
     #[tokio::test]
     async fn a_certificate_that_nobody_knows_is_good_enough() {
         let made = rcgen::generate_simple_self_signed(vec!["elsewhere.test".to_owned()]).unwrap();

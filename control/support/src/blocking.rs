@@ -1,6 +1,6 @@
 //! Work that blocks, on a short-lived thread of its own.
 //!
-//! Not on the runtime's pool, which panics where the host gives us no thread: whoever asked is told instead.
+//! Not on the runtime's pool, which panics if the host has no more threads: here the caller gets an error.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 /// There is no thread to be had, or `work` panicked.
 pub async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, wait) = oneshot::channel();
-    let work = move || drop(done.send(work())); // who asked may have given up
+    let work = move || drop(done.send(work())); // the caller may have gone
     std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
     wait.await.map_err(|_| io::Error::other("its thread panicked"))
 }

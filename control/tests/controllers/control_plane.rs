@@ -91,7 +91,7 @@ impl TestControlPlane {
         control_plane
     }
 
-    /// Follows the API behind `client`, which is somebody else's unless it `shows_pods`.
+    /// Follows the API behind `client`, which is a cluster's unless it `shows_pods`.
     pub(crate) async fn over(client: Client, store: Weak<ObjectStore>, shows_pods: bool) -> Self {
         let tables: Arc<Mutex<Vec<RoutingTable>>> = Arc::default();
         let seen = Arc::clone(&tables);
@@ -241,7 +241,7 @@ impl TestControlPlane {
         self.table(|table| splits(table, host))
     }
 
-    /// Ends as by a kill: nothing is said to anybody.
+    /// Ends as if killed: no connection is closed cleanly.
     pub(crate) async fn die(self) {
         self.work.abort();
         assert!(self.work.await.unwrap_err().is_cancelled(), "it had ended before");
@@ -289,7 +289,7 @@ pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
     tokio::task::LocalSet::new().block_on(&runtime, test);
 }
 
-/// A house in a fresh folder.
+/// A control plane in a fresh folder.
 pub(crate) fn in_a_control_plane<F: Future<Output = ()>>(test: impl FnOnce(TestControlPlane) -> F) {
     on_one_thread(async {
         let dir = TempDir::new().unwrap();

@@ -43,7 +43,7 @@ impl TestRuntimeHost {
         Self::without(Vec::new())
     }
 
-    /// Its guests do not reach the ports `closed`.
+    /// Its instances do not reach the ports `closed`.
     fn without(closed: Vec<u16>) -> Self {
         Self::in_surroundings(HostConfig { blocked_ports: closed, ..HostConfig::minimal() })
     }
@@ -132,7 +132,7 @@ async fn a_program_that_listens_is_ready_and_ends_when_asked() {
     let address = instance.ready().await;
     assert!(address.ip().is_loopback());
     TcpStream::connect(address).unwrap();
-    host.wrote(1, " stdout F listening on ").await; // said after it listens: who ends it sooner never hears it
+    host.wrote(1, " stdout F listening on ").await; // written after it listens; a stop before that would lose it
 
     instance.handle.stop();
     assert_eq!(instance.gone().await.cause, ExitCause::Signaled(15));
@@ -140,7 +140,7 @@ async fn a_program_that_listens_is_ready_and_ends_when_asked() {
     assert!(!host.folder().join("1.run").exists(), "the record outlived the instance");
 }
 
-/// RT-LIFE-07: the exit code and the last words of a failed program are told.
+/// RT-LIFE-07: the exit code and the last output of a failed program are reported.
 #[tokio::test]
 async fn a_failure_is_told_with_its_code_and_the_last_lines() {
     let host = TestRuntimeHost::new();
@@ -154,8 +154,8 @@ async fn a_failure_is_told_with_its_code_and_the_last_lines() {
     assert!(!gone.message.contains("line1\n"), "more than the last lines: {}", gone.message);
 }
 
-/// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04, RT-ENV-05, SRV-CON-18: exactly the documented environment, and nothing
-/// of ours.
+/// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04, RT-ENV-05, SRV-CON-18: exactly the documented environment, and no
+/// variable of the appliance.
 #[tokio::test]
 async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
     let host = TestRuntimeHost::new();
@@ -202,7 +202,7 @@ async fn a_program_has_no_input_no_terminal_and_no_new_privileges() {
     for wanted in ["no terminal", "NoNewPrivs:\t1", "leader"] {
         assert!(gone.message.contains(wanted), "no {wanted:?} in {}", gone.message);
     }
-    // The last is the listing's own; a descriptor of the appliance or of whoever started it would be among them.
+    // The last is the listing's own; a descriptor of the appliance or of its parent would be among them.
     assert!(gone.message.ends_with("\n0\n1\n2\n3"), "{}", gone.message);
 }
 
@@ -259,8 +259,8 @@ async fn sigkill_follows_after_the_grace_period_and_nobody_is_left() {
     }
 }
 
-/// No zombie and no stray child after the program ended by itself; the child hides its environment, so
-/// that only its group tells whose it is.
+/// No zombie and no orphan is left after the program ended by itself; the child hides its environment, so only its
+/// process group identifies it.
 #[tokio::test]
 async fn children_do_not_survive_their_program() {
     let host = TestRuntimeHost::new();
@@ -438,7 +438,7 @@ async fn eventually(wanted: impl Fn() -> bool) -> bool {
     tokio::time::timeout(TIMEOUT, waiting).await.is_ok()
 }
 
-/// Whether a process, by its folder in /proc, was told the data folder of this test.
+/// Whether a process, by its folder in /proc, has the data folder of this test in its environment.
 fn mark_of(process: &Path, data: &Path) -> bool {
     let wanted = format!("DATA={}", data.display());
     let alive = fs::read_to_string(process.join("stat")).is_ok_and(|stat| !stat.contains(") Z "));

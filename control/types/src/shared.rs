@@ -25,7 +25,8 @@ pub struct Status {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// One aspect of an object's state. Its schema asks for a status (SRC-13); what was stored without one is read all the same.
+/// One aspect of an object's state. Its schema requires a status (SRC-13); a stored one without a status is read all
+/// the same.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(description = "One aspect of an object's state.", extend("required" = ["type", "status"]))]
@@ -59,7 +60,7 @@ pub enum ConditionStatus {
     Unknown,
 }
 
-/// An object whose conditions others look at.
+/// An object whose conditions other controllers read.
 pub trait HasConditions: kube::Resource {
     fn status_base(&self) -> Option<&Status>;
 
@@ -82,7 +83,7 @@ pub trait HasConditions: kube::Resource {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Addressable {
-    /// Tells several addresses of one object apart.
+    /// Distinguishes several addresses of one object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Where events or requests go.
@@ -91,7 +92,7 @@ pub struct Addressable {
     /// Certificates (PEM) that the address is trusted by, beside the system's.
     #[serde(rename = "CACerts", skip_serializing_if = "Option::is_none")]
     pub ca_certs: Option<String>,
-    /// For whom tokens have to be made out.
+    /// The audience of tokens for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audience: Option<String>,
 }
@@ -109,7 +110,7 @@ pub struct Destination {
     /// Certificates (PEM) that the destination is trusted by, beside the system's.
     #[serde(rename = "CACerts", skip_serializing_if = "Option::is_none")]
     pub ca_certs: Option<String>,
-    /// For whom tokens have to be made out.
+    /// The audience of tokens for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audience: Option<String>,
 }
@@ -120,7 +121,7 @@ pub struct Destination {
 pub struct KReference {
     /// Kind of the object.
     pub kind: String,
-    /// Namespace of the object; by default that of whoever refers to it.
+    /// Namespace of the object; by default that of the object that refers to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Name of the object.
@@ -143,7 +144,8 @@ impl KReference {
         self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
     }
 
-    /// What it says to whoever lives in `home`: an empty field is one that is not there, as Go's clients leave those out.
+    /// The reference as it reads in the namespace `home`: an empty field counts as absent, because Go's clients omit
+    /// those.
     #[must_use]
     pub fn with_namespace(&self, home: &str) -> Self {
         let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -211,7 +213,7 @@ pub struct DeliveryStatus {
     /// Certificates (PEM) of the dead-letter sink.
     #[serde(rename = "deadLetterSinkCACerts", skip_serializing_if = "Option::is_none")]
     pub dead_letter_sink_ca_certs: Option<String>,
-    /// For whom the dead-letter sink's tokens are made out.
+    /// The audience of tokens for the dead-letter sink.
     #[serde(rename = "deadLetterSinkAudience", skip_serializing_if = "Option::is_none")]
     pub dead_letter_sink_audience: Option<String>,
 }

@@ -33,8 +33,8 @@ fn has_finalizer(broker: &Broker) -> bool {
     broker.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER)
 }
 
-/// Puts the finalizer on a Broker that `wants` to drain, and takes it off one that does not, any more or yet, if it
-/// is ours to write.
+/// Adds the finalizer to a Broker that `wants` to drain, and removes it from one that does not, if this appliance is
+/// the leader.
 pub async fn reconcile_finalizer(context: &ControllerContext, broker: &Broker, wants: bool) -> Result<Broker, Error> {
     if !context.leadership.is_leader() {
         return Ok(broker.clone());
@@ -57,12 +57,13 @@ async fn write_finalizer(context: &ControllerContext, broker: &Broker, held: boo
     Ok(api.patch(name(meta), &field_managers::patch_params(), &Patch::Merge(patch)).await?)
 }
 
-/// Lets go of those that have nothing pending any more. Runs for ever.
+/// Removes the finalizer of drained Brokers that have no pending events. Runs forever.
 pub async fn run(context: &ControllerContext) {
     let mut quiet: HashMap<String, u32> = HashMap::new();
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        // A start with large logs takes a while; and whoever does not write must not let go what the writer holds.
+        // Replaying large logs takes a while after a start; and only the leader may remove a finalizer, because only
+        // its logs are written.
         if !context.publisher.cores_running() || !context.leadership.is_leader() {
             quiet.clear();
             continue;

@@ -58,7 +58,8 @@ pub fn newest(configuration: &Configuration) -> [Option<&str>; 2] {
     ]
 }
 
-/// Who may have waited for the name of a Revision that is gone: names that authors give begin with the Configuration's.
+/// Configurations that may have waited for the name of a deleted Revision: names that authors give begin with the
+/// Configuration's.
 pub fn waiting_for_name(context: &ControllerContext, gone: &ObjectMeta) -> Vec<WorkItem> {
     let (ns, name) = (namespace(gone), name(gone));
     let parents = name.match_indices('-').map(|(end, _)| &name[..end]);
@@ -84,7 +85,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     collect_garbage(context, &after, owned).await
 }
 
-/// Revisions are found by the uid of whoever controls them.
+/// Revisions are indexed by the uid of their controller.
 pub fn index_keys(revision: &Revision) -> Vec<String> {
     controller(&revision.metadata).map(|owner| owner.uid.clone()).into_iter().collect()
 }
@@ -96,13 +97,13 @@ const GC_INTERVAL: Duration = Duration::from_secs(60);
 pub async fn run_gc(context: &ControllerContext) {
     loop {
         tokio::time::sleep(GC_INTERVAL).await;
-        // Who has one Revision has none to spare.
+        // A Configuration with a single Revision has none to delete.
         let crowds = context.revisions.one_per_shared_key();
         crowds.iter().filter_map(|one| owner_of(&one.metadata)).for_each(|owner| context.enqueue(owner));
     }
 }
 
-/// Deletes what nobody has used for long; done at each look, because each new Revision causes one.
+/// Deletes Revisions that have been unused for long; done at each reconcile, because each new Revision causes one.
 async fn collect_garbage(
     context: &ControllerContext,
     configuration: &Configuration,

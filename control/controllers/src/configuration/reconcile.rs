@@ -13,7 +13,7 @@ use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled
 #[derive(Debug, Clone)]
 pub enum LatestRevision {
     Revision(Arc<Revision>),
-    /// There is none, and here is why.
+    /// No Revision could be created, for this reason.
     Failed(String),
 }
 
@@ -70,7 +70,7 @@ pub fn status(
     status
 }
 
-/// One full stop at the end, whoever wrote the last sentence.
+/// One full stop at the end, whether or not the last sentence has one.
 fn with_full_stop(text: &str) -> String {
     let text = text.trim_end();
     if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }

@@ -16,7 +16,7 @@ use crate::controllers::{broker, field_managers, in_memory_channel, service::chi
 use crate::kinds::eventing::event_type::{EventType, EventTypeSpec};
 use crate::kinds::shared::{KReference, namespace};
 
-/// How often new types are fetched: somebody who looks for one has just sent it.
+/// How often new types are fetched: a user looks for the type of an event soon after sending it.
 const FETCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Characters kept of the stream's name, so that the EventType's with its hash is a name.
 const NAME_CHARS_MAX: usize = 200;
@@ -35,7 +35,7 @@ pub async fn run(context: &ControllerContext) {
     }
 }
 
-/// Somebody deleted it: it comes again with the next such event.
+/// An EventType was deleted: it is created again with the next such event.
 pub fn on_deleted(context: &ControllerContext, event_type: &EventType) {
     let Some(reference) = &event_type.spec.reference else { return };
     let (ns, name) = (namespace(&event_type.metadata), &reference.name);
@@ -72,13 +72,13 @@ async fn create(context: &ControllerContext, path: &str, seen: &EventTypeKey) ->
     if context.event_types.list(ns).iter().any(|known| is_known(known)) {
         return Ok(());
     }
-    // Whoever writes elsewhere: only the appliance that an event came to knows of its type, and its name is the same
-    // for all of them.
+    // Written without leadership: only the appliance that received the event knows its type, and all of them give it
+    // the same name.
     context.api::<EventType>(ns).create(&field_managers::object_params::<EventType>(), &wanted).await?;
     Ok(())
 }
 
-/// Whose events they are, and how others refer to that: the stream's, or those of the subscriber that answered.
+/// The object that the events come from, as a reference: the stream's, or the subscriber that answered.
 fn origin(context: &ControllerContext, path: &str, by: &str) -> Option<(KReference, Vec<OwnerReference>)> {
     let (kind, rest) = path.strip_prefix('/')?.split_once('/')?;
     let (ns, named) = rest.split_once('/')?;
@@ -129,7 +129,7 @@ fn event_type(reference: KReference, owner: Vec<OwnerReference>, seen: &EventTyp
     made
 }
 
-/// The name of an EventType that is told from others by these parts.
+/// The name of an EventType, distinct for different parts.
 pub fn event_type_name<'p>(beside: &str, parts: impl Iterator<Item = &'p str>) -> String {
     let beside: String = beside.chars().take(NAME_CHARS_MAX).collect();
     format!("et-{beside}-{:032x}", hash(parts))

@@ -1,4 +1,4 @@
-//! Who reads a channel, what the cores are told of each, and what the status says: values in, values out.
+//! The subscribers of a channel, what is published of each to the cores, and the status: values in, values out.
 
 use std::sync::Arc;
 
@@ -71,9 +71,9 @@ pub fn subscriber_entries(
     readers.filter_map(entry_of).collect()
 }
 
-/// The channel's dead letter sink for who has none. It is in the entry before the channel says that it is Ready with it, and so
-/// it is not taken from the reader's status, which follows. One that cannot be found now is where it was, unless the channel
-/// names another since.
+/// The channel's dead letter sink for subscribers without their own. It is in the entry before the channel is Ready
+/// with it, so it is not taken from the subscriber's status, which follows. A sink that cannot be resolved now keeps
+/// its address, unless the channel names another since.
 fn inherited_sink(
     channel: &InMemoryChannel,
     before: Option<&SubscriberSpec>,
@@ -289,8 +289,8 @@ mod tests {
         stream_subscriber(&TrustStore::default(), &entries[0], "/channels/ns/c", "ns").unwrap()
     }
 
-    /// EV-OBJ-19, EV-OBJ-20, EV-OBJ-29, AMB-29, AMB-30: own options, else the channel's, else the default;
-    /// the sink is kept whoever gave it.
+    /// EV-OBJ-19, EV-OBJ-20, EV-OBJ-29, AMB-29, AMB-30: own options, else the channel's, else the default; the sink
+    /// is kept from any of them.
     #[test]
     fn delivery_options_are_taken_whole_from_the_nearest_who_gives_any() {
         let none = Value::Null;
@@ -330,7 +330,7 @@ mod tests {
         assert!(replies(Some("/nowhere"), None).unwrap_err().contains("/nowhere"));
     }
 
-    /// EV-SUB-21: who cannot be resolved now stays where it is, a stranger does not come in.
+    /// EV-SUB-21: an unresolvable subscriber keeps its entry; one that was never resolved gets none.
     #[test]
     fn a_subscriber_that_is_lost_keeps_its_place() {
         let channel = channel(Value::Null);

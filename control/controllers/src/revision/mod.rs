@@ -1,4 +1,4 @@
-//! Revision: tells the fleet what to run, and shows what the fleet has.
+//! Revision: declares its instances to the autoscaler, and reports their state.
 
 pub mod data_sources;
 mod devices;
@@ -30,7 +30,8 @@ use reconcile::status;
 pub(super) use routing::is_routed;
 use runtime::may_mount;
 
-/// A Revision whose service account lacks a policy is looked at again after this: nothing else tells that a role came.
+/// A Revision whose service account lacks a policy is reconciled again after this: no watch reports a new role
+/// binding.
 const GRANT_LOOKED_FOR_AFTER: Duration = Duration::from_secs(5);
 
 /// The name of a Revision's instances everywhere.
@@ -79,7 +80,7 @@ pub async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> 
     pod_autoscaler::reconcile(context, &revision, &scale).await
 }
 
-/// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
+/// Declares the Revision to the autoscaler and to the cores; reports the reason if it cannot run.
 pub async fn declare(
     context: &ControllerContext,
     item: &WorkItem,
@@ -109,7 +110,7 @@ pub async fn declare(
     match planned {
         Ok(mut plan) => {
             context.publisher.set_backend(&key, backend(revision, true));
-            // What was ready once needs no proof after a restart; it wakes when it is asked for.
+            // A Revision that was Ready needs no proof after a restart; it starts with the next request.
             if revision.is_ready() {
                 plan.initial_scale = 0;
             } else {
@@ -118,7 +119,7 @@ pub async fn declare(
             context.autoscaler.declare(&key, plan);
             Ok(None)
         }
-        // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
+        // A ConfigMap that was deleted does not end instances: those that run continue as they were started.
         Err(why) if data_sources::is_retryable(&why) && context.autoscaler.status(&key).actual > 0 => Ok(None),
         Err(why) => {
             context.publisher.set_backend(&key, backend(revision, false));
@@ -131,8 +132,8 @@ pub async fn declare(
     }
 }
 
-/// The instances of the Revision that takes the requests now and that `revision` is to follow: traffic
-/// moves at once, and whoever takes it over must be able to carry it.
+/// The number of instances of the Revision that serves now and that `revision` is to replace: traffic moves at once,
+/// and the successor must be able to carry it.
 fn inherited_scale(context: &ControllerContext, revision: &Revision) -> u32 {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
     let parent = label(&revision.metadata, CONFIGURATION).and_then(|parent| context.configurations.get(ns, parent));

@@ -45,9 +45,9 @@ pub struct PlanInputs<'a> {
     pub detect_http2: bool,
     /// `progress-deadline` in `config-deployment`: a start that takes longer has failed.
     pub progress_deadline: Duration,
-    /// User and group of whoever names no user.
+    /// User and group of instances whose manifest names no user.
     pub default_user: Option<(u32, u32)>,
-    /// Manifests come from others than those who own this host.
+    /// Manifests come from authors that do not own this host.
     pub guarded: bool,
     pub autoscaler: &'a AutoscalerSettings,
 }
@@ -84,7 +84,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
             detect_http2: detects_http2,
             ..serving
         }),
-        // Nobody needs instances ready of a version that no request can reach.
+        // A Revision that no request can reach needs no ready instances.
         min_scale: if given.reachable { scale.min } else { 0 },
         max_scale: scale.max,
         initial_scale: scale.initial,
@@ -94,7 +94,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
         total: scale.total,
         target_burst_capacity: scale.burst_capacity,
         concurrency_max: concurrency_max(revision),
-        // Nobody comes back to a version that no request can reach.
+        // No request comes back to a Revision that is not reachable.
         idle_window: scale.stable_window + if given.reachable { scale.scale_to_zero_retention } else { Duration::ZERO },
         weighted_average: scale.weighted,
         stable_window: scale.stable_window,
@@ -169,7 +169,7 @@ pub fn backend(revision: &Revision, runnable: bool) -> BackendSpec {
     BackendSpec {
         protocol: if spec.uses_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
-        // Who waits for an instance uses up the time that the answer may take.
+        // The wait for an instance counts toward the response timeout.
         when_empty: if runnable { NoEndpointPolicy::Wait { timeout: total } } else { NoEndpointPolicy::Refuse },
         timeouts: RequestTimeouts {
             total,
@@ -465,7 +465,8 @@ pub(super) mod tests {
         }
     }
 
-    /// RT-PORT-02, RT-PORT-07: only who has no name for its port is asked what it speaks, and only if the operator says so.
+    /// RT-PORT-02, RT-PORT-07: only a port without a name is probed for its protocol, and only if the operator
+    /// enables it.
     #[test]
     fn a_port_without_a_name_is_asked_what_it_speaks() {
         for (ports, on, is_asked) in [

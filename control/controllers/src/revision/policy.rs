@@ -26,7 +26,7 @@ const GROUP: &str = "sluicegate.dev";
 const RESOURCE: &str = "instancepolicies";
 const VERB: &str = "use";
 
-/// The user that stands for nobody: it owns nothing, so that whoever runs as it gains nothing.
+/// The kernel's overflow user, "nobody": it owns nothing, so a process that runs as it gains no rights.
 const NOBODY: u32 = 65_534;
 /// Users of namespaces are numbered from here: above what container managers hand out, below 2^31.
 const NAMESPACE_USER_MIN: u32 = 1_900_000_000;
@@ -50,13 +50,13 @@ pub struct InstanceRules {
     pub processes: ProcessInstances,
     /// User and group of instances whose manifest names no user.
     pub user: Option<(u32, u32)>,
-    /// Manifests come from others than those who own this host: an instance has a user without rights here, unless its service
-    /// account may use a policy.
+    /// Manifests come from authors that do not own this host: an instance runs as a user without rights here, unless
+    /// its service account may use a policy.
     pub guarded: bool,
 }
 
 impl InstanceRules {
-    /// User and group of an instance in `namespace` whose manifest names none. `None`: the appliance's.
+    /// User and group of an instance in `namespace` whose manifest names no user. `None`: the appliance's.
     #[must_use]
     pub(super) fn usual(self, namespace: &str, is_root: bool) -> Option<(u32, u32)> {
         let own = namespace_user(namespace);
@@ -78,7 +78,7 @@ fn namespace_user(namespace: &str) -> u32 {
 enum Policy {
     /// A command of its own as a process of this host.
     Process,
-    /// A user or a group that somebody of this host is.
+    /// A user or a group of this host.
     HostUser,
     Root,
 }
@@ -133,7 +133,8 @@ fn forbidden(revision: &Revision, policy: Policy) -> RevisionError {
     }
 }
 
-/// The reason of a Revision whose service account lacks a policy; it is looked at again, because a role may come.
+/// The reason of a Revision whose service account lacks a policy; it is reconciled again, because a role binding may
+/// come.
 const FORBIDDEN: &str = "InstancePolicyRequired";
 
 pub(super) fn may_be_granted(why: &RevisionError) -> bool {

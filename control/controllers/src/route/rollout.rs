@@ -55,8 +55,8 @@ pub fn in_progress(route: &Route) -> Vec<ConfigurationRollout> {
     state.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// Divides `goal`, the targets with their newest ready Revisions, as far as the rollout has come.
-/// `is_of` tells whether a Revision is there and of a Configuration: targets that were put in another order share nothing.
+/// Splits `goal`, the targets with their newest ready Revisions, by the progress of the rollout. `is_of` returns
+/// whether a Revision exists and belongs to a Configuration: targets in another order share nothing.
 #[must_use]
 pub fn divide_traffic(
     route: &Route,
@@ -140,7 +140,7 @@ impl ConfigurationRollout {
     fn set_goal(&mut self, newest: &str, percent: i64, duration: Duration, now: Timestamp) {
         let sum: i64 = self.revisions.iter().map(|(_, percent)| percent).sum();
         let is_new = self.revisions.last().is_none_or(|(name, _)| name != newest);
-        // More goes to the newest of those who are there, less comes off the oldest.
+        // An increase goes to the newest Revision, a decrease comes off the oldest.
         match self.revisions.last_mut() {
             Some((_, last)) if percent > sum => *last += percent - sum,
             _ => self.take_percent(sum - percent, false),
@@ -179,7 +179,7 @@ impl ConfigurationRollout {
         }
     }
 
-    /// Takes so many percent away, from the newest or the oldest on; whoever has none left goes.
+    /// Takes this many percent away, from the newest or the oldest on; a Revision with none left is removed.
     fn take_percent(&mut self, mut percent: i64, newest_first: bool) {
         while percent > 0 && !self.revisions.is_empty() {
             let at = if newest_first { self.revisions.len() - 1 } else { 0 };

@@ -122,9 +122,9 @@ fn pending(message: String) -> TrafficError {
     TrafficError { verdict: ConditionStatus::Unknown, reason: "RevisionMissing", message }
 }
 
-/// The header by which a client of the Route's own host asks for a tag (X-RTE-08).
+/// The header by which a client of the Route's own host selects a tag (X-RTE-08).
 const TAG_HEADER: &str = "Knative-Serving-Tag";
-/// Tells the instance that the request came by the Route's own division.
+/// Marks for the instance that the Route's own split chose it.
 const DEFAULT_ROUTE_HEADER: &str = "Knative-Serving-Default-Route";
 
 /// What of the operator's settings bears on hosts and rules.
@@ -167,7 +167,7 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: RouteRuleOptions<'
         cluster_local: hosts::is_cluster_local(route, None, ways.naming),
         ..HostRule::default()
     };
-    let sticky = own.traffic_policy.as_ref().filter(|manners| manners.sticky.is_some());
+    let sticky = own.traffic_policy.as_ref().filter(|policy| policy.sticky.is_some());
     let tags_traffic_policy = sticky.map(|own| Arc::new(TrafficPolicy { mirror: None, ..(**own).clone() }));
     let tagged = tags().map(|(tag, key)| HostRule {
         hosts: hosts::hosts(route, Some(tag), ways.naming).into_iter().map(Arc::from).collect(),
@@ -193,8 +193,8 @@ fn traffic_policy(route: &Route, naming: RouteNaming<'_>) -> Option<Arc<TrafficP
         let host = hosts::hosts(route, Some(&to.tag), naming).into_iter().next()?;
         Some(Arc::new(MirrorPolicy { host: host.into(), percent: to.percent }))
     });
-    let manners = TrafficPolicy { sticky: traffic_policy::session_affinity(&route.metadata), mirror };
-    (manners != TrafficPolicy::default()).then(|| Arc::new(manners))
+    let policy = TrafficPolicy { sticky: traffic_policy::session_affinity(&route.metadata), mirror };
+    (policy != TrafficPolicy::default()).then(|| Arc::new(policy))
 }
 
 impl RouteRuleOptions<'_> {
@@ -209,8 +209,8 @@ impl RouteRuleOptions<'_> {
     }
 }
 
-/// A redirect is for the public's hosts: callers inside go on as they did, without TLS. And where they have a door of their
-/// own, their hosts are known at no other.
+/// A redirect applies to public hosts: callers inside continue without TLS. And if there is a cluster-local listener,
+/// cluster-local hosts are reachable only there.
 fn split_by_visibility(rule: HostRule, ways: RouteRuleOptions<'_>) -> impl Iterator<Item = HostRule> + use<> {
     let RouteRuleOptions { https_redirect, has_cluster_local_listener: has_inner_listener, .. } = ways;
     let domain = ways.naming.domain.to_ascii_lowercase();

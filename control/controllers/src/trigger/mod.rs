@@ -33,7 +33,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
         return Ok(());
     };
     let broker = find_broker(context, &trigger);
-    // EV-BRK-06: whoever serves the Broker looks after its Triggers.
+    // EV-BRK-06: the controller of the Broker's class also reconciles its Triggers.
     if broker.as_ref().is_ok_and(|broker| !broker.is_ours()) {
         return Ok(());
     }
@@ -48,8 +48,8 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
         Some(Err(why)) => Some(Err(ResolveError(why))),
         None => None,
     };
-    // One that was deleted meanwhile has been unsubscribed by the watch's word, which comes once. And what its Broker said
-    // before is no more to be told: what it says now brings this look again.
+    // One that was deleted meanwhile has been unsubscribed by the watch, which reports it once. And the Broker's
+    // previous state must not be reported: its current state triggers this reconcile again.
     if !is_current(context, &trigger) || !is_same_broker(read, find_broker(context, &trigger).as_ref()) {
         return Ok(());
     }
@@ -134,7 +134,7 @@ pub async fn resubscribe_inheriting(context: &ControllerContext, broker: &Broker
                 subscribe(context, trigger, Some(broker), &ways);
             }
         }
-        tokio::task::yield_now().await; // of thousands nobody waits for all
+        tokio::task::yield_now().await; // do not block other tasks for thousands of Triggers
     }
 }
 

@@ -1,5 +1,5 @@
-//! What an instance stands on before it runs: its record, its files, its seat, its variables, and who runs before and
-//! beside it.
+//! The sandbox of an instance, prepared before it runs: its record, its files, its control group, its variables, its
+//! init containers and its sidecars.
 
 use std::cell::RefCell;
 use std::io;
@@ -30,7 +30,7 @@ pub(super) struct Sandbox {
     /// Where it has its port, and is held to what its manifest allows.
     pub(super) group: InstanceCgroup,
     pub(super) init_containers: InitContainers,
-    /// Who runs beside it.
+    /// Its running sidecars.
     pub(super) sidecars: Vec<SidecarContainer>,
 }
 
@@ -90,7 +90,7 @@ impl Sandbox {
         !self.init_containers.is_empty()
     }
 
-    /// Has those run who run before it. An error is its end.
+    /// Runs the init containers. An error ends the instance.
     pub(super) async fn run_init_containers(
         &mut self,
         host: &HostContext,

@@ -42,7 +42,7 @@ pub struct CustomKind {
     scale: Option<ScaleSubresource>,
     /// Fields that objects are selected by, as clients write them and as JSON pointers.
     selectable: Vec<(String, String)>,
-    /// What whoever uses the version is told, if it goes.
+    /// The warning for users of the version, if it is deprecated.
     deprecated: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl CustomKind {
         }
     }
 
-    /// Whether a problem of a whole object concerns those who write its status.
+    /// Whether a validation error of a whole object may come from its status.
     pub fn is_status_field(field: &str) -> bool {
         field.starts_with("status") || field == validation_rules::ROOT_PATH
     }

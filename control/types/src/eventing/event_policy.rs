@@ -1,5 +1,5 @@
-//! EventPolicy: who may send which events to what has an address (X-FEA-09). It counts while senders are asked who
-//! they are.
+//! EventPolicy: which senders may send which events to an addressable object (X-FEA-09). It applies while senders
+//! must authenticate.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +39,7 @@ pub struct EventPolicySpec {
     /// What is protected; nothing means everything in the namespace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<EventPolicySpecTo>,
-    /// Who may send.
+    /// Senders that are allowed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub from: Vec<EventPolicySpecFrom>,
     /// Which events they may send; nothing means all.
@@ -116,7 +116,7 @@ impl<'a> PolicyTarget<'a> {
         Self { group: R::META.group, kind: R::META.kind, meta }
     }
 
-    /// For whom tokens for it are made out.
+    /// The audience of tokens for it.
     #[must_use]
     pub fn audience(&self) -> String {
         let (ns, name) = (namespace(self.meta), name(self.meta));
@@ -245,7 +245,7 @@ impl ResourceStrategy for EventPolicy {
         filters::refuse_empty(&self.spec.filters, filters, "spec.filters", problems);
     }
 
-    /// Whoever writes a policy that nothing enforces believes himself safe.
+    /// An author must not rely on a policy that is not enforced.
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         if !settings.event_features.authenticates() {
             let why = "authentication-oidc feature not enabled: set it in ConfigMap config-features of \

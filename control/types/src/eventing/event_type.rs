@@ -146,7 +146,7 @@ impl EventTypeSpec {
         }
     }
 
-    /// What it says to whoever lives in `home`: an empty field is one that is not there.
+    /// The spec as it reads in the namespace `home`: an empty field counts as absent.
     fn normalized(&self, home: &str) -> Self {
         let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Self {

@@ -1,4 +1,4 @@
-//! Certificate ("KCert"): asks for a certificate, of whoever its class names, to be kept in a Secret.
+//! Certificate ("KCert"): requests a certificate from the issuer of its class, kept in a Secret.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -11,7 +11,7 @@ use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::{Status, annotation};
 use crate::kinds::{READY, REASON, kind};
 
-/// Those of this class are ours to provide.
+/// We issue the Certificates of this class.
 pub const CLASS: &str = "sluicegate.certificate.networking.knative.dev";
 /// The first is the one that Certificates have.
 pub const CLASS_ANNOTATIONS: [&str; 2] =
