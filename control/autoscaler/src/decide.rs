@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// X-AS-03: the panic window alone lifts the count, and nothing lowers it until the panic is over.
+    /// X-AS-03: the panic window alone raises the count, and nothing lowers it until panic mode ends.
     #[test]
     fn a_panic_lifts_at_once_and_never_lowers() {
         let plan = RevisionPlan { target: 10.0, panic_threshold: 2.0, ..plan() };

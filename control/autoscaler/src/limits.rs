@@ -11,8 +11,8 @@ pub const SAMPLES_MAX: usize = 3600;
 /// Starts under way at once in one revision. More would only slow each other down on one host, and a
 /// burst must not turn into a storm of forks.
 pub const STARTING_MAX: u32 = 16;
-/// After an instance left the table, a core may still be picking it from the old one; and how often a
-/// draining instance is looked at.
+/// How long a core may still pick an instance after it left the table; and the interval between checks of a draining
+/// instance.
 pub const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// A draining instance gets its SIGTERM after this even if a request is still in it; upstream's largest
 /// `timeoutSeconds`.
@@ -21,8 +21,8 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
 /// program can say goodbye only once it knows. Upstream's wait for requests that may still come.
 pub const WEBSOCKET_DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Before the second start after a failure; the first failure of an instance that had been ready is
-/// answered at once.
+/// Delay of the second start after a failure; the first failure of an instance that had been ready is followed by a
+/// start at once.
 pub const RESTART_DELAY_MIN: Duration = Duration::from_millis(250);
 /// Restart delays double up to this: a kubelet's bound of `CrashLoopBackOff`.
 pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(300);

@@ -58,7 +58,7 @@ impl RevisionScaler {
 #[derive(Debug, Clone)]
 pub struct ScalingFigures {
     pub load: Arc<BackendLoad>,
-    /// Its instances take so many requests at a time and no more.
+    /// Concurrency limit of each instance.
     pub is_limited: bool,
     pub signals: ScalingSignals,
 }

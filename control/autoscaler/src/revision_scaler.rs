@@ -41,7 +41,7 @@ pub(super) struct RevisionScaler {
     /// They have capacity for the plan's burst.
     has_burst_capacity: bool,
     pub(super) signals: ScalingSignals,
-    /// The instances that had to be ready once were.
+    /// All instances of the initial scale have been ready once.
     reached_initial_scale: bool,
     /// Instances kept for requests that are coming over; `None` as the time = until proven.
     inherited_scale: u32,
@@ -143,7 +143,7 @@ impl RevisionScaler {
         self.last_demand_at = Some(now);
     }
 
-    /// Looks at the demand, if it is time to.
+    /// Samples the demand, if the interval has passed.
     pub(super) fn sample(&mut self, now: Instant) {
         if now < self.next_sample {
             return;
@@ -246,14 +246,14 @@ impl RevisionScaler {
         }
     }
 
-    /// It is not ready yet, and its runtime goes on asking.
+    /// It is not ready yet, and its runtime continues to probe it.
     pub(super) fn on_not_ready_reason(&mut self, id: u64, why: String) {
         if let Some(member) = self.instances.iter_mut().find(|m| m.id == id) {
             member.not_ready_reason = Some(why);
         }
     }
 
-    /// It failed its readiness probe; its runtime goes on asking.
+    /// It failed its readiness probe; its runtime continues to probe it.
     pub(super) fn on_unready(&mut self, id: u64) {
         let Some(member) = self.instances.iter_mut().find(|m| m.id == id) else { return };
         if let LifecyclePhase::Ready { since } = member.phase {
@@ -327,7 +327,7 @@ impl RevisionScaler {
     }
 
     fn scale_up(&mut self, mut missing: u32, now: Instant, context: &mut ScalerContext) -> Vec<u64> {
-        // One that is on its way out is back at once.
+        // A draining instance is back at once.
         for member in &mut self.instances {
             if missing > 0 && matches!(member.phase, LifecyclePhase::Draining { for_good: false, .. }) {
                 member.phase = LifecyclePhase::Ready { since: now };

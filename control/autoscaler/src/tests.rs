@@ -455,8 +455,8 @@ async fn whatever_happens_the_bounds_hold_and_quiet_ends_everything() {
     }
 }
 
-/// SRV-CFG-10: a successor is proven when it carries what its predecessor had, and keeps that while the
-/// requests come over.
+/// SRV-CFG-10: a successor is proven when it has the capacity of its predecessor, and keeps that while the requests
+/// move over.
 #[tokio::test(start_paused = true)]
 async fn a_successor_is_ready_only_with_its_predecessors_strength() {
     let slow = |id| InstanceScript { ready_after: Some(Duration::from_secs(id - 99)), ..InstanceScript::READY_AT_ONCE };

@@ -131,7 +131,7 @@ impl DestinationResolver {
         }
     }
 
-    /// Where events go by the operator's word for all objects of the kind (X-FEA-02).
+    /// The operator's address for all objects of the kind (X-FEA-02).
     fn mapped_url(&self, item: &WorkItem, reference: &KReference) -> Option<String> {
         let settings = self.settings();
         let is_on = settings.event_features.is_enabled(REFERENCE_MAPPING);
@@ -177,7 +177,7 @@ impl DestinationResolver {
         Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The object that `item` refers to; `item` is looked at again when it changes.
+    /// Reads the object that `item` refers to; `item` is reconciled again when it changes.
     pub async fn read(&self, item: &WorkItem, reference: &KReference) -> Result<Result<Value, ResolveError>, Error> {
         if let Err(unresolved) = check_name(item, reference) {
             return Ok(Err(unresolved));
@@ -214,7 +214,7 @@ impl DestinationResolver {
         Some(ApiResource::from_gvk_with_plural(&gvk, meta.plural))
     }
 
-    /// `item` is looked at again when what it refers to changes.
+    /// `item` is reconciled again when the object that it refers to changes.
     fn track(&self, item: &WorkItem, group: &str, reference: &KReference) {
         let referent = TrackedReference {
             group: group.to_owned(),
@@ -281,7 +281,7 @@ fn namespace_of<'a>(item: &'a WorkItem, reference: &'a KReference) -> &'a str {
     reference.explicit_namespace().unwrap_or(&item.namespace)
 }
 
-/// An object that `item` refers to, as a person would look for it.
+/// Describes an object that `item` refers to, in words that a person can search for.
 pub(super) fn describe(item: &WorkItem, reference: &KReference) -> String {
     format!("{} {}/{}", reference.kind, namespace_of(item, reference), reference.name)
 }
@@ -310,7 +310,7 @@ fn address_of(
         None => listed.first().unwrap_or(&status["address"]),
     };
     let url = chosen["url"].as_str().unwrap_or_default();
-    // A word alone is a host to the parser, and no scheme leads there.
+    // The parser reads a single word as a host, without a scheme.
     let parsed = url.parse::<http::Uri>().ok().filter(|uri| uri.scheme().is_some());
     match parsed.as_ref().and_then(|uri| uri.host()) {
         Some(host) if !host.is_empty() => {
@@ -372,7 +372,7 @@ mod tests {
         assert_eq!(address_of(&service, true, "", &object), Ok("https://test.ns.svc.cluster.local".into()));
     }
 
-    /// No lookup takes for ever, whatever becomes of the request.
+    /// A lookup has a timeout, also if the request is stuck.
     #[tokio::test(start_paused = true)]
     async fn an_api_that_never_answers_holds_nobody_up() {
         let mute = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);

@@ -27,9 +27,9 @@ pub const LEASE_NAMESPACE: &str = SERVING;
 /// A holder that has not renewed for this many seconds is gone. This and the two below are the figures of Kubernetes'
 /// own controllers.
 const LEASE_DURATION_SECONDS: i32 = 15;
-/// A holder that could not renew for so long stops writing.
+/// A holder that could not renew for this long stops writing.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// Between two looks at the Lease.
+/// Interval between attempts to acquire or renew the Lease.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// How long one look may take, so that a silent server does not keep a holder from giving up in time: this
 /// and [`LOOK_EVERY`] on top of [`GIVE_UP_AFTER`] would be too much without it.
@@ -147,7 +147,7 @@ async fn try_acquire_or_renew(api: &Api<Lease>, me: &str, seen: &mut LeaseObserv
     let parameters = field_managers::object_params::<Lease>();
     match step {
         LeaseAction::Create => api.create(&parameters, &lease).await?,
-        // The version that was read goes with it: of two that take it at once, one is refused.
+        // The write has the version that was read: of two that acquire it at once, one is refused.
         _ => api.replace(LEASE, &parameters, &lease).await?,
     };
     Ok(true)
@@ -157,7 +157,7 @@ fn metadata() -> ObjectMeta {
     ObjectMeta { name: Some(LEASE.into()), ..ObjectMeta::default() }
 }
 
-/// Holds the Lease or waits for it, for ever.
+/// Holds the Lease or waits for it, forever.
 pub(super) async fn run(context: &ControllerContext, me: &str) {
     let api = api(context);
     let mut seen = LeaseObservation::default();
@@ -166,7 +166,7 @@ pub(super) async fn run(context: &ControllerContext, me: &str) {
     let mut told = String::new();
     loop {
         let began = clock.both();
-        // Also after a suspend, for which the monotonic clock stands still: others had the time to take the Lease over.
+        // Also after a suspend, during which the monotonic clock stops: others had the time to acquire the Lease.
         if valid.has_passed(began) {
             on_leadership_change(context, false);
         }

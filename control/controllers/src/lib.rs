@@ -86,8 +86,9 @@ use work_queue::{ControllerKind, WorkItem};
 /// Objects in work at once. They wait for durable writes most of the time, and writes that wait together
 /// share a commit.
 const WORKERS: usize = 32;
-/// Until the instances of a ready Revision are shown: a request that wakes one has its answer by then, if the program starts
-/// quickly; two processors have nothing else to do meanwhile, and what is written is that it is ready, instead of first that it starts.
+/// Delay before the instances of a ready Revision are written to its status: a request that starts one has its
+/// response by then, if the program starts quickly; two processors are not kept busy, and the status is written once
+/// instead of twice.
 const POD_UPDATE_DELAY: Duration = Duration::from_millis(25);
 
 /// Sleepers that a start has open at once, at 4 KiB each: enough for all processors to have their part.
@@ -109,7 +110,7 @@ pub struct ControllerConfig {
     pub events_tls: Option<EventsTlsListener>,
     /// Where requests are taken in, for statuses.
     pub listeners: ingress::ListenerAddresses,
-    /// Image references and the commands that stand for them here.
+    /// Image references and the commands that they run here.
     pub images: Vec<(String, Vec<String>)>,
     pub instances: revision::policy::InstanceRules,
     /// Instances see the host's `/dev`, and have none of their own.
@@ -205,7 +206,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Puts back what the last statuses say, so that traffic flows by them before anything is looked at.
+/// Restores the state of the last statuses, so that traffic flows before the first reconcile.
 async fn restore(context: &ControllerContext) -> Result<(), Error> {
     config_maps::restore(context).await?;
     if context.settings().event_features.authenticates()
@@ -237,7 +238,7 @@ async fn restore(context: &ControllerContext) -> Result<(), Error> {
         for revision in context.revisions.get_many(some) {
             let meta = &revision.metadata;
             let item = WorkItem::new(ControllerKind::Revision, namespace(meta), name(meta));
-            // One that cannot be read must not keep the others down; it is looked at again.
+            // An object that cannot be restored must not keep the others down; it is reconciled again.
             if let Err(why) = revision::declare(context, &item, &revision).await {
                 tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
             }
@@ -266,7 +267,7 @@ fn is_kind_not_found(why: &kube::Error) -> bool {
     matches!(why, kube::Error::Api(status) if status.code == 404 && !names_object(status))
 }
 
-/// The server knows no such object, or no such kind. Of a kind it speaks in plain text, which kube takes for no
+/// The server has no such object, or no such kind. For a kind the error is plain text, which kube does not parse as
 /// `NotFound`.
 fn is_not_found(why: &kube::Error) -> bool {
     matches!(why, kube::Error::Api(status) if status.code == 404)

@@ -33,7 +33,7 @@ pub enum OidcIdentity {
 }
 
 impl OidcIdentity {
-    /// The identity that an object has, or will have at the end of the look at it.
+    /// The identity that an object has, or will have at the end of its reconcile.
     #[must_use]
     pub fn expected<R: ResourceStrategy>(context: &ControllerContext, meta: &ObjectMeta) -> Self {
         if context.settings().event_features.authenticates() {

@@ -1,9 +1,9 @@
-//! Publish: what the controllers decided, compiled into the table that the cores read.
+//! Publisher: compiles the controllers' decisions into the table that the cores read.
 //!
-//! [`Publisher`] holds the model: backends, routes, streams and subscribers by identity. Every change marks
-//! what it touches; a compile makes that anew and hands down a [`dataplane::table::RoutingTable`] that shares the rest. Counters (loads, tallies) stay the same
-//! `Arc`s across tables, because requests that began under an old table still count.
-//! Deliberately absent: why something is routed (controllers) and how a core learns of a swap (data plane).
+//! [`Publisher`] holds the model: backends, routes, streams and subscribers by identity. Every change marks what it
+//! affects; a compile rebuilds that and publishes a [`dataplane::table::RoutingTable`] that shares the rest. Counters
+//! (loads, tallies) stay the same `Arc`s across tables, because requests that began under an old table still count.
+//! Deliberately absent: why something is routed (controllers) and how a core learns of a new table (data plane).
 
 mod addresses;
 mod compile;
@@ -196,7 +196,8 @@ impl Publisher {
         });
     }
 
-    /// Gives the Route `owner` (`NAMESPACE/NAME`) its hosts, all or none. Whether others are free that it had before.
+    /// Gives the Route `owner` (`NAMESPACE/NAME`) its hosts, all or none. Returns whether hosts that it had before
+    /// are free now.
     pub fn set_route(&self, owner: &str, rules: Vec<HostRule>) -> Result<bool, HostConflict> {
         let mut model = self.lock();
         for host in rules.iter().flat_map(|rule| &rule.hosts) {
@@ -258,7 +259,7 @@ impl Publisher {
         self.update_streams(|model| model.streams.retain_subscribers(path, stays));
     }
 
-    /// How events come in, from now on. Published at once, unless there is no table yet.
+    /// Sets how events are admitted. Published at once, unless there is no table yet.
     pub fn set_event_schemes(&self, by: EventsTransport) {
         let mut model = self.lock();
         if model.table.events_by != by {
@@ -278,7 +279,7 @@ impl Publisher {
         }
     }
 
-    /// What core Services stand for, from now on. Published at once, unless there is no table yet.
+    /// Sets the targets of core Services. Published at once, unless there is no table yet.
     pub fn set_service_names(&self, names: ServiceNames) {
         let mut model = self.lock();
         if *model.table.names != names {
@@ -328,7 +329,7 @@ impl Publisher {
         self.lock().table.abandoned.take().collect()
     }
 
-    /// Hands down the first table; from now on changes follow.
+    /// Publishes the first table; from now on changes follow.
     pub fn start(&self) {
         let mut model = self.lock();
         model.is_started = true;

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 
-/// Of so many items that are taken, one is of those that only show: they wait, and do not starve.
+/// One of this many taken items is of the low priority, so that these do not starve.
 const STATUS_TURN_EVERY: u64 = 8;
 /// Items that wait to make something flow, from which on there is no time for states in between: more than can be in work at once.
 const BUSY_AT: usize = 32;
@@ -57,7 +57,7 @@ pub enum ControllerKind {
     SinkBinding,
 }
 
-/// One object to look at.
+/// One object to reconcile.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkItem {
     pub kind: ControllerKind,

@@ -78,7 +78,8 @@ impl CgroupManager {
         Self { folders: vec![folder.clone()], unified: true, ports: Some(folder), mount_points: Vec::new() }
     }
 
-    /// Makes the folders above the groups, which go with the last group, and has v2 hand its controllers on to them.
+    /// Creates the folders above the groups, which are removed with the last group, and delegates v2's controllers to
+    /// them.
     fn prepare(&self) -> io::Result<()> {
         for folder in &self.folders {
             // An earlier run may have created the folder for ports only.
@@ -330,7 +331,7 @@ fn delegate_controllers(folder: &Path) -> io::Result<()> {
     fs::write(&file, wanted.join(" ")).map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", file.display())))
 }
 
-/// Groups below `folder` have all the controllers that it could hand on.
+/// Groups below `folder` have all the controllers that it could delegate.
 fn has_delegated(folder: &Path) -> bool {
     let of = |file: &str| read_controllers(&folder.join(file)).map(Iterator::collect::<Vec<_>>);
     matches!((of("cgroup.controllers"), of("cgroup.subtree_control")), (Ok(has), Ok(gives)) if !has.is_empty() && has == gives)

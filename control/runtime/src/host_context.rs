@@ -1,4 +1,5 @@
-//! What the tasks of the hand thread share, and where each instance is seated: its control group and its port.
+//! State shared by the tasks of the runtime thread, and the placement of each instance: its control group and its
+//! port.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ pub struct HostConfig {
     pub blocked_ports: Vec<u16>,
     /// Where names of Services lead to; or why they lead nowhere.
     pub gateway: Result<InstanceGateway, String>,
-    /// So many processes wait for an instance to become, from the first start on.
+    /// Number of prefork processes, from the first start on.
     pub prefork_processes: usize,
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,

@@ -27,7 +27,7 @@ use super::host_views::WritableCgroups;
 use super::launch_spec::{CgroupMount, LaunchSpec, SandboxSpec, decode, parse_arguments};
 use super::{InstanceCredentials, host_views, mounts, read_only_root};
 
-/// The verb that the program's `main` hands to [`run`], with everything behind it.
+/// The verb that the program's `main` passes to [`run`], with all arguments behind it.
 pub const VERB: &str = "instance-init";
 
 /// As shells say it: found, but cannot be run.
@@ -99,7 +99,7 @@ fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkS
     Ok(Some((LaunchSpec { is_prefork: true, ..ordered }, prepared)))
 }
 
-/// The orders that come on stdin. It ends without any when the appliance, or its hand, ends.
+/// The launch spec that comes on stdin. Stdin ends without one when the appliance, or its runtime thread, ends.
 fn wait(parent: Pid) -> Result<Option<LaunchSpec>, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
     if getppid() != Some(parent) {
@@ -168,7 +168,7 @@ fn set_hostname(name: &str) {
     }
 }
 
-/// RT-USER-05: an identity that cannot be had ends the start.
+/// RT-USER-05: an identity that is not allowed ends the start.
 fn become_user(identity: InstanceCredentials) -> Result<(), String> {
     let refused = |what: &str, id: u32, why: nix::Error| {
         format!("{what} {id} is not allowed: {why}; run the appliance as root or leave it out")
@@ -199,7 +199,7 @@ fn become_user(identity: InstanceCredentials) -> Result<(), String> {
 
 /// The kernel forgets the death signal when the user changes, so this comes after that.
 fn restore_death_signal(parent: Pid) -> io::Result<()> {
-    // Dies with the appliance's hand that started it, however that ends.
+    // Dies with the runtime thread that started it, however that ends.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The parent thread may have died before the line above; then the signal does not come.
     if getppid() != Some(parent) {

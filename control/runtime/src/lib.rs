@@ -78,7 +78,7 @@ pub(crate) use support::{blocking, sha256};
 pub struct InstanceSpec {
     pub namespace: String,
     pub revision: String,
-    /// Empty when no Service stands above the Configuration.
+    /// Empty when no Service owns the Configuration.
     pub service: String,
     pub configuration: String,
     /// Program and arguments; a program without a slash is looked up in the instance's PATH.
@@ -203,7 +203,7 @@ impl ProbeSpec {
     }
 }
 
-/// A way to run instances.
+/// An implementation that runs instances.
 pub trait Runtime: Send + Sync {
     /// Starts an instance under `id` (never used before) and returns at once. `line` is the id of the first of the
     /// instances that it replaces.
@@ -223,7 +223,7 @@ pub fn deployment_name(revision: &str) -> String {
     child_name(revision, "-deployment")
 }
 
-/// The name of the Pod that stands for instances of `line`.
+/// The name of the Pod that shows instances of `line`.
 #[must_use]
 pub fn pod_name(revision: &str, mut line: u64) -> String {
     const BASE36: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
@@ -273,7 +273,7 @@ pub struct SidecarStatus {
 /// A report of an instance's runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InstanceReport {
-    /// It passed its readiness probe and takes requests at `address`; if it was asked what it speaks, `protocol` is that.
+    /// It passed its readiness probe and takes requests at `address`; `protocol` is set if it was detected.
     Ready { address: SocketAddr, protocol: Option<Protocol> },
     /// It failed its readiness probe since; `Ready` may follow.
     Unready,
@@ -281,7 +281,7 @@ pub enum InstanceReport {
     Sidecars(Vec<SidecarStatus>),
     /// It is not ready yet, for this reason.
     NotReadyReason(String),
-    /// It is over, with everything that belonged to it.
+    /// It has ended, with all its processes.
     Exited(InstanceExit),
 }
 
@@ -311,7 +311,7 @@ pub enum ExitCause {
 }
 
 impl fmt::Display for ExitCause {
-    /// The word for a condition's reason: `ExitCode1`.
+    /// The value of a condition's reason: `ExitCode1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(code) => write!(f, "ExitCode{code}"),

@@ -23,7 +23,7 @@ static CONFIG: LazyLock<Option<Arc<ClientConfig>>> = LazyLock::new(|| {
     Some(Arc::new(config))
 });
 
-/// Shakes hands over `stream`.
+/// Does a TLS handshake over `stream`.
 pub(super) async fn connect(stream: TcpStream, address: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
     let config = CONFIG.clone().ok_or_else(|| io::Error::other("TLS cannot be set up"))?;
     TlsConnector::from(config).connect(ServerName::from(address.ip()), stream).await

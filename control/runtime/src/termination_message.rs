@@ -14,7 +14,7 @@ use super::limits::TERMINATION_BYTES_MAX;
 
 /// Where the program finds the file.
 pub(super) const VARIABLE: &str = "SLUICEGATE_TERMINATION_LOG";
-/// For the instance's user alone: what another writes there would stand in the Service's status.
+/// Only for the instance's user: another user's message would end up in the Service's status.
 const MODE: u32 = 0o600;
 
 /// The file of one instance.

@@ -27,7 +27,7 @@ const FOLDER_MODE: u32 = 0o700;
 /// An instance's own folders are writable for any user, as the kubelet's are; the folder above them admits no other
 /// users.
 const OWN_MODE: u32 = 0o777;
-/// Of the folder that holds all of an instance's own; before it stands the instance's id.
+/// Suffix of the folder with all of an instance's own volumes, after the instance's id.
 pub(super) const EMPTY_DIR_SUFFIX: &str = ".empty";
 
 /// One folder of files.
@@ -45,7 +45,7 @@ pub enum VolumeContent {
     Empty(VolumeMedium),
 }
 
-/// Where an instance's own files lie.
+/// The folder of an instance's own files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeMedium {
     Disk,

@@ -6,10 +6,10 @@ use std::io;
 
 use tokio::sync::oneshot;
 
-/// What `work` comes to. `name` is the thread's.
+/// Returns the result of `work`. `name` is the thread's.
 ///
 /// # Errors
-/// There is no thread to be had, or `work` panicked.
+/// No thread could be started, or `work` panicked.
 pub async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, wait) = oneshot::channel();
     let work = move || drop(done.send(work())); // the caller may have gone

@@ -13,7 +13,7 @@ use crate::support::TestApiServer;
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
-/// Looks at a role before giving up.
+/// Reads of a role before the test fails.
 const LOOKS_MAX: usize = 1_000;
 
 /// An API that signs tokens.

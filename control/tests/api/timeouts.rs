@@ -18,7 +18,7 @@ use tokio::time::{Instant, pause};
 
 use crate::support::{MAPS, TestApiServer};
 
-/// APP-19: a body that does not end is answered in words once its time is over.
+/// APP-19: a body that does not end gets a 408 once its time is over.
 #[tokio::test]
 async fn a_body_that_does_not_arrive_is_answered_408() {
     let server = TestApiServer::real().await;

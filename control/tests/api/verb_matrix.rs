@@ -1,6 +1,6 @@
-//! Every verb with every kind, over a socket: codes, shapes and words as Kubernetes has them.
+//! Every verb with every kind, over a socket: codes, shapes and messages as in Kubernetes.
 //!
-//! The kinds stand in [`super::golden_kinds`]; what is true of all of them is here.
+//! The kinds are in [`super::golden_kinds`]; what is true of all of them is here.
 
 use std::sync::Arc;
 

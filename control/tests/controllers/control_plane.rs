@@ -212,7 +212,7 @@ impl TestControlPlane {
         gone.await.unwrap_or_else(|| panic!("{name} is still there"));
     }
 
-    /// A look at the last published table.
+    /// Reads the last published table.
     pub(crate) fn table<T>(&self, look: impl FnOnce(&RoutingTable) -> T) -> T {
         look(self.tables.lock().unwrap().last().unwrap())
     }
@@ -276,7 +276,7 @@ pub(crate) async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> O
     None
 }
 
-/// Lets others work for so many turns: what they have under way then is another thing each time.
+/// Yields this many times, so that the other tasks are at a different point each time.
 pub(crate) async fn turn_over(turns: u32) {
     for _ in 0..turns {
         tokio::task::yield_now().await;

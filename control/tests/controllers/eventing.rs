@@ -243,7 +243,7 @@ fn a_deleted_trigger_leaves_the_stream() {
     });
 }
 
-/// EV-TRG-14: ... also one that was being looked at when it was deleted.
+/// EV-TRG-14: ... also one that was being reconciled when it was deleted.
 #[test]
 fn a_trigger_that_is_deleted_while_it_is_looked_at_is_not_subscribed() {
     in_a_control_plane(async |control_plane: TestControlPlane| {

@@ -45,7 +45,7 @@ struct RemoteApiServer {
     /// Paths of the watches that got a 410 Gone, once each; `None`: no watch gets one.
     gone: Arc<Mutex<Option<HashSet<String>>>>,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
-    /// Goes on while the server is away.
+    /// Continues while the server is away.
     collector: AbortHandle,
 }
 
@@ -111,7 +111,7 @@ impl RemoteApiServer {
         self.serve(TcpListener::bind(self.address).unwrap());
     }
 
-    /// The developer's own way in, which goes on while the server is away.
+    /// The developer's own client, which works while the server is away.
     fn developer(&self) -> Client {
         api::client(Arc::clone(&self.store), registry())
     }
@@ -201,8 +201,8 @@ async fn forget_history(client: &Client) {
     assert!(matches!(&heard, WatchEvent::Error(why) if why.code == 410), "{heard:?}");
 }
 
-/// APP-13, APP-15: list, then watch; cut connections, a server that comes back and versions that are gone (410) only
-/// delay, and while it is away the last table stands.
+/// APP-13, APP-15: list, then watch; cut connections, a server that comes back and expired versions (410) only delay,
+/// and while it is away the last table stays in use.
 #[test]
 fn a_server_that_goes_and_forgets_is_followed_again() {
     on_one_thread(async {

@@ -33,7 +33,7 @@ fn a_service_becomes_ready_with_its_children_and_its_host() {
         control_plane.create::<Service>(hello("v1")).await;
         let service = control_plane.until_ready::<Service>("hello").await;
 
-        // Looked at right after Ready was seen: traffic flows already.
+        // Checked right after Ready was seen: traffic flows already.
         assert_eq!(control_plane.splits("hello.default.test:8080"), [("default/hello-00001".into(), 100)]);
         assert_eq!(control_plane.splits("hello.default.svc.cluster.local").len(), 1);
         let endpoints =
@@ -126,7 +126,7 @@ fn traffic_is_split_and_tagged_as_written() {
     });
 }
 
-/// SRV-CFG-10: the latest ready one stays while newer ones fail; the Service says so and goes on serving.
+/// SRV-CFG-10: the latest ready one stays while newer ones fail; the Service reports it and continues serving.
 #[test]
 fn a_failing_revision_takes_no_traffic_and_is_shown() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -362,7 +362,7 @@ fn an_image_without_a_runner_is_not_ready_with_that_reason() {
     });
 }
 
-/// COND-22, SRV-SVC-15: no status ever speaks of a new generation with the verdict of the old one.
+/// COND-22, SRV-SVC-15: no status has a new generation with the conditions of the old one.
 #[test]
 fn the_observed_generation_moves_together_with_the_verdict() {
     in_a_control_plane(async |control_plane: TestControlPlane| {

@@ -189,8 +189,7 @@ async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
     assert_eq!(names, documented);
 }
 
-/// RT-FD-01, RT-FD-03, RT-ENV-06: stdin ends at once, no terminal, a session of its own, no way to new
-/// privileges.
+/// RT-FD-01, RT-FD-03, RT-ENV-06: stdin ends at once, no terminal, a session of its own, no way to gain privileges.
 #[tokio::test]
 async fn a_program_has_no_input_no_terminal_and_no_new_privileges() {
     let host = TestRuntimeHost::new();
@@ -376,7 +375,7 @@ async fn a_forgotten_revision_leaves_no_folder() {
     assert!(eventually(|| !folder.exists()).await);
 }
 
-/// The appliance is killed: its instance dies with it, and what that had started is ended at the next start.
+/// The appliance is killed: its instance dies with it, and the instance's children are killed at the next start.
 #[tokio::test]
 async fn a_killed_appliance_leaves_nothing_that_the_next_start_does_not_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -415,7 +414,7 @@ fn trapping(host: &TestRuntimeHost, script: &str) -> InstanceSpec {
     spec
 }
 
-/// The number behind the word `role` in a log.
+/// The number after the word `role` in a log.
 fn pid_after(log: &str, role: &str) -> u32 {
     let mut words = log.split_whitespace().skip_while(|word| *word != role);
     words.nth(1).unwrap().parse().unwrap()

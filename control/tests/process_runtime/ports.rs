@@ -17,7 +17,7 @@ async fn lines(host: &TestRuntimeHost, spec: InstanceSpec) -> Option<Vec<String>
     has_it.then_some(said)
 }
 
-/// Python stands for all programs that know nothing of us.
+/// Python represents all programs that do not know the appliance.
 fn python(script: &str) -> InstanceSpec {
     let first = "import os,socket\nprint(os.environ['PORT'],flush=True)\n";
     spec(&["/usr/bin/env", "python3", "-c", &format!("{first}{script}").replace('$', "$$")])

@@ -27,7 +27,7 @@ fn log(host: &TestRuntimeHost) -> String {
     fs::read_to_string(host.folder().join(format!("1.{NAME}.log"))).unwrap_or_default()
 }
 
-/// Waits for a line that begins with `pid=` after so many others, and returns what it says.
+/// Waits for a line that begins with `pid=` after this many others, and returns its value.
 async fn pid(host: &TestRuntimeHost, nth: usize) -> String {
     for _ in 0..TIMEOUT.as_millis() / 10 {
         if let Some((_, pid)) = log(host).lines().filter_map(|line| line.split_once("pid=")).nth(nth) {

@@ -1,4 +1,4 @@
-//! Files that an instance is given, at the paths where it looks for them.
+//! Files of an instance's volumes, at the paths of their mounts.
 //!
 //! Mounts need root; a run without it shows that they are refused by name instead.
 

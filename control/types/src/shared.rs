@@ -6,15 +6,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An update touches what has to stay: upstream's words, with the names of the fields that it has behind them. Its conformance
-/// suites look for the whole.
+/// The error for an update of an immutable field: upstream's words, followed by the names of the fields. Its
+/// conformance suites compare the whole text.
 pub const SPEC_CHANGED: &str = "Immutable fields changed (-old +new): spec";
 
 /// What every status begins with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// The `metadata.generation` that this status speaks of.
+    /// The `metadata.generation` that this status is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// How far the object is, one entry per aspect, sorted by type.
@@ -43,7 +43,7 @@ pub struct Condition {
     /// When status, severity, reason or message last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
-    /// Why, in one word, for machines.
+    /// The reason, in one word, for machines.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// Why, for people.
@@ -68,7 +68,7 @@ pub trait HasConditions: kube::Resource {
         self.status_base()?.conditions.iter().find(|c| c.kind == kind)
     }
 
-    /// The Ready condition, if it speaks of the current spec.
+    /// The Ready condition, if it is for the current spec.
     fn ready(&self) -> Option<&Condition> {
         let observed = self.status_base()?.observed_generation;
         if observed == self.meta().generation { self.condition("Ready") } else { None }
@@ -163,7 +163,7 @@ impl KReference {
         self.explicit_group().unwrap_or_else(|| group_of(&self.api_version))
     }
 
-    /// The group that stands for `apiVersion`.
+    /// The group, in place of `apiVersion`.
     #[must_use]
     pub fn explicit_group(&self) -> Option<&str> {
         self.group.as_deref().filter(|group| !group.is_empty() && self.api_version.is_empty())

@@ -28,9 +28,9 @@ const AUTHORITY: &str = "authority.pem";
 const CA: &str = "ca.pem";
 const SERVER: &str = "server.pem";
 
-/// An authority lives this many days: every kubeconfig has to be written again when it ends.
+/// Validity of an authority in days: every kubeconfig has to be written again when it expires.
 const AUTHORITY_DAYS: i64 = 3650;
-/// A certificate lives this many days, and no client takes more than 398.
+/// Validity of a server certificate in days; clients accept at most 398.
 const SERVER_DAYS: i64 = 365;
 /// Days before its expiry that a certificate is renewed; clients that were offline have this long to get the new one.
 const RENEW_DAYS: i64 = 30;

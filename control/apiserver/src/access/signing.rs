@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 pub const DAY_SECONDS: i64 = 24 * 3600;
-/// Longer than that a certificate's common name may not be; clients look at the other names.
+/// Maximum length of a certificate's common name; clients verify the other names.
 const COMMON_NAME_BYTES_MAX: usize = 64;
 
 /// A certificate and its private key, in PEM.
@@ -116,7 +116,7 @@ fn is_self_signed(pem: &str) -> Option<bool> {
     (parsed.is_ca() && may_sign).then(|| parsed.issuer() == parsed.subject())
 }
 
-/// From yesterday, because clocks differ, for so many days.
+/// Valid from yesterday, because clocks differ, for this many days.
 fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i64) {
     let date = |days: i64| {
         let day = Timestamp::from_second(now.as_second().saturating_add(days * DAY_SECONDS)).unwrap_or(now);

@@ -84,7 +84,7 @@ pub async fn serve<L: Listener>(
         tokio::spawn(async move {
             let _place = place;
             let mut connection = pin!(connection);
-            // How it ends is the client's business: its mistake, or it went away.
+            // An error here is the client's: a malformed request, or a closed connection.
             tokio::select! {
                 _ = &mut connection => return,
                 _ = leaving.changed() => connection.as_mut().graceful_shutdown(),
@@ -125,7 +125,7 @@ impl DrainableBody {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads to the end; `false`: it does not end, or only behind so many bytes.
+    /// Reads to the end; `false`: the body does not end, or exceeds this many bytes.
     async fn drain(mut self, bytes_max: usize) -> bool {
         let mut bytes = 0;
         while bytes <= bytes_max {

@@ -34,7 +34,7 @@ pub const HANDSHAKES_MAX: usize = 256;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Authorities take some 2 KiB each; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// How often a certificate of our own making is looked at, which ends weeks after it is due.
+/// Interval of the check for certificates to renew, which expire weeks after they are due.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
 /// How long accepting pauses when the kernel refuses (out of descriptors, as a rule).
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -50,7 +50,7 @@ pub struct ApiTlsListener {
     acceptor: TlsAcceptor,
     handshakes: FuturesUnordered<PendingHandshake>,
     tls_files: TlsFiles,
-    /// When the certificate's end is looked at again.
+    /// When the certificate's expiry is checked again.
     look_again: Deadline,
 }
 
@@ -255,7 +255,7 @@ pub fn unix_peer<Address>(stream: &UnixStream, _: &Address) -> PeerIdentity {
     PeerIdentity { is_local: user.is_ok_and(|user| user == 0 || user == own), certificate: None }
 }
 
-/// A watch is many small writes: each would wait for the client's word of the one before, up to 40 ms.
+/// A watch is many small writes: each would wait for the client's ACK of the one before, up to 40 ms.
 fn set_nodelay(stream: &TcpStream) {
     let _ = stream.set_nodelay(true); // slower without; a broken stream fails at its next use
 }

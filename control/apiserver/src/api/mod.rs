@@ -256,7 +256,7 @@ fn user_agent(headers: &HeaderMap) -> &str {
     headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("")
 }
 
-/// Turns a change into a look at what it would have done.
+/// Turns a write into a dry run, which returns what it would have stored.
 fn as_dry_run(change: WriteOperation) -> WriteOperation {
     match change {
         kept @ (WriteOperation::NoOp(_) | WriteOperation::PutPrepared(..)) => kept,

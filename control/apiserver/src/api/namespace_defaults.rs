@@ -109,7 +109,7 @@ fn warning_event(
         .map_err(skip_terminating)
 }
 
-/// Namespaces to look at after what changed since `reached`, and up to where that is.
+/// Namespaces to reconcile after the changes since `reached`, and the revision of the last change.
 fn changed_namespaces(store: &ObjectStore, reached: Option<u64>) -> (BTreeSet<Arc<str>>, u64) {
     let memory = store.read();
     if let Some(reached) = reached

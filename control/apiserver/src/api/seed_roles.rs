@@ -13,7 +13,7 @@ const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "upda
 const SERVING_GROUPS: [&str; 2] = ["serving.knative.dev", "networking.internal.knative.dev"];
 const EVENTING_GROUPS: [&str; 5] =
     ["eventing.knative.dev", "messaging.knative.dev", "flows.knative.dev", "sources.knative.dev", "sinks.knative.dev"];
-/// Where objects live that have an address.
+/// Resources of addressable kinds.
 const ADDRESSABLE: [(&str, &[&str]); 4] = [
     ("serving.knative.dev", &["routes", "routes/status", "services", "services/status"]),
     ("eventing.knative.dev", &["brokers", "brokers/status"]),

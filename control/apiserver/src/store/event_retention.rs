@@ -1,4 +1,4 @@
-//! Events do not stay: they are news, and there are at most so many of them.
+//! Retention of Events: they expire, and their number is bounded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub const EVENTS_PER_NAMESPACE_MAX: usize = 1000;
 /// How many Events over the limit a namespace's trim deletes at once: finding the oldest reads all of them, so the
 /// cost is shared by many new ones.
 const TRIM_BATCH: usize = EVENTS_PER_NAMESPACE_MAX / 10;
-/// Between two looks for expired events, at least.
+/// Shortest interval between two sweeps for expired Events.
 const SWEEP_INTERVAL_MIN: Duration = Duration::from_secs(30);
 
 const EVENTS: &str = "/events";
@@ -72,7 +72,7 @@ async fn delete(store: &ObjectStore, events: Vec<Arc<StoredObject>>) -> Result<(
             let there = view.get(&object.key);
             Ok::<_, StoreError>(match there.filter(|now| now.resource_version == object.resource_version) {
                 Some(there) => WriteOperation::Delete(there.key.clone(), there.value()),
-                // Gone already, or seen again meanwhile.
+                // Deleted already, or recorded again in the meantime.
                 None => WriteOperation::NoOp(object),
             })
         })

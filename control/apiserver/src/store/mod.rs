@@ -135,7 +135,7 @@ pub enum StoreError {
     Damaged { path: PathBuf, what: String },
     #[error("cannot use {path}: {what}")]
     Unusable { path: PathBuf, what: String },
-    /// The last commit is whole, and the next one that finds room goes on from there.
+    /// The last commit is complete, and the next one that finds disk space continues from there.
     #[error("there is no room for {path}, and no writes are taken until there is; free some space there: {what}")]
     Full { path: PathBuf, what: String },
     /// After a failed commit the state on disk is unknown, so no more writes are accepted.
@@ -270,8 +270,8 @@ impl ObjectStore {
 }
 
 impl ObjectStore {
-    /// Ends the writer after the writes that it has, so that the folder is free when this returns; every watch ends
-    /// too. Reads go on from memory, writes are refused. Blocks.
+    /// Stops the writer after the writes in its queue, so that the folder is free when this returns; every watch ends
+    /// too. Reads continue from memory, writes are refused. Blocks.
     pub fn close(&self) {
         *self.jobs.write().unwrap_or_else(PoisonError::into_inner) = None;
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();

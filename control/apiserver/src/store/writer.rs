@@ -21,7 +21,7 @@ const BATCH_WRITES_MAX: usize = 256;
 const REOPEN_DELAY_MIN: Duration = Duration::from_millis(250);
 /// ... and each time after twice as long, up to this.
 const REOPEN_DELAY_MAX: Duration = Duration::from_secs(4);
-/// How often requests are refused meanwhile.
+/// How often requests are refused while the disk is full.
 const REJECT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Decides against the view, and returns the response to send once the outcome of the commit is known; given an error
@@ -64,7 +64,7 @@ impl StagedView {
         read(&self.memory).by_uid(uid).filter(|object| !self.staged.contains_key(&object.key))
     }
 
-    /// Whether any object lives in `namespace`.
+    /// Whether `namespace` contains any object.
     #[must_use]
     pub fn namespace_is_empty(&self, namespace: &str) -> bool {
         let staged_in =
@@ -101,7 +101,7 @@ impl StagedView {
         stored.chain(staged.cloned()).collect()
     }
 
-    /// Whether objects of this kind live in namespaces, if one of the definitions that are stored under `resource` is of it.
+    /// Whether objects of this kind are namespaced, if one of the definitions stored under `resource` defines it.
     pub(super) fn is_namespaced(&self, resource: &str, group: &str, kind: &Value) -> Option<bool> {
         let of_group = |key: &ObjectKey| key.name.split_once('.').is_some_and(|(_, rest)| rest == group);
         let scope = |object: &StoredObject| {
@@ -236,7 +236,7 @@ impl StoreWriter<'_> {
     fn batch(&mut self, first: WriteJob) {
         let mut answers = Vec::new();
         let mut next = Some(first);
-        // Refused ones count too, so that they cannot put the others' commit off for ever.
+        // Refused ones count too, so that they cannot delay the others' commit indefinitely.
         for taken in 1.. {
             let Some(job) = next else { break };
             // A decision that panics returns an error to its own caller only (its channel closes): it changes nothing
@@ -291,8 +291,8 @@ impl StoreWriter<'_> {
         }
     }
 
-    /// Goes on from what the file holds: with the changes that were under way, if they did get there,
-    /// and else without. Numbers that were given out to them are used up either way.
+    /// Continues from the file's content: with the changes in progress, if they did get there, and else without. The
+    /// revisions assigned to them are used up either way.
     fn recover(&mut self) -> Result<(), StoreError> {
         let found = self.disk.reopen()?;
         if found == self.view.revision {

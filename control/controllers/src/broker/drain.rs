@@ -1,7 +1,7 @@
-//! Brokers that stay until their backlog has come to its end (`sluicegate.dev/on-delete: drain`).
+//! Brokers that are deleted only once their backlog is delivered (`sluicegate.dev/on-delete: drain`).
 //!
-//! A finalizer holds the object, so that a restart goes on where it was. Meanwhile its address answers 404,
-//! its Triggers are served, and replies still come back in.
+//! A finalizer holds the object, so that a restart continues the drain. Until it ends, the Broker's address answers
+//! 404, its Triggers are served, and replies are still accepted.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::kinds::shared::{name, namespace};
 
 /// What holds a Broker.
 pub const FINALIZER: &str = "sluicegate.dev/drain";
-/// How often a Broker on its way out is looked at.
+/// Interval between checks of a draining Broker.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Looks in a row that find nothing pending before it goes: a reply that was stored in between, or a table that
 /// has just been published, has its events counted by then.

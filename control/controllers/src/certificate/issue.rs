@@ -21,10 +21,10 @@ pub(super) const CERTIFICATE: &str = "tls.crt";
 pub(super) const KEY: &str = "tls.key";
 /// Validity of a certificate in days: short enough that a stolen key is of use for a limited time.
 pub(super) const VALIDITY_DAYS: i64 = 90;
-/// Days before its end that it is made anew; so many are left to find out why that fails.
+/// Days before its expiry that it is renewed; an operator has this long to fix a failing renewal.
 pub(super) const RENEW_BEFORE_DAYS: i64 = 30;
 
-/// How it went with a Certificate.
+/// The result of issuing a Certificate.
 #[derive(Debug, PartialEq)]
 enum IssueOutcome {
     /// Its Secret holds one that ends then.

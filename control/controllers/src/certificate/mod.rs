@@ -32,7 +32,7 @@ use state::{CertificateState, HostCertificate, HostTls};
 
 pub use issue::reconcile;
 
-/// Between two looks for certificates that end: they do so weeks after they are due.
+/// Interval of the check for certificates to renew: they expire weeks after they are due.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// What TLS there is for the hosts of a Route.

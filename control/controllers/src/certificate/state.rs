@@ -97,8 +97,8 @@ impl HostTls {
         }
     }
 
-    /// Says in `condition` how it is. The worst certificate speaks; `usual` is the operator's word, as upstream has it,
-    /// and not that of an annotation.
+    /// Marks the state in `condition`. The worst certificate decides; `usual` is the operator's setting, as upstream
+    /// has it, and not that of an annotation.
     pub fn mark(&self, conditions: &mut ConditionManager<'_>, condition: &str, usual: HttpProtocol) {
         match self {
             Self::Disabled(why) => conditions.mark_true_with_reason(condition, "TLSNotEnabled", why),

@@ -28,8 +28,8 @@ pub fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
     Some(WorkItem::new(ControllerKind::Configuration, namespace(meta), &owner.name))
 }
 
-/// The Revisions that are routed otherwise since a change of their Configuration: what it stood for and what it stands for, and
-/// what was overtaken before it was ready.
+/// The Revisions whose routing may change with their Configuration: the latest created and the latest ready one,
+/// before and after the change, and those that are not ready.
 pub fn routed_anew(context: &ControllerContext, (before, after): ObjectChange<'_, Configuration>) -> Vec<WorkItem> {
     let either = [before, after].into_iter().flatten();
     let standing = |one: &Arc<Configuration>| (one.metadata.generation, newest(one).map(|n| n.map(str::to_owned)));
@@ -90,7 +90,7 @@ pub fn index_keys(revision: &Revision) -> Vec<String> {
     controller(&revision.metadata).map(|owner| owner.uid.clone()).into_iter().collect()
 }
 
-/// Between two looks at Configurations for no other reason than that time has passed.
+/// Interval of the garbage collection of Revisions, which depends on time alone.
 const GC_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Age alone makes a Revision collectable, and nothing happens when it does.

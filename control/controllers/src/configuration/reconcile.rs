@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(status.latest_ready_revision_name.as_deref(), Some("app-00002"));
     }
 
-    /// SRV-CFG-09: a name in other hands, or with other content, is not adopted.
+    /// SRV-CFG-09: a Revision of another owner, or with other content, is not adopted.
     #[test]
     fn a_revision_is_adopted_only_if_it_is_ours_and_the_same() {
         let configuration = configuration(1);

@@ -248,7 +248,7 @@ pub(super) fn restore(context: &ControllerContext) {
     }
 }
 
-/// Looked at when a Route that it leads to is.
+/// Reconciled when a Route that it refers to is.
 pub(super) fn on_route_change(context: &ControllerContext, (before, after): ObjectChange<'_, Route>) {
     // Annotations change how a Route treats its requests.
     let shown = |route: Option<&Arc<Route>>| {

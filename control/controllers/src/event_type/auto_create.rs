@@ -1,7 +1,7 @@
-//! EventTypes of what comes in and of what subscribers answer (`eventtype-auto-create` in ConfigMap
+//! EventTypes of published events and of subscribers' replies (`eventtype-auto-create` in ConfigMap
 //! `config-features`, X-FEA-06).
 //!
-//! The cores note each new type once ([`dataplane::events::event_types`]); here they are fetched now and then, so
+//! The cores record each new type once ([`dataplane::events::event_types`]); here they are fetched periodically, so
 //! that no event waits for an object.
 
 use std::sync::Arc;
@@ -21,7 +21,7 @@ const FETCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Characters kept of the stream's name, so that the EventType's with its hash is a name.
 const NAME_CHARS_MAX: usize = 200;
 
-/// Runs for ever.
+/// Runs forever.
 pub async fn run(context: &ControllerContext) {
     loop {
         tokio::time::sleep(FETCH_INTERVAL).await;
@@ -92,7 +92,7 @@ fn origin(context: &ControllerContext, path: &str, by: &str) -> Option<(KReferen
     }
 }
 
-/// A reference to an object, and that as an owner of what stands in its namespace.
+/// A reference to an object, and the same as an owner reference for objects of its namespace.
 fn reference_and_owner<K: Resource<DynamicType = ()>>(object: &K) -> (KReference, Vec<OwnerReference>) {
     let reference = KReference {
         api_version: K::api_version(&()).into_owned(),
@@ -108,7 +108,8 @@ fn subscriber_by_uid<K: ResourceExt>(all: Vec<Arc<K>>, uid: &str) -> Option<Arc<
     all.into_iter().find(|one| one.meta().uid.as_deref() == Some(uid))
 }
 
-/// Beside what it refers to: a Trigger may stand in another namespace than its Broker, and cannot own anything there.
+/// In the namespace of its object: a Trigger may be in another namespace than its Broker, and cannot own objects
+/// there.
 fn event_type(reference: KReference, owner: Vec<OwnerReference>, seen: &EventTypeKey) -> EventType {
     let ns = reference.namespace.clone().unwrap_or_default();
     // A Trigger may have the name of its Broker.
@@ -135,7 +136,7 @@ pub fn event_type_name<'p>(beside: &str, parts: impl Iterator<Item = &'p str>) -
     format!("et-{beside}-{:032x}", hash(parts))
 }
 
-/// FNV-1a: the same for ever, so that a restart finds what it made.
+/// FNV-1a: stable, so that a restart finds the objects that it created.
 fn hash<'p>(parts: impl Iterator<Item = &'p str>) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

@@ -132,7 +132,7 @@ fn common_status(
     Status { observed_generation: generation, conditions, annotations: base.annotations }
 }
 
-/// Ready when all children are; the first that is worst speaks for the others.
+/// Ready when all children are; the first of the worst decides.
 fn mark_children<K: HasConditions>(
     conditions: &mut ConditionManager<'_>,
     kind: &str,
@@ -157,7 +157,7 @@ fn mark_children<K: HasConditions>(
     }
 }
 
-/// Events come in at the first channel.
+/// Events enter at the first channel.
 fn address(made: &FlowChildren) -> Option<Addressable> {
     first(made)?.status.as_ref()?.address.clone()
 }

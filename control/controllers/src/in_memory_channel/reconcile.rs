@@ -40,11 +40,11 @@ pub fn is_subscribed_to(subscription: &Subscription, channel: &InMemoryChannel) 
         && (reference.kind == "InMemoryChannel" || of_channel())
 }
 
-/// The list of the channel's readers, out of the namespace's Subscriptions; `sink` is the channel's dead letter sink as it was
-/// just found, if it wants one.
+/// The list of the channel's subscribers, from the namespace's Subscriptions; `sink` is the channel's dead letter
+/// sink as it was just resolved, if it has one.
 ///
-/// A Subscription that cannot be resolved now keeps the entry that it has: taking it away would forget
-/// its place in the stream, and with it the events that it has not had yet.
+/// A Subscription that cannot be resolved now keeps its entry: removing it would lose its position in the stream, and
+/// with it the events that it has not had yet.
 #[must_use]
 pub fn subscriber_entries(
     channel: &InMemoryChannel,
@@ -56,7 +56,7 @@ pub fn subscriber_entries(
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
         let before = channel.spec.subscribers.iter().find(|entry| entry.uid == uid);
         let is_stale = before.is_some_and(|before| is_stale(before, subscription));
-        // One that was changed, and of which only the sink is not there, goes on without it: its letters wait.
+        // A changed one whose sink alone cannot be resolved continues without it: its dead letters wait.
         let found = resolved(subscription).or_else(|| resolved_addresses(subscription).filter(|_| is_stale));
         let entry = |status: &SubscriptionStatus| {
             let sink = if has_sink(&subscription.spec.delivery) {
@@ -112,7 +112,7 @@ pub fn has_subscription(channel: &InMemoryChannel, subscription: &Subscription, 
     })
 }
 
-/// Where the Subscription leads, if its status speaks of its present spec and found everything.
+/// The address of the Subscription, if its status is for its present spec and everything was resolved.
 fn resolved(subscription: &Subscription) -> Option<&SubscriptionStatus> {
     let failed = subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == ConditionStatus::False);
     resolved_addresses(subscription).filter(|_| !failed)

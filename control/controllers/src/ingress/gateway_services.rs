@@ -14,7 +14,7 @@ use super::reconcile::{CLUSTER_LOCAL_NAME, PUBLIC_NAME};
 use crate::controllers::context::ControllerContext;
 use crate::kinds::settings::SERVING;
 
-/// Under which name their fields stand in `managedFields`.
+/// The manager of their fields in `managedFields`.
 const FIELD_MANAGER: &str = "sluicegate";
 
 /// Writes them as the listeners are now.

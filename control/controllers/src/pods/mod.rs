@@ -116,7 +116,7 @@ pub async fn publish_activator_slice(context: &ControllerContext) {
     }
 }
 
-/// Pods of an earlier run stand for nothing any more.
+/// Pods of an earlier run have no instances any more.
 pub fn restore(context: &ControllerContext) {
     for pod in context.pods.all() {
         if let Some(revision) = label(&pod.metadata, REVISION) {

@@ -14,7 +14,7 @@ use super::BackendSpec;
 use super::host_rule::{HostRule, WeightedBackend};
 use super::routing_model::{BackendEntry, RoutingModel};
 
-/// The host that stands for all others.
+/// The wildcard host.
 const ANY: &str = "*";
 
 /// The table as the model has it now.

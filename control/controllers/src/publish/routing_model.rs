@@ -60,7 +60,7 @@ pub(super) struct RoutingModel {
     pub(super) streams_stale: bool,
 }
 
-/// The model, locked. What is made meanwhile is mostly part of it or of a table, and stays.
+/// The model, locked. Allocations made under the lock are mostly part of it or of a table, and long-lived.
 pub(super) struct ModelGuard<'a> {
     model: MutexGuard<'a, RoutingModel>,
     _stays: LongLivedScope,
@@ -180,7 +180,7 @@ pub(super) struct BackendEntry {
     /// How to verify their certificates, if they use TLS.
     pub(super) trust: Option<Arc<TlsClientConfig>>,
     pub(super) load: Arc<BackendLoad>,
-    /// Its endpoints are given addresses; goes with the last rule that names it.
+    /// Its endpoints are given addresses; removed with the last rule that names it.
     pub(super) is_static: bool,
     /// As the cores have it, until it changes.
     pub(super) compiled: Option<Arc<Backend>>,

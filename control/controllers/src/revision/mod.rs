@@ -60,7 +60,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
         pods::publish_ready(context, &revision).await;
     }
     context.set_transient_status(item, &*revision, &after).await?;
-    // Apart, because four writes would stand between a new Revision's instance and its readiness.
+    // Separate, because four writes would otherwise come between a new Revision's instance and its readiness.
     context.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
     if let Some(patch) = routing::patch(context, &revision).filter(|_| context.leadership.is_leader()) {
         let api: Api<Revision> = context.api(&item.namespace);
@@ -69,8 +69,8 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     Ok(())
 }
 
-/// Keeps the Revision's PodAutoscaler and Metric. Looked at after each look at the Revision, so a status that is
-/// on its way here is shown when it arrives.
+/// Maintains the Revision's PodAutoscaler and Metric. Reconciled after each reconcile of the Revision, so a status in
+/// flight is shown when it arrives.
 pub async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let Some(revision) = context.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
     if revision.metadata.deletion_timestamp.is_some() {

@@ -33,7 +33,7 @@ pub struct RevisionError {
 /// What a plan rests on besides the Revision.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanInputs<'a> {
-    /// Image references and the commands of this host that stand for them.
+    /// Image references and the commands of this host that they run.
     pub images: &'a [(String, Vec<String>)],
     pub sources: &'a RevisionDataSources,
     /// Requests can come, or may come soon.
@@ -198,7 +198,7 @@ fn command(
     let is_process = annotation(&revision.metadata, RUNTIME_CLASS) == Some("process");
     let mut command = match mapped {
         _ if is_process || mapped.is_some() && !own.is_empty() => own,
-        // The operator's words are meant as they stand; only a manifest's may refer to variables.
+        // The operator's arguments are taken literally; only a manifest's may refer to variables.
         Some(mapped) => mapped.iter().map(|word| word.replace('$', "$$")).collect(),
         None => {
             return Err(RevisionError {
@@ -311,7 +311,7 @@ pub(super) mod tests {
         assert_eq!((plan.min_scale, plan.max_scale, plan.initial_scale), (0, 0, 1));
     }
 
-    /// RT-PROBE-08: how long a start may take is the template's word, or else the operator's.
+    /// RT-PROBE-08: the template sets the startup timeout, or else the operator.
     #[test]
     fn a_template_says_how_long_a_start_may_take_or_the_operator_does() {
         let deadline = "serving.knative.dev/progress-deadline";
@@ -366,7 +366,7 @@ pub(super) mod tests {
         assert_eq!(plan(&revision, &PlanInputs { reachable: false, ..given(&images()) }).unwrap().min_scale, 0);
     }
 
-    /// Those that run before the others come in their order, and what is enough for each of them is enough for all.
+    /// Init containers run in order, and the largest limit of any container applies.
     #[test]
     fn init_containers_run_before_the_others() {
         let limits = |memory: &str| json!({"limits": {"memory": memory}});
@@ -384,7 +384,8 @@ pub(super) mod tests {
         assert_eq!(plan(&both, &given(&images())).unwrap().instance.resources.memory_bytes_max, 0);
     }
 
-    /// SRV-REV-09, AMB-10: the one with the port serves, wherever it stands; the others run beside it, and what they may use counts
+    /// SRV-REV-09, AMB-10: the container with the port serves, at any position; the others are sidecars, and their
+    /// resources are added up.
     /// together.
     #[test]
     fn several_containers_are_one_that_serves_and_others_beside_it() {
@@ -451,7 +452,7 @@ pub(super) mod tests {
         assert_eq!(backend(&revision, false).when_empty, NoEndpointPolicy::Refuse);
     }
 
-    /// The name of the container's port says what it speaks.
+    /// The name of the container's port selects the protocol.
     #[test]
     fn a_port_named_h2c_is_spoken_to_in_http2() {
         for (ports, protocol) in [

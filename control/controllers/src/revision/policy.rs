@@ -1,9 +1,9 @@
-//! What instances may be on this host: policies that a Revision's service account needs the verb `use` for.
+//! Instance policies: privileges for which a Revision's service account needs the verb `use`.
 //!
-//! An instance is a process of this host, so what a manifest says of its command and its user is more than what RBAC gives its
+//! An instance is a process of this host, so its command and its user may exceed what RBAC grants the manifest's
 //! author: a program of the host's root reads every Secret. As with PodSecurityPolicy and OpenShift's
-//! SecurityContextConstraints, the service account of the Revision is asked, each time that the Revision is looked at. The
-//! policies are names for RBAC, like the signers of `certificates.k8s.io`: no object stands behind them.
+//! SecurityContextConstraints, the rights of the Revision's service account are checked at each reconcile of the
+//! Revision. The policies are names for RBAC, like the signers of `certificates.k8s.io`, and have no objects.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -28,9 +28,9 @@ const VERB: &str = "use";
 
 /// The kernel's overflow user, "nobody": it owns nothing, so a process that runs as it gains no rights.
 const NOBODY: u32 = 65_534;
-/// Users of namespaces are numbered from here: above what container managers hand out, below 2^31.
+/// First user id of namespaces: above the ids of container managers, below 2^31.
 const NAMESPACE_USER_MIN: u32 = 1_900_000_000;
-/// So many of them: two of a thousand namespaces share a user with a probability of 0.3 %.
+/// Number of these ids: two of a thousand namespaces share a user with a probability of 0.3 %.
 const NAMESPACE_USERS: u32 = 200_000_000;
 
 /// Whether manifests may start programs of this host.

@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// SRV-ROUTE-08, SRV-ROUTE-09, SRV-TT-04: the URL names host and port; the tag stands in front.
+    /// SRV-ROUTE-08, SRV-ROUTE-09, SRV-TT-04: the URL names host and port; the tag is a prefix of the host.
     #[test]
     fn urls_carry_tag_namespace_domain_and_port() {
         let route = Route::new("ns", "app", RouteSpec::default());

@@ -127,12 +127,12 @@ pub(super) fn on_placeholder_change(context: &ControllerContext, (before, after)
     }
 }
 
-/// A core Service went: its name may be one that a Route of `ns` was refused.
+/// A core Service was deleted: its name may be one that a Route of `ns` was refused.
 pub(super) fn requeue_name_conflicts(context: &ControllerContext, ns: &str) {
     routes_with_conflicts(context, ns).for_each(|item| context.enqueue(item));
 }
 
-/// The Route's own word, or the operator's.
+/// The Route's annotation, or the operator's setting.
 fn rollout_duration(context: &ControllerContext, route: &Route) -> Duration {
     let own = annotation(&route.metadata, ROLLOUT_DURATION).and_then(duration::parse_go);
     own.unwrap_or_else(|| context.settings().network.rollout_duration)

@@ -18,7 +18,7 @@ const STEP_MIN: Duration = Duration::from_secs(1);
 /// What a new Revision begins with.
 const FIRST_PERCENT: i64 = 1;
 
-/// The share of one Configuration on its way to a new Revision.
+/// The share of one Configuration during a rollout to a new Revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigurationRollout {
     /// Which target of the Route it is.
@@ -112,7 +112,7 @@ pub fn divide_traffic(
     division
 }
 
-/// What was shown of the target `index` of so many, which was one entry if it was not under way.
+/// The shown entry of the target `index` of `count`; `None` if it was in a rollout and had several.
 fn settled<'a>(
     shown: &'a [TrafficTarget],
     known: &[ConfigurationRollout],
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(look(&mut route, "c", 60, 1), "c=10 pinned=90");
     }
 
-    /// A share that was another Configuration's went on to be divided with its Revisions.
+    /// A share that moved to another Configuration was still divided among the old one's Revisions.
     #[test]
     fn a_target_that_follows_another_configuration_moves_at_once() {
         let mut moved = route(100);
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(look(&mut moved, "z", 60, 1), "z=100");
     }
 
-    /// A target that was written in another place lost the rest of its rollout, and one beside a rollout had none.
+    /// A target that changed its position lost the rest of its rollout, and one beside a rollout had none.
     #[test]
     fn each_configuration_rolls_on_its_own_wherever_it_is_written() {
         let traffic = json!([{"configurationName": "a", "percent": 50}, {"configurationName": "b", "percent": 50}]);

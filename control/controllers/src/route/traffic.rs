@@ -31,7 +31,7 @@ pub trait TrafficLookup {
     fn revision(&self, name: &str) -> Option<Arc<Revision>>;
 }
 
-/// The targets as they stand in the status: each with its Revision.
+/// The targets of the status: each with its Revision.
 pub fn resolve(
     route: &Route,
     lookup: &impl TrafficLookup,
@@ -100,7 +100,7 @@ fn ready_revision(route: &Route, name: &str, lookup: &impl TrafficLookup) -> Res
     }
 }
 
-/// A Service sends to Revisions of its own; a Route that stands alone to any.
+/// A Service routes to Revisions of its own; a Route without a Service to any.
 fn is_of_the_same_service(route: &Route, revision: &Revision) -> Result<(), TrafficError> {
     let Some(service) = label(&route.metadata, SERVICE) else { return Ok(()) };
     let name = name(&revision.metadata);
@@ -397,7 +397,7 @@ mod tests {
         assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.cluster_local));
     }
 
-    /// X-RTE-05: names inside are for callers inside, if these have a way in.
+    /// X-RTE-05: cluster-local hosts are only for callers inside, if these have a listener.
     #[test]
     fn names_inside_are_public_only_with_inner_listener() {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
@@ -434,7 +434,7 @@ mod tests {
         assert!(why.message.contains("must be no more than 63 bytes"), "{}", why.message);
     }
 
-    /// SRV-TT-01: each way to miss has its verdict and its reason.
+    /// SRV-TT-01: each kind of missing target has its condition and its reason.
     #[test]
     fn what_is_missing_is_named_and_what_is_coming_is_unknown() {
         for (target, verdict, reason, word) in [
@@ -451,7 +451,7 @@ mod tests {
         }
     }
 
-    /// SRV-TT-01: only a Route that stands alone may send to Revisions of any Service.
+    /// SRV-TT-01: only a Route without a Service may route to Revisions of any Service.
     #[test]
     fn a_service_sends_to_its_own_revisions() {
         let of = |service: Option<&str>| {

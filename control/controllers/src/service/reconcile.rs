@@ -185,7 +185,7 @@ mod tests {
         Timestamp::from_second(1).unwrap()
     }
 
-    /// A child that speaks of its current spec.
+    /// A child whose status is for its current spec.
     fn settled<K: serde::de::DeserializeOwned + serde::Serialize>(child: &K, status: serde_json::Value) -> K {
         let mut json = serde_json::to_value(child).unwrap();
         json["metadata"]["generation"] = 3.into();

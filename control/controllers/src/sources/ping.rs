@@ -28,7 +28,7 @@ use crate::kinds::sources::ping::{PingSource, TYPE, is_header_value};
 
 /// Events in flight at once; one that comes due beyond is dropped, and logged.
 const IN_FLIGHT_MAX: usize = 256;
-/// How long nothing is looked at if nothing is due: clocks are set, and time zones change.
+/// Longest sleep without a due time: clocks are set, and time zones change.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// How far a clock may be set back without anything being reckoned anew.
 const CLOCK_STEP_BACK_MAX: SignedDuration = SignedDuration::from_secs(60);
@@ -59,7 +59,7 @@ impl NextRun {
     }
 }
 
-/// Runs for ever.
+/// Runs forever.
 pub async fn run(context: &ControllerContext) {
     let tally = &context.config.ping_outcomes;
     let ready = || {

@@ -53,8 +53,8 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     if !is_current(context, &trigger) || !is_same_broker(read, find_broker(context, &trigger).as_ref()) {
         return Ok(());
     }
-    // What was subscribed stays so while the subscriber cannot be found: taking it away would forget
-    // its place, and with it the events that it has not had yet.
+    // The subscription stays while the subscriber cannot be resolved: removing it would lose its position, and with
+    // it the events that it has not had yet.
     let sink_found = sink.as_ref().and_then(|sink| sink.as_ref().ok());
     let is_served = match destinations(&trigger, broker, subscriber.as_ref().ok(), sink_found) {
         Some(ways) => subscribe(context, &trigger, broker, &ways),
@@ -81,7 +81,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     made
 }
 
-/// Whether the object is still the one that was looked at.
+/// Whether the object is still the one that was read.
 fn is_current(context: &ControllerContext, trigger: &Trigger) -> bool {
     let now = context.triggers.get(namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
     now.is_some_and(|now| now.metadata.uid == trigger.metadata.uid)

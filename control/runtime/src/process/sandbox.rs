@@ -145,7 +145,7 @@ fn sandbox_spec(
         target: mount.path.clone(),
         read_only: mount.read_only,
     };
-    // Its own files lie in the appliance's folder, which is masked: the variables name them where they are.
+    // Its own files are in the appliance's folder, which is masked: the variables name their real paths.
     let kept = spec.termination_message.is_some().then(|| last_words.path().to_owned());
     let volumes = (!spec.volumes.is_empty()).then(|| store.volumes_dir().to_owned());
     let words = match &spec.termination_message {

@@ -231,7 +231,7 @@ fn validate_version(version: &Value, at: &str, problems: &mut FieldErrors) {
     }
 }
 
-/// What a definition keeps for as long as it lives: its objects are stored under it.
+/// Rejects changes of a definition's immutable fields: its objects are stored under them.
 pub(super) fn validate_update(spec: &Value, before: &Value, problems: &mut FieldErrors) {
     for (field, at) in [("group", "/group"), ("scope", "/scope"), ("names.kind", "/names/kind")] {
         let (now, before) = (spec.pointer(at).unwrap_or(&Value::Null), before.pointer(at).unwrap_or(&Value::Null));

@@ -24,7 +24,7 @@ pub const AUTHENTICATION_ENABLED: &str = "AuthenticationEnabled";
 pub const SUBJECTS_RESOLVED: &str = "SubjectsResolved";
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[AUTHENTICATION_ENABLED, SUBJECTS_RESOLVED] };
 
-/// Entries of `from`, and of `to`: each is looked at whenever the policy is compiled.
+/// Entries of `from`, and of `to`: each is read whenever the policy is compiled.
 const ENTRIES_MAX: usize = 1000;
 const MISSING: &str = "missing field(s)";
 
@@ -58,7 +58,7 @@ pub struct EventPolicySpecTo {
     pub selector: Option<EventPolicySelector>,
 }
 
-/// Spelled out, because a flattened selector would take unknown fields without a word.
+/// Spelled out, because a flattened selector would accept unknown fields silently.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EventPolicySelector {
@@ -125,7 +125,7 @@ impl<'a> PolicyTarget<'a> {
 }
 
 impl EventPolicy {
-    /// Whether it speaks of `object`, of whichever version its kind is named in.
+    /// Whether it applies to `object`, in any version of its kind.
     #[must_use]
     pub fn applies_to(&self, object: &PolicyTarget<'_>) -> bool {
         let is_kind =
@@ -274,7 +274,7 @@ mod tests {
         (KindEntry::of::<EventPolicy>().admit)(object, None, &RequestContext { settings, ..RequestContext::default() })
     }
 
-    /// X-FEA-09: each entry is one thing, whole, and a star stands at the end.
+    /// X-FEA-09: each entry has exactly one form, and a star is only at the end.
     #[test]
     fn what_makes_no_sense_is_refused_with_its_place() {
         let whole = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b"});

@@ -45,7 +45,7 @@ struct EventTypeV1Beta3 {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 struct EventTypeSpecV1Beta3 {
-    /// Where the events can be had.
+    /// The object that the events are available from.
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<KReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -102,10 +102,10 @@ struct EventTypeSpecV1Beta2 {
     schema: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schema_data: Option<String>,
-    /// The old way to name a Broker.
+    /// The deprecated field that names a Broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     broker: Option<String>,
-    /// Where the events can be had.
+    /// The object that the events are available from.
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<KReference>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -380,7 +380,7 @@ mod tests {
         let mut moved = stored.clone();
         moved["spec"]["broker"] = json!("other");
         let Err(AdmissionError::Invalid(problems)) = admit(moved, Some(&stored)) else { panic!("the broker moved") };
-        // The words that upstream's conformance suite looks for.
+        // The words that upstream's conformance suite checks for.
         let told = (problems[0].field.as_str(), problems[0].message.as_str());
         assert_eq!(told, ("spec.broker", "Immutable fields changed (-old +new): broker, spec"));
 

@@ -35,7 +35,7 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateSpec {
-    /// The names that the certificate is for; `*.` stands for one label.
+    /// The names that the certificate covers; `*.` covers one label.
     pub dns_names: Vec<String>,
     /// The domain that they are in.
     #[serde(skip_serializing_if = "String::is_empty")]

@@ -21,7 +21,7 @@ const INGRESS_CLASS: &str = "sluicegate.ingress.networking.knative.dev";
 pub enum HttpProtocol {
     /// As if it were TLS.
     Enabled,
-    /// With the way to the other scheme.
+    /// A redirect to https.
     Redirected,
     /// Like `Enabled`, but URLs in statuses keep the scheme https while a certificate is missing: all that upstream
     /// left of it.
@@ -97,7 +97,7 @@ impl NetworkSettings {
         found.unwrap_or_default()
     }
 
-    /// What stands for the name in the hosts of a tag.
+    /// Replaces the name in the hosts of a tag.
     #[must_use]
     pub fn tagged(&self, tag: &str, name: &str) -> String {
         fill(&self.tag_template, &[("Tag", tag), ("Name", name)]).unwrap_or_default()
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(NetworkSettings::parse(&data, &mut FieldErrors::default()).http_protocol, HttpProtocol::Enabled);
     }
 
-    /// X-RTE-07: under all the names that it has had.
+    /// X-RTE-07: under all of its names, old and new.
     #[test]
     fn tls_for_external_domains_is_switched_on() {
         for key in ["autoTLS", "auto-tls", "external-domain-tls"] {

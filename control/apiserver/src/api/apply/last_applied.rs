@@ -19,7 +19,7 @@ fn last_applied(object: &Value) -> Option<&str> {
     object["metadata"]["annotations"][ANNOTATION].as_str().filter(|text| !text.is_empty())
 }
 
-/// The fields that kubectl may take from others: those that stand as it noted.
+/// The fields that kubectl may take from other managers: those with the values in its annotation.
 pub(super) fn takeover_fields(writer: &FieldWriter, live: &Value) -> Option<FieldSet> {
     let noted: Value = serde_json::from_str(last_applied(live).filter(|_| writer.manager == KUBECTL)?).ok()?;
     if noted["apiVersion"] != live["apiVersion"] || !noted.is_object() {
