@@ -214,7 +214,7 @@ fn backups_are_made_by_whom_a_kubeconfig_names() {
 
 /// APP-38: each half alone is refused at the start, with what is missing.
 #[test]
-fn an_open_listener_without_a_way_to_know_anybody_is_refused() {
+fn public_api_without_authentication_is_refused() {
     let authority = AccessAuthority::new();
     let server = authority.issue("server", "none");
     let public = || ApplianceSetup::new(BINARY).flag("api", "0.0.0.0:0");
@@ -231,8 +231,8 @@ fn an_open_listener_without_a_way_to_know_anybody_is_refused() {
     }
 }
 
-/// APP-38: without a certificate the API makes one: kubectl works at once with what the appliance leaves in its
-/// folder, by whatever address, also after a restart; a stranger still has to say who he is.
+/// APP-38: without a certificate the API creates one: kubectl works at once with the kubeconfig in the appliance's
+/// folder, by any address, also after a restart; clients without credentials are still refused.
 #[test]
 fn a_certificate_of_its_own_making_is_enough() {
     let home = TempDir::new().unwrap();

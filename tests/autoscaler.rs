@@ -60,8 +60,8 @@ fn a_revisions_scaler_is_shown_and_kept() {
     api.wait_gone("Metric", NAMESPACE, "hello-00001", TIMEOUT);
 }
 
-/// X-AS-09: while instances have room for the burst that is asked for, `kubectl get sks` says `Serve` and whoever looks for
-/// a Revision's endpoints finds one for each of them; asleep, or with a burst that never has room, `Proxy`.
+/// X-AS-09: while instances have capacity for the requested burst, `kubectl get sks` says `Serve` and a Revision's
+/// endpoints are one for each of them; at zero, or with a burst that never fits, `Proxy`.
 #[test]
 fn the_mode_says_whether_instances_have_room_for_a_burst() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();

@@ -97,8 +97,8 @@ fn children_come_back_with_their_owner() {
     assert_eq!(kept.count(), CHILDREN);
 }
 
-/// APP-39: a start without a store beside logs with events is told, so that whoever mislaid the file can put it back. The very first start has
-/// neither, and nothing to tell.
+/// APP-39: a start without a store beside logs with events is logged, so that an operator can restore a misplaced
+/// file. The very first start has neither, and logs nothing.
 #[test]
 fn a_store_that_is_missing_beside_its_logs_is_told() {
     let mut appliance = kit::scene::with_broker(&ApplianceSetup::new(BINARY));

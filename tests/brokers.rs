@@ -382,8 +382,8 @@ fn a_missing_cesql_function_is_warned_of() {
     assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["passes"]);
 }
 
-/// EV-OBJ-06, EV-OBJ-14, COND-22: whoever watches never sees a new observedGeneration with an old verdict, on
-/// Brokers and on Triggers.
+/// EV-OBJ-06, EV-OBJ-14, COND-22: a watch never shows a new observedGeneration with old conditions, on Brokers and on
+/// Triggers.
 #[test]
 fn observed_generation_and_status_change_in_one_write() {
     let appliance = with_broker(&setup());

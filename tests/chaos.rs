@@ -160,7 +160,7 @@ fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
     }
     until_all_run(&appliance);
     let (good, bad) = crowd.stop();
-    // Whoever was inside an instance fails, at most all clients at once.
+    // Requests inside an instance fail, at most those of all clients at once.
     assert!(bad.len() <= KILLS * clients, "{} failed: {bad:?}", bad.len());
     assert!(bad.iter().all(|status| [0, 502].contains(status)), "{bad:?}");
     assert!(good > 100, "too little load to prove anything: {good}");
@@ -238,7 +238,7 @@ fn an_appliance_without_descriptors_says_so_and_recovers() {
         eprintln!("skipped: no prlimit here");
         return;
     }
-    // Whoever waits to become an instance has its descriptors already.
+    // A prefork process has its descriptors already.
     let waiting = processes().into_iter().filter(|one| one.parent == appliance.pid() && waits(one));
     waiting.for_each(|one| kill(one.pid));
     let made = operator.call(&late);

@@ -32,8 +32,8 @@ fn the_document_says_what_the_tests_say() {
     let shown = shown_by_tree(root);
 
     let known = ids_of_document(&document);
-    let strangers: Vec<_> = shown.iter().filter(|(id, _)| !known.contains(id.as_str())).collect();
-    assert!(strangers.is_empty(), "tests name requirements that are not in the document: {strangers:#?}");
+    let unknown: Vec<_> = shown.iter().filter(|(id, _)| !known.contains(id.as_str())).collect();
+    assert!(unknown.is_empty(), "tests name requirements that are not in the document: {unknown:#?}");
 
     let wanted = rewrite(&document, &shown);
     if std::env::var_os("UPDATE_CONFORMANCE").is_some() {

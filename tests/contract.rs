@@ -86,8 +86,8 @@ fn every_field_is_there() {
     }
 }
 
-/// EV-API-05: whoever may resolve addressable kinds reads them and their status, by roles that are found by label
-/// and add up to one.
+/// EV-API-05: a subject that may resolve addressable kinds reads them and their status, by roles that are selected by
+/// label and aggregated into one.
 #[test]
 fn addressable_kinds_have_their_resolver_roles() {
     let appliance = ApplianceSetup::new(BIN).start();
@@ -125,7 +125,7 @@ fn addressable_kinds_have_their_resolver_roles() {
     assert_eq!(selectors[0]["matchLabels"], json!({ "duck.knative.dev/addressable": "true" }));
 }
 
-/// EV-API-05: whoever is bound to `channelable-manipulator` may do to channels what a subscriber's controller has to,
+/// EV-API-05: a subject bound to `channelable-manipulator` may do to channels what a subscriber's controller has to,
 /// status included, and nothing else.
 #[test]
 fn channels_have_their_manipulator_roles() {
@@ -313,7 +313,7 @@ fn nothing_vanishes() {
 /// The addresses of both kinds of stream answer by the book over HTTP/1.1, whatever is asked: DP-ACK-04, DP-ACK-07,
 /// DP-ACK-14, DP-PROTO-06, DP-PROTO-11, DP-PROTO-13, X-BRK-02, X-BRK-03.
 #[test]
-fn both_doors_answer_hostile_requests_by_the_book() {
+fn broker_and_channel_answer_hostile_requests_by_spec() {
     let appliance = with_broker(&ApplianceSetup::new(BIN));
     appliance.api().create(&channel("main"));
     appliance.api().wait_ready("Channel", NAMESPACE, "main", TIMEOUT);
@@ -364,8 +364,8 @@ fn both_doors_answer_hostile_requests_by_the_book() {
     }
 }
 
-/// DP-PROTO-01, DP-PROTO-02, DP-PROTO-03, DP-ACK-04, DP-ACK-07, DP-PROTO-11, DP-PROTO-13: the doors speak HTTP/2 as well,
-/// many requests at a time, and answer as they do over HTTP/1.1.
+/// DP-PROTO-01, DP-PROTO-02, DP-PROTO-03, DP-ACK-04, DP-ACK-07, DP-PROTO-11, DP-PROTO-13: Brokers and channels accept
+/// HTTP/2 as well, many requests at a time, and answer as they do over HTTP/1.1.
 #[test]
 fn events_come_in_over_http2() {
     const EVENTS: usize = 200;

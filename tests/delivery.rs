@@ -330,7 +330,7 @@ fn a_loop_over_addresses_ends_at_its_hop_limit() {
     api.create(&with(subscription("back", "c", ""), "/spec/subscriber", to_broker));
     api.wait_ready("Subscription", NAMESPACE, "back", TIMEOUT);
 
-    // Taken in with 5 hops left, and then with one less at each door, until none is left.
+    // Accepted with 5 hops left, and then with one less at each Broker, until no hop is left.
     for (kind, times) in [("straight", 5), ("round", 3), ("buried", 5)] {
         let before = heard.received().len();
         post(&appliance, &TestEvent::new(kind).with("kind", kind).with("knativebrokerttl", "6"));
@@ -390,7 +390,7 @@ fn a_trigger_that_is_not_ready_gets_events_too() {
     assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["1"]);
 }
 
-/// DP-REPLY-09: a body that is no event goes nowhere, which is told to whoever asks for so much.
+/// DP-REPLY-09: a response body that is no event is discarded, and logged at level debug.
 #[test]
 fn a_body_that_is_no_event_is_told_at_debug() {
     let sink = EventSink::answering(|_| SinkResponse::body(200, "text/plain", "thank you"));

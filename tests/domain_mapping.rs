@@ -80,7 +80,7 @@ fn a_domain_of_somebody_else_is_refused() {
     wait_refused(api, "other", "DomainAlreadyClaimed");
     api.create(&mapping(NAMESPACE, "nobody"));
     wait_refused(api, NAMESPACE, "ResolveFailed");
-    // Whoever comes later is found by itself.
+    // A target that is created later is resolved without a change of the mapping.
     api.create(&service("nobody", IMAGE, "late"));
     api.wait_ready("DomainMapping", NAMESPACE, DOMAIN, TIMEOUT);
     assert!(get(&appliance).1.contains("late"));

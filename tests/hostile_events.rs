@@ -322,8 +322,8 @@ fn an_event_is_what_its_request_says_and_not_its_trailers() {
     assert!(appliance.is_running());
 }
 
-/// DP-PROTO-11: whoever asks first, as webhooks are validated, is told that events may come, from where and how often;
-/// an address that is not there says so.
+/// DP-PROTO-11: the webhook validation handshake answers that events may come, from which origin and at which rate;
+/// an unknown path is refused.
 #[test]
 fn who_asks_first_is_told_what_is_possible() {
     let (_sink, appliance) = server();

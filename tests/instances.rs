@@ -1,4 +1,5 @@
-//! What an instance may be on this host, whoever wrote its manifest, and what it does not see of the appliance.
+//! The privileges of an instance on this host, for any author of its manifest, and what it does not see of the
+//! appliance.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::{Read, Write};

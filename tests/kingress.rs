@@ -162,7 +162,7 @@ fn a_cluster_local_rule_stays_inside_beside_a_public_one_of_its_host() {
     assert_eq!(shown, [(&json!("/admin"), &json!(true)), (&json!(""), &json!(false))]);
 }
 
-/// X-KI-05, X-KI-06: requests of a Revision that was deleted were answered by whoever else the host had.
+/// X-KI-05, X-KI-06: requests of a deleted Revision were answered by another owner of the host.
 #[test]
 fn requests_of_a_deleted_revision_are_nobody_elses() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();

@@ -66,7 +66,7 @@ fn let_in(api: KitApi) {
 }
 
 /// X-FEA-10: a Broker and a channel of another namespace are read only where the operator allows it, and only for
-/// whoever may `knsubscribe` there; a feature that goes off again ends it.
+/// authors with the verb `knsubscribe` there; switching the feature off ends it.
 #[test]
 fn events_cross_namespaces_only_where_operator_and_owner_let_them() {
     let appliance = ApplianceSetup::new(BIN).start();

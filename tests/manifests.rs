@@ -160,7 +160,7 @@ fn an_instance_runs_where_and_as_whom_its_manifest_says() {
     container(&mut manifest)["workingDir"] = json!("/usr");
     container(&mut manifest)["securityContext"] =
         json!({ "runAsUser": 54_321, "runAsGroup": 54_322, "runAsNonRoot": true, "readOnlyRootFilesystem": true });
-    // The binary may lie where a stranger cannot look.
+    // The binary may be in a folder that the instance's user cannot read.
     let open = tempfile::TempDir::new().unwrap();
     std::fs::set_permissions(open.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let binary = open.path().join("sluicegate");
@@ -225,7 +225,7 @@ fn an_instance_is_the_operators_user_if_its_manifest_names_none() {
     assert!(said.starts_with("Hello 0 from"), "{said}");
 }
 
-/// RT-USER-05: whoever may not be had fails the Revision, in the condition of the container.
+/// RT-USER-05: a user that is not allowed fails the Revision, in the condition of the container.
 #[test]
 fn an_identity_that_is_not_allowed_fails_the_revision() {
     let appliance = ApplianceSetup::new(BIN).start();

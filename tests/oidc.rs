@@ -324,7 +324,7 @@ fn channels_and_flows_let_their_own_parts_in() {
 
 /// X-FEA-07: a restarted appliance asks from its first moment on, and believes what it signed before.
 #[test]
-fn a_restart_lets_no_unauthorized_in() {
+fn restart_admits_no_unauthorized_sender() {
     let mut appliance = server("allow-same-namespace");
     let sink = EventSink::start();
     let audience = json!({ "uri": sink.url(), "audience": "my-sink" });
@@ -409,7 +409,7 @@ fn a_follower_asks_who_comes_and_shows_who_it_is() {
     assert!(!ids(&all).contains(&"stranger".to_owned()));
 }
 
-/// EV-RTE-15: a reply comes back in by no door, so that nobody asks it for a token, whatever the policies say.
+/// EV-RTE-15: a reply does not pass the ingress, so it needs no token, whatever the policies say.
 #[test]
 fn a_reply_passes_no_listener() {
     let appliance = server("deny-all");

@@ -64,7 +64,7 @@ fn a_cluster_local_service_is_reached_by_the_private_listener_only() {
     assert_eq!(HttpCall::get("/").host("hello.default.localhost").send(appliance.private()).status, 200);
 }
 
-/// Where there is one door, all names lead through it.
+/// With a single listener, all names are served on it.
 #[test]
 fn a_public_service_is_reached_by_its_name_inside_where_there_is_no_private_listener() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();

@@ -196,7 +196,8 @@ fn a_successor_that_fails_leaves_requests_as_they_are() {
     new.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
 }
 
-/// Whoever waits for a stopped process is told for what, and it is not lost: it goes on from where it was.
+/// A start that waits for a stopped process logs the reason, and the process is not lost: it continues from where it
+/// was.
 #[test]
 fn a_process_that_is_stopped_is_waited_for_in_words() {
     let mut old = ApplianceSetup::new(BIN).start();
@@ -207,7 +208,7 @@ fn a_process_that_is_stopped_is_waited_for_in_words() {
     let lines = BufReader::new(new.stderr.take().unwrap()).lines();
     let words = format!("which is stopped: `kill -CONT {}`", old.pid());
     let told = lines.map_while(Result::ok).find(|line| line.contains(&words));
-    // Whoever has read that may have had enough.
+    // The operator may give up waiting at this point.
     let mut impatient = command.stderr(Stdio::null()).spawn().unwrap();
     kill_process(Pid::from_child(&impatient), Signal::TERM).unwrap();
     wait::until(TIMEOUT, "its end", || impatient.try_wait().unwrap());

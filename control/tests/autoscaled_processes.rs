@@ -1,4 +1,4 @@
-//! The fleet over the process runtime: a revision's whole life with real processes.
+//! The autoscaler over the process runtime: a revision's whole life with real processes.
 
 #![expect(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -69,7 +69,7 @@ fn open(data: &std::path::Path) -> (Autoscaler, Arc<RecordingEndpointSink>) {
     (autoscaler, sink)
 }
 
-/// Returns when `wanted` holds; driven by the fleet's own announcements.
+/// Returns when `wanted` holds; driven by the autoscaler's own change notifications.
 async fn until(autoscaler: &Autoscaler, wanted: impl Fn() -> bool) {
     let mut changes = autoscaler.changes();
     let waiting = async {

@@ -1,5 +1,5 @@
-//! The API through its own door: paths, selectors, patches, JSON and protobuf bodies. Whatever comes is
-//! answered, and never as a mistake of ours (5xx).
+//! The API in the same process, without a socket: paths, selectors, patches, JSON and protobuf bodies. Every request
+//! gets a response, and never an internal error (5xx).
 #![no_main]
 
 use std::sync::Arc;
@@ -36,17 +36,17 @@ const SERVICE: &str = r#"{"apiVersion":"serving.knative.dev/v1","kind":"Service"
     "spec":{"template":{"spec":{"containers":[{"image":"hello","env":[{"name":"A","value":"1"}]}]}},
     "traffic":[{"latestRevision":true,"percent":100}]}}"#;
 
-struct House {
+struct ApiFixture {
     runtime: Runtime,
     router: Router,
     _folder: TempDir,
 }
 
 thread_local! {
-    static HOUSE: House = House::open();
+    static FIXTURE: ApiFixture = ApiFixture::open();
 }
 
-impl House {
+impl ApiFixture {
     fn open() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -54,12 +54,12 @@ impl House {
         let registry = Arc::new(kinds::registry());
         runtime.block_on(api::seed(&store, &registry)).expect("an empty store takes namespaces");
         let router = api::router(store, registry);
-        let house = Self { runtime, router, _folder: folder };
+        let fixture = Self { runtime, router, _folder: folder };
         for (path, body) in [(MAPS, MAP), (SERVICES, SERVICE)] {
             let made = Request::post(path).header(header::CONTENT_TYPE, "application/json");
-            assert_eq!(house.ask(made.body(body.into()).expect("a request")), 201);
+            assert_eq!(fixture.ask(made.body(body.into()).expect("a request")), 201);
         }
-        house
+        fixture
     }
 
     fn ask(&self, request: Request<Body>) -> u16 {
@@ -80,7 +80,7 @@ impl House {
 fuzz_target!(|input: &[u8]| {
     let [choice, which, bytes @ ..] = input else { return };
     let Some(request) = request(*choice, *which, bytes) else { return };
-    HOUSE.with(|house| house.ask(request));
+    FIXTURE.with(|fixture| fixture.ask(request));
 });
 
 fn request(choice: u8, which: u8, bytes: &[u8]) -> Option<Request<Body>> {

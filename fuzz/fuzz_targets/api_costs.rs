@@ -21,22 +21,22 @@ use tower::ServiceExt as _;
 const BODY_BYTES: usize = 100 * 1024;
 /// 20 ms for 100 KB, optimized and alone; a fuzzer is neither.
 const TIME_MAX: Duration = Duration::from_secs(2);
-/// What one request may add to the memory of the process.
+/// Memory that one request may add to the process.
 const MEMORY_KIB_MAX: u64 = 128 * 1024;
 
-struct House {
+struct CostFixture {
     runtime: Runtime,
     router: Router,
-    /// Where objects of each kind are, and how they begin.
+    /// The path of each kind's collection, and the first fields of its objects.
     collections: Vec<(String, String)>,
     _folder: TempDir,
 }
 
 thread_local! {
-    static HOUSE: House = House::open();
+    static FIXTURE: CostFixture = CostFixture::open();
 }
 
-impl House {
+impl CostFixture {
     fn open() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
@@ -80,8 +80,8 @@ fn peak_kib() -> u64 {
 
 fuzz_target!(|input: &[u8]| {
     let [verb, which, shape, bytes @ ..] = input else { return };
-    HOUSE.with(|house| {
-        let (collection, identity) = &house.collections[usize::from(*which) % house.collections.len()];
+    FIXTURE.with(|fixture| {
+        let (collection, identity) = &fixture.collections[usize::from(*which) % fixture.collections.len()];
         let (method, suffix, media) = match verb % 6 {
             0 => ("POST", "?dryRun=All", "application/json"),
             1 => ("POST", "?dryRun=All", "application/yaml"),
@@ -93,7 +93,7 @@ fuzz_target!(|input: &[u8]| {
         let path = format!("{collection}{suffix}");
         let request = Request::builder().method(method).uri(path).header(header::CONTENT_TYPE, media);
         let Ok(request) = request.body(body(*shape, identity, bytes).into()) else { return };
-        house.ask(request);
+        fixture.ask(request);
     });
 });
 

@@ -1,5 +1,5 @@
-//! Events at the door, in all three carriages: refused or read; what was read survives the log, and
-//! goes out as a request that is read as the same event.
+//! Events at the ingress, in all three content modes: rejected or parsed; a parsed event survives the log, and is
+//! sent as a request that parses as the same event.
 #![no_main]
 
 use std::borrow::Cow;

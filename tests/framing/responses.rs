@@ -65,7 +65,7 @@ fn check(case: &FramingCase, number: usize, to: SocketAddr) -> Result<(), String
     };
     found.ok_or_else(|| format!("{answer:?}"))?;
 
-    // Whoever asks next gets what was meant for it: on the same connection, if it lives, and on another.
+    // The next request gets its own response: on the same connection, if it is open, and on another.
     let next = || HttpCall::get("/fine").host("a");
     if answer.is_ok_and(|answer| answer.status != 502 && answer.header("connection").is_none()) {
         let mine = connection.try_call(&next()).map_err(|why| format!("the next request: {why}"))?;

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+mod glossary;
 mod links;
 
 /// What each crate may use of ours: only crates that stand above it in this list, so no circle can be written down.

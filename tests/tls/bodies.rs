@@ -55,7 +55,7 @@ fn a_client_that_reads_slowly_gets_all_of_it() {
     assert!(whole.len() > 6_400_000);
 }
 
-/// A whole answer ends by `close_notify`, whoever asked for the end.
+/// A complete response ends with `close_notify`, whether the client or the server asked to close.
 #[test]
 fn an_ending_connection_says_so() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));

@@ -1,5 +1,6 @@
-//! A bad day: weights flip, instances come and go, certificates change, and one process follows another, while
-//! clients of all kinds ask without a rest. `WEATHER_SECONDS=60 cargo test --test tls weather` for a longer one.
+//! Faults under load: weights change, instances come and go, certificates change, and one process replaces another,
+//! while all kinds of clients send requests without a pause. `FAULTS_SECONDS=60 cargo test --test tls faults` runs it
+//! for longer.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -175,7 +176,7 @@ fn subsets(addresses: &[SocketAddr]) -> Value {
     json!({ "subsets": all.collect::<Vec<_>>() })
 }
 
-/// One turn of the weather. Each change is in force before the next one comes.
+/// One round of changes. Each is in force before the next one comes.
 fn turn(api: KitApi, number: u32, upstreams: &[TestUpstream]) {
     api.patch("Ingress", NAMESPACE, "all", &json!({ "spec": { "rules": rules([0, 50, 99, 1][number as usize % 4]) } }));
     let (one, two) = (upstreams[0].address(), upstreams[1].address());
@@ -188,7 +189,7 @@ fn turn(api: KitApi, number: u32, upstreams: &[TestUpstream]) {
 
 #[test]
 fn no_client_notices_a_day_of_changes() {
-    let seconds = std::env::var("WEATHER_SECONDS").map_or(SECONDS_DEFAULT, |text| text.parse().unwrap());
+    let seconds = std::env::var("FAULTS_SECONDS").map_or(SECONDS_DEFAULT, |text| text.parse().unwrap());
     let (authority, chat, socket) = (TlsAuthority::new(), H2Server::start(), echo());
     let upstreams = [TestUpstream::start("one"), TestUpstream::start("two"), TestUpstream::start("three")];
     let mut current = ApplianceSetup::new(BIN)

@@ -1,4 +1,4 @@
-//! Who is shown which certificate, by which version, and who is shown the door.
+//! Which clients get which certificate, by which TLS version, and which are rejected.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

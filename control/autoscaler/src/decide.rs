@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use super::limits::{IDLE_WINDOW_MIN, RESTART_DELAY_MAX, RESTART_DELAY_MIN, SAMPLES_MAX};
 use super::{RevisionPlan, ScalingMetric};
 
-/// A target below this asks for absurd numbers of instances (upstream X-AS-01).
+/// A target below this requires absurd numbers of instances (upstream X-AS-01).
 const TARGET_MIN: f64 = 0.01;
 
 /// What a decision rests on, besides the plan.
@@ -49,7 +49,8 @@ pub struct ScalingDecision {
     pub is_panicking: bool,
 }
 
-/// X-AS-02..05: the averages decide within the rates; whoever waits is not made to wait for an average.
+/// X-AS-02..05: the averages decide within the rates; waiting requests start an instance without waiting for an
+/// average.
 #[must_use]
 pub fn decide(plan: &RevisionPlan, view: &ScalingInputs) -> ScalingDecision {
     // What cannot start is restarted only for those that can reach it, and never beyond its deadline.
@@ -91,14 +92,14 @@ pub fn decide(plan: &RevisionPlan, view: &ScalingInputs) -> ScalingDecision {
     ScalingDecision { count, count_without_delay: undelayed, is_panicking: panics }
 }
 
-/// X-AS-09: instances have room for the plan's burst, so nobody has to wait in front of them.
+/// X-AS-09: instances have capacity for the plan's burst, so no request has to wait in front of them.
 #[must_use]
 pub fn has_burst_capacity(plan: &RevisionPlan, view: &ScalingInputs) -> bool {
     view.ready > 0 && excess_burst_capacity(plan, view) >= 0.0
 }
 
-/// How much more than the plan's burst what runs has room for, as upstream reckons it: a burst of 0 is always met, and
-/// one without a bound never.
+/// By how much the capacity of running instances exceeds the plan's burst, as upstream computes it: a burst of 0 is
+/// always met, and one without a bound never.
 #[must_use]
 pub fn excess_burst_capacity(plan: &RevisionPlan, view: &ScalingInputs) -> f64 {
     match plan.target_burst_capacity {
@@ -155,7 +156,7 @@ impl ScaleDownDelay {
         let held = self.values.iter().map(|(_, value)| *value).max();
         let largest = held.filter(|_| !span.is_zero()).unwrap_or(0);
         if largest == 0 {
-            self.values = VecDeque::new(); // of those that sleep, or whose counts nobody delays, no list stays
+            self.values = VecDeque::new(); // an idle revision, or one without a scale-down delay, keeps no list
         }
         largest
     }
@@ -298,7 +299,7 @@ mod tests {
         }
     }
 
-    /// X-AS-03: the panic window alone lifts the count, and nothing lowers it until the panic is over.
+    /// X-AS-03: the panic window alone raises the count, and nothing lowers it until panic mode ends.
     #[test]
     fn a_panic_lifts_at_once_and_never_lowers() {
         let plan = RevisionPlan { target: 10.0, panic_threshold: 2.0, ..plan() };
@@ -391,7 +392,7 @@ mod tests {
             (1_400.0, 1_400.0, 10, 140.0, 10),
             // A burst of twice what fits is a panic: the short window decides.
             (10.0, 40.0, 2, 10.0, 4),
-            // Less than twice is none: the long window decides.
+            // Less than twice is no panic: the long window decides.
             (20.0, 30.0, 2, 10.0, 2),
             // Down by half at most in one step.
             (1.0, 1.0, 100, 10.0, 50),
@@ -420,7 +421,7 @@ mod tests {
             (10.0, Some(7.0), 2, 13.0, true),
             (10.0, Some(7.0), 2, 13.5, false),
             (10.0, Some(0.0), 1, 50.0, true), // 0: whatever comes
-            (10.0, Some(0.0), 0, 0.0, false), // but somebody has to take it
+            (10.0, Some(0.0), 0, 0.0, false), // but one instance has to serve it
             (10.0, None, 100, 0.0, false),
             (100.0, Some(211.0), 2, 0.0, false),
             (100.0, Some(211.0), 3, 0.0, true),

@@ -1,10 +1,10 @@
 #![forbid(unsafe_code)]
-//! The fleet: all instances of all revisions, as many as their demand needs.
+//! The autoscaler: all instances of all revisions, as many as their demand needs.
 //!
 //! [`Autoscaler`] is the handle; one task behind it (the future of [`Autoscaler::new`], run on the control thread)
-//! owns everything, so there is no lock to hold wrongly. How many is arithmetic ([`decide`]); what one
-//! revision's instances are doing is a `crew::Crew`; the task in `manager` carries it out.
-//! Deliberately absent: what a Revision is (controllers), and how an instance runs (runtime).
+//! owns everything, so no lock is needed. The number of instances is arithmetic ([`decide`]); the state of one
+//! revision's instances is a `revision_scaler::RevisionScaler`; `task` carries it out. Deliberately absent: what a
+//! Revision is (controllers), and how an instance runs (runtime).
 
 mod activation;
 #[cfg(test)]
@@ -55,8 +55,8 @@ pub struct RevisionPlan {
     /// Instances that must be ready once before the revision counts as proven. 0: none is started before
     /// there is demand. More than one are kept as `carry` is.
     pub initial_scale: u32,
-    /// Instances that whoever served before has: this many must be ready as well before the revision counts as
-    /// proven, and are kept for one stable window after that, while the requests come over.
+    /// Instances of the revision that served before: this many must be ready as well before the revision counts as
+    /// proven, and are kept for one stable window after that, while the requests move over.
     pub inherited_scale: u32,
     /// What is counted.
     pub metric: ScalingMetric,
@@ -64,7 +64,8 @@ pub struct RevisionPlan {
     pub target: f64,
     /// How much of it one instance takes.
     pub total: f64,
-    /// How much more than now there must be room for before the Revision counts as roomy; `None`: it never does.
+    /// Spare capacity, beyond the current demand, that makes the Revision count as having burst capacity; `None`: it
+    /// never does.
     pub target_burst_capacity: Option<f64>,
     /// Requests in one instance that are allowed; 0 = no limit.
     pub concurrency_max: u32,
@@ -130,8 +131,8 @@ impl ScalingMetric {
     }
 }
 
-/// Who learns which instances take requests, and who counts what is asked of them. Called on the fleet's
-/// task; must not block.
+/// Receives the ready instances, and provides the counters of their requests. Called on the autoscaler's task; must
+/// not block.
 pub trait EndpointSink: Send + Sync {
     /// The ready instances of `key`, all of them.
     fn set_endpoints(&self, key: &str, endpoints: Vec<Arc<Endpoint>>);
@@ -139,16 +140,16 @@ pub trait EndpointSink: Send + Sync {
     fn load(&self, key: &str) -> Arc<BackendLoad>;
 }
 
-/// What there is of a revision.
+/// The state of a revision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ScaleStatus {
     /// Ready instances.
     pub actual: u32,
     /// Wanted instances.
     pub desired: u32,
-    /// What runs has room for the plan's burst.
+    /// Running instances have capacity for the plan's burst.
     pub has_burst_capacity: bool,
-    /// Why one of its instances is not ready, as far as it is known.
+    /// Why one of its instances is not ready, if the reason is known.
     pub not_ready_reason: Option<String>,
     /// It was not ready within its progress deadline, and is not tried any more.
     pub deadline_exceeded: bool,
@@ -163,7 +164,7 @@ pub enum RevisionState {
     Ready,
     /// It was never ready and is not started, because no request can reach it.
     Unreachable,
-    /// At zero because nobody asks; it was ready before, or does not have to be (`initial` 0).
+    /// At zero because there are no requests; it was ready before, or does not have to be (`initial` 0).
     Idle,
     /// The last instance failed, and none is ready. Stays until one is, also at zero.
     Failed {
@@ -203,11 +204,11 @@ enum AutoscalerMessage {
     Shutdown(oneshot::Sender<()>),
 }
 
-/// What there is to know of a revision.
+/// What is published of a revision.
 struct RevisionSnapshot {
     status: ScaleStatus,
     instances: Vec<InstanceStatus>,
-    /// No change that anybody is told of: of those that run they are others each second.
+    /// Not announced as a change: the figures of a running revision change each second.
     figures: ScalingFigures,
 }
 
@@ -251,7 +252,7 @@ impl Autoscaler {
         self.send(AutoscalerMessage::Retire(key.into()));
     }
 
-    /// Somebody waits for an instance of `key`.
+    /// A request waits for an instance of `key`.
     pub fn record_demand(&self, key: &str) {
         self.send(AutoscalerMessage::Demand(key.into()));
     }
@@ -280,14 +281,15 @@ impl Autoscaler {
         self.send(AutoscalerMessage::Restart(key.into(), id));
     }
 
-    /// The keys whose [`Autoscaler::status`] or list of instances has changed. Who lags behind misses some and should look at all.
+    /// The keys whose [`Autoscaler::status`] or list of instances has changed. A receiver that lags misses some and
+    /// should read all.
     #[must_use]
     pub fn changes(&self) -> broadcast::Receiver<Arc<str>> {
         self.snapshot.changes.subscribe()
     }
 
-    /// Ends all instances (SIGTERM, grace, SIGKILL) and returns when they are gone. Does not wait for
-    /// requests: whoever shuts down has stopped taking them before.
+    /// Ends all instances (SIGTERM, grace, SIGKILL) and returns when they are gone. Does not wait for requests: the
+    /// caller has stopped accepting them before.
     pub async fn shutdown(&self) {
         let (done, wait) = oneshot::channel();
         self.send(AutoscalerMessage::Shutdown(done));
@@ -324,7 +326,7 @@ impl AutoscalerSnapshot {
         }
         drop(known);
         if !is_same {
-            let _ = self.changes.send(Arc::clone(key)); // nobody listening is fine
+            let _ = self.changes.send(Arc::clone(key)); // fine without a receiver
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The fleet's numbers, each with its reason.
+//! The autoscaler's numbers, each with its reason.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ pub const SAMPLES_MAX: usize = 3600;
 /// Starts under way at once in one revision. More would only slow each other down on one host, and a
 /// burst must not turn into a storm of forks.
 pub const STARTING_MAX: u32 = 16;
-/// After an instance left the table, a core may still be picking it from the old one; and how often a
-/// draining instance is looked at.
+/// How long a core may still pick an instance after it left the table; and the interval between checks of a draining
+/// instance.
 pub const DRAIN_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// A draining instance gets its SIGTERM after this even if a request is still in it; upstream's largest
 /// `timeoutSeconds`.
@@ -21,13 +21,13 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(600);
 /// program can say goodbye only once it knows. Upstream's wait for requests that may still come.
 pub const WEBSOCKET_DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Before the second start after a failure; the first failure of an instance that had been ready is
-/// answered at once.
+/// Delay of the second start after a failure; the first failure of an instance that had been ready is followed by a
+/// start at once.
 pub const RESTART_DELAY_MIN: Duration = Duration::from_millis(250);
 /// Restart delays double up to this: a kubelet's bound of `CrashLoopBackOff`.
 pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(300);
-/// An instance that is starting when its revision's progress deadline passes gets this much longer to tell what it waits for;
-/// upstream's buffer.
+/// An instance that is starting when its revision's progress deadline passes gets this much longer to report why it
+/// waits; upstream's buffer.
 pub const ACTIVATION_BUFFER: Duration = Duration::from_secs(10);
 /// An instance that was ready for this long was well, and its end is a first failure again.
 pub const HEALTHY_AFTER: Duration = Duration::from_secs(10);

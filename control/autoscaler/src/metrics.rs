@@ -1,4 +1,4 @@
-//! The fleet in figures, for metrics: what the scaler sees and says of each revision, and what runs.
+//! The autoscaler's figures for metrics: the scaler's inputs and decisions for each revision, and its instances.
 
 use std::sync::{Arc, PoisonError};
 
@@ -20,7 +20,7 @@ pub struct ScalingSignals {
     /// ... and over the panic window.
     pub panic: f64,
     pub is_panicking: bool,
-    /// What runs has room for so much more than the burst that is wanted.
+    /// By how much the capacity of running instances exceeds the requested burst.
     pub excess_burst_capacity: f64,
     /// Instances, without warm spares.
     pub desired: u32,
@@ -48,17 +48,17 @@ impl RevisionScaler {
         ScalingFigures {
             load: Arc::clone(&self.load),
             is_limited: self.plan.concurrency_max > 0,
-            // Nobody looks at the windows of one that sleeps, and nothing is asked of it.
+            // The windows of a revision without instances are not shown, and it has no demand.
             signals: if awake { self.signals } else { ScalingSignals { stable: 0.0, panic: 0.0, ..self.signals } },
         }
     }
 }
 
-/// What a crew is in figures.
+/// The figures of one revision scaler.
 #[derive(Debug, Clone)]
 pub struct ScalingFigures {
     pub load: Arc<BackendLoad>,
-    /// Its instances take so many requests at a time and no more.
+    /// Concurrency limit of each instance.
     pub is_limited: bool,
     pub signals: ScalingSignals,
 }
@@ -73,7 +73,7 @@ pub struct RevisionMetrics {
     pub pod_counts: PodCounts,
 }
 
-/// Instances by what they do, as upstream counts Pods: who starts or ends is not ready either.
+/// Instances by phase, as upstream counts Pods: an instance that starts or ends is not ready either.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct PodCounts {
     pub ready: u32,
@@ -126,7 +126,7 @@ impl Autoscaler {
         &self.snapshot.sample_durations
     }
 
-    /// Whether the fleet hears what it is told.
+    /// Whether the autoscaler's task runs and receives messages.
     #[must_use]
     pub fn is_running(&self) -> bool {
         !self.messages.is_closed()

@@ -19,13 +19,13 @@ use super::limits::{DRAIN_CHECK_INTERVAL, HEALTHY_AFTER, SAMPLE_INTERVAL, STARTI
 use super::{EndpointSink, RevisionPlan, RevisionState, ScaleStatus, ScalingMetric, ScalingSignals, instance_labels};
 use runtime::{InstanceExit, InstanceReport, InstanceReporter, Runtime, SidecarStatus};
 
-/// What a crew acts with.
+/// What all revision scalers share.
 pub(super) struct ScalerContext {
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) sink: Arc<dyn EndpointSink>,
     pub(super) reports: UnboundedSender<(u64, InstanceReport)>,
     pub(super) next_id: u64,
-    /// When the fleet began.
+    /// When the autoscaler started.
     pub(super) started_at: Instant,
 }
 
@@ -38,10 +38,10 @@ pub(super) struct RevisionScaler {
     /// Ids of the endpoints that cores know of, in the members' order.
     published_endpoint_ids: Vec<u64>,
     pub(super) desired: u32,
-    /// They have room for the plan's burst.
+    /// They have capacity for the plan's burst.
     has_burst_capacity: bool,
     pub(super) signals: ScalingSignals,
-    /// The instances that had to be ready once were.
+    /// All instances of the initial scale have been ready once.
     reached_initial_scale: bool,
     /// Instances kept for requests that are coming over; `None` as the time = until proven.
     inherited_scale: u32,
@@ -51,7 +51,7 @@ pub(super) struct RevisionScaler {
     window: DemandWindow,
     panic_mode: Option<PanicMode>,
     scale_down_delay: ScaleDownDelay,
-    /// When the fleet began.
+    /// When the autoscaler started.
     autoscaler_started_at: Instant,
     next_sample: Instant,
     requests_seen: u64,
@@ -63,7 +63,7 @@ pub(super) struct RevisionScaler {
     pub(super) backoff_until: Instant,
     pub(super) last_failure: Option<InstanceExit>,
     pub(super) activation: Activation,
-    /// [`Crew::wake_at`] as the fleet knows it.
+    /// [`RevisionScaler::next_wakeup`] as the autoscaler's task has scheduled it.
     pub(super) wakes_at: Option<Instant>,
 }
 
@@ -121,7 +121,7 @@ impl RevisionScaler {
             }
             self.retry(now); // what failed was another program
         }
-        // The predecessor may grow while we start; once it shrinks, its requests are ours.
+        // The predecessor may grow while the new revision starts; once it shrinks, its requests go to the new one.
         self.inherited_scale = self.inherited_scale.max(plan.inherited_scale);
         self.plan = plan;
     }
@@ -143,12 +143,12 @@ impl RevisionScaler {
         self.last_demand_at = Some(now);
     }
 
-    /// Looks at the demand, if it is time to.
+    /// Samples the demand, if the interval has passed.
     pub(super) fn sample(&mut self, now: Instant) {
         if now < self.next_sample {
             return;
         }
-        // All crews tick together, so that a thousand of them wake the fleet once a second.
+        // All revision scalers sample together, so that a thousand of them wake the task once a second.
         let into_tick = now.duration_since(self.autoscaler_started_at).as_nanos() % SAMPLE_INTERVAL.as_nanos();
         self.next_sample = now + SAMPLE_INTERVAL - Duration::from_nanos(u64::try_from(into_tick).unwrap_or(0));
         let (demand, requests) = (self.load.demand(), self.load.requests.load(Relaxed));
@@ -175,7 +175,7 @@ impl RevisionScaler {
                 member.phase = LifecyclePhase::Ready { since: now };
                 let took_ms = now.duration_since(member.started).as_millis();
                 tracing::info!(revision = %self.key, instance = id, %address, took_ms, "instance ready");
-                // A new instance stays for one idle window even if nobody comes.
+                // A new instance stays for one idle window even without requests.
                 self.last_demand_at = Some(now);
             }
             LifecyclePhase::Suspect { since } => member.phase = LifecyclePhase::Ready { since },
@@ -188,8 +188,8 @@ impl RevisionScaler {
         if !self.reached_initial_scale && self.ready_count() >= self.initial_scale() {
             self.reached_initial_scale = true;
             self.activation.reset();
-            // Who asks for several expects the requests that only come once the revision is ready. One is the default,
-            // and the rules for the last instance keep it.
+            // An initial scale above one expects the requests that only come once the revision is ready. One is the
+            // default, and the rules for the last instance keep it.
             if self.plan.initial_scale > 1 {
                 self.inherited_scale = self.inherited_scale.max(self.plan.initial_scale);
             }
@@ -200,9 +200,9 @@ impl RevisionScaler {
     pub(super) fn on_exit(&mut self, id: u64, gone: InstanceExit, now: Instant) {
         let Some(at) = self.instances.iter().position(|m| m.id == id) else { return };
         let member = self.instances.remove(at);
-        self.instances.shrink_to_fit(); // who sleeps keeps no room for instances
+        self.instances.shrink_to_fit(); // a revision without instances keeps no memory for them
         let was_ready_since = match member.phase {
-            // As wanted, or missed by nobody.
+            // As wanted, or without effect on requests.
             LifecyclePhase::Draining { .. } | LifecyclePhase::Stopping | LifecyclePhase::Frozen => {
                 return self.lineages.release(id);
             }
@@ -246,14 +246,14 @@ impl RevisionScaler {
         }
     }
 
-    /// It is not ready yet, and its runtime goes on asking.
+    /// It is not ready yet, and its runtime continues to probe it.
     pub(super) fn on_not_ready_reason(&mut self, id: u64, why: String) {
         if let Some(member) = self.instances.iter_mut().find(|m| m.id == id) {
             member.not_ready_reason = Some(why);
         }
     }
 
-    /// It failed its readiness probe; its runtime goes on asking.
+    /// It failed its readiness probe; its runtime continues to probe it.
     pub(super) fn on_unready(&mut self, id: u64) {
         let Some(member) = self.instances.iter_mut().find(|m| m.id == id) else { return };
         if let LifecyclePhase::Ready { since } = member.phase {
@@ -327,7 +327,7 @@ impl RevisionScaler {
     }
 
     fn scale_up(&mut self, mut missing: u32, now: Instant, context: &mut ScalerContext) -> Vec<u64> {
-        // One that is on its way out is back at once.
+        // A draining instance is back at once.
         for member in &mut self.instances {
             if missing > 0 && matches!(member.phase, LifecyclePhase::Draining { for_good: false, .. }) {
                 member.phase = LifecyclePhase::Ready { since: now };
@@ -366,7 +366,7 @@ impl RevisionScaler {
         id
     }
 
-    /// Lets `surplus` members go, those first whose end costs least.
+    /// Ends `surplus` instances, those first whose end costs least.
     fn scale_down(&mut self, surplus: u32, now: Instant) {
         for _ in 0..surplus {
             let cheapest = self.instances.iter_mut().filter(|m| m.is_running()).min_by_key(|m| m.removal_cost());
@@ -375,8 +375,8 @@ impl RevisionScaler {
         }
     }
 
-    /// RT-LIFE-03: an instance with a request inside is not ended by scaling; one with nothing but WebSockets is told, and they
-    /// go on while it says goodbye.
+    /// RT-LIFE-03: scaling does not end an instance with requests in flight; one with WebSockets only gets SIGTERM,
+    /// and they go on while it closes them.
     fn finish_drains(&mut self, now: Instant) {
         let mut capacity = self.frozen_max().saturating_sub(self.count(|phase| phase == LifecyclePhase::Frozen));
         for member in &mut self.instances {
@@ -407,7 +407,7 @@ impl RevisionScaler {
         }
     }
 
-    /// When this crew has to be looked at again without anything happening. `None`: it sleeps.
+    /// When this revision has to be checked again without an event. `None`: it waits for one.
     pub(super) fn next_wakeup(&self) -> Option<Instant> {
         let drains = self.instances.iter().filter_map(|m| match m.phase {
             LifecyclePhase::Draining { look_at, .. } => Some(look_at),

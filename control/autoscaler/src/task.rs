@@ -1,5 +1,5 @@
-//! The task that owns the fleet: it hears everybody, lets the crew concerned decide, and sleeps until the
-//! next thing is due. Without instances and without mail it does not wake at all.
+//! The task that owns all revisions: it receives messages, lets the revision scaler concerned decide, and sleeps
+//! until the next deadline. Without instances and messages it does not wake at all.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -21,16 +21,9 @@ pub(super) async fn run(
     board: Arc<AutoscalerSnapshot>,
 ) {
     let (queue, mut reports) = mpsc::unbounded_channel();
-    let hands = ScalerContext { runtime, sink, reports: queue, next_id: first_id, started_at: Instant::now() };
-    let (crews, due, owners) = (HashMap::new(), BTreeSet::new(), HashMap::new());
-    let mut manager = AutoscalerTask {
-        scalers: crews,
-        wakeups: due,
-        owners,
-        context: hands,
-        snapshot: board,
-        shutdown_waiters: None,
-    };
+    let context = ScalerContext { runtime, sink, reports: queue, next_id: first_id, started_at: Instant::now() };
+    let (scalers, wakeups, owners) = (HashMap::new(), BTreeSet::new(), HashMap::new());
+    let mut manager = AutoscalerTask { scalers, wakeups, owners, context, snapshot: board, shutdown_waiters: None };
     let mut closed = false;
 
     while !((manager.shutdown_waiters.is_some() || closed) && manager.scalers.is_empty()) {
@@ -39,7 +32,7 @@ pub(super) async fn run(
             mail = inbox.recv(), if !closed => match mail {
                 Some(mail) => manager.handle_message(mail, Instant::now()),
                 None => {
-                    closed = true; // all handles are gone: nobody can ask for anything any more
+                    closed = true; // all handles are gone: no message can come any more
                     manager.shut_down(Instant::now());
                 }
             },
@@ -48,20 +41,20 @@ pub(super) async fn run(
         }
     }
     for done in manager.shutdown_waiters.into_iter().flatten() {
-        let _ = done.send(()); // who asked may have gone
+        let _ = done.send(()); // the caller may have gone
     }
 }
 
 struct AutoscalerTask {
-    /// Boxed: a map has up to twice as many places as it needs.
+    /// Boxed: a map allocates up to twice as many slots as it needs.
     scalers: HashMap<Arc<str>, Box<RevisionScaler>>,
-    /// The crews that have to be looked at, and when: of many that sleep none is asked.
+    /// The scalers that have to be checked, and when: idle ones are not visited.
     wakeups: BTreeSet<(Instant, Arc<str>)>,
-    /// Whose instance an id is.
+    /// The revision of an instance id.
     owners: HashMap<u64, Arc<str>>,
     context: ScalerContext,
     snapshot: Arc<AutoscalerSnapshot>,
-    /// Who waits for the end, once it has begun.
+    /// Callers that wait for the end of a shutdown, once it has begun.
     shutdown_waiters: Option<Vec<oneshot::Sender<()>>>,
 }
 
@@ -69,7 +62,7 @@ impl AutoscalerTask {
     fn handle_message(&mut self, mail: AutoscalerMessage, now: Instant) {
         match mail {
             AutoscalerMessage::Declare(key, plan) if self.shutdown_waiters.is_none() => {
-                // The plan and its crew are what is left of a revision that sleeps.
+                // Only the plan and its scaler are left of a revision without instances.
                 let stays = allocator::long_lived();
                 let (key, plan) = (Arc::from(&*key), plan.deep_clone());
                 match self.scalers.get_mut(&key) {
@@ -134,7 +127,7 @@ impl AutoscalerTask {
         }
     }
 
-    /// Something happened to a crew: it changes, then settles.
+    /// Applies a change to a revision scaler, then carries out what it decides.
     fn update_scaler(&mut self, key: &Arc<str>, now: Instant, change: impl FnOnce(&mut RevisionScaler)) {
         if let Some(scaler) = self.scalers.get_mut(key) {
             change(scaler);

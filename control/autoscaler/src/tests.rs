@@ -160,7 +160,7 @@ async fn a_request_inside_holds_its_instance() {
     assert_eq!(stage.runtime.living(), 0);
 }
 
-/// X-QP-07: a program that has nothing but WebSockets left hears of its end, so that it can close them.
+/// X-QP-07: a program that has only WebSockets left gets SIGTERM, so that it can close them.
 #[tokio::test(start_paused = true)]
 async fn websockets_do_not_keep_the_end_from_their_instance() {
     let stage = AutoscalerFixture::with(plan(), at_once).await;
@@ -208,7 +208,7 @@ async fn demand_brings_a_draining_instance_back_instead_of_starting_another() {
     drop(guard);
 }
 
-/// RT-LIFE-03, X-QP-07: whose Pod is deleted gets no more requests, answers those inside, and does not come back, wanted or not.
+/// RT-LIFE-03, X-QP-07: a deleted instance answers its requests in flight, gets no more, and does not come back.
 #[tokio::test(start_paused = true)]
 async fn a_deleted_instance_ends_when_its_last_request_has_and_another_takes_its_place() {
     let stage = AutoscalerFixture::with(
@@ -232,7 +232,7 @@ async fn a_deleted_instance_ends_when_its_last_request_has_and_another_takes_its
     assert_eq!((stage.runtime.living(), stage.runtime.starts().len()), (1, 3));
 }
 
-/// RT-LIFE-03: who is doubted answers what is inside, and gets nothing more when instances are wanted again.
+/// RT-LIFE-03: an unready instance answers its requests in flight, and gets no more when instances are wanted again.
 #[tokio::test(start_paused = true)]
 async fn a_doubted_instance_that_drains_does_not_come_back() {
     let stage = AutoscalerFixture::with(RevisionPlan { min_scale: 1, ..plan() }, at_once).await;
@@ -364,7 +364,7 @@ async fn the_revision_is_not_ready_before_its_initial_count_is() {
     assert_eq!(stage.state(), RevisionState::Ready);
 }
 
-/// Whoever starts with several gets its requests only once it is ready, so they are kept for a stable window.
+/// Requests come only once all instances of the initial scale are ready, so they are kept for a stable window.
 #[tokio::test(start_paused = true)]
 async fn the_initial_count_is_kept_for_a_stable_window() {
     let several = RevisionPlan { initial_scale: 3, stable_window: SAMPLE_INTERVAL * 50, ..plan() };
@@ -455,8 +455,8 @@ async fn whatever_happens_the_bounds_hold_and_quiet_ends_everything() {
     }
 }
 
-/// SRV-CFG-10: a successor is proven when it carries what its predecessor had, and keeps that while the
-/// requests come over.
+/// SRV-CFG-10: a successor is proven when it has the capacity of its predecessor, and keeps that while the requests
+/// move over.
 #[tokio::test(start_paused = true)]
 async fn a_successor_is_ready_only_with_its_predecessors_strength() {
     let slow = |id| InstanceScript { ready_after: Some(Duration::from_secs(id - 99)), ..InstanceScript::READY_AT_ONCE };

@@ -1,7 +1,7 @@
 //! Destinations: from an object or a URL as written to the URL that events go to.
 //!
-//! Whoever resolved an object is told again when that object changes: a watch per kind is begun with the
-//! first reference to it, and `Interests` knows who asked for what.
+//! An object that resolved a reference is reconciled again when the referenced object changes: a watch per kind
+//! starts with the first reference to it, and `ReferenceTracker` records which object refers to which.
 
 mod reference_tracker;
 mod reference_watches;
@@ -33,7 +33,7 @@ pub use runtime::dns::CLUSTER_DOMAIN;
 use reference_tracker::{ReferenceTracker, TrackedReference};
 use reference_watches::ReferenceWatches;
 
-/// How long the API may take over one question: far more than it needs, so that one that never answers holds nobody up.
+/// Timeout of one API request: far more than it needs, so that an unresponsive API does not block other objects.
 const API_TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct DestinationResolver {
@@ -49,9 +49,9 @@ pub struct DestinationResolver {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DestinationAddress {
     pub url: String,
-    /// For whom tokens have to be made out, if it wants to know who comes.
+    /// Audience of the tokens for it, if it authenticates senders.
     pub audience: Option<String>,
-    /// By whom it is believed beside the system's authorities (PEM), if it speaks TLS.
+    /// Authorities that it needs trusted besides the system's (PEM), if it uses TLS.
     pub ca_certs: Option<String>,
 }
 
@@ -79,7 +79,8 @@ impl DestinationResolver {
         Self { client, settings, known_kinds: known, tracker: interests, watches, targets }
     }
 
-    /// The address of `destination`, asked for by `item`, whose namespace a reference without one means.
+    /// Resolves the address of `destination` for `item`; a reference without a namespace means the namespace of
+    /// `item`.
     pub async fn resolve(
         &self,
         item: &WorkItem,
@@ -119,8 +120,8 @@ impl DestinationResolver {
         Ok(found.and_then(|found| self.admitted(found)))
     }
 
-    /// What the target policy says of a URL with an address in it, so that a status tells it. A name is resolved where the
-    /// connection is opened, and the policy is asked there in any case.
+    /// Checks a URL with an IP address against the target policy, so that the status reports it. A name is resolved
+    /// when the connection is opened, and checked there.
     fn admitted(&self, found: DestinationAddress) -> Result<DestinationAddress, ResolveError> {
         let Ok((_, target)) = urls::parse_target(&found.url) else { return Ok(found) };
         let Some(ip) = parse_literal(&target.host) else { return Ok(found) };
@@ -130,7 +131,7 @@ impl DestinationResolver {
         }
     }
 
-    /// Where events go by the operator's word for all objects of the kind (X-FEA-02).
+    /// The operator's address for all objects of the kind (X-FEA-02).
     fn mapped_url(&self, item: &WorkItem, reference: &KReference) -> Option<String> {
         let settings = self.settings();
         let is_on = settings.event_features.is_enabled(REFERENCE_MAPPING);
@@ -176,15 +177,15 @@ impl DestinationResolver {
         Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The object that `item` refers to; `item` is looked at again when it changes.
+    /// Reads the object that `item` refers to; `item` is reconciled again when it changes.
     pub async fn read(&self, item: &WorkItem, reference: &KReference) -> Result<Result<Value, ResolveError>, Error> {
         if let Err(unresolved) = check_name(item, reference) {
             return Ok(Err(unresolved));
         }
         let (group, version) = group_and_version(reference);
         let gvk = GroupVersionKind::gvk(group, version, &reference.kind);
-        // First the interest, then the watch, then the look: no change falls between. The interest is in a kind that is
-        // not served, too: somebody may define it.
+        // First the reference, then the watch, then the read, so that no change is missed. The reference is recorded
+        // for a kind that is not served, too: it may be defined later.
         self.track(item, group, reference);
         let Some(resource) = self.resource(&gvk).await? else {
             return Ok(Err(ResolveError(format!("{}: no such kind is served", describe(item, reference)))));
@@ -203,7 +204,8 @@ impl DestinationResolver {
         self.tracker().forget(item);
     }
 
-    /// A kind of Knative's is known in whatever version it is named (AMB-60): whoever names an old one means the kind.
+    /// A Knative kind is known in every version that a reference names (AMB-60): an old version refers to the same
+    /// kind.
     fn known_kind(&self, gvk: &GroupVersionKind) -> Option<ApiResource> {
         let mut named = self.known_kinds.iter().filter(|meta| meta.group == gvk.group && meta.kind == gvk.kind);
         let meta = named.clone().find(|meta| meta.version == gvk.version);
@@ -212,7 +214,7 @@ impl DestinationResolver {
         Some(ApiResource::from_gvk_with_plural(&gvk, meta.plural))
     }
 
-    /// `item` is looked at again when what it refers to changes.
+    /// `item` is reconciled again when the object that it refers to changes.
     fn track(&self, item: &WorkItem, group: &str, reference: &KReference) {
         let referent = TrackedReference {
             group: group.to_owned(),
@@ -249,7 +251,7 @@ async fn with_timeout<T>(answer: impl Future<Output = T>) -> Result<T, Error> {
     timeout(API_TIMEOUT, answer).await.map_err(|_| Error::ApiTimeout(API_TIMEOUT))
 }
 
-/// What no object can be called is not found, and nobody is asked: in a request's path it would be more than a name.
+/// An invalid object name is not found, without a request: in a request's path it would be more than a name.
 fn check_name(item: &WorkItem, reference: &KReference) -> Result<(), ResolveError> {
     let (what, namespace) = (describe(item, reference), namespace_of(item, reference));
     let (group, is_version) = match reference.explicit_group() {
@@ -279,13 +281,13 @@ fn namespace_of<'a>(item: &'a WorkItem, reference: &'a KReference) -> &'a str {
     reference.explicit_namespace().unwrap_or(&item.namespace)
 }
 
-/// An object that `item` refers to, as a person would look for it.
+/// Describes an object that `item` refers to, in words that a person can search for.
 pub(super) fn describe(item: &WorkItem, reference: &KReference) -> String {
     format!("{} {}/{}", reference.kind, namespace_of(item, reference), reference.name)
 }
 
-/// The address of an object, whatever its kind (EV-ADR-01); a core Service by its name (EV-ADR-02), and `by_tls` if
-/// whoever refers to it says whom to believe.
+/// The address of an object, whatever its kind (EV-ADR-01); a core Service by its name (EV-ADR-02), over TLS if the
+/// reference names authorities (`by_tls`).
 fn address_of(
     reference: &KReference,
     by_tls: bool,
@@ -308,7 +310,7 @@ fn address_of(
         None => listed.first().unwrap_or(&status["address"]),
     };
     let url = chosen["url"].as_str().unwrap_or_default();
-    // A word alone is a host to the parser, and no scheme leads there.
+    // The parser reads a single word as a host, without a scheme.
     let parsed = url.parse::<http::Uri>().ok().filter(|uri| uri.scheme().is_some());
     match parsed.as_ref().and_then(|uri| uri.host()) {
         Some(host) if !host.is_empty() => {
@@ -370,7 +372,7 @@ mod tests {
         assert_eq!(address_of(&service, true, "", &object), Ok("https://test.ns.svc.cluster.local".into()));
     }
 
-    /// No lookup takes for ever, whatever becomes of the request.
+    /// A lookup has a timeout, also if the request is stuck.
     #[tokio::test(start_paused = true)]
     async fn an_api_that_never_answers_holds_nobody_up() {
         let mute = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);

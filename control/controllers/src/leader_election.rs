@@ -1,9 +1,9 @@
-//! Whose turn it is to write: of several appliances that follow one API server, all serve and one writes.
+//! Leader election: of several appliances that follow one API server, all serve and one writes.
 //!
-//! A Lease says which. Its holder renews it; the others watch it by their own clocks and take it over when it
-//! has not moved for as long as it says itself. Who loses touch with the API server stops writing before
-//! anybody else may begin. An appliance with an API of its own holds the Lease there for good, so whoever
-//! follows it serves and leaves the writing to it.
+//! A Lease names the leader. Its holder renews it; the others watch it by their own clocks and acquire it when it has
+//! not been renewed for as long as it says itself. A holder that loses its connection to the API server stops writing
+//! before another may begin. An appliance with an API of its own holds the Lease there forever, so its followers
+//! serve and leave the writing to it.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -24,17 +24,17 @@ use crate::kinds::settings::SERVING;
 pub const LEASE: &str = "sluicegate";
 pub const LEASE_NAMESPACE: &str = SERVING;
 
-/// A holder that has not been heard of for so long is gone, in seconds. This and the two below are the
-/// figures of Kubernetes' own controllers.
+/// A holder that has not renewed for this many seconds is gone. This and the two below are the figures of Kubernetes'
+/// own controllers.
 const LEASE_DURATION_SECONDS: i32 = 15;
-/// A holder that could not renew for so long stops writing.
+/// A holder that could not renew for this long stops writing.
 const RENEW_DEADLINE: Duration = Duration::from_secs(10);
-/// Between two looks at the Lease.
+/// Interval between attempts to acquire or renew the Lease.
 const RETRY_PERIOD: Duration = Duration::from_secs(2);
 /// How long one look may take, so that a silent server does not keep a holder from giving up in time: this
 /// and [`LOOK_EVERY`] on top of [`GIVE_UP_AFTER`] would be too much without it.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
-/// Who holds the Lease of an API that is part of an appliance, and for how long: for ever.
+/// Holder of the Lease of an API that is part of an appliance; it never expires.
 const EMBEDDED: &str = "embedded";
 
 /// A name that no other appliance has.
@@ -44,7 +44,7 @@ pub fn new_identity() -> String {
     format!("{}_{}", host.trim(), uuid::Uuid::new_v4())
 }
 
-/// Whether it is ours to write.
+/// Whether this appliance is the leader and may write.
 #[derive(Debug)]
 pub struct Leadership {
     is_leader: AtomicBool,
@@ -67,7 +67,7 @@ impl Leadership {
     }
 
     /// # Errors
-    /// It is not ours.
+    /// This appliance is not the leader.
     pub fn check(&self) -> Result<(), NotLeader> {
         if self.is_leader() { Ok(()) } else { Err(NotLeader) }
     }
@@ -133,7 +133,7 @@ fn api(context: &ControllerContext) -> Api<Lease> {
     Api::namespaced(context.client.clone(), LEASE_NAMESPACE)
 }
 
-/// One look, and what it calls for; whether the Lease is ours after it.
+/// One attempt: reads the Lease and acquires or renews it; returns whether this appliance holds it afterwards.
 async fn try_acquire_or_renew(api: &Api<Lease>, me: &str, seen: &mut LeaseObservation) -> Result<bool, kube::Error> {
     let found = api.get_opt(LEASE).await?;
     let spec = found.as_ref().map(|lease| lease.spec.clone().unwrap_or_default());
@@ -147,7 +147,7 @@ async fn try_acquire_or_renew(api: &Api<Lease>, me: &str, seen: &mut LeaseObserv
     let parameters = field_managers::object_params::<Lease>();
     match step {
         LeaseAction::Create => api.create(&parameters, &lease).await?,
-        // The version that was read goes with it: of two that take it at once, one is refused.
+        // The write has the version that was read: of two that acquire it at once, one is refused.
         _ => api.replace(LEASE, &parameters, &lease).await?,
     };
     Ok(true)
@@ -157,7 +157,7 @@ fn metadata() -> ObjectMeta {
     ObjectMeta { name: Some(LEASE.into()), ..ObjectMeta::default() }
 }
 
-/// Holds the Lease or waits for it, for ever.
+/// Holds the Lease or waits for it, forever.
 pub(super) async fn run(context: &ControllerContext, me: &str) {
     let api = api(context);
     let mut seen = LeaseObservation::default();
@@ -166,7 +166,7 @@ pub(super) async fn run(context: &ControllerContext, me: &str) {
     let mut told = String::new();
     loop {
         let began = clock.both();
-        // Also after a suspend, for which the monotonic clock stands still: others had the time to take the Lease over.
+        // Also after a suspend, during which the monotonic clock stops: others had the time to acquire the Lease.
         if valid.has_passed(began) {
             on_leadership_change(context, false);
         }
@@ -180,7 +180,7 @@ pub(super) async fn run(context: &ControllerContext, me: &str) {
                 String::new()
             }
             Ok(Err(kube::Error::Api(status))) if status.is_conflict() || status.is_already_exists() => {
-                on_leadership_change(context, false); // somebody was faster
+                on_leadership_change(context, false); // another appliance was faster
                 String::new()
             }
             Ok(Err(why)) => why.to_string(),

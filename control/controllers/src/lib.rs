@@ -1,10 +1,10 @@
 #![forbid(unsafe_code)]
-//! The controllers: what the objects say is made true, and the objects are told how it went.
+//! The controllers: they bring the system to the state that the objects specify, and report in their statuses.
 //!
-//! Each kind has a folder: wiring in `mod.rs`, verdicts as values in `reconcile.rs`, children where it has
-//! some. All share one [`ControllerContext`] and one queue. Level-triggered: a look at an object starts from what is
-//! there, so any look may be missed as long as a later one comes. The same code runs over the in-process
-//! client and over a cluster's.
+//! Each kind has a folder: wiring in `mod.rs`, decisions as values in `reconcile.rs`, children where it has some. All
+//! share one [`ControllerContext`] and one queue. Level-triggered: a reconcile starts from the current state, so any
+//! event may be missed as long as a later one comes. The same code runs over the in-process client and over a
+//! cluster's.
 
 pub mod access_tokens;
 pub mod broker;
@@ -86,8 +86,9 @@ use work_queue::{ControllerKind, WorkItem};
 /// Objects in work at once. They wait for durable writes most of the time, and writes that wait together
 /// share a commit.
 const WORKERS: usize = 32;
-/// Until the instances of a ready Revision are shown: a request that wakes one has its answer by then, if the program starts
-/// quickly; two processors have nothing else to do meanwhile, and what is written is that it is ready, instead of first that it starts.
+/// Delay before the instances of a ready Revision are written to its status: a request that starts one has its
+/// response by then, if the program starts quickly; two processors are not kept busy, and the status is written once
+/// instead of twice.
 const POD_UPDATE_DELAY: Duration = Duration::from_millis(25);
 
 /// Sleepers that a start has open at once, at 4 KiB each: enough for all processors to have their part.
@@ -109,7 +110,7 @@ pub struct ControllerConfig {
     pub events_tls: Option<EventsTlsListener>,
     /// Where requests are taken in, for statuses.
     pub listeners: ingress::ListenerAddresses,
-    /// Image references and the commands that stand for them here.
+    /// Image references and the commands that they run here.
     pub images: Vec<(String, Vec<String>)>,
     /// Where the images of containers come from; `None`: only mapped images and processes run.
     pub containers: Option<Arc<dyn revision::images::ImageProvider>>,
@@ -123,20 +124,20 @@ pub struct ControllerConfig {
     pub clock: WallClock,
     /// Instances are shown as Pods: in an API of our own, not in a cluster's.
     pub publishes_pods: bool,
-    /// Who we are among the appliances that follow one API server; `None`: the API is our own.
+    /// Our identity among the appliances that follow one API server; `None`: the API is our own.
     pub leader_identity: Option<String>,
     /// Where the objects are, if the API is our own.
     pub store: Weak<ObjectStore>,
     /// What the events of PingSources come to.
     pub ping_outcomes: Arc<sources::PingOutcomes>,
-    /// Told when certificates of Secrets and trust bundles expire.
+    /// Records when certificates of Secrets and trust bundles expire.
     pub expiries: Arc<Expiries>,
     /// By these the cores send them, once they run.
     pub relay: Arc<OnceLock<CoreSenders>>,
 }
 
-/// Runs the controllers until `stop`. `synced` is told once a first table holds everything that was
-/// stored (APP-16); ports may accept from then on.
+/// Runs the controllers until `stop`. `synced` is sent once a first table holds everything that was stored (APP-16);
+/// listeners may accept from then on.
 pub async fn run(
     config: ControllerConfig,
     client: Client,
@@ -160,7 +161,7 @@ pub async fn run(
     {
         tracing::warn!(%why, "the listeners' Services in knative-serving could not be written");
     }
-    let _ = synced.send(()); // nobody may care
+    let _ = synced.send(()); // the receiver may be gone
     let mut tasks: FuturesUnordered<ControllerTask<'_>> = FuturesUnordered::new();
     let all = watches(&context)
         .into_iter()
@@ -207,7 +208,7 @@ pub async fn run(
     Ok(())
 }
 
-/// Puts back what the last statuses say, so that traffic flows by them before anything is looked at.
+/// Restores the state of the last statuses, so that traffic flows before the first reconcile.
 async fn restore(context: &ControllerContext) -> Result<(), Error> {
     config_maps::restore(context).await?;
     if context.settings().event_features.authenticates()
@@ -222,7 +223,7 @@ async fn restore(context: &ControllerContext) -> Result<(), Error> {
     fill_cache(context, &context.pod_autoscalers).await?;
     fill_cache(context, &context.metrics).await?;
     domain_mapping::list_all(context).await?;
-    // A cluster may still have the rights of an earlier version of ours.
+    // A cluster may still have the roles of an earlier version of ours.
     if let Err(why) = fill_cache(context, &context.certificates).await {
         tracing::warn!(%why, "Certificates cannot be read; the rights of deploy/follow.yaml let us");
     }
@@ -239,7 +240,7 @@ async fn restore(context: &ControllerContext) -> Result<(), Error> {
         for revision in context.revisions.get_many(some) {
             let meta = &revision.metadata;
             let item = WorkItem::new(ControllerKind::Revision, namespace(meta), name(meta));
-            // One that cannot be read must not keep the others down; it is looked at again.
+            // An object that cannot be restored must not keep the others down; it is reconciled again.
             if let Err(why) = revision::restore(context, &item, &revision).await {
                 tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
             }
@@ -268,13 +269,13 @@ fn is_kind_not_found(why: &kube::Error) -> bool {
     matches!(why, kube::Error::Api(status) if status.code == 404 && !names_object(status))
 }
 
-/// The server knows no such object, or no such kind. Of a kind it speaks in plain text, which kube takes for no
+/// The server has no such object, or no such kind. For a kind the error is plain text, which kube does not parse as
 /// `NotFound`.
 fn is_not_found(why: &kube::Error) -> bool {
     matches!(why, kube::Error::Api(status) if status.code == 404)
 }
 
-/// Who is looked at when what changes.
+/// For each watched kind, the objects to reconcile when it changes.
 fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
     let look = |items: Vec<WorkItem>| items.into_iter().for_each(|item| context.enqueue(item));
     vec![
@@ -336,7 +337,7 @@ fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
     ]
 }
 
-/// The Revision of the same name, if somebody changed or deleted what belongs to it.
+/// The Revision of the same name, if a child of it was changed or deleted.
 fn revision_of_modified_child<K: kube::Resource>(
     (before, after): ObjectChange<'_, K>,
     same: impl Fn(&K, &K) -> bool,
@@ -400,14 +401,14 @@ async fn watch_autoscaler(context: &ControllerContext) {
             Err(RecvError::Lagged(_)) => {
                 context.revisions.keys().iter().for_each(|(ns, name)| enqueue_revision(context, ns, name));
             }
-            // The fleet is over; so are we, soon.
+            // The autoscaler has ended; the controllers end soon.
             Err(RecvError::Closed) => std::future::pending().await,
         }
     }
 }
 
-/// A Revision that is ready only shows how many instances it has, and nobody waits for that: it is written when the request that
-/// started one is on its way.
+/// Only the instance count of a ready Revision changes, which is not urgent: it is written when the request that
+/// started an instance is on its way.
 fn enqueue_revision(context: &ControllerContext, namespace: &str, name: &str) {
     let is_ready = context.revisions.get(namespace, name).is_some_and(|revision| revision.is_ready());
     for kind in [ControllerKind::Revision, ControllerKind::Pods] {
@@ -450,7 +451,7 @@ async fn run_worker(context: &ControllerContext) {
         };
         match result {
             Ok(()) => context.queue.done(&item),
-            // What the writer makes of it comes with the watch; if it becomes ours, all is looked at.
+            // The leader's result comes with the watch; an appliance that becomes the leader reconciles everything.
             Err(Error::NotLeader(_)) => context.queue.done(&item),
             Err(why) => {
                 let again_in = context.queue.add_rate_limited(&item);

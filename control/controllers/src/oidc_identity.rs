@@ -1,4 +1,5 @@
-//! Under whom an object sends: a service account of its own, while senders have to say who they are (X-FEA-07).
+//! The identity under which an object sends: a service account of its own, while senders must authenticate
+//! (X-FEA-07).
 
 use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -22,17 +23,17 @@ const HASH_CHARS: usize = 32;
 /// What became of an object's identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum OidcIdentity {
-    /// Nobody asks for it.
+    /// Authentication is off.
     #[default]
     Disabled,
     /// The service account's name.
     Created(String),
-    /// Somebody else has an account of that name.
+    /// An account of that name exists and has another owner.
     Conflict(String),
 }
 
 impl OidcIdentity {
-    /// The identity that an object has, or will have at the end of the look at it.
+    /// The identity that an object has, or will have at the end of its reconcile.
     #[must_use]
     pub fn expected<R: ResourceStrategy>(context: &ControllerContext, meta: &ObjectMeta) -> Self {
         if context.settings().event_features.authenticates() {
@@ -91,8 +92,8 @@ pub fn subject(namespace: &str, account: &str) -> String {
     format!("system:serviceaccount:{namespace}:{account}")
 }
 
-/// Makes the account of `object` be there, or be gone; `item` is looked at again when somebody touches it. What
-/// `had` says is the object's own status.
+/// Ensures that the account of `object` exists, or is deleted; `item` is reconciled again when it is changed. `had`
+/// is the object's own status.
 pub async fn reconcile_account<K: NamespacedObject + ResourceStrategy>(
     context: &ControllerContext,
     item: &WorkItem,
@@ -135,14 +136,14 @@ pub async fn reconcile_account<K: NamespacedObject + ResourceStrategy>(
     Ok(expected.clone())
 }
 
-/// Nobody asks any more: the account goes, if it is the object's own.
+/// Authentication is off: deletes the account, if the object owns it.
 async fn remove_account<K: NamespacedObject>(
     context: &ControllerContext,
     object: &K,
     account: &str,
 ) -> Result<(), Error> {
     let meta = object.meta();
-    // Whoever may write statuses wrote it.
+    // The status is input: its writer may have put anything there.
     if !is_path_segment(account) {
         return Ok(());
     }

@@ -1,9 +1,9 @@
-//! Publish: what the controllers decided, compiled into the table that the cores read.
+//! Publisher: compiles the controllers' decisions into the table that the cores read.
 //!
-//! [`Publisher`] holds the model: backends, routes, streams and subscribers by identity. Every change marks
-//! what it touches; a compile makes that anew and hands down a [`dataplane::table::RoutingTable`] that shares the rest. Counters (loads, tallies) stay the same
-//! `Arc`s across tables, because requests that began under an old table still count.
-//! Deliberately absent: why something is routed (controllers) and how a core learns of a swap (data plane).
+//! [`Publisher`] holds the model: backends, routes, streams and subscribers by identity. Every change marks what it
+//! affects; a compile rebuilds that and publishes a [`dataplane::table::RoutingTable`] that shares the rest. Counters
+//! (loads, tallies) stay the same `Arc`s across tables, because requests that began under an old table still count.
+//! Deliberately absent: why something is routed (controllers) and how a core learns of a new table (data plane).
 
 mod addresses;
 mod compile;
@@ -35,7 +35,7 @@ pub use host_rule::{HostRule, ObjectCertificates, PathRule, WeightedBackend};
 pub use namespace_quotas::{NamespaceQuotas, QuotaConfig};
 use routing_model::{ModelGuard, PUBLISH_INTERVAL_MIN, RoutingModel};
 
-/// The way down. Shared by controllers (same thread) and the fleet.
+/// Publishes tables to the cores. Shared by controllers (same thread) and the autoscaler.
 pub struct Publisher {
     model: Mutex<RoutingModel>,
     /// All cores have opened their logs and follow the tables.
@@ -45,7 +45,7 @@ pub struct Publisher {
     publish_table: Arc<dyn Fn(RoutingTable) + Send + Sync>,
 }
 
-/// How a backend treats its requests; its instances come from the fleet.
+/// How a backend treats its requests; its instances come from the autoscaler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BackendSpec {
     pub concurrency_max: u32,
@@ -54,11 +54,11 @@ pub struct BackendSpec {
     pub timeouts: RequestTimeouts,
 }
 
-/// A host belongs to somebody else, who had it first (AMB-05).
+/// A host belongs to another owner, which had it first (AMB-05).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostConflict {
     pub host: String,
-    /// Whose it is, as [`Publisher::set_route`] was told.
+    /// Its owner, as given to [`Publisher::set_route`].
     pub owner: String,
 }
 
@@ -70,9 +70,9 @@ pub struct StreamSpec {
     pub quota: Arc<ByteQuota>,
     /// Its owner is being deleted: what is there is still delivered.
     pub is_closed: bool,
-    /// Who may send from outside; `None`: everybody.
+    /// Senders that are admitted from outside; `None`: all.
     pub admission: Option<Arc<StreamAdmission>>,
-    /// Somebody wants to know which types of events come.
+    /// The types of its events are reported.
     pub reports_event_types: bool,
 }
 
@@ -108,7 +108,7 @@ impl Publisher {
     /// `deliver` swaps the table for all cores before it returns, and does not block.
     #[must_use]
     pub fn new(deliver: Arc<dyn Fn(RoutingTable) + Send + Sync>) -> Self {
-        let inside_key = uuid::Uuid::new_v4().simple().to_string().into(); // what nobody outside can guess
+        let inside_key = uuid::Uuid::new_v4().simple().to_string().into(); // a caller outside cannot guess it
         let table = RoutingTable { internal_key: inside_key, ..RoutingTable::default() };
         Self {
             model: Mutex::new(RoutingModel { table, ..RoutingModel::default() }),
@@ -196,7 +196,8 @@ impl Publisher {
         });
     }
 
-    /// Gives the Route `owner` (`NAMESPACE/NAME`) its hosts, all or none. Whether others are free that it had before.
+    /// Gives the Route `owner` (`NAMESPACE/NAME`) its hosts, all or none. Returns whether hosts that it had before
+    /// are free now.
     pub fn set_route(&self, owner: &str, rules: Vec<HostRule>) -> Result<bool, HostConflict> {
         let mut model = self.lock();
         for host in rules.iter().flat_map(|rule| &rule.hosts) {
@@ -252,12 +253,13 @@ impl Publisher {
         self.update_streams(|model| model.streams.remove_subscriber(name));
     }
 
-    /// Takes away the subscribers of a stream whose durable identities do not stay, whoever set them.
+    /// Removes the subscribers of a stream whose durable identities do not stay, including those that other objects
+    /// set.
     pub fn retain_subscribers(&self, path: &str, stays: impl Fn(&str) -> bool) {
         self.update_streams(|model| model.streams.retain_subscribers(path, stays));
     }
 
-    /// How events come in, from now on. Published at once, unless there is no table yet.
+    /// Sets how events are admitted. Published at once, unless there is no table yet.
     pub fn set_event_schemes(&self, by: EventsTransport) {
         let mut model = self.lock();
         if model.table.events_by != by {
@@ -277,7 +279,7 @@ impl Publisher {
         }
     }
 
-    /// What core Services stand for, from now on. Published at once, unless there is no table yet.
+    /// Sets the targets of core Services. Published at once, unless there is no table yet.
     pub fn set_service_names(&self, names: ServiceNames) {
         let mut model = self.lock();
         if *model.table.names != names {
@@ -299,7 +301,7 @@ impl Publisher {
         self.lock().streams.new_event_types()
     }
 
-    /// The types of this stream's events are told again.
+    /// Reports the types of this stream's events again.
     pub fn reset_event_types(&self, path: &str) {
         self.lock().streams.reset_event_types(path);
     }
@@ -327,7 +329,7 @@ impl Publisher {
         self.lock().table.abandoned.take().collect()
     }
 
-    /// Hands down the first table; from now on changes follow.
+    /// Publishes the first table; from now on changes follow.
     pub fn start(&self) {
         let mut model = self.lock();
         model.is_started = true;
@@ -335,9 +337,9 @@ impl Publisher {
         self.publish(&mut model);
     }
 
-    /// Returns when everything set before is in a table that the cores have. Whoever else is about to
-    /// change something gets to do it first, so a burst costs one table and not one each; with many
-    /// subscribers tables follow each other more slowly (`REST_FOR_EACH`).
+    /// Returns when everything set before is in a table that the cores have. Yields first, so that other tasks apply
+    /// their changes, and a burst costs one table and not one each; with many subscribers tables follow each other
+    /// more slowly (`REST_FOR_EACH`).
     pub async fn flush(&self) {
         let wanted = self.lock().changes;
         tokio::task::yield_now().await;

@@ -1,4 +1,4 @@
-//! What EventPolicies make of the doors of Brokers and channels (X-FEA-07 to X-FEA-09).
+//! Applies EventPolicies to the ingress of Brokers and channels (X-FEA-07 to X-FEA-09).
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use crate::kinds::eventing::event_policy::{API_VERSION, EventPolicy, PolicyTarge
 use crate::kinds::settings::{ALLOW_ALL, ALLOW_SAME_NAMESPACE};
 use crate::kinds::shared::{AppliedPolicy, HasConditions, name, namespace};
 
-/// Who may send to one object.
+/// The senders that one object admits.
 #[derive(Debug, Clone, Default)]
 pub struct SenderPolicy {
-    /// Senders are asked who they are.
+    /// Senders have to authenticate.
     requires_authentication: bool,
     /// What holds without a policy.
     default_mode: &'static str,
@@ -85,8 +85,8 @@ impl SenderPolicy {
         }
     }
 
-    /// What the cores have to know; `None`: they ask nobody. `own` are accounts in `ns` that send to it as a part of the
-    /// same thing.
+    /// The admission rules for the cores; `None`: all senders are admitted. `own` are accounts in `ns` that send to
+    /// it as a part of the same object.
     #[must_use]
     pub fn admission(&self, context: &ControllerContext, ns: &str, own: &[String]) -> Option<Arc<StreamAdmission>> {
         if !self.requires_authentication {
@@ -116,7 +116,7 @@ impl SenderPolicy {
     }
 }
 
-/// What one policy grants: whom it names itself, and who was found, if that was found for what it says now.
+/// The grants of one policy: the subjects that it names, and those resolved for its current generation.
 fn grant(policy: &EventPolicy) -> AdmissionRule {
     let named = policy.spec.from.iter().filter_map(|from| from.sub.as_deref());
     let status = policy.status.as_ref();
@@ -125,14 +125,14 @@ fn grant(policy: &EventPolicy) -> AdmissionRule {
     AdmissionRule { subjects: named.chain(found).collect(), filter: compiled(&policy.spec.filters) }
 }
 
-/// Who is looked at when a policy changes: everything in its namespace that it may speak of, or spoke of.
+/// Requeues the objects that a changed policy may apply to, or applied to: all of its namespace.
 pub(super) fn on_policy_change(context: &ControllerContext, (before, after): ObjectChange<'_, EventPolicy>) {
     if let Some(policy) = after.or(before) {
         requeue_protected(context, Some(namespace(&policy.metadata)));
     }
 }
 
-/// Looks at all that has a door, in one namespace or in all.
+/// Requeues all objects with an ingress, in one namespace or in all.
 pub(super) fn requeue_protected(context: &ControllerContext, ns: Option<&str>) {
     requeue_kind(context, ControllerKind::Broker, &context.brokers, ns);
     requeue_kind(context, ControllerKind::Channel, &context.channels, ns);
@@ -184,7 +184,7 @@ mod tests {
         rules.grants("ns", &[]).iter().any(|grant| grant.subjects.has(account))
     }
 
-    /// X-FEA-08: what holds where nobody says anything.
+    /// X-FEA-08: the default without a policy.
     #[test]
     fn without_a_policy_the_mode_decides() {
         for (mode, same, other) in

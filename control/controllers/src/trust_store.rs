@@ -1,7 +1,7 @@
-//! Whom subscribers behind `https` URLs have to prove to be, and by whose word: the system's authorities, those of the
-//! operator's trust bundles, and the destination's own (`CACerts`).
+//! How subscribers behind `https` URLs are verified: by the system's authorities, those of the operator's trust
+//! bundles, and the destination's own (`CACerts`).
 //!
-//! The system's are read when the first such URL is met, and again with the next start.
+//! The system's are read with the first such URL, and again after a restart.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -36,11 +36,11 @@ struct TrustStoreState {
     sweep_at: usize,
 }
 
-/// All who are believed by the same authorities.
+/// All destinations that are verified by the same authorities.
 struct TrustEntry {
     authorities: Arc<CertificateAuthorities>,
-    /// Held by whatever delivers to them. The same object for as long as somebody holds it, so that connections are
-    /// kept over publishes.
+    /// Held by deliveries to them. The same object as long as it is in use, so that connections are kept over
+    /// publishes.
     by_name: HashMap<Box<str>, Weak<TlsClientConfig>>,
 }
 
@@ -67,7 +67,7 @@ impl TrustStore {
         Ok(target)
     }
 
-    /// Whether one of our own streams is there, by its address as statuses tell it, or by loopback.
+    /// Whether the target is one of our own streams, by the address in its status, or by loopback.
     fn is_own_endpoint(&self, target: &DeliveryTarget) -> bool {
         let (host, is_loopback) = (&*target.host, is_loopback(&target.host));
         let is_stream = target.path.starts_with("/brokers/") || target.path.starts_with("/channels/");
@@ -169,7 +169,7 @@ impl TrustEntry {
     }
 }
 
-/// What everybody on this host believes, `SSL_CERT_FILE` and `SSL_CERT_DIR` included.
+/// The authorities that this host trusts, `SSL_CERT_FILE` and `SSL_CERT_DIR` included.
 fn system() -> RootCertStore {
     let found = rustls_native_certs::load_native_certs();
     for why in &found.errors {
@@ -211,7 +211,7 @@ mod tests {
         assert_ne!(first.tls, of("https://a.test/x", &one).tls);
     }
 
-    /// EV-RTE-13: whoever is one of our own streams is told hops, and nobody else.
+    /// EV-RTE-13: only our own streams get the remaining hops.
     #[test]
     fn a_stream_of_ours_is_known_by_its_address() {
         let trusts = TrustStore::with_own_endpoints(["http://10.0.0.1:8081", "https://10.0.0.1:8444"]);

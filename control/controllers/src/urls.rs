@@ -70,12 +70,12 @@ fn remove_dots(path: &str) -> String {
 pub enum UrlScheme {
     Http,
     Https,
-    /// Nobody here speaks it.
+    /// An unsupported scheme.
     Other,
 }
 
-/// A URL to deliver to, parsed once; the error says what is wrong with it. Whom an `https` one believes is not in the
-/// URL: ask [`super::trusts::Trusts::target`].
+/// A URL to deliver to, parsed once; the error says what is wrong with it. The authorities of an `https` one are not
+/// in the URL: see [`super::trust_store::TrustStore::target`].
 pub(super) fn parse_target(url: &str) -> Result<(UrlScheme, DeliveryTarget), String> {
     let uri: http::Uri = url.parse().map_err(|why| format!("\"{url}\" is not a URL: {why}"))?;
     let (scheme, usual) = match uri.scheme_str() {
@@ -98,7 +98,7 @@ pub(super) fn parse_target(url: &str) -> Result<(UrlScheme, DeliveryTarget), Str
         path => path.to_owned(),
     };
     let target = DeliveryTarget {
-        // It is told to others.
+        // It is shown to others, so without credentials.
         url: login.map_or_else(|| url.into(), |login| url.replacen(&format!("{login}@"), "", 1).into()),
         authority: place.into(),
         host: authority.host().trim_end_matches('.').to_ascii_lowercase().into(),
@@ -111,14 +111,14 @@ pub(super) fn parse_target(url: &str) -> Result<(UrlScheme, DeliveryTarget), Str
     Ok((scheme, target))
 }
 
-/// The port that is written out; [`NO_PORT`] where that is none, because the usual one is somebody else's.
+/// The explicit port; [`NO_PORT`] if it is not a number, because the default port is another server's.
 fn port(place: &str) -> Option<u16> {
     let (_, written) = place.rsplit_once(':').filter(|(_, port)| !port.ends_with(']'))?;
     if written.is_empty() { None } else { Some(written.parse().unwrap_or(NO_PORT)) }
 }
 
-/// A path and query as they may stand in a request: what RFC 3986 has no place for is percent-encoded. A percent sign is
-/// taken for an escape's, as whoever wrote the URL had to.
+/// A path and query as they may stand in a request: characters that RFC 3986 does not allow are percent-encoded. A
+/// percent sign counts as the start of an escape, as in every URL.
 fn percent_encode(path: &str) -> String {
     let mut out = String::with_capacity(path.len());
     for byte in path.bytes() {

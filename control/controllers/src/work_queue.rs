@@ -1,10 +1,10 @@
-//! What has to be looked at: a queue of objects by name.
+//! The work queue: objects to reconcile, by name.
 //!
-//! An object waits at most once, is in work at most once, and comes back if it was named again meanwhile.
-//! A failure brings it back later, each time twice as late.
+//! An object is queued at most once, is processed at most once at a time, and is queued again if it was added
+//! meanwhile. A failure requeues it with exponential backoff.
 //!
-//! What makes requests flow goes before what only shows it. While a thousand Services are created, a state that lasts for a
-//! moment need not be written: whoever looks at it later writes what came of it.
+//! Work that affects traffic goes before work that only updates statuses. While a thousand Services are created, a
+//! state that lasts for a moment need not be written: a later reconcile writes its outcome.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until};
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 
-/// Of so many items that are taken, one is of those that only show: they wait, and do not starve.
+/// One of this many taken items is of the low priority, so that these do not starve.
 const STATUS_TURN_EVERY: u64 = 8;
 /// Items that wait to make something flow, from which on there is no time for states in between: more than can be in work at once.
 const BUSY_AT: usize = 32;
@@ -57,7 +57,7 @@ pub enum ControllerKind {
     SinkBinding,
 }
 
-/// One object to look at.
+/// One object to reconcile.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct WorkItem {
     pub kind: ControllerKind,
@@ -83,7 +83,7 @@ impl WorkItem {
 pub struct WorkQueue {
     state: Mutex<WorkQueueState>,
     item_added: Notify,
-    /// Rung for whoever waits until nothing is looked at any more.
+    /// Notified when an item is taken, for tasks that wait until the queue is empty.
     item_taken: Notify,
 }
 
@@ -108,7 +108,7 @@ struct WorkQueueState {
 enum WorkPriority {
     /// Makes something flow.
     Traffic,
-    /// Tells of it.
+    /// Only updates a status.
     Status,
 }
 

@@ -1,9 +1,9 @@
-//! Control groups: what gives an instance its port, and holds it to what its manifest names of processor time and memory.
+//! Control groups: they give an instance its port, and enforce the processor and memory limits of its manifest.
 //!
-//! A group is made below the appliance's own, in `sluicegate-KEY/ID`: one folder in cgroup v2, and for `resources` one
-//! for each controller where those are still in v1. The instance joins by itself, in its first step, so that nothing it
-//! starts can be outside; after some seconds in which nobody did, that costs 3.5 ms (the kernel waits for all
-//! processors). Where groups may not be made, the log says why, and instances run without.
+//! A group is created below the appliance's own, in `sluicegate-KEY/ID`: one folder in cgroup v2, and for `resources`
+//! one for each controller that is still in v1. The instance joins by itself, in its first step, so that nothing it
+//! starts can be outside; after some seconds in which no process joined one, that costs 3.5 ms (the kernel waits for
+//! all processors). Where groups may not be created, the log says why, and instances run without.
 
 use std::fs;
 use std::io;
@@ -55,7 +55,7 @@ impl CgroupManager {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let name = format!("{PREFIX}{}", data_dir_key(data));
-        // A leaf of ours, or one that a service manager made for us: the groups go beside it.
+        // A leaf group, our own or one that a service manager created for us: the groups go beside it.
         let beside = |base: PathBuf| match base.parent() {
             Some(above) if base.ends_with(OWN_LEAF) => above.join(&name),
             _ => base.join(&name),
@@ -78,10 +78,11 @@ impl CgroupManager {
         Self { folders: vec![folder.clone()], unified: true, ports: Some(folder), mount_points: Vec::new() }
     }
 
-    /// Makes the folders above the groups, which go with the last group, and has v2 hand its controllers on to them.
+    /// Creates the folders above the groups, which are removed with the last group, and delegates v2's controllers to
+    /// them.
     fn prepare(&self) -> io::Result<()> {
         for folder in &self.folders {
-            // Whoever came first may have wanted no more than a port.
+            // An earlier run may have created the folder for ports only.
             if self.unified && !has_delegated(folder) {
                 if let Some(base) = folder.parent() {
                     delegate(base)?;
@@ -155,7 +156,7 @@ impl CgroupManager {
             for group in old {
                 kill_and_remove(&group.path());
             }
-            let _ = fs::remove_dir(folder); // stays while somebody's group is in it
+            let _ = fs::remove_dir(folder); // stays while another appliance's group is in it
         }
     }
 }
@@ -173,7 +174,7 @@ impl InstanceCgroup {
         let mut fresh = Self::default(); // takes away what it holds, if this ends early
         for folder in &folders {
             if let Err(why) = create_dir(folder) {
-                // Somebody who cleared up took the folder above for one that nobody needs.
+                // A cleanup on the host removed the folder above as unused.
                 folder.parent().filter(|_| why.kind() == io::ErrorKind::NotFound).map_or(Err(why), create_dir)?;
                 create_dir(folder)?;
             }
@@ -335,7 +336,7 @@ fn delegate_controllers(folder: &Path) -> io::Result<()> {
     fs::write(&file, wanted.join(" ")).map_err(|why| io::Error::new(why.kind(), format!("{}: {why}", file.display())))
 }
 
-/// Groups below `folder` have all the controllers that it could hand on.
+/// Groups below `folder` have all the controllers that it could delegate.
 fn has_delegated(folder: &Path) -> bool {
     let of = |file: &str| read_controllers(&folder.join(file)).map(Iterator::collect::<Vec<_>>);
     matches!((of("cgroup.controllers"), of("cgroup.subtree_control")), (Ok(has), Ok(gives)) if !has.is_empty() && has == gives)
@@ -360,7 +361,7 @@ fn kill_and_remove(folder: &Path) {
     }
 }
 
-/// Whether a folder is one of groups of ours.
+/// Whether a folder is one of our groups.
 fn is_appliance_cgroup(name: &str) -> bool {
     let key = name.strip_prefix(PREFIX).unwrap_or_default();
     key.len() == KEY_CHARS && key.chars().all(|c| c.is_ascii_hexdigit())

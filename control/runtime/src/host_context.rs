@@ -1,4 +1,5 @@
-//! What the tasks of the hand thread share, and where each instance is seated: its control group and its port.
+//! State shared by the tasks of the runtime thread, and the placement of each instance: its control group and its
+//! port.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -33,7 +34,7 @@ pub struct HostConfig {
     pub blocked_ports: Vec<u16>,
     /// Where names of Services lead to; or why they lead nowhere.
     pub gateway: Result<InstanceGateway, String>,
-    /// So many processes wait for an instance to become, from the first start on.
+    /// Number of prefork processes, from the first start on.
     pub prefork_processes: usize,
     /// Instances see the host's `/dev`, and have none of their own.
     pub host_devices: bool,
@@ -46,7 +47,7 @@ pub struct HostConfig {
 }
 
 impl HostConfig {
-    /// Nothing is closed, nobody answers for names, and nobody waits.
+    /// No ports are blocked, no DNS server runs, and no prefork processes wait.
     #[must_use]
     pub fn minimal() -> Self {
         let gateway = Err("nobody answers for names".to_owned());
@@ -78,16 +79,16 @@ pub(super) struct HostContext {
     containers: OnceCell<Result<(Rc<ProtectedProgram>, ScratchReaper), String>>,
     /// What instances find as `/etc/resolv.conf`, by namespace.
     resolvers: RefCell<HashMap<String, PathBuf>>,
-    /// It was told that instances do not get their container port.
+    /// The missing container port of instances has been logged.
     warned_about_ports: Cell<bool>,
-    /// It was told that they do not reach each other by name.
+    /// The missing name resolution between instances has been logged.
     warned_about_names: Cell<bool>,
 }
 
 /// Where an instance is to be.
 pub(super) struct InstancePlacement {
     pub(super) group: InstanceCgroup,
-    /// The port that the instance is told.
+    /// The port in the instance's environment.
     pub(super) port: u16,
     /// What it is to find as `/etc/resolv.conf`.
     pub(super) resolver: Option<PathBuf>,
@@ -121,9 +122,9 @@ impl HostContext {
         }
     }
 
-    /// RT-PORT-03, RT-ENV-01: a seat in `group` where the container port is the host's `real` one, unless it `has_port`
-    /// already. Where that cannot be had the instance is told `real` itself, and what cannot be enforced of its resources
-    /// is not; the log says both.
+    /// RT-PORT-03, RT-ENV-01: places the instance in `group`, where the container port is redirected to the host's
+    /// `real` one, unless it `has_port` already. If that is not possible, the instance gets `real` as its port, and
+    /// resource limits that cannot be enforced are dropped; the log says both.
     pub(super) fn placement(
         &self,
         mut group: InstanceCgroup,
@@ -217,8 +218,8 @@ impl HostContext {
         group.folders().iter().map(of).collect()
     }
 
-    /// What an instance in `namespace` is to find as `/etc/resolv.conf`: written once, and the same for all. Without it
-    /// it asks whom the host asks, and the log says so once.
+    /// The `/etc/resolv.conf` of instances in `namespace`: written once, and shared by all. Without it an instance
+    /// uses the host's name servers, and the log says so once.
     fn resolver(&self, namespace: &str) -> Option<PathBuf> {
         if let Some(file) = self.resolvers.borrow().get(namespace) {
             return Some(file.clone());
@@ -249,7 +250,7 @@ impl HostContext {
         let (new, file) =
             (folder.join(format!("resolv-{server}.conf.new")), folder.join(format!("resolv-{server}.conf")));
         fs::write(&new, text)?;
-        fs::rename(new, &file)?; // who has the old one mounted keeps it
+        fs::rename(new, &file)?; // a mount of the old file keeps the old content
         Ok(file)
     }
 }

@@ -7,9 +7,9 @@
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Descriptors are set by the parent already; variables come on stdin.
 //!
-//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` is the same for an instance that nobody asked
-//! for yet: it does what is the same for all of them, and waits for the other words on its stdin. With `--first-process` it will be
-//! a container, and with `--beside` a process more in one that runs.
+//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` starts a prefork
+//! process: it does the steps that are the same for all instances, and waits for the other arguments on its stdin. With
+//! `--first-process` it becomes a container, and with `--beside` a further process in a running one.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -29,7 +29,7 @@ use super::host_views::WritableCgroups;
 use super::launch_spec::{CgroupMount, LaunchSpec, SandboxSpec, decode, parse_arguments};
 use super::{InstanceCredentials, host_views, mounts, read_only_root};
 
-/// The verb that the program's `main` hands to [`run`], with everything behind it.
+/// The verb that the program's `main` passes to [`run`], with all arguments behind it.
 pub const VERB: &str = "instance-init";
 
 /// As shells say it: found, but cannot be run.
@@ -79,7 +79,7 @@ impl MountNamespace {
 
 impl PreforkState {
     fn prepare_mounts(place: &SandboxSpec) -> Result<Self, String> {
-        // If that fails now, it fails again when something is to be mounted, and is told.
+        // If that fails now, it fails again when something is mounted, and is reported then.
         let namespace = MountNamespace::enter(place).ok();
         let bound = Capabilities::default();
         bound.limit_bounding_set(None).map_err(not_dropped)?;
@@ -87,7 +87,7 @@ impl PreforkState {
     }
 }
 
-/// What can be done before it is known what the instance will be, and the wait until it is. `None`: nobody wanted it.
+/// The steps that do not depend on the instance, and the wait for its launch spec. `None`: the process is not needed.
 fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkState)>, String> {
     // A session of its own: one signal reaches the whole family, and there is no terminal.
     setsid().map_err(|why| why.to_string())?;
@@ -132,7 +132,7 @@ fn become_container(parent: Pid, told: &LaunchSpec) -> ExitCode {
     report(&failed)
 }
 
-/// A process more in the container of its pid namespace.
+/// A further process in the container of its pid namespace.
 fn enter_container(told: &LaunchSpec) -> ExitCode {
     let prepared = || {
         setsid().map_err(|why| why.to_string())?;
@@ -161,7 +161,7 @@ fn split_variable(word: &OsStr) -> (OsString, OsString) {
     (OsStr::from_bytes(name).into(), OsStr::from_bytes(value.get(1..).unwrap_or_default()).into())
 }
 
-/// The orders that come on stdin. It ends without any when the appliance, or its hand, ends.
+/// The launch spec that comes on stdin. Stdin ends without one when the appliance, or its runtime thread, ends.
 fn wait(parent: Pid) -> Result<Option<LaunchSpec>, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
     if getppid() != Some(parent) {
@@ -228,19 +228,19 @@ fn join(cgroups: &[CgroupMount]) -> Result<(), String> {
     })
 }
 
-/// RT-FS-06: a host name of its own. Whoever may not have one, keeps the host's.
+/// RT-FS-06: a host name of its own. Without the right to set one, it keeps the host's.
 fn set_hostname(name: &str) {
     if nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUTS).is_ok() {
-        let _ = nix::unistd::sethostname(name); // allowed to who could make the namespace
+        let _ = nix::unistd::sethostname(name); // allowed in a namespace of its own
     }
 }
 
-/// RT-USER-05: an identity that cannot be had ends the start.
+/// RT-USER-05: an identity that is not allowed ends the start.
 fn become_user(identity: InstanceCredentials) -> Result<(), String> {
     let refused = |what: &str, id: u32, why: nix::Error| {
         format!("{what} {id} is not allowed: {why}; run the appliance as root or leave it out")
     };
-    // Asked for what it is already, a process needs no privilege.
+    // A process that already has the identity needs no privilege.
     let (user, group) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
     let changes_user = identity.user.is_some_and(|id| id != user);
     let changes_group = identity.group.is_some_and(|id| id != group);
@@ -251,8 +251,8 @@ fn become_user(identity: InstanceCredentials) -> Result<(), String> {
         nix::unistd::setgid(id.into()).map_err(|why| refused("runAsGroup", id, why))?;
     }
     if let Some(id) = identity.user.filter(|_| changes_user) {
-        // Whoever opens `/dev/stdout` opens a pipe anew, and that is for its owner. If it cannot be given away, the
-        // program can still write to what it has.
+        // A program that opens `/dev/stdout` opens the pipe again, which its owner may do. If the owner cannot be
+        // changed, the program can still write to its inherited descriptor.
         for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
             let _ = fchown(output, Some(Uid::from_raw(id)), None);
         }
@@ -266,9 +266,9 @@ fn become_user(identity: InstanceCredentials) -> Result<(), String> {
 
 /// The kernel forgets the death signal when the user changes, so this comes after that.
 fn restore_death_signal(parent: Pid) -> io::Result<()> {
-    // Dies with the appliance's hand that started it, however that ends.
+    // Dies with the runtime thread that started it, however that ends.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    // The hand may have died before the line above; then nobody sends that signal.
+    // The parent thread may have died before the line above; then the signal does not come.
     if getppid() != Some(parent) {
         return Err(io::Error::other("the appliance is gone"));
     }
@@ -304,8 +304,8 @@ fn finish_mounts(place: &SandboxSpec, namespace: Option<MountNamespace>) -> Resu
     Ok(())
 }
 
-/// Closes what the appliance itself inherited from whoever started it: everything of its own is
-/// close-on-exec, but a shell's or a supervisor's descriptors are not, and are no business of an instance.
+/// Closes descriptors that the appliance itself inherited from its parent: everything of its own is close-on-exec,
+/// but a shell's or a supervisor's descriptors are not, and an instance must not have them.
 fn close_inherited() -> io::Result<()> {
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())

@@ -31,7 +31,8 @@ pub(super) struct Launcher {
 }
 
 impl Launcher {
-    /// Has `waiting` become the instance, or a new process if there is none: `before` that, whoever waited has behind it.
+    /// Turns the prefork process `waiting` into the instance, or starts a new process if there is none, after the
+    /// step `before`, which a prefork process has done already.
     pub(super) fn start(
         &self,
         waiting: Option<&mut PreforkProcess>,
@@ -167,7 +168,7 @@ fn waiting_command(init: &InitProgram, program: &OsStr, words: Vec<OsString>) ->
     command
 }
 
-/// A process that does not outlive whoever holds this, nor does anybody in its group.
+/// A child process that is killed, with its process group, when this is dropped.
 pub(super) struct ChildGuard(pub(super) Child);
 
 impl Drop for ChildGuard {
@@ -198,8 +199,8 @@ pub(super) async fn exited(pidfd: &AsyncFd<OwnedFd>) {
     }
 }
 
-/// Signals everybody in the instance's group. Only while the leader is not yet reaped, so that the number
-/// still means this group.
+/// Signals all processes in the instance's group. Only while the leader is not yet reaped, so that the number still
+/// means this group.
 pub(super) fn signal_group(child: &Child, signal: Signal) {
     // In its first moments init has not made its group yet; then it is alone.
     if kill_process_group(pid(child), signal).is_err() {

@@ -1,10 +1,10 @@
 #![forbid(unsafe_code)]
-//! Where instances run: one started program that answers requests at an address.
+//! The instance runtime: an instance is a started program that answers requests at an address.
 //!
-//! [`Runtime`] is the wall between "how many" (the fleet) and "how". Starting returns at once; what
-//! becomes of an instance is told through its [`InstanceReporter`]: `Ready` and `Unready`, in the end exactly one `Gone`.
-//! The process runtime is the implementation for programs of this host; see [`ProcessRuntime`].
-//! What it deliberately leaves to others: when to start or stop (fleet), which requests go where (cores).
+//! [`Runtime`] is the boundary between "how many" (the autoscaler) and "how". Starting returns at once; the
+//! instance's state is reported through its [`InstanceReporter`]: `Ready` and `Unready`, in the end exactly one
+//! `Gone`. The process runtime is the implementation for programs of this host; see [`ProcessRuntime`]. Deliberately
+//! left to others: when to start or stop (autoscaler), which requests go where (cores).
 
 pub mod capabilities;
 mod cgroup_reaper;
@@ -76,12 +76,12 @@ pub(crate) use crate as runtime;
 use support::child_name::child_name;
 pub(crate) use support::{blocking, sha256};
 
-/// What to run, and how to tell that it runs.
+/// What to run, and how to detect that it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceSpec {
     pub namespace: String,
     pub revision: String,
-    /// Empty when no Service stands above the Configuration.
+    /// Empty when no Service owns the Configuration.
     pub service: String,
     pub configuration: String,
     /// What it is a container of; without one it is a process of this host.
@@ -108,7 +108,7 @@ pub struct InstanceSpec {
     pub readiness: ProbeSpec,
     /// Failed: it is ended.
     pub liveness: Option<ProbeSpec>,
-    /// Nobody says what it speaks: it is asked when it is ready (RT-PORT-02).
+    /// The manifest does not name the protocol: it is detected when the instance is ready (RT-PORT-02).
     pub detect_http2: bool,
     /// From the start to the first passed probe; after it the start has failed.
     pub startup_timeout: Duration,
@@ -154,8 +154,8 @@ pub struct Sidecar {
     pub name: String,
     /// It is ready when it says so; else as soon as it runs. One that runs before the others is never asked.
     pub has_readiness_probe: bool,
-    /// How it runs. Its `port` is where its probes ask, its resources are counted with the instance's, and it has nobody
-    /// beside or before it.
+    /// How it runs. Its `port` is the one its probes use, its resources are counted with the instance's, and it has
+    /// no init containers or sidecars of its own.
     pub spec: InstanceSpec,
 }
 
@@ -168,7 +168,7 @@ pub enum TerminationMessagePath {
     Variable,
 }
 
-/// Who an instance is to the kernel. Says nothing: whoever the appliance is.
+/// User, group and privileges of an instance. By default: the appliance's user and group.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InstanceCredentials {
     pub user: Option<u32>,
@@ -211,8 +211,8 @@ pub enum ProbeCheck {
 }
 
 impl ProbeSpec {
-    /// The question whether an instance is still ready; without a period Kubernetes' own, and then nobody
-    /// asks who has only to listen.
+    /// The readiness check of a ready instance; without a period Kubernetes' own, and then an instance that only has
+    /// to listen is not checked.
     #[must_use]
     pub fn periodic(&self) -> Option<Self> {
         match (self.period.is_zero(), &self.check) {
@@ -222,7 +222,7 @@ impl ProbeSpec {
         }
     }
 
-    /// Readiness as it is without further words: as soon as possible, once.
+    /// The default readiness probe: as soon as possible, once.
     #[must_use]
     pub fn single(check: ProbeCheck) -> Self {
         Self {
@@ -236,10 +236,10 @@ impl ProbeSpec {
     }
 }
 
-/// A way to run instances.
+/// An implementation that runs instances.
 pub trait Runtime: Send + Sync {
-    /// Starts an instance under `id` (never used before) and returns at once. `line` is the id of the first of those
-    /// whose place it takes.
+    /// Starts an instance under `id` (never used before) and returns at once. `line` is the id of the first of the
+    /// instances that it replaces.
     fn start(&self, id: u64, line: u64, spec: Arc<InstanceSpec>, reporter: InstanceReporter)
     -> Box<dyn InstanceHandle>;
     /// What running instances can be given without a restart has changed: the files of their volumes.
@@ -256,7 +256,7 @@ pub fn deployment_name(revision: &str) -> String {
     child_name(revision, "-deployment")
 }
 
-/// The name of the Pod that stands for instances of `line`.
+/// The name of the Pod that shows instances of `line`.
 #[must_use]
 pub fn pod_name(revision: &str, mut line: u64) -> String {
     const BASE36: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
@@ -277,9 +277,9 @@ fn host_name(pod: &str) -> &str {
     pod[..pod.floor_char_boundary(limits::HOST_NAME_BYTES_MAX)].trim_end_matches(['-', '.'])
 }
 
-/// One started instance, to be told what to do. Dropping it is the same as [`InstanceHandle::stop`].
+/// The handle of one started instance. Dropping it is the same as [`InstanceHandle::stop`].
 pub trait InstanceHandle: Send {
-    /// Asks it to end and, after the grace period, ends it. `Gone` follows.
+    /// Sends SIGTERM and, after the grace period, SIGKILL. `Gone` follows.
     fn stop(&self);
     /// Probes it again: `Ready` follows, or `Gone` after it was ended for not answering.
     fn verify(&self);
@@ -303,10 +303,10 @@ pub struct SidecarStatus {
     pub finished_at: Option<Timestamp>,
 }
 
-/// What an instance's runtime tells.
+/// A report of an instance's runtime.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum InstanceReport {
-    /// It passed its readiness probe and takes requests at `address`; if it was asked what it speaks, `protocol` is that.
+    /// It passed its readiness probe and takes requests at `address`; `protocol` is set if it was detected.
     Ready { address: SocketAddr, protocol: Option<Protocol> },
     /// It failed its readiness probe since; `Ready` may follow.
     Unready,
@@ -314,7 +314,7 @@ pub enum InstanceReport {
     Sidecars(Vec<SidecarStatus>),
     /// It is not ready yet, for this reason.
     NotReadyReason(String),
-    /// It is over, with everything that belonged to it.
+    /// It has ended, with all its processes.
     Exited(InstanceExit),
 }
 
@@ -344,7 +344,7 @@ pub enum ExitCause {
 }
 
 impl fmt::Display for ExitCause {
-    /// The word for a condition's reason: `ExitCode1`.
+    /// The value of a condition's reason: `ExitCode1`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Exited(code) => write!(f, "ExitCode{code}"),
@@ -358,8 +358,8 @@ impl fmt::Display for ExitCause {
     }
 }
 
-/// The way from one instance to whoever started it. Holds at most a few reports per instance and container, so the
-/// queue behind it needs no bound of its own.
+/// Sends one instance's reports to the caller that started it. Holds at most a few reports per instance and
+/// container, so the queue behind it needs no bound of its own.
 #[derive(Debug, Clone)]
 pub struct InstanceReporter {
     id: u64,
@@ -393,7 +393,7 @@ impl InstanceReporter {
     }
 
     fn send(&self, report: InstanceReport) {
-        // Nobody listens any more only while the appliance ends; the instance ends by itself then.
+        // The receiver is gone only while the appliance ends; the instance ends by itself then.
         let _ = self.queue.send((self.id, report));
     }
 }

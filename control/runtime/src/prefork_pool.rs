@@ -1,11 +1,12 @@
-//! Processes that wait where an instance is to be, so that a start has only to say what one of them becomes.
+//! Prefork processes, so that a start only has to send one of them its launch spec.
 //!
 //! Most of a start is the same for all instances: this program's own start, a control group with its port, a mount
-//! namespace, and joining the group, for which the kernel stops for some milliseconds if nobody joined one lately. A few
-//! processes have that behind them and wait for the rest of their words ([`super::init`]). They are no instances: nothing
-//! of a manifest is known to them, and they end with the appliance.
+//! namespace, and joining the group, for which the kernel stops for some milliseconds if no process joined one
+//! lately. A few processes have done that and wait for the rest of their arguments ([`super::init`]). They are no
+//! instances: nothing of a manifest is known to them, and they end with the appliance.
 //!
-//! None is made before the first start, nor while an instance is starting: a burst of starts goes as if there were none.
+//! None is started before the first instance, nor while an instance is starting: a burst of starts goes as if there
+//! were none.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -50,7 +51,7 @@ pub(super) struct PreforkProcess {
     /// Written while there is time: a start that waits for the disk is a request that waits.
     record_guard: RecordGuard,
     group: InstanceCgroup,
-    /// The port that will be its own; `None` where there are none, and `real` is what it will be told.
+    /// The container port that will be its own; `None` without control groups: then its port is `real`.
     instance_port: Option<u16>,
     /// The host's.
     pub(super) host_port: u16,
@@ -117,7 +118,7 @@ pub(super) fn acquire(host: &HostContext, id: u64, kind: PreforkKind) -> Option<
     }
 }
 
-/// Nobody waits any more, until the next start.
+/// Ends all prefork processes, until the next start.
 pub(super) fn clear(host: &HostContext) {
     host.prefork_pool.last_start.set(None);
     for one in host.prefork_pool.processes.take() {
@@ -184,12 +185,12 @@ impl PreforkProcess {
         &self.record_guard.record
     }
 
-    /// Whoever takes it, removes it.
+    /// The caller that takes the group removes it.
     pub(super) fn take_cgroup(&mut self) -> InstanceCgroup {
         std::mem::take(&mut self.group)
     }
 
-    /// Tells it what to become. `None`: it could not be told, and is gone.
+    /// Sends the launch spec. `None`: it could not be sent, and the process is gone.
     pub(super) fn launch(&mut self, orders: &[u8]) -> Option<Child> {
         if orders.len() > LAUNCH_SPEC_BYTES_MAX {
             return None;

@@ -1,5 +1,5 @@
-//! Does an instance speak HTTP/2 to who simply begins with it? Asked on a connection of its own, once an instance is ready
-//! (RT-PORT-02; RFC 9113 3.3). An upgrade out of HTTP/1.1, which came before, is no part of HTTP/2 any more.
+//! Detects whether an instance speaks HTTP/2 with prior knowledge. Checked on a connection of its own, once an
+//! instance is ready (RT-PORT-02; RFC 9113 3.3). The earlier upgrade from HTTP/1.1 is no longer a part of HTTP/2.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,8 +16,8 @@ const CLIENT_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0
 /// Of a frame, behind its length in three bytes.
 const SETTINGS: u8 = 4;
 
-/// What an instance speaks. The first that a server of HTTP/2 says are its own settings, which acknowledge nothing; whoever says
-/// anything else, or nothing, is spoken to in HTTP/1.
+/// Detects an instance's protocol. An HTTP/2 server first sends its own settings, which acknowledge nothing; an
+/// instance that sends anything else, or nothing, gets HTTP/1.
 pub(super) async fn detect(address: SocketAddr) -> Protocol {
     match timeout(HTTP2_PROBE_TIMEOUT, first_frame(address)).await {
         Ok(Ok([_, _, _, SETTINGS, 0, 0, 0, 0, 0])) => Protocol::H2c,

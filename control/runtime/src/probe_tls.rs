@@ -1,7 +1,7 @@
-//! A probe's way into an instance that speaks TLS.
+//! The transport of a probe to an instance that speaks TLS.
 //!
-//! As a kubelet's, the probe asks whether somebody answers, not who: an instance's certificate is made for
-//! the names of its callers, and on loopback nobody stands between.
+//! As a kubelet's, the probe does not verify the certificate: it is issued for the names of the instance's callers,
+//! and there is no attacker in between on loopback.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ static CONFIG: LazyLock<Option<Arc<ClientConfig>>> = LazyLock::new(|| {
     Some(Arc::new(config))
 });
 
-/// Shakes hands over `stream`.
+/// Does a TLS handshake over `stream`.
 pub(super) async fn connect(stream: TcpStream, address: SocketAddr) -> io::Result<TlsStream<TcpStream>> {
     let config = CONFIG.clone().ok_or_else(|| io::Error::other("TLS cannot be set up"))?;
     TlsConnector::from(config).connect(ServerName::from(address.ip()), stream).await
@@ -75,7 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// SRV-CON-44: a probe with the scheme HTTPS speaks TLS, whoever signed the certificate.
+    /// SRV-CON-44: a probe with the scheme HTTPS speaks TLS, whichever authority signed the certificate.
     #[tokio::test]
     async fn a_certificate_that_nobody_knows_is_good_enough() {
         let made = rcgen::generate_simple_self_signed(vec!["elsewhere.test".to_owned()]).unwrap();

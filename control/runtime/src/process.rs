@@ -1,6 +1,6 @@
 //! Instances as processes of this host, and as containers: processes with an image's files and namespaces of their own.
 //!
-//! One long-lived hand thread starts and watches all of them: an instance's parent-death signal follows
+//! One long-lived runtime thread starts and watches all of them: an instance's parent-death signal follows
 //! the *thread* that started it, starting blocks for a millisecond, and logs are written to disk. Per
 //! instance there is one task on that thread, which ends when the whole process group is gone and reaped.
 //!

@@ -1,8 +1,8 @@
-//! What an instance leaves behind for whoever asks why it ended (`terminationMessagePath`).
+//! The message that an instance leaves about the reason of its end (`terminationMessagePath`).
 //!
 //! Each instance has a file of its own beside its log. It is bound to the path that the manifest names where mounts
-//! are allowed; everybody finds it by the variable [`VARIABLE`]. A path of the host is never read: it would show a
-//! developer whatever the appliance may read.
+//! are allowed; in any case the variable [`VARIABLE`] names it. A path of the host is never read: it would show a
+//! developer every file that the appliance may read.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
@@ -14,7 +14,7 @@ use super::limits::TERMINATION_BYTES_MAX;
 
 /// Where the program finds the file.
 pub(super) const VARIABLE: &str = "SLUICEGATE_TERMINATION_LOG";
-/// For the instance's user alone: what another writes there would stand in the Service's status.
+/// Only for the instance's user: another user's message would end up in the Service's status.
 const MODE: u32 = 0o600;
 
 /// The file of one instance.

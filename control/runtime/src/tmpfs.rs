@@ -1,8 +1,8 @@
 //! Folders in memory: `emptyDir` with the medium `Memory`, a tmpfs at the instance's own folder, so that all of its
 //! containers find the same one there.
 //!
-//! Mounted where the appliance lives, for as long as the instance does; what a killed appliance left is unmounted at the
-//! next start. What is written counts for the memory of whoever writes it.
+//! Mounted in the appliance's own mount namespace, for as long as the instance runs; mounts that a killed appliance
+//! left are unmounted at the next start. Written data counts as memory of the process that writes it.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -31,7 +31,7 @@ pub(super) fn mount(folder: &Path, bytes_max: Option<u64>) -> io::Result<()> {
     Ok(move_mount(top, "", CWD, folder, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Whoever still looks into it keeps it until then.
+/// A process that still has it open keeps it until then.
 pub(super) fn unmount_tmpfs(folder: &Path) -> io::Result<()> {
     Ok(unmount(folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }

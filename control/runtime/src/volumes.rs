@@ -22,11 +22,12 @@ use super::tmpfs;
 
 /// The link that is swapped.
 const DATA_LINK: &str = "..data";
-/// The folder of all volumes holds secrets: nobody else's business.
+/// The folder of all volumes holds secrets: other users have no access.
 const FOLDER_MODE: u32 = 0o700;
-/// An instance's own folders are for whatever user it is, as the kubelet's are; they lie in one that nobody else enters.
+/// An instance's own folders are writable for any user, as the kubelet's are; the folder above them admits no other
+/// users.
 const OWN_MODE: u32 = 0o777;
-/// Of the folder that holds all of an instance's own; before it stands the instance's id.
+/// Suffix of the folder with all of an instance's own volumes, after the instance's id.
 pub(super) const EMPTY_DIR_SUFFIX: &str = ".empty";
 
 /// One folder of files.
@@ -44,7 +45,7 @@ pub enum VolumeContent {
     Empty(VolumeMedium),
 }
 
-/// Where an instance's own files lie.
+/// The folder of an instance's own files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum VolumeMedium {
     Disk,
@@ -292,7 +293,7 @@ mod tests {
         assert_eq!(fs::read_to_string(folder.join("deep/er")).unwrap(), "1");
         assert_eq!(fs::metadata(folder.join("colour")).unwrap().permissions().mode() & 0o777, 0o640);
 
-        // Whoever has the old folder open reads on in it or finds it gone, and never a mixture.
+        // A reader with the old folder open continues in it or finds it gone, and never sees a mixture.
         let first = fs::read_link(folder.join(DATA_LINK)).unwrap();
         write(&folder, &files(&[("colour", "blue"), ("deep/er", "1")])).unwrap();
         assert_eq!(fs::read_to_string(folder.join("colour")).unwrap(), "blue");

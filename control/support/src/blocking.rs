@@ -1,18 +1,18 @@
 //! Work that blocks, on a short-lived thread of its own.
 //!
-//! Not on the runtime's pool, which panics where the host gives us no thread: whoever asked is told instead.
+//! Not on the runtime's pool, which panics if the host has no more threads: here the caller gets an error.
 
 use std::io;
 
 use tokio::sync::oneshot;
 
-/// What `work` comes to. `name` is the thread's.
+/// Returns the result of `work`. `name` is the thread's.
 ///
 /// # Errors
-/// There is no thread to be had, or `work` panicked.
+/// No thread could be started, or `work` panicked.
 pub async fn run<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> io::Result<T> {
     let (done, wait) = oneshot::channel();
-    let work = move || drop(done.send(work())); // who asked may have given up
+    let work = move || drop(done.send(work())); // the caller may have gone
     std::thread::Builder::new().name(name.to_owned()).spawn(work)?;
     wait.await.map_err(|_| io::Error::other("its thread panicked"))
 }

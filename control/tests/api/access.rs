@@ -1,4 +1,4 @@
-//! Who may do what.
+//! Authentication and authorization of the API's callers.
 
 use std::sync::Arc;
 
@@ -18,13 +18,13 @@ const SERVICES: &str = "/apis/serving.knative.dev/v1/namespaces/default/services
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 const BINDINGS: &str = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
 
-/// Who asks, in a test.
+/// The user of a test's request.
 #[derive(Clone, Copy)]
 enum RequestUser<'a> {
     /// kubectl's `--as`, by the administrator on this host.
     User(&'a str),
     Token(&'a str),
-    /// From another host, without a word about himself.
+    /// From another host, without credentials.
     OtherUser,
 }
 
@@ -128,7 +128,7 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
         (Method::POST, ROLES.to_owned(), json!({ "metadata": { "name": "x" } }), 403),
         (Method::GET, "/api/v1/namespaces/default/pods/x/log".to_owned(), Value::Null, 403),
         (Method::GET, "/apis".to_owned(), Value::Null, 200),
-        // Who may not ask is not told what there is.
+        // A caller without the right to read does not learn whether the object exists.
         (Method::GET, MAPS.replace("configmaps", "nothings"), Value::Null, 403),
         (Method::GET, "/nothing".to_owned(), Value::Null, 403),
         (Method::GET, format!("{one}/nothing"), Value::Null, 403),
@@ -145,7 +145,8 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
     assert_eq!(refusal["reason"], "Forbidden");
 }
 
-/// SRV-REV-17: the log of a Revision is for those who may read its Pods' logs, and whoever may not is not told what there is.
+/// SRV-REV-17: the right to read Pods' logs is the right to read the Revision's log; without it a caller does not
+/// learn whether the log exists.
 #[tokio::test]
 async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
     let server = TestApiServer::real().await;
@@ -175,9 +176,9 @@ async fn who_may_read_logs_of_pods_may_read_those_of_revisions() {
     assert_eq!(server.ask(Method::GET, unknown, &Value::Null).await.0, 404);
 }
 
-/// APP-38: from another host one is somebody, or nobody gets in.
+/// APP-38: a request from another host needs credentials.
 #[tokio::test]
-async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
+async fn anonymous_is_refused_and_tokens_name_their_users() {
     let server = TestApiServer::real().await;
     for (path, expected) in [(MAPS, 401), ("/apis", 401), ("/healthz", 200), ("/version", 200)] {
         assert_eq!(ask(&server, RequestUser::OtherUser, Method::GET, path, &Value::Null).await.0, expected, "{path}");
@@ -192,7 +193,7 @@ async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
     assert_eq!(ask(&server, RequestUser::Token("secret"), Method::POST, MAPS, &map).await.0, 201);
 
     let path = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
-    // The second token is the appliance's own, for who can read its folder.
+    // The second token is the appliance's own, for users that can read its folder.
     for (who, user, group) in [
         (RequestUser::Token("mine"), "sluicegate-admin", "system:masters"),
         (RequestUser::Token("secret"), "alice", "crew"),
@@ -206,7 +207,7 @@ async fn strangers_stay_outside_and_tokens_come_in_as_their_users() {
     assert_eq!((&last["user"]["username"], &last["responseStatus"]["code"]), (&json!("alice"), &json!(201)));
     assert!(!told.contains("secret"), "tokens are not written down");
 
-    // Who counts as nobody may not even ask who he is: that is for who said so.
+    // A self review needs an authenticated user.
     for (user, expected) in [("zoe", 201), ("system:anonymous", 403)] {
         assert_eq!(ask(&server, RequestUser::User(user), Method::POST, path, &json!({})).await.0, expected, "{user}");
     }
@@ -268,7 +269,7 @@ async fn dry_run_of_token_and_backup_has_no_effect() {
     assert_eq!(server.ask(Method::GET, &format!("{accounts}/robot"), &Value::Null).await.0, 200);
 }
 
-/// Nobody gives away, or takes, what he does not have.
+/// An author can neither grant nor revoke rights that the author does not have.
 #[tokio::test]
 async fn rights_cannot_be_made_out_of_nothing() {
     let server = TestApiServer::real().await;
@@ -304,7 +305,7 @@ async fn rights_cannot_be_made_out_of_nothing() {
     }
 }
 
-/// APP-38: who changes the subjects of a binding gives what its role gives, whether the change names that or not.
+/// APP-38: a change of a binding's subjects grants what its role grants, whether or not the change names the role.
 #[tokio::test]
 async fn a_change_of_a_binding_is_judged_by_the_role_that_it_has() {
     let server = TestApiServer::real().await;
@@ -368,7 +369,7 @@ async fn patch_by_operations(server: &TestApiServer, user: &str, path: &str, ope
     (code, String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// `kubectl auth can-i` tells what would happen.
+/// `kubectl auth can-i` reports the outcome of a request.
 #[tokio::test]
 async fn a_review_answers_as_the_request_would_be() {
     let server = TestApiServer::real().await;
@@ -396,7 +397,7 @@ async fn a_review_answers_as_the_request_would_be() {
     assert!(rules["status"]["resourceRules"].as_array().unwrap().len() > 2, "{rules}");
 }
 
-/// AMB-62: whom followers act as may create Revisions; the same rights are what a cluster is told to give.
+/// AMB-62: the user of followers may create Revisions; the cluster role in `deploy/follow.yaml` has the same rights.
 #[tokio::test]
 async fn the_account_of_followers_may_what_controllers_may_and_no_more() {
     let server = TestApiServer::real().await;

@@ -1,4 +1,4 @@
-//! kube's own client over the in-process door.
+//! kube's own client over the in-process API.
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};

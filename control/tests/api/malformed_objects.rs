@@ -12,7 +12,7 @@ fn path(group: &str, version: &str, plural: &str, namespaced: bool) -> String {
     if namespaced { format!("{root}/namespaces/default/{plural}") } else { format!("{root}/{plural}") }
 }
 
-/// EV-API-09: fields have names; a list of their values in order is none of the kind's shapes.
+/// EV-API-09: fields have names; a list of their values in order is not a valid object.
 #[tokio::test]
 async fn a_list_is_taken_for_no_object_and_the_answer_says_where() {
     let server = TestApiServer::real().await;
@@ -76,7 +76,7 @@ async fn no_kind_takes_a_list_for_its_spec() {
     }
 }
 
-/// EV-API-09: a status is held against the schema by whoever writes it.
+/// EV-API-09: every writer's status is validated against the schema.
 #[tokio::test]
 async fn a_condition_without_a_status_is_refused() {
     let server = TestApiServer::real().await;
@@ -116,7 +116,7 @@ async fn an_event_types_attributes_are_shown_and_taken_by_one_version_alone() {
     for version in [&old, &stored] {
         let (_, shown) = server.get(&format!("{version}/a")).await;
         assert_eq!(shown["spec"], json!({ "type": "x", "source": "x" }));
-        // What is shown is written back as it is.
+        // An object that is read can be written back unchanged.
         let (code, kept) = server.ask(Method::PUT, &format!("{version}/a"), &shown).await;
         assert_eq!((code, &kept["spec"]), (200, &shown["spec"]), "{kept}");
         let (_, list) = server.get(version).await;

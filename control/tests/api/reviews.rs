@@ -13,7 +13,7 @@ use crate::support::TestApiServer;
 
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
-/// Looks at a role before giving up.
+/// Reads of a role before the test fails.
 const LOOKS_MAX: usize = 1_000;
 
 /// An API that signs tokens.
@@ -40,7 +40,7 @@ async fn review(router: &axum::Router, token: &Value, audiences: Value) -> Value
     post(router, "/apis/authentication.k8s.io/v1/tokenreviews", &asked).await["status"].clone()
 }
 
-/// APP-34: whoever is shown a service account's token can ask whose it is, and whether it was meant for him.
+/// APP-34: a server that receives a service account's token can ask for its account and audience.
 #[tokio::test]
 async fn a_token_is_reviewed_for_whom_it_was_made() {
     let server = TestApiServer::real().await;
@@ -115,7 +115,7 @@ async fn an_aggregated_role_says_what_it_adds_up_to() {
     assert_eq!(rules(&server, "outer", 1).await[0]["resources"], json!(["pods"]));
 }
 
-/// One role that adds up to more than an object may be is told of in the log; the others go on.
+/// An aggregated role that would exceed the object size limit is logged; the others are aggregated.
 #[tokio::test]
 async fn a_role_that_would_be_too_large_does_not_keep_others_from_theirs() {
     let server = TestApiServer::real().await;
@@ -135,7 +135,7 @@ async fn a_role_that_would_be_too_large_does_not_keep_others_from_theirs() {
     assert_eq!(rules(&server, "all-too-much", 0).await, json!([]));
 }
 
-/// APP-33: `kubectl auth whoami` of older clients asks by an older name.
+/// APP-33: `kubectl auth whoami` of older clients uses an older version.
 #[tokio::test]
 async fn who_asks_is_told_by_the_older_version_too() {
     let server = TestApiServer::real().await;

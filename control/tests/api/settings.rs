@@ -6,8 +6,8 @@ use sluicegate_control::kinds::settings;
 
 use crate::support::TestApiServer;
 
-/// Every map of upstream's that something reads is there from the start, with its keys shown; one that was
-/// changed stays as it is over a restart.
+/// Every ConfigMap of upstream's that is read exists from the start, with its keys; a changed one stays as it is over
+/// a restart.
 #[tokio::test]
 async fn the_operators_maps_exist_and_are_theirs_from_then_on() {
     let server = TestApiServer::real().await;
@@ -51,7 +51,7 @@ async fn a_bad_value_is_refused_with_its_key() {
 const FEATURES: &str = "/api/v1/namespaces/knative-serving/configmaps/config-features";
 const SERVICES: &str = "/apis/serving.knative.dev/v1/namespaces/default/services";
 
-/// A feature that there is no use for here may be set, and whoever sets it is told.
+/// A feature without an effect here may be set, and the response has a warning.
 #[tokio::test]
 async fn a_feature_that_changes_nothing_is_warned_of() {
     let server = TestApiServer::real().await;

@@ -1,4 +1,4 @@
-//! Clients that take their time: each gets so much of it, and nobody else waits.
+//! Slow clients: each has a time limit, and they do not delay others.
 
 use std::convert::Infallible;
 use std::net::Ipv4Addr;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, pause};
 
 use crate::support::{MAPS, TestApiServer};
 
-/// APP-19: a body that does not end is answered in words once its time is over.
+/// APP-19: a body that does not end gets a 408 once its time is over.
 #[tokio::test]
 async fn a_body_that_does_not_arrive_is_answered_408() {
     let server = TestApiServer::real().await;
@@ -60,17 +60,17 @@ async fn large_body_that_pauses_is_answered_408_soon() {
 }
 
 /// The API on a socket; it ends when the sender is dropped.
-async fn open(house: &TestApiServer) -> (TcpStream, oneshot::Sender<()>, JoinHandle<()>) {
+async fn open(api: &TestApiServer) -> (TcpStream, oneshot::Sender<()>, JoinHandle<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let router = api::router(house.store.clone(), house.registry.clone());
+    let router = api::router(api.store.clone(), api.registry.clone());
     let (end, ended) = oneshot::channel::<()>();
     let until = async { drop(ended.await) };
     let server = tokio::spawn(serve(listener, router, protection(), listener::tcp_peer, until));
     (TcpStream::connect(address).await.unwrap(), end, server)
 }
 
-/// A connection that never says what it wants is let go, and so are its descriptor and its place.
+/// A connection that never sends a request is closed, and its descriptor and its permit are released.
 #[tokio::test]
 async fn a_head_that_does_not_arrive_ends_its_connection() {
     let server = TestApiServer::real().await;
@@ -104,7 +104,8 @@ async fn a_head_beyond_its_limit_is_refused() {
     }
 }
 
-/// APP-19: who is refused hears it, and goes on with the same connection, though his body comes later or nobody wants it.
+/// APP-19: a rejected client gets its response, and can reuse the connection, though its body comes later or is not
+/// read by the handler.
 #[tokio::test]
 async fn a_body_that_nobody_wants_is_read_and_the_connection_goes_on() {
     let server = TestApiServer::real().await;
@@ -133,11 +134,11 @@ async fn a_body_that_nobody_wants_is_read_and_the_connection_goes_on() {
     assert!(answer.starts_with("HTTP/1.1 404") && answer.contains("connection: close"), "{answer}");
 }
 
-/// Who waits for nothing is let go at once; a request under way still ends.
+/// An idle connection is closed at once; a request in progress still finishes.
 #[tokio::test]
 async fn a_listener_that_ends_lets_requests_end() {
-    let house = TestApiServer::real().await;
-    let (mut stream, end, server) = open(&house).await;
+    let api = TestApiServer::real().await;
+    let (mut stream, end, server) = open(&api).await;
     let body = r#"{"metadata":{"name":"late"}}"#;
     let head = format!(
         "POST {MAPS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",

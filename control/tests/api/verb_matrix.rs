@@ -1,6 +1,6 @@
-//! Every verb with every kind, over a socket: codes, shapes and words as Kubernetes has them.
+//! Every verb with every kind, over a socket: codes, shapes and messages as in Kubernetes.
 //!
-//! The kinds stand in [`super::golden_kinds`]; what is true of all of them is here.
+//! The kinds are in [`super::golden_kinds`]; what is true of all of them is here.
 
 use std::sync::Arc;
 
@@ -75,7 +75,7 @@ async fn reads(bench: &KindBench, made: &Value) {
     assert_eq!(names(&table), bench.row.columns);
 }
 
-/// APP-20, APP-21, APP-40: replaced by who read the newest version, and changed only by a change.
+/// APP-20, APP-21, APP-40: a replace needs the newest version, and the object changes only by a change.
 async fn replaces(bench: &KindBench, made: &Value) -> Value {
     let one = bench.one();
     let same = bench.expect(200, Method::PUT, &one, made).await;
@@ -224,7 +224,7 @@ fn odd_name(bench: &KindBench) -> &'static str {
     }
 }
 
-/// APP-22: the status has a door of its own, where the kind has a status.
+/// APP-22: the status is a subresource, if the kind has a status.
 async fn tells_status(bench: &KindBench) {
     let path = format!("{}/status", bench.one());
     let patch = json!({ "status": bench.row.status, "metadata": { "labels": { "sneaked": "in" } } });
@@ -343,13 +343,13 @@ async fn walk(bench: KindBench) {
     watches(&bench, since).await;
 }
 
-/// Which groups our own kinds and Kubernetes' two kinds of the same name are told apart by.
+/// Distinguishes our own kinds from Kubernetes' two kinds of the same name by their groups.
 fn is_row_of(row: &KindRow, meta: &KindMeta) -> bool {
     let knative = row.columns.contains(&"LatestReady");
     row.kind == meta.kind && (meta.kind != "Service" || knative != meta.group.is_empty())
 }
 
-/// There are policies only where somebody asks who sends.
+/// EventPolicies apply only while senders must authenticate.
 async fn authenticate(server: &TestApiServer) {
     let map = "/api/v1/namespaces/knative-eventing/configmaps/config-features";
     let word = json!({ "data": { "authentication-oidc": "enabled" } });
@@ -380,7 +380,7 @@ async fn every_kind_answers_every_verb_as_kubernetes_does() {
     let mut failed = Vec::new();
     for (kind, walk) in walks {
         if walk.await.is_err() {
-            failed.push(kind); // what is wrong was told above
+            failed.push(kind); // the failure was printed above
         }
     }
     assert_eq!(failed, [""; 0]);

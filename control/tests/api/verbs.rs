@@ -71,8 +71,8 @@ async fn what_a_name_is_generated_from_is_checked_like_a_name() {
     }
 }
 
-/// APP-28, APP-37: clients whose language has one kind of number, and templates, write `3.0`: it is 3, in what is stored and in
-/// what is told, because Go's types read nothing else.
+/// APP-28, APP-37: clients in languages with one number type, and templates, write `3.0`: it is stored and returned
+/// as 3, because Go's types read nothing else.
 #[tokio::test]
 async fn a_whole_number_is_whole_however_it_is_written() {
     let server = TestApiServer::real().await;
@@ -135,9 +135,9 @@ async fn generation_counts_changes_of_the_spec_only() {
     assert_eq!(patched["metadata"]["generation"], 2);
 }
 
-/// APP-22, EV-API-11: neither door writes what is behind the other.
+/// APP-22, EV-API-11: a write of the object does not change its status, and a write of the status nothing else.
 #[tokio::test]
-async fn status_and_spec_are_written_through_their_own_doors() {
+async fn spec_and_status_updates_ignore_each_other() {
     let server = TestApiServer::open().await;
     let body = json!({ "metadata": { "name": "one" }, "status": { "observedGeneration": 9 } });
     let (_, made) = server.ask(Method::POST, WIDGETS, &body).await;
@@ -290,7 +290,7 @@ async fn an_operation_that_does_not_fit_is_named() {
     assert!(message.contains("/metadata/name"), "{message}");
 }
 
-/// There is no node that would carry them out: whoever asks is told what to do instead.
+/// No node exists that could serve them: the error names the alternative.
 #[tokio::test]
 async fn what_needs_a_node_is_refused_with_a_reason() {
     let server = TestApiServer::real().await;
@@ -332,7 +332,8 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
     );
 }
 
-/// EV-API-09, APP-28: a value of the wrong type is told with its field, in the form that Kubernetes has for the kind.
+/// EV-API-09, APP-28: the error for a value of the wrong type names its field, in the form that Kubernetes has for
+/// the kind.
 #[tokio::test]
 async fn a_value_of_the_wrong_type_is_told_with_its_field() {
     let server = TestApiServer::real().await;
@@ -355,7 +356,7 @@ async fn a_value_of_the_wrong_type_is_told_with_its_field() {
     assert_eq!(refusal["message"], wanted);
 }
 
-/// APP-28: templates write the core group as `- {{ .group }}`, which is a `null` to whoever reads YAML.
+/// APP-28: templates write the core group as `- {{ .group }}`, which is `null` in YAML.
 #[tokio::test]
 async fn a_null_in_a_list_of_texts_is_an_empty_text() {
     let server = TestApiServer::real().await;
@@ -372,7 +373,7 @@ async fn a_null_in_a_list_of_texts_is_an_empty_text() {
     assert_eq!(server.ask(Method::POST, path, &policy).await.0, 422);
 }
 
-/// EV-API-09: a status of the wrong type is refused too: it would blind whoever lists the kind.
+/// EV-API-09: a status of the wrong type is refused too: clients could not decode a list that contains it.
 #[tokio::test]
 async fn a_status_of_the_wrong_type_is_refused() {
     let server = TestApiServer::real().await;
@@ -394,7 +395,7 @@ async fn an_escaped_name_is_the_same_name() {
     assert_eq!(server.get(&format!("{MAPS}/a.b%00")).await.0, 404);
 }
 
-/// APP-28: what stands twice in a merge patch is told or refused as in a whole object.
+/// APP-28: a duplicate field in a merge patch is warned of or refused as in a whole object.
 #[tokio::test]
 async fn a_field_that_stands_twice_in_a_patch_is_refused_by_who_wants_that() {
     let server = TestApiServer::open().await;

@@ -91,7 +91,7 @@ impl TestControlPlane {
         control_plane
     }
 
-    /// Follows the API behind `client`, which is somebody else's unless it `shows_pods`.
+    /// Follows the API behind `client`, which is a cluster's unless it `shows_pods`.
     pub(crate) async fn over(client: Client, store: Weak<ObjectStore>, shows_pods: bool) -> Self {
         let tables: Arc<Mutex<Vec<RoutingTable>>> = Arc::default();
         let seen = Arc::clone(&tables);
@@ -213,7 +213,7 @@ impl TestControlPlane {
         gone.await.unwrap_or_else(|| panic!("{name} is still there"));
     }
 
-    /// A look at the last published table.
+    /// Reads the last published table.
     pub(crate) fn table<T>(&self, look: impl FnOnce(&RoutingTable) -> T) -> T {
         look(self.tables.lock().unwrap().last().unwrap())
     }
@@ -242,7 +242,7 @@ impl TestControlPlane {
         self.table(|table| splits(table, host))
     }
 
-    /// Ends as by a kill: nothing is said to anybody.
+    /// Ends as if killed: no connection is closed cleanly.
     pub(crate) async fn die(self) {
         self.work.abort();
         assert!(self.work.await.unwrap_err().is_cancelled(), "it had ended before");
@@ -277,7 +277,7 @@ pub(crate) async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> O
     None
 }
 
-/// Lets others work for so many turns: what they have under way then is another thing each time.
+/// Yields this many times, so that the other tasks are at a different point each time.
 pub(crate) async fn turn_over(turns: u32) {
     for _ in 0..turns {
         tokio::task::yield_now().await;
@@ -290,7 +290,7 @@ pub(crate) fn on_one_thread(test: impl Future<Output = ()>) {
     tokio::task::LocalSet::new().block_on(&runtime, test);
 }
 
-/// A house in a fresh folder.
+/// A control plane in a fresh folder.
 pub(crate) fn in_a_control_plane<F: Future<Output = ()>>(test: impl FnOnce(TestControlPlane) -> F) {
     on_one_thread(async {
         let dir = TempDir::new().unwrap();

@@ -86,7 +86,7 @@ fn a_broker_that_is_ready_has_told_its_triggers() {
     });
 }
 
-/// A backlog that is dropped with whoever was to get it is told on the Broker or channel, also when that is gone.
+/// A backlog that is dropped with its subscriber is reported on the Broker or channel, also when that is gone.
 #[test]
 fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -155,8 +155,8 @@ fn an_unresolved_dead_letter_sink_holds_everything_back() {
     });
 }
 
-/// EV-TRG-05, EV-TRG-06, EV-TRG-07, EV-TRG-08, EV-ADR-01, EV-ADR-02, EV-ADR-03, EV-ADR-09: the subscriber
-/// is found, lost and found elsewhere without anybody touching the Trigger.
+/// EV-TRG-05, EV-TRG-06, EV-TRG-07, EV-TRG-08, EV-ADR-01, EV-ADR-02, EV-ADR-03, EV-ADR-09: the subscriber is
+/// resolved, lost and resolved elsewhere without a change of the Trigger.
 #[test]
 fn a_subscriber_is_followed_wherever_it_goes() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -185,7 +185,7 @@ fn a_subscriber_is_followed_wherever_it_goes() {
     });
 }
 
-/// EV-TRG-06, EV-ADR-05: an object without an address is none, and says so.
+/// EV-TRG-06, EV-ADR-05: an object without an address cannot be a subscriber, and the status says so.
 #[test]
 fn an_object_that_is_not_addressable_is_no_subscriber() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -216,7 +216,7 @@ fn a_trigger_is_turned_to_another_subscriber_in_place() {
     });
 }
 
-/// EV-BRK-06, EV-BRK-07: a foreign class is nobody's business here.
+/// EV-BRK-06, EV-BRK-07: Brokers of another class are ignored.
 #[test]
 fn a_foreign_broker_and_its_triggers_are_left_alone() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -243,7 +243,7 @@ fn a_deleted_trigger_leaves_the_stream() {
     });
 }
 
-/// EV-TRG-14: ... also one that was being looked at when it was deleted.
+/// EV-TRG-14: ... also one that was being reconciled when it was deleted.
 #[test]
 fn a_trigger_that_is_deleted_while_it_is_looked_at_is_not_subscribed() {
     in_a_control_plane(async |control_plane: TestControlPlane| {

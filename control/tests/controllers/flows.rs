@@ -82,8 +82,8 @@ fn a_sequence_is_a_chain_that_grows_and_shrinks_with_its_steps() {
     });
 }
 
-/// EV-RTE-20: a step's events go where they went before until the steps that are put behind it are all ready, so that none
-/// comes to a channel that nobody reads.
+/// EV-RTE-20: a step's events go to the same place as before until the steps behind it are all ready, so that no
+/// event comes to a channel without subscribers.
 #[test]
 fn a_sequence_is_led_on_to_new_steps_when_they_are_ready() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -137,10 +137,10 @@ fn a_parallel_has_a_filter_before_and_a_reply_behind_each_branch() {
     });
 }
 
-/// COND-06, COND-10: a channel of the same name that is somebody else's is neither read nor sent to, and named; when it
-/// is gone all is made.
+/// COND-06, COND-10: a channel of the same name with another owner is neither subscribed nor sent to, and the
+/// condition names it; when it is gone the flow is completed.
 #[test]
-fn a_flow_is_not_subscribed_to_a_strangers_channel() {
+fn flow_does_not_subscribe_to_channel_of_another_owner() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
         let strange = json!({"metadata": {"name": "f-kn-sequence-1", "namespace": NS}});
         control_plane.create::<InMemoryChannel>(strange).await;
@@ -158,7 +158,7 @@ fn a_flow_is_not_subscribed_to_a_strangers_channel() {
     });
 }
 
-/// COND-01, COND-10: a name that is too long for its children is told in the status.
+/// COND-01, COND-10: the status reports a name that is too long for the flow's children.
 #[test]
 fn a_flow_whose_children_would_have_too_long_a_name_says_so() {
     in_a_control_plane(async |control_plane: TestControlPlane| {

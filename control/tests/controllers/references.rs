@@ -39,7 +39,8 @@ fn impossible() -> Vec<Value> {
     ]
 }
 
-/// EV-TRG-06, EV-ADR-05, EV-ADR-06, COND-10: what cannot be is not found, and who refers to it says so.
+/// EV-TRG-06, EV-ADR-05, EV-ADR-06, COND-10: an impossible name is not found, and the referring object's condition
+/// says so.
 #[test]
 fn what_no_object_can_be_called_is_not_found() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -93,7 +94,7 @@ fn every_reference_to_what_cannot_be_ends_in_a_condition() {
 
 const SINKS: &str = "sinks.late.example";
 
-/// A kind of a client's whose objects have an address.
+/// A custom kind whose objects have an address.
 async fn define_sinks(control_plane: &TestControlPlane, plural: &str) {
     let anything = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let definition = json!({"metadata": {"name": format!("{plural}.late.example")}, "spec": {
@@ -120,8 +121,8 @@ async fn undefine(control_plane: &TestControlPlane, definition: &str) {
     gone.await.expect("the definition goes");
 }
 
-/// EV-ADR-01, EV-ADR-05, EV-ADR-09: who refers to an object of a kind that is not served yet is looked at again when it is
-/// defined; also when it goes and comes back under another plural.
+/// EV-ADR-01, EV-ADR-05, EV-ADR-09: an object that refers to a kind that is not served yet is reconciled again when
+/// the kind is defined; also when it goes and comes back under another plural.
 #[test]
 fn a_kind_that_is_defined_later_is_found() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -151,7 +152,7 @@ fn a_kind_that_is_defined_later_is_found() {
     });
 }
 
-/// TRN-19, AMB-60: whoever names a kind of ours in a version of long ago means the kind.
+/// TRN-19, AMB-60: a reference to a kind of ours in an old version means the kind.
 #[test]
 fn a_kind_of_ours_is_found_in_whatever_version_it_is_named() {
     in_a_control_plane(async |control_plane: TestControlPlane| {

@@ -1,4 +1,4 @@
-//! Somebody else's API server, over a real socket: followed, lost, and found again.
+//! A remote API server, over a real socket: followed, lost, and found again.
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
@@ -33,19 +33,19 @@ use tokio::task::AbortHandle;
 use crate::control_plane::{NS, TestControlPlane, eventually, on_one_thread};
 use crate::serving::hello;
 
-/// The header by which a test tells followers apart.
+/// The header that identifies a follower in a test.
 const WHO: &str = "x-test-follower";
 
 /// An API server on a thread of its own, so that all of its connections end with it.
 struct RemoteApiServer {
     address: SocketAddr,
     store: Arc<ObjectStore>,
-    /// Who wrote, method and path of every write that came in.
+    /// Follower, method and path of every write.
     writes: Arc<Mutex<Vec<String>>>,
-    /// Watches from a version that are yet to be told, once for each kind, that it is gone; `None`: none are.
+    /// Paths of the watches that got a 410 Gone, once each; `None`: no watch gets one.
     gone: Arc<Mutex<Option<HashSet<String>>>>,
     running: Option<(oneshot::Sender<()>, JoinHandle<()>)>,
-    /// Goes on while the server is away.
+    /// Continues while the server is away.
     collector: AbortHandle,
 }
 
@@ -111,7 +111,7 @@ impl RemoteApiServer {
         self.serve(TcpListener::bind(self.address).unwrap());
     }
 
-    /// The developer's own way in, which goes on while the server is away.
+    /// The developer's own client, which works while the server is away.
     fn developer(&self) -> Client {
         api::client(Arc::clone(&self.store), registry())
     }
@@ -131,7 +131,7 @@ impl RemoteApiServer {
         writes.iter().filter(|write| write.starts_with(&format!("{who} "))).cloned().collect()
     }
 
-    /// Who holds the Lease.
+    /// The holder of the Lease.
     async fn holder(&self) -> Option<String> {
         let leases: Api<Lease> = Api::namespaced(self.developer(), leader_election::LEASE_NAMESPACE);
         leases.get_opt(leader_election::LEASE).await.unwrap()?.spec?.holder_identity.filter(|holder| !holder.is_empty())
@@ -185,7 +185,7 @@ async fn until_collected(client: &Client, name: &str) {
 /// Bytes of one change, well below what an object may have.
 const CHANGE_BYTES: usize = 512 * 1024;
 
-/// So many bytes of changes that nobody can go on where he stopped.
+/// Writes so many bytes of changes that no watch can resume from before.
 async fn forget_history(client: &Client) {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), NS);
     let metadata = kube::api::ObjectMeta { name: Some("busy".into()), ..Default::default() };
@@ -201,8 +201,8 @@ async fn forget_history(client: &Client) {
     assert!(matches!(&heard, WatchEvent::Error(why) if why.code == 410), "{heard:?}");
 }
 
-/// APP-13, APP-15: list, then watch; cut connections, a server that comes back and versions that are gone (410) only
-/// delay, and while it is away the last table stands.
+/// APP-13, APP-15: list, then watch; cut connections, a server that comes back and expired versions (410) only delay,
+/// and while it is away the last table stays in use.
 #[test]
 fn a_server_that_goes_and_forgets_is_followed_again() {
     on_one_thread(async {
@@ -259,7 +259,7 @@ fn another_api_server_is_followed_over_cuts_restarts_and_lost_history() {
     });
 }
 
-/// APP-14: of a developer's objects, controllers write the status and nothing else, through its own door.
+/// APP-14: controllers write only the status of a developer's objects, through the subresource.
 #[test]
 fn what_a_developer_wrote_is_only_ever_told_its_status() {
     on_one_thread(async {
@@ -309,7 +309,7 @@ fn of_several_followers_one_writes_and_another_takes_over() {
     });
 }
 
-/// An appliance with an API writes by itself: who follows it serves, and writes nothing.
+/// An appliance with an API writes by itself: its followers serve, and write nothing.
 #[test]
 fn a_follower_of_an_appliance_leaves_the_writing_to_it() {
     on_one_thread(async {

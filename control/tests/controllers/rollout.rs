@@ -45,7 +45,7 @@ fn serving(table: &PublishedTable) -> Option<String> {
     Some(table.route("hello.default.test")?.splits[0].backend.key.to_string())
 }
 
-/// Ready instances of whoever serves.
+/// Ready instances of the Revision that serves.
 fn strength(table: &PublishedTable) -> Option<usize> {
     Some(table.route("hello.default.test")?.splits[0].backend.endpoints.len())
 }

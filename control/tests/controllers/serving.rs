@@ -33,7 +33,7 @@ fn a_service_becomes_ready_with_its_children_and_its_host() {
         control_plane.create::<Service>(hello("v1")).await;
         let service = control_plane.until_ready::<Service>("hello").await;
 
-        // Looked at right after Ready was seen: traffic flows already.
+        // Checked right after Ready was seen: traffic flows already.
         assert_eq!(control_plane.splits("hello.default.test:8080"), [("default/hello-00001".into(), 100)]);
         assert_eq!(control_plane.splits("hello.default.svc.cluster.local").len(), 1);
         let endpoints =
@@ -126,7 +126,7 @@ fn traffic_is_split_and_tagged_as_written() {
     });
 }
 
-/// SRV-CFG-10: the latest ready one stays while newer ones fail; the Service says so and goes on serving.
+/// SRV-CFG-10: the latest ready one stays while newer ones fail; the Service reports it and continues serving.
 #[test]
 fn a_failing_revision_takes_no_traffic_and_is_shown() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -179,7 +179,8 @@ fn a_taken_revision_name_fails_the_configuration() {
     });
 }
 
-/// SRV-CFG-09: while another Revision has the name that the author chose, the Service says so, and no traffic moves to the stranger.
+/// SRV-CFG-09: while another Revision has the name that the author chose, the Service says so, and no traffic moves
+/// to that Revision.
 #[test]
 fn a_service_whose_revisions_name_is_taken_leaves_its_traffic_alone() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -218,9 +219,9 @@ fn what_others_change_on_children_is_reset() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
         control_plane.create::<Service>(hello("v1")).await;
         control_plane.until_ready::<Service>("hello").await;
-        let stray = json!({"metadata": {"labels": {"stray": "1"}}, "spec": {"traffic": [
+        let foreign = json!({"metadata": {"labels": {"stray": "1"}}, "spec": {"traffic": [
             {"revisionName": "hello-00001", "percent": 100}]}});
-        let changed = control_plane.patch::<Route>("hello", stray).await;
+        let changed = control_plane.patch::<Route>("hello", foreign).await;
         assert!(changed.metadata.labels.unwrap().contains_key("stray"));
         let reset = |r: &Route| {
             !r.metadata.labels.as_ref().unwrap().contains_key("stray")
@@ -242,7 +243,8 @@ fn what_others_change_on_children_is_reset() {
     });
 }
 
-/// SRV-OWN-02, SRV-OWN-03: somebody else's Route stays as it was, and the Service says so for as long as it is there.
+/// SRV-OWN-02, SRV-OWN-03: a Route with another owner stays as it was, and the Service says so for as long as it
+/// exists.
 #[test]
 fn a_foreign_child_is_left_alone_and_shown() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -360,7 +362,7 @@ fn an_image_without_a_runner_is_not_ready_with_that_reason() {
     });
 }
 
-/// COND-22, SRV-SVC-15: no status ever speaks of a new generation with the verdict of the old one.
+/// COND-22, SRV-SVC-15: no status has a new generation with the conditions of the old one.
 #[test]
 fn the_observed_generation_moves_together_with_the_verdict() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -392,7 +394,7 @@ fn a_settled_control_plane_writes_nothing() {
                 break;
             }
         }
-        // A write of no change is none, and wakes nobody into writing.
+        // A write without a change is not stored, and triggers no reconcile that writes.
         let service = control_plane.api::<Service>().get("hello").await.unwrap();
         control_plane.api::<Service>().replace("hello", &PostParams::default(), &service).await.unwrap();
         tokio::time::sleep(std::time::Duration::from_millis(50)).await;
@@ -400,8 +402,8 @@ fn a_settled_control_plane_writes_nothing() {
     });
 }
 
-/// SRV-ROUTE-03, SRV-REV-07: a version that lost its traffic is in reserve, keeps nobody awake by its
-/// min-scale, and is active again when a Route names it.
+/// SRV-ROUTE-03, SRV-REV-07: a Revision that lost its traffic is in reserve, keeps no instances for its min-scale,
+/// and is active again when a Route names it.
 #[test]
 fn a_version_without_traffic_is_in_reserve() {
     in_a_control_plane(async |control_plane: TestControlPlane| {

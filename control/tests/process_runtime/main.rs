@@ -44,7 +44,7 @@ impl TestRuntimeHost {
         Self::without(Vec::new())
     }
 
-    /// Its guests do not reach the ports `closed`.
+    /// Its instances do not reach the ports `closed`.
     fn without(closed: Vec<u16>) -> Self {
         Self::in_surroundings(HostConfig { blocked_ports: closed, ..HostConfig::minimal() })
     }
@@ -133,7 +133,7 @@ async fn a_program_that_listens_is_ready_and_ends_when_asked() {
     let address = instance.ready().await;
     assert!(address.ip().is_loopback());
     TcpStream::connect(address).unwrap();
-    host.wrote(1, " stdout F listening on ").await; // said after it listens: who ends it sooner never hears it
+    host.wrote(1, " stdout F listening on ").await; // written after it listens; a stop before that would lose it
 
     instance.handle.stop();
     assert_eq!(instance.gone().await.cause, ExitCause::Signaled(15));
@@ -141,7 +141,7 @@ async fn a_program_that_listens_is_ready_and_ends_when_asked() {
     assert!(!host.folder().join("1.run").exists(), "the record outlived the instance");
 }
 
-/// RT-LIFE-07: the exit code and the last words of a failed program are told.
+/// RT-LIFE-07: the exit code and the last output of a failed program are reported.
 #[tokio::test]
 async fn a_failure_is_told_with_its_code_and_the_last_lines() {
     let host = TestRuntimeHost::new();
@@ -155,8 +155,8 @@ async fn a_failure_is_told_with_its_code_and_the_last_lines() {
     assert!(!gone.message.contains("line1\n"), "more than the last lines: {}", gone.message);
 }
 
-/// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04, RT-ENV-05, SRV-CON-18: exactly the documented environment, and nothing
-/// of ours.
+/// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04, RT-ENV-05, SRV-CON-18: exactly the documented environment, and no
+/// variable of the appliance.
 #[tokio::test]
 async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
     let host = TestRuntimeHost::new();
@@ -190,8 +190,7 @@ async fn a_program_sees_its_own_environment_and_nothing_of_the_appliances() {
     assert_eq!(names, documented);
 }
 
-/// RT-FD-01, RT-FD-03, RT-ENV-06: stdin ends at once, no terminal, a session of its own, no way to new
-/// privileges.
+/// RT-FD-01, RT-FD-03, RT-ENV-06: stdin ends at once, no terminal, a session of its own, no way to gain privileges.
 #[tokio::test]
 async fn a_program_has_no_input_no_terminal_and_no_new_privileges() {
     let host = TestRuntimeHost::new();
@@ -203,7 +202,7 @@ async fn a_program_has_no_input_no_terminal_and_no_new_privileges() {
     for wanted in ["no terminal", "NoNewPrivs:\t1", "leader"] {
         assert!(gone.message.contains(wanted), "no {wanted:?} in {}", gone.message);
     }
-    // The last is the listing's own; a descriptor of the appliance or of whoever started it would be among them.
+    // The last is the listing's own; a descriptor of the appliance or of its parent would be among them.
     assert!(gone.message.ends_with("\n0\n1\n2\n3"), "{}", gone.message);
 }
 
@@ -260,8 +259,8 @@ async fn sigkill_follows_after_the_grace_period_and_nobody_is_left() {
     }
 }
 
-/// No zombie and no stray child after the program ended by itself; the child hides its environment, so
-/// that only its group tells whose it is.
+/// No zombie and no orphan is left after the program ended by itself; the child hides its environment, so only its
+/// process group identifies it.
 #[tokio::test]
 async fn children_do_not_survive_their_program() {
     let host = TestRuntimeHost::new();
@@ -377,7 +376,7 @@ async fn a_forgotten_revision_leaves_no_folder() {
     assert!(eventually(|| !folder.exists()).await);
 }
 
-/// The appliance is killed: its instance dies with it, and what that had started is ended at the next start.
+/// The appliance is killed: its instance dies with it, and the instance's children are killed at the next start.
 #[tokio::test]
 async fn a_killed_appliance_leaves_nothing_that_the_next_start_does_not_end() {
     let dir = tempfile::tempdir().unwrap();
@@ -416,7 +415,7 @@ fn trapping(host: &TestRuntimeHost, script: &str) -> InstanceSpec {
     spec
 }
 
-/// The number behind the word `role` in a log.
+/// The number after the word `role` in a log.
 fn pid_after(log: &str, role: &str) -> u32 {
     let mut words = log.split_whitespace().skip_while(|word| *word != role);
     words.nth(1).unwrap().parse().unwrap()
@@ -439,7 +438,7 @@ async fn eventually(wanted: impl Fn() -> bool) -> bool {
     tokio::time::timeout(TIMEOUT, waiting).await.is_ok()
 }
 
-/// Whether a process, by its folder in /proc, was told the data folder of this test.
+/// Whether a process, by its folder in /proc, has the data folder of this test in its environment.
 fn mark_of(process: &Path, data: &Path) -> bool {
     let wanted = format!("DATA={}", data.display());
     let alive = fs::read_to_string(process.join("stat")).is_ok_and(|stat| !stat.contains(") Z "));

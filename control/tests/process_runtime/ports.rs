@@ -1,4 +1,4 @@
-//! A port that every instance has for itself. Skipped where the kernel may not be asked for it.
+//! The container port, which every instance has for itself. Skipped if the kernel does not allow it here.
 
 use std::net::TcpListener;
 
@@ -17,14 +17,14 @@ async fn lines(host: &TestRuntimeHost, spec: InstanceSpec) -> Option<Vec<String>
     has_it.then_some(said)
 }
 
-/// Python stands for all programs that know nothing of us.
+/// Python represents all programs that do not know the appliance.
 fn python(script: &str) -> InstanceSpec {
     let first = "import os,socket\nprint(os.environ['PORT'],flush=True)\n";
     spec(&["/usr/bin/env", "python3", "-c", &format!("{first}{script}").replace('$', "$$")])
 }
 
-/// RT-PORT-03, RT-PORT-10, RT-ENV-01, RT-ISO-08: two instances listen on the port that is written into them, each alone, on
-/// loopback, where nobody outside reaches them.
+/// RT-PORT-03, RT-PORT-10, RT-ENV-01, RT-ISO-08: two instances listen on their hard-coded port, each on its own, on
+/// loopback, where other hosts cannot reach them.
 #[tokio::test]
 async fn two_instances_have_the_same_port_each_for_itself() {
     let host = TestRuntimeHost::new();
@@ -46,14 +46,14 @@ async fn two_instances_have_the_same_port_each_for_itself() {
 /// What an instance dials as its own port on loopback is itself; other ports of the host are the host's.
 #[tokio::test]
 async fn an_instance_finds_itself_and_the_host() {
-    let house = TestRuntimeHost::new();
+    let runtime_host = TestRuntimeHost::new();
     let host = TcpListener::bind("127.0.0.1:0").unwrap();
     let script = format!(
         "s=socket.create_server(('::',8080),family=socket.AF_INET6,dualstack_ipv6=True)\n\
          for at in [('127.0.0.1',8080),('::1',8080),('127.0.0.1',{})]:\n socket.create_connection(at)\nprint('all')",
         host.local_addr().unwrap().port()
     );
-    let Some(said) = lines(&house, python(&script)).await else { return };
+    let Some(said) = lines(&runtime_host, python(&script)).await else { return };
     assert_eq!(said.last().unwrap(), "all", "{said:?}");
 }
 

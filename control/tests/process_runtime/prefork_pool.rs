@@ -29,7 +29,7 @@ async fn wait_for(count: usize) -> BTreeSet<i32> {
     panic!("{:?} wait and not {count}", waiting());
 }
 
-/// Returns once those that are noted as waiting, for whoever cleans up after us, are these.
+/// Returns once the recorded prefork processes, which a successor cleans up, are these.
 async fn wait_for_notes(host: &TestRuntimeHost, wanted: &BTreeSet<i32>) {
     let folder = host.dir.path().join("instances/.waiting/.any");
     let noted = || -> BTreeSet<i32> {
@@ -52,7 +52,7 @@ fn leader(record: &Path) -> Option<i32> {
     record["process"]["pid"].as_i64()?.try_into().ok()
 }
 
-/// What a program can tell of where it is, but for what is its alone.
+/// The environment that a program can observe, without the values of its own.
 const LOOK: &str = "env | grep -v -e ^PORT= -e ^SLUICEGATE_ -e ^HOSTNAME= | sort; pwd; id; hostname; umask; ulimit -a; \
     readlink /proc/self/fd/0; ls /proc/self/fd; cat /proc/self/cgroup; grep -e NoNewPrivs -e ^Sig[PBIC] -e ^Cap /proc/self/status; \
     read -r pid name state ppid group session rest < /proc/$$/stat; test $pid = $session && echo leader; echo $$";
@@ -71,7 +71,7 @@ async fn look(host: &TestRuntimeHost, id: u64) -> (String, i32) {
     (said.join("\n"), pid)
 }
 
-/// A start is the same whether somebody waited for it or not, and who waits outlives nothing.
+/// A start with a prefork process is the same as one without, and prefork processes end with the appliance.
 #[tokio::test]
 async fn one_that_waited_becomes_what_a_new_process_would() {
     let host = TestRuntimeHost::in_surroundings(HostConfig { prefork_processes: 2, ..HostConfig::minimal() });
@@ -85,7 +85,7 @@ async fn one_that_waited_becomes_what_a_new_process_would() {
     assert!(first.contains(&pid), "{pid} is none of {first:?}");
     assert_eq!(as_waited, as_new);
 
-    // Whoever stops waiting is in the instance's record and in no other: at no time without one.
+    // A prefork process that becomes an instance is in the instance's record only, and always in one record.
     let second = wait_for(2).await;
     let mut same = host.start(4, listener());
     same.ready().await;
@@ -93,12 +93,12 @@ async fn one_that_waited_becomes_what_a_new_process_would() {
     assert!(second.contains(&became), "{became} is none of {second:?}");
     wait_for_notes(&host, &wait_for(2).await).await;
 
-    // Another port than the last instance's: those who wait cannot have it, and others are made.
+    // Another port than the last instance's: the waiting processes do not have it, and others are started.
     let mut other = host.start(3, InstanceSpec { port: 9_999, ..listener() });
     TcpStream::connect(other.ready().await).unwrap();
     wait_for(2).await;
 
-    // Words that no process can be told fail as ever.
+    // A launch spec that no process accepts fails as usual.
     let broken = InstanceSpec { port: 9_999, env: vec![("A".into(), "b\0c".into())], ..listener() };
     assert_eq!(host.start(5, broken).gone().await.cause, ExitCause::NotStarted);
 

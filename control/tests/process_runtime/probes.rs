@@ -15,7 +15,7 @@ pub(super) fn asks(script: &str, failures_max: u32) -> ProbeSpec {
     ProbeSpec { period: Duration::from_millis(20), failures_max, ..ProbeSpec::single(ProbeCheck::Exec { command }) }
 }
 
-/// A house, the path of a file that its instances look at, and an instance that knows it.
+/// A runtime host, the path of a file that its instances check, and an instance with the path.
 fn with_file() -> (TestRuntimeHost, std::path::PathBuf, InstanceSpec) {
     let host = TestRuntimeHost::new();
     let file = host.dir.path().join("well");
@@ -24,7 +24,8 @@ fn with_file() -> (TestRuntimeHost, std::path::PathBuf, InstanceSpec) {
     (host, file, spec)
 }
 
-/// SRV-CON-09, SRV-CON-10, SRV-CON-31: an instance whose liveness probe fails is ended, and its end says why.
+/// SRV-CON-09, SRV-CON-10, SRV-CON-31: an instance whose liveness probe fails is ended, and the report names the
+/// probe.
 #[tokio::test]
 async fn a_program_that_is_not_alive_any_more_is_ended() {
     let (host, file, spec) = with_file();
@@ -70,11 +71,11 @@ async fn a_startup_probe_does_not_extend_the_time_of_a_start() {
     assert!(gone.message.contains("not yet"), "{}", gone.message);
 }
 
-/// A probe's command that takes too long ends with everybody it started: one more would stay with each round.
+/// A probe's command that takes too long ends with all its children: one more would stay with each period.
 #[tokio::test]
 async fn a_command_that_is_given_up_leaves_nobody_behind() {
     let (host, file, spec) = with_file();
-    let slow = asks("sleep 1000 & echo $! >> $FILE; wait", u32::MAX); // so the instance itself ends nobody
+    let slow = asks("sleep 1000 & echo $! >> $FILE; wait", u32::MAX); // so the instance itself ends no process
     let liveness = Some(ProbeSpec { timeout: Duration::from_secs(1), ..slow });
     let mut instance = host.start(1, InstanceSpec { readiness: asks("true", 3), liveness, ..spec });
     instance.ready().await;
@@ -117,7 +118,7 @@ async fn an_answer_that_comes_after_the_timeout_is_a_failure() {
     assert!(gone.message.contains("liveness probe failed"), "{}", gone.message);
 }
 
-/// RT-CG-05: a frozen instance stands still, comes back where it was, and ends when it is told to.
+/// RT-CG-05: a frozen instance stands still, continues where it was, and ends on SIGTERM.
 #[tokio::test]
 async fn a_frozen_instance_stands_still_until_it_is_thawed() {
     let (host, file, spec) = with_file();
@@ -159,7 +160,7 @@ async fn a_frozen_instance_stands_still_until_it_is_thawed() {
     assert_eq!(gone.cause, ExitCause::Signaled(15), "it heard the signal: {}", gone.message);
 }
 
-/// SRV-CON-15: what the program writes where the manifest says is what is told of its end, and a file of the host at
+/// SRV-CON-15: the report of its end has what the program wrote at the manifest's path, and a file of the host at
 /// that path is not touched.
 #[tokio::test]
 async fn the_last_words_of_an_instance_are_told() {

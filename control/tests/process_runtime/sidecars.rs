@@ -27,7 +27,7 @@ fn log(host: &TestRuntimeHost) -> String {
     fs::read_to_string(host.folder().join(format!("1.{NAME}.log"))).unwrap_or_default()
 }
 
-/// Waits for a line that begins with `pid=` after so many others, and returns what it says.
+/// Waits for a line that begins with `pid=` after this many others, and returns its value.
 async fn pid(host: &TestRuntimeHost, nth: usize) -> String {
     for _ in 0..TIMEOUT.as_millis() / 10 {
         if let Some((_, pid)) = log(host).lines().filter_map(|line| line.split_once("pid=")).nth(nth) {
@@ -91,7 +91,7 @@ async fn a_sidecar_that_fails_again_and_again_ends_the_instance_and_says_why() {
     assert!(gone.message.contains("container helper") && gone.message.contains("no key"), "{}", gone.message);
 }
 
-/// RT-LIFE-05: whoever does not hear SIGTERM is ended after the grace period.
+/// RT-LIFE-05: a sidecar that ignores SIGTERM is killed after the grace period.
 #[tokio::test]
 async fn a_deaf_sidecar_ends_after_the_grace_period() {
     let host = TestRuntimeHost::new();
@@ -107,7 +107,7 @@ async fn a_deaf_sidecar_ends_after_the_grace_period() {
     assert!(!Path::new("/proc").join(pid).exists());
 }
 
-/// RT-LIFE-05: one that is not alive any more is told to end before it is ended, as a kubelet does.
+/// RT-LIFE-05: a sidecar whose liveness probe fails gets SIGTERM before SIGKILL, as from a kubelet.
 #[tokio::test]
 async fn a_sidecar_that_is_not_alive_hears_that_it_has_to_end() {
     let host = TestRuntimeHost::new();
@@ -120,7 +120,7 @@ async fn a_sidecar_that_is_not_alive_hears_that_it_has_to_end() {
     let mut instance = host.start(1, with(sidecar));
     assert_eq!(instance.report().await, told(true, 0));
     instance.ready().await;
-    pid(&host, 0).await; // it hears signals from here on
+    pid(&host, 0).await; // it handles signals from here on
     fs::remove_file(&sign).unwrap();
     assert_eq!(instance.report().await, told(false, 0));
     assert!(log(&host).contains("stdout F bye"), "{}", log(&host));

@@ -1,4 +1,4 @@
-//! Files that an instance is given, at the paths where it looks for them.
+//! Files of an instance's volumes, at the paths of their mounts.
 //!
 //! Mounts need root; a run without it shows that they are refused by name instead.
 
@@ -78,7 +78,7 @@ async fn a_folder_of_the_host_is_covered_for_the_instance_only() {
     assert_eq!(fs::read_dir(&there).unwrap().count(), 1);
 }
 
-/// SRV-VOL-03: a sub path is all that appears, and a volume of one's own can be written to.
+/// SRV-VOL-03: only the sub path appears, and a volume of its own is writable.
 #[tokio::test]
 async fn one_file_of_a_volume_and_an_empty_folder_that_ends_with_its_instance() {
     let host = TestRuntimeHost::new();
@@ -104,7 +104,7 @@ fn empty(medium: VolumeMedium) -> Vec<InstanceVolume> {
     vec![InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(medium) }]
 }
 
-/// Whoever the instance is, an empty folder is there to be written to, and so is a folder in it that a mount asks for.
+/// For any user of the instance, an empty folder is writable, and so is a folder in it that a mount uses.
 #[tokio::test]
 async fn an_empty_folder_is_for_any_user() {
     if !may_mount() {

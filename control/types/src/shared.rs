@@ -6,15 +6,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// An update touches what has to stay: upstream's words, with the names of the fields that it has behind them. Its conformance
-/// suites look for the whole.
+/// The error for an update of an immutable field: upstream's words, followed by the names of the fields. Its
+/// conformance suites compare the whole text.
 pub const SPEC_CHANGED: &str = "Immutable fields changed (-old +new): spec";
 
 /// What every status begins with.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
-    /// The `metadata.generation` that this status speaks of.
+    /// The `metadata.generation` that this status is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// How far the object is, one entry per aspect, sorted by type.
@@ -25,7 +25,8 @@ pub struct Status {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// One aspect of an object's state. Its schema asks for a status (SRC-13); what was stored without one is read all the same.
+/// One aspect of an object's state. Its schema requires a status (SRC-13); a stored one without a status is read all
+/// the same.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(description = "One aspect of an object's state.", extend("required" = ["type", "status"]))]
@@ -42,7 +43,7 @@ pub struct Condition {
     /// When status, severity, reason or message last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<Time>,
-    /// Why, in one word, for machines.
+    /// The reason, in one word, for machines.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
     /// Why, for people.
@@ -59,7 +60,7 @@ pub enum ConditionStatus {
     Unknown,
 }
 
-/// An object whose conditions others look at.
+/// An object whose conditions other controllers read.
 pub trait HasConditions: kube::Resource {
     fn status_base(&self) -> Option<&Status>;
 
@@ -67,7 +68,7 @@ pub trait HasConditions: kube::Resource {
         self.status_base()?.conditions.iter().find(|c| c.kind == kind)
     }
 
-    /// The Ready condition, if it speaks of the current spec.
+    /// The Ready condition, if it is for the current spec.
     fn ready(&self) -> Option<&Condition> {
         let observed = self.status_base()?.observed_generation;
         if observed == self.meta().generation { self.condition("Ready") } else { None }
@@ -82,7 +83,7 @@ pub trait HasConditions: kube::Resource {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Addressable {
-    /// Tells several addresses of one object apart.
+    /// Distinguishes several addresses of one object.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Where events or requests go.
@@ -91,7 +92,7 @@ pub struct Addressable {
     /// Certificates (PEM) that the address is trusted by, beside the system's.
     #[serde(rename = "CACerts", skip_serializing_if = "Option::is_none")]
     pub ca_certs: Option<String>,
-    /// For whom tokens have to be made out.
+    /// The audience of tokens for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audience: Option<String>,
 }
@@ -109,7 +110,7 @@ pub struct Destination {
     /// Certificates (PEM) that the destination is trusted by, beside the system's.
     #[serde(rename = "CACerts", skip_serializing_if = "Option::is_none")]
     pub ca_certs: Option<String>,
-    /// For whom tokens have to be made out.
+    /// The audience of tokens for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub audience: Option<String>,
 }
@@ -120,7 +121,7 @@ pub struct Destination {
 pub struct KReference {
     /// Kind of the object.
     pub kind: String,
-    /// Namespace of the object; by default that of whoever refers to it.
+    /// Namespace of the object; by default that of the object that refers to it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
     /// Name of the object.
@@ -143,7 +144,8 @@ impl KReference {
         self.namespace.as_deref().filter(|namespace| !namespace.is_empty())
     }
 
-    /// What it says to whoever lives in `home`: an empty field is one that is not there, as Go's clients leave those out.
+    /// The reference as it reads in the namespace `home`: an empty field counts as absent, because Go's clients omit
+    /// those.
     #[must_use]
     pub fn with_namespace(&self, home: &str) -> Self {
         let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
@@ -161,7 +163,7 @@ impl KReference {
         self.explicit_group().unwrap_or_else(|| group_of(&self.api_version))
     }
 
-    /// The group that stands for `apiVersion`.
+    /// The group, in place of `apiVersion`.
     #[must_use]
     pub fn explicit_group(&self) -> Option<&str> {
         self.group.as_deref().filter(|group| !group.is_empty() && self.api_version.is_empty())
@@ -211,7 +213,7 @@ pub struct DeliveryStatus {
     /// Certificates (PEM) of the dead-letter sink.
     #[serde(rename = "deadLetterSinkCACerts", skip_serializing_if = "Option::is_none")]
     pub dead_letter_sink_ca_certs: Option<String>,
-    /// For whom the dead-letter sink's tokens are made out.
+    /// The audience of tokens for the dead-letter sink.
     #[serde(rename = "deadLetterSinkAudience", skip_serializing_if = "Option::is_none")]
     pub dead_letter_sink_audience: Option<String>,
 }

@@ -1,7 +1,7 @@
 //! Reading an object by the names of its fields.
 //!
-//! What serde derives reads a struct from a list as well, its fields in order. No client of Kubernetes means that, and
-//! whoever writes `delivery: []` has to be told.
+//! A struct's derived deserializer also reads a list, its fields in order. No client of Kubernetes means that, so
+//! `delivery: []` is rejected with an error.
 
 use serde::Deserializer;
 use serde::de::value::{MapDeserializer, SeqDeserializer};

@@ -197,8 +197,8 @@ impl core::EventsService for EventsServer {
             let handler = async move |request: RequestView<'_>, body: Bytes| self.answer(by_tls, request, &body).await;
             match connection.opening().await {
                 Ok(ClientProtocol::Http2) => {
-                    let ClientConnection { stream, read_buffer: inflow, guard, .. } = connection;
-                    let (held, facts) = (inflow.unread, Rc::default());
+                    let ClientConnection { stream, read_buffer, guard, .. } = connection;
+                    let (held, facts) = (read_buffer.unread, Rc::default());
                     let opened =
                         DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard, io_state: facts };
                     buffered::serve_buffered(opened, &bodies, with_methods, Rc::new(handler)).await;

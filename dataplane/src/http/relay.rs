@@ -19,8 +19,8 @@ pub enum RelayStep {
     Send(Chunk),
 }
 
-/// Moves the body bytes in `inflow` into `out`, up to a piece that is better sent without a copy. With `chunked` every
-/// piece becomes a chunk.
+/// Moves the body bytes in `read_buffer` into `out`, up to a piece that is better sent without a copy. With `chunked`
+/// every piece becomes a chunk.
 pub fn step(
     read_buffer: &mut ReadBuffer,
     body: &mut BodyDecoder,

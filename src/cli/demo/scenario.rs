@@ -44,7 +44,7 @@ pub(super) fn tell(client: &DemoClient) -> Result<DemoReport> {
     client.apply(include_str!("../../../examples/next/hello-v2.yaml"))?;
     client.apply(include_str!("../../../examples/2-sleepy.yaml"))?;
     client.apply(include_str!("../../../examples/3-orders.yaml"))?;
-    for name in ["hello", "sleepy", "order-desk", "audit", "dead-letters"] {
+    for name in ["hello", "sleepy", "order-processor", "audit", "dead-letters"] {
         client.wait_ready(SERVING, "services", name)?;
     }
     let (blue, green, warm) = split(client)?;

@@ -165,7 +165,7 @@ impl ApplianceSetup {
             command.arg(format!("--{name}")).arg(value);
         }
         command.args(self.switches.iter().map(|name| format!("--{name}")));
-        // The environment of whoever runs the tests must not configure what they test.
+        // The environment of the test run must not configure the appliance under test.
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("SLUICEGATE_") {
                 command.env_remove(name);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A block device over a file. Gone with the value; whoever mounted it unmounts it before.
+/// A block device over a file. Removed when dropped; the caller unmounts it before.
 pub struct FaultyBlockDevice {
     name: String,
     loop_device: String,

@@ -229,7 +229,7 @@ async fn accept(listener: StdListener, counts: Arc<H2Counts>) {
         counts.connections.fetch_add(1, SeqCst);
         let counts = Arc::clone(&counts);
         tokio::task::spawn_local(async move {
-            // Whoever does not speak HTTP/2 (a look whether the port is open) is of no interest.
+            // A client that does not speak HTTP/2 (a check whether the port is open) is ignored.
             let Ok(mut connection) = h2::server::handshake(stream).await else { return };
             while let Some(Ok((request, respond))) = connection.accept().await {
                 counts.requests.fetch_add(1, SeqCst);

@@ -1,8 +1,8 @@
-//! Certificates of the API's own making: an authority that clients are told of, and a certificate that it
-//! signs and renews.
+//! Self-signed certificates of the API: an authority whose certificate clients trust, and a server certificate that
+//! it signs and renews.
 //!
 //! ```text
-//! authority.pem   the authority's certificate and key; whoever reads it can pass for the API
+//! authority.pem   the authority's certificate and key; a reader of this file can impersonate the API
 //! ca.pem          its certificate alone, for clients
 //! server.pem      certificate and key that the API shows
 //! ```
@@ -21,19 +21,18 @@ use x509_parser::extensions::GeneralName;
 
 use super::signing::{self, CertificateKeyPair, expires_within};
 
-/// The name that the certificate carries beside addresses. Clients that are told to expect it may come by
-/// any address.
+/// The DNS name in the certificate, beside addresses. A client that verifies this name can connect by any address.
 pub const SERVER_NAME: &str = "sluicegate";
 
 const AUTHORITY: &str = "authority.pem";
 const CA: &str = "ca.pem";
 const SERVER: &str = "server.pem";
 
-/// An authority lives this many days: every kubeconfig has to be written again when it ends.
+/// Validity of an authority in days: every kubeconfig has to be written again when it expires.
 const AUTHORITY_DAYS: i64 = 3650;
-/// A certificate lives this many days, and no client takes more than 398.
+/// Validity of a server certificate in days; clients accept at most 398.
 const SERVER_DAYS: i64 = 365;
-/// Days before its end that one is made anew; so many are left to those who were off meanwhile.
+/// Days before its expiry that a certificate is renewed; clients that were offline have this long to get the new one.
 const RENEW_DAYS: i64 = 30;
 /// An authority is made anew before it ends within the life of what it signs.
 const AUTHORITY_RENEW_DAYS: i64 = SERVER_DAYS + RENEW_DAYS;
@@ -42,7 +41,7 @@ const AUTHORITY_RENEW_DAYS: i64 = SERVER_DAYS + RENEW_DAYS;
 #[derive(Debug, Clone)]
 pub struct SelfSignedCertificates {
     folder: PathBuf,
-    /// Whom the certificate is for: names and addresses.
+    /// Names and addresses that the certificate is valid for.
     names: Vec<String>,
     /// What the authority is called.
     authority_name: &'static str,
@@ -62,7 +61,7 @@ impl SelfSignedCertificates {
         Self { folder: folder.to_owned(), names, authority_name: API_AUTHORITY }
     }
 
-    /// With an authority of another name, for who believes both.
+    /// With an authority of another name, for a client that trusts both.
     #[must_use]
     pub fn with_authority_name(self, authority: &'static str) -> Self {
         Self { authority_name: authority, ..self }
@@ -171,7 +170,7 @@ fn read(path: &Path) -> Result<Option<String>, String> {
 fn write(path: &Path, text: &str, mode: u32) -> Result<(), String> {
     let fresh = path.with_extension("new");
     let written = || -> io::Result<()> {
-        let _ = std::fs::remove_file(&fresh); // a dead process's; usually there is none
+        let _ = std::fs::remove_file(&fresh); // left by a process that died; usually there is no such file
         let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&fresh)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;

@@ -9,13 +9,13 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
 pub const DAY_SECONDS: i64 = 24 * 3600;
-/// Longer than that a certificate's common name may not be; clients look at the other names.
+/// Maximum length of a certificate's common name; clients verify the other names.
 const COMMON_NAME_BYTES_MAX: usize = 64;
 
 /// A certificate and its private key, in PEM.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CertificateKeyPair {
-    /// Its own first, and then whoever vouches for it.
+    /// The leaf certificate first, then the intermediates that sign it.
     pub certificate: String,
     pub key: String,
 }
@@ -61,7 +61,7 @@ pub fn sign(
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
     set_validity(&mut params, now, days);
     let mut certificate = with_unix_line_ends(&params.signed_by(&key, &issuer)?.pem());
-    // Who vouches for itself is known to those who believe it.
+    // Clients that trust a self-signed certificate have it already.
     if !vouches_for_itself {
         certificate.push_str(&authority.certificate);
     }
@@ -108,7 +108,7 @@ pub fn has_common_name(pem: &[u8], name: &str) -> bool {
     parsed.subject().iter_common_name().any(|known| known.as_str() == Ok(name))
 }
 
-/// Of an authority, whether it is its own; `None`: it is none, or may not sign.
+/// Whether an authority's certificate is self-signed; `None`: it is not a CA, or may not sign.
 fn is_self_signed(pem: &str) -> Option<bool> {
     let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
     let (_, parsed) = x509_parser::parse_x509_certificate(&der).ok()?;
@@ -116,7 +116,7 @@ fn is_self_signed(pem: &str) -> Option<bool> {
     (parsed.is_ca() && may_sign).then(|| parsed.issuer() == parsed.subject())
 }
 
-/// From yesterday, because clocks differ, for so many days.
+/// Valid from yesterday, because clocks differ, for this many days.
 fn set_validity(params: &mut CertificateParams, now: Timestamp, days: i64) {
     let date = |days: i64| {
         let day = Timestamp::from_second(now.as_second().saturating_add(days * DAY_SECONDS)).unwrap_or(now);

@@ -12,7 +12,7 @@ use crate::store::MemoryIndex;
 use super::errors::StatusError;
 use super::{ApiRequest, ApiServer, body, patch, request_path};
 
-/// Paths that anybody may ask for, known or not.
+/// Paths that every caller may read, authenticated or not.
 const ANONYMOUS_PATHS: [&str; 4] = ["/healthz", "/livez", "/readyz", "/version"];
 const RBAC: &str = "rbac.authorization.k8s.io";
 
@@ -48,7 +48,7 @@ pub(super) fn check_path(server: &ApiServer, who: &RequestContext, verb: &str, p
     if granted { Ok(()) } else { Err(StatusError::path_forbidden_by_rbac(&who.user, verb, path)) }
 }
 
-/// Refuses to say that there is nothing at a path, to who might not ask for it if there were.
+/// Returns 403 instead of 404 for an unknown path to a caller that could not read the path if it existed.
 pub(super) fn check_unknown_path(
     server: &ApiServer,
     who: &RequestContext,
@@ -69,15 +69,15 @@ pub(super) fn check_unknown_path(
     check(server, who, &action)
 }
 
-/// Whether a stranger may ask for it.
+/// Whether an unauthenticated caller may read the path.
 pub(super) fn is_anonymous_path(path: &str) -> bool {
     ANONYMOUS_PATHS
         .iter()
         .any(|open| path == *open || path.strip_prefix(open).is_some_and(|rest| rest.starts_with('/')))
 }
 
-/// Nobody hands on what he does not have: who writes a role must have all of its rules, who writes a
-/// binding those of its role, unless he may `escalate` or `bind`.
+/// Prevents privilege escalation: the author of a role must have all of its rules, the author of a binding those of
+/// its role, unless the author may `escalate` or `bind`.
 pub(super) fn check_escalation(call: &ApiRequest, bytes: &Bytes) -> Result<(), StatusError> {
     let meta = call.target.entry.meta;
     let who = &call.server.default_requester;
@@ -132,8 +132,8 @@ fn format_list(words: &[impl AsRef<str>]) -> String {
     format!("[{}]", words.join(" "))
 }
 
-/// What a binding gives that its author may neither bind nor do himself. A patch says only a part: what is stored and what
-/// comes are both looked at.
+/// The rules that a binding grants and that its author neither has nor may bind. A patch is partial, so both the
+/// stored binding and the new values are checked.
 fn missing_binding_rules(memory: &MemoryIndex, call: &ApiRequest, value: &Value) -> Result<Option<Value>, StatusError> {
     let who = &call.server.default_requester;
     let namespace = call.target.namespace.as_deref().unwrap_or("");
@@ -151,7 +151,7 @@ fn missing_binding_rules(memory: &MemoryIndex, call: &ApiRequest, value: &Value)
         if rbac::allows(memory, &who.user, &who.groups, &bind) {
             continue;
         }
-        // Of a role that is not there nobody knows what it will give.
+        // The rules of a role that does not exist yet are unknown.
         let rules = rbac::rules_of(memory, &role, namespace).ok_or_else(|| StatusError::not_found(meta, name))?;
         let beyond = rbac::missing_rules(memory, &who.user, &who.groups, namespace, &rules);
         if beyond.is_some() {
@@ -161,7 +161,7 @@ fn missing_binding_rules(memory: &MemoryIndex, call: &ApiRequest, value: &Value)
     Ok(None)
 }
 
-/// What a role says that its author may not do himself, unless he may escalate it.
+/// The rules of a role that its author does not have, unless the author may escalate the role.
 fn missing_role_rules(memory: &MemoryIndex, call: &ApiRequest, value: &Value) -> Option<Value> {
     let who = &call.server.default_requester;
     let namespace = call.target.namespace.as_deref().unwrap_or("");
@@ -189,7 +189,7 @@ fn missing_role_rules(memory: &MemoryIndex, call: &ApiRequest, value: &Value) ->
     rbac::missing_rules(memory, &who.user, &who.groups, namespace, &wanted)
 }
 
-/// What a patch by operations makes of the stored role; `None`: nothing, and it will be told so.
+/// The stored role after a JSON patch; `None`: the patch does not apply, and the request fails with that reason.
 fn patched_role(memory: &MemoryIndex, call: &ApiRequest, operations: &Value) -> Option<Value> {
     let stored = memory.get(&call.key().ok()?)?.value();
     let media = body::content_type(&call.headers).unwrap_or_default();

@@ -13,8 +13,8 @@ use crate::store::StoredObject;
 use super::errors::StatusError;
 use super::yaml;
 
-/// Bytes of the longest answer that is set out in lines. Nobody reads a longer one, and a tree of values takes several times
-/// its room.
+/// Size limit of a response that is indented, in bytes. People do not read longer ones, and a tree of values takes
+/// several times their memory.
 const PRETTY_BYTES_MAX: u64 = 1 << 20;
 const ACCEPTED_MEDIA_TYPES: &str = "application/json, application/yaml";
 
@@ -79,8 +79,8 @@ pub(super) async fn to_yaml(response: Response) -> Response {
     Response::from_parts(head, yaml::write(&value).into())
 }
 
-/// What an answer of ours says; or the answer itself, if it is no JSON, or none that can be read: a list is deeper than its
-/// items, and these may be as deep as can be.
+/// The JSON value of a response; or the response itself if it is not JSON or cannot be parsed: a list is nested
+/// deeper than its items, and these may have the maximum depth already.
 async fn parse_response(response: Response) -> Result<(http::response::Parts, Value), Response> {
     let (mut head, body) = response.into_parts();
     if head.headers.get(header::CONTENT_TYPE).is_none_or(|media| media != "application/json") {
@@ -96,8 +96,8 @@ async fn parse_response(response: Response) -> Result<(http::response::Parts, Va
     }
 }
 
-/// Whether the answer is for somebody's eyes: who says so, and as in Kubernetes whoever comes with a browser or such and does
-/// not say.
+/// Whether the response is indented for a person: the query says so, or, as in Kubernetes, the client is a browser or
+/// a similar tool and the query does not say.
 pub(super) fn is_pretty(head: &Parts) -> bool {
     let said = head.uri.query().unwrap_or("").split('&').find_map(|pair| pair.strip_prefix("pretty="));
     let agent = super::user_agent(&head.headers);

@@ -1,5 +1,5 @@
-//! Links to other namespaces: who lets events come from a Broker or channel elsewhere has to be allowed to subscribe
-//! there (X-FEA-10).
+//! Links to other namespaces: the author of an object that receives events from a Broker or channel of another
+//! namespace must be allowed to subscribe there (X-FEA-10).
 
 use axum::body::Bytes;
 use serde_json::Value;
@@ -15,9 +15,9 @@ use crate::kinds::settings::CROSS_NAMESPACE;
 /// Upstream's verb for it.
 const VERB: &str = "knsubscribe";
 
-/// Refuses a Trigger or Subscription that reaches into a namespace where its author may not subscribe. While the
-/// feature is off no such object is admitted. Where a link leads cannot be changed, so whoever changes another field of
-/// one by a patch does not need the right.
+/// Rejects a Trigger or Subscription that refers to a namespace where its author may not subscribe. While the feature
+/// is off, no such object is admitted. The reference is immutable, so a patch of another field does not need the
+/// right.
 pub(super) fn check_links(call: &ApiRequest, bytes: &Bytes) -> Result<(), StatusError> {
     let (meta, who) = (call.target.entry.meta, &call.server.default_requester);
     let field = match (meta.group, meta.kind) {

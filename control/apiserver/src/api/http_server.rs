@@ -1,6 +1,6 @@
-//! The connections of a listener of the API: how many, and how long one may take to say what it wants.
+//! Connections of an API listener: their number, and the time limits of each.
 //!
-//! When the listener ends, requests under way still end, and who waits for a next one is let go.
+//! When the listener stops, requests in progress finish, and idle connections are closed.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -29,13 +29,14 @@ use super::authentication::PeerIdentity;
 use super::body::BODY_BYTES_MAX;
 use super::errors::StatusError;
 
-/// Connections at a time of one listener; further ones wait in the kernel. Twice the watches that one user may
-/// have, and room for others.
+/// Connections of one listener at a time; further ones wait in the kernel's backlog. Twice the number of watches that
+/// one user may have, plus spare connections for other users.
 pub const CONNECTIONS_MAX: u32 = 8_192;
-/// How long a connection may take for the head of a request, the pause before it included. client-go lets go of
-/// a quiet connection after 90 s, so it is the client who ends it, and no request meets a closing door.
+/// Time limit for the head of a request, including the idle time before it. client-go closes an idle connection after
+/// 90 s, so the client closes it first, and no request meets a connection that the server is closing.
 pub const REQUEST_HEADER_TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the rest of a body may take that nobody wants: its sender was refused, say. After that he is let go.
+/// Time limit for draining the rest of a body that no handler reads, for example of a rejected request. Then the
+/// connection is closed.
 pub const BODY_DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Bytes of a request's head, and of what is read ahead of it. kubectl's largest selectors are some KiB.
 pub const REQUEST_HEADER_BYTES_MAX: usize = 64 * 1024;
@@ -83,7 +84,7 @@ pub async fn serve<L: Listener>(
         tokio::spawn(async move {
             let _place = place;
             let mut connection = pin!(connection);
-            // How it ends is the client's business: its mistake, or it went away.
+            // An error here is the client's: a malformed request, or a closed connection.
             tokio::select! {
                 _ = &mut connection => return,
                 _ = leaving.changed() => connection.as_mut().graceful_shutdown(),
@@ -101,7 +102,7 @@ async fn handle(router: Router, request: Request<Incoming>) -> Result<Response, 
     if header_bytes(&request) > REQUEST_HEADER_BYTES_MAX {
         return Ok(StatusError::head_too_large(REQUEST_HEADER_BYTES_MAX).into_response());
     }
-    // Who waits to be asked for his body sends none after a refusal.
+    // A client that sent `Expect` does not send its body after a rejection.
     let sends_unasked = !request.headers().contains_key(header::EXPECT);
     let (head, incoming) = request.into_parts();
     let rest = DrainableBody(Arc::new(Mutex::new(incoming)));
@@ -114,8 +115,8 @@ async fn handle(router: Router, request: Request<Incoming>) -> Result<Response, 
     Ok(response)
 }
 
-/// A request's body, or what was left of it by who answered: it is read all the same, because a connection that ends with
-/// something unread may take the answer with it, and the client's next request.
+/// A request's body, or the part of it that the handler did not read. The rest is drained, because closing a
+/// connection with unread bytes may discard the response, and the client's next request.
 #[derive(Clone)]
 struct DrainableBody(Arc<Mutex<Incoming>>);
 
@@ -124,7 +125,7 @@ impl DrainableBody {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Reads to the end; `false`: it does not end, or only behind so many bytes.
+    /// Reads to the end; `false`: the body does not end, or exceeds this many bytes.
     async fn drain(mut self, bytes_max: usize) -> bool {
         let mut bytes = 0;
         while bytes <= bytes_max {

@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_user_fills_his_own_capacity_only_and_one_program_a_part_of_it() {
+    fn user_fills_own_share_and_one_program_only_part_of_it() {
         let inflight = Arc::new(InflightLimiter::default());
         let enter = |user: &str, agent: &str| inflight.acquire(user, agent, RequestClass::Request);
         let part = REQUESTS_PER_USER_MAX * USER_AGENT_PERCENT_MAX / 100;

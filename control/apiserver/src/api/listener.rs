@@ -1,7 +1,6 @@
-//! The API's listeners: plain on this host, by TCP or by a Unix socket; TLS for everybody else.
+//! The API's listeners: plaintext on this host, by TCP or by a Unix socket; TLS for all other clients.
 //!
-//! Handshakes run beside each other, so that one that stalls delays nobody; they are bounded in number and
-//! time.
+//! Handshakes run concurrently, so that one that stalls does not delay the others; their number and time are bounded.
 
 use std::io;
 use std::net::SocketAddr;
@@ -35,7 +34,7 @@ pub const HANDSHAKES_MAX: usize = 256;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Authorities take some 2 KiB each; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 4 << 20;
-/// How often a certificate of our own making is looked at, which ends weeks after it is due.
+/// Interval of the check for certificates to renew, which expire weeks after they are due.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3600);
 /// How long accepting pauses when the kernel refuses (out of descriptors, as a rule).
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
@@ -45,28 +44,28 @@ type PendingHandshake = Pin<Box<dyn Future<Output = Option<(TlsStream<TcpStream>
 /// A TLS listener.
 pub struct ApiTlsListener {
     listener: TcpListener,
-    /// Nobody from elsewhere comes in here. A door that others find too trusts nobody unsaid, who comes over loopback
-    /// neither: that may be somebody's proxy or tunnel.
+    /// Only this host can reach the listener. A listener that other hosts can reach authenticates every connection,
+    /// over loopback too: the peer there may be a proxy or a tunnel.
     is_on_loopback: bool,
     acceptor: TlsAcceptor,
     handshakes: FuturesUnordered<PendingHandshake>,
     tls_files: TlsFiles,
-    /// When the certificate's end is looked at again.
+    /// When the certificate's expiry is checked again.
     look_again: Deadline,
 }
 
-/// What proves who we are, and who may prove who he is.
+/// The server's certificate, and how clients authenticate.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     pub certificate: PathBuf,
     pub key: PathBuf,
-    /// Certificates that these authorities signed are believed.
+    /// Client certificates that these authorities signed are accepted.
     pub client_ca: Option<PathBuf>,
-    /// Who makes certificate and key, if we do.
+    /// Issues certificate and key, if they are self-signed.
     pub self_signed: Option<SelfSignedCertificates>,
     /// Coming over loopback says nothing.
     pub authenticates: bool,
-    /// Told when the files' certificates expire.
+    /// Records when the files' certificates expire.
     pub expiries: Arc<Expiries>,
 }
 
@@ -115,7 +114,7 @@ impl ApiTlsListener {
     }
 }
 
-/// Whether the files that were given are good. What we make ourselves is made when a door is opened.
+/// Whether the given files are valid. Self-signed certificates are created when a listener is opened.
 ///
 /// # Errors
 /// A file cannot be read or does not fit; it is named.
@@ -227,7 +226,7 @@ async fn handshake(
     Some((stream, PeerIdentity { is_local, certificate }))
 }
 
-/// Whom a certificate names: the common name is the user, organizations are groups.
+/// The user that a certificate names: the common name is the user, organizations are groups.
 fn user_from_certificate(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
     let subject = parsed.subject();
@@ -237,7 +236,7 @@ fn user_from_certificate(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
     Some(UserInfo { name, groups, ..UserInfo::default() })
 }
 
-/// Who is at the other end of a plain connection: there is none but on loopback.
+/// The peer of a plaintext connection, which exists on loopback only.
 pub fn tcp_peer(stream: &TcpStream, address: &SocketAddr) -> PeerIdentity {
     set_nodelay(stream);
     PeerIdentity { is_local: address.ip().is_loopback(), certificate: None }
@@ -249,14 +248,14 @@ pub fn by_token(stream: &TcpStream, _: &SocketAddr) -> PeerIdentity {
     PeerIdentity { is_local: false, certificate: None }
 }
 
-/// Who is at the other end of a Unix socket.
+/// The peer of a Unix socket.
 pub fn unix_peer<Address>(stream: &UnixStream, _: &Address) -> PeerIdentity {
     let user = stream.peer_cred().map(|peer| peer.uid());
     let own = rustix::process::geteuid().as_raw();
     PeerIdentity { is_local: user.is_ok_and(|user| user == 0 || user == own), certificate: None }
 }
 
-/// A watch is many small writes: each would wait for the client's word of the one before, up to 40 ms.
+/// A watch is many small writes: each would wait for the client's ACK of the one before, up to 40 ms.
 fn set_nodelay(stream: &TcpStream) {
-    let _ = stream.set_nodelay(true); // slower without, and the stream's next use tells if it is broken
+    let _ = stream.set_nodelay(true); // slower without; a broken stream fails at its next use
 }

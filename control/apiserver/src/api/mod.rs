@@ -1,7 +1,7 @@
 //! The Kubernetes API over the store: one file per verb, one row of the registry per kind.
 //!
-//! Outside it is reached over HTTP ([`router`]); our own controllers use the same router in the same
-//! process, without a socket ([`client`]). Who asks through which door is the only difference.
+//! Clients reach it over HTTP ([`router`]); our own controllers use the same router in the same process, without a
+//! socket ([`client`]). Only the authentication of the caller differs.
 
 mod account_secrets;
 mod account_tokens;
@@ -105,12 +105,12 @@ pub use readiness::{Check, Readiness};
 pub use role_aggregation::aggregate;
 pub use seed::{SeedDefinition, definitions, has_definitions, seed, seed_definitions, seed_objects};
 
-/// Whom requests from this host count as that do not say who they are.
+/// User of requests from this host that carry no credentials.
 const LOCAL_USER: &str = "sluicegate-admin";
-/// ... and those of strangers, with their group.
+/// User of anonymous requests, with their group.
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
-/// Whom our controllers count as.
+/// User of our controllers.
 const IN_PROCESS_USER: &str = "system:serviceaccount:sluicegate:controller";
 
 /// There from the first start on.
@@ -121,14 +121,14 @@ const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-event
 pub struct ApiServerConfig {
     /// Where the runtime keeps what instances write; without it there are no logs.
     pub log_dir: Option<PathBuf>,
-    /// Ways to be believed besides being local.
+    /// Sources of authentication besides being on this host.
     pub authentication: AuthenticationSources,
     pub audit_log: Option<AuditLog>,
     /// What `/readyz` depends on; without it on the store alone.
     pub readiness: Option<Readiness>,
 }
 
-/// The API for everybody else.
+/// The API for all other callers.
 pub fn router(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> Router {
     router_with(store, registry, ApiServerConfig::default())
 }
@@ -184,7 +184,7 @@ fn build_router(
 struct ApiServer {
     store: Arc<ObjectStore>,
     registry: Arc<KindRegistry>,
-    /// Whom requests count as.
+    /// The user of requests without credentials of their own.
     default_requester: Arc<RequestContext>,
     settings: Arc<settings::SettingsCache>,
     /// Where instances' logs are.
@@ -210,7 +210,7 @@ struct ApiRequest {
 }
 
 impl ApiRequest {
-    /// Who asks, with the settings under which a write is judged.
+    /// The caller, with the settings that its write is validated under.
     fn requester(&self) -> RequestContext {
         let settings = self.server.settings.get(&self.server.store);
         let bindings = sink_bindings::bindings_for(self);
@@ -221,7 +221,7 @@ impl ApiRequest {
         prepare::resource_of(self.target.entry.stored_meta())
     }
 
-    /// Who the fields of this write belong to: whom the request names, or else the program that sent it.
+    /// The field manager of this write: the one that the request names, or else the client program.
     fn field_writer(&self) -> apply::FieldWriter {
         let agent = user_agent(&self.headers);
         let agent = agent.split('/').next().unwrap_or("");
@@ -237,7 +237,7 @@ impl ApiRequest {
         }
     }
 
-    /// Our controllers write what they read; nobody there would read a warning.
+    /// Our controllers write back what they read, and do not read warnings.
     fn field_validation(&self) -> FieldValidation {
         let internal = self.server.default_requester.internal;
         if internal { FieldValidation::Ignore } else { self.parameters.field_validation }
@@ -256,7 +256,7 @@ fn user_agent(headers: &HeaderMap) -> &str {
     headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("")
 }
 
-/// Turns a change into a look at what it would have done.
+/// Turns a write into a dry run, which returns what it would have stored.
 fn as_dry_run(change: WriteOperation) -> WriteOperation {
     match change {
         kept @ (WriteOperation::NoOp(_) | WriteOperation::PutPrepared(..)) => kept,
@@ -294,7 +294,7 @@ async fn handle(State(mut server): State<ApiServer>, request: Request) -> Respon
     response
 }
 
-/// Rejects what a web page may have sent, and finds out who asks.
+/// Rejects requests that a web page may have sent, and authenticates the caller.
 fn admit(server: &mut ApiServer, head: &Parts) -> Result<(), StatusError> {
     // A request that came over no socket is from inside the process.
     if let Some(protection) = head.extensions.get::<Arc<CrossOriginProtection>>() {
@@ -362,7 +362,7 @@ async fn dispatch(server: ApiServer, head: Parts, body: Body) -> Result<Response
     })
 }
 
-/// What is said to whoever looks at a kind, or a version of one, that goes.
+/// The warning for clients that use a deprecated kind or version.
 fn deprecation_warning(call: &ApiRequest) -> Option<&'static str> {
     let entry = &call.target.entry;
     match (entry.meta.group, entry.meta.plural) {

@@ -1,6 +1,6 @@
-//! What every namespace has, as Kubernetes makes it: the account `default`, and the ConfigMap `kube-root-ca.crt`
-//! with whom to believe of the API. Who deletes or changes them gets them back. Secrets that ask for an account's token
-//! get it.
+//! Default objects of every namespace, as in Kubernetes: the account `default`, and the ConfigMap `kube-root-ca.crt`
+//! with the API's authority. They are restored when they are deleted or changed. Secrets that request an account's
+//! token get it.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -22,11 +22,11 @@ use super::authentication::TokenSigner;
 use super::errors::StatusError;
 use super::{account_secrets, apply, create, prepare, seed};
 
-/// The account of whoever names none.
+/// The account of objects that name none.
 const ACCOUNT: &str = "default";
-/// Who empties namespaces in Kubernetes.
+/// The user that empties namespaces in Kubernetes.
 const NAMESPACE_CONTROLLER: &str = "kube-controller-manager";
-/// Who clears away what lost its owners.
+/// The user that deletes objects without an owner in Kubernetes.
 const GARBAGE_COLLECTOR: &str = "garbage-collector-controller";
 /// Characters kept of an object's name in that of an Event about it, so that this is a name too.
 const EVENT_NAME_CHARS_MAX: usize = 236;
@@ -36,8 +36,8 @@ const ROOT_CA_KEY: &str = "ca.crt";
 /// Pause while the disk is full.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Keeps every namespace's things until the store is shut or fails. `authority` is PEM, or empty where there is
-/// none to tell of; without a `signer` there are no tokens.
+/// Maintains the default objects of every namespace until the store is shut down or fails. `authority` is PEM, or
+/// empty if there is no authority; without a `signer` no tokens are issued.
 pub async fn run_namespace_defaults(store: Arc<ObjectStore>, authority: Arc<str>, signer: Option<Arc<TokenSigner>>) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
@@ -109,7 +109,7 @@ fn warning_event(
         .map_err(skip_terminating)
 }
 
-/// Namespaces to look at after what changed since `reached`, and up to where that is.
+/// Namespaces to reconcile after the changes since `reached`, and the revision of the last change.
 fn changed_namespaces(store: &ObjectStore, reached: Option<u64>) -> (BTreeSet<Arc<str>>, u64) {
     let memory = store.read();
     if let Some(reached) = reached
@@ -210,7 +210,7 @@ mod tests {
         }
     }
 
-    /// APP-32: a namespace has its default account and whom to believe, and gets them back.
+    /// APP-32: a namespace has its default account and its authority, and gets them back.
     #[tokio::test]
     async fn every_namespace_has_an_account_and_the_authority() {
         let folder = tempfile::tempdir().unwrap();

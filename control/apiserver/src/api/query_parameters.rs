@@ -33,7 +33,7 @@ struct RawQuery {
     include_object: Option<String>,
 }
 
-/// What a request's query asks for.
+/// The parameters of a request's query.
 #[derive(Debug, Clone, Default)]
 pub(super) struct QueryParameters {
     pub(super) watch: bool,
@@ -50,7 +50,7 @@ pub(super) struct QueryParameters {
     pub(super) send_initial_events: Option<bool>,
     pub(super) dry_run: bool,
     pub(super) field_validation: FieldValidation,
-    /// Who counts as the one that writes fields; empty = whoever the client says it is.
+    /// The field manager that the request names; empty: it is derived from the client's user agent.
     pub(super) field_manager: String,
     /// Server-side apply takes fields from others.
     pub(super) force: Option<bool>,
@@ -85,7 +85,7 @@ fn options(method: &Method) -> &'static str {
     }
 }
 
-/// What a word stands for; refused with what there is.
+/// The value of a word; the rejection lists the valid words.
 fn parse_choice<T: Copy>(
     options: &str,
     option: &str,
@@ -104,7 +104,7 @@ fn parse_choice<T: Copy>(
     Err(StatusError::invalid_option(options, option, &why))
 }
 
-/// Who a write says it is by.
+/// The field manager that a write names.
 fn parse_field_manager(options: &str, name: String) -> Result<String, StatusError> {
     let why = if name.len() > MANAGER_BYTES_MAX {
         format!("Too long: may not be more than {MANAGER_BYTES_MAX} bytes")
@@ -160,7 +160,7 @@ impl QueryParameters {
     }
 }
 
-/// What is given twice counts as it stands first.
+/// The first occurrence of a repeated parameter counts.
 fn read(uri: &Uri) -> Result<RawQuery, StatusError> {
     let wrong = |why: String| StatusError::bad_request(why);
     if let Ok(Query(raw)) = Query::<RawQuery>::try_from_uri(uri) {
@@ -214,7 +214,7 @@ mod tests {
         assert!(!parsed("watch=False").unwrap().watch && !parsed("watch=0").unwrap().watch);
     }
 
-    /// APP-28: an option that is not known is told with those that are.
+    /// APP-28: the rejection of an unknown option lists the valid ones.
     #[test]
     fn a_word_that_means_nothing_is_refused_with_those_that_do() {
         let long = format!("fieldManager={}", "a".repeat(MANAGER_BYTES_MAX + 1));

@@ -1,5 +1,5 @@
-//! Writes into aggregated ClusterRoles what they add up to, for whoever reads them (`kubectl describe clusterrole
-//! view`). Who may do what is judged without waiting for it.
+//! Writes the combined rules into aggregated ClusterRoles, for clients that read them (`kubectl describe clusterrole
+//! view`). Authorization does not wait for it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The roles that are there before anybody writes one: Kubernetes' own, and Knative's that add to them.
+//! The default roles: Kubernetes' own, and Knative's that extend them.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "upda
 const SERVING_GROUPS: [&str; 2] = ["serving.knative.dev", "networking.internal.knative.dev"];
 const EVENTING_GROUPS: [&str; 5] =
     ["eventing.knative.dev", "messaging.knative.dev", "flows.knative.dev", "sources.knative.dev", "sinks.knative.dev"];
-/// Where objects live that have an address.
+/// Resources of addressable kinds.
 const ADDRESSABLE: [(&str, &[&str]); 4] = [
     ("serving.knative.dev", &["routes", "routes/status", "services", "services/status"]),
     ("eventing.knative.dev", &["brokers", "brokers/status"]),
@@ -24,13 +24,13 @@ const ADDRESSABLE: [(&str, &[&str]); 4] = [
 /// Kinds that bring events in.
 const SOURCES: [&str; 4] = ["apiserversources", "containersources", "pingsources", "sinkbindings"];
 
-/// Channels, for whoever subscribes to them: by upstream's names.
+/// Channels, for subscribers to them: by upstream's names.
 const CHANNELABLE: [(&str, [&str; 2]); 2] = [
     ("meta-channelable-manipulator", ["channels", "channels/status"]),
     ("imc-channelable-manipulator", ["inmemorychannels", "inmemorychannels/status"]),
 ];
 
-/// What is read from other namespaces, for whoever may do so: by upstream's names.
+/// What may be subscribed to from other namespaces: by upstream's names.
 const SUBSCRIBABLE: [(&str, &str, &str); 3] = [
     ("broker-subscriber", "eventing.knative.dev", "brokers"),
     ("channel-subscriber", "messaging.knative.dev", "channels"),
@@ -42,7 +42,8 @@ pub(super) fn roles() -> Vec<Value> {
     let mut roles = system_roles();
     roles.push(role(CONTROLLER_ROLE, &[], follower_role()));
     roles.extend(aggregated_core_roles());
-    // What a service account needs for an instance to be more than its namespace's user: bound by whoever owns the host.
+    // Instance policies, which grant a service account more than its namespace's user has: the host's owner binds
+    // them.
     roles.extend(["process", "host-user", "root"].map(|policy| {
         let rules = json!([{ "apiGroups": ["sluicegate.dev"], "resources": ["instancepolicies"],
             "resourceNames": [policy], "verbs": ["use"] }]);
@@ -203,7 +204,7 @@ fn aggregated_core_roles() -> Vec<Value> {
             "system:aggregate-to-admin",
             &["admin"],
             json!([
-                // Not all verbs: `bind` and `escalate` would let a namespace's admin become anybody.
+                // Not all verbs: `bind` and `escalate` would let a namespace's admin become any user.
                 { "verbs": all, "apiGroups": ["rbac.authorization.k8s.io"],
                   "resources": ["roles", "rolebindings"] },
                 { "verbs": ["create"], "apiGroups": ["authorization.k8s.io"],

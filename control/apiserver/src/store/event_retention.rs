@@ -1,4 +1,4 @@
-//! Events do not stay: they are news, and there are at most so many of them.
+//! Retention of Events: they expire, and their number is bounded.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::{ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteO
 pub const EVENT_SECONDS_MAX: i64 = 3600;
 /// Events of one namespace. The oldest go first, so that one noisy object cannot fill the store.
 pub const EVENTS_PER_NAMESPACE_MAX: usize = 1000;
-/// Of a namespace that has too many, so many more go at once: who looks at all of them for each new one takes longer the more
-/// there are.
+/// How many Events over the limit a namespace's trim deletes at once: finding the oldest reads all of them, so the
+/// cost is shared by many new ones.
 const TRIM_BATCH: usize = EVENTS_PER_NAMESPACE_MAX / 10;
-/// Between two looks for expired events, at least.
+/// Shortest interval between two sweeps for expired Events.
 const SWEEP_INTERVAL_MIN: Duration = Duration::from_secs(30);
 
 const EVENTS: &str = "/events";
@@ -51,7 +51,7 @@ pub async fn trim(store: &ObjectStore, now: Timestamp) -> Result<Duration, Store
     let events = store.read().list(&Arc::from(EVENTS), None).items();
     let (gone, oldest) = expired(&events, now);
     delete(store, gone).await?;
-    // Whatever is told meanwhile stays for longer than that.
+    // Events recorded in the meantime stay for longer than that.
     let left = oldest.map_or(EVENT_SECONDS_MAX, |seen| EVENT_SECONDS_MAX + 1 - (now.as_second() - seen));
     Ok(Duration::from_secs(u64::try_from(left).unwrap_or(0)).max(SWEEP_INTERVAL_MIN))
 }
@@ -72,12 +72,12 @@ async fn delete(store: &ObjectStore, events: Vec<Arc<StoredObject>>) -> Result<(
             let there = view.get(&object.key);
             Ok::<_, StoreError>(match there.filter(|now| now.resource_version == object.resource_version) {
                 Some(there) => WriteOperation::Delete(there.key.clone(), there.value()),
-                // Gone already, or seen again meanwhile.
+                // Deleted already, or recorded again in the meantime.
                 None => WriteOperation::NoOp(object),
             })
         })
     });
-    // Some at a time, so that they share commits: whoever tells one event too many waits for a hundred of them.
+    // In batches, so that they share commits: the writer of one Event too many waits for a hundred deletions.
     let mut deletions = std::pin::pin!(stream::iter(deletions).buffer_unordered(TRIM_BATCH));
     while let Some(deleted) = deletions.next().await {
         deleted?;
@@ -140,7 +140,7 @@ mod tests {
         assert!(expired(&[], now).1.is_none());
     }
 
-    /// A time to come keeps neither its own event for ever nor those that are told after it.
+    /// A time in the future keeps neither its own Event forever nor those recorded after it.
     #[test]
     fn times_to_come_do_not_put_the_next_look_off() {
         let now = Timestamp::from_second(10_000).unwrap();

@@ -1,11 +1,11 @@
-//! Where objects live: every one in memory for readers, every one on disk before a writer hears of it.
+//! The object store: every object is in memory for readers, and on disk before its writer gets a response.
 //!
-//! One thread writes. It takes whatever requests queued while the last commit ran, lets each decide
-//! against the newest state (so nobody's read-modify-write can lose a race), commits them together
-//! and only then changes memory, wakes the watchers and answers. A reader never touches the disk,
-//! and nobody ever sees an object that a crash could take back.
+//! One thread writes. It takes all requests queued during the last commit, lets each decide against the newest state
+//! (so no read-modify-write can lose a race), commits them together and only then updates memory, wakes the watchers
+//! and responds. A reader never touches the disk, and no client sees an object that a crash could take back.
 //!
-//! What nobody writes is folded ([`run_compaction`]): neighbours become one block, which a reader opens for as long as it looks.
+//! Objects that are not written are compacted ([`run_compaction`]): neighbours become one block, which a reader
+//! decompresses while it reads.
 
 mod block;
 mod cold_objects;
@@ -96,7 +96,7 @@ impl ObjectKey {
 /// What a writer wants done.
 #[derive(Debug)]
 pub enum WriteOperation {
-    /// Nothing: the object already is as wanted, and nobody is told anything.
+    /// Nothing: the object already is as wanted, and watchers get no event.
     NoOp(Arc<StoredObject>),
     Put(ObjectKey, Value),
     /// The same, of a long object that is written out already.
@@ -135,10 +135,10 @@ pub enum StoreError {
     Damaged { path: PathBuf, what: String },
     #[error("cannot use {path}: {what}")]
     Unusable { path: PathBuf, what: String },
-    /// The last commit is whole, and the next one that finds room goes on from there.
+    /// The last commit is complete, and the next one that finds disk space continues from there.
     #[error("there is no room for {path}, and no writes are taken until there is; free some space there: {what}")]
     Full { path: PathBuf, what: String },
-    /// After a failed commit nobody knows what is on disk, so nothing more is taken.
+    /// After a failed commit the state on disk is unknown, so no more writes are accepted.
     #[error("the object store failed and takes no writes until a restart: {0}")]
     WriterFailed(String),
     #[error("the object store is shut")]
@@ -160,7 +160,7 @@ pub struct ObjectStore {
     revision: watch::Receiver<u64>,
     writer: Mutex<Option<JoinHandle<()>>>,
     failure: Arc<WriterFailure>,
-    /// Held by who folds: there is one at a time.
+    /// Held during a compaction: there is one at a time.
     compaction_lock: Mutex<()>,
 }
 
@@ -204,8 +204,8 @@ impl ObjectStore {
         read(&self.memory)
     }
 
-    /// Nobody can go on from before `revision` any more, nor from before the last `kept` changes if those reach further back; and the
-    /// old versions go. Returns how many changes that were.
+    /// No watch can resume from before `revision` any more, nor from before the last `kept` changes if those reach
+    /// further back; the old versions are freed. Returns the number of changes removed.
     pub fn trim_history(&self, revision: u64, kept: usize) -> usize {
         let mut memory = self.memory.write().unwrap_or_else(PoisonError::into_inner);
         let forgotten = memory.trim_history(revision, kept);
@@ -213,7 +213,7 @@ impl ObjectStore {
         forgotten.count
     }
 
-    /// Somebody who goes on from change to change, from the beginning.
+    /// A reader that follows all changes from the beginning.
     #[must_use]
     pub fn new_reader(&self) -> ChangeReader {
         let reader = ChangeReader::default();
@@ -239,7 +239,7 @@ impl ObjectStore {
         let Some(jobs) = jobs else { return allocator::CachedChunks::default() };
         let (answer, answered) = oneshot::channel();
         let job: WriteJob = Box::new(|_| {
-            let _ = answer.send(allocator::cached()); // whoever asked may have gone
+            let _ = answer.send(allocator::cached()); // the caller may have gone
             None
         });
         let _ = jobs.send(job).await; // a writer that has ended has no cache
@@ -270,8 +270,8 @@ impl ObjectStore {
 }
 
 impl ObjectStore {
-    /// Ends the writer after the writes that it has, so that the folder is free when this returns; every watch ends
-    /// too. Reads go on from memory, writes are refused. Blocks.
+    /// Stops the writer after the writes in its queue, so that the folder is free when this returns; every watch ends
+    /// too. Reads continue from memory, writes are refused. Blocks.
     pub fn close(&self) {
         *self.jobs.write().unwrap_or_else(PoisonError::into_inner) = None;
         let writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -21,11 +21,11 @@ const BATCH_WRITES_MAX: usize = 256;
 const REOPEN_DELAY_MIN: Duration = Duration::from_millis(250);
 /// ... and each time after twice as long, up to this.
 const REOPEN_DELAY_MAX: Duration = Duration::from_secs(4);
-/// How often requests are refused meanwhile.
+/// How often requests are refused while the disk is full.
 const REJECT_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Decides against the view, and returns how to answer once the outcome of the commit is known; or, told why
-/// there is no deciding, answers that.
+/// Decides against the view, and returns the response to send once the outcome of the commit is known; given an error
+/// instead of the view, responds with that.
 pub(super) type WriteJob = Box<dyn FnOnce(Result<&mut StagedView, StoreError>) -> Option<WriteReply> + Send>;
 type WriteReply = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
@@ -64,7 +64,7 @@ impl StagedView {
         read(&self.memory).by_uid(uid).filter(|object| !self.staged.contains_key(&object.key))
     }
 
-    /// Whether any object lives in `namespace`.
+    /// Whether `namespace` contains any object.
     #[must_use]
     pub fn namespace_is_empty(&self, namespace: &str) -> bool {
         let staged_in =
@@ -82,7 +82,7 @@ impl StagedView {
             && read(&self.memory).list(resource, None).into_iter().all(|o| self.staged.contains_key(&o.key))
     }
 
-    /// The objects whose ownerReferences name `owner`.
+    /// The objects with an ownerReference to `owner`.
     #[must_use]
     pub fn dependents(&self, owner: &str) -> Vec<Arc<StoredObject>> {
         let mut found: Vec<_> =
@@ -101,7 +101,7 @@ impl StagedView {
         stored.chain(staged.cloned()).collect()
     }
 
-    /// Whether objects of this kind live in namespaces, if one of the definitions that are stored under `resource` is of it.
+    /// Whether objects of this kind are namespaced, if one of the definitions stored under `resource` defines it.
     pub(super) fn is_namespaced(&self, resource: &str, group: &str, kind: &Value) -> Option<bool> {
         let of_group = |key: &ObjectKey| key.name.split_once('.').is_some_and(|(_, rest)| rest == group);
         let scope = |object: &StoredObject| {
@@ -170,7 +170,7 @@ where
         let view = match view {
             Ok(view) => view,
             Err(why) => {
-                let _ = answer.send(Err(why.into())); // whoever asked may have hung up
+                let _ = answer.send(Err(why.into())); // the caller may have gone
                 return None;
             }
         };
@@ -180,13 +180,13 @@ where
                 Ok(()) => outcome,
                 Err(why) => Err(why.into()),
             };
-            // Whoever asked may have hung up; the write stands.
+            // The caller may have gone; the write stands.
             let _ = answer.send(outcome);
         }))
     })
 }
 
-/// Why no writes are taken, for everybody to see.
+/// Why no writes are accepted, for all threads to read.
 #[derive(Debug, Default)]
 pub(super) struct WriterFailure(RwLock<Option<StoreError>>);
 
@@ -236,11 +236,11 @@ impl StoreWriter<'_> {
     fn batch(&mut self, first: WriteJob) {
         let mut answers = Vec::new();
         let mut next = Some(first);
-        // Refused ones count too, so that they cannot put the others' commit off for ever.
+        // Refused ones count too, so that they cannot delay the others' commit indefinitely.
         for taken in 1.. {
             let Some(job) = next else { break };
-            // A decision that panics costs its own caller an error (its channel closes) and nobody
-            // else anything: it changes nothing before its last step, `stage`.
+            // A decision that panics returns an error to its own caller only (its channel closes): it changes nothing
+            // before its last step, `stage`.
             if let Ok(Some(answer)) = catch_unwind(AssertUnwindSafe(|| job(Ok(&mut self.view)))) {
                 answers.push(answer);
             }
@@ -267,8 +267,7 @@ impl StoreWriter<'_> {
         Ok(())
     }
 
-    /// Refuses what is asked and tries the file from time to time, until it takes a commit or nobody asks
-    /// any more.
+    /// Rejects writes and retries the file from time to time, until a commit succeeds or no caller is left.
     fn wait_for_disk_space(&mut self) {
         let mut pause = REOPEN_DELAY_MIN;
         while let Some(why @ StoreError::Full { .. }) = self.failure.current() {
@@ -292,8 +291,8 @@ impl StoreWriter<'_> {
         }
     }
 
-    /// Goes on from what the file holds: with the changes that were under way, if they did get there,
-    /// and else without. Numbers that were given out to them are used up either way.
+    /// Continues from the file's content: with the changes in progress, if they did get there, and else without. The
+    /// revisions assigned to them are used up either way.
     fn recover(&mut self) -> Result<(), StoreError> {
         let found = self.disk.reopen()?;
         if found == self.view.revision {
@@ -306,7 +305,7 @@ impl StoreWriter<'_> {
             return Err(StoreError::WriterFailed(why));
         }
         self.committed = found;
-        // Tells whether there is room again.
+        // Shows whether there is disk space again.
         self.commit()
     }
 }

@@ -1,7 +1,7 @@
-//! Brokers that stay until their backlog has come to its end (`sluicegate.dev/on-delete: drain`).
+//! Brokers that are deleted only once their backlog is delivered (`sluicegate.dev/on-delete: drain`).
 //!
-//! A finalizer holds the object, so that a restart goes on where it was. Meanwhile its address answers 404,
-//! its Triggers are served, and replies still come back in.
+//! A finalizer holds the object, so that a restart continues the drain. Until it ends, the Broker's address answers
+//! 404, its Triggers are served, and replies are still accepted.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use crate::kinds::shared::{name, namespace};
 
 /// What holds a Broker.
 pub const FINALIZER: &str = "sluicegate.dev/drain";
-/// How often a Broker on its way out is looked at.
+/// Interval between checks of a draining Broker.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Looks in a row that find nothing pending before it goes: a reply that was stored in between, or a table that
 /// has just been published, has its events counted by then.
@@ -33,8 +33,8 @@ fn has_finalizer(broker: &Broker) -> bool {
     broker.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER)
 }
 
-/// Puts the finalizer on a Broker that `wants` to drain, and takes it off one that does not, any more or yet, if it
-/// is ours to write.
+/// Adds the finalizer to a Broker that `wants` to drain, and removes it from one that does not, if this appliance is
+/// the leader.
 pub async fn reconcile_finalizer(context: &ControllerContext, broker: &Broker, wants: bool) -> Result<Broker, Error> {
     if !context.leadership.is_leader() {
         return Ok(broker.clone());
@@ -57,12 +57,13 @@ async fn write_finalizer(context: &ControllerContext, broker: &Broker, held: boo
     Ok(api.patch(name(meta), &field_managers::patch_params(), &Patch::Merge(patch)).await?)
 }
 
-/// Lets go of those that have nothing pending any more. Runs for ever.
+/// Removes the finalizer of drained Brokers that have no pending events. Runs forever.
 pub async fn run(context: &ControllerContext) {
     let mut quiet: HashMap<String, u32> = HashMap::new();
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
-        // A start with large logs takes a while; and whoever does not write must not let go what the writer holds.
+        // Replaying large logs takes a while after a start; and only the leader may remove a finalizer, because only
+        // its logs are written.
         if !context.publisher.cores_running() || !context.leadership.is_leader() {
             quiet.clear();
             continue;

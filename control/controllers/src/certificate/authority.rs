@@ -1,5 +1,5 @@
-//! The authority that signs certificates of our class: in a Secret, so that all appliances that follow one API have the
-//! same, and so that an operator may put his own in its place. Its certificate alone is in a ConfigMap for everybody.
+//! The authority that signs certificates of our class. It is kept in a Secret, so that all appliances that follow one
+//! API share it, and an operator can replace it. A ConfigMap publishes its certificate without the key.
 
 use dataplane::tls::TlsIdentity;
 use jiff::Timestamp;
@@ -19,11 +19,11 @@ use crate::kinds::shared::annotation;
 /// Of the Secret, and of the ConfigMap.
 const NAME: &str = "sluicegate-domain-authority";
 const COMMON_NAME: &str = "Sluicegate domain authority";
-/// Where the certificate stands that everybody may read.
+/// The key of the public certificate.
 pub(super) const CA_CERT_KEY: &str = "ca.crt";
 /// On one that we made, and so may make anew.
 const SELF_SIGNED: &str = "sluicegate.dev/self-made";
-/// An authority lives this many days: whoever believes it has to be told of the next one.
+/// Validity of an authority in days. Long, because every client that trusts it has to install its successor.
 const AUTHORITY_DAYS: i64 = 3_650;
 
 /// Whether that Secret or ConfigMap is the authority's.
@@ -31,8 +31,8 @@ pub(crate) fn is_authority(ns: &str, name: &str) -> bool {
     (ns, name) == (SERVING, NAME)
 }
 
-/// The authority as it is; made, if there is none or ours is about to end. The inner error is what is wrong with it,
-/// which is the operator's to mend and never overwritten: he may be half way through.
+/// The current authority; created if there is none or ours expires soon. The inner error says what is wrong with an
+/// operator's authority, which is never overwritten: the operator may be in the middle of a change.
 pub(super) async fn load_or_create(
     context: &ControllerContext,
     now: Timestamp,
@@ -44,7 +44,7 @@ pub(super) async fn load_or_create(
         // The annotation alone stays when `kubectl apply` puts another's into our Secret.
         let is_ours = annotation(&secret.metadata, SELF_SIGNED).is_some()
             && has_common_name(known.certificate.as_bytes(), COMMON_NAME);
-        // Clients have to hear of the next one in time. Another's signs for as long as it lasts.
+        // Clients need time to install its successor. An operator's authority signs until it expires.
         let days = if is_ours { VALIDITY_DAYS + RENEW_BEFORE_DAYS } else { 1 };
         match validate(&known, days, now) {
             Ok(()) => {
@@ -79,10 +79,11 @@ pub(super) async fn load_or_create(
 enum AuthorityFault {
     #[error("{CERTIFICATE} ends too soon")]
     Expiring,
-    /// Ours is not made anew either: if it is the clock that is behind, clients would be left with one that is gone.
+    /// Our own is not renewed either: if the local clock is slow, clients would be left with an authority that no
+    /// longer exists.
     #[error("{CERTIFICATE} has not begun by the clock here")]
     NotYetValid,
-    /// What it signed would be good for nobody, and its Secret would look well.
+    /// Clients would reject all that it signs, while the Secret would look valid.
     #[error("{CERTIFICATE} and {KEY}: {0}")]
     Invalid(String),
 }
@@ -98,7 +99,7 @@ fn validate(authority: &CertificateKeyPair, days: i64, now: Timestamp) -> Result
     }
 }
 
-/// Tells everybody whom to believe.
+/// Publishes the authority's certificate.
 async fn publish(context: &ControllerContext, authority: &CertificateKeyPair) -> Result<(), Error> {
     let data = Some([(CA_CERT_KEY.to_owned(), authority.certificate.clone())].into());
     let there = context.config_maps.get(SERVING, NAME);

@@ -19,12 +19,12 @@ use crate::kinds::shared::{ConditionStatus, HasConditions as _, controller, is_c
 
 pub(super) const CERTIFICATE: &str = "tls.crt";
 pub(super) const KEY: &str = "tls.key";
-/// A certificate lives this many days: short enough that one who got hold of its key does not have it for long.
+/// Validity of a certificate in days: short enough that a stolen key is of use for a limited time.
 pub(super) const VALIDITY_DAYS: i64 = 90;
-/// Days before its end that it is made anew; so many are left to find out why that fails.
+/// Days before its expiry that it is renewed; an operator has this long to fix a failing renewal.
 pub(super) const RENEW_BEFORE_DAYS: i64 = 30;
 
-/// How it went with a Certificate.
+/// The result of issuing a Certificate.
 #[derive(Debug, PartialEq)]
 enum IssueOutcome {
     /// Its Secret holds one that ends then.
@@ -63,7 +63,7 @@ pub(super) fn needs_renewal(certificate: &Certificate, now: Timestamp) -> bool {
     certificate.is_ours() && !(is_ready && lasts)
 }
 
-/// How long a certificate lives that is signed now: none is good for longer than its authority.
+/// Validity of a certificate that is signed now: it does not outlive its authority.
 fn validity_days(authority: &CertificateKeyPair, now: Timestamp) -> i64 {
     let left = not_after(authority.certificate.as_bytes()).map_or(0, |ends| ends.as_second() - now.as_second());
     VALIDITY_DAYS.min(left / DAY_SECONDS)
@@ -126,8 +126,8 @@ fn not_issued(
     IssueOutcome::Issued(ends)
 }
 
-/// Whether the names are of hosts that whoever asks really has: or else a developer could have a certificate for the
-/// hosts of another. In the operator's own namespace everything may be asked for.
+/// Whether the owner of the Certificate has the hosts of all its names: otherwise a developer could get a certificate
+/// for another's hosts. The operator's own namespace may request any name.
 fn is_allowed(context: &ControllerContext, certificate: &Certificate) -> bool {
     let (ns, names) = (namespace(&certificate.metadata), &certificate.spec.dns_names);
     let owner = controller(&certificate.metadata);
@@ -138,7 +138,7 @@ fn is_allowed(context: &ControllerContext, certificate: &Certificate) -> bool {
         Some(("DomainMapping", name)) => {
             has_all(&domain_mapping::route_owner(&WorkItem::new(ControllerKind::DomainMapping, ns, name)))
         }
-        // A developer's own namespace is his.
+        // A developer may request names of the own namespace.
         Some(("Namespace", name)) if name == ns => {
             let settings = context.settings();
             let stands = |domain: &str| wildcard(ns, domain, &settings.network);
@@ -156,11 +156,11 @@ enum SecretContent {
     Valid(Timestamp),
     /// One that is to be made anew.
     Outdated,
-    /// Something of somebody else.
+    /// A certificate or other data that we did not issue.
     Foreign,
 }
 
-/// Somebody else's is good too, if it is for all the names: the operator put it there.
+/// A certificate from another issuer is valid too, if it covers all the names: the operator put it there.
 fn inspect_secret(
     secret: &Secret,
     certificate: &Certificate,
@@ -188,8 +188,8 @@ fn covers_names(secret: &Secret, certificate: &Certificate) -> bool {
         .is_ok_and(|identity| certificate.spec.dns_names.iter().all(|name| identity.is_for(name)))
 }
 
-/// When what is there ends, if it is good for its names, whoever put it there. Whether it has begun does not count: it
-/// may be the clock that is behind.
+/// When the existing certificate expires, if it covers the names, whichever issuer it comes from. A start of validity
+/// in the future is ignored: the local clock may be slow.
 fn valid_until(secret: &Secret, certificate: &Certificate, now: Timestamp) -> Option<Timestamp> {
     not_after(secret_data(secret, CERTIFICATE)).filter(|ends| *ends > now && covers_names(secret, certificate))
 }
@@ -249,7 +249,7 @@ mod tests {
         made
     }
 
-    /// X-RTE-07: what is in the Secret decides, whoever put it there.
+    /// X-RTE-07: the content of the Secret decides, whichever issuer it comes from.
     #[test]
     fn a_secret_is_kept_renewed_or_left_to_its_owner() {
         let [own, other] = ["own", "other"].map(|name| create_authority(name, 1_000, days(0)).unwrap());

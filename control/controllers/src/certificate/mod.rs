@@ -1,7 +1,7 @@
-//! Certificate: asked for by Routes and DomainMappings whose hosts are to have TLS, provided by us or by whoever its
-//! class names, and shown to clients from its Secret.
+//! Certificate: requested by Routes and DomainMappings whose hosts are to have TLS, issued by us or by the controller
+//! of its class, and served to clients from its Secret.
 //!
-//! Ours are signed by an authority of our own (`issue`). What the operator gave with `--tls-cert` needs none.
+//! An authority of our own signs ours (`issue`). Certificates that the operator gave with `--tls-cert` need none.
 
 pub(super) mod authority;
 pub mod challenges;
@@ -32,7 +32,7 @@ use state::{CertificateState, HostCertificate, HostTls};
 
 pub use issue::reconcile;
 
-/// Between two looks for certificates that end: they do so weeks after they are due.
+/// Interval of the check for certificates to renew: they expire weeks after they are due.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// What TLS there is for the hosts of a Route.
@@ -57,7 +57,7 @@ pub(super) fn cluster_local_certificates(
     certificate_states(context, &route.metadata, naming.domain, &desired_for_cluster_local(route, naming))
 }
 
-/// The Certificates that a Route needs for the hosts that everybody reaches.
+/// The Certificates that a Route needs for its public hosts.
 fn desired_for_route(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> Vec<Certificate> {
     if is_enabled(context, &route.metadata) { desired::for_route(route, naming) } else { Vec::new() }
 }
@@ -71,7 +71,7 @@ fn desired_for_cluster_local(route: &Route, naming: RouteNaming<'_>) -> Vec<Cert
     }
 }
 
-/// Asks for all that a Route needs.
+/// Requests all Certificates that a Route needs.
 pub(super) async fn reconcile_for_route(
     context: &ControllerContext,
     route: &Route,
@@ -87,8 +87,8 @@ pub(super) fn is_enabled(context: &ControllerContext, meta: &ObjectMeta) -> bool
     context.settings().network.auto_tls.external_domain_tls && !declines_tls(meta)
 }
 
-/// Makes the Certificates that an object wants, sets back those that were changed, and deletes those that it wants no
-/// more. All are in its namespace, and in `domain`. Whose hosts they are has to be settled.
+/// Creates the Certificates that an object needs, resets those that were changed, and deletes those that it no longer
+/// needs. All are in its namespace, and in `domain`. The hosts' owner must be settled before.
 pub(super) async fn reconcile_certificates(
     context: &ControllerContext,
     owner: &ObjectMeta,
@@ -244,7 +244,7 @@ fn state_of(context: &ControllerContext, certificate: &Certificate) -> Certifica
     }
 }
 
-/// Certificates are found by who owns them, where they are kept, and what they stand for.
+/// Certificates are indexed by their owner, their Secret, and the solvers of their challenges.
 pub fn index_keys(certificate: &Certificate) -> Vec<String> {
     let meta = &certificate.metadata;
     let owner = controller(meta).map(|owner| format!("owned by {}", owner.uid));
@@ -271,7 +271,7 @@ fn wildcard_key(domain: &str) -> String {
     format!("wildcard in {domain}")
 }
 
-/// Whoever may go on by a Certificate, and itself.
+/// Requeues the objects that depend on a Certificate, and the Certificate itself.
 fn on_certificate_change(context: &ControllerContext, (before, after): ObjectChange<'_, Certificate>) {
     let all = [before, after];
     for certificate in all.into_iter().flatten() {
@@ -287,7 +287,7 @@ fn on_certificate_change(context: &ControllerContext, (before, after): ObjectCha
     }
 }
 
-/// A Secret changed: Certificates that are kept in it, and whoever goes on by them.
+/// A Secret changed: the Certificates that are kept in it, and the objects that depend on them.
 pub(super) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
     let kept = context.certificates.by_index(ns, &secret_key(secret));
     let mut items: Vec<_> = kept.iter().flat_map(|certificate| affected_items(context, certificate)).collect();
@@ -298,7 +298,7 @@ pub(super) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: 
     items
 }
 
-/// Whose challenges a core Service answers.
+/// The owners of Certificates whose challenges a core Service answers.
 pub(super) fn affected_by_service(context: &ControllerContext, ns: &str, service: &str) -> Vec<WorkItem> {
     let asked = context.certificates.by_index(ns, &solver_key(service));
     asked.iter().flat_map(|certificate| affected_items(context, certificate)).collect()

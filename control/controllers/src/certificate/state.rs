@@ -11,7 +11,7 @@ use crate::kinds::shared::ConditionStatus;
 pub const NOT_ENABLED: &str = "external-domain-tls is not enabled";
 pub const NOT_FOR_LOCAL: &str = "TLS is not enabled for cluster-local";
 const PROVIDED_EXTERNALLY: &str = "TLS certificate was provided externally";
-/// Who has a host is asked first.
+/// The owner of a host is resolved first.
 const NOT_REQUESTED: &str = "No certificate is asked for before it is known whose the hosts are.";
 const NO_LISTENER: &str = "There is no listener for TLS: start the appliance with --https ADDRESS.";
 
@@ -23,11 +23,11 @@ pub enum HostTls {
     /// It is not known yet whether the hosts are the object's.
     #[default]
     NotRequested,
-    /// It is wanted, and nobody listens.
+    /// It is wanted, and there is no listener for TLS.
     NoListener,
     /// The object names a certificate: its host and that, or what is wrong with it.
     Provided(String, Result<TlsIdentity, BackendResolveError>),
-    /// Certificates were asked for.
+    /// Certificates were requested.
     Requested(Vec<HostCertificate>),
 }
 
@@ -38,9 +38,9 @@ pub struct HostCertificate {
     pub name: String,
     pub hosts: Vec<String>,
     pub state: CertificateState,
-    /// By whom it is believed beside the system's authorities (PEM), as its Secret says.
+    /// The authority that clients need to trust it besides the system's (PEM), from its Secret.
     pub ca_certs: Option<String>,
-    /// What whoever provides it has to be answered.
+    /// The ACME challenges that its issuer needs answered.
     pub challenges: Vec<Http01Challenge>,
 }
 
@@ -58,9 +58,9 @@ pub enum CertificateState {
     Ready(Option<TlsIdentity>),
     /// Not yet, for this reason.
     Pending(String),
-    /// Whoever provides it gave up, for this reason.
+    /// Its issuer gave up, for this reason.
     Failed(String),
-    /// There is a Certificate of that name which somebody else made.
+    /// A Certificate of that name exists and has another owner.
     NotOwned,
 }
 
@@ -97,8 +97,8 @@ impl HostTls {
         }
     }
 
-    /// Says in `condition` how it is. The worst certificate speaks; `usual` is the operator's word, as upstream has it,
-    /// and not that of an annotation.
+    /// Marks the state in `condition`. The worst certificate decides; `usual` is the operator's setting, as upstream
+    /// has it, and not that of an annotation.
     pub fn mark(&self, conditions: &mut ConditionManager<'_>, condition: &str, usual: HttpProtocol) {
         match self {
             Self::Disabled(why) => conditions.mark_true_with_reason(condition, "TLSNotEnabled", why),
@@ -118,8 +118,8 @@ impl HostTls {
         }
     }
 
-    /// The same of a Route whose names inside have certificates too. A missing one of those is told whatever clients
-    /// without TLS are answered, as upstream does.
+    /// The same for a Route whose cluster-local hosts have certificates too. A missing one of those is reported
+    /// whatever clients without TLS get, as upstream does.
     pub fn mark_with_cluster_local(
         &self,
         inside: &[HostCertificate],

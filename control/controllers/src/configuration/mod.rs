@@ -28,8 +28,8 @@ pub fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
     Some(WorkItem::new(ControllerKind::Configuration, namespace(meta), &owner.name))
 }
 
-/// The Revisions that are routed otherwise since a change of their Configuration: what it stood for and what it stands for, and
-/// what was overtaken before it was ready.
+/// The Revisions whose routing may change with their Configuration: the latest created and the latest ready one,
+/// before and after the change, and those that are not ready.
 pub fn routed_anew(context: &ControllerContext, (before, after): ObjectChange<'_, Configuration>) -> Vec<WorkItem> {
     let either = [before, after].into_iter().flatten();
     let standing = |one: &Arc<Configuration>| (one.metadata.generation, newest(one).map(|n| n.map(str::to_owned)));
@@ -58,7 +58,8 @@ pub fn newest(configuration: &Configuration) -> [Option<&str>; 2] {
     ]
 }
 
-/// Who may have waited for the name of a Revision that is gone: names that authors give begin with the Configuration's.
+/// Configurations that may have waited for the name of a deleted Revision: names that authors give begin with the
+/// Configuration's.
 pub fn waiting_for_name(context: &ControllerContext, gone: &ObjectMeta) -> Vec<WorkItem> {
     let (ns, name) = (namespace(gone), name(gone));
     let parents = name.match_indices('-').map(|(end, _)| &name[..end]);
@@ -84,25 +85,25 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     collect_garbage(context, &after, owned).await
 }
 
-/// Revisions are found by the uid of whoever controls them.
+/// Revisions are indexed by the uid of their controller.
 pub fn index_keys(revision: &Revision) -> Vec<String> {
     controller(&revision.metadata).map(|owner| owner.uid.clone()).into_iter().collect()
 }
 
-/// Between two looks at Configurations for no other reason than that time has passed.
+/// Interval of the garbage collection of Revisions, which depends on time alone.
 const GC_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Age alone makes a Revision collectable, and nothing happens when it does.
 pub async fn run_gc(context: &ControllerContext) {
     loop {
         tokio::time::sleep(GC_INTERVAL).await;
-        // Who has one Revision has none to spare.
+        // A Configuration with a single Revision has none to delete.
         let crowds = context.revisions.one_per_shared_key();
         crowds.iter().filter_map(|one| owner_of(&one.metadata)).for_each(|owner| context.enqueue(owner));
     }
 }
 
-/// Deletes what nobody has used for long; done at each look, because each new Revision causes one.
+/// Deletes Revisions that have been unused for long; done at each reconcile, because each new Revision causes one.
 async fn collect_garbage(
     context: &ControllerContext,
     configuration: &Configuration,

@@ -13,7 +13,7 @@ use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled
 #[derive(Debug, Clone)]
 pub enum LatestRevision {
     Revision(Arc<Revision>),
-    /// There is none, and here is why.
+    /// No Revision could be created, for this reason.
     Failed(String),
 }
 
@@ -70,7 +70,7 @@ pub fn status(
     status
 }
 
-/// One full stop at the end, whoever wrote the last sentence.
+/// One full stop at the end, whether or not the last sentence has one.
 fn with_full_stop(text: &str) -> String {
     let text = text.trim_end();
     if text.ends_with(['.', '!', '?']) { text.to_owned() } else { format!("{text}.") }
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(status.latest_ready_revision_name.as_deref(), Some("app-00002"));
     }
 
-    /// SRV-CFG-09: a name in other hands, or with other content, is not adopted.
+    /// SRV-CFG-09: a Revision of another owner, or with other content, is not adopted.
     #[test]
     fn a_revision_is_adopted_only_if_it_is_ours_and_the_same() {
         let configuration = configuration(1);

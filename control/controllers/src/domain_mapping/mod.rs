@@ -1,4 +1,4 @@
-//! DomainMapping: claims its domain, finds who answers, and gives that one's Route the host.
+//! DomainMapping: claims its domain, resolves its target, and gives the host to the target's Route.
 
 pub mod reconcile;
 
@@ -74,7 +74,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     context.set_status(&*mapping, &after).await
 }
 
-/// Whose hosts they are in the publisher's eyes; no Route has a colon in its name.
+/// The owner of its hosts in the publisher; no Route has a colon in its name.
 pub(super) fn route_owner(item: &WorkItem) -> String {
     format!("domain:{}/{}", item.namespace, item.name)
 }
@@ -119,9 +119,10 @@ pub(super) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: 
     shown.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, ns, name(&mapping.metadata))).collect()
 }
 
-/// Gives the domain the division of the Route's own host; the error is who has the domain. Upstream sends on under the Route's inner name
-/// with the client's in `K-Original-Host` (X-RTE-13), and puts that back before the instance (X-ACT-05): here is no hop between the two, so
-/// the instance sees the client's from the beginning.
+/// Gives the domain the traffic split of the Route's own host; the error is the present owner of the domain. Upstream
+/// forwards under the Route's inner name with the client's in `K-Original-Host` (X-RTE-13), and restores that before
+/// the instance (X-ACT-05): here there is no hop between the two, so the instance sees the client's host from the
+/// beginning.
 fn publish_route(
     context: &ControllerContext,
     mapping: &DomainMapping,
@@ -140,7 +141,8 @@ fn publish_route(
     };
     let owner = route_owner(&WorkItem::new(ControllerKind::DomainMapping, ns, domain));
     let mut asked = challenge_rules(context, ns, tls);
-    // For a domain too long for a certificate's own name one below it is asked. If it is somebody else's it stays his.
+    // For a domain too long for a certificate's common name, one below it is requested. If that host has another
+    // owner, it keeps it.
     asked.retain(|(host, _)| host.strip_suffix(domain).is_some_and(|front| front.is_empty() || front.ends_with('.')));
     let (own, strange) = merge_rules(vec![rule], asked);
     let all = [own.clone(), strange].concat();
@@ -148,7 +150,7 @@ fn publish_route(
     set.or_else(|_| context.publisher.set_route(&owner, own)).map(drop).map_err(|taken| taken.owner)
 }
 
-/// Who may have the domain, made to be us where the operator lets us.
+/// The claim of the domain, created for this namespace where the operator allows it.
 async fn claim(context: &ControllerContext, item: &WorkItem) -> Result<DomainClaimState, Error> {
     if let Some(claim) = context.domain_claims.get("", &item.name) {
         let is_ours = claim.spec.namespace == item.namespace;
@@ -166,11 +168,11 @@ async fn claim(context: &ControllerContext, item: &WorkItem) -> Result<DomainCla
     let made = ClusterDomainClaim::new(&item.name, &item.namespace);
     match api.create(&field_managers::object_params::<ClusterDomainClaim>(), &made).await {
         Ok(_) => Ok(DomainClaimState::Ours),
-        Err(why) => Err(why.into()), // somebody else's came first: the next look finds it
+        Err(why) => Err(why.into()), // another claim came first: the next reconcile finds it
     }
 }
 
-/// The domain is free for whoever was refused it.
+/// Releases the domain for mappings that were refused it.
 async fn release(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.publisher.remove_route(&route_owner(item));
     context.publisher.set_object_certificates(&route_owner(item), ObjectCertificates::default());
@@ -198,7 +200,7 @@ fn mappings_of_domain(context: &ControllerContext, domain: &str) -> Vec<WorkItem
     named.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, namespace(&mapping.metadata), domain)).collect()
 }
 
-/// The mappings whose host is a Route's or an Ingress's: somebody may have let go of it.
+/// The mappings whose host belongs to a Route or an Ingress, which may have released it.
 pub(super) fn mappings_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
     let is_refused = |m: &DomainMapping| m.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
     let all = context.domain_mappings.all();
@@ -206,7 +208,7 @@ pub(super) fn mappings_with_conflicts(context: &ControllerContext) -> Vec<WorkIt
     refused.map(|m| WorkItem::new(ControllerKind::DomainMapping, namespace(&m.metadata), name(&m.metadata))).collect()
 }
 
-/// The mappings whose requests a Route divides.
+/// The mappings that use a Route's traffic split.
 fn mappings_of_route(context: &ControllerContext, route: &Route) -> BTreeSet<WorkItem> {
     let ns = namespace(&route.metadata);
     let mappings = context.domain_mappings.list(ns);
@@ -246,7 +248,7 @@ pub(super) fn restore(context: &ControllerContext) {
     }
 }
 
-/// Looked at when a Route that it leads to is.
+/// Reconciled when a Route that it refers to is.
 pub(super) fn on_route_change(context: &ControllerContext, (before, after): ObjectChange<'_, Route>) {
     // Annotations change how a Route treats its requests.
     let shown = |route: Option<&Arc<Route>>| {

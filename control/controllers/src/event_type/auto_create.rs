@@ -1,7 +1,7 @@
-//! EventTypes of what comes in and of what subscribers answer (`eventtype-auto-create` in ConfigMap
+//! EventTypes of published events and of subscribers' replies (`eventtype-auto-create` in ConfigMap
 //! `config-features`, X-FEA-06).
 //!
-//! The cores note each new type once ([`dataplane::events::event_types`]); here they are fetched now and then, so
+//! The cores record each new type once ([`dataplane::events::event_types`]); here they are fetched periodically, so
 //! that no event waits for an object.
 
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use crate::controllers::{broker, field_managers, in_memory_channel, service::chi
 use crate::kinds::eventing::event_type::{EventType, EventTypeSpec};
 use crate::kinds::shared::{KReference, namespace};
 
-/// How often new types are fetched: somebody who looks for one has just sent it.
+/// How often new types are fetched: a user looks for the type of an event soon after sending it.
 const FETCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Characters kept of the stream's name, so that the EventType's with its hash is a name.
 const NAME_CHARS_MAX: usize = 200;
 
-/// Runs for ever.
+/// Runs forever.
 pub async fn run(context: &ControllerContext) {
     loop {
         tokio::time::sleep(FETCH_INTERVAL).await;
@@ -35,7 +35,7 @@ pub async fn run(context: &ControllerContext) {
     }
 }
 
-/// Somebody deleted it: it comes again with the next such event.
+/// An EventType was deleted: it is created again with the next such event.
 pub fn on_deleted(context: &ControllerContext, event_type: &EventType) {
     let Some(reference) = &event_type.spec.reference else { return };
     let (ns, name) = (namespace(&event_type.metadata), &reference.name);
@@ -72,13 +72,13 @@ async fn create(context: &ControllerContext, path: &str, seen: &EventTypeKey) ->
     if context.event_types.list(ns).iter().any(|known| is_known(known)) {
         return Ok(());
     }
-    // Whoever writes elsewhere: only the appliance that an event came to knows of its type, and its name is the same
-    // for all of them.
+    // Written without leadership: only the appliance that received the event knows its type, and all of them give it
+    // the same name.
     context.api::<EventType>(ns).create(&field_managers::object_params::<EventType>(), &wanted).await?;
     Ok(())
 }
 
-/// Whose events they are, and how others refer to that: the stream's, or those of the subscriber that answered.
+/// The object that the events come from, as a reference: the stream's, or the subscriber that answered.
 fn origin(context: &ControllerContext, path: &str, by: &str) -> Option<(KReference, Vec<OwnerReference>)> {
     let (kind, rest) = path.strip_prefix('/')?.split_once('/')?;
     let (ns, named) = rest.split_once('/')?;
@@ -92,7 +92,7 @@ fn origin(context: &ControllerContext, path: &str, by: &str) -> Option<(KReferen
     }
 }
 
-/// A reference to an object, and that as an owner of what stands in its namespace.
+/// A reference to an object, and the same as an owner reference for objects of its namespace.
 fn reference_and_owner<K: Resource<DynamicType = ()>>(object: &K) -> (KReference, Vec<OwnerReference>) {
     let reference = KReference {
         api_version: K::api_version(&()).into_owned(),
@@ -108,7 +108,8 @@ fn subscriber_by_uid<K: ResourceExt>(all: Vec<Arc<K>>, uid: &str) -> Option<Arc<
     all.into_iter().find(|one| one.meta().uid.as_deref() == Some(uid))
 }
 
-/// Beside what it refers to: a Trigger may stand in another namespace than its Broker, and cannot own anything there.
+/// In the namespace of its object: a Trigger may be in another namespace than its Broker, and cannot own objects
+/// there.
 fn event_type(reference: KReference, owner: Vec<OwnerReference>, seen: &EventTypeKey) -> EventType {
     let ns = reference.namespace.clone().unwrap_or_default();
     // A Trigger may have the name of its Broker.
@@ -129,13 +130,13 @@ fn event_type(reference: KReference, owner: Vec<OwnerReference>, seen: &EventTyp
     made
 }
 
-/// The name of an EventType that is told from others by these parts.
+/// The name of an EventType, distinct for different parts.
 pub fn event_type_name<'p>(beside: &str, parts: impl Iterator<Item = &'p str>) -> String {
     let beside: String = beside.chars().take(NAME_CHARS_MAX).collect();
     format!("et-{beside}-{:032x}", hash(parts))
 }
 
-/// FNV-1a: the same for ever, so that a restart finds what it made.
+/// FNV-1a: stable, so that a restart finds the objects that it created.
 fn hash<'p>(parts: impl Iterator<Item = &'p str>) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;

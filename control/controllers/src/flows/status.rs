@@ -37,7 +37,7 @@ pub struct MissingChild {
 }
 
 impl MissingChild {
-    /// One of that name belongs to somebody else.
+    /// An object of that name exists and has another owner.
     #[must_use]
     pub fn not_owned<K: kube::Resource<DynamicType = ()>>(name: &str) -> Self {
         let kind = K::kind(&());
@@ -54,8 +54,8 @@ impl MissingChild {
 }
 
 impl FlowChildren {
-    /// A Subscription whose channels are all the flow's own: where one is not, strangers' events would come in, or ours
-    /// go out.
+    /// A Subscription whose channels all belong to the flow: a channel of another owner would bring foreign events
+    /// in, or leak the flow's events.
     pub fn checked(&self, wanted: Subscription) -> FlowChild<Subscription> {
         let missing = self.channels.iter().filter_map(|child| child.as_ref().err());
         let Some(MissingChild { name: channel, reason, .. }) =
@@ -132,7 +132,7 @@ fn common_status(
     Status { observed_generation: generation, conditions, annotations: base.annotations }
 }
 
-/// Ready when all children are; the first that is worst speaks for the others.
+/// Ready when all children are; the first of the worst decides.
 fn mark_children<K: HasConditions>(
     conditions: &mut ConditionManager<'_>,
     kind: &str,
@@ -157,7 +157,7 @@ fn mark_children<K: HasConditions>(
     }
 }
 
-/// Events come in at the first channel.
+/// Events enter at the first channel.
 fn address(made: &FlowChildren) -> Option<Addressable> {
     first(made)?.status.as_ref()?.address.clone()
 }
@@ -166,7 +166,7 @@ fn first(made: &FlowChildren) -> Option<&InMemoryChannel> {
     made.channels.first()?.as_ref().ok()
 }
 
-/// ... whose audience is told too, as upstream has it; the flow's own is taken as well.
+/// ... whose audience is reported too, as upstream does; the flow's own is accepted as well.
 fn addresses(made: &FlowChildren) -> (Option<Addressable>, Vec<Addressable>) {
     let status = first(made).and_then(|channel| channel.status.as_ref());
     (address(made), status.map(|status| status.addresses.clone()).unwrap_or_default())
@@ -229,7 +229,7 @@ mod tests {
         sequence(&flow, &made, &SenderPolicy::default(), Timestamp::from_second(1).unwrap())
     }
 
-    /// X-FEA-07: whoever gets events of a flow finds under whom they may come.
+    /// X-FEA-07: receivers of a flow's events find the accounts that may send them.
     #[test]
     fn a_flow_tells_the_accounts_of_its_subscriptions() {
         let sends = |account: &str| {

@@ -1,7 +1,7 @@
-//! InMemoryChannel: a stream of events and the list of who reads it.
+//! InMemoryChannel: a stream of events and the list of its subscribers.
 //!
-//! Its `spec.subscribers` is written here and nowhere else, from the Subscriptions, and only after the
-//! cores know it: so whoever reads an entry there may rely on it, also after a restart.
+//! Its `spec.subscribers` is written only here, from the Subscriptions, and only after the cores have it: a reader of
+//! an entry there may rely on it, also after a restart.
 
 pub mod reconcile;
 mod sender_policy;
@@ -46,7 +46,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     };
     let now_there = context.in_memory_channels.get(&item.namespace, &item.name);
     if now_there.is_none_or(|there| there.metadata.uid != channel.metadata.uid) {
-        return Ok(()); // deleted meanwhile: the next look, which the watch has asked for, takes its readers away
+        return Ok(()); // deleted meanwhile: the next reconcile, triggered by the watch, removes its subscribers
     }
     let readers = subscription::subscribers_of_channel(context, &item.namespace, &item.name);
     let subscribers = subscriber_entries(&channel, &readers, sink.as_ref());
@@ -65,8 +65,8 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     context.set_status(&written, &after).await
 }
 
-/// Tells the cores of the channel's stream and of who reads it: these and nobody else, also of those whom no list ever named
-/// because the write failed. The statuses say what became of each subscriber.
+/// Publishes the channel's stream and exactly these subscribers to the cores. Others are removed, including those
+/// that no list ever named because the write failed. The statuses report the result for each subscriber.
 pub fn publish_channel(
     context: &ControllerContext,
     channel: &InMemoryChannel,
@@ -111,7 +111,7 @@ pub fn publish_channel(
     told.collect()
 }
 
-/// Nobody reads a channel that is gone.
+/// Removes the subscribers of a deleted channel.
 pub fn unsubscribe_all(context: &ControllerContext, channel: &InMemoryChannel) {
     let path = path(namespace(&channel.metadata), name(&channel.metadata));
     context.publisher.retain_subscribers(&path, |_| false);

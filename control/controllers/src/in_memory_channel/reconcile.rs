@@ -1,4 +1,4 @@
-//! Who reads a channel, what the cores are told of each, and what the status says: values in, values out.
+//! The subscribers of a channel, what is published of each to the cores, and the status: values in, values out.
 
 use std::sync::Arc;
 
@@ -40,11 +40,11 @@ pub fn is_subscribed_to(subscription: &Subscription, channel: &InMemoryChannel) 
         && (reference.kind == "InMemoryChannel" || of_channel())
 }
 
-/// The list of the channel's readers, out of the namespace's Subscriptions; `sink` is the channel's dead letter sink as it was
-/// just found, if it wants one.
+/// The list of the channel's subscribers, from the namespace's Subscriptions; `sink` is the channel's dead letter
+/// sink as it was just resolved, if it has one.
 ///
-/// A Subscription that cannot be resolved now keeps the entry that it has: taking it away would forget
-/// its place in the stream, and with it the events that it has not had yet.
+/// A Subscription that cannot be resolved now keeps its entry: removing it would lose its position in the stream, and
+/// with it the events that it has not had yet.
 #[must_use]
 pub fn subscriber_entries(
     channel: &InMemoryChannel,
@@ -56,7 +56,7 @@ pub fn subscriber_entries(
         let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
         let before = channel.spec.subscribers.iter().find(|entry| entry.uid == uid);
         let is_stale = before.is_some_and(|before| is_stale(before, subscription));
-        // One that was changed, and of which only the sink is not there, goes on without it: its letters wait.
+        // A changed one whose sink alone cannot be resolved continues without it: its dead letters wait.
         let found = resolved(subscription).or_else(|| resolved_addresses(subscription).filter(|_| is_stale));
         let entry = |status: &SubscriptionStatus| {
             let sink = if has_sink(&subscription.spec.delivery) {
@@ -71,9 +71,9 @@ pub fn subscriber_entries(
     readers.filter_map(entry_of).collect()
 }
 
-/// The channel's dead letter sink for who has none. It is in the entry before the channel says that it is Ready with it, and so
-/// it is not taken from the reader's status, which follows. One that cannot be found now is where it was, unless the channel
-/// names another since.
+/// The channel's dead letter sink for subscribers without their own. It is in the entry before the channel is Ready
+/// with it, so it is not taken from the subscriber's status, which follows. A sink that cannot be resolved now keeps
+/// its address, unless the channel names another since.
 fn inherited_sink(
     channel: &InMemoryChannel,
     before: Option<&SubscriberSpec>,
@@ -112,7 +112,7 @@ pub fn has_subscription(channel: &InMemoryChannel, subscription: &Subscription, 
     })
 }
 
-/// Where the Subscription leads, if its status speaks of its present spec and found everything.
+/// The address of the Subscription, if its status is for its present spec and everything was resolved.
 fn resolved(subscription: &Subscription) -> Option<&SubscriptionStatus> {
     let failed = subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == ConditionStatus::False);
     resolved_addresses(subscription).filter(|_| !failed)
@@ -289,8 +289,8 @@ mod tests {
         stream_subscriber(&TrustStore::default(), &entries[0], "/channels/ns/c", "ns").unwrap()
     }
 
-    /// EV-OBJ-19, EV-OBJ-20, EV-OBJ-29, AMB-29, AMB-30: own options, else the channel's, else the default;
-    /// the sink is kept whoever gave it.
+    /// EV-OBJ-19, EV-OBJ-20, EV-OBJ-29, AMB-29, AMB-30: own options, else the channel's, else the default; the sink
+    /// is kept from any of them.
     #[test]
     fn delivery_options_are_taken_whole_from_the_nearest_who_gives_any() {
         let none = Value::Null;
@@ -330,7 +330,7 @@ mod tests {
         assert!(replies(Some("/nowhere"), None).unwrap_err().contains("/nowhere"));
     }
 
-    /// EV-SUB-21: who cannot be resolved now stays where it is, a stranger does not come in.
+    /// EV-SUB-21: an unresolvable subscriber keeps its entry; one that was never resolved gets none.
     #[test]
     fn a_subscriber_that_is_lost_keeps_its_place() {
         let channel = channel(Value::Null);

@@ -1,4 +1,4 @@
-//! Who may send to a channel, and what its deliveries show.
+//! The senders that a channel admits, and the token of its deliveries.
 
 use dataplane::table::ReplyTarget;
 
@@ -16,8 +16,8 @@ use crate::kinds::messaging::subscription::Subscription;
 use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
 use crate::publish;
 
-/// A channel is known by its own name, and by that of what it is the door of: a Channel, or a flow whose events come
-/// in there. Policies for either hold.
+/// Policies apply to a channel by its own name, and by that of the object it is the ingress of: a Channel, or a flow
+/// whose first channel it is. Policies for either apply.
 pub(super) fn sender_policy(context: &ControllerContext, channel: &InMemoryChannel) -> SenderPolicy {
     let own = PolicyTarget::of::<InMemoryChannel>(&channel.metadata);
     let (ns, me) = (namespace(&channel.metadata), name(&channel.metadata));
@@ -68,7 +68,7 @@ pub(super) fn own_accounts(context: &ControllerContext, channel: &InMemoryChanne
     subscriptions.iter().map(|step| account_name::<Subscription>(name(&step.metadata))).collect()
 }
 
-/// Has deliveries show the account of their Subscription to whoever asks.
+/// Attaches the token of their Subscription's account to deliveries.
 pub(super) fn attach_token(
     context: &ControllerContext,
     ns: &str,

@@ -1,7 +1,7 @@
-//! Where our listeners stand among the API's objects: a core Service for each, by the names that statuses call them.
+//! Core Services for our listeners, by the names that statuses use.
 //!
-//! Whoever reads `status.publicLoadBalancer` of an Ingress, or asks for the gateway's Service as one does with any
-//! ingress, finds address and port there. Only in an API of our own: in a cluster its operator makes them.
+//! A client that reads `status.publicLoadBalancer` of an Ingress, or gets the gateway's Service as with any ingress,
+//! finds address and port there. Only in an API of our own: in a cluster its operator creates them.
 
 use std::net::SocketAddr;
 
@@ -14,7 +14,7 @@ use super::reconcile::{CLUSTER_LOCAL_NAME, PUBLIC_NAME};
 use crate::controllers::context::ControllerContext;
 use crate::kinds::settings::SERVING;
 
-/// Under which name their fields stand in `managedFields`.
+/// The manager of their fields in `managedFields`.
 const FIELD_MANAGER: &str = "sluicegate";
 
 /// Writes them as the listeners are now.

@@ -18,13 +18,13 @@ pub(super) const CLUSTER_LOCAL_NAME: &str = "sluicegate-private.knative-serving.
 /// How far an Ingress came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum IngressOutcome {
-    /// The cores route by this, and each share has somebody who answers.
+    /// The cores route by this, and each share has a ready endpoint.
     Programmed,
     /// They do; this backend has no endpoint yet.
     NoEndpoints(String),
     /// What was routed before, if anything, still is.
     NotConfigured { reason: &'static str, message: String },
-    /// Somebody else has one of the hosts.
+    /// Another object owns one of the hosts.
     HostConflict(HostConflict),
 }
 
@@ -40,9 +40,9 @@ pub struct ListenerAddresses {
 }
 
 impl ListenerAddresses {
-    /// The listener that an Ingress's status calls `host`: `None` if none is called so, and the inner one if it
-    /// is off. Whoever sends to it with another Host goes round once more; each round makes the head longer,
-    /// so one that leads back to itself ends at the head's limit.
+    /// The listener that an Ingress's status calls `host`: `None` if the name is unknown, and the inner one if it is
+    /// off. A request to it with another Host is routed once more; each pass makes the head longer, so a loop ends at
+    /// the head's limit.
     #[must_use]
     pub fn by_status_name(self, host: &str) -> Option<Option<SocketAddr>> {
         let address = match host {
@@ -78,7 +78,7 @@ pub fn status(
         }
         IngressOutcome::NoEndpoints(key) => {
             conditions.mark_true(NETWORK_CONFIGURED);
-            // Whether a backend that once answered still does is not what this condition tells.
+            // This condition does not report whether a backend that once answered still does.
             if !ingress.is_ready() {
                 let message = format!("Waiting for {key} to have a ready endpoint.");
                 conditions.mark_unknown(LOAD_BALANCER_READY, "NoEndpoints", &message);
@@ -105,7 +105,7 @@ pub fn status(
 }
 
 fn load_balancer(name: &str, address: Option<SocketAddr>) -> LoadBalancerStatus {
-    // An address that means "all of them" leads nobody anywhere.
+    // Clients cannot connect to an unspecified address.
     let ip = address.map(|address| address.ip()).filter(|ip| !ip.is_unspecified());
     let ingress = LoadBalancerIngress {
         ip: ip.map(|ip| ip.to_string()).unwrap_or_default(),
@@ -129,7 +129,7 @@ mod tests {
         Timestamp::from_second(second).unwrap()
     }
 
-    /// X-KI-17, X-KI-18: ready once somebody answers, and it stays so; where it is served is named.
+    /// X-KI-17, X-KI-18: ready once a backend has an endpoint, and it stays so; the status names where it is served.
     #[test]
     fn an_ingress_is_ready_once_its_backends_answered() {
         let mut ingress = Ingress::new("ns", "a", IngressSpec::default());

@@ -17,7 +17,7 @@ pub type BackendsFn<'a> = &'a dyn Fn(&HttpIngressPath, &IngressBackendSplit) -> 
 /// The hosts with their paths, or what is wrong with a header. Clients are sent to HTTPS, if the Ingress wants it, where
 /// `listens`.
 pub fn rules(ingress: &Ingress, listens: bool, backends: BackendsFn<'_>) -> Result<Vec<HostRule>, String> {
-    // X-KI-03: a host that the public has too keeps of each path for whom it is.
+    // X-KI-03: a host that is also public keeps the visibility of each path.
     let mut gathered: Vec<(String, Vec<PathRule>)> = Vec::new();
     for rule in &ingress.spec.rules {
         let local = rule.is_local();
@@ -67,7 +67,7 @@ pub fn cluster_local_hosts(ingress: &Ingress) -> BTreeSet<String> {
     inside
 }
 
-/// A host whose only path takes everything needs no looking through paths.
+/// A host whose only path matches everything needs no path matching.
 fn simplify_paths(mut rule: HostRule) -> HostRule {
     if let [only] = rule.paths.as_slice()
         && only.path.trim_end_matches('/').is_empty()
@@ -122,7 +122,7 @@ fn edits(path: &HttpIngressPath, split: &IngressBackendSplit) -> Result<HeaderEd
 /// X-KI-15: SHA-256 in hex over the spec's JSON, the namespace and the name.
 fn hash(ingress: &Ingress) -> String {
     let mut text = serde_json::to_string(&ingress.spec).unwrap_or_default();
-    // As Go writes it, so that whoever computes it there gets the same.
+    // Escaped as Go does, so that a client that computes it with Go gets the same.
     for (plain, escaped) in
         [('<', "\\u003c"), ('>', "\\u003e"), ('&', "\\u0026"), ('\u{2028}', "\\u2028"), ('\u{2029}', "\\u2029")]
     {
@@ -151,7 +151,7 @@ mod tests {
         rules(&ingress(spec), true, &|_, split| vec![(split.service_name.clone(), 1)]).unwrap()
     }
 
-    /// X-KI-13: nobody is sent where nobody listens, and callers inside are sent nowhere.
+    /// X-KI-13: clients are redirected only to a port with a listener, and callers inside are not redirected.
     #[test]
     fn clients_without_tls_are_sent_to_a_listener_that_is_there() {
         let rule = |host: &str, visibility: &str| json!({"hosts": [host], "visibility": visibility, "http": {"paths": [{"splits": [split("one", 100)]}]}});

@@ -1,5 +1,5 @@
-//! Pods and Deployments: what the fleet runs, shown to Kubernetes' clients. One look is about all instances of
-//! a Revision.
+//! Pods and Deployments: the autoscaler's instances, shown to Kubernetes clients. One reconcile covers all instances
+//! of a Revision.
 //!
 //! Only in an API of our own: in a cluster, they are the cluster's.
 
@@ -50,7 +50,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     match owner {
         Some(owner) => {
             reconcile_deployment(context, item, &owner, &seen).await?;
-            // Asked again: writing took its time, and `show_ready` may have told of more meanwhile.
+            // Read again: writing took its time, and `show_ready` may have written more meanwhile.
             let seen = context.autoscaler.instances(&format!("{ns}/{revision}"));
             serverless_service::reconcile(context, &owner, &seen).await
         }
@@ -76,8 +76,8 @@ async fn reconcile_deployment(
     Ok(())
 }
 
-/// A Pod that came, changed or went: its Revision's instances are looked at. One that somebody deleted is
-/// ended, and the fleet starts another.
+/// A Pod was created, changed or deleted: reconciles its Revision's Pods. The instance of a deleted Pod is ended, and
+/// the autoscaler starts another.
 pub fn on_pod_change(context: &ControllerContext, change: ObjectChange<'_, Pod>) {
     let Some(revision) = newest(change).and_then(|pod| label(&pod.metadata, REVISION)) else { return };
     let ns = newest(change).map(|pod| namespace(&pod.metadata)).unwrap_or_default();
@@ -89,7 +89,7 @@ pub fn on_pod_change(context: &ControllerContext, change: ObjectChange<'_, Pod>)
     context.enqueue(WorkItem::new(ControllerKind::Pods, ns, revision));
 }
 
-/// A Deployment that somebody deleted or changed: its Revision's is made again.
+/// A Deployment was deleted or changed: its Revision's is restored.
 pub fn on_deployment_change(context: &ControllerContext, change: ObjectChange<'_, Deployment>) {
     let Some(deployment) = newest(change) else { return };
     if let Some(revision) = label(&deployment.metadata, REVISION) {
@@ -97,8 +97,8 @@ pub fn on_deployment_change(context: &ControllerContext, change: ObjectChange<'_
     }
 }
 
-/// Shows who is ready of a Revision that is about to say that it is, because who waited for that looks there next. What does
-/// not succeed is done by the next look at its Pods.
+/// Writes the ready Pods of a Revision that is about to become Ready, because clients that waited for that read them
+/// next. What fails is done by the next reconcile of its Pods.
 pub async fn publish_ready(context: &ControllerContext, revision: &Revision) {
     if context.config.publishes_pods && context.leadership.is_leader() {
         let seen =
@@ -116,7 +116,7 @@ pub async fn publish_activator_slice(context: &ControllerContext) {
     }
 }
 
-/// Pods of an earlier run stand for nothing any more.
+/// Pods of an earlier run have no instances any more.
 pub fn restore(context: &ControllerContext) {
     for pod in context.pods.all() {
         if let Some(revision) = label(&pod.metadata, REVISION) {

@@ -14,7 +14,7 @@ use super::BackendSpec;
 use super::host_rule::{HostRule, WeightedBackend};
 use super::routing_model::{BackendEntry, RoutingModel};
 
-/// The host that stands for all others.
+/// The wildcard host.
 const ANY: &str = "*";
 
 /// The table as the model has it now.
@@ -61,7 +61,7 @@ struct BackendTable<'a> {
     loads: &'a HashMap<String, Weak<BackendLoad>>,
 }
 
-/// `None` when no share of it gets traffic: then it answers like a host that nobody has.
+/// `None` when no share of it gets traffic: then it answers like an unknown host.
 fn compile_route(rule: &HostRule, known: &mut BackendTable<'_>) -> Option<Route> {
     let splits = compile_backends(&rule.splits, known);
     let branches: Vec<_> = rule
@@ -104,7 +104,7 @@ impl BackendTable<'_> {
     }
 }
 
-/// The backend as the cores see it; the same for all who share it.
+/// The backend as the cores see it; shared by all rules that use it.
 fn compiled_backend(key: &str, entry: &mut BackendEntry) -> Arc<Backend> {
     if let Some(made) = &entry.compiled {
         return Arc::clone(made);
@@ -115,7 +115,7 @@ fn compiled_backend(key: &str, entry: &mut BackendEntry) -> Arc<Backend> {
 }
 
 fn backend(key: &str, entry: &BackendEntry) -> Backend {
-    // Known to the fleet only, or to nobody any more: nothing says that it may be started.
+    // Known to the autoscaler only, or no longer used: no spec says that it may be started.
     let spec = entry.spec.unwrap_or(BackendSpec {
         concurrency_max: 0,
         when_empty: NoEndpointPolicy::Refuse,

@@ -17,23 +17,25 @@ use super::stream_model::StreamModel;
 /// What a new table costs a core for each subscriber, in round figures: tables that change streams follow
 /// each other no faster, or ten thousand Triggers made one by one would cost the square of that.
 pub(super) const PUBLISH_INTERVAL_PER_SUBSCRIBER: Duration = Duration::from_micros(2);
-/// A shorter rest is none.
+/// A shorter pause has no effect.
 pub(super) const PUBLISH_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 #[derive(Default)]
 pub(super) struct RoutingModel {
     pub(super) backends: BTreeMap<String, BackendEntry>,
-    /// The counters of backends that are gone while somebody still counts on them: instances that drain,
-    /// requests under an old table. One that comes back under its name goes on with the same ones.
+    /// The counters of removed backends that are still in use: by instances that drain, or requests under an old
+    /// table. A backend that comes back under its name continues with the same counters.
     pub(super) loads: HashMap<String, Weak<BackendLoad>>,
     pub(super) routes: BTreeMap<Arc<str>, Vec<HostRule>>,
-    /// Who has a host. Both share their letters with `routes`. A tree, because half of a large map's places are empty.
+    /// The owner of each host. Both share their strings with `routes`. A tree, because half of a large map's slots
+    /// are empty.
     pub(super) owners: BTreeMap<Arc<str>, Arc<str>>,
-    /// Whose rules name a backend, by its key; in order. Mostly one's, for which a set would take room for eleven.
+    /// The owners of the rules that use a backend, by its key; in order. Mostly one, for which a set would allocate
+    /// eleven slots.
     pub(super) backend_owners: HashMap<String, Vec<Box<str>>>,
-    /// Hosts from the command line: nobody takes them.
+    /// Hosts from the command line: objects cannot claim them.
     pub(super) static_routes: HashMap<String, Arc<Route>>,
-    /// The last id given to an address that is not of the fleet.
+    /// The last id given to an address that is not an instance's.
     pub(super) address_id: u64,
     /// From the operator's files.
     pub(super) operator_certificates: Arc<CertificateStore>,
@@ -51,14 +53,14 @@ pub(super) struct RoutingModel {
     pub(super) is_started: bool,
     /// The last table, for what has not changed since.
     pub(super) table: RoutingTable,
-    /// Whose rules have to be compiled anew.
+    /// Owners whose rules have to be compiled again.
     pub(super) stale_owners: BTreeSet<String>,
-    /// Hosts that their owners let go.
+    /// Hosts that their owners released.
     pub(super) released_hosts: Vec<Arc<str>>,
     pub(super) streams_stale: bool,
 }
 
-/// The model, locked. What is made meanwhile is mostly part of it or of a table, and stays.
+/// The model, locked. Allocations made under the lock are mostly part of it or of a table, and long-lived.
 pub(super) struct ModelGuard<'a> {
     model: MutexGuard<'a, RoutingModel>,
     _stays: LongLivedScope,
@@ -102,8 +104,8 @@ impl RoutingModel {
         })
     }
 
-    /// An address that nobody knew before. Instances count from the clock's milliseconds, so small numbers
-    /// are free for these.
+    /// The endpoint of a new address. Instances count from the clock's milliseconds, so small numbers are free for
+    /// these.
     pub(super) fn endpoint(&mut self, address: EndpointAddress, unrestricted: bool) -> Arc<Endpoint> {
         self.address_id += 1;
         let start = unrestricted.then(|| Box::new(InstanceStart { unrestricted, ..InstanceStart::default() }));
@@ -158,7 +160,8 @@ impl RoutingModel {
         }
     }
 
-    /// What everybody is shown, the operator's and that of objects; and what callers inside are shown besides.
+    /// The certificates for all callers, the operator's and those of objects; and the additional ones for callers
+    /// inside.
     pub(super) fn merged_certificates(&self) -> (CertificateStore, CertificateStore) {
         let (mut everybody, mut inside) = ((*self.operator_certificates).clone(), CertificateStore::default());
         for shown in self.object_certificates.values() {
@@ -174,10 +177,10 @@ impl RoutingModel {
 pub(super) struct BackendEntry {
     pub(super) spec: Option<BackendSpec>,
     pub(super) endpoints: Vec<Arc<Endpoint>>,
-    /// Whom they have to prove to be, if they speak TLS.
+    /// How to verify their certificates, if they use TLS.
     pub(super) trust: Option<Arc<TlsClientConfig>>,
     pub(super) load: Arc<BackendLoad>,
-    /// Its endpoints are given addresses; goes with the last rule that names it.
+    /// Its endpoints are given addresses; removed with the last rule that names it.
     pub(super) is_static: bool,
     /// As the cores have it, until it changes.
     pub(super) compiled: Option<Arc<Backend>>,

@@ -16,7 +16,7 @@ use runtime::environment::{POD_NAME_PLACEHOLDER, POD_UID_PLACEHOLDER};
 const ADDRESS: &str = "127.0.0.1";
 const NODE: &str = "localhost";
 
-/// The host's processors, in thousandths, and its memory in bytes: what holds where nobody set a limit.
+/// The host's processors, in thousandths, and its memory in bytes: the values without a limit.
 #[derive(Debug, Clone, Copy)]
 struct HostCapacity {
     cpu_milli: u64,
@@ -35,7 +35,7 @@ impl HostCapacity {
     }
 }
 
-/// The value of `fieldRef` for whoever acts as `account`.
+/// The value of `fieldRef` for an instance that runs as `account`.
 pub(super) fn field_ref(
     field: &ObjectFieldSelector,
     meta: &ObjectMeta,
@@ -64,7 +64,7 @@ pub(super) fn label_or_annotation(path: &str, meta: &ObjectMeta) -> Option<Strin
     Some(map.as_ref().and_then(|map| map.get(key)).cloned().unwrap_or_default())
 }
 
-/// The value of `resourceFieldRef`: a quantity of the container, or the host's where there is none.
+/// The value of `resourceFieldRef`: a quantity of the container, or the host's if it has none.
 pub(super) fn resource_field_ref(
     field: &ResourceFieldSelector,
     container: &Container,

@@ -1,4 +1,4 @@
-//! Revision: tells the fleet what to run, and shows what the fleet has.
+//! Revision: declares its instances to the autoscaler, and reports their state.
 
 pub mod data_sources;
 mod devices;
@@ -33,7 +33,8 @@ use reconcile::status;
 pub(super) use routing::is_routed;
 use runtime::may_mount;
 
-/// A Revision whose service account lacks a policy is looked at again after this: nothing else tells that a role came.
+/// A Revision whose service account lacks a policy is reconciled again after this: no watch reports a new role
+/// binding.
 const GRANT_LOOKED_FOR_AFTER: Duration = Duration::from_secs(5);
 
 /// The name of a Revision's instances everywhere.
@@ -69,7 +70,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     }
     context.set_transient_status(item, &*revision, &after).await?;
     tell_events(context, &revision, &key).await;
-    // Apart, because four writes would stand between a new Revision's instance and its readiness.
+    // Separate, because four writes would otherwise come between a new Revision's instance and its readiness.
     context.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
     if let Some(patch) = routing::patch(context, &revision).filter(|_| context.leadership.is_leader()) {
         let api: Api<Revision> = context.api(&item.namespace);
@@ -78,8 +79,8 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     Ok(())
 }
 
-/// Keeps the Revision's PodAutoscaler and Metric. Looked at after each look at the Revision, so a status that is
-/// on its way here is shown when it arrives.
+/// Maintains the Revision's PodAutoscaler and Metric. Reconciled after each reconcile of the Revision, so a status in
+/// flight is shown when it arrives.
 pub async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let Some(revision) = context.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
     if revision.metadata.deletion_timestamp.is_some() {
@@ -89,7 +90,7 @@ pub async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> 
     pod_autoscaler::reconcile(context, &revision, &scale).await
 }
 
-/// At a start, before anything is asked of it.
+/// Declares a Revision at a start, before requests arrive.
 pub async fn restore(
     context: &ControllerContext,
     item: &WorkItem,
@@ -138,7 +139,7 @@ async fn declare(
     let unrunnable = match planned {
         Ok(mut plan) => {
             context.publisher.set_backend(&key, backend(revision, None));
-            // What was ready once needs no proof after a restart; it wakes when it is asked for.
+            // A Revision that was Ready needs no proof after a restart; it starts with the next request.
             if revision.is_ready() {
                 plan.initial_scale = 0;
             } else {
@@ -147,9 +148,9 @@ async fn declare(
             context.autoscaler.declare(&key, plan);
             None
         }
-        // A ConfigMap that went away takes nobody's program with it: what runs goes on as it was started.
+        // A ConfigMap that was deleted does not end instances: those that run continue as they were started.
         Err(why) if data_sources::is_retryable(&why) && context.autoscaler.status(&key).actual > 0 => None,
-        // Its requests wait for it as they would for its instance.
+        // Requests wait for the image as they would for an instance.
         Err(why) if why.reason == images::RESOLVING => {
             context.publisher.set_backend(&key, backend(revision, None));
             context.queue.add_after_unless_sooner(item, images::PULL_LOOKED_FOR_AFTER);
@@ -170,8 +171,8 @@ async fn declare(
     Ok((unrunnable, images))
 }
 
-/// The instances of the Revision that takes the requests now and that `revision` is to follow: traffic
-/// moves at once, and whoever takes it over must be able to carry it.
+/// The number of instances of the Revision that serves now and that `revision` is to replace: traffic moves at once,
+/// and the successor must be able to carry it.
 fn inherited_scale(context: &ControllerContext, revision: &Revision) -> u32 {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
     let parent = label(&revision.metadata, CONFIGURATION).and_then(|parent| context.configurations.get(ns, parent));

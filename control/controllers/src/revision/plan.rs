@@ -35,7 +35,7 @@ pub struct RevisionError {
 /// What a plan rests on besides the Revision.
 #[derive(Debug, Clone, Copy)]
 pub struct PlanInputs<'a> {
-    /// Image references and the commands of this host that stand for them.
+    /// Image references and the commands of this host that they run.
     pub images: &'a [(String, Vec<String>)],
     /// Images on this host; `None`: containers cannot run here.
     pub containers: Option<&'a ImageStates>,
@@ -49,9 +49,9 @@ pub struct PlanInputs<'a> {
     pub detect_http2: bool,
     /// `progress-deadline` in `config-deployment`: a start that takes longer has failed.
     pub progress_deadline: Duration,
-    /// User and group of whoever names no user.
+    /// User and group of instances whose manifest names no user.
     pub default_user: Option<(u32, u32)>,
-    /// Manifests come from others than those who own this host.
+    /// Manifests come from authors that do not own this host.
     pub guarded: bool,
     pub autoscaler: &'a AutoscalerSettings,
 }
@@ -88,7 +88,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
             detect_http2: detects_http2,
             ..serving
         }),
-        // Nobody needs instances ready of a version that no request can reach.
+        // A Revision that no request can reach needs no ready instances.
         min_scale: if given.reachable { scale.min } else { 0 },
         max_scale: scale.max,
         initial_scale: scale.initial,
@@ -98,7 +98,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
         total: scale.total,
         target_burst_capacity: scale.burst_capacity,
         concurrency_max: concurrency_max(revision),
-        // Nobody comes back to a version that no request can reach.
+        // No request comes back to a Revision that is not reachable.
         idle_window: scale.stable_window + if given.reachable { scale.scale_to_zero_retention } else { Duration::ZERO },
         weighted_average: scale.weighted,
         stable_window: scale.stable_window,
@@ -187,7 +187,7 @@ pub fn backend(revision: &Revision, unrunnable: Option<&RevisionError>) -> Backe
     BackendSpec {
         protocol: if spec.uses_h2c() { Protocol::H2c } else { Protocol::Http1 },
         concurrency_max: concurrency_max(revision),
-        // Who waits for an instance uses up the time that the answer may take.
+        // The wait for an instance counts toward the response timeout.
         when_empty: match unrunnable {
             None => NoEndpointPolicy::Wait { timeout: total },
             Some(why) => NoEndpointPolicy::Unavailable { reason: why.reason },
@@ -236,7 +236,7 @@ fn command(
     let is_process = annotation(&revision.metadata, RUNTIME_CLASS) == Some("process");
     let mut command = match mapped {
         _ if is_process || mapped.is_some() && !own.is_empty() => own,
-        // The operator's words are meant as they stand; only a manifest's may refer to variables.
+        // The operator's arguments are taken literally; only a manifest's may refer to variables.
         Some(mapped) => mapped.iter().map(|word| word.replace('$', "$$")).collect(),
         None => {
             return Err(RevisionError {
@@ -355,7 +355,7 @@ pub(super) mod tests {
         assert_eq!((plan.min_scale, plan.max_scale, plan.initial_scale), (0, 0, 1));
     }
 
-    /// RT-PROBE-08: how long a start may take is the template's word, or else the operator's.
+    /// RT-PROBE-08: the template sets the startup timeout, or else the operator.
     #[test]
     fn a_template_says_how_long_a_start_may_take_or_the_operator_does() {
         let deadline = "serving.knative.dev/progress-deadline";
@@ -459,7 +459,7 @@ pub(super) mod tests {
         assert_eq!(plan(&revision, &PlanInputs { reachable: false, ..given(&images()) }).unwrap().min_scale, 0);
     }
 
-    /// Those that run before the others come in their order, and what is enough for each of them is enough for all.
+    /// Init containers run in order, and the largest limit of any container applies.
     #[test]
     fn init_containers_run_before_the_others() {
         let limits = |memory: &str| json!({"limits": {"memory": memory}});
@@ -477,7 +477,8 @@ pub(super) mod tests {
         assert_eq!(plan(&both, &given(&images())).unwrap().instance.resources.memory_bytes_max, 0);
     }
 
-    /// SRV-REV-09, AMB-10: the one with the port serves, wherever it stands; the others run beside it, and what they may use counts
+    /// SRV-REV-09, AMB-10: the container with the port serves, at any position; the others are sidecars, and their
+    /// resources are added up.
     /// together.
     #[test]
     fn several_containers_are_one_that_serves_and_others_beside_it() {
@@ -545,7 +546,7 @@ pub(super) mod tests {
         assert_eq!(backend(&revision, Some(&why)).when_empty, NoEndpointPolicy::Unavailable { reason: "ErrImagePull" });
     }
 
-    /// The name of the container's port says what it speaks.
+    /// The name of the container's port selects the protocol.
     #[test]
     fn a_port_named_h2c_is_spoken_to_in_http2() {
         for (ports, protocol) in [
@@ -559,7 +560,8 @@ pub(super) mod tests {
         }
     }
 
-    /// RT-PORT-02, RT-PORT-07: only who has no name for its port is asked what it speaks, and only if the operator says so.
+    /// RT-PORT-02, RT-PORT-07: only a port without a name is probed for its protocol, and only if the operator
+    /// enables it.
     #[test]
     fn a_port_without_a_name_is_asked_what_it_speaks() {
         for (ports, on, is_asked) in [

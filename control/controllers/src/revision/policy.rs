@@ -1,9 +1,9 @@
-//! What instances may be on this host: policies that a Revision's service account needs the verb `use` for.
+//! Instance policies: privileges for which a Revision's service account needs the verb `use`.
 //!
-//! An instance is a process of this host, so what a manifest says of its command and its user is more than what RBAC gives its
+//! An instance is a process of this host, so its command and its user may exceed what RBAC grants the manifest's
 //! author: a program of the host's root reads every Secret. As with PodSecurityPolicy and OpenShift's
-//! SecurityContextConstraints, the service account of the Revision is asked, each time that the Revision is looked at. The
-//! policies are names for RBAC, like the signers of `certificates.k8s.io`: no object stands behind them.
+//! SecurityContextConstraints, the rights of the Revision's service account are checked at each reconcile of the
+//! Revision. The policies are names for RBAC, like the signers of `certificates.k8s.io`, and have no objects.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -27,11 +27,11 @@ const GROUP: &str = "sluicegate.dev";
 const RESOURCE: &str = "instancepolicies";
 const VERB: &str = "use";
 
-/// The user that stands for nobody: it owns nothing, so that whoever runs as it gains nothing.
+/// The kernel's overflow user, "nobody": it owns nothing, so a process that runs as it gains no rights.
 const NOBODY: u32 = 65_534;
-/// Users of namespaces are numbered from here: above what container managers hand out, below 2^31.
+/// First user id of namespaces: above the ids of container managers, below 2^31.
 const NAMESPACE_USER_MIN: u32 = 1_900_000_000;
-/// So many of them: two of a thousand namespaces share a user with a probability of 0.3 %.
+/// Number of these ids: two of a thousand namespaces share a user with a probability of 0.3 %.
 const NAMESPACE_USERS: u32 = 200_000_000;
 
 /// Whether manifests may start programs of this host.
@@ -51,13 +51,13 @@ pub struct InstanceRules {
     pub processes: ProcessInstances,
     /// User and group of instances whose manifest names no user.
     pub user: Option<(u32, u32)>,
-    /// Manifests come from others than those who own this host: an instance has a user without rights here, unless its service
-    /// account may use a policy.
+    /// Manifests come from authors that do not own this host: an instance runs as a user without rights here, unless
+    /// its service account may use a policy.
     pub guarded: bool,
 }
 
 impl InstanceRules {
-    /// User and group of an instance in `namespace` whose manifest names none. `None`: the appliance's.
+    /// User and group of an instance in `namespace` whose manifest names no user. `None`: the appliance's.
     #[must_use]
     pub(super) fn usual(self, namespace: &str, is_root: bool) -> Option<(u32, u32)> {
         let own = namespace_user(namespace);
@@ -79,7 +79,7 @@ fn namespace_user(namespace: &str) -> u32 {
 enum Policy {
     /// A command of its own as a process of this host.
     Process,
-    /// A user or a group that somebody of this host is.
+    /// A user or a group of this host.
     HostUser,
     Root,
 }
@@ -134,7 +134,8 @@ fn forbidden(revision: &Revision, policy: Policy) -> RevisionError {
     }
 }
 
-/// The reason of a Revision whose service account lacks a policy; it is looked at again, because a role may come.
+/// The reason of a Revision whose service account lacks a policy; it is reconciled again, because a role binding may
+/// come.
 const FORBIDDEN: &str = "InstancePolicyRequired";
 
 pub(super) fn may_be_granted(why: &RevisionError) -> bool {

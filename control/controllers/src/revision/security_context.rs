@@ -1,4 +1,4 @@
-//! Who an instance is to the kernel, as its container's `securityContext` says.
+//! User, group and capabilities of an instance, from its container's `securityContext`.
 
 use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
@@ -6,8 +6,9 @@ use super::plan::RevisionError;
 use runtime::InstanceCredentials;
 use runtime::capabilities::{self, Capabilities};
 
-/// RT-USER-01, RT-USER-02: who the manifest names, or else the `usual` user and group, or else whoever the appliance is. Where
-/// others write manifests, `guarded`, a user without a group does not get the appliance's, which is root's.
+/// RT-USER-01, RT-USER-02: the user that the manifest names, or else the `usual` user and group, or else the
+/// appliance's. Where other authors write manifests, `guarded`, a user without a group does not get the appliance's
+/// group, which is root's.
 pub(super) fn credentials(
     container: &Container,
     usual: Option<(u32, u32)>,
@@ -60,7 +61,7 @@ mod tests {
         credentials(&serde_json::from_value(container).unwrap(), None, false)
     }
 
-    /// RT-USER-02: whoever names no user is the operator's, whatever group he names.
+    /// RT-USER-02: without a user the operator's user applies, whatever group the manifest names.
     #[test]
     fn the_operators_user_is_for_those_who_name_none() {
         let of = |context: Value, guarded| {

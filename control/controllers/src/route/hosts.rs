@@ -30,17 +30,17 @@ pub struct RouteNaming<'a> {
     pub services: &'a InformerCache<Service>,
 }
 
-/// Where everybody's requests come in.
+/// The ports of public requests.
 #[derive(Debug, Clone, Copy)]
 pub struct PublicPorts {
     pub http: u16,
-    /// `None`: TLS is somebody else's before us, at its usual port.
+    /// `None`: a proxy in front of us terminates TLS, at its usual port.
     pub https: Option<u16>,
 }
 
 impl PublicPorts {
-    /// Where clients without TLS are sent to: the port that URLs name, if it is ours. Whoever has TLS before us has them come in
-    /// the clear.
+    /// The redirect for clients without TLS: the port that URLs name, if it is ours. A proxy in front of us that
+    /// terminates TLS forwards in plaintext.
     #[must_use]
     pub fn redirect(self, protocol: HttpProtocol) -> Option<u16> {
         self.https.filter(|_| protocol == HttpProtocol::Redirected)
@@ -105,7 +105,7 @@ pub fn address(route: &Route, naming: RouteNaming<'_>) -> Addressable {
     Addressable { url: Some(url), ca_certs, ..Addressable::default() }
 }
 
-/// The URL of a name inside, and by whom it is believed there.
+/// The URL of a cluster-local host, and the authorities that it needs trusted.
 fn cluster_local_url(host: &str, naming: RouteNaming<'_>) -> (String, Option<String>) {
     match ready_certificate(naming.cluster_local_certificates, host) {
         Some(held) => (format!("https://{host}"), held.ca_certs.clone()),
@@ -176,7 +176,7 @@ mod tests {
         }
     }
 
-    /// SRV-ROUTE-08, SRV-ROUTE-09, SRV-TT-04: the URL names host and port; the tag stands in front.
+    /// SRV-ROUTE-08, SRV-ROUTE-09, SRV-TT-04: the URL names host and port; the tag is a prefix of the host.
     #[test]
     fn urls_carry_tag_namespace_domain_and_port() {
         let route = Route::new("ns", "app", RouteSpec::default());
@@ -188,7 +188,7 @@ mod tests {
         assert!(hosts(&route, None, naming(8080)).contains(&"app.ns".to_owned()));
     }
 
-    /// X-RTE-06: for who has TLS before us, or with us.
+    /// X-RTE-06: TLS is terminated by a proxy in front of us, or here.
     #[test]
     fn the_operator_chooses_the_scheme_of_public_urls() {
         let data = [("default-external-scheme".to_owned(), "https".to_owned())].into();
@@ -205,7 +205,8 @@ mod tests {
         }
     }
 
-    /// X-RTE-06: whoever has TLS before us would send them here in the clear again, and so on.
+    /// X-RTE-06: a proxy in front of us that terminates TLS would send redirected clients back in plaintext, in a
+    /// loop.
     #[test]
     fn clients_are_sent_to_a_listener_of_ours_or_nowhere() {
         let sent = |https, protocol| PublicPorts { http: 8080, https }.redirect(protocol);
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(url(&route, None, naming(8080)), "http://app.ns.svc.cluster.local");
     }
 
-    /// X-RTE-07: https inside as soon as there is a certificate, and by whom it is believed.
+    /// X-RTE-07: cluster-local URLs use https as soon as there is a certificate, and name its authorities.
     #[test]
     fn names_inside_are_shown_by_tls_when_they_have_certificates() {
         let mut route = Route::new("ns", "app", RouteSpec::default());

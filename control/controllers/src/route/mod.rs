@@ -105,7 +105,7 @@ fn assign(context: &ControllerContext, route: &Route, settings: &Settings, namin
     }
 }
 
-/// Somebody let go of hosts: they are for whoever was refused them, in whatever namespace (AMB-05).
+/// Hosts were released: requeues the Routes that were refused them, in all namespaces (AMB-05).
 pub(super) fn requeue_host_conflicts(context: &ControllerContext) {
     let routes = context.routes.keys_by_index(HOST_CONFLICT).into_iter();
     routes.for_each(|(ns, name)| context.enqueue(WorkItem::new(ControllerKind::Route, &ns, &name)));
@@ -127,12 +127,12 @@ pub(super) fn on_placeholder_change(context: &ControllerContext, (before, after)
     }
 }
 
-/// A core Service went: its name may be one that a Route of `ns` was refused.
+/// A core Service was deleted: its name may be one that a Route of `ns` was refused.
 pub(super) fn requeue_name_conflicts(context: &ControllerContext, ns: &str) {
     routes_with_conflicts(context, ns).for_each(|item| context.enqueue(item));
 }
 
-/// The Route's own word, or the operator's.
+/// The Route's annotation, or the operator's setting.
 fn rollout_duration(context: &ControllerContext, route: &Route) -> Duration {
     let own = annotation(&route.metadata, ROLLOUT_DURATION).and_then(duration::parse_go);
     own.unwrap_or_else(|| context.settings().network.rollout_duration)
@@ -142,7 +142,7 @@ fn rollout_duration(context: &ControllerContext, route: &Route) -> Duration {
 pub fn restore(context: &ControllerContext) {
     let settings = context.settings();
     let mut routes = context.routes.all();
-    // Who had a host before has it again; among others the older comes first (AMB-05).
+    // The previous owner of a host gets it again; among others the older comes first (AMB-05).
     let has_hosts = |route: &Route| {
         let flows = |c: &Condition| c.status == ConditionStatus::True || c.reason == ROLLOUT_IN_PROGRESS;
         // An annotation that makes no sense leaves things as they were.
@@ -219,7 +219,7 @@ pub fn index_keys(route: &Route) -> Vec<String> {
     wanted.chain(shown).flatten().chain(is_refused.then(|| HOST_CONFLICT.to_owned())).collect()
 }
 
-/// Somebody else has a host of theirs.
+/// Another object owns one of its hosts.
 const HOST_CONFLICT: &str = "refused";
 
 fn spec_revision_key(name: &str) -> String {
@@ -290,7 +290,7 @@ fn route_certificates(tls: &HostTls, inside: &[HostCertificate]) -> ObjectCertif
     ObjectCertificates { public: tls.certificates(), cluster_local: state::shown(inside) }
 }
 
-/// Where everybody's requests come in.
+/// The ports of public requests.
 #[must_use]
 pub fn ports(context: &ControllerContext) -> PublicPorts {
     PublicPorts { http: context.config.http_port, https: context.config.listeners.https.map(|address| address.port()) }

@@ -18,7 +18,7 @@ const STEP_MIN: Duration = Duration::from_secs(1);
 /// What a new Revision begins with.
 const FIRST_PERCENT: i64 = 1;
 
-/// The share of one Configuration on its way to a new Revision.
+/// The share of one Configuration during a rollout to a new Revision.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigurationRollout {
     /// Which target of the Route it is.
@@ -55,8 +55,8 @@ pub fn in_progress(route: &Route) -> Vec<ConfigurationRollout> {
     state.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
 }
 
-/// Divides `goal`, the targets with their newest ready Revisions, as far as the rollout has come.
-/// `is_of` tells whether a Revision is there and of a Configuration: targets that were put in another order share nothing.
+/// Splits `goal`, the targets with their newest ready Revisions, by the progress of the rollout. `is_of` returns
+/// whether a Revision exists and belongs to a Configuration: targets in another order share nothing.
 #[must_use]
 pub fn divide_traffic(
     route: &Route,
@@ -112,7 +112,7 @@ pub fn divide_traffic(
     division
 }
 
-/// What was shown of the target `index` of so many, which was one entry if it was not under way.
+/// The shown entry of the target `index` of `count`; `None` if it was in a rollout and had several.
 fn settled<'a>(
     shown: &'a [TrafficTarget],
     known: &[ConfigurationRollout],
@@ -140,7 +140,7 @@ impl ConfigurationRollout {
     fn set_goal(&mut self, newest: &str, percent: i64, duration: Duration, now: Timestamp) {
         let sum: i64 = self.revisions.iter().map(|(_, percent)| percent).sum();
         let is_new = self.revisions.last().is_none_or(|(name, _)| name != newest);
-        // More goes to the newest of those who are there, less comes off the oldest.
+        // An increase goes to the newest Revision, a decrease comes off the oldest.
         match self.revisions.last_mut() {
             Some((_, last)) if percent > sum => *last += percent - sum,
             _ => self.take_percent(sum - percent, false),
@@ -179,7 +179,7 @@ impl ConfigurationRollout {
         }
     }
 
-    /// Takes so many percent away, from the newest or the oldest on; whoever has none left goes.
+    /// Takes this many percent away, from the newest or the oldest on; a Revision with none left is removed.
     fn take_percent(&mut self, mut percent: i64, newest_first: bool) {
         while percent > 0 && !self.revisions.is_empty() {
             let at = if newest_first { self.revisions.len() - 1 } else { 0 };
@@ -289,7 +289,7 @@ mod tests {
         assert_eq!(look(&mut route, "c", 60, 1), "c=10 pinned=90");
     }
 
-    /// A share that was another Configuration's went on to be divided with its Revisions.
+    /// A share that moved to another Configuration was still divided among the old one's Revisions.
     #[test]
     fn a_target_that_follows_another_configuration_moves_at_once() {
         let mut moved = route(100);
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(look(&mut moved, "z", 60, 1), "z=100");
     }
 
-    /// A target that was written in another place lost the rest of its rollout, and one beside a rollout had none.
+    /// A target that changed its position lost the rest of its rollout, and one beside a rollout had none.
     #[test]
     fn each_configuration_rolls_on_its_own_wherever_it_is_written() {
         let traffic = json!([{"configurationName": "a", "percent": 50}, {"configurationName": "b", "percent": 50}]);

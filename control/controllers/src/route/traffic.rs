@@ -31,7 +31,7 @@ pub trait TrafficLookup {
     fn revision(&self, name: &str) -> Option<Arc<Revision>>;
 }
 
-/// The targets as they stand in the status: each with its Revision.
+/// The targets of the status: each with its Revision.
 pub fn resolve(
     route: &Route,
     lookup: &impl TrafficLookup,
@@ -100,7 +100,7 @@ fn ready_revision(route: &Route, name: &str, lookup: &impl TrafficLookup) -> Res
     }
 }
 
-/// A Service sends to Revisions of its own; a Route that stands alone to any.
+/// A Service routes to Revisions of its own; a Route without a Service to any.
 fn is_of_the_same_service(route: &Route, revision: &Revision) -> Result<(), TrafficError> {
     let Some(service) = label(&route.metadata, SERVICE) else { return Ok(()) };
     let name = name(&revision.metadata);
@@ -122,9 +122,9 @@ fn pending(message: String) -> TrafficError {
     TrafficError { verdict: ConditionStatus::Unknown, reason: "RevisionMissing", message }
 }
 
-/// The header by which a client of the Route's own host asks for a tag (X-RTE-08).
+/// The header by which a client of the Route's own host selects a tag (X-RTE-08).
 const TAG_HEADER: &str = "Knative-Serving-Tag";
-/// Tells the instance that the request came by the Route's own division.
+/// Marks for the instance that the Route's own split chose it.
 const DEFAULT_ROUTE_HEADER: &str = "Knative-Serving-Default-Route";
 
 /// What of the operator's settings bears on hosts and rules.
@@ -167,7 +167,7 @@ pub fn rules(route: &Route, assigned: &[TrafficTarget], ways: RouteRuleOptions<'
         cluster_local: hosts::is_cluster_local(route, None, ways.naming),
         ..HostRule::default()
     };
-    let sticky = own.traffic_policy.as_ref().filter(|manners| manners.sticky.is_some());
+    let sticky = own.traffic_policy.as_ref().filter(|policy| policy.sticky.is_some());
     let tags_traffic_policy = sticky.map(|own| Arc::new(TrafficPolicy { mirror: None, ..(**own).clone() }));
     let tagged = tags().map(|(tag, key)| HostRule {
         hosts: hosts::hosts(route, Some(tag), ways.naming).into_iter().map(Arc::from).collect(),
@@ -193,8 +193,8 @@ fn traffic_policy(route: &Route, naming: RouteNaming<'_>) -> Option<Arc<TrafficP
         let host = hosts::hosts(route, Some(&to.tag), naming).into_iter().next()?;
         Some(Arc::new(MirrorPolicy { host: host.into(), percent: to.percent }))
     });
-    let manners = TrafficPolicy { sticky: traffic_policy::session_affinity(&route.metadata), mirror };
-    (manners != TrafficPolicy::default()).then(|| Arc::new(manners))
+    let policy = TrafficPolicy { sticky: traffic_policy::session_affinity(&route.metadata), mirror };
+    (policy != TrafficPolicy::default()).then(|| Arc::new(policy))
 }
 
 impl RouteRuleOptions<'_> {
@@ -209,8 +209,8 @@ impl RouteRuleOptions<'_> {
     }
 }
 
-/// A redirect is for the public's hosts: callers inside go on as they did, without TLS. And where they have a door of their
-/// own, their hosts are known at no other.
+/// A redirect applies to public hosts: callers inside continue without TLS. And if there is a cluster-local listener,
+/// cluster-local hosts are reachable only there.
 fn split_by_visibility(rule: HostRule, ways: RouteRuleOptions<'_>) -> impl Iterator<Item = HostRule> + use<> {
     let RouteRuleOptions { https_redirect, has_cluster_local_listener: has_inner_listener, .. } = ways;
     let domain = ways.naming.domain.to_ascii_lowercase();
@@ -397,7 +397,7 @@ mod tests {
         assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.cluster_local));
     }
 
-    /// X-RTE-05: names inside are for callers inside, if these have a way in.
+    /// X-RTE-05: cluster-local hosts are only for callers inside, if these have a listener.
     #[test]
     fn names_inside_are_public_only_with_inner_listener() {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
@@ -434,7 +434,7 @@ mod tests {
         assert!(why.message.contains("must be no more than 63 bytes"), "{}", why.message);
     }
 
-    /// SRV-TT-01: each way to miss has its verdict and its reason.
+    /// SRV-TT-01: each kind of missing target has its condition and its reason.
     #[test]
     fn what_is_missing_is_named_and_what_is_coming_is_unknown() {
         for (target, verdict, reason, word) in [
@@ -451,7 +451,7 @@ mod tests {
         }
     }
 
-    /// SRV-TT-01: only a Route that stands alone may send to Revisions of any Service.
+    /// SRV-TT-01: only a Route without a Service may route to Revisions of any Service.
     #[test]
     fn a_service_sends_to_its_own_revisions() {
         let of = |service: Option<&str>| {

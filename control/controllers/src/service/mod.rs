@@ -13,7 +13,8 @@ use crate::kinds::shared::{controller, name, namespace};
 use children::{desired_configuration, desired_route};
 use reconcile::{ChildAction, conflicting_revision_name, decide, status};
 
-/// A changed Service is looked at; so is the owner of a changed child, and who waits for the name of a stranger.
+/// Reconciles a changed Service, the owner of a changed child, and the Service that waits for the name of an object
+/// with another owner.
 pub fn owner_of(meta: &ObjectMeta) -> WorkItem {
     let owner = controller(meta).filter(|owner| owner.kind == "Service");
     WorkItem::new(ControllerKind::Service, namespace(meta), owner.map_or(name(meta), |owner| &owner.name))
@@ -36,7 +37,8 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     let existing = context.routes.get(ns, name);
     let take = |to: &mut Route, from: Route| to.spec = from.spec;
     let mut decided = decide(owner, existing.as_deref(), desired_route(&service), take);
-    // Traffic to the name means the Revision that is not there yet, and would reach the stranger.
+    // Traffic to the name is meant for the Revision that does not exist yet, and would reach the one of another
+    // owner.
     if let (ChildAction::Replace(_), Some(_), Some(left)) = (&decided, &taken, existing) {
         decided = ChildAction::Keep((*left).clone());
     }
@@ -47,7 +49,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     context.set_transient_status(item, &*service, &after).await
 }
 
-/// Carries out what was decided; `None` for a child that belongs to somebody else.
+/// Carries out the decision; `None` for a child that has another owner.
 pub async fn apply<K: NamespacedObject>(
     context: &ControllerContext,
     child: ChildAction<K>,

@@ -20,7 +20,7 @@ pub enum ChildAction<K> {
     /// It drifted; this is what it should be.
     Replace(K),
     Keep(K),
-    /// There is one of that name that belongs to somebody else; it stays untouched (SRV-OWN-02).
+    /// One of that name exists and has another owner; it stays untouched (SRV-OWN-02).
     NotOwned,
 }
 
@@ -142,7 +142,7 @@ fn mirror<K: HasConditions>(conditions: &mut ConditionManager<'_>, kind: &str, c
     }
 }
 
-/// A False condition has a reason (COND-18), also when whoever wrote the child forgot it.
+/// A False condition has a reason (COND-18), also when the child's condition has none.
 fn reason(reason: &str) -> &str {
     if reason.is_empty() { "NotReady" } else { reason }
 }
@@ -185,7 +185,7 @@ mod tests {
         Timestamp::from_second(1).unwrap()
     }
 
-    /// A child that speaks of its current spec.
+    /// A child whose status is for its current spec.
     fn settled<K: serde::de::DeserializeOwned + serde::Serialize>(child: &K, status: serde_json::Value) -> K {
         let mut json = serde_json::to_value(child).unwrap();
         json["metadata"]["generation"] = 3.into();

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{PingOutcomes, SourceName};
 use crate::controllers::destination_resolver::DestinationAddress;
 
-/// How often an event is sent in all, if nobody takes it.
+/// Attempts to send an event, if every one fails.
 const ATTEMPTS_MAX: u32 = 6;
 /// The pause after the first attempt, as upstream's sources make it; each further one is twice as long.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
@@ -23,7 +23,7 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 pub(super) struct OutgoingEvent {
     pub(super) from: SourceName,
     pub(super) sink: DestinationAddress,
-    /// Under whose name it leaves, if anybody asks.
+    /// The account that it is sent as, if the sink authenticates senders.
     pub(super) account: Option<String>,
     /// In the order in which they are written.
     pub(super) attributes: Vec<(String, String)>,
@@ -38,7 +38,7 @@ impl OutgoingEvent {
     }
 }
 
-/// Sends it by `post`; whoever is to know of a failure is told by the log. Each attempt is counted.
+/// Sends it by `post`; failures are logged. Each attempt is counted.
 pub(super) async fn send<P>(event: OutgoingEvent, tally: &PingOutcomes, post: P)
 where
     P: AsyncFn(&OutgoingEvent, encode::EncodedEvent, Duration) -> Result<LocalResponse, PostError>,

@@ -1,8 +1,9 @@
-//! Runs PingSources: at each time of a schedule one event leaves for the sink, and is sent again until somebody takes it
-//! or its attempts are used up.
+//! Runs PingSources: at each time of a schedule one event is sent to the sink, and retried until it is accepted or
+//! its attempts are used up.
 //!
-//! It is sent as deliveries are: a Service of ours that sleeps is started for it. To a Broker or a channel of this appliance it
-//! goes by the listener that everybody's events come in by, so it is durable once that has answered. Times that pass while the appliance is down do not come again.
+//! It is sent as deliveries are: a Service of ours at zero is started for it. To a Broker or a channel of this
+//! appliance it goes by the events listener, so it is durable once that has answered. Times that pass while the
+//! appliance is down do not come again.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -25,9 +26,9 @@ use crate::controllers::destination_resolver::DestinationAddress;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
 use crate::kinds::sources::ping::{PingSource, TYPE, is_header_value};
 
-/// Events that are on their way at once; one that comes due beyond is dropped, and told.
+/// Events in flight at once; one that comes due beyond is dropped, and logged.
 const IN_FLIGHT_MAX: usize = 256;
-/// How long nothing is looked at if nothing is due: clocks are set, and time zones change.
+/// Longest sleep without a due time: clocks are set, and time zones change.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// How far a clock may be set back without anything being reckoned anew.
 const CLOCK_STEP_BACK_MAX: SignedDuration = SignedDuration::from_secs(60);
@@ -58,7 +59,7 @@ impl NextRun {
     }
 }
 
-/// Runs for ever.
+/// Runs forever.
 pub async fn run(context: &ControllerContext) {
     let tally = &context.config.ping_outcomes;
     let ready = || {
@@ -73,7 +74,7 @@ pub async fn run(context: &ControllerContext) {
     run_schedules(ready, &context.sources.ping_changed, Timestamp::now, send).await;
 }
 
-/// Sends as deliveries are sent: to a Service of ours without a way over the network.
+/// Sends as deliveries are sent: to a Service of ours without the network.
 async fn post(
     context: &ControllerContext,
     event: &OutgoingEvent,
@@ -93,7 +94,7 @@ async fn post(
     ways.send_to_core(target, request, timeout).await
 }
 
-/// The same, of sources, a bell that says that they changed, a clock and a way out that are given.
+/// The same, with the sources, the change notification, the clock and the transport as arguments.
 async fn run_schedules<Sent: Future<Output = ()>>(
     ready: impl Fn() -> Vec<Arc<PingSource>>,
     notify: &Notify,
@@ -253,7 +254,7 @@ mod tests {
         ahead: Cell<SignedDuration>,
         /// When an event of which source left.
         sent: RefCell<Vec<String>>,
-        /// Nobody answers.
+        /// The sink does not respond.
         hangs: Cell<bool>,
     }
 

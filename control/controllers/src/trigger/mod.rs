@@ -33,7 +33,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
         return Ok(());
     };
     let broker = find_broker(context, &trigger);
-    // EV-BRK-06: whoever serves the Broker looks after its Triggers.
+    // EV-BRK-06: the controller of the Broker's class also reconciles its Triggers.
     if broker.as_ref().is_ok_and(|broker| !broker.is_ours()) {
         return Ok(());
     }
@@ -48,13 +48,13 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
         Some(Err(why)) => Some(Err(ResolveError(why))),
         None => None,
     };
-    // One that was deleted meanwhile has been unsubscribed by the watch's word, which comes once. And what its Broker said
-    // before is no more to be told: what it says now brings this look again.
+    // One that was deleted meanwhile has been unsubscribed by the watch, which reports it once. And the Broker's
+    // previous state must not be reported: its current state triggers this reconcile again.
     if !is_current(context, &trigger) || !is_same_broker(read, find_broker(context, &trigger).as_ref()) {
         return Ok(());
     }
-    // What was subscribed stays so while the subscriber cannot be found: taking it away would forget
-    // its place, and with it the events that it has not had yet.
+    // The subscription stays while the subscriber cannot be resolved: removing it would lose its position, and with
+    // it the events that it has not had yet.
     let sink_found = sink.as_ref().and_then(|sink| sink.as_ref().ok());
     let is_served = match destinations(&trigger, broker, subscriber.as_ref().ok(), sink_found) {
         Some(ways) => subscribe(context, &trigger, broker, &ways),
@@ -81,7 +81,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     made
 }
 
-/// Whether the object is still the one that was looked at.
+/// Whether the object is still the one that was read.
 fn is_current(context: &ControllerContext, trigger: &Trigger) -> bool {
     let now = context.triggers.get(namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
     now.is_some_and(|now| now.metadata.uid == trigger.metadata.uid)
@@ -134,7 +134,7 @@ pub async fn resubscribe_inheriting(context: &ControllerContext, broker: &Broker
                 subscribe(context, trigger, Some(broker), &ways);
             }
         }
-        tokio::task::yield_now().await; // of thousands nobody waits for all
+        tokio::task::yield_now().await; // do not block other tasks for thousands of Triggers
     }
 }
 

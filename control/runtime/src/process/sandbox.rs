@@ -1,5 +1,5 @@
-//! What an instance stands on before it runs: its record, its files, its seat, its variables, and who runs before and
-//! beside it.
+//! The sandbox of an instance, prepared before it runs: its record, its files, its control group, its variables, its
+//! init containers and its sidecars.
 
 use std::cell::RefCell;
 use std::io;
@@ -31,7 +31,7 @@ pub(super) struct Sandbox {
     /// Where it has its port, and is held to what its manifest allows.
     pub(super) group: InstanceCgroup,
     pub(super) init_containers: InitContainers,
-    /// Who runs beside it.
+    /// Its running sidecars.
     pub(super) sidecars: Vec<SidecarContainer>,
 }
 
@@ -103,7 +103,7 @@ impl Sandbox {
         !self.init_containers.is_empty()
     }
 
-    /// Has those run who run before it. An error is its end.
+    /// Runs the init containers. An error ends the instance.
     pub(super) async fn run_init_containers(
         &mut self,
         host: &HostContext,
@@ -159,7 +159,7 @@ fn sandbox_spec(
         read_only: mount.read_only,
         is_own: false,
     };
-    // Its own files lie in the appliance's folder, which is masked: the variables name them where they are.
+    // Its own files are in the appliance's folder, which is masked: the variables name their real paths.
     let kept = spec.termination_message.is_some().then(|| last_words.path().to_owned());
     let volumes = (!spec.volumes.is_empty()).then(|| store.volumes_dir().to_owned());
     let words = match &spec.termination_message {

@@ -1,6 +1,6 @@
 //! `autoscaling.internal.knative.dev/v1alpha1`: how a Revision is scaled, for people and tools to look at.
 //!
-//! The fleet scales by the Revision's own plan; these objects show it under upstream's names.
+//! The autoscaler uses the Revision's own plan; these objects show it under upstream's names.
 
 pub mod metric;
 pub mod pod_autoscaler;

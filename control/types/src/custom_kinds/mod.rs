@@ -42,7 +42,7 @@ pub struct CustomKind {
     scale: Option<ScaleSubresource>,
     /// Fields that objects are selected by, as clients write them and as JSON pointers.
     selectable: Vec<(String, String)>,
-    /// What whoever uses the version is told, if it goes.
+    /// The warning for users of the version, if it is deprecated.
     deprecated: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl CustomKind {
         }
     }
 
-    /// Whether a problem of a whole object concerns those who write its status.
+    /// Whether a validation error of a whole object may come from its status.
     pub fn is_status_field(field: &str) -> bool {
         field.starts_with("status") || field == validation_rules::ROOT_PATH
     }
@@ -231,7 +231,7 @@ fn validate_version(version: &Value, at: &str, problems: &mut FieldErrors) {
     }
 }
 
-/// What a definition keeps for as long as it lives: its objects are stored under it.
+/// Rejects changes of a definition's immutable fields: its objects are stored under them.
 pub(super) fn validate_update(spec: &Value, before: &Value, problems: &mut FieldErrors) {
     for (field, at) in [("group", "/group"), ("scope", "/scope"), ("names.kind", "/names/kind")] {
         let (now, before) = (spec.pointer(at).unwrap_or(&Value::Null), before.pointer(at).unwrap_or(&Value::Null));

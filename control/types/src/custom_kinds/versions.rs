@@ -1,9 +1,9 @@
-//! The versions of a client's kind: which are served, in which order, and what an object that was written in one of them
-//! is in another.
+//! The versions of a custom kind: which are served, in which order, and how an object of one version reads in
+//! another.
 //!
 //! An object is stored as the version that the definition names for it. In any other it is the same object under that
-//! version's name, without the fields that its schema lacks, which is what Kubernetes calls the conversion `None`. Nobody
-//! here asks a webhook: of a definition that wants one, only the stored version is served.
+//! version's name, without the fields that its schema lacks, which is what Kubernetes calls the conversion `None`.
+//! Conversion webhooks are not supported: of a definition that has one, only the stored version is served.
 
 use std::cmp::Reverse;
 
@@ -15,8 +15,8 @@ use crate::kinds::core_kinds::AGE;
 
 /// The rows of the kind that a definition describes, the preferred version first; none if it says too little.
 ///
-/// A row lives as long as the process, as those of our own kinds do: requests under way refer to it. Who
-/// calls this bounds how many are made.
+/// A row lives as long as the process, as those of our own kinds do: requests in progress refer to it. The caller
+/// bounds how many are created.
 #[must_use]
 pub fn entries(definition: &Value) -> Vec<KindEntry> {
     let spec = &definition["spec"];
@@ -85,7 +85,7 @@ pub fn stored_versions(spec: &Value, before: &Value) -> Vec<Value> {
     stored
 }
 
-/// What whoever uses a version that goes is told.
+/// The warning for users of a deprecated version.
 fn deprecation_warning(meta: &KindMeta, version: &Value) -> Option<String> {
     let plain = || format!("{} {} is deprecated", meta.api_version(), meta.kind);
     let told = || version["deprecationWarning"].as_str().map_or_else(plain, str::to_owned);

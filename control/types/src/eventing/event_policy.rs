@@ -1,5 +1,5 @@
-//! EventPolicy: who may send which events to what has an address (X-FEA-09). It counts while senders are asked who
-//! they are.
+//! EventPolicy: which senders may send which events to an addressable object (X-FEA-09). It applies while senders
+//! must authenticate.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ pub const AUTHENTICATION_ENABLED: &str = "AuthenticationEnabled";
 pub const SUBJECTS_RESOLVED: &str = "SubjectsResolved";
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[AUTHENTICATION_ENABLED, SUBJECTS_RESOLVED] };
 
-/// Entries of `from`, and of `to`: each is looked at whenever the policy is compiled.
+/// Entries of `from`, and of `to`: each is read whenever the policy is compiled.
 const ENTRIES_MAX: usize = 1000;
 const MISSING: &str = "missing field(s)";
 
@@ -39,7 +39,7 @@ pub struct EventPolicySpec {
     /// What is protected; nothing means everything in the namespace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<EventPolicySpecTo>,
-    /// Who may send.
+    /// Senders that are allowed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub from: Vec<EventPolicySpecFrom>,
     /// Which events they may send; nothing means all.
@@ -58,7 +58,7 @@ pub struct EventPolicySpecTo {
     pub selector: Option<EventPolicySelector>,
 }
 
-/// Spelled out, because a flattened selector would take unknown fields without a word.
+/// Spelled out, because a flattened selector would accept unknown fields silently.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EventPolicySelector {
@@ -116,7 +116,7 @@ impl<'a> PolicyTarget<'a> {
         Self { group: R::META.group, kind: R::META.kind, meta }
     }
 
-    /// For whom tokens for it are made out.
+    /// The audience of tokens for it.
     #[must_use]
     pub fn audience(&self) -> String {
         let (ns, name) = (namespace(self.meta), name(self.meta));
@@ -125,7 +125,7 @@ impl<'a> PolicyTarget<'a> {
 }
 
 impl EventPolicy {
-    /// Whether it speaks of `object`, of whichever version its kind is named in.
+    /// Whether it applies to `object`, in any version of its kind.
     #[must_use]
     pub fn applies_to(&self, object: &PolicyTarget<'_>) -> bool {
         let is_kind =
@@ -245,7 +245,7 @@ impl ResourceStrategy for EventPolicy {
         filters::refuse_empty(&self.spec.filters, filters, "spec.filters", problems);
     }
 
-    /// Whoever writes a policy that nothing enforces believes himself safe.
+    /// An author must not rely on a policy that is not enforced.
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         if !settings.event_features.authenticates() {
             let why = "authentication-oidc feature not enabled: set it in ConfigMap config-features of \
@@ -274,7 +274,7 @@ mod tests {
         (KindEntry::of::<EventPolicy>().admit)(object, None, &RequestContext { settings, ..RequestContext::default() })
     }
 
-    /// X-FEA-09: each entry is one thing, whole, and a star stands at the end.
+    /// X-FEA-09: each entry has exactly one form, and a star is only at the end.
     #[test]
     fn what_makes_no_sense_is_refused_with_its_place() {
         let whole = json!({"apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b"});

@@ -1,4 +1,5 @@
-//! EventType: says which events can be had from where. Data for people and tools; nothing is routed by it.
+//! EventType: documents which events are available from which object. Data for people and tools; nothing is routed by
+//! it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -30,10 +31,10 @@ pub struct EventTypeSpec {
     pub schema: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema_data: Option<String>,
-    /// The old way to name a Broker.
+    /// The deprecated field that names a Broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub broker: Option<String>,
-    /// Where the events can be had.
+    /// The object that the events are available from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<KReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,7 +147,7 @@ impl EventTypeSpec {
         }
     }
 
-    /// What it says to whoever lives in `home`: an empty field is one that is not there.
+    /// The spec as it reads in the namespace `home`: an empty field counts as absent.
     fn normalized(&self, home: &str) -> Self {
         let said = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
         Self {

@@ -45,7 +45,7 @@ struct EventTypeV1Beta3 {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 struct EventTypeSpecV1Beta3 {
-    /// Where the events can be had.
+    /// The object that the events are available from.
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<KReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -60,7 +60,7 @@ pub fn v1beta3() -> KindEntry {
     static TRANSLATION: VersionConversion = VersionConversion {
         stored: &EventType::META,
         to_stored: |object| object.get_mut("spec").map_or((), from_attributes),
-        // A client that leaves them out is told so; it may not mean the fields of another version.
+        // A client that omits them gets an error; it may not mean the fields of another version.
         complete: |object| {
             if object["spec"].is_null() {
                 object["spec"] = json!({});
@@ -102,10 +102,10 @@ struct EventTypeSpecV1Beta2 {
     schema: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     schema_data: Option<String>,
-    /// The old way to name a Broker.
+    /// The deprecated field that names a Broker.
     #[serde(skip_serializing_if = "Option::is_none")]
     broker: Option<String>,
-    /// Where the events can be had.
+    /// The object that the events are available from.
     #[serde(skip_serializing_if = "Option::is_none")]
     reference: Option<KReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -124,13 +124,13 @@ static WITHOUT_ATTRIBUTES: VersionConversion = VersionConversion {
     },
 };
 
-/// The version whose name objects are stored under.
+/// The version that objects are stored as.
 #[must_use]
 pub fn v1beta2() -> KindEntry {
     KindEntry::of::<EventType>().version::<EventTypeV1Beta2>(&EventType::META, &WITHOUT_ATTRIBUTES)
 }
 
-/// The first version, whose fields are those of `v1beta2`.
+/// The first version, which has the fields of `v1beta2`.
 #[must_use]
 pub fn v1beta1() -> KindEntry {
     KindEntry::of::<EventType>()
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(admit(&new, shown, Some(&stored)).unwrap()["spec"], stored["spec"]);
     }
 
-    /// APP-29: whoever applies a label means nothing by a spec that is not there.
+    /// APP-29: an apply of a label that omits the spec does not change the spec.
     #[test]
     fn a_part_of_an_object_stays_a_part() {
         let mut label = json!({ "metadata": { "labels": { "a": "b" } } });

@@ -40,7 +40,7 @@ pub const CONDITIONS: ConditionSet = ConditionSet {
 
 /// As [`SPEC_CHANGED`](crate::kinds::shared::SPEC_CHANGED): what upstream says to a Trigger that is to have another Broker.
 const BROKER_CHANGED: &str = "Immutable fields changed (-old +new): broker, spec";
-/// Upstream's name for the order of delivery (its Kafka Broker), and ours.
+/// Upstream's annotation for the order of delivery (its Kafka Broker), and ours.
 const ORDER_KAFKA: &str = "kafka.eventing.knative.dev/delivery.order";
 const ORDER: &str = "sluicegate.dev/delivery.order";
 /// Which of the Broker's older events a new Trigger gets: `earliest`, or a time.
@@ -59,7 +59,7 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct TriggerSpec {
-    /// The Broker whose events are meant, in the Trigger's namespace. Cannot be changed.
+    /// The Broker that the events come from, in the Trigger's namespace. Cannot be changed.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub broker: String,
     /// The Broker instead, which may be in another namespace if the operator allows that (X-FEA-10). Cannot be changed.
@@ -94,10 +94,10 @@ pub struct TriggerStatus {
     /// Where the events go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscriber_uri: Option<String>,
-    /// By whom it is believed beside the system's authorities (PEM).
+    /// The authorities that it needs trusted besides the system's (PEM).
     #[serde(rename = "subscriberCACerts", skip_serializing_if = "Option::is_none")]
     pub subscriber_ca_certs: Option<String>,
-    /// For whom its tokens are made out.
+    /// The audience of tokens for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subscriber_audience: Option<String>,
     #[serde(flatten)]
@@ -157,7 +157,7 @@ impl ResourceStrategy for Trigger {
             Some(reference) => {
                 delivery_validation::validate_reference(reference, "spec.brokerRef", problems);
                 let (group, _) = reference.api_version.split_once('/').unwrap_or_default();
-                // Whoever may subscribe to another group's Brokers may not to ours.
+                // A right to subscribe to another group's Brokers does not extend to ours.
                 if reference.kind != "Broker" || group != GROUP {
                     let why = format!(
                         "invalid value: {} {}: expected a Broker of {GROUP}/{VERSION}",
@@ -236,7 +236,7 @@ impl Trigger {
         Some(reference.map_err(|why| why.to_string()))
     }
 
-    /// The order that the author asks for; ours wins over upstream's.
+    /// The order that the annotations select; ours wins over upstream's.
     #[must_use]
     pub fn delivery_order(&self) -> Option<&str> {
         annotation(&self.metadata, ORDER).or_else(|| annotation(&self.metadata, ORDER_KAFKA))
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(stored["spec"]["subscriber"]["ref"]["namespace"], "ns");
     }
 
-    /// X-FEA-10: a Broker by reference in place of its name, and one of ours.
+    /// X-FEA-10: a reference to one of our Brokers in place of its name.
     #[test]
     fn a_broker_is_named_once_and_may_be_a_reference() {
         let by_reference = |kind: &str, api_version: &str| {
@@ -380,7 +380,7 @@ mod tests {
         let mut moved = stored.clone();
         moved["spec"]["broker"] = json!("other");
         let Err(AdmissionError::Invalid(problems)) = admit(moved, Some(&stored)) else { panic!("the broker moved") };
-        // The words that upstream's conformance suite looks for.
+        // The words that upstream's conformance suite checks for.
         let told = (problems[0].field.as_str(), problems[0].message.as_str());
         assert_eq!(told, ("spec.broker", "Immutable fields changed (-old +new): broker, spec"));
 

@@ -47,7 +47,7 @@ pub struct InMemoryChannelSpec {
     pub subscribers: Vec<SubscriberSpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliverySpec>,
-    /// Who writes, while that is judged, if it is nobody of ours.
+    /// The user of a write from outside our controllers, while it is validated.
     #[serde(skip)]
     pub external_writer: Option<String>,
 }
@@ -152,7 +152,7 @@ mod tests {
         let stored = admit(subscribed, None, true).unwrap();
         assert_eq!(stored["spec"].as_object().unwrap().len(), 1, "{}", stored["spec"]);
 
-        // What leaves them alone is welcome, whoever writes.
+        // A write that does not touch them is accepted from every user.
         let mut more = stored.clone();
         more["spec"]["delivery"] = json!({"retry": 1});
         assert!(admit(more, Some(&stored), false).is_ok());

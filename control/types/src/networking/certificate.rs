@@ -1,4 +1,4 @@
-//! Certificate ("KCert"): asks for a certificate, of whoever its class names, to be kept in a Secret.
+//! Certificate ("KCert"): requests a certificate from the issuer of its class, kept in a Secret.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -11,7 +11,7 @@ use crate::kinds::conditions::ConditionSet;
 use crate::kinds::shared::{Status, annotation};
 use crate::kinds::{READY, REASON, kind};
 
-/// Those of this class are ours to provide.
+/// We issue the Certificates of this class.
 pub const CLASS: &str = "sluicegate.certificate.networking.knative.dev";
 /// The first is the one that Certificates have.
 pub const CLASS_ANNOTATIONS: [&str; 2] =
@@ -35,7 +35,7 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CertificateSpec {
-    /// The names that the certificate is for; `*.` stands for one label.
+    /// The names that the certificate covers; `*.` covers one label.
     pub dns_names: Vec<String>,
     /// The domain that they are in.
     #[serde(skip_serializing_if = "String::is_empty")]

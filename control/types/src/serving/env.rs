@@ -13,7 +13,7 @@ pub(super) fn validate(env: &EnvVar, serves: bool, at: &str, problems: &mut Fiel
     if env.name.is_empty() {
         problems.add(format!("{at}.name"), MISSING);
     }
-    // A sidecar is told its port by whoever wrote the manifest.
+    // The manifest's author sets the port of a sidecar.
     if ENV_RESERVED.contains(&env.name.as_str()) && (serves || env.name != "PORT") {
         problems.add(format!("{at}.name"), format!("\"{}\" is a reserved environment variable", env.name));
     }

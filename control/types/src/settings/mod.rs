@@ -115,7 +115,7 @@ settings! {
     autoscaler: AutoscalerSettings,
     /// How long Revisions are kept that no Route sends to.
     gc: RevisionGcSettings,
-    /// What a template gets that its author left out, and the limits of what may be asked for.
+    /// The defaults of fields that a template omits, and the limits of fields that it sets.
     defaults: RevisionDefaults,
     /// What Serving lets developers do.
     features: ServingFeatures,
@@ -131,7 +131,7 @@ settings! {
     brokers: BrokerDefaults,
     /// What a Channel is made of.
     channels: ChannelDefaults,
-    /// Where Brokers are made that somebody only names.
+    /// Where a Broker is created if an object only names it.
     sugar: SugarSettings,
     /// Where events go that are sent to what has no address.
     mappings: KReferenceMapping,
@@ -160,7 +160,7 @@ mod tests {
         serde_norway::from_str::<Option<ConfigMapData>>(yaml).unwrap().unwrap_or_default()
     }
 
-    /// Whoever copies a line of an example says what holds anyway.
+    /// A copied line of an example sets the default value.
     #[test]
     fn every_example_can_be_read_and_says_the_defaults() {
         for row in config_maps() {
@@ -170,7 +170,7 @@ mod tests {
         }
         let told = Settings::read(|namespace, name| {
             let row = config_maps().find(|row| row.namespace == namespace && row.name == name)?;
-            // Its keys are domains, of which there are none by default.
+            // Its keys are domains, and there is none by default.
             (name != DomainSettings::NAME).then(|| data(row.example))
         });
         assert_eq!(told, Settings::default());

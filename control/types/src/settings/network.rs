@@ -12,7 +12,7 @@ use crate::kinds::names::is_dns_subdomain;
 use crate::kinds::networking::certificate::CLASS;
 use crate::kinds::shared::{annotation, label, name, namespace};
 
-/// Nobody plans a rollout longer than a month.
+/// Longer than any rollout that an operator plans.
 const ROLLOUT_SECONDS_MAX: i64 = 31 * 24 * 3_600;
 const INGRESS_CLASS: &str = "sluicegate.ingress.networking.knative.dev";
 
@@ -21,16 +21,18 @@ const INGRESS_CLASS: &str = "sluicegate.ingress.networking.knative.dev";
 pub enum HttpProtocol {
     /// As if it were TLS.
     Enabled,
-    /// With the way to the other scheme.
+    /// A redirect to https.
     Redirected,
-    /// As if it were TLS, but nobody is told to come so while a certificate is missing: all that upstream left of it.
+    /// Like `Enabled`, but URLs in statuses keep the scheme https while a certificate is missing: all that upstream
+    /// left of it.
+    /// left of it.
     Disabled,
 }
 
-/// Where TLS is made without anybody's doing.
+/// Where certificates are created automatically.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AutoTls {
-    /// Hosts that everybody reaches get a certificate.
+    /// Public hosts get a certificate.
     pub external_domain_tls: bool,
     /// So do names inside.
     pub cluster_local_domain_tls: bool,
@@ -41,7 +43,7 @@ pub struct AutoTls {
 /// The keys that mean something here, with upstream's defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NetworkSettings {
-    /// Whose Ingresses are made, for those who read them.
+    /// The class of the Ingresses that show our routes.
     pub ingress_class: String,
     domain_template: String,
     tag_template: String,
@@ -49,7 +51,7 @@ pub struct NetworkSettings {
     pub auto_tls: AutoTls,
     /// Namespaces that have one certificate for all their names; `None`: none.
     pub namespace_wildcard_selector: Option<ObjectSelector>,
-    /// Who provides certificates.
+    /// The class of the Certificates that Routes request.
     pub certificate_class: String,
     /// Of URLs in statuses.
     pub default_external_scheme: String,
@@ -95,7 +97,7 @@ impl NetworkSettings {
         found.unwrap_or_default()
     }
 
-    /// What stands for the name in the hosts of a tag.
+    /// Replaces the name in the hosts of a tag.
     #[must_use]
     pub fn tagged(&self, tag: &str, name: &str) -> String {
         fill(&self.tag_template, &[("Tag", tag), ("Name", name)]).unwrap_or_default()
@@ -134,7 +136,7 @@ autocreate-cluster-domain-claims: \"false\"
                 TemplateVariable::Field("Name") => Some("n"),
                 TemplateVariable::Field("Namespace") => Some("ns"),
                 TemplateVariable::Field("Domain") => Some("example.com"),
-                // Whoever has it not has no host, and is told so.
+                // An object without that label or annotation has no host, and its status says so.
                 TemplateVariable::MapEntry("Labels" | "Annotations", _) => Some("l"),
                 _ => None,
             });
@@ -251,7 +253,7 @@ mod tests {
         assert_eq!(NetworkSettings::parse(&data, &mut FieldErrors::default()).http_protocol, HttpProtocol::Enabled);
     }
 
-    /// X-RTE-07: under all the names that it has had.
+    /// X-RTE-07: under all of its names, old and new.
     #[test]
     fn tls_for_external_domains_is_switched_on() {
         for key in ["autoTLS", "auto-tls", "external-domain-tls"] {

@@ -129,11 +129,11 @@ fn stream_with_admission_checks_sender_and_event() {
     let folder = folder();
     let rig = BrokerFixture::new(folder.path());
     let only = |name: &str, filter| AdmissionRule { subjects: [name].into_iter().collect(), filter };
-    let guest_filter = EventFilter::Exact(vec![("type".into(), "t".into())]);
+    let filter_by_type = EventFilter::Exact(vec![("type".into(), "t".into())]);
     rig.admission.replace(Some(Arc::new(StreamAdmission {
         verifier: Arc::new(TwoSenderVerifier),
         audiences: vec!["here".into()],
-        grants: vec![only("friend", EventFilter::Everything), only("guest", guest_filter)],
+        grants: vec![only("friend", EventFilter::Everything), only("guest", filter_by_type)],
     })));
     let stream = rig.publish(vec![trigger("t", "http://s/")]);
     let post = |token: &'static str, headers: &[(&'static str, &'static str)]| {

@@ -1,7 +1,8 @@
-//! How kubectl comes from applying by itself to applying by the server, without a conflict with its former self.
+//! Migrates an object from kubectl's client-side apply to server-side apply without a conflict between the two.
 //!
-//! kubectl keeps in an annotation what it applied by itself. What is still so is its own, whoever stands there as the
-//! owner; and the annotation goes on saying what was applied, for a kubectl that applies by itself again.
+//! kubectl records in an annotation what client-side apply sent. Fields that still have these values belong to
+//! kubectl, whichever manager is recorded as their owner. The annotation is kept up to date for a kubectl that uses
+//! client-side apply again.
 
 use serde_json::Value;
 
@@ -18,7 +19,7 @@ fn last_applied(object: &Value) -> Option<&str> {
     object["metadata"]["annotations"][ANNOTATION].as_str().filter(|text| !text.is_empty())
 }
 
-/// The fields that kubectl may take from others: those that stand as it noted.
+/// The fields that kubectl may take from other managers: those with the values in its annotation.
 pub(super) fn takeover_fields(writer: &FieldWriter, live: &Value) -> Option<FieldSet> {
     let noted: Value = serde_json::from_str(last_applied(live).filter(|_| writer.manager == KUBECTL)?).ok()?;
     if noted["apiVersion"] != live["apiVersion"] || !noted.is_object() {

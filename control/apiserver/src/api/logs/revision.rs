@@ -1,5 +1,5 @@
-//! GET of `/sluicegate/logs/UID`: what all instances of a Revision wrote whose logs are kept, those that are gone included.
-//! `status.logUrl` can lead here (`logging.revision-url-template`, SRV-REV-17).
+//! GET of `/sluicegate/logs/UID`: the kept logs of all instances of a Revision, including those that have ended.
+//! `status.logUrl` can point here (`logging.revision-url-template`, SRV-REV-17).
 
 use std::convert::Infallible;
 use std::path::PathBuf;
@@ -30,8 +30,8 @@ pub(in crate::api) fn parse_path(path: &str) -> Option<&str> {
     path.strip_prefix(PATH).filter(|uid| !uid.is_empty() && !uid.contains('/'))
 }
 
-/// As Pods' logs, one instance after the other, each below a line that says which. For whoever may read Pods' logs in the
-/// Revision's namespace.
+/// Like the logs of Pods: one instance after the other, each below a line that names it. The caller needs the right
+/// to read Pods' logs in the Revision's namespace.
 pub(in crate::api) fn handle(server: &ApiServer, head: &Parts, uid: &str) -> Result<Response, StatusError> {
     let who = &server.default_requester;
     let Some((namespace, name)) = revision_by_uid(server, uid) else {
@@ -76,7 +76,7 @@ struct RevisionLogReader {
     /// The one that is being read.
     log: Option<InstanceLogFiles>,
     tail: Option<Vec<u8>>,
-    /// Of each instance, if only its last lines are asked for.
+    /// Lines of each instance, if only its last lines are requested.
     tail_lines: Option<usize>,
     rules: LogLineFilter,
 }
@@ -103,7 +103,7 @@ impl RevisionLogReader {
             if !shown.is_empty() {
                 return Some(shown.into());
             }
-            tokio::task::yield_now().await; // all of a log may be older than what is asked for
+            tokio::task::yield_now().await; // all of a log may be older than the requested time
         }
         None
     }
@@ -124,7 +124,7 @@ impl RevisionLogReader {
 mod tests {
     use super::*;
 
-    /// SRV-REV-17: each below a line of its own, in parts if that is asked for.
+    /// SRV-REV-17: each log follows a line that names it, and is streamed in parts if requested.
     #[tokio::test]
     async fn instances_are_told_one_after_the_other() {
         let folder = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ mod tests {
         };
         let all = format!("{seven}one\ncut sh\n{helper}{eight}two\nthree\n");
         assert_eq!(shown(None, usize::MAX).await, all);
-        // A line without its end is none of those counted.
+        // A line without its end is not counted.
         assert_eq!(shown(Some(1), usize::MAX).await, format!("{seven}one\ncut sh\n{helper}{eight}three\n"));
         assert_eq!(shown(None, 6).await, format!("{seven}one\ncu"));
     }
