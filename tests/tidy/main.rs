@@ -149,6 +149,7 @@ fn every_crate_has_a_row_below_what_it_uses() {
     report(&broken);
 }
 
+/// TRN-31: adapters know nothing of the appliance.
 #[test]
 fn crates_depend_downwards_only() {
     let mut broken = Vec::new();

@@ -75,7 +75,7 @@ impl adapter::Receiver for Receiver {
 
     fn new(config: Config, context: &Context) -> Result<Self, Error> {
         let consumer = config.consumer.clone().unwrap_or_else(|| context.name.clone());
-        let source = format!("{}/{}", config.connection().authority()?, config.stream);
+        let source = format!("redis://{}/{}", config.connection().authority()?, config.stream);
         Ok(Receiver { config, consumer, source })
     }
 
