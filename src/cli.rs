@@ -13,6 +13,7 @@ macro_rules! complain {
     }};
 }
 
+mod adapter;
 mod api;
 mod api_access;
 mod demo;
@@ -53,6 +54,8 @@ enum Command {
     /// A small example program, as an instance of a Service would be
     #[command(subcommand)]
     Example(example::ExampleProgram),
+    /// Run the adapter of a built-in transport; its configuration is in the environment
+    Adapter(adapter::AdapterArgs),
     /// Back up the objects of a running appliance, or restore them
     #[command(subcommand)]
     Api(api::ApiCommand),
@@ -103,6 +106,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Demo => demo::run(),
         Command::Kubeconfig(args) => kubeconfig::print(&args),
         Command::Example(program) => example::run(&program),
+        Command::Adapter(args) => adapter::run(&args),
         Command::Api(verb) => api::run(&verb),
         Command::Event(verb) => event::run(&verb),
         Command::Image(verb) => image::run(&verb),

@@ -282,6 +282,9 @@ fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
         Box::pin(follow(context.source(), &context.services, move |change| {
             let item = item_of(ControllerKind::Service, change);
             sources::binding::on_subject_change(context, BindableKind::Service, &item.namespace);
+            look(
+                newest(change).and_then(|service| sources::adapter::owner_of(&service.metadata)).into_iter().collect(),
+            );
             look(vec![item]);
         })),
         Box::pin(follow(context.source(), &context.configurations, move |change| {
@@ -447,6 +450,13 @@ async fn run_worker(context: &ControllerContext) {
             ControllerKind::PingSource => sources::reconcile(context, &context.sources.pings, &item).await,
             ControllerKind::ApiServerSource => sources::reconcile(context, &context.sources.api_servers, &item).await,
             ControllerKind::ContainerSource => sources::reconcile(context, &context.sources.containers, &item).await,
+            ControllerKind::AdapterSource => sources::adapter::reconcile(context, &context.sources.adapters, &item).await,
+            ControllerKind::IntegrationSource => {
+                sources::adapter::reconcile(context, &context.sources.integrations, &item).await
+            }
+            ControllerKind::RedisStreamSource => {
+                sources::adapter::reconcile(context, &context.sources.redis_streams, &item).await
+            }
             ControllerKind::SinkBinding => sources::binding::reconcile(context, &item).await,
         };
         match result {

@@ -54,6 +54,9 @@ pub enum ControllerKind {
     PingSource,
     ApiServerSource,
     ContainerSource,
+    AdapterSource,
+    IntegrationSource,
+    RedisStreamSource,
     SinkBinding,
 }
 

@@ -75,6 +75,21 @@ fn source_rows() -> Vec<KindRow> {
             "spec.sink",
             INVALID,
         ),
+        row("AdapterSource", columns, source(json!({ "adapter": { "transport": "timer" } })), moved()).wrong(
+            json!({ "spec": { "qos": 3 } }),
+            "spec.qos",
+            INVALID,
+        ),
+        row("IntegrationSource", columns, source(json!({ "timer": { "message": "m" } })), moved()).wrong(
+            json!({ "spec": { "timer": null } }),
+            "spec.timer",
+            INVALID,
+        ),
+        row("RedisStreamSource", columns, source(json!({ "address": "a:1", "stream": "s" })), moved()).wrong(
+            json!({ "spec": { "stream": "" } }),
+            "spec.stream",
+            INVALID,
+        ),
         row("SinkBinding", columns, source(json!({ "subject": subject })), moved()).wrong(
             nowhere(),
             "spec.sink",

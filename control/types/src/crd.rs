@@ -45,7 +45,9 @@ const LABELS: [(&str, &[&str]); 6] = [
     (BINDING, &["sinkbindings.sources.knative.dev"]),
 ];
 
-const SOURCES: [&str; 5] = [
+const SOURCES: [&str; 7] = [
+    "redisstreamsources.sources.knative.dev",
+    "adaptersources.adapters.sluicegate.dev",
     "apiserversources.sources.knative.dev",
     "pingsources.sources.knative.dev",
     "containersources.sources.knative.dev",

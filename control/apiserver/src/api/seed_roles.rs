@@ -11,8 +11,14 @@ const CONTROLLER_ROLE: &str = "sluicegate-controller";
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
 const SERVING_GROUPS: [&str; 2] = ["serving.knative.dev", "networking.internal.knative.dev"];
-const EVENTING_GROUPS: [&str; 5] =
-    ["eventing.knative.dev", "messaging.knative.dev", "flows.knative.dev", "sources.knative.dev", "sinks.knative.dev"];
+const EVENTING_GROUPS: [&str; 6] = [
+    "eventing.knative.dev",
+    "messaging.knative.dev",
+    "flows.knative.dev",
+    "sources.knative.dev",
+    "sinks.knative.dev",
+    "adapters.sluicegate.dev",
+];
 /// Resources of addressable kinds.
 const ADDRESSABLE: [(&str, &[&str]); 4] = [
     ("serving.knative.dev", &["routes", "routes/status", "services", "services/status"]),
@@ -22,7 +28,8 @@ const ADDRESSABLE: [(&str, &[&str]); 4] = [
 ];
 
 /// Kinds that bring events in.
-const SOURCES: [&str; 4] = ["apiserversources", "containersources", "pingsources", "sinkbindings"];
+const SOURCES: [&str; 6] =
+    ["apiserversources", "containersources", "integrationsources", "pingsources", "redisstreamsources", "sinkbindings"];
 
 /// Channels, for subscribers to them: by upstream's names.
 const CHANNELABLE: [(&str, [&str; 2]); 2] = [
@@ -83,7 +90,10 @@ pub(super) fn roles() -> Vec<Value> {
         one["metadata"]["labels"] = json!({ "duck.knative.dev/crossnamespace-subscribable": "true" });
         one
     }));
-    let rules = json!([{ "apiGroups": ["sources.knative.dev"], "resources": SOURCES, "verbs": READ }]);
+    let rules = json!([
+        { "apiGroups": ["sources.knative.dev"], "resources": SOURCES, "verbs": READ },
+        { "apiGroups": ["adapters.sluicegate.dev"], "resources": ["adaptersources"], "verbs": READ },
+    ]);
     let mut observer = role("eventing-sources-source-observer", &[], rules);
     observer["metadata"]["labels"] = json!({ "duck.knative.dev/source": "true" });
     roles.push(observer);

@@ -2,6 +2,7 @@
 //! followed ([`binding`]); of all other kinds the status says that nothing runs them, so that nobody waits for events that
 //! never come.
 
+pub mod adapter;
 pub mod binding;
 mod event_sender;
 mod event_types;
@@ -24,9 +25,12 @@ use super::{ControllerTask, item_of};
 use crate::kind_registry::ResourceStrategy;
 use crate::kinds::conditions::ConditionManager;
 use crate::kinds::shared::ConditionStatus;
+use crate::kinds::sources::adapter::AdapterSource;
 use crate::kinds::sources::api_server::ApiServerSource;
 use crate::kinds::sources::container::ContainerSource;
+use crate::kinds::sources::integration::IntegrationSource;
 use crate::kinds::sources::ping::{self as ping_kind, PingSource};
+use crate::kinds::sources::redis_stream::RedisStreamSource;
 use crate::kinds::sources::sink_binding::SinkBinding;
 use crate::kinds::sources::{CloudEventAttributes, SINK_PROVIDED, SourceKind, SourceStatus};
 pub use ping_outcomes::{PingOutcomes, SourceName};
@@ -40,6 +44,9 @@ pub struct SourceCaches {
     pub pings: InformerCache<PingSource>,
     pub api_servers: InformerCache<ApiServerSource>,
     pub containers: InformerCache<ContainerSource>,
+    pub adapters: InformerCache<AdapterSource>,
+    pub integrations: InformerCache<IntegrationSource>,
+    pub redis_streams: InformerCache<RedisStreamSource>,
     pub bindings: InformerCache<SinkBinding>,
     namespaces: InformerCache<Namespace>,
     /// Rung when a PingSource changed.
@@ -70,6 +77,15 @@ pub fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
         })),
         Box::pin(follow(context.source(), &sources.containers, |change| {
             context.enqueue(item_of(ControllerKind::ContainerSource, change));
+        })),
+        Box::pin(follow(context.source(), &sources.adapters, |change| {
+            context.enqueue(item_of(ControllerKind::AdapterSource, change));
+        })),
+        Box::pin(follow(context.source(), &sources.integrations, |change| {
+            context.enqueue(item_of(ControllerKind::IntegrationSource, change));
+        })),
+        Box::pin(follow(context.source(), &sources.redis_streams, |change| {
+            context.enqueue(item_of(ControllerKind::RedisStreamSource, change));
         })),
         Box::pin(follow(context.source(), &sources.bindings, |change| {
             context.enqueue(item_of(ControllerKind::SinkBinding, change));

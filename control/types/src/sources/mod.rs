@@ -20,10 +20,13 @@ macro_rules! source {
     };
 }
 
+pub mod adapter;
 pub mod api_server;
 pub mod container;
 pub mod cron;
+pub mod integration;
 pub mod ping;
+pub mod redis_stream;
 pub mod sink_binding;
 pub mod sink_binding_env;
 
@@ -138,6 +141,9 @@ pub fn entries() -> Vec<KindEntry> {
         ping::v1beta2(),
         KindEntry::of::<api_server::ApiServerSource>().with_warnings(|_| warning(api_server::NOT_RUN)),
         KindEntry::of::<container::ContainerSource>().with_warnings(|_| warning(container::NOT_RUN)),
+        KindEntry::of::<adapter::AdapterSource>(),
+        KindEntry::of::<integration::IntegrationSource>(),
+        KindEntry::of::<redis_stream::RedisStreamSource>(),
         KindEntry::of::<sink_binding::SinkBinding>().with_warnings(sink_binding::warnings),
     ]
 }

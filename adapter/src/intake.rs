@@ -1,0 +1,170 @@
+//! Between a receiver and the delivery: events go in with what acknowledges them, outcomes come back.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+
+use crate::event::Event;
+use crate::limits::{WINDOW_BYTES_MAX, WINDOW_EVENTS_MAX};
+use crate::status::{Status, count};
+
+/// What became of an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// A 2xx, or a dead letter that is safe: acknowledge.
+    Accepted,
+    /// The sink will never take it, and the protocol said that it has a place for such messages.
+    Rejected { status: Option<u16>, message: String },
+    /// Not delivered: do not acknowledge; redeliver later.
+    Released { status: Option<u16>, message: String, retry_after: Option<Duration> },
+}
+
+/// An event on its way to a lane.
+#[derive(Debug)]
+pub(crate) struct Work {
+    pub(crate) sequence: u64,
+    pub(crate) event: Event,
+    pub(crate) bytes: usize,
+}
+
+/// What comes back: sequence, bytes, outcome.
+pub(crate) type Settled = (u64, usize, Outcome);
+
+/// The receiver's end.
+pub struct Intake<T> {
+    lanes: Vec<mpsc::UnboundedSender<Work>>,
+    settled: mpsc::UnboundedReceiver<Settled>,
+    stop: watch::Receiver<bool>,
+    status: Rc<Status>,
+    tokens: HashMap<u64, T>,
+    sequence: u64,
+    pending_bytes: usize,
+    window_events: usize,
+}
+
+impl<T> Intake<T> {
+    pub(crate) fn new(
+        lanes: Vec<mpsc::UnboundedSender<Work>>,
+        settled: mpsc::UnboundedReceiver<Settled>,
+        stop: watch::Receiver<bool>,
+        status: Rc<Status>,
+    ) -> Intake<T> {
+        Intake {
+            lanes,
+            settled,
+            stop,
+            status,
+            tokens: HashMap::new(),
+            sequence: 0,
+            pending_bytes: 0,
+            window_events: WINDOW_EVENTS_MAX,
+        }
+    }
+
+    /// The subscription is confirmed by the foreign system: the adapter is ready.
+    pub fn ready(&self) {
+        if self.status.set_receiver(None) {
+            tracing::info!("receiver is ready");
+        }
+    }
+
+    /// Whether more messages may be taken. A full sink makes this false; then take nothing more from the foreign system.
+    pub fn has_room(&self) -> bool {
+        !self.stopping() && self.tokens.len() < self.window_events && self.pending_bytes < WINDOW_BYTES_MAX
+    }
+
+    /// Messages that may still be taken.
+    pub fn room(&self) -> usize {
+        if self.has_room() { self.window_events - self.tokens.len() } else { 0 }
+    }
+
+    /// Passes an event on. Events with the same key stay in order; without a key, no order is kept.
+    pub fn push(&mut self, event: Event, key: Option<&str>, token: T) {
+        self.sequence += 1;
+        let bytes = event.bytes();
+        let lane = match key {
+            Some(key) => hash(key) % self.lanes.len() as u64,
+            None => self.sequence % self.lanes.len() as u64,
+        };
+        count(&self.status.counters.received, 1);
+        self.tokens.insert(self.sequence, token);
+        self.pending_bytes += bytes;
+        let work = Work { sequence: self.sequence, event, bytes };
+        // A lane ends only with its session, and then the receiver's future has been dropped.
+        let _ = self.lanes[usize::try_from(lane).unwrap_or(0)].send(work);
+    }
+
+    /// The next outcome. Waits for ever while none is due. Safe to use in `select!`.
+    pub async fn settled(&mut self) -> (T, Outcome) {
+        loop {
+            let Some((sequence, bytes, outcome)) = self.settled.recv().await else {
+                return std::future::pending().await;
+            };
+            self.pending_bytes = self.pending_bytes.saturating_sub(bytes);
+            if let Some(token) = self.tokens.remove(&sequence) {
+                return (token, outcome);
+            }
+        }
+    }
+
+    /// An outcome that is there already.
+    pub fn try_settled(&mut self) -> Option<(T, Outcome)> {
+        while let Ok((sequence, bytes, outcome)) = self.settled.try_recv() {
+            self.pending_bytes = self.pending_bytes.saturating_sub(bytes);
+            if let Some(token) = self.tokens.remove(&sequence) {
+                return Some((token, outcome));
+            }
+        }
+        None
+    }
+
+    /// Events that are not settled.
+    pub fn pending(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// What acknowledges the events that are not settled, in no order.
+    pub fn pending_tokens(&self) -> impl Iterator<Item = &T> {
+        self.tokens.values()
+    }
+
+    /// The adapter stops, or its configuration changed: take no more, settle what is pending, return.
+    pub fn stopping(&self) -> bool {
+        *self.stop.borrow()
+    }
+
+    /// Whether the receiver may return: it stops and nothing is pending.
+    pub fn finished(&self) -> bool {
+        self.stopping() && self.tokens.is_empty()
+    }
+
+    /// What waits for the stop beside [`Intake::settled`] in one `select!`.
+    pub fn stop(&self) -> Stop {
+        Stop(self.stop.clone())
+    }
+
+    /// Waits until nothing is pending.
+    pub async fn settle_all(&mut self) {
+        while !self.tokens.is_empty() {
+            self.settled().await;
+        }
+    }
+}
+
+/// Waits for the stop of the adapter.
+pub struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// Returns once the adapter stops.
+    pub async fn wait(&mut self) {
+        // An error means that the sender is gone, which is a stop too.
+        let _ = self.0.wait_for(|stop| *stop).await;
+    }
+}
+
+/// FNV-1a: the same key goes to the same lane.
+fn hash(key: &str) -> u64 {
+    key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}

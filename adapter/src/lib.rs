@@ -1,0 +1,61 @@
+//! Everything of an event adapter that is not its protocol.
+//!
+//! The author of a transport writes a configuration type, one constructor and one loop; this crate does the rest: the
+//! environment, CloudEvents over HTTP, retries, order, dead letters, health, metrics, signals and logs. `main` is one call:
+//!
+//! ```no_run
+//! # use adapter::{Context, Error, Event, Intake, NoSender, Receiver};
+//! #[derive(serde::Deserialize)]
+//! #[serde(deny_unknown_fields)]
+//! struct Config { greeting: String }
+//! struct Greeter(Config);
+//!
+//! impl Receiver for Greeter {
+//!     type Config = Config;
+//!     type Token = ();
+//!     fn new(config: Config, _: &Context) -> Result<Self, Error> { Ok(Greeter(config)) }
+//!     async fn receive(&mut self, intake: &mut Intake<()>) -> Result<(), Error> {
+//!         intake.ready();
+//!         let event = Event::new("dev.example.greeting", "/greeter", "1").with_data("text/plain", self.0.greeting.clone());
+//!         intake.push(event, None, ());
+//!         intake.settle_all().await;
+//!         Ok(())
+//!     }
+//! }
+//!
+//! fn main() -> std::process::ExitCode { adapter::main::<Greeter, NoSender>() }
+//! ```
+//!
+//! The contract that an adapter in any language keeps is in docs/reference/adapters.md.
+
+mod binding;
+mod config;
+mod delivery;
+mod error;
+mod event;
+mod intake;
+mod json;
+pub mod limits;
+mod log;
+mod parked;
+mod response;
+mod run;
+mod secret;
+pub mod server;
+mod session;
+mod sink;
+mod status;
+pub mod tls;
+mod trace;
+mod traits;
+
+pub use binding::{Headers, decode_value, encode_value, from_headers, from_http};
+pub use config::Context;
+pub use error::{Error, SendError};
+pub use event::{Event, Value};
+pub use intake::{Intake, Outcome, Stop};
+pub use json::{from_batch, from_json, to_batch, to_json};
+pub use run::{Kind, kind, main, main_of};
+pub use secret::{SecretFile, directory_file};
+pub use trace::child_of;
+pub use traits::{NoReceiver, NoSender, Receiver, Sender};

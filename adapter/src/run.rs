@@ -1,0 +1,232 @@
+//! The program: environment, listener of health, sessions, signals.
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use futures_util::future::LocalBoxFuture;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use crate::binding::from_http;
+use crate::config::{self, SenderSection, Settings};
+use crate::delivery::{AnySender, Delivery, Policy};
+use crate::error::Error;
+use crate::limits::SETTLE_TIMEOUT;
+use crate::parked::ParkingFile;
+use crate::response::Backoff;
+use crate::server::{self, Handler, Request, Response, Submissions, Submitter, submissions};
+use crate::session::{self, AnyReceiver, Connects, Foreign, Requests};
+use crate::sink::HttpSink;
+use crate::status::{Status, count};
+use crate::traits::{Receiver, Sender};
+
+/// A transport of a program with several.
+pub struct Kind {
+    name: &'static str,
+    run: fn() -> LocalBoxFuture<'static, Result<(), Error>>,
+}
+
+/// Names a transport for [`main_of`].
+pub const fn kind<R: Receiver, S: Sender>(name: &'static str) -> Kind {
+    Kind { name, run: || Box::pin(run::<R, S>()) }
+}
+
+/// The program of one transport.
+pub fn main<R: Receiver, S: Sender>() -> ExitCode {
+    start(&kind::<R, S>("adapter"))
+}
+
+/// The program of several transports: the first argument says which.
+pub fn main_of(kinds: &[Kind]) -> ExitCode {
+    let name = std::env::args().nth(1).unwrap_or_default();
+    match kinds.iter().find(|kind| kind.name == name) {
+        Some(kind) => start(kind),
+        None => {
+            let names: Vec<&str> = kinds.iter().map(|kind| kind.name).collect();
+            eprintln!("transport {name:?} is unknown; give one of: {}", names.join(", "));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn start(kind: &Kind) -> ExitCode {
+    crate::log::init(std::env::var("ADAPTER_LOG").ok().as_deref());
+    crate::tls::install_provider();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => {
+            let result = tokio::task::LocalSet::new().block_on(&runtime, (kind.run)());
+            // A blocked read of stdin must not hold the exit.
+            runtime.shutdown_background();
+            result
+        }
+        Err(error) => Err(Error::config(format!("start the runtime: {error}"))),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!(transport = kind.name, reason = error.reason, error = %error.message, "adapter ends");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn read_settings() -> Result<Settings, Error> {
+    config::read(&|name| std::env::var(name).ok())
+}
+
+/// A configuration that is ready to run.
+struct Prepared<R> {
+    receiver: Option<R>,
+    sender: Rc<dyn AnySender>,
+    connects: Rc<dyn Connects>,
+    policy: Policy,
+}
+
+fn prepare<R: Receiver, S: Sender>(settings: &Settings, status: &Rc<Status>) -> Result<Prepared<R>, Error> {
+    let context = &settings.context;
+    let receiver = settings.receiver.as_ref().map(|section| R::new(section.parse()?, context)).transpose()?;
+    let best = receiver.as_ref().map_or(2, Receiver::qos_max);
+    let qos = context.qos.unwrap_or(best.min(1));
+    if qos > best {
+        return Err(Error::config(format!("qos: {qos} is refused, because this transport allows at most {best} here")));
+    }
+    let mut policy = Policy {
+        retry: None,
+        backoff: Backoff::default(),
+        dead_letter: None,
+        parking: context.state.as_deref().map(ParkingFile::new),
+        keeps_rejected: receiver.as_ref().is_some_and(Receiver::keeps_rejected),
+        relays: receiver.is_none() || R::RELAYS,
+        qos,
+        overrides: settings.overrides.clone(),
+    };
+    let (sender, connects): (Rc<dyn AnySender>, Rc<dyn Connects>) = match &settings.sender {
+        SenderSection::Http(config) => {
+            policy.retry = config.delivery.retry;
+            policy.backoff = config.backoff()?;
+            let dead_letter = config.dead_letter();
+            policy.dead_letter =
+                dead_letter.map(|config| HttpSink::new_with_status(&config, Rc::clone(status))).transpose()?;
+            let sink = Rc::new(HttpSink::new_with_status(config, Rc::clone(status))?);
+            (sink.clone(), sink)
+        }
+        SenderSection::Transport(section) => {
+            let sender = Rc::new(S::new(section.parse()?, context)?);
+            (sender.clone(), sender)
+        }
+    };
+    status.set_qos(qos);
+    Ok(Prepared { receiver, sender, connects, policy })
+}
+
+async fn run<R: Receiver, S: Sender>() -> Result<(), Error> {
+    let failed = |error: std::io::Error| Error::config(format!("wait for signals: {error}"));
+    let mut signals = Signals {
+        terminate: signal(SignalKind::terminate()).map_err(failed)?,
+        interrupt: signal(SignalKind::interrupt()).map_err(failed)?,
+        hangup: signal(SignalKind::hangup()).map_err(failed)?,
+    };
+    let settings = read_settings()?;
+    let status = Rc::new(Status::new(settings.context.qos.unwrap_or(1)));
+    let (submitter, mut submissions) = submissions();
+    let takes_events = settings.receiver.is_none();
+    let port = settings.port.or(takes_events.then_some(8080));
+    if let Some(port) = port {
+        listen((settings.listen, port).into(), &status, takes_events.then_some(submitter)).await?;
+    }
+    let reload = || read_settings().and_then(|settings| prepare::<R, S>(&settings, &status));
+    let mut prepared = Some(prepare::<R, S>(&settings, &status)?);
+    while let Some(current) = prepared.take() {
+        prepared = serve(current, &mut submissions, &status, &mut signals, &reload).await?;
+    }
+    Ok(())
+}
+
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+}
+
+/// Runs one configuration. Returns the next one after SIGHUP, `None` once the adapter is done.
+async fn serve<R: Receiver>(
+    prepared: Prepared<R>,
+    submissions: &mut Submissions,
+    status: &Rc<Status>,
+    signals: &mut Signals,
+    reload: &dyn Fn() -> Result<Prepared<R>, Error>,
+) -> Result<Option<Prepared<R>>, Error> {
+    let (stop, stopped) = watch::channel(false);
+    let Prepared { receiver, sender, connects, policy } = prepared;
+    let delivery = Rc::new(Delivery { sender, policy, status: Rc::clone(status), stop: stopped });
+    let mut receiver: Box<dyn AnyReceiver + '_> = match receiver {
+        Some(receiver) => Box::new(Foreign(receiver)),
+        None => Box::new(Requests(submissions)),
+    };
+    let mut session = std::pin::pin!(session::run(receiver.as_mut(), connects.as_ref(), delivery));
+    let mut next = None;
+    let mut deadline = None;
+    loop {
+        tokio::select! {
+            result = session.as_mut() => return result.map(|()| next),
+            _ = signals.terminate.recv() => next = None,
+            _ = signals.interrupt.recv() => next = None,
+            _ = signals.hangup.recv(), if deadline.is_none() => match reload() {
+                Ok(prepared) => next = Some(prepared),
+                Err(error) => {
+                    count(&status.counters.reloads_failed, 1);
+                    tracing::error!(error = %error.message, "changed configuration is not used; the adapter goes on with the old one");
+                    continue;
+                }
+            },
+            () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
+                tracing::warn!("events in flight were not settled in time; the foreign system delivers them again");
+                return Ok(next);
+            }
+        }
+        tracing::info!(reload = next.is_some(), "adapter stops receiving and settles events in flight");
+        deadline.get_or_insert(Instant::now() + SETTLE_TIMEOUT);
+        // The session holds the other end.
+        let _ = stop.send(true);
+    }
+}
+
+/// Health, metrics and, if events come as requests, the events.
+async fn listen(address: SocketAddr, status: &Rc<Status>, submitter: Option<Submitter>) -> Result<(), Error> {
+    let listener = TcpListener::bind(address)
+        .await
+        .map_err(|error| Error::config(format!("PORT: listen on {address}: {error}")))?;
+    if let Ok(address) = listener.local_addr() {
+        tracing::info!(port = address.port(), "health listener is open");
+    }
+    let status = Rc::clone(status);
+    let handler: Handler = Rc::new(move |request| {
+        let (status, submitter) = (Rc::clone(&status), submitter.clone());
+        Box::pin(async move { answer(request, &status, submitter).await })
+    });
+    tokio::task::spawn_local(server::serve(listener, None, handler));
+    Ok(())
+}
+
+async fn answer(request: Request, status: &Status, submitter: Option<Submitter>) -> Response {
+    match (request.method.as_str(), request.path.as_str(), submitter) {
+        ("GET", "/healthz", _) => Response::new(200, "ok"),
+        ("GET", "/readyz", _) => {
+            let code = if status.is_ready() { 200 } else { 503 };
+            Response { content_type: "application/json", ..Response::new(code, status.to_json()) }
+        }
+        ("GET", "/metrics", _) => {
+            Response { content_type: "text/plain; version=0.0.4", ..Response::new(200, status.to_metrics()) }
+        }
+        ("POST", _, Some(submitter)) => match from_http(&request.headers, request.body) {
+            Ok(events) => submitter.submit(events).await,
+            Err(error) => Response::new(400, error),
+        },
+        (_, _, None) => Response::new(404, "use GET /healthz, /readyz or /metrics"),
+        _ => Response::new(405, "use POST with a CloudEvent"),
+    }
+}

@@ -1,0 +1,201 @@
+//! HTTP requests that bring events or ask for health.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::LocalBoxFuture;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpListener;
+use tokio::sync::{mpsc, oneshot};
+
+use crate::error::Error;
+use crate::event::Event;
+use crate::intake::{Intake, Outcome};
+use crate::limits::{BODY_BYTES_MAX, WINDOW_EVENTS_MAX};
+
+#[derive(Debug)]
+pub struct Request {
+    pub method: http::Method,
+    pub path: String,
+    pub headers: http::HeaderMap,
+    pub body: Bytes,
+}
+
+#[derive(Debug)]
+pub struct Response {
+    pub status: u16,
+    pub content_type: &'static str,
+    pub body: String,
+    pub retry_after: Option<Duration>,
+}
+
+impl Response {
+    pub fn new(status: u16, body: impl Into<String>) -> Response {
+        Response { status, content_type: "text/plain; charset=utf-8", body: body.into(), retry_after: None }
+    }
+
+    fn into_http(self) -> http::Response<Full<Bytes>> {
+        let mut builder = http::Response::builder().status(self.status).header("content-type", self.content_type);
+        if let Some(pause) = self.retry_after {
+            builder = builder.header("retry-after", pause.as_secs().max(1));
+        }
+        builder.body(Full::new(Bytes::from(self.body))).unwrap_or_default()
+    }
+}
+
+pub type Handler = Rc<dyn Fn(Request) -> LocalBoxFuture<'static, Response>>;
+
+/// Accepts connections until the future is dropped.
+pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handler: Handler) {
+    let acceptor = tls.map(tokio_rustls::TlsAcceptor::from);
+    loop {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::warn!(%error, "accept failed");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let _ = stream.set_nodelay(true);
+        let handler = Rc::clone(&handler);
+        let acceptor = acceptor.clone();
+        tokio::task::spawn_local(async move {
+            match acceptor {
+                None => connection(stream, handler).await,
+                Some(acceptor) => match acceptor.accept(stream).await {
+                    Ok(stream) => connection(stream, handler).await,
+                    Err(error) => tracing::debug!(%error, "TLS handshake failed"),
+                },
+            }
+        });
+    }
+}
+
+async fn connection<I>(stream: I, handler: Handler)
+where
+    I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
+{
+    let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
+        let handler = Rc::clone(&handler);
+        async move {
+            let (head, body) = request.into_parts();
+            let Ok(body) = Limited::new(body, BODY_BYTES_MAX).collect().await else {
+                let text = format!("request body is over the limit of {BODY_BYTES_MAX} bytes");
+                return Ok::<_, std::convert::Infallible>(Response::new(413, text).into_http());
+            };
+            let path = head.uri.path().to_owned();
+            let request = Request { method: head.method, path, headers: head.headers, body: body.to_bytes() };
+            Ok(handler(request).await.into_http())
+        }
+    });
+    let served = hyper::server::conn::http1::Builder::new()
+        .timer(TokioTimer::new())
+        .serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = served.await {
+        tracing::debug!(%error, "connection ended");
+    }
+}
+
+/// Events of one request.
+struct Submission {
+    events: Vec<Event>,
+    answer: oneshot::Sender<Response>,
+}
+
+/// The handler's end: gives events and gets the response.
+#[derive(Clone)]
+pub struct Submitter(mpsc::Sender<Submission>);
+
+/// The receiver's end.
+pub struct Submissions(mpsc::Receiver<Submission>);
+
+pub fn submissions() -> (Submitter, Submissions) {
+    let (sender, receiver) = mpsc::channel(WINDOW_EVENTS_MAX);
+    (Submitter(sender), Submissions(receiver))
+}
+
+impl Submitter {
+    pub async fn submit(&self, events: Vec<Event>) -> Response {
+        if events.is_empty() {
+            return Response::new(202, "");
+        }
+        let unavailable =
+            |text: &str| Response { retry_after: Some(Duration::from_secs(1)), ..Response::new(503, text) };
+        let (answer, answered) = oneshot::channel();
+        if self.0.try_send(Submission { events, answer }).is_err() {
+            return unavailable("too many requests are waiting");
+        }
+        answered.await.unwrap_or_else(|_| unavailable("the adapter stops"))
+    }
+}
+
+/// Acknowledges one event of a request; the last one answers it.
+pub struct Answer(Rc<Answering>);
+
+struct Answering {
+    remaining: Cell<usize>,
+    failure: RefCell<Option<Outcome>>,
+    answer: RefCell<Option<oneshot::Sender<Response>>>,
+}
+
+impl Answer {
+    pub fn settle(self, outcome: Outcome) {
+        let state = self.0;
+        if outcome != Outcome::Accepted {
+            state.failure.borrow_mut().get_or_insert(outcome);
+        }
+        state.remaining.set(state.remaining.get().saturating_sub(1));
+        if state.remaining.get() > 0 {
+            return;
+        }
+        let response = match state.failure.take() {
+            None | Some(Outcome::Accepted) => Response::new(202, ""),
+            Some(Outcome::Rejected { status, message }) => Response::new(status.unwrap_or(400), message),
+            Some(Outcome::Released { status, message, retry_after }) => {
+                let retry_after = retry_after.or(status.is_none().then_some(Duration::from_secs(1)));
+                Response { retry_after, ..Response::new(status.unwrap_or(503), message) }
+            }
+        };
+        if let Some(answer) = state.answer.take() {
+            // An error means that the client is gone.
+            let _ = answer.send(response);
+        }
+    }
+}
+
+impl Submissions {
+    /// Passes requests on until the adapter stops and all are answered.
+    pub async fn relay(&mut self, intake: &mut Intake<Answer>) -> Result<(), Error> {
+        let mut requests: u64 = 0;
+        let mut stop = intake.stop();
+        intake.ready();
+        while !intake.finished() {
+            let (open, stopping) = (intake.has_room(), intake.stopping());
+            tokio::select! {
+                biased;
+                (answer, outcome) = intake.settled() => answer.settle(outcome),
+                Some(submission) = self.0.recv(), if open => {
+                    requests += 1;
+                    // Events of one request stay in order; requests are independent of each other.
+                    let key = requests.to_string();
+                    let state = Rc::new(Answering {
+                        remaining: Cell::new(submission.events.len()),
+                        failure: RefCell::default(),
+                        answer: RefCell::new(Some(submission.answer)),
+                    });
+                    for event in submission.events {
+                        intake.push(event, Some(&key), Answer(Rc::clone(&state)));
+                    }
+                }
+                () = stop.wait(), if !stopping => {}
+            }
+        }
+        Ok(())
+    }
+}

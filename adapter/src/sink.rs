@@ -1,0 +1,328 @@
+//! The sink over HTTP: binary or structured events, or batches that are accepted as a whole.
+
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use serde::Deserialize;
+use tokio::net::TcpStream;
+
+use crate::binding::{Headers, to_batched, to_binary, to_structured};
+use crate::error::{Error, SendError};
+use crate::event::Event;
+use crate::limits::{
+    BATCH_EVENTS_MAX, CONNECT_TIMEOUT, IDLE_CONNECTIONS_MAX, RESPONSE_BYTES_MAX, SINK_TIMEOUT, TOKEN_AGE_MAX,
+};
+use crate::response::{Backoff, retry_after, verdict};
+use crate::secret::SecretFile;
+use crate::status::Status;
+use crate::tls::client_config;
+use crate::traits::Sender;
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Mode {
+    #[default]
+    Binary,
+    Structured,
+}
+
+/// The `sink` section of a source's adapter.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct SinkConfig {
+    pub(crate) sink_uri: String,
+    #[serde(default)]
+    mode: Mode,
+    /// The sink takes `application/cloudevents-batch+json` and accepts a batch as a whole, as our Brokers and Channels do.
+    #[serde(default)]
+    batch: bool,
+    /// PEM text or the path of a PEM file.
+    pub(crate) ca_certs: Option<String>,
+    cert: Option<SecretFile>,
+    key: Option<SecretFile>,
+    /// A bearer token.
+    token: Option<SecretFile>,
+    #[serde(default)]
+    pub(crate) delivery: DeliveryConfig,
+}
+
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct DeliveryConfig {
+    pub(crate) retry: Option<u32>,
+    backoff_policy: Option<BackoffPolicy>,
+    backoff_delay: Option<String>,
+    timeout: Option<String>,
+    pub(crate) dead_letter_sink: Option<DeadLetterSink>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum BackoffPolicy {
+    Linear,
+    Exponential,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum DeadLetterSink {
+    Text(String),
+    Object { uri: String },
+}
+
+impl SinkConfig {
+    pub(crate) fn new(sink_uri: String) -> SinkConfig {
+        SinkConfig {
+            sink_uri,
+            mode: Mode::Binary,
+            batch: false,
+            ca_certs: None,
+            cert: None,
+            key: None,
+            token: None,
+            delivery: DeliveryConfig::default(),
+        }
+    }
+
+    /// The same client for the dead letter sink, one event a request.
+    pub(crate) fn dead_letter(&self) -> Option<SinkConfig> {
+        let (DeadLetterSink::Text(uri) | DeadLetterSink::Object { uri }) = self.delivery.dead_letter_sink.clone()?;
+        Some(SinkConfig { sink_uri: uri, batch: false, ..self.clone() })
+    }
+
+    pub(crate) fn backoff(&self) -> Result<Backoff, Error> {
+        let default = Backoff::default();
+        let first = duration("delivery.backoffDelay", self.delivery.backoff_delay.as_deref())?.unwrap_or(default.first);
+        Ok(Backoff { first, linear: self.delivery.backoff_policy == Some(BackoffPolicy::Linear) })
+    }
+}
+
+fn duration(field: &str, text: Option<&str>) -> Result<Option<Duration>, Error> {
+    let Some(text) = text else { return Ok(None) };
+    let wrong = || Error::config(format!("ADAPTER_SENDER: {field}: {text:?} is no ISO 8601 duration such as PT2S"));
+    let parsed: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
+    Duration::try_from(parsed).map(Some).map_err(|_| wrong())
+}
+
+struct Address {
+    tls: Option<Arc<rustls::ClientConfig>>,
+    host: String,
+    port: u16,
+    authority: String,
+    path: String,
+}
+
+pub(crate) struct HttpSink {
+    address: Address,
+    mode: Mode,
+    batch: bool,
+    timeout: Duration,
+    token: Option<SecretFile>,
+    token_value: RefCell<Option<(Instant, String)>>,
+    idle: RefCell<Vec<SendRequest<Full<Bytes>>>>,
+    status: Rc<Status>,
+}
+
+impl HttpSink {
+    pub(crate) fn new_with_status(config: &SinkConfig, status: Rc<Status>) -> Result<HttpSink, Error> {
+        Ok(HttpSink {
+            address: Address::parse(config)?,
+            mode: config.mode,
+            batch: config.batch,
+            timeout: duration("delivery.timeout", config.delivery.timeout.as_deref())?.unwrap_or(SINK_TIMEOUT),
+            token: config.token.clone(),
+            token_value: RefCell::new(None),
+            idle: RefCell::default(),
+            status,
+        })
+    }
+
+    fn token(&self) -> Result<Option<String>, SendError> {
+        let Some(file) = &self.token else { return Ok(None) };
+        let mut cached = self.token_value.borrow_mut();
+        if let Some((read, token)) = &*cached
+            && read.elapsed() < TOKEN_AGE_MAX
+        {
+            return Ok(Some(token.clone()));
+        }
+        let token = file.read().map_err(|error| SendError::Refused { status: None, message: error.message })?;
+        *cached = Some((Instant::now(), token.clone()));
+        Ok(Some(token))
+    }
+
+    async fn post(&self, headers: Headers, body: Bytes, traceparent: String) -> Result<(), SendError> {
+        let mut request =
+            http::Request::post(self.address.path.as_str()).header("host", self.address.authority.as_str());
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        request = request.header("traceparent", traceparent);
+        if let Some(token) = self.token()? {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let request = request
+            .body(Full::new(body))
+            .map_err(|error| SendError::rejected(format!("event does not fit into headers: {error}")))?;
+        match tokio::time::timeout(self.timeout, self.exchange(request)).await {
+            Ok(result) => result,
+            Err(_) => {
+                Err(SendError::unavailable(format!("sink {} did not answer within {:?}", self.name(), self.timeout)))
+            }
+        }
+    }
+
+    /// An idle connection may have been closed by the sink in this moment: then the request is sent again on a new one.
+    async fn exchange(&self, request: http::Request<Full<Bytes>>) -> Result<(), SendError> {
+        let reused = self.idle.borrow_mut().pop();
+        if let Some(mut connection) = reused
+            && connection.ready().await.is_ok()
+            && let Ok(response) = connection.send_request(request.clone()).await
+        {
+            return self.answer(connection, response).await;
+        }
+        let failed = |error: hyper::Error| SendError::unavailable(format!("sink {}: {error}", self.name()));
+        let mut connection = self.connect_now().await?;
+        let response = connection.send_request(request).await.map_err(failed)?;
+        self.answer(connection, response).await
+    }
+
+    async fn answer(
+        &self,
+        connection: SendRequest<Full<Bytes>>,
+        response: http::Response<hyper::body::Incoming>,
+    ) -> Result<(), SendError> {
+        let status = response.status().as_u16();
+        self.status.count_response(status);
+        let pause = response.headers().get("retry-after").and_then(|value| value.to_str().ok());
+        let pause = pause.and_then(|value| retry_after(value, SystemTime::now()));
+        let body = Limited::new(response.into_body(), RESPONSE_BYTES_MAX).collect().await;
+        let mut text = String::new();
+        if let Ok(body) = body {
+            if self.idle.borrow().len() < IDLE_CONNECTIONS_MAX {
+                self.idle.borrow_mut().push(connection);
+            }
+            if status >= 300 {
+                text = String::from_utf8_lossy(&body.to_bytes()).chars().take(200).collect();
+            }
+        }
+        if status == 401 {
+            self.token_value.borrow_mut().take();
+        }
+        verdict(status, pause, format!("sink {} answered {status} {}", self.name(), text.trim()).trim_end().to_owned())
+    }
+
+    async fn connect_now(&self) -> Result<SendRequest<Full<Bytes>>, SendError> {
+        let address = &self.address;
+        let failed =
+            |error: &dyn std::fmt::Display| SendError::unavailable(format!("connect to sink {}: {error}", self.name()));
+        let connect = TcpStream::connect((address.host.as_str(), address.port));
+        let stream = tokio::time::timeout(CONNECT_TIMEOUT, connect)
+            .await
+            .map_err(|_| failed(&"timeout"))?
+            .map_err(|error| failed(&error))?;
+        let _ = stream.set_nodelay(true);
+        let Some(tls) = &address.tls else { return self.start(stream).await };
+        let name = ServerName::try_from(address.host.clone()).map_err(|error| failed(&error))?;
+        let connector = tokio_rustls::TlsConnector::from(Arc::clone(tls));
+        let handshake = tokio::time::timeout(CONNECT_TIMEOUT, connector.connect(name, stream)).await;
+        self.start(handshake.map_err(|_| failed(&"timeout"))?.map_err(|error| failed(&error))?).await
+    }
+
+    async fn start<I>(&self, stream: I) -> Result<SendRequest<Full<Bytes>>, SendError>
+    where
+        I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
+    {
+        let made = handshake(TokioIo::new(stream)).await;
+        let (sender, connection) =
+            made.map_err(|error| SendError::unavailable(format!("sink {}: {error}", self.name())))?;
+        tokio::task::spawn_local(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection to the sink ended");
+            }
+        });
+        Ok(sender)
+    }
+
+    /// Without path and query, which may hold credentials.
+    fn name(&self) -> &str {
+        &self.address.authority
+    }
+}
+
+impl Address {
+    fn parse(config: &SinkConfig) -> Result<Address, Error> {
+        let wrong = |why: &str| Error::config(format!("sinkUri: {why}; give a URL such as http://HOST[:PORT]/PATH"));
+        let uri: http::Uri = config.sink_uri.parse().map_err(|_| wrong("the text is no URL"))?;
+        let host = uri.host().ok_or_else(|| wrong("the URL has no host"))?;
+        let https = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("the scheme is neither http nor https")),
+        };
+        let port = uri.port_u16().unwrap_or(if https { 443 } else { 80 });
+        Ok(Address {
+            tls: https.then(|| tls(config)).transpose()?,
+            host: host.trim_matches(['[', ']']).to_owned(),
+            port,
+            authority: uri.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")),
+            path: uri.path_and_query().map_or("/", |path| path.as_str()).to_owned(),
+        })
+    }
+}
+
+fn tls(config: &SinkConfig) -> Result<Arc<rustls::ClientConfig>, Error> {
+    let ca = match &config.ca_certs {
+        Some(pem) if pem.contains("-----BEGIN") => Some(pem.clone().into_bytes()),
+        Some(path) => Some(SecretFile::new(PathBuf::from(path)).read_bytes()?),
+        None => None,
+    };
+    let identity = match (&config.cert, &config.key) {
+        (Some(cert), Some(key)) => Some((cert.read_bytes()?, key.read_bytes()?)),
+        _ => None,
+    };
+    client_config(ca.as_deref(), identity)
+}
+
+impl Sender for HttpSink {
+    type Config = SinkConfig;
+
+    fn new(config: SinkConfig, context: &crate::Context) -> Result<Self, Error> {
+        HttpSink::new_with_status(&config, Rc::new(Status::new(context.qos.unwrap_or(1))))
+    }
+
+    async fn connect(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn send(&self, event: &Event) -> Result<(), SendError> {
+        let (headers, body) = match self.mode {
+            Mode::Binary => to_binary(event),
+            Mode::Structured => to_structured(event),
+        };
+        self.post(headers, body, crate::child_of(event)).await
+    }
+
+    fn batch_max(&self) -> usize {
+        if self.batch { BATCH_EVENTS_MAX } else { 1 }
+    }
+
+    async fn send_batch(&self, events: &[&Event]) -> Result<(), SendError> {
+        if events.iter().any(|event| event.opaque.is_some()) {
+            for event in events {
+                self.send(event).await?;
+            }
+            return Ok(());
+        }
+        let (headers, body) = to_batched(events);
+        let trace = events.first().map(|event| crate::child_of(event)).unwrap_or_default();
+        self.post(headers, body, trace).await
+    }
+}

@@ -1,0 +1,167 @@
+//! AMQP 0-9-1, as RabbitMQ speaks it: a queue as receiver, an exchange as sender with publisher confirms.
+//!
+//! CloudEvents are bound as upstream's eventing-rabbitmq does it: `ce-` headers and the content type.
+
+use std::time::Duration;
+
+use adapter::tls::Tls;
+use adapter::{Context, Error, Event, Intake, Outcome, SecretFile, from_headers};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions, QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use serde::Deserialize;
+
+mod connection;
+mod sender;
+
+use connection::{Connection, failed};
+pub(crate) use sender::Sender;
+
+/// Messages that the server sends before they are acknowledged.
+const PREFETCH: u16 = 512;
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Config {
+    host: String,
+    port: Option<u16>,
+    vhost: Option<String>,
+    user: Option<String>,
+    password: Option<SecretFile>,
+    tls: Option<Tls>,
+    queue: String,
+    /// The queue exists; otherwise a durable one is declared.
+    #[serde(default)]
+    predeclared: bool,
+    /// The queue has a dead letter exchange, which takes what the sink rejects.
+    #[serde(default)]
+    dead_letter_exchange: bool,
+    prefetch: Option<u16>,
+}
+
+impl Config {
+    fn connection(&self) -> Connection {
+        Connection {
+            host: self.host.clone(),
+            port: self.port,
+            vhost: self.vhost.clone(),
+            user: self.user.clone(),
+            password: self.password.clone(),
+            tls: self.tls.clone(),
+        }
+    }
+}
+
+pub(crate) struct Receiver {
+    config: Config,
+    source: String,
+}
+
+impl adapter::Receiver for Receiver {
+    type Config = Config;
+    /// It acknowledges itself.
+    type Token = Delivery;
+
+    fn new(config: Config, context: &Context) -> Result<Self, Error> {
+        let source =
+            format!("/apis/v1/namespaces/{}/rabbitmqsources/{}#{}", context.namespace, context.name, config.queue);
+        Ok(Receiver { config, source })
+    }
+
+    fn keeps_rejected(&self) -> bool {
+        self.config.dead_letter_exchange
+    }
+
+    async fn receive(&mut self, intake: &mut Intake<Delivery>) -> Result<(), Error> {
+        let connection = self.config.connection().open().await?;
+        let channel = connection.create_channel().await.map_err(failed)?;
+        let queue = self.config.queue.as_str();
+        if !self.config.predeclared {
+            channel
+                .queue_declare(queue.into(), QueueDeclareOptions::durable(), FieldTable::default())
+                .await
+                .map_err(failed)?;
+        }
+        channel
+            .basic_qos(self.config.prefetch.unwrap_or(PREFETCH), BasicQosOptions::default())
+            .await
+            .map_err(failed)?;
+        let consume =
+            channel.basic_consume(queue.into(), "".into(), BasicConsumeOptions::default(), FieldTable::default());
+        let mut consumer = consume.await.map_err(failed)?;
+        intake.ready();
+        let mut stop = intake.stop();
+        while !intake.finished() {
+            let (open, stopping) = (intake.has_room(), intake.stopping());
+            tokio::select! {
+                (acker, outcome) = intake.settled() => settle(&acker, outcome).await?,
+                delivery = consumer.next(), if open => {
+                    let delivery = delivery.ok_or_else(|| Error::connection(format!("consumer of queue {queue} was cancelled")))?;
+                    let mut delivery = delivery.map_err(failed)?;
+                    let event = event_of(&mut delivery, &self.source);
+                    intake.push(event, Some(queue), delivery);
+                }
+                () = stop.wait(), if !stopping => {}
+            }
+        }
+        // What was delivered and not taken goes back to the queue.
+        let closed = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "stop".into())).await;
+        closed.unwrap_or(Ok(())).map_err(failed)
+    }
+}
+
+async fn settle(acker: &Delivery, outcome: Outcome) -> Result<(), Error> {
+    let settled = match outcome {
+        Outcome::Accepted => acker.ack(BasicAckOptions::default()).await,
+        Outcome::Rejected { .. } => acker.reject(BasicRejectOptions { requeue: false }).await,
+        Outcome::Released { .. } => acker.nack(BasicNackOptions { multiple: false, requeue: true }).await,
+    };
+    settled.map(|_| ()).map_err(failed)
+}
+
+/// A CloudEvent by its headers or content type; any other message becomes upstream's event.
+fn event_of(delivery: &mut Delivery, source: &str) -> Event {
+    let body = Bytes::from(std::mem::take(&mut delivery.data));
+    let properties = &delivery.properties;
+    let mut headers: Vec<(String, String)> = Vec::new();
+    if let Some(table) = properties.headers() {
+        let pairs = table.inner().iter();
+        headers.extend(pairs.filter_map(|(name, value)| Some((name.as_str().to_owned(), text(value)?))));
+    }
+    let content_type = properties.content_type().as_ref().map(|value| value.as_str().to_owned());
+    if let Some(content_type) = &content_type {
+        headers.retain(|(name, _)| !name.eq_ignore_ascii_case("content-type"));
+        headers.push(("content-type".to_owned(), content_type.clone()));
+    }
+    let pairs = || headers.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    match from_headers(pairs(), Some(body.clone()).filter(|body| !body.is_empty())) {
+        Ok(Some(event)) => return event,
+        Ok(None) => {}
+        Err(error) => tracing::warn!(error, "malformed CloudEvent is passed on as a plain message"),
+    }
+    let id = properties.message_id().as_ref().map(|id| id.as_str().to_owned());
+    let id = id.filter(|id| !id.is_empty()).unwrap_or_else(|| uuid::Uuid::new_v4().to_string());
+    let mut event = Event::new("dev.knative.rabbitmq.event", source, id)
+        .with("subject", delivery.routing_key.as_str())
+        .with_data(content_type.as_deref().unwrap_or("application/octet-stream"), body);
+    event.traceparent =
+        pairs().find(|(name, _)| name.eq_ignore_ascii_case("traceparent")).map(|(_, value)| value.to_owned());
+    event
+}
+
+fn text(value: &AMQPValue) -> Option<String> {
+    Some(match value {
+        AMQPValue::LongString(text) => String::from_utf8_lossy(text.as_bytes()).into_owned(),
+        AMQPValue::ShortString(text) => text.as_str().to_owned(),
+        AMQPValue::Boolean(truth) => truth.to_string(),
+        AMQPValue::ShortShortInt(number) => number.to_string(),
+        AMQPValue::ShortInt(number) => number.to_string(),
+        AMQPValue::LongInt(number) => number.to_string(),
+        AMQPValue::LongLongInt(number) => number.to_string(),
+        _ => return None,
+    })
+}

@@ -1,0 +1,101 @@
+//! A durable pull consumer. A message is acknowledged after the sink accepted it.
+
+use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy as Policy, PullConsumer, pull};
+use async_nats::jetstream::stream::Stream;
+
+use super::*;
+
+/// The server delivers a message again if it hears nothing for so long; messages in flight are kept alive at a third of it.
+const ACK_WAIT: Duration = Duration::from_secs(30);
+/// Messages that are asked for at once.
+const PULL_MAX: usize = 256;
+
+impl Receiver {
+    pub(super) async fn receive_jetstream(
+        &self,
+        client: async_nats::Client,
+        name: &str,
+        intake: &mut Intake<Token>,
+    ) -> Result<(), Error> {
+        let context = jetstream::new(client);
+        let failed = |error: &dyn std::fmt::Display| Error::connection(format!("JetStream stream {name}: {error}"));
+        let stream = context.get_stream(name).await.map_err(|error| failed(&error))?;
+        let consumer = self.consumer(&stream).await?;
+        let mut messages = consumer
+            .stream()
+            .max_messages_per_batch(PULL_MAX)
+            .heartbeat(Duration::from_secs(5))
+            .messages()
+            .await
+            .map_err(|error| failed(&error))?;
+        intake.ready();
+        let mut stop = intake.stop();
+        let mut alive = tokio::time::interval(ACK_WAIT / 3);
+        while !intake.finished() {
+            let (open, stopping) = (intake.has_room(), intake.stopping());
+            tokio::select! {
+                (token, outcome) = intake.settled() => settle(token, outcome).await?,
+                message = messages.next(), if open => {
+                    let message = message.ok_or_else(|| failed(&"the subscription ended"))?.map_err(|error| failed(&error))?;
+                    let sequence = message.info().map(|info| info.stream_sequence).map_err(|error| failed(&error))?;
+                    let (message, acker) = message.split();
+                    let event = event_of(&message, &self.source, || format!("{name}:{sequence}"))?;
+                    intake.push(event, Some(message.subject.as_str()), Some(acker));
+                }
+                _ = alive.tick() => keep_alive(intake).await?,
+                () = stop.wait(), if !stopping => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// The durable consumer. In order, what was delivered and not acknowledged must come before anything new, but the server
+    /// would wait for its acknowledgements to expire: a consumer that goes on behind the last acknowledged message replaces it.
+    async fn consumer(&self, stream: &Stream) -> Result<PullConsumer, Error> {
+        let name = self.consumer.as_str();
+        let failed = |error: &dyn std::fmt::Display| Error::connection(format!("JetStream consumer {name}: {error}"));
+        let mut policy = match self.config.deliver_policy {
+            DeliverPolicy::All => Policy::All,
+            DeliverPolicy::New => Policy::New,
+        };
+        if let Ok(mut existing) = stream.get_consumer::<pull::Config>(name).await {
+            let info = existing.info().await.map_err(|error| failed(&error))?.clone();
+            let is_behind = info.num_ack_pending > 0 && self.config.ordering == Ordering::Ordered;
+            if !is_behind {
+                return Ok(existing);
+            }
+            policy = Policy::ByStartSequence { start_sequence: info.ack_floor.stream_sequence + 1 };
+            stream.delete_consumer(name).await.map_err(|error| failed(&error))?;
+        }
+        let config = pull::Config {
+            durable_name: Some(name.to_owned()),
+            deliver_policy: policy,
+            ack_policy: AckPolicy::Explicit,
+            ack_wait: ACK_WAIT,
+            filter_subject: self.config.subject.clone().unwrap_or_default(),
+            max_ack_pending: i64::try_from(adapter::limits::WINDOW_EVENTS_MAX).unwrap_or(1000),
+            ..pull::Config::default()
+        };
+        stream.create_consumer(config).await.map_err(|error| failed(&error))
+    }
+}
+
+async fn settle(token: Token, outcome: Outcome) -> Result<(), Error> {
+    let Some(acker) = token else { return Ok(()) };
+    let kind = match outcome {
+        Outcome::Accepted => AckKind::Ack,
+        Outcome::Rejected { .. } => AckKind::Term,
+        // The next session begins behind the last acknowledged message.
+        Outcome::Released { .. } => return Ok(()),
+    };
+    acker.ack_with(kind).await.map_err(|error| Error::connection(format!("acknowledge: {error}")))
+}
+
+/// Tells the server that messages in flight are still worked on.
+async fn keep_alive(intake: &Intake<Token>) -> Result<(), Error> {
+    for acker in intake.pending_tokens().flatten() {
+        let told = acker.ack_with(AckKind::Progress).await;
+        told.map_err(|error| Error::connection(format!("keep messages alive: {error}")))?;
+    }
+    Ok(())
+}

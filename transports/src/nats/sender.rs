@@ -1,0 +1,142 @@
+//! Publishing, with JetStream's confirmation if a stream takes the subject.
+
+use adapter::tls::Tls;
+use adapter::{Context, Error, Event, SecretFile, SendError, child_of, encode_value, to_json};
+use async_nats::{Client, HeaderMap, HeaderName, HeaderValue, jetstream};
+use bytes::Bytes;
+use serde::Deserialize;
+use tokio::sync::Mutex;
+
+use super::connection::Connection;
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Config {
+    /// `nats://HOST:PORT` or `HOST:PORT`.
+    servers: Vec<String>,
+    user: Option<String>,
+    password: Option<SecretFile>,
+    token: Option<SecretFile>,
+    /// A `.creds` file with JWT and seed.
+    credentials: Option<SecretFile>,
+    nkey: Option<SecretFile>,
+    tls: Option<Tls>,
+    subject: String,
+    /// False: core NATS, which confirms nothing.
+    #[serde(default = "yes")]
+    jetstream: bool,
+    #[serde(default)]
+    content_mode: ContentMode,
+}
+
+impl Config {
+    fn connection(&self) -> Connection {
+        Connection {
+            servers: self.servers.clone(),
+            user: self.user.clone(),
+            password: self.password.clone(),
+            token: self.token.clone(),
+            credentials: self.credentials.clone(),
+            nkey: self.nkey.clone(),
+            tls: self.tls.clone(),
+        }
+    }
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+enum ContentMode {
+    #[default]
+    Binary,
+    Structured,
+}
+
+pub(crate) struct Sender {
+    config: Config,
+    open: Mutex<Option<(Client, jetstream::Context)>>,
+}
+
+impl adapter::Sender for Sender {
+    type Config = Config;
+
+    fn new(config: Config, _: &Context) -> Result<Self, Error> {
+        Ok(Sender { config, open: Mutex::new(None) })
+    }
+
+    async fn connect(&self) -> Result<(), Error> {
+        let client = self.config.connection().open().await?;
+        *self.open.lock().await = Some((client.clone(), jetstream::new(client)));
+        Ok(())
+    }
+
+    async fn send(&self, event: &Event) -> Result<(), SendError> {
+        let (client, context) = self.client().await?;
+        let (headers, body) = message(event, self.config.content_mode)?;
+        let subject = self.config.subject.clone();
+        let failed = |error: &dyn std::fmt::Display| {
+            SendError::unavailable(format!("publish to {}: {error}", self.config.subject))
+        };
+        let result = if self.config.jetstream {
+            match context.publish_with_headers(subject, headers, body).await {
+                Ok(confirmation) => confirmation.await.map(|_| ()).map_err(|error| failed(&error)),
+                Err(error) => Err(failed(&error)),
+            }
+        } else {
+            match client.publish_with_headers(subject, headers, body).await {
+                Ok(()) => client.flush().await.map_err(|error| failed(&error)),
+                Err(error) => Err(failed(&error)),
+            }
+        };
+        if result.is_err() && client.connection_state() != async_nats::connection::State::Connected {
+            self.open.lock().await.take();
+        }
+        result
+    }
+}
+
+impl Sender {
+    async fn client(&self) -> Result<(Client, jetstream::Context), SendError> {
+        let mut open = self.open.lock().await;
+        if let Some(open) = &*open {
+            return Ok(open.clone());
+        }
+        let client = self.config.connection().open().await.map_err(SendError::unavailable)?;
+        Ok(open.insert((client.clone(), jetstream::new(client))).clone())
+    }
+}
+
+/// The NATS binding: `ce-` headers with `ce-datacontenttype`, or the JSON format.
+fn message(event: &Event, mode: ContentMode) -> Result<(HeaderMap, Bytes), SendError> {
+    let mut headers = HeaderMap::new();
+    let mut set = |name: &str, value: &str| -> Result<(), SendError> {
+        let name: HeaderName = name.parse().map_err(|error| SendError::rejected(format!("header {name}: {error}")))?;
+        let value: HeaderValue = value.parse().map_err(|error| SendError::rejected(format!("header: {error}")))?;
+        headers.insert(name, value);
+        Ok(())
+    };
+    set("traceparent", &child_of(event))?;
+    let body = match &event.opaque {
+        Some(content_type) => {
+            set("Content-Type", content_type)?;
+            event.data.clone().unwrap_or_default()
+        }
+        None => {
+            // JetStream drops a second message with this id within its duplicate window.
+            set("Nats-Msg-Id", &encode_value(&format!("{}#{}", event.text("source"), event.id())))?;
+            if mode == ContentMode::Structured {
+                set("Content-Type", "application/cloudevents+json")?;
+                to_json(event).into()
+            } else {
+                for (name, value) in event.attributes() {
+                    set(&format!("ce-{name}"), &encode_value(&value.to_string()))?;
+                }
+                event.data.clone().unwrap_or_default()
+            }
+        }
+    };
+    Ok((headers, body))
+}

@@ -1,0 +1,103 @@
+//! PostgreSQL: LISTEN as receiver, NOTIFY or INSERT as sender.
+//!
+//! LISTEN has no acknowledgement, so its quality of service is 0; an INSERT is confirmed by its commit.
+
+use adapter::tls::Tls;
+use adapter::{Context, Error, Event, Intake, SecretFile, from_json};
+use serde::Deserialize;
+use tokio::sync::mpsc;
+
+mod connection;
+mod sender;
+
+use connection::{Connection, quote_identifier};
+pub(crate) use sender::Sender;
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub(crate) struct Config {
+    host: String,
+    port: Option<u16>,
+    database: String,
+    user: String,
+    password: Option<SecretFile>,
+    tls: Option<Tls>,
+    channels: Vec<String>,
+}
+
+impl Config {
+    fn connection(&self) -> Connection {
+        Connection {
+            host: self.host.clone(),
+            port: self.port,
+            database: self.database.clone(),
+            user: self.user.clone(),
+            password: self.password.clone(),
+            tls: self.tls.clone(),
+        }
+    }
+}
+
+pub(crate) struct Receiver {
+    config: Config,
+    source: String,
+}
+
+impl adapter::Receiver for Receiver {
+    type Config = Config;
+    type Token = ();
+
+    fn new(config: Config, _: &Context) -> Result<Self, Error> {
+        if config.channels.is_empty() {
+            return Err(Error::config("ADAPTER_RECEIVER: channels: at least one is needed"));
+        }
+        let source = config.connection().source();
+        Ok(Receiver { config, source })
+    }
+
+    fn qos_max(&self) -> u8 {
+        0
+    }
+
+    async fn receive(&mut self, intake: &mut Intake<()>) -> Result<(), Error> {
+        let (sender, mut notifications) = mpsc::unbounded_channel();
+        let client = self.config.connection().open(Some(sender)).await?;
+        for channel in &self.config.channels {
+            let statement = format!("LISTEN {}", quote_identifier(channel));
+            client.batch_execute(&statement).await.map_err(connection::failed)?;
+        }
+        intake.ready();
+        let mut stop = intake.stop();
+        while !intake.finished() {
+            let stopping = intake.stopping();
+            tokio::select! {
+                ((), _) = intake.settled() => {}
+                notification = notifications.recv() => {
+                    let Some(notification) = notification else {
+                        return Err(Error::connection("PostgreSQL: the connection was lost"));
+                    };
+                    if !intake.has_room() {
+                        tracing::warn!(channel = notification.channel(), "a notification was dropped, because the sink is slow");
+                        continue;
+                    }
+                    let event = event_of(notification.channel(), notification.payload(), &self.source);
+                    intake.push(event, Some(notification.channel()), ());
+                }
+                () = stop.wait(), if !stopping => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A payload that is a structured event stays it; any other becomes the data of one.
+fn event_of(channel: &str, payload: &str, source: &str) -> Event {
+    if let Ok(event) = from_json(payload.as_bytes()) {
+        return event;
+    }
+    let is_json = serde_json::from_str::<serde::de::IgnoredAny>(payload).is_ok();
+    let content_type = if is_json { "application/json" } else { "text/plain" };
+    Event::new("dev.sluicegate.postgresql.notification", source, uuid::Uuid::new_v4().to_string())
+        .with("subject", channel)
+        .with_data(content_type, payload.to_owned())
+}

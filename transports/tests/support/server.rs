@@ -1,0 +1,215 @@
+//! Servers of other projects, on 127.0.0.1. A test without its server says so and is skipped.
+
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use super::{free_port, wait};
+
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+    directory: tempfile::TempDir,
+    /// The port of Erlang's name server, which ends after its node.
+    epmd: Option<u16>,
+}
+
+/// The program in PATH or in the directories of servers.
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
+    let path = format!(
+        "/usr/lib/rabbitmq/bin:/usr/lib/postgresql/15/bin:{}:/usr/sbin",
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let found = path.split(':').map(|directory| Path::new(directory).join(program)).find(|path| path.is_file());
+    if found.is_none() {
+        let _ = writeln!(std::io::stderr(), "skipped: {program} is not installed");
+    }
+    found
+}
+
+impl Server {
+    /// Starts `program` with the arguments that `arguments` makes of a port and a directory.
+    pub(crate) fn start(program: &str, arguments: impl Fn(u16, &Path) -> Vec<String>) -> Option<Server> {
+        Server::start_at(free_port(), program, arguments)
+    }
+
+    fn start_at(port: u16, program: &str, arguments: impl Fn(u16, &Path) -> Vec<String>) -> Option<Server> {
+        let program = find(program)?;
+        let directory = tempfile::tempdir().unwrap();
+        let child = Command::new(program)
+            .args(arguments(port, directory.path()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .unwrap();
+        let server = Server { child, port, directory, epmd: None };
+        wait("the server to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Some(server)
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub(crate) fn redis() -> Option<Server> {
+        Server::start("redis-server", |port, directory| {
+            let dir = directory.display().to_string();
+            ["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir", &dir, "--appendonly", "yes", "--save", ""]
+                .map(str::to_owned)
+                .to_vec()
+        })
+    }
+
+    pub(crate) fn nats() -> Option<Server> {
+        Server::start("nats-server", |port, directory| {
+            let dir = directory.display().to_string();
+            ["-a", "127.0.0.1", "-p", &port.to_string(), "-js", "-sd", &dir].map(str::to_owned).to_vec()
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // The whole process group: some servers are started by a script.
+        let _ = Command::new("kill").args(["-9", "--", &format!("-{}", self.child.id())]).status();
+        let _ = self.child.wait();
+        if let Some(epmd) = self.epmd {
+            let kill = ["-port", &epmd.to_string(), "-kill"].map(str::to_owned);
+            wait("the end of epmd", || {
+                Command::new("epmd")
+                    .args(&kill)
+                    .stdout(Stdio::null())
+                    .stderr(Stdio::null())
+                    .status()
+                    .ok()?
+                    .success()
+                    .then_some(())
+            });
+        }
+    }
+}
+
+impl Server {
+    pub(crate) fn mosquitto() -> Option<Server> {
+        Server::start("mosquitto", |port, directory| {
+            let path = directory.join("mosquitto.conf");
+            // Without a limit on its queue the broker keeps what comes while the adapter is away.
+            let config =
+                format!("listener {port} 127.0.0.1\nallow_anonymous true\nmax_queued_messages 0\npersistence false\n");
+            std::fs::write(&path, config).unwrap();
+            ["-c", &path.display().to_string()].map(str::to_owned).to_vec()
+        })
+    }
+
+    pub(crate) fn rabbitmq() -> Option<Server> {
+        let program = find("rabbitmq-server")?;
+        let directory = tempfile::tempdir().unwrap();
+        let (port, distribution, epmd) = (free_port(), free_port(), free_port());
+        let dir = directory.path().display().to_string();
+        let config = format!("listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\n");
+        std::fs::write(directory.path().join("rabbitmq.conf"), config).unwrap();
+        let child = Command::new(program)
+            .env("RABBITMQ_NODENAME", format!("test{port}@localhost"))
+            .env("RABBITMQ_CONFIG_FILE", format!("{dir}/rabbitmq.conf"))
+            .env("RABBITMQ_ENABLED_PLUGINS_FILE", format!("{dir}/plugins"))
+            .env("RABBITMQ_MNESIA_BASE", format!("{dir}/mnesia"))
+            .env("RABBITMQ_LOG_BASE", format!("{dir}/log"))
+            .env("RABBITMQ_DIST_PORT", distribution.to_string())
+            .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+            .env("ERL_EPMD_PORT", epmd.to_string())
+            .env("HOME", &dir)
+            .env("ERL_CRASH_DUMP", format!("{dir}/crash"))
+            .process_group(0)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let server = Server { child, port, directory, epmd: Some(epmd) };
+        wait("RabbitMQ to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Some(server)
+    }
+}
+
+/// Makes a stream by the text protocol.
+pub(crate) fn create_jetstream(port: u16, name: &str, subject: &str) {
+    use std::io::{BufRead, BufReader};
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let config = format!(r#"{{"name":"{name}","subjects":["{subject}"],"storage":"file"}}"#);
+    let text = format!(
+        "CONNECT {{\"verbose\":false}}\r\nSUB reply 1\r\nPUB $JS.API.STREAM.CREATE.{name} reply {}\r\n{config}\r\n",
+        config.len()
+    );
+    stream.write_all(text.as_bytes()).unwrap();
+    let mut lines = BufReader::new(stream).lines();
+    let answer = lines.find(|line| line.as_ref().unwrap().contains("stream_create_response")).unwrap().unwrap();
+    assert!(!answer.contains("\"error\""), "{answer}");
+}
+
+impl Server {
+    /// Kafka's protocol, in memory. `ports`: where it listens, and the port that it names to clients.
+    pub(crate) fn tansu(ports: Option<(u16, u16)>) -> Option<Server> {
+        Server::start_at(ports.map_or_else(free_port, |(port, _)| port), "tansu", |port, _| {
+            let listener = format!("tcp://127.0.0.1:{port}");
+            let advertised = format!("tcp://127.0.0.1:{}", ports.map_or(port, |(_, advertised)| advertised));
+            [
+                "broker",
+                "--listener-url",
+                &listener,
+                "--advertised-listener-url",
+                &advertised,
+                "--storage-engine",
+                "memory://tansu/",
+            ]
+            .map(str::to_owned)
+            .to_vec()
+        })
+    }
+}
+
+/// Makes a topic with one partition.
+#[cfg(feature = "kafka")]
+pub(crate) fn create_topic(port: u16, name: &str) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let kafka = krafka::Kafka::builder(format!("127.0.0.1:{port}")).connect().await.unwrap();
+        let topic = krafka::admin::NewTopic::new(name, 1, 1).unwrap();
+        let created =
+            kafka.admin().create_topics([topic], krafka::admin::CreateTopicsOptions::default()).await.unwrap();
+        assert!(created.values().all(Result::is_ok), "{created:?}");
+    });
+}
+
+impl Server {
+    /// A cluster of the user `postgres`, because the server refuses to run as root.
+    pub(crate) fn postgresql() -> Option<Server> {
+        let (postgres, initdb, setpriv) = (find("postgres")?, find("initdb")?, find("setpriv")?);
+        let directory = tempfile::tempdir().unwrap();
+        let (data, port) = (directory.path().join("data"), free_port());
+        let as_user = |program: &Path| {
+            let mut command = Command::new(&setpriv);
+            command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
+            command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+            command
+        };
+        let owned = Command::new("chown").arg("postgres:postgres").arg(directory.path()).status().unwrap();
+        let made = as_user(&initdb)
+            .arg("-D")
+            .arg(&data)
+            .args(["-A", "trust", "-U", "postgres", "--no-sync"])
+            .status()
+            .unwrap();
+        if !owned.success() || !made.success() {
+            let _ = writeln!(std::io::stderr(), "skipped: no user postgres here, or this is not root");
+            return None;
+        }
+        let mut command = as_user(&postgres);
+        command.arg("-D").arg(&data).args(["-h", "127.0.0.1", "-k", "", "-p", &port.to_string()]);
+        let server = Server { child: command.spawn().unwrap(), port, directory, epmd: None };
+        wait("PostgreSQL to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
+        Some(server)
+    }
+}
