@@ -225,7 +225,9 @@ fn redis_stream_source_sends_entries() {
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     redis(&["XADD", "mystream", "*", "fruit", "banana"]);
-    wait::until(PATIENCE, "the event", || printed(api, "inner").contains("dev.knative.sources.redisstream").then_some(()));
+    wait::until(PATIENCE, "the event", || {
+        printed(api, "inner").contains("dev.knative.sources.redisstream").then_some(())
+    });
     wait::until(PATIENCE, "the acknowledgement", || {
         redis(&["XPENDING", "mystream", "mygroup"]).starts_with('0').then_some(())
     });

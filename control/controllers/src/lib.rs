@@ -450,7 +450,9 @@ async fn run_worker(context: &ControllerContext) {
             ControllerKind::PingSource => sources::reconcile(context, &context.sources.pings, &item).await,
             ControllerKind::ApiServerSource => sources::reconcile(context, &context.sources.api_servers, &item).await,
             ControllerKind::ContainerSource => sources::reconcile(context, &context.sources.containers, &item).await,
-            ControllerKind::AdapterSource => sources::adapter::reconcile(context, &context.sources.adapters, &item).await,
+            ControllerKind::AdapterSource => {
+                sources::adapter::reconcile(context, &context.sources.adapters, &item).await
+            }
             ControllerKind::IntegrationSource => {
                 sources::adapter::reconcile(context, &context.sources.integrations, &item).await
             }

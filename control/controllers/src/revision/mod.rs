@@ -107,7 +107,7 @@ async fn tell_events(context: &ControllerContext, revision: &Revision, key: &str
     }
 }
 
-/// Declares the Revision to the fleet and to the cores; says why not if it cannot run.
+/// Declares the Revision to the autoscaler and to the cores; reports the reason if it cannot run.
 async fn declare(
     context: &ControllerContext,
     item: &WorkItem,

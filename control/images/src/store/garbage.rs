@@ -126,7 +126,7 @@ fn remove_layer(layout: &Layout, layer: &Digest) -> Result<bool, Error> {
         Err(Errno::WOULDBLOCK) => return Ok(false),
         locked => locked.map_err(|why| failed(why.into()))?,
     }
-    // Out of sight in one step; whoever waits for the lock then sees that it is gone.
+    // Removed in one step; a process that waits for the lock then finds no layer.
     let staged = layout.stage()?;
     match fs::rename(layout.layer(layer), staged.path.join("layer")) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(false),
