@@ -29,7 +29,9 @@ const COPY_BYTES: usize = 256 << 10;
 /// Between two reports of progress.
 const PROGRESS_BYTES: u64 = 4 << 20;
 /// A header and the padding of the entry before it.
-const HEADER_BLOCKS_BYTES: u64 = 2 * 512;
+const HEADER_BLOCKS_BYTES: u64 = 2 * BLOCK_BYTES;
+/// All of a tar stream comes in blocks of this size.
+const BLOCK_BYTES: u64 = 512;
 
 /// Unpacks the compressed `file` to `root`. `progress` gets the bytes that were written so far.
 pub(super) fn apply(
@@ -40,10 +42,10 @@ pub(super) fn apply(
     progress: &mut dyn FnMut(u64),
 ) -> Result<LayerSummary, UnpackError> {
     let stream = TarStream::start(file, media_type, limits)?;
-    let allowance = Rc::new(Cell::new(0));
-    let mut archive = Archive::new(Bounded { inner: stream, allowance: Rc::clone(&allowance) });
+    let bounds = Rc::new(Bounds::default());
+    let mut archive = Archive::new(Bounded { inner: stream, position: 0, bounds: Rc::clone(&bounds) });
     let mut layer = Layer::new(root, limits);
-    let outcome = unpack_entries(&mut archive, &mut layer, &allowance, limits, progress);
+    let outcome = unpack_entries(&mut archive, &mut layer, &bounds, limits, progress);
     let stream = archive.into_inner().inner;
     match outcome {
         Ok(()) => {
@@ -66,7 +68,7 @@ pub(super) fn apply(
 fn unpack_entries(
     archive: &mut Archive<Bounded>,
     layer: &mut Layer<'_>,
-    allowance: &Cell<u64>,
+    Bounds { allowance, content_end }: &Bounds,
     limits: &LayerLimits,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(), UnpackError> {
@@ -78,6 +80,8 @@ fn unpack_entries(
     for entry in entries {
         let mut entry = entry.map_err(not_tar)?;
         allowance.set(u64::MAX);
+        let bytes = entry.header().entry_size().unwrap_or(u64::MAX);
+        content_end.set(entry.raw_file_position().saturating_add(bytes));
         layer.entry(&mut entry)?;
         // What is left of it is skipped here, so that it does not count as headers.
         io::copy(&mut entry, &mut io::sink()).map_err(not_tar)?;
@@ -92,21 +96,38 @@ fn unpack_entries(
     Ok(())
 }
 
-/// Ends with an error when the headers before one entry are longer than they may be: they are read to memory.
+/// What a tar stream may contain at a place, as far as it is known.
+#[derive(Debug, Default)]
+struct Bounds {
+    /// So many bytes until the next content.
+    allowance: Cell<u64>,
+    /// Where the content of the last entry ends.
+    content_end: Cell<u64>,
+}
+
+/// Ends with an error when the headers before one entry are longer than they may be: they are read to memory. Fills the last block
+/// of a stream that ends with the content of its last entry: umoci writes such layers, and Docker and containerd take them.
 struct Bounded {
     inner: TarStream,
-    allowance: Rc<Cell<u64>>,
+    position: u64,
+    bounds: Rc<Bounds>,
 }
 
 impl Read for Bounded {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let allowed = self.allowance.get();
+        let allowed = self.bounds.allowance.get();
         if allowed == 0 && !buffer.is_empty() {
             return Err(io::Error::other("the headers of one entry are longer than the limit"));
         }
         let length = buffer.len().min(usize::try_from(allowed).unwrap_or(usize::MAX));
-        let bytes = self.inner.read(&mut buffer[..length])?;
-        self.allowance.set(allowed.saturating_sub(bytes as u64));
+        let mut bytes = self.inner.read(&mut buffer[..length])?;
+        let missing = self.position.next_multiple_of(BLOCK_BYTES) - self.position;
+        if bytes == 0 && missing > 0 && self.position >= self.bounds.content_end.get() {
+            bytes = length.min(usize::try_from(missing).unwrap_or(0));
+            buffer[..bytes].fill(0);
+        }
+        self.position = self.position.saturating_add(bytes as u64);
+        self.bounds.allowance.set(allowed.saturating_sub(bytes as u64));
         Ok(bytes)
     }
 }

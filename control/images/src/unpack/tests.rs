@@ -80,6 +80,11 @@ impl Layer {
 
     fn unpack_within(mut self, limits: &LayerLimits) -> (Unpacked, Result<LayerSummary, UnpackError>) {
         self.0.resize(self.0.len() + 1024, 0);
+        self.unpack_exactly(limits)
+    }
+
+    /// Without the end of an archive.
+    fn unpack_exactly(self, limits: &LayerLimits) -> (Unpacked, Result<LayerSummary, UnpackError>) {
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(&self.0).expect("written");
         file.rewind().expect("at its start");
@@ -381,6 +386,20 @@ fn long_names_are_unpacked() {
     let (unpacked, outcome) = Layer::default().file(&name, "x").link("l", &name).unpack();
     outcome.expect("unpacked");
     assert_eq!((unpacked.text(&name), unpacked.text("l")), (Some("x".into()), Some("x".into())));
+}
+
+/// `umoci insert` ends a layer with the last byte of the last file. A byte less, and content is missing.
+#[test]
+fn layer_without_padding_at_its_end_is_unpacked() {
+    let content_bytes = |cut: usize| {
+        let mut layer = Layer::default().file("a", "first").file("b", "the last one");
+        let end = layer.0.len() - 512 + "the last one".len();
+        layer.0.truncate(end - cut);
+        let (unpacked, outcome) = layer.unpack_exactly(&LayerLimits::default());
+        outcome.map(|_| unpacked.text("b"))
+    };
+    assert_eq!(content_bytes(0).expect("unpacked"), Some("the last one".to_owned()));
+    assert!(matches!(content_bytes(1), Err(UnpackError::Corrupt { .. })));
 }
 
 #[test]
