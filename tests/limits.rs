@@ -13,7 +13,7 @@ Every size, count, time and rate that Sluicegate bounds, and why. What exceeds a
 condition or a log line that names it. Written from the code by `UPDATE_LIMITS=1 cargo test --test limits`.
 ";
 
-const CRATES: [(&str, &str); 12] = [
+const CRATES: [(&str, &str); 13] = [
     ("src", "The program"),
     ("control/types/src", "Kinds"),
     ("control/cel/src", "CEL"),
@@ -22,6 +22,7 @@ const CRATES: [(&str, &str); 12] = [
     ("control/autoscaler/src", "Autoscaler"),
     ("control/runtime/src", "Instances"),
     ("control/container/src", "Containers"),
+    ("control/images/src", "Images"),
     ("control/support/src", "What control's crates share"),
     ("dataplane/src", "Data plane"),
     ("dataplane/ring/src", "Ring"),
