@@ -9,7 +9,7 @@ use std::process::Command;
 
 use kit::api::{condition, is_ready};
 use kit::manifest::{NAMESPACE, broker, service};
-use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, PATIENCE, wait};
+use kit::{Appliance, ApplianceSetup, HttpCall, KitApi, TIMEOUT, wait};
 use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -34,7 +34,7 @@ fn start() -> Option<Appliance> {
             "subscriber": { "ref": { "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "inner" } },
         },
     }));
-    api.wait_ready("Trigger", NAMESPACE, "all", PATIENCE);
+    api.wait_ready("Trigger", NAMESPACE, "all", TIMEOUT);
     Some(appliance)
 }
 
@@ -79,25 +79,25 @@ fn adapter_source_sends_to_a_broker() {
     let api = appliance.api();
     let source = adapter_source("ticks", "timer", &json!({ "message": "tick", "period": 200 }));
     api.create(&source);
-    let ready = api.wait_for("AdapterSource", NAMESPACE, "ticks", PATIENCE, is_ready);
+    let ready = api.wait_for("AdapterSource", NAMESPACE, "ticks", TIMEOUT, is_ready);
     for kind in ["Sink", "Deployed", "EventTypes", "Ready"] {
         assert_eq!(condition(&ready, kind).unwrap()["status"], "True", "{kind}: {ready:#}");
     }
     assert!(ready["status"]["sinkUri"].as_str().unwrap().ends_with("/main"), "{ready:#}");
-    wait::until(PATIENCE, "an event in the Service's log", || {
+    wait::until(TIMEOUT, "an event in the Service's log", || {
         printed(api, "inner").contains("dev.knative.connector.event.timer").then_some(())
     });
-    wait::until(PATIENCE, "the EventType", || {
+    wait::until(TIMEOUT, "the EventType", || {
         let types = api.list("EventType", NAMESPACE);
         types.iter().any(|one| one["spec"]["type"] == "dev.knative.connector.event.timer").then_some(())
     });
     let before = pods(api, "ticks-adapter");
     assert_eq!(before.len(), 1);
     api.patch("AdapterSource", NAMESPACE, "ticks", &json!({ "metadata": { "labels": { "a": "b" } } }));
-    api.wait_for("AdapterSource", NAMESPACE, "ticks", PATIENCE, |source| source["metadata"]["labels"]["a"] == "b");
+    api.wait_for("AdapterSource", NAMESPACE, "ticks", TIMEOUT, |source| source["metadata"]["labels"]["a"] == "b");
     assert_eq!(pods(api, "ticks-adapter"), before, "the same instance");
     api.delete("AdapterSource", NAMESPACE, "ticks");
-    wait::until(PATIENCE, "the end of the adapter", || pods(api, "ticks-adapter").is_empty().then_some(()));
+    wait::until(TIMEOUT, "the end of the adapter", || pods(api, "ticks-adapter").is_empty().then_some(()));
 }
 
 /// TRN-11, TRN-17, TRN-20, TRN-22, TRN-50: a webhook listener waits for its Secret, becomes ready by itself, and shows it nowhere.
@@ -114,12 +114,12 @@ fn adapter_source_waits_for_its_secret() {
     api.create(&adapter_source("hooks", "http", &section));
     let waits =
         |source: &Value| condition(source, "Deployed").is_some_and(|deployed| deployed["reason"] == "SecretNotFound");
-    api.wait_for("AdapterSource", NAMESPACE, "hooks", PATIENCE, waits);
+    api.wait_for("AdapterSource", NAMESPACE, "hooks", TIMEOUT, waits);
     api.create(&json!({
         "apiVersion": "v1", "kind": "Secret", "metadata": { "name": "hook", "namespace": NAMESPACE },
         "stringData": { "secret": "It's a Secret to Everybody" },
     }));
-    api.wait_ready("AdapterSource", NAMESPACE, "hooks", PATIENCE);
+    api.wait_ready("AdapterSource", NAMESPACE, "hooks", TIMEOUT);
     let post = |signature: &str| {
         let output = Command::new("curl")
             .args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-d", "Hello, World!", "-H"])
@@ -132,7 +132,7 @@ fn adapter_source_waits_for_its_secret() {
     if let (Ok(good), Ok(bad)) = (post("757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"), post("00"))
     {
         assert_eq!((good.as_str(), bad.as_str()), ("202", "401"));
-        wait::until(PATIENCE, "the event", || printed(api, "inner").contains("dev.example.hook").then_some(()));
+        wait::until(TIMEOUT, "the event", || printed(api, "inner").contains("dev.example.hook").then_some(()));
     }
     // The file is there for the adapter's user only, and its bytes are neither in the environment nor in the arguments.
     let process = adapter_process(&appliance, "hooks").unwrap();
@@ -169,11 +169,11 @@ fn killed_adapter_is_started_again() {
     let Some(appliance) = start() else { return };
     let api = appliance.api();
     api.create(&adapter_source("ticks", "timer", &json!({ "message": "tick", "period": 200 })));
-    api.wait_ready("AdapterSource", NAMESPACE, "ticks", PATIENCE);
+    api.wait_ready("AdapterSource", NAMESPACE, "ticks", TIMEOUT);
     let first = adapter_process(&appliance, "ticks").unwrap();
     assert!(Command::new("kill").args(["-9", &first.to_string()]).status().unwrap().success());
-    wait::until(PATIENCE, "another process", || adapter_process(&appliance, "ticks").filter(|second| *second != first));
-    api.wait_ready("AdapterSource", NAMESPACE, "ticks", PATIENCE);
+    wait::until(TIMEOUT, "another process", || adapter_process(&appliance, "ticks").filter(|second| *second != first));
+    api.wait_ready("AdapterSource", NAMESPACE, "ticks", TIMEOUT);
 }
 
 /// TRN-15: upstream's IntegrationSource with a timer, as its documentation has it.
@@ -189,10 +189,10 @@ fn integration_source_timer_is_ready_and_sends() {
             "sink": { "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } },
         },
     }));
-    let source = api.wait_for("IntegrationSource", NAMESPACE, "integration-source-timer", PATIENCE, is_ready);
+    let source = api.wait_for("IntegrationSource", NAMESPACE, "integration-source-timer", TIMEOUT, is_ready);
     assert_eq!(condition(&source, "ContainerSourceReady").unwrap()["status"], "True");
     assert!(source["status"]["sinkUri"].as_str().unwrap().ends_with("/main"), "{source:#}");
-    wait::until(PATIENCE, "an event", || printed(api, "inner").contains("integration-source-timer").then_some(()));
+    wait::until(TIMEOUT, "an event", || printed(api, "inner").contains("integration-source-timer").then_some(()));
 }
 
 /// Upstream's RedisStreamSource, with a server if one is installed: an entry becomes an event and is acknowledged after that.
@@ -219,16 +219,16 @@ fn redis_stream_source_sends_entries() {
             "sink": { "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "main" } },
         },
     }));
-    api.wait_for("RedisStreamSource", NAMESPACE, "mystream", PATIENCE, is_ready);
+    api.wait_for("RedisStreamSource", NAMESPACE, "mystream", TIMEOUT, is_ready);
     let redis = |arguments: &[&str]| {
         let output = Command::new("redis-cli").args(["-p", &port]).args(arguments).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
     redis(&["XADD", "mystream", "*", "fruit", "banana"]);
-    wait::until(PATIENCE, "the event", || {
+    wait::until(TIMEOUT, "the event", || {
         printed(api, "inner").contains("dev.knative.sources.redisstream").then_some(())
     });
-    wait::until(PATIENCE, "the acknowledgement", || {
+    wait::until(TIMEOUT, "the acknowledgement", || {
         redis(&["XPENDING", "mystream", "mygroup"]).starts_with('0').then_some(())
     });
     server.kill().unwrap();
