@@ -33,7 +33,7 @@ fn what_differs_from_a_container_is_told() {
     let (serving, api) = (include_str!("../docs/serving.md"), include_str!("../docs/api.md"));
     let readme = include_str!("../README.md");
     for (document, heading, told) in [
-        (readme, "Use it", ["**Images are processes.**", "`runtime.sluicegate.dev/class: process`"].as_slice()),
+        (readme, "Use it", ["**Images run as containers.**", "`runtime.sluicegate.dev/class: process`"].as_slice()),
         (serving, "What an instance is given", &["process ids are the host's"]),
         (serving, "What a program sees of a request", &["Added are our client in `Forwarded`", "`traceparent`"]),
         (serving, "Traffic", &["is not kept from being deleted"]),
