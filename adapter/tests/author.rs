@@ -53,8 +53,9 @@ fn transport_of_one_loop_is_a_whole_adapter() {
     assert_eq!(bodies, ["hello", "hello", "hi", "hey"]);
     assert!(child.wait().unwrap().success());
 
+    let mut program = greeter().unwrap();
     let output =
-        greeter().env("ADAPTER_RECEIVER", r#"{"greetings":7}"#).env("K_SINK", "http://127.0.0.1:1/").output().unwrap();
+        program.env("ADAPTER_RECEIVER", r#"{"greetings":7}"#).env("K_SINK", "http://127.0.0.1:1/").output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(!output.status.success() && text.contains("ADAPTER_RECEIVER: greetings: invalid type"), "{text}");
 }
