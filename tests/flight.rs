@@ -319,7 +319,7 @@ fn why_there_was_no_answer_is_told() {
     let nobody = format!("http://{}/", kit::server::closed_address());
     let rows = [
         ("gone", nobody.as_str(), "PT30S", "the connection was refused", "no connection to"),
-        ("slow", &slow.url(), "PT0.2S", "within the timeout", "no answer within"),
+        ("slow", &slow.url(), "PT0.2S", "within the timeout", "no response within"),
         ("rude", &rude.url(), "PT30S", "the connection ended", "the connection closed before"),
     ];
     for (name, url, timeout, ..) in rows {

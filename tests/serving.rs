@@ -191,11 +191,15 @@ fn an_image_that_nothing_can_run_is_not_ready_and_says_why() {
     let failed = api.wait_for("Service", NAMESPACE, "hello", TIMEOUT, |service| {
         condition(service, "Ready").is_some_and(|ready| ready["status"] == "False")
     });
+    // As root the image is looked for at its registry; without root, containers cannot run.
+    let is_false = |revision: &Value, kind: &str| condition(revision, kind).is_some_and(|c| c["status"] == "False");
+    let kinds = ["ContainerHealthy", "ResourcesAvailable"];
     let revision = api.wait_for("Revision", NAMESPACE, "hello-00001", TIMEOUT, |revision| {
-        condition(revision, "ResourcesAvailable").is_some_and(|c| c["status"] == "False")
+        kinds.iter().any(|kind| is_false(revision, kind))
     });
-    let resources = condition(&revision, "ResourcesAvailable").unwrap();
-    for told in [&resources["reason"], &resources["message"], &condition(&failed, "Ready").unwrap()["message"]] {
+    let kind = kinds.into_iter().find(|kind| is_false(&revision, kind)).unwrap();
+    let cause = condition(&revision, kind).unwrap();
+    for told in [&cause["reason"], &cause["message"], &condition(&failed, "Ready").unwrap()["message"]] {
         assert!(told.as_str().is_some_and(|text| !text.is_empty()), "{revision:#}");
     }
 }

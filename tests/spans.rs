@@ -116,7 +116,7 @@ fn a_request_leaves_a_span_between_its_client_and_its_instance() {
     let span = of("/lost");
     assert_eq!(
         (&span["parentSpanId"], attribute(span, "error.type").as_deref()),
-        (&json!(PARENT), Some("unknown_host"))
+        (&json!(PARENT), Some("host_not_found"))
     );
     assert_eq!(attribute(of("/two"), "network.protocol.version").as_deref(), Some("2"));
     assert!(!all.iter().any(|span| attribute(span, "url.path").as_deref() == Some("/quiet")));

@@ -112,7 +112,7 @@ fn a_mirror_wakes_its_revision_and_compares_its_answers() {
         assert_eq!((response.status, response.body.len()), (200, 2000), "{response}");
     }
     wait::until(TIMEOUT, "the comparisons", || {
-        (appliance.metric("sluicegate_backend_mirrored_requests_total", "outcome=\"same\"") == 10).then_some(())
+        (appliance.metric("sluicegate_backend_mirrored_requests_total", "outcome=\"match\"") == 10).then_some(())
     });
     assert_eq!(appliance.metric("sluicegate_backend_mirrored_requests_total", "default/hello-00001"), 0);
     assert_eq!(appliance.metric("sluicegate_mirrors_skipped_total", ""), 0);

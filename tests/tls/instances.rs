@@ -93,14 +93,14 @@ fn who_is_not_to_be_trusted_gets_nothing_and_the_client_is_told_why() {
         let appliance = gateway(&authority, "https", &[bad], "");
         let answer = HttpCall::get("/").host(HOST).send(appliance.http());
         assert_eq!(answer.status, 502, "{answer}");
-        assert!(answer.text().contains("trusted") && answer.text().contains(said), "{answer}");
+        assert!(answer.text().contains("TLS verification") && answer.text().contains(said), "{answer}");
         http2::run(async {
             let (client, _ended) = H2Client::open(appliance.http()).await;
             let request = Request::get(format!("http://{HOST}/")).body(()).unwrap();
             let answer = client.call(request).await.unwrap();
             assert!(answer.status == 502 && answer.text().contains(said), "{answer:?}");
         });
-        assert_eq!(appliance.metric("sluicegate_refused_total", "untrusted"), 2);
+        assert_eq!(appliance.metric("sluicegate_refused_total", "upstream_tls_verification_failed"), 2);
         wait::until(TIMEOUT, "a line in the log", || {
             appliance.stderr().contains("TLS verification of an instance failed").then_some(())
         });

@@ -20,6 +20,7 @@ use container::{BindMount, CgroupView, ContainerSpec, ExecSpec};
 use rustix::process::{PidfdFlags, Signal, getpid, kill_process, pidfd_open};
 
 use super::cgroups::instance_id;
+use super::host_processes;
 use super::launch_spec::SandboxSpec;
 use super::launcher::pid;
 use super::precise_sleep::precise_sleep;
@@ -130,9 +131,15 @@ impl ContainerLauncher {
         }
     }
 
-    /// Asks its first process to end, as its image wants to be asked; the others are that process's business.
+    /// Asks its first process to end with the image's stop signal; that process ends the others.
+    ///
+    /// The kernel drops a signal for which the first process of a pid namespace has no handler (pid_namespaces(7)), even if
+    /// its default action is to end the process. Such a process is killed at once: waiting for the grace period, 300 s by
+    /// default, would change nothing.
     pub(super) fn terminate(&self, child: &Child) {
-        let _ = kill_process(pid(child), self.stop_signal); // it may be over
+        let first = pid(child);
+        let signal = if host_processes::handles(first, self.stop_signal) { self.stop_signal } else { Signal::KILL };
+        let _ = kill_process(first, signal); // it may have ended
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use serde::{Deserialize, Serialize};
 
 use super::environment::INSTANCE_MARK;
@@ -30,6 +30,14 @@ pub(super) struct HostProcess {
 pub(super) fn open_pidfd(identity: &ProcessIdentity) -> Option<OwnedFd> {
     let pidfd = pidfd_open(Pid::from_raw(identity.pid)?, PidfdFlags::empty()).ok()?;
     (process(identity.pid)?.identity == *identity).then_some(pidfd)
+}
+
+/// Whether the process catches or ignores this signal. True if that cannot be read.
+pub(super) fn handles(pid: Pid, signal: Signal) -> bool {
+    let Ok(status) = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())) else { return true };
+    let bit = u64::try_from(signal.as_raw() - 1).map_or(0, |number| 1 << number);
+    let masks = status.lines().filter_map(|line| line.strip_prefix("SigIgn:").or(line.strip_prefix("SigCgt:")));
+    masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).fold(0, |all, mask| all | mask) & bit != 0
 }
 
 pub(super) fn list() -> Vec<HostProcess> {
@@ -75,6 +83,14 @@ mod tests {
         for bad in ["", ")", "7 (x) S 1", "7 (x) S 1 7 y 0"] {
             assert_eq!(parse_stat(bad), None);
         }
+    }
+
+    #[test]
+    fn ignored_signal_is_handled_and_default_action_is_not() {
+        let own = rustix::process::getpid();
+        assert!(handles(own, Signal::PIPE), "Rust programs ignore SIGPIPE");
+        assert!(!handles(own, Signal::POWER) && !handles(own, Signal::KILL));
+        assert!(handles(Pid::from_raw(i32::MAX).unwrap(), Signal::TERM), "unknown counts as handled");
     }
 
     #[test]

@@ -56,6 +56,21 @@ async fn nothing_left(host: &TestRuntimeHost, id: u64) {
     panic!("{} stays", folder.display());
 }
 
+/// RT-LIFE-05: the kernel drops a SIGTERM for a first process without a handler; such a container does not take its grace period.
+#[tokio::test]
+async fn container_without_stop_handler_ends_at_once() {
+    let host = TestRuntimeHost::new();
+    let Some(image) = image(&host, "deaf") else { return };
+    let script = "exec httpd -f -p 127.0.0.1:$PORT -h /etc";
+    let grace = Duration::from_secs(3600);
+    let spec = InstanceSpec { termination_grace_period: grace, ..container(&image, script) };
+    let mut instance = host.start(1, spec);
+    instance.ready().await;
+    instance.handle.stop();
+    tokio::time::timeout(TIMEOUT, instance.gone()).await.unwrap();
+    nothing_left(&host, 1).await;
+}
+
 /// RT-ENV-01, RT-LIFE-05, RT-FS-06: it serves on its port with its image's files, ends in good order, and leaves nothing.
 #[tokio::test]
 async fn container_serves_its_image_and_leaves_nothing() {

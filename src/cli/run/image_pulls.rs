@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::control::controllers::revision::image_puller::ImagePuller;
+use ::control::controllers::revision::image_puller::{DeferredStore, ImagePuller};
 use ::control::controllers::revision::images::ImageProvider;
 use ::control::runtime::may_mount;
 use anyhow::{Context as _, Result};
-use images::{ImageStore, StoreOptions};
+use images::StoreOptions;
 
 use crate::cli::image::{IMAGES_FOLDER, registries};
 use crate::config::RunConfig;
@@ -25,7 +25,7 @@ pub(super) fn provider(config: &RunConfig) -> Result<Option<Arc<dyn ImageProvide
     let quota_bytes = config.image_quota.map(|quota| quota.0);
     let options = StoreOptions { registries, quota_bytes, quota_grace: QUOTA_GRACE, ..StoreOptions::default() };
     let folder = std::path::absolute(config.data.join(IMAGES_FOLDER))?;
-    let store = ImageStore::open(&folder, options)?;
-    let puller = ImagePuller::start(store, Arc::new(registries::docker_config()?)).context("image pulls")?;
+    let puller = ImagePuller::start(DeferredStore::new(folder, options), Arc::new(registries::docker_config()?))
+        .context("image pulls")?;
     Ok(Some(Arc::new(puller)))
 }

@@ -5,13 +5,14 @@
 //! after a pause that doubles; at once if its credentials have changed.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use container::process_config::{self, ImageConfig};
 use images::credentials::docker_config::DockerConfig;
 use images::progress::{Progress, ProgressEvent};
-use images::{Credentials, Digest, Image, ImageStore, PullPolicy, Reference};
+use images::{Credentials, Digest, Image, ImageStore, PullPolicy, Reference, StoreOptions};
 
 use super::images::{ImageProvider, ImageRequest, ImageState, LocalImage};
 use crate::event_recorder::{EventMessage, EventSeverity};
@@ -28,10 +29,39 @@ const PROGRESS_STEP: u64 = 10;
 /// What upstream and docker call Docker Hub in a resolved reference.
 const DOCKER_HUB: (&str, &str) = ("docker.io/", "index.docker.io/");
 
+/// The image store of a folder, opened as soon as it can be: a full disk at the start must not keep the appliance from
+/// starting. Until then each pull fails with the reason.
+#[derive(Debug)]
+pub struct DeferredStore {
+    folder: PathBuf,
+    options: StoreOptions,
+    opened: OnceLock<ImageStore>,
+}
+
+impl DeferredStore {
+    /// Tries to open the store, and logs a warning if that fails.
+    #[must_use]
+    pub fn new(folder: PathBuf, options: StoreOptions) -> Self {
+        let store = Self { folder, options, opened: OnceLock::new() };
+        if let Err(why) = store.get() {
+            tracing::warn!(%why, "the image store cannot be opened; each pull tries again");
+        }
+        store
+    }
+
+    fn get(&self) -> Result<ImageStore, images::Error> {
+        if let Some(store) = self.opened.get() {
+            return Ok(store.clone());
+        }
+        let store = ImageStore::open(&self.folder, self.options.clone())?;
+        Ok(self.opened.get_or_init(|| store).clone())
+    }
+}
+
 /// Pulls for Revisions, from one store.
 #[derive(Debug)]
 pub struct ImagePuller {
-    store: ImageStore,
+    store: Arc<DeferredStore>,
     runtime: tokio::runtime::Handle,
     /// Logins of this host, after those of the namespace.
     host: Arc<DockerConfig>,
@@ -57,13 +87,13 @@ impl ImagePuller {
     ///
     /// # Errors
     /// If there is no thread to be had.
-    pub fn start(store: ImageStore, host: Arc<DockerConfig>) -> std::io::Result<Self> {
+    pub fn start(store: DeferredStore, host: Arc<DockerConfig>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         std::thread::Builder::new()
             .name("image-pulls".into())
             .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-        Ok(Self { store, runtime: handle, host, pulls: Arc::default() })
+        Ok(Self { store: Arc::new(store), runtime: handle, host, pulls: Arc::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Pulls> {
@@ -105,7 +135,7 @@ impl ImageProvider for ImagePuller {
             resolved: request.resolved.map(str::to_owned),
             skips_resolving: request.skips_resolving,
             resolution_timeout: request.resolution_timeout,
-            store: self.store.clone(),
+            store: Arc::clone(&self.store),
             pulls: Arc::clone(&self.pulls),
         };
         self.runtime.spawn(order.run());
@@ -154,7 +184,7 @@ struct PullOrder {
     resolved: Option<String>,
     skips_resolving: bool,
     resolution_timeout: Duration,
-    store: ImageStore,
+    store: Arc<DeferredStore>,
     pulls: Arc<Mutex<Pulls>>,
 }
 
@@ -185,10 +215,11 @@ impl PullOrder {
 
     async fn pull(&self) -> Result<(LocalImage, u64), PullFailure> {
         let reference: Reference = self.key.1.parse().map_err(|error| PullFailure::new(&error))?;
-        let target = self.target(&reference).await?;
+        let store = self.store.get().map_err(|error| PullFailure::new(&error))?;
+        let target = self.target(&reference, &store).await?;
         let (pulls, key) = (Arc::clone(&self.pulls), self.key.clone());
         let progress = Arc::new(ConditionProgress { pulls, key, layers: Mutex::default() });
-        let pulled = self.store.pull(&target, &self.credentials, PullPolicy::IfNotPresent, progress).await;
+        let pulled = store.pull(&target, &self.credentials, PullPolicy::IfNotPresent, progress).await;
         let image = pulled.map_err(|error| PullFailure::new(&error))?;
         let digest = target.digest().map(|digest| by_digest(&target, digest)).unwrap_or_default();
         let bytes = image.bytes;
@@ -196,7 +227,7 @@ impl PullOrder {
     }
 
     /// By digest, unless its registry has none: then the tag has to do.
-    async fn target(&self, reference: &Reference) -> Result<Reference, PullFailure> {
+    async fn target(&self, reference: &Reference, store: &ImageStore) -> Result<Reference, PullFailure> {
         let known = self.resolved.as_deref().and_then(|resolved| resolved.parse::<Reference>().ok());
         if let Some(digest) = known.as_ref().and_then(Reference::digest).or(reference.digest()) {
             return Ok(reference.with_digest(digest.clone()));
@@ -204,7 +235,7 @@ impl PullOrder {
         if self.skips_resolving {
             return Ok(reference.clone());
         }
-        let resolve = self.store.resolve(reference, &self.credentials);
+        let resolve = store.resolve(reference, &self.credentials);
         match tokio::time::timeout(self.resolution_timeout, resolve).await {
             Ok(Ok(digest)) => Ok(reference.with_digest(digest)),
             Ok(Err(error)) => Err(PullFailure::unresolved(reference, error.reason(), &error.to_string())),
