@@ -134,20 +134,21 @@ pub enum Protocol {
 }
 
 /// What happens to a request when no instance has free capacity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NoEndpointPolicy {
     /// It waits up to `timeout` while [`crate::signal::Signal::Demand`] asks for an instance.
     Wait { timeout: Duration },
     /// 503 at once: no autoscaler starts instances of this backend.
     Refuse,
-    /// 503 at once that names the reason: its instances cannot be started now.
-    Unavailable { reason: &'static str },
+    /// 503 at once that names the reason: its instances cannot be started now. Boxed: every backend has a policy, and few
+    /// this one.
+    Unavailable { reason: Box<&'static str> },
 }
 
 impl NoEndpointPolicy {
     /// An instance is started for the request.
     #[must_use]
-    pub fn waits(self) -> bool {
+    pub fn waits(&self) -> bool {
         matches!(self, Self::Wait { .. })
     }
 }

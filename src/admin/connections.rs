@@ -168,8 +168,8 @@ fn backend(backend: &Backend) -> Value {
         "instances": instances,
         "concurrency_max": backend.concurrency_max,
         // `null`: a request that finds no instance is rejected at once.
-        "queue_timeout_ms": match backend.when_empty {
-            NoEndpointPolicy::Wait { timeout } => Some(ms(timeout)),
+        "queue_timeout_ms": match &backend.when_empty {
+            NoEndpointPolicy::Wait { timeout } => Some(ms(*timeout)),
             NoEndpointPolicy::Refuse | NoEndpointPolicy::Unavailable { .. } => None,
         },
         "timeouts_ms": {

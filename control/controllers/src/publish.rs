@@ -46,7 +46,7 @@ pub struct Publisher {
 }
 
 /// How a backend treats its requests; its instances come from the autoscaler.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendSpec {
     pub concurrency_max: u32,
     pub when_empty: NoEndpointPolicy,
@@ -123,7 +123,7 @@ impl Publisher {
     pub fn has_endpoints(&self, key: &str) -> bool {
         let model = self.lock();
         model.backends.get(key).is_some_and(|entry| {
-            let wakes = entry.spec.is_some_and(|spec| spec.when_empty.waits());
+            let wakes = entry.spec.as_ref().is_some_and(|spec| spec.when_empty.waits());
             wakes || !entry.endpoints.is_empty()
         })
     }
@@ -174,7 +174,7 @@ impl Publisher {
 
     pub fn set_backend(&self, key: &str, spec: BackendSpec) {
         self.update(|model| {
-            let changed = model.backend(key).spec.replace(spec) != Some(spec);
+            let changed = model.backend(key).spec.replace(spec.clone()) != Some(spec);
             if changed {
                 model.mark_stale(key);
             }

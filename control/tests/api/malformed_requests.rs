@@ -107,20 +107,25 @@ async fn a_body_over_the_limit_is_a_413() {
 #[tokio::test]
 async fn an_object_cannot_be_patched_beyond_the_limit() {
     let server = TestApiServer::open().await;
-    let maps = crate::support::MAPS;
-    // With a label, so that owners are noted: they count as well.
-    server.ask(Method::POST, maps, &json!({ "metadata": { "name": "one", "labels": { "l": "x" } } })).await;
-    let path = format!("{maps}/one");
-    // There may be as many labels as fit, so half of what fits is many of them.
-    let value = "x".repeat(63);
-    let half = |name: char| -> serde_json::Map<String, Value> {
-        (0..BODY_BYTES_MAX / 2 / 80).map(|number| (format!("{name}{number}"), value.as_str().into())).collect()
-    };
-    let labels = |name: char| json!({ "metadata": { "labels": half(name) } });
-    assert_eq!(server.ask(Method::PATCH, &path, &labels('a')).await.0, 200);
-    let (code, status) = server.ask(Method::PATCH, &path, &labels('b')).await;
+    let types = "/apis/eventing.knative.dev/v1beta3/namespaces/default/eventtypes";
+    let half = "x".repeat(BODY_BYTES_MAX / 2);
+    let attributes = |value: &str| json!([{ "name": "type", "required": true, "value": value }]);
+    let event_type = json!({ "metadata": { "name": "one" }, "spec": { "attributes": attributes("t") } });
+    assert_eq!(server.ask(Method::POST, types, &event_type).await.0, 201);
+    let path = format!("{types}/one");
+    assert_eq!(server.ask(Method::PATCH, &path, &json!({ "spec": { "description": &half } })).await.0, 200);
+    let (code, status) =
+        server.ask(Method::PATCH, &path, &json!({ "spec": { "attributes": attributes(&half) } })).await;
     assert_eq!((code, &status["reason"]), (413, &json!("RequestEntityTooLarge")));
-    // A map's data have a limit of their own.
+    // The labels of an object and the data of a map have limits of their own.
+    let maps = crate::support::MAPS;
+    server.ask(Method::POST, maps, &json!({ "metadata": { "name": "one" } })).await;
+    let path = format!("{maps}/one");
+    let value = "x".repeat(63);
+    let labels: serde_json::Map<String, Value> =
+        (0..4_000).map(|number| (format!("l{number}"), value.as_str().into())).collect();
+    let (code, status) = server.ask(Method::PATCH, &path, &json!({ "metadata": { "labels": labels } })).await;
+    assert_eq!((code, &status["details"]["causes"][0]["field"]), (422, &json!("metadata.labels")), "{status}");
     let data = json!({ "data": { "a": "x".repeat(BODY_BYTES_MAX / 2) } });
     let (code, status) = server.ask(Method::PATCH, &path, &data).await;
     assert_eq!((code, &status["details"]["causes"][0]["reason"]), (422, &json!("FieldValueTooLong")));

@@ -83,7 +83,7 @@ fn source_rows() -> Vec<KindRow> {
         row("IntegrationSource", columns, source(json!({ "timer": { "message": "m" } })), moved()).wrong(
             json!({ "spec": { "timer": null } }),
             "spec.timer",
-            INVALID,
+            REQUIRED,
         ),
         row("RedisStreamSource", columns, source(json!({ "address": "a:1", "stream": "s" })), moved()).wrong(
             json!({ "spec": { "stream": "" } }),

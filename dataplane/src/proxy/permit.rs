@@ -132,13 +132,13 @@ impl Proxy {
         };
         loop {
             let backend = &choice.backend;
-            let due = match backend.when_empty {
-                NoEndpointPolicy::Wait { timeout } => started + timeout,
+            let due = match &backend.when_empty {
+                NoEndpointPolicy::Wait { timeout } => started + *timeout,
                 NoEndpointPolicy::Refuse if acquire_request.tried.is_empty() => {
                     return Err(LocalReply::NoHealthyUpstream(backend.key.clone()));
                 }
                 NoEndpointPolicy::Unavailable { reason } if acquire_request.tried.is_empty() => {
-                    return Err(LocalReply::InstancesUnavailable(backend.key.clone(), reason));
+                    return Err(LocalReply::InstancesUnavailable(backend.key.clone(), **reason));
                 }
                 NoEndpointPolicy::Refuse | NoEndpointPolicy::Unavailable { .. } => {
                     return Err(LocalReply::UpstreamConnectFailure(backend.key.clone()));

@@ -95,7 +95,7 @@ impl Publisher {
                 })
                 .collect();
             let entry = model.backend(key);
-            let same = entry.spec == Some(spec)
+            let same = entry.spec.as_ref() == Some(&spec)
                 && entry.trust == trust
                 && known.len() == endpoints.len()
                 && known.iter().zip(&endpoints).all(|(a, b)| Arc::ptr_eq(a, b));

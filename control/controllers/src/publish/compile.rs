@@ -116,7 +116,7 @@ fn compiled_backend(key: &str, entry: &mut BackendEntry) -> Arc<Backend> {
 
 fn backend(key: &str, entry: &BackendEntry) -> Backend {
     // Known to the autoscaler only, or no longer used: no spec says that it may be started.
-    let spec = entry.spec.unwrap_or(BackendSpec {
+    let spec = entry.spec.clone().unwrap_or(BackendSpec {
         concurrency_max: 0,
         when_empty: NoEndpointPolicy::Refuse,
         protocol: Protocol::Http1,
@@ -126,7 +126,7 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
         key: key.into(),
         endpoints: entry.endpoints.clone(),
         concurrency_max: spec.concurrency_max,
-        when_empty: spec.when_empty,
+        when_empty: spec.when_empty.clone(),
         protocol: spec.protocol,
         tls: entry.trust.clone(),
         timeouts: spec.timeouts,

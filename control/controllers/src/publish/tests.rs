@@ -136,11 +136,11 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
         let splits = ways.iter().flat_map(|(host, path)| {
             tables.last().unwrap().route(host).unwrap().select(&RouteRequest::internal(host, path))
         });
-        splits.map(|split| (split.backend.key.to_string(), split.weight, split.backend.when_empty)).collect()
+        splits.map(|split| (split.backend.key.to_string(), split.weight, split.backend.when_empty.clone())).collect()
     };
     let each = |gone: NoEndpointPolicy| {
         let split = |key: &str, weight, when| (key.to_owned(), weight, when);
-        let (own, other) = (split("ns/r", 100, gone), split("ns/s", 10, spec().when_empty));
+        let (own, other) = (split("ns/r", 100, gone.clone()), split("ns/s", 10, spec().when_empty));
         [own.clone(), split("ns/r", 90, gone), other, own]
     };
 
@@ -148,7 +148,7 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
     assert_eq!(led(), each(NoEndpointPolicy::Refuse));
     assert!(!publisher.has_endpoints("ns/r"), "nobody takes it for a backend");
     let wakes = NoEndpointPolicy::Wait { timeout: Duration::from_secs(1) };
-    publisher.set_backend("ns/r", BackendSpec { when_empty: wakes, ..spec() });
+    publisher.set_backend("ns/r", BackendSpec { when_empty: wakes.clone(), ..spec() });
     assert_eq!(led(), each(wakes));
     assert!(Arc::ptr_eq(&before, &publisher.load("ns/r")), "it counts on");
 

@@ -190,7 +190,7 @@ pub fn backend(revision: &Revision, unrunnable: Option<&RevisionError>) -> Backe
         // The wait for an instance counts toward the response timeout.
         when_empty: match unrunnable {
             None => NoEndpointPolicy::Wait { timeout: total },
-            Some(why) => NoEndpointPolicy::Unavailable { reason: why.reason },
+            Some(why) => NoEndpointPolicy::Unavailable { reason: Box::new(why.reason) },
         },
         timeouts: RequestTimeouts {
             total,

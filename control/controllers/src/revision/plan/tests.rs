@@ -243,7 +243,8 @@ fn the_backend_carries_timeouts_and_concurrency() {
     assert_eq!((spec.concurrency_max, spec.timeouts.total), (1, Duration::from_secs(10)));
     assert_eq!(spec.when_empty, NoEndpointPolicy::Wait { timeout: Duration::from_secs(10) });
     let why = RevisionError { reason: "ErrImagePull", message: String::new() };
-    assert_eq!(backend(&revision, Some(&why)).when_empty, NoEndpointPolicy::Unavailable { reason: "ErrImagePull" });
+    let reason = Box::new("ErrImagePull");
+    assert_eq!(backend(&revision, Some(&why)).when_empty, NoEndpointPolicy::Unavailable { reason });
 }
 
 /// The name of the container's port selects the protocol.

@@ -393,7 +393,7 @@ fn invalid_expression_is_rejected_with_position() {
         ("type == 'x'", 7, "\"=\" where"),
         ("type 'x'", 6, "an operator or the end"),
         ("'ü' = type 'x'", 12, "an operator or the end"),
-        ("type = $x", 8, "'$' means nothing"),
+        ("type = $x", 8, "'$' is not valid"),
         ("2147483648 = n", 1, "outside"),
         ("n = -2147483649", 5, "outside"),
         ("+n", 2, "a number"),
