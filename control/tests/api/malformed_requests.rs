@@ -106,17 +106,19 @@ async fn a_body_over_the_limit_is_a_413() {
 
 #[tokio::test]
 async fn an_object_cannot_be_patched_beyond_the_limit() {
-    let server = TestApiServer::open().await;
-    let types = "/apis/eventing.knative.dev/v1beta3/namespaces/default/eventtypes";
+    let server = TestApiServer::real().await;
+    let sources = "/apis/sources.knative.dev/v1/namespaces/default/pingsources";
     let half = "x".repeat(BODY_BYTES_MAX / 2);
-    let attributes = |value: &str| json!([{ "name": "type", "required": true, "value": value }]);
-    let event_type = json!({ "metadata": { "name": "one" }, "spec": { "attributes": attributes("t") } });
-    assert_eq!(server.ask(Method::POST, types, &event_type).await.0, 201);
-    let path = format!("{types}/one");
-    assert_eq!(server.ask(Method::PATCH, &path, &json!({ "spec": { "description": &half } })).await.0, 200);
-    let (code, status) =
-        server.ask(Method::PATCH, &path, &json!({ "spec": { "attributes": attributes(&half) } })).await;
-    assert_eq!((code, &status["reason"]), (413, &json!("RequestEntityTooLarge")));
+    let spec = json!({ "schedule": "* * * * *", "data": "d", "sink": { "uri": "http://a.test/" } });
+    let source = json!({ "metadata": { "name": "one" }, "spec": spec });
+    let (code, status) = server.ask(Method::POST, sources, &source).await;
+    assert_eq!(code, 201, "{status}");
+    let path = format!("{sources}/one");
+    let (code, status) = server.ask(Method::PATCH, &path, &json!({ "spec": { "data": &half } })).await;
+    assert_eq!(code, 200, "{}", status["message"]);
+    let overrides = json!({ "spec": { "ceOverrides": { "extensions": { "big": &half } } } });
+    let (code, status) = server.ask(Method::PATCH, &path, &overrides).await;
+    assert_eq!((code, &status["reason"]), (413, &json!("RequestEntityTooLarge")), "{}", status["message"]);
     // The labels of an object and the data of a map have limits of their own.
     let maps = crate::support::MAPS;
     server.ask(Method::POST, maps, &json!({ "metadata": { "name": "one" } })).await;

@@ -88,7 +88,7 @@ fn source_rows() -> Vec<KindRow> {
         row("RedisStreamSource", columns, source(json!({ "address": "a:1", "stream": "s" })), moved()).wrong(
             json!({ "spec": { "stream": "" } }),
             "spec.stream",
-            INVALID,
+            REQUIRED,
         ),
         row("SinkBinding", columns, source(json!({ "subject": subject })), moved()).wrong(
             nowhere(),
