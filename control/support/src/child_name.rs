@@ -8,7 +8,7 @@ const HASH_CHARS: usize = 32;
 const SUFFIX_BYTES_MAX: usize = NAME_BYTES_MAX - HASH_CHARS;
 
 /// `parent` and `suffix`; of a parent too long for that its beginning and the hash of it all. The suffix is one of ours,
-/// at most [`SUFFIX_BYTES_MAX`] bytes.
+/// at most `SUFFIX_BYTES_MAX` bytes.
 pub fn child_name(parent: &str, suffix: &str) -> String {
     debug_assert!(suffix.len() <= SUFFIX_BYTES_MAX);
     if parent.len() + suffix.len() <= NAME_BYTES_MAX {
