@@ -115,7 +115,7 @@ fn trailers(input: &[u8]) -> Option<usize> {
 /// Passes a whole body on in chunks and reads it again.
 fn relayed(framing: BodyFraming, body: &[u8], content: &[u8]) {
     let mut read_buffer = ReadBuffer::default();
-    read_buffer.held = body.to_vec().into();
+    read_buffer.unread = body.to_vec().into();
     let (mut reader, mut out) = (BodyDecoder::new(framing), BytesMut::new());
     loop {
         match relay::step(&mut read_buffer, &mut reader, true, &mut out) {

@@ -35,7 +35,7 @@ static PRISTINE: LazyLock<Pristine> = LazyLock::new(|| {
         log.append(stream, 7, &[&number.to_le_bytes(), &tail]).expect("there is room");
         if number % 4 == 0 {
             let mark = Cursor::at(log.end(stream));
-            log.bookmark(stream, "subscriber", mark).expect("there is room");
+            log.cursor(stream, "subscriber", mark).expect("there is room");
         }
         if number % 5 == 0 {
             log.flush_blocking().expect("memory does not fail");

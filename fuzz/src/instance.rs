@@ -42,10 +42,10 @@ async fn behave(stream: RingStream, seen: Rc<RefCell<Vec<Request>>>) {
             Parsed::NeedBytes if more(&stream, &mut held).await => continue,
             Parsed::NeedBytes => return,
             // HTTP/1.0 without a host, as RFC 9112 3.2 has it passed on. We would not take it ourselves.
-            Parsed::MalformedHttp(MalformedHttp::HostInvalid) if held.windows(10).any(|w| w == b"\r\nHost: \r\n") => {
+            Parsed::Malformed(MalformedHttp::HostInvalid) if held.windows(10).any(|w| w == b"\r\nHost: \r\n") => {
                 return;
             }
-            Parsed::MalformedHttp(why) => {
+            Parsed::Malformed(why) => {
                 panic!("{why:?} reached an instance: {}", String::from_utf8_lossy(&held))
             }
         };

@@ -77,7 +77,7 @@ pub fn night(
     let heard = Rc::clone(&answer);
     ring.spawn(async move {
         *heard.borrow_mut() = talk(&side, at, bytes).await;
-        stop.say(&tables);
+        stop.signal(&tables);
     });
     run_on(&ring, config).expect("a simulated machine runs");
     ring.shutdown();
