@@ -14,7 +14,7 @@ const ADDRESSED: u8 = 0x80;
 fuzz_target!(|bytes: &[u8]| {
     let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(bytes)) else { return };
     let event = record.event();
-    let beside: Vec<ExtensionHeader<'_>> = record.extensions().collect();
+    let beside: Vec<ExtensionHeader<'_>> = record.extension_headers().collect();
     let mut again = encode_head(&event, &beside, record.hops_left);
     again.extend_from_slice(event.data.bytes());
     again[1] |= bytes[1] & ADDRESSED;

@@ -56,9 +56,9 @@ fn passed_on(request: RequestView<'_>) {
     assert_eq!(passed.authority(), request.authority());
     assert_eq!(passed.head.framing, request.head.framing, "{text}");
     assert!(request.head.framing != BodyFraming::UntilClose);
-    assert_eq!(passed.head.wants_websocket, request.head.wants_websocket, "{text}");
-    // Only a WebSocket is asked for again on the next hop.
-    let again = usize::from(request.head.wants_websocket);
+    assert_eq!(passed.head.is_upgrade(), request.head.is_upgrade(), "{text}");
+    // Without a list of protocols, only a WebSocket is requested from the next hop.
+    let again = usize::from(request.head.is_upgrade());
     for (kind, count) in [
         (FieldName::Connection, again),
         (FieldName::Upgrade, again),

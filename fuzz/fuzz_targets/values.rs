@@ -10,6 +10,9 @@ use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::http::codec::{has_token, is_authority, tokens};
 use sluicegate_dataplane::table::{RoutingTable, host_name};
 
+#[path = "../../src/config/route.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod route;
 #[path = "../../src/config/value.rs"]
 #[allow(dead_code, unreachable_pub)]
 mod value;
@@ -32,8 +35,8 @@ fuzz_target!(|bytes: &[u8]| {
         authority(text, name);
     }
 
-    if let Ok(rule) = text.parse::<value::RouteRule>() {
-        assert!(!rule.addresses.is_empty());
+    if let Ok(rule) = text.parse::<route::RouteRule>() {
+        assert!(!rule.targets.is_empty());
         let host = rule.host.strip_prefix("*.").unwrap_or(&rule.host);
         assert!(rule.host == "*" || is_authority(host.as_bytes()), "{rule:?}");
         assert!(!rule.host.contains(|c: char| c.is_ascii_uppercase()));
