@@ -49,7 +49,7 @@ fn requests_go_on_while_one_process_follows_another() {
     }
     clients.end();
     assert_eq!(current.terminate().code(), Some(0));
-    assert!(HttpConnection::try_open(to).is_err(), "nobody is left who takes connections in");
+    assert!(HttpConnection::try_open(to).is_err(), "no process accepts connections any more");
 }
 
 /// What was acknowledged by either process is delivered; objects and their uids are the same ones; instances of

@@ -185,7 +185,7 @@ fn with_all_of_it_a_service_is_what_it_is_without() {
     let tagged = HttpCall::get("/").host("next-hello.default.localhost").send(appliance.http());
     assert_eq!((tagged.status, revision(&tagged).as_str()), (200, "hello-00002"));
     api.delete("Service", NAMESPACE, "hello");
-    wait::until(TIMEOUT, "the host to be nobody's", || {
+    wait::until(TIMEOUT, "the host to have no owner", || {
         (HttpCall::get("/").host(HOST).send(appliance.http()).status == 404).then_some(())
     });
 }

@@ -114,7 +114,7 @@ fn unlisted_protocol_is_left_out() {
     assert!(!head.contains("upgrade"), "{head}");
 }
 
-/// A 101 for what was not asked for would hand a connection over that nobody can read: 502.
+/// A 101 with a protocol that was not requested would leave the client with bytes that it cannot read: 502.
 #[test]
 fn switch_to_another_protocol_is_refused() {
     for asked in ["raw/1", "websocket"] {

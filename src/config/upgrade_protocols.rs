@@ -27,7 +27,7 @@ fn protocol(text: &str) -> Result<String, String> {
     }
     if ["h2c", "http"].iter().any(|http| name.eq_ignore_ascii_case(http)) {
         // Requests inside the tunnel would pass by the routes, the target policy and the forwarding headers of this proxy.
-        return Err(format!("{text:?} is HTTP itself, which clients do not reach instances by; leave it out"));
+        return Err(format!("{text:?} is HTTP, whose requests would bypass the routes; remove it from the list"));
     }
     Ok(text.to_owned())
 }

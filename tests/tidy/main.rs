@@ -69,7 +69,7 @@ const CONNECTS: [(&str, &str); 6] = [
 
 const FILE_LINES_MAX: usize = 500;
 const FUNCTION_LINES_MAX: usize = 70;
-/// A table of cases may be longer than a screen: nobody reads it from top to bottom.
+/// A table of cases may be longer than a screen: it is not read from top to bottom.
 const TEST_FUNCTION_LINES_MAX: usize = 120;
 
 /// Files over the limit and their length on the day they were listed: a ratchet, it only goes down.
@@ -202,8 +202,8 @@ fn connects_pass_the_target_policy() {
             && !["/tests/", "/benches/", "/examples/"].iter().any(|folder| path.contains(folder));
         let code = text.split("#[cfg(test)]").next().unwrap_or("");
         let connects = code.lines().any(|line| line.contains(&connect) && !line.contains("Unix"));
-        let wires = code.contains(&["Wire::conn", "ect("].concat());
-        if is_product && (connects || wires) && !CONNECTS.iter().any(|(known, _)| *known == path) {
+        let transports = code.contains(&["Transport::conn", "ect("].concat());
+        if is_product && (connects || transports) && !CONNECTS.iter().any(|(known, _)| *known == path) {
             broken
                 .push(format!("{path} opens a connection without the target policy: see tests/tidy/main.rs, CONNECTS"));
         }

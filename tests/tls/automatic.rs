@@ -247,7 +247,7 @@ fn an_authority_without_its_key_takes_nothing_away() {
     };
     let half = put("tls.crt", own.pem());
     api.create(&service("later", IMAGE, "tls"));
-    let failed = wait::until(TIMEOUT, "a certificate that nobody signs", || {
+    let failed = wait::until(TIMEOUT, "a certificate that is not signed", || {
         api.list("Certificate", NAMESPACE).into_iter().find(|certificate| {
             condition(certificate, "Ready").is_some_and(|ready| ready["reason"] == "AuthorityInvalid")
         })

@@ -70,7 +70,7 @@ impl Instance {
     }
 
     /// Out of the table, and to end when its last request has; at once if it takes none and has none. One that was doubted goes for
-    /// good: nobody knows that it is well.
+    /// good, because it may be unhealthy.
     pub(super) fn drain(&mut self, now: Instant, for_good: bool) {
         let draining =
             |for_good| LifecyclePhase::Draining { since: now, look_at: now + DRAIN_CHECK_INTERVAL, for_good };

@@ -113,7 +113,7 @@ impl LineageTable {
         self.waiting.push(InstanceLineage { last_termination: Some(last), ..place });
     }
 
-    /// With the last one the room goes too: a revision that sleeps would keep 700 bytes for nobody.
+    /// Frees the memory with the last one: a revision without instances would keep 700 unused bytes.
     fn remove(&mut self, id: u64) -> Option<InstanceLineage> {
         let place = self.active.remove(&id);
         if self.active.is_empty() {

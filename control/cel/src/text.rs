@@ -134,8 +134,8 @@ fn split(of: &str, part: &str, most: Option<i64>, steps: &mut EvalBudget) -> Res
     }
 }
 
-/// A value in words. Its parts are counted as they are written: a list may hold the same list many times over, so that a
-/// short rule makes one that nobody has room to write down.
+/// A value in words. Its parts are counted as they are written: a list may hold the same list many times over, so that the text
+/// of a short rule's value would not fit into memory.
 pub(super) fn to_text(value: &CelValue, steps: &mut EvalBudget) -> Result<String, EvalError> {
     append_text(value, false, steps)
 }

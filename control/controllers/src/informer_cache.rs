@@ -161,7 +161,7 @@ impl<K: Resource> InformerCache<K> {
         let _ = self.transform.set(TransformFn(Box::new(dress)));
     }
 
-    /// Nobody works with any: those of sleepers are packed.
+    /// Compresses all objects, for a time when none of them is in use.
     pub(super) fn compress_all(&self) {
         self.lock().compress_down_to(0);
     }
@@ -200,7 +200,7 @@ impl<K: Resource> InformerCache<K> {
         told((before.as_ref(), Some(&object)));
     }
 
-    /// `object` is what it was last, if nobody knew it here.
+    /// `object` is its last state, which is reported if the cache does not have it.
     fn delete(&self, object: Arc<K>, mut told: impl FnMut(ObjectChange<'_, K>)) {
         let before = self.lock().remove(&key(&*object));
         told((Some(&before.unwrap_or(object)), None));
@@ -261,7 +261,7 @@ impl<K: Resource + Send + Sync> InformerCache<K> {
         objects
     }
 
-    /// Takes in all that our own store has of it. To be done when there is nothing here yet; tells nobody.
+    /// Takes in all that our own store has of it. To be done when there is nothing here yet; reports no changes.
     fn fill_from_store(&self, home: &BackingStore, store: &ObjectStore) {
         let (maker, mut objects, mut names) = (self.lock().slot_builder(), Vec::new(), Vec::new());
         let reader = store.new_reader(); // from before it is listed, so that no death is missed

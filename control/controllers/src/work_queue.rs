@@ -350,7 +350,7 @@ mod tests {
         let queue = WorkQueue::default();
         queue.add(item("a"));
         let first = queue.get().await;
-        assert!(!queue.requeue(&first), "nobody waits");
+        assert!(!queue.requeue(&first), "no other item waits");
         (0..BUSY_AT * 2).for_each(|n| queue.add(item(&format!("other-{n}"))));
         for _ in 0..REQUEUES_MAX {
             assert!(queue.requeue(&first));

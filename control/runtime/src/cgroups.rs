@@ -356,8 +356,8 @@ fn kill_and_remove(folder: &Path) {
         for pid in inside.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
             let _ = kill_process(pid, Signal::KILL); // it may be gone by now
         }
-        let nobody: &mut [rustix::event::PollFd<'_>] = &mut [];
-        let _ = rustix::event::poll(nobody, rustix::event::Timespec::try_from(REMOVE_RETRY_DELAY).ok().as_ref());
+        let no_files: &mut [rustix::event::PollFd<'_>] = &mut [];
+        let _ = rustix::event::poll(no_files, rustix::event::Timespec::try_from(REMOVE_RETRY_DELAY).ok().as_ref());
     }
 }
 

@@ -42,7 +42,7 @@ impl Freezer {
         }
     }
 
-    /// Returns after the next change, or the last one if nobody has seen it.
+    /// Returns after the next change, or at once if the last change has not been observed.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
     }

@@ -92,7 +92,7 @@ async fn run(
         post.launcher.terminate(&child.0);
         let _ = timeout(spec.termination_grace_period, exited(&pidfd)).await; // it had its time
     }
-    // The leader is not reaped, so its number still means this group: nobody survives it.
+    // The leader is not reaped, so its number still means this group: no process survives it.
     signal_group(&child.0, Signal::KILL);
     let status = child.0.wait()?;
     drain(pumps, &post.log).await;

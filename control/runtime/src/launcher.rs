@@ -79,7 +79,7 @@ impl Launcher {
         Ok(child)
     }
 
-    /// The same for one that nobody waits to become: it writes to pipes.
+    /// The same without a prefork process; it writes to pipes.
     pub(super) fn start_fresh(&self, words: &[String], environment: &[(String, String)]) -> io::Result<Child> {
         self.start(None, words, environment, || {})
     }

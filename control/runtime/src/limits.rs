@@ -99,8 +99,8 @@ pub const GROUP_PIDS_MAX: u32 = 4096;
 pub const HOST_NAME_BYTES_MAX: usize = 63;
 /// Processor time is given out anew this often (the kernel's default).
 pub const CPU_PERIOD_US: u64 = 100_000;
-/// A control group in which nobody is goes at an appliance's start if it is still there after this; one that is being
-/// made for an instance has somebody in it within milliseconds.
+/// A control group without a process is removed at an appliance's start if it is still there after this; one that is made for
+/// an instance has a process within milliseconds.
 pub const ABANDONED_CGROUP_AGE_MIN: Duration = Duration::from_secs(10);
 /// Tries at removing a control group, 10 ms apart.
 pub const GROUP_REMOVE_ATTEMPTS: u32 = 100;

@@ -14,7 +14,7 @@ pub(super) struct OutputLimiter {
     period_started_at: Option<Instant>,
     /// Repeated since then.
     bytes: usize,
-    /// Lines that were not repeated, and of which nobody was told yet.
+    /// Lines that were not repeated, and are not reported yet.
     dropped: u64,
 }
 
@@ -47,7 +47,7 @@ impl OutputLimiter {
         }
     }
 
-    /// Lines that nobody was told of; with this, somebody is.
+    /// Lines that are not reported yet. The caller reports them.
     pub(super) fn take_dropped(&mut self) -> u64 {
         std::mem::take(&mut self.dropped)
     }

@@ -192,7 +192,7 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
     collect(&server);
     let (code, marked) = server.delete("/api/v1/namespaces/team").await;
     assert_eq!((code, &marked["status"]["phase"]), (200, &json!("Terminating")));
-    assert!(marked["metadata"].get("deletionGracePeriodSeconds").is_none(), "nobody asks a namespace for grace");
+    assert!(marked["metadata"].get("deletionGracePeriodSeconds").is_none(), "a namespace has no grace period");
     let (code, refusal) = server.ask(Method::POST, maps, &json!({ "metadata": { "name": "n" } })).await;
     assert_eq!(code, 403);
     assert_eq!(refusal["details"]["causes"][0]["reason"], "NamespaceTerminating");

@@ -51,7 +51,7 @@ fn letters(control_plane: &TestControlPlane) -> (Option<String>, HoldReason) {
 /// EV-TRG-08, EV-TRG-11: what its author has turned away from gets nothing more, what is filtered follows at once, and the
 /// place in the stream is kept until the new subscriber is there.
 #[test]
-fn a_trigger_that_is_turned_to_nobody_holds_its_events() {
+fn trigger_with_a_missing_subscriber_holds_its_events() {
     let dir = TempDir::new().unwrap();
     let filter = EventFilter::Exact(vec![("type".into(), "never".into())]);
     on_one_thread(async {
@@ -103,8 +103,8 @@ fn a_trigger_whose_subscriber_has_vanished_goes_on_trying() {
     });
 }
 
-/// EV-OBJ-46, AMB-30: letters go to the sink's last address while it is away, and wait if there is none; a sink that is not
-/// wanted any more is waited for by nobody.
+/// EV-OBJ-46, AMB-30: dead letters go to the sink's last address while it is away, and wait if there is none; nothing waits for
+/// a sink that was removed from the Trigger.
 #[test]
 fn a_triggers_dead_letters_wait_for_the_sink_that_it_names() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -157,7 +157,7 @@ fn a_triggers_dead_letters_wait_for_the_sink_that_its_broker_names() {
 
 /// EV-SUB-10, EV-SUB-17: as of a Trigger.
 #[test]
-fn a_subscription_that_is_turned_to_nobody_holds_its_events() {
+fn subscription_with_a_missing_subscriber_holds_its_events() {
     let dir = TempDir::new().unwrap();
     on_one_thread(async {
         let control_plane = TestControlPlane::open(dir.path()).await;
@@ -193,9 +193,9 @@ fn a_subscription_that_is_turned_to_nobody_holds_its_events() {
     });
 }
 
-/// EV-RTE-22, EV-OBJ-46: for want of its sink alone nobody is kept from events; what is given up waits.
+/// EV-RTE-22, EV-OBJ-46: a subscriber without its sink still gets events; its dead letters wait.
 #[test]
-fn a_subscription_whose_sink_is_turned_to_nobody_goes_on_and_keeps_its_letters() {
+fn subscription_with_a_missing_sink_keeps_its_dead_letters() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
         control_plane.create::<Channel>(named("c")).await;
         control_plane.create::<Broker>(named("dead")).await;

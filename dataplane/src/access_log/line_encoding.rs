@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 
 use super::{AccessLogEntry, PART_BYTES_MAX};
+use crate::table::EndpointAddress;
 
 /// `127.0.0.1 - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.0" 200 2326`
 pub(super) fn common(out: &mut Vec<u8>, line: &AccessLogEntry<'_>) {
@@ -44,8 +45,15 @@ pub(super) fn json(out: &mut Vec<u8>, line: &AccessLogEntry<'_>) {
         escaped(out, backend.as_bytes(), true);
         out.push(b'"');
     }
-    if let Some(instance) = line.instance {
-        put(out, format_args!(",\"instance\":\"{instance}\""));
+    match line.instance {
+        Some(EndpointAddress::Ip(address)) => put(out, format_args!(",\"instance\":\"{address}\"")),
+        // A path may contain any character.
+        Some(EndpointAddress::Unix(path)) => {
+            out.extend_from_slice(b",\"instance\":\"unix:");
+            escaped(out, path.as_str().as_bytes(), true);
+            out.push(b'"');
+        }
+        None => {}
     }
     if let Some(trace) = line.trace {
         out.extend_from_slice(b",\"trace_id\":\"");
@@ -62,7 +70,7 @@ fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text); // writing to a Vec cannot fail
 }
 
-/// Escapes a peer's bytes: they must not end a string or a line, nor send commands to a terminal.
+/// Escapes bytes of a peer or of a path: they must not end a string or a line, nor send commands to a terminal.
 fn escaped(out: &mut Vec<u8>, part: &[u8], json: bool) {
     for &byte in &part[..part.len().min(PART_BYTES_MAX)] {
         match byte {
@@ -83,6 +91,7 @@ fn moment(at: SystemTime) -> Timestamp {
 mod tests {
     use super::super::tests::line;
     use super::*;
+    use crate::table::UnixPath;
 
     fn text(write: fn(&mut Vec<u8>, &AccessLogEntry<'_>), line: &AccessLogEntry<'_>) -> String {
         let mut out = Vec::new();
@@ -104,6 +113,16 @@ mod tests {
             "instance": "127.0.0.1:9", "trace_id": "0af7651916cd43dd8448eb211c80319c"
         });
         assert_eq!(found, wanted);
+    }
+
+    #[test]
+    fn path_of_a_unix_socket_cannot_end_a_line_or_string() {
+        let path = UnixPath::new("/run/a\"b\\c\nd.sock").unwrap();
+        let line = AccessLogEntry { instance: Some(EndpointAddress::Unix(path)), ..line() };
+        let text = text(json, &line);
+        assert_eq!(text.matches('\n').count(), 1, "{text}");
+        let found: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(found["instance"], "unix:/run/a\"b\\c\nd.sock");
     }
 
     #[test]

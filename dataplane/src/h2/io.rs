@@ -15,7 +15,7 @@ use ring::{Chunk, Ring};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::flood_guard::{FloodGuard, FloodKind, FloodViolation};
-use super::limits::{STREAMS_MAX, WRITE_BYTES_MAX};
+use super::limits::{INSTANCE_STREAMS_MAX, WRITE_BYTES_MAX};
 use super::response_trailers::ResponseTrailerScan;
 use crate::http::buffers::by;
 use crate::tls::{ByteStream, Transport};
@@ -58,10 +58,10 @@ pub struct IoState {
 }
 
 impl IoState {
-    /// Streams that were reset never ask, so the oldest entries are dropped for new ones.
+    /// Streams that were reset never ask, so the oldest entry is dropped when there are more than streams can be open.
     fn note_malformed(&self, stream: u32) {
         let mut malformed = self.malformed.borrow_mut();
-        if malformed.len() == STREAMS_MAX as usize {
+        if malformed.len() == INSTANCE_STREAMS_MAX {
             malformed.remove(0);
         }
         malformed.push(stream);
@@ -71,7 +71,7 @@ impl IoState {
     pub fn has_malformed_trailers(&self, stream: u32) -> bool {
         let mut malformed = self.malformed.borrow_mut();
         let at = malformed.iter().position(|known| *known == stream);
-        at.map(|at| malformed.swap_remove(at)).is_some()
+        at.map(|at| malformed.remove(at)).is_some()
     }
 }
 

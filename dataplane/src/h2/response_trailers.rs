@@ -5,10 +5,9 @@
 //! ends its stream has trailers if a final head came before it, and is a head itself if not. Which heads are final is read from
 //! `:status`; where that refers to the dynamic table, DATA says so.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
-use foldhash::fast::RandomState;
-
+use super::limits::INSTANCE_STREAMS_MAX;
 use super::trailer_scan::TrailerScan;
 
 const HEAD_BYTES: usize = 9;
@@ -26,8 +25,27 @@ pub(super) struct ResponseTrailerScan {
     /// Bytes of the frame's payload that have not come.
     payload: usize,
     block: BlockScan,
-    /// Streams whose final head has come. As many as streams are open.
-    answered: HashSet<u32, RandomState>,
+    /// Streams whose final head has come.
+    answered: AnsweredStreams,
+}
+
+/// Up to [`INSTANCE_STREAMS_MAX`] streams. The instance may send nothing more on a stream that was reset, so the oldest stream is
+/// removed when there are more. If that one is still open, its next DATA adds it again.
+#[derive(Debug, Default)]
+struct AnsweredStreams(BTreeSet<u32>);
+
+impl AnsweredStreams {
+    fn insert(&mut self, stream: u32) {
+        if self.0.len() == INSTANCE_STREAMS_MAX && !self.0.contains(&stream) {
+            self.0.pop_first();
+        }
+        self.0.insert(stream);
+    }
+
+    /// Whether the stream was among them.
+    fn remove(&mut self, stream: u32) -> bool {
+        self.0.remove(&stream)
+    }
 }
 
 /// What is looked for in the payload under way.
@@ -83,14 +101,14 @@ impl ResponseTrailerScan {
         let ends = flags & END_STREAM != 0;
         match kind {
             0x0 | 0x1 if ends => {
-                let had_head = self.answered.remove(&stream);
+                let had_head = self.answered.remove(stream);
                 if kind == 0x1 && had_head {
                     self.block = BlockScan::Trailers(stream, TrailerScan::new(flags));
                 }
             }
-            0x0 => drop(self.answered.insert(stream)),
+            0x0 => self.answered.insert(stream),
             0x1 => self.block = BlockScan::Head(stream, StatusScan::new(flags)),
-            0x3 => drop(self.answered.remove(&stream)),
+            0x3 => drop(self.answered.remove(stream)),
             _ => {}
         }
     }
@@ -194,6 +212,24 @@ mod tests {
         // Two streams beside each other.
         let other = [headers(0, 3, &[0x88]), headers(END_STREAM, 3, &[0x0f, 0x00, 1, b'a'])];
         assert_eq!(told(&[headers(0, 1, &[0x88]), other[0].clone(), trailers, other[1].clone()]), [1]);
+    }
+
+    /// A client that goes cancels its stream, and the instance need not send another frame on it.
+    #[test]
+    fn cancelled_streams_take_bounded_memory() {
+        let (mut scan, mut found) = (ResponseTrailerScan::default(), Vec::new());
+        let last = 6 * INSTANCE_STREAMS_MAX as u32 + 1;
+        for stream in (1..=last).step_by(2) {
+            scan.read(&headers(0, stream, &[0x88]), |stream| found.push(stream));
+        }
+        assert_eq!(scan.answered.0.len(), INSTANCE_STREAMS_MAX);
+        // The oldest stream is still open, and DATA adds it again.
+        scan.read(&frame(0x0, 0, 1, b"x"), |stream| found.push(stream));
+        assert_eq!(scan.answered.0.len(), INSTANCE_STREAMS_MAX);
+        for stream in [1, last] {
+            scan.read(&headers(END_STREAM, stream, &[0x88]), |stream| found.push(stream));
+        }
+        assert_eq!(found, [1, last]);
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) struct RequestRecord {
 /// What lines of the access log and spans tell of a request.
 #[derive(Default)]
 struct RequestNotes {
-    /// Method, host and path behind each other; empty when nobody reads them.
+    /// Method, host and path behind each other; empty if no log or span needs them.
     text: Vec<u8>,
     method_end: usize,
     host_end: usize,
@@ -202,7 +202,7 @@ impl RequestRecord {
         }
     }
 
-    /// Method, host and path; empty when nobody reads them.
+    /// Method, host and path; empty if no log or span needs them.
     fn parts(&self) -> [&[u8]; 3] {
         self.notes.as_ref().map_or([&[]; 3], |notes| notes.parts())
     }

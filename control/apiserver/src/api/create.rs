@@ -45,7 +45,7 @@ pub(super) async fn create(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
         let change = apply::track_update(WriteOperation::Put(key.clone(), object), None, &writer, sent.as_ref());
         call.server.crds.check_capacity(meta, &change)?;
         let change = prepared(change, dry_run)?;
-        // A client that has gone meanwhile is not written for: nobody polls this any more.
+        // If the client has disconnected, this future is not polled again, so nothing is written for it.
         tokio::task::yield_now().await;
         let (namespace, now) = (namespace.clone(), writer.now.clone());
         let written = store.write(move |view| {

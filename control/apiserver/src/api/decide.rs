@@ -74,7 +74,7 @@ where
             let version = seen.as_ref().map(|seen| seen.resource_version);
             let before = seen.map(|seen| seen.decode());
             let change = prepared((this.judge)(before.as_ref())?, this.dry_run)?;
-            // A client that has gone meanwhile is not written for: nobody polls this any more.
+            // If the client has disconnected, this future is not polled again, so nothing is written for it.
             tokio::task::yield_now().await;
             let last = Arc::clone(&this);
             let written = store.write(move |view| {

@@ -1,4 +1,4 @@
-//! Nobody starves the others: how many requests and watches one client may have at a time.
+//! Limits the requests and watches that one client may have at a time, so that no client starves the others.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -114,6 +114,6 @@ mod tests {
         places.pop();
         assert!(enter("a", &"ä".repeat(USER_AGENT_BYTES_MAX)).is_ok());
         places.clear();
-        assert!(inflight.lock().is_empty(), "nobody is remembered");
+        assert!(inflight.lock().is_empty(), "no client is remembered");
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn check_shape<'a>(
     metadata.as_object_mut().ok_or_else(|| StatusError::bad_request("metadata has to be an object"))
 }
 
-/// What belongs to the server has its shape too, though nobody's word counts there.
+/// Fields that the server sets must have the right type, although the values that clients send are ignored.
 pub(super) fn check_system_fields(meta: &KindMeta, metadata: &Map<String, Value>) -> Result<(), StatusError> {
     let wrong = metadata.iter().find(|(name, value)| match (name.as_str(), value) {
         (_, Value::Null) => false,

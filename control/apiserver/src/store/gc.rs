@@ -160,7 +160,7 @@ fn targets_of(object: &StoredObject, stays: impl Fn(&str) -> bool) -> Vec<GcTarg
 /// Where changes call for a look.
 fn changed_targets(memory: &MemoryIndex, events: &[ChangeEvent]) -> BTreeSet<GcTarget> {
     if events.iter().any(|event| &*event.object.key.resource == DEFINITIONS && event.before.is_none()) {
-        return all_targets(memory); // owners that nobody knew
+        return all_targets(memory); // the kind of an owner may have been unknown before
     }
     let (mut places, mut around) = (BTreeSet::new(), BTreeSet::new());
     for event in events {

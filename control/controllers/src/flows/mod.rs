@@ -159,7 +159,7 @@ async fn drain_channel(context: &ControllerContext, channel: &InMemoryChannel) -
 }
 
 /// From the end to the beginning: who sends elsewhere so far is led into a channel of the flow only when all behind it is
-/// ready. What came there sooner would be nobody's.
+/// ready. Events that came there sooner would have no subscriber.
 async fn connect_subscriptions(
     context: &ControllerContext,
     owner: &ObjectMeta,

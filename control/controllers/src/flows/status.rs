@@ -245,7 +245,7 @@ mod tests {
         let branches = Parallel::new("ns", "f", ParallelSpec::default());
         let now = Timestamp::from_second(1).unwrap();
         assert_eq!(parallel(&branches, &made, &SenderPolicy::default(), now).auth, Some(told));
-        assert_eq!(of(FlowChildren::default()).auth, None, "nobody asks for accounts");
+        assert_eq!(of(FlowChildren::default()).auth, None, "no account is asked for");
     }
 
     #[test]

@@ -47,14 +47,14 @@ pub(super) enum CacheSlot<K> {
     Compressed(CompressedText),
 }
 
-/// What a slot holds, to be opened when nobody waits for the cache.
+/// What a slot holds, to be decoded after the cache is unlocked.
 pub(super) enum CachedObject<K> {
     Decoded(Arc<K>),
     Stored(Arc<StoredObject>),
     Text(Bytes),
 }
 
-/// How objects are packed that nobody asks for.
+/// How objects that are not in use are compressed.
 #[derive(Debug)]
 pub(super) struct ObjectCompressor<K> {
     /// `None`: stays open.

@@ -50,7 +50,7 @@ fn objects_are_found_by_what_they_say_now() {
     assert_eq!((found("ns", "x"), found("ns", "y")), (vec!["b".into()], vec!["a".into()]));
     cache.replace(vec![labelled("b", "y")], |_| {});
     assert_eq!((found("ns", "x"), found("ns", "y")), (vec![], vec!["b".into()]));
-    assert_eq!(cache.lock().index.len(), 1, "words of nobody are kept");
+    assert_eq!(cache.lock().index.len(), 1, "words without an object are kept");
 }
 
 /// A store with a client that nobody asks: what a cache has of it comes from where it is kept.

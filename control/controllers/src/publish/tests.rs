@@ -146,7 +146,7 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
 
     publisher.remove_backend("ns/r");
     assert_eq!(led(), each(NoEndpointPolicy::Refuse));
-    assert!(!publisher.has_endpoints("ns/r"), "nobody takes it for a backend");
+    assert!(!publisher.has_endpoints("ns/r"), "it is not taken for a backend");
     let wakes = NoEndpointPolicy::Wait { timeout: Duration::from_secs(1) };
     publisher.set_backend("ns/r", BackendSpec { when_empty: wakes.clone(), ..spec() });
     assert_eq!(led(), each(wakes));

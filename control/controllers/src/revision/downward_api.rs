@@ -193,7 +193,7 @@ mod tests {
         let selector: ResourceFieldSelector =
             serde_json::from_value(json!({"resource": "limits.memory", "divisor": "1Gi"})).unwrap();
         let host = HostCapacity { cpu_milli: 4000, memory_bytes: 1 << 30 };
-        assert_eq!(resource_on(&selector, &bare, host).as_deref(), Ok("1"), "the host's, where nobody set one");
+        assert_eq!(resource_on(&selector, &bare, host).as_deref(), Ok("1"), "the host's, where none is set");
         assert!(HostCapacity::current().cpu_milli >= 1000 && HostCapacity::current().memory_bytes > 0);
     }
 }

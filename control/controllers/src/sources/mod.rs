@@ -1,6 +1,6 @@
 //! Sources: where their events go, and whether anybody sends them. PingSources are run here ([`ping`]), and SinkBindings are
-//! followed ([`binding`]); of all other kinds the status says that nothing runs them, so that nobody waits for events that
-//! never come.
+//! followed ([`binding`]); of all other kinds the status says that nothing runs them, so that users do not wait for
+//! events that never come.
 
 pub mod adapter;
 pub mod binding;

@@ -12,8 +12,8 @@ use crate::kind_registry::Problem;
 use crate::limits::OBJECT_BYTES_MAX;
 
 /// Comparisons that one object and its schema may take: values, properties, words of an enum, branches of `anyOf`, steps of
-/// regular expressions. A
-/// schema of 1 MB and an object of 1 MB could ask for a million times a million; five million take some 100 ms.
+/// regular expressions. A schema of 1 MB and an object of 1 MB could ask for a million times a million; five million take some
+/// 100 ms.
 const STEPS_MAX: u64 = 5_000_000;
 /// Bytes of text that are looked at in the time of a comparison.
 const TEXT_BYTES_A_STEP: usize = 10;

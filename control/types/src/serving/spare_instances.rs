@@ -10,7 +10,7 @@ use crate::kinds::shared::annotation;
 
 const SPARE_INSTANCES: &str = "sluicegate.dev/spare-instances";
 const SPARE_MODE: &str = "sluicegate.dev/spare-mode";
-/// Spares of one Revision: each keeps its memory though nobody asks for it.
+/// Spares of one Revision: each keeps its memory while no request needs it.
 const SPARES_MAX: u32 = 100;
 
 /// How many, and whether they stand still.

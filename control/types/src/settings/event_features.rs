@@ -44,7 +44,7 @@ pub struct EventingFeatures {
 }
 
 impl EventingFeatures {
-    /// The word that holds for the flag `name`; `disabled` for one that nobody knows.
+    /// The word that holds for the flag `name`; `disabled` for an unknown flag.
     #[must_use]
     pub fn flag(&self, name: &str) -> &'static str {
         let default = || FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, words)| words[0]);

@@ -83,7 +83,7 @@ pub struct ServingFeatures {
 }
 
 impl ServingFeatures {
-    /// What holds for the flag `name`; `Disabled` for one that nobody knows.
+    /// What holds for the flag `name`; `Disabled` for an unknown flag.
     #[must_use]
     pub fn flag(&self, name: &str) -> FeatureFlag {
         let default = || FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, default)| *default);

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{JsonPath, PathComparison, PathFilter, PathSlice, PathStep};
 
-/// Paths within paths (of filters and lists of names): nobody writes two.
+/// Paths within paths (of filters and lists of names): users hardly write two.
 const NESTED_MAX: usize = 8;
 /// What compares in a filter.
 const COMPARING: [char; 4] = ['!', '<', '=', '>'];

@@ -204,7 +204,7 @@ fn several_containers_are_one_that_serves_and_others_beside_it() {
 
     both.spec.containers[0].resources = None;
     let open = plan(&both, &given(&images())).unwrap().instance;
-    assert_eq!(open.resources.memory_bytes_max, 0, "one without a limit bounds nobody");
+    assert_eq!(open.resources.memory_bytes_max, 0, "a container without a limit sets no bound");
     both.spec.containers[0].image = Some("unknown".into());
     both.spec.containers[0].command = None;
     assert_eq!(plan(&both, &given(&images())).unwrap_err().reason, "NoRuntime");
