@@ -50,8 +50,13 @@ impl TryFrom<String> for UpgradeProtocolList {
 pub(super) fn all(lists: &[ManyValues<UpgradeProtocolList>]) -> Result<&'static [&'static str], String> {
     let names = lists.iter().flat_map(|ManyValues(lists)| lists).flat_map(|list| &list.0);
     // WebSocket may always be asked for.
-    let mut names: Vec<_> = names.filter(|name| !name.eq_ignore_ascii_case("websocket")).cloned().collect();
-    names.dedup();
+    let mut distinct: Vec<String> = Vec::new();
+    for name in names.filter(|name| !name.eq_ignore_ascii_case("websocket")) {
+        if !distinct.iter().any(|one| one.eq_ignore_ascii_case(name)) {
+            distinct.push(name.clone());
+        }
+    }
+    let names = distinct;
     if names.len() > UPGRADE_PROTOCOLS_MAX {
         return Err(format!("upgrade-protocols: {} names are given, limit {UPGRADE_PROTOCOLS_MAX}", names.len()));
     }
@@ -64,7 +69,7 @@ mod tests {
 
     #[test]
     fn upgrade_protocols_are_names_with_versions() {
-        let list: UpgradeProtocolList = "derp, SPDY/3.1,websocket".parse().unwrap();
+        let list: UpgradeProtocolList = "derp, SPDY/3.1,websocket,DERP".parse().unwrap();
         assert_eq!(all(&[ManyValues(vec![list])]).unwrap(), ["derp", "SPDY/3.1"]);
         for bad in ["", "a,", "a b", "*/", "a/", "a:b", "ü", "h2c", "H2C", "HTTP/2.0"] {
             assert!(bad.parse::<UpgradeProtocolList>().is_err(), "{bad:?}");
