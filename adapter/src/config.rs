@@ -170,13 +170,13 @@ fn overrides(document: Option<&Value>, variable: Option<String>) -> Result<Vec<(
     let Some(extensions) = value.get("extensions").and_then(Value::as_object) else { return Ok(Vec::new()) };
     let mut overrides = Vec::new();
     for (name, value) in extensions {
-        if !crate::event::is_attribute_name(name) {
-            return Err(Error::config(format!(
-                "K_CE_OVERRIDES: extensions: {name:?} is not lower-case letters and digits"
-            )));
+        // The API allows capital letters in an override; attribute names have none.
+        let name = name.to_ascii_lowercase();
+        if !crate::event::is_attribute_name(&name) {
+            return Err(Error::config(format!("K_CE_OVERRIDES: extensions: {name:?} is not letters and digits")));
         }
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        overrides.push((name.clone(), text));
+        overrides.push((name, text));
     }
     Ok(overrides)
 }
@@ -250,5 +250,16 @@ mod tests {
         ];
         let wanted = vec![("a".to_owned(), "1".to_owned()), ("b".to_owned(), "2".to_owned())];
         assert_eq!(settings(&variables).unwrap().overrides, wanted);
+    }
+
+    #[test]
+    fn capital_letters_of_an_override_become_small() {
+        let overrides = |extensions: &str| {
+            let text = format!("{{\"extensions\":{extensions}}}");
+            settings(&[("ADAPTER_RECEIVER", "{}"), ("K_SINK", "http://s"), ("K_CE_OVERRIDES", &text)])
+        };
+        let wanted = vec![("mykey".to_owned(), "1".to_owned())];
+        assert_eq!(overrides(r#"{"myKey":"1"}"#).unwrap().overrides, wanted);
+        assert!(overrides(r#"{"my-key":"1"}"#).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! Lanes: each takes events in order, sends them, and says what became of them.
+//! Lanes: each takes events in order, sends them, and reports their outcomes.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -50,7 +50,7 @@ pub(crate) struct Policy {
     /// The receiving side retries by itself.
     pub(crate) relays: bool,
     pub(crate) qos: u8,
-    /// Set on each event, whatever it has.
+    /// Set on each event; replaces an attribute that it has.
     pub(crate) overrides: Vec<(String, String)>,
 }
 

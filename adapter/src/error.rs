@@ -3,7 +3,7 @@
 use std::fmt::{self, Display};
 use std::time::Duration;
 
-/// A failure of a transport. Unless it is fatal, the adapter says the reason in `/readyz` and connects again.
+/// A failure of a transport. Unless it is fatal, `/readyz` shows the reason and the adapter connects again.
 #[derive(Debug, Clone)]
 pub struct Error {
     /// One CamelCase word, fit for the reason of a condition.

@@ -102,13 +102,13 @@ impl Event {
         self.attributes.iter().map(|(name, value)| (name.as_str(), value))
     }
 
-    /// Bytes that the event holds, about.
+    /// The approximate size in memory.
     pub fn bytes(&self) -> usize {
         let attributes: usize = self.attributes.iter().map(|(name, _)| name.len() + 32).sum();
         attributes + self.data.as_ref().map_or(0, Bytes::len)
     }
 
-    /// What makes this no CloudEvent, if anything does.
+    /// Returns an error if this is not a valid CloudEvent.
     pub fn check(&self) -> Result<(), String> {
         if self.opaque.is_some() {
             return Ok(());

@@ -153,6 +153,14 @@ impl<T> Intake<T> {
     }
 }
 
+/// What is pending when the connection ends was received and is not settled here: the foreign system delivers it again.
+impl<T> Drop for Intake<T> {
+    fn drop(&mut self) {
+        while self.try_settled().is_some() {}
+        count(&self.status.counters.released, self.tokens.len() as u64);
+    }
+}
+
 /// Waits for the stop of the adapter.
 pub struct Stop(watch::Receiver<bool>);
 
@@ -167,4 +175,26 @@ impl Stop {
 /// FNV-1a: the same key goes to the same lane.
 fn hash(key: &str) -> u64 {
     key.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lost_connection_leaves_nothing_pending() {
+        let (lane, _work) = mpsc::unbounded_channel();
+        let (reports, settled) = mpsc::unbounded_channel();
+        let (_stop, stopped) = watch::channel(false);
+        let status = Rc::new(Status::new(1));
+        let mut intake = Intake::new(vec![lane], settled, stopped, Rc::clone(&status));
+        for id in ["1", "2", "3"] {
+            intake.push(Event::new("t", "/s", id), None, ());
+        }
+        count(&status.counters.accepted, 1);
+        reports.send((1, 0, Outcome::Accepted)).unwrap();
+        drop(intake);
+        assert_eq!(status.counters.released.get(), 2);
+        assert!(status.to_metrics().contains("adapter_events_pending 0\n"), "{}", status.to_metrics());
+    }
 }

@@ -55,6 +55,7 @@ pub use error::{Error, SendError};
 pub use event::{Event, Value};
 pub use intake::{Intake, Outcome, Stop};
 pub use json::{from_batch, from_json, to_batch, to_json};
+pub use parked::append_line;
 pub use run::{Kind, kind, main, main_of};
 pub use secret::{SecretFile, directory_file};
 pub use trace::child_of;

@@ -16,6 +16,14 @@ pub const BATCH_EVENTS_MAX: usize = 256;
 pub const BATCH_BYTES_MAX: usize = 512 << 10;
 /// Bytes of a request body that the listener takes. A larger one is answered 413.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Connections to one listener. Each holds at most one request body, so this bounds memory; more connections wait.
+pub const CONNECTIONS_MAX: usize = 256;
+/// A client sends the body of its request within this time, or gets 408.
+pub const BODY_TIMEOUT: Duration = Duration::from_secs(30);
+/// A client completes the TLS handshake within this time.
+pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// After the last event is settled, its response reaches the client within this time.
+pub const RESPONSE_TIME: Duration = Duration::from_millis(100);
 /// Bytes of a response body that is read so that its connection can be used again.
 pub const RESPONSE_BYTES_MAX: usize = 64 << 10;
 /// Idle connections to the sink that are kept.
@@ -26,6 +34,8 @@ pub const SINK_TIMEOUT: Duration = Duration::from_secs(30);
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The first pause after a failed request; it doubles up to `BACKOFF_MAX`.
 pub const BACKOFF_MIN: Duration = Duration::from_millis(200);
+/// The shortest pause, whatever `delivery.backoffDelay` says: a retry loop without a pause would occupy a core.
+pub const BACKOFF_FLOOR: Duration = Duration::from_millis(10);
 /// The longest pause: the delay between the recovery of a sink and the next event.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// The longest `Retry-After` that is honoured. A larger value is a mistake of the sink.

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::error::SendError;
-use crate::limits::{BACKOFF_MAX, BACKOFF_MIN, RETRY_AFTER_MAX};
+use crate::limits::{BACKOFF_FLOOR, BACKOFF_MAX, BACKOFF_MIN, RETRY_AFTER_MAX};
 
-/// The response table. Statuses that it does not name are held: nothing is lost by a sink that surprises.
+/// The response table. Events with a status that it does not name are held, so that no unexpected status loses an event.
 pub(crate) fn verdict(status: u16, retry_after: Option<Duration>, message: String) -> Result<(), SendError> {
     let status_some = Some(status);
     match status {
@@ -40,7 +40,8 @@ impl Backoff {
     /// The pause after attempt number `attempt` (from 1), spread by up to a tenth so that adapters do not retry in step.
     pub(crate) fn pause(self, attempt: u32, rng: &mut fastrand::Rng) -> Duration {
         let factor = if self.linear { attempt.max(1) } else { 1 << attempt.saturating_sub(1).min(16) };
-        let pause = self.first.saturating_mul(factor).min(BACKOFF_MAX.max(self.first));
+        let first = self.first.max(BACKOFF_FLOOR);
+        let pause = first.saturating_mul(factor).min(BACKOFF_MAX.max(first));
         pause.mul_f64(0.9 + rng.f64() * 0.1)
     }
 }
@@ -85,5 +86,11 @@ mod tests {
         assert!(backoff.pause(1, &mut rng) <= BACKOFF_MIN);
         assert!(backoff.pause(2, &mut rng) > BACKOFF_MIN);
         assert!(backoff.pause(40, &mut rng) <= BACKOFF_MAX);
+    }
+
+    #[test]
+    fn delay_of_zero_still_pauses() {
+        let backoff = Backoff { first: Duration::ZERO, linear: true };
+        assert!(backoff.pause(1, &mut fastrand::Rng::with_seed(1)) >= BACKOFF_FLOOR / 2);
     }
 }

@@ -39,7 +39,7 @@ pub fn main<R: Receiver, S: Sender>() -> ExitCode {
     start(&kind::<R, S>("adapter"))
 }
 
-/// The program of several transports: the first argument says which.
+/// The program of several transports: the first argument names the transport.
 pub fn main_of(kinds: &[Kind]) -> ExitCode {
     let name = std::env::args().nth(1).unwrap_or_default();
     match kinds.iter().find(|kind| kind.name == name) {

@@ -11,12 +11,12 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::error::Error;
 use crate::event::Event;
 use crate::intake::{Intake, Outcome};
-use crate::limits::{BODY_BYTES_MAX, WINDOW_EVENTS_MAX};
+use crate::limits::{BODY_BYTES_MAX, BODY_TIMEOUT, CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, RESPONSE_TIME};
 
 #[derive(Debug)]
 pub struct Request {
@@ -50,10 +50,15 @@ impl Response {
 
 pub type Handler = Rc<dyn Fn(Request) -> LocalBoxFuture<'static, Response>>;
 
-/// Accepts connections until the future is dropped.
+/// Accepts connections until the future is dropped. Then each open connection closes after the response it owes, so that a
+/// client with a kept-alive connection reaches the next listener.
 pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>, handler: Handler) {
     let acceptor = tls.map(tokio_rustls::TlsAcceptor::from);
+    let permits = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (_open, closed) = watch::channel(());
     loop {
+        // The semaphore is never closed.
+        let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
@@ -64,20 +69,22 @@ pub async fn serve(listener: TcpListener, tls: Option<Arc<rustls::ServerConfig>>
         };
         let _ = stream.set_nodelay(true);
         let handler = Rc::clone(&handler);
-        let acceptor = acceptor.clone();
+        let (acceptor, closed) = (acceptor.clone(), closed.clone());
         tokio::task::spawn_local(async move {
+            let _permit = permit;
             match acceptor {
-                None => connection(stream, handler).await,
-                Some(acceptor) => match acceptor.accept(stream).await {
-                    Ok(stream) => connection(stream, handler).await,
-                    Err(error) => tracing::debug!(%error, "TLS handshake failed"),
+                None => connection(stream, handler, closed).await,
+                Some(acceptor) => match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
+                    Ok(Ok(stream)) => connection(stream, handler, closed).await,
+                    Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+                    Err(_) => tracing::debug!("TLS handshake timed out"),
                 },
             }
         });
     }
 }
 
-async fn connection<I>(stream: I, handler: Handler)
+async fn connection<I>(stream: I, handler: Handler, mut closed: watch::Receiver<()>)
 where
     I: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + 'static,
 {
@@ -85,9 +92,16 @@ where
         let handler = Rc::clone(&handler);
         async move {
             let (head, body) = request.into_parts();
-            let Ok(body) = Limited::new(body, BODY_BYTES_MAX).collect().await else {
-                let text = format!("request body is over the limit of {BODY_BYTES_MAX} bytes");
-                return Ok::<_, std::convert::Infallible>(Response::new(413, text).into_http());
+            let body = match tokio::time::timeout(BODY_TIMEOUT, Limited::new(body, BODY_BYTES_MAX).collect()).await {
+                Ok(Ok(body)) => body,
+                Ok(Err(_)) => {
+                    let text = format!("request body is over the limit of {BODY_BYTES_MAX} bytes");
+                    return Ok::<_, std::convert::Infallible>(Response::new(413, text).into_http());
+                }
+                Err(_) => {
+                    let text = format!("request body did not arrive within {BODY_TIMEOUT:?}");
+                    return Ok(Response::new(408, text).into_http());
+                }
             };
             let path = head.uri.path().to_owned();
             let request = Request { method: head.method, path, headers: head.headers, body: body.to_bytes() };
@@ -97,7 +111,15 @@ where
     let served = hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = served.await {
+    let mut served = std::pin::pin!(served);
+    let result = tokio::select! {
+        result = served.as_mut() => result,
+        _ = closed.changed() => {
+            served.as_mut().graceful_shutdown();
+            served.await
+        }
+    };
+    if let Err(error) = result {
         tracing::debug!(%error, "connection ended");
     }
 }
@@ -116,7 +138,8 @@ pub struct Submitter(mpsc::Sender<Submission>);
 pub struct Submissions(mpsc::Receiver<Submission>);
 
 pub fn submissions() -> (Submitter, Submissions) {
-    let (sender, receiver) = mpsc::channel(WINDOW_EVENTS_MAX);
+    // Each connection has at most one request.
+    let (sender, receiver) = mpsc::channel(CONNECTIONS_MAX);
     (Submitter(sender), Submissions(receiver))
 }
 
@@ -181,6 +204,10 @@ impl Submissions {
                 biased;
                 (answer, outcome) = intake.settled() => answer.settle(outcome),
                 Some(submission) = self.0.recv(), if open => {
+                    if submission.answer.is_closed() {
+                        // The client is gone and got no 2xx, so it sends the request again.
+                        continue;
+                    }
                     requests += 1;
                     // Events of one request stay in order; requests are independent of each other.
                     let key = requests.to_string();
@@ -196,6 +223,8 @@ impl Submissions {
                 () = stop.wait(), if !stopping => {}
             }
         }
+        // The tasks of the connections write the last responses.
+        tokio::time::sleep(RESPONSE_TIME).await;
         Ok(())
     }
 }

@@ -79,8 +79,8 @@ pub(crate) async fn run(
         if error.fatal {
             return Err(error);
         }
-        let news = delivery.status.set_receiver(Some((error.reason, &error.message)));
-        if news {
+        let changed = delivery.status.set_receiver(Some((error.reason, &error.message)));
+        if changed {
             tracing::error!(reason = error.reason, error = %error.message, "adapter is not ready; it connects again");
         }
         count(&delivery.status.counters.reconnects, 1);
@@ -106,7 +106,7 @@ async fn attempt(receiver: &mut dyn AnyReceiver, delivery: &Rc<Delivery>) -> Res
     }
     let ends = Ends { lanes, settled, stop: delivery.stop.clone(), status: Rc::clone(&delivery.status) };
     receiver.receive(ends).await?;
-    // The receiver dropped its ends, so the lanes end once they have sent what quality of service 0 still owes.
+    // The receiver dropped its ends, so the lanes end once they have sent the events of quality of service 0.
     if delivery.policy.qos == 0 {
         while tasks.join_next().await.is_some() {}
     }

@@ -41,7 +41,7 @@ pub(crate) struct SinkConfig {
     pub(crate) sink_uri: String,
     #[serde(default)]
     mode: Mode,
-    /// The sink takes `application/cloudevents-batch+json` and accepts a batch as a whole, as our Brokers and Channels do.
+    /// The sink takes `application/cloudevents-batch+json` and accepts a batch as a whole, as Sluicegate's Brokers and Channels do.
     #[serde(default)]
     batch: bool,
     /// PEM text or the path of a PEM file.

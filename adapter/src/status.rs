@@ -49,7 +49,7 @@ impl Status {
         self.qos.set(qos);
     }
 
-    /// Says whether this is news.
+    /// Returns true if the failure changed.
     pub(crate) fn set_receiver(&self, failure: Option<(&str, &str)>) -> bool {
         replace(&self.receiver, failure)
     }
@@ -119,7 +119,7 @@ impl Status {
 fn replace(cell: &RefCell<Option<(String, String)>>, failure: Option<(&str, &str)>) -> bool {
     let failure = failure.map(|(reason, message)| (reason.to_owned(), message.to_owned()));
     let mut cell = cell.borrow_mut();
-    let news = *cell != failure;
+    let changed = *cell != failure;
     *cell = failure;
-    news
+    changed
 }

@@ -17,7 +17,8 @@ class Health(http.server.BaseHTTPRequestHandler):
 signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
 listener = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 listener.bind(("127.0.0.1", port))
-threading.Thread(target=http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Health).serve_forever, daemon=True).start()
+if os.environ.get("PORT"):
+    threading.Thread(target=http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Health).serve_forever, daemon=True).start()
 while True:
     data, peer = listener.recvfrom(65536)
     headers = {"ce-specversion": "1.0", "ce-type": "udp", "ce-source": f"udp://{peer[0]}", "ce-id": str(uuid.uuid4()), "content-type": "text/plain"}

@@ -67,6 +67,9 @@ impl adapter::Receiver for Receiver {
     type Token = Delivery;
 
     fn new(config: Config, context: &Context) -> Result<Self, Error> {
+        if config.prefetch == Some(0) {
+            return Err(Error::config("ADAPTER_RECEIVER: prefetch: must be at least 1; 0 means no limit in AMQP"));
+        }
         let source =
             format!("/apis/v1/namespaces/{}/rabbitmqsources/{}#{}", context.namespace, context.name, config.queue);
         Ok(Receiver { config, source })

@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::io::Write;
 use std::path::PathBuf;
 
-use adapter::{Context, Error, Event, Intake, SendError, to_json};
+use adapter::{Context, Error, Event, Intake, SendError, append_line, to_json};
 use serde::Deserialize;
-use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use crate::progress::Progress;
 
@@ -69,23 +69,25 @@ impl Receiver {
     async fn receive_stdin(&mut self, intake: &mut Intake<u64>) -> Result<(), Error> {
         intake.ready();
         let mut stop = intake.stop();
-        let mut lines = BufReader::new(tokio::io::stdin()).lines();
+        let mut stdin = BufReader::new(tokio::io::stdin());
+        let mut line = Vec::new();
         let mut ended = false;
         let mut number = 0;
         while !(intake.finished() || ended && intake.pending() == 0) {
             let (open, stopping) = (intake.has_room() && !ended, intake.stopping());
             tokio::select! {
                 _ = intake.settled() => {}
-                line = lines.next_line(), if open => match line {
-                    Ok(Some(line)) => {
-                        number += 1;
-                        if let Some(event) = self.event(line.as_bytes(), || uuid::Uuid::new_v4().to_string()) {
-                            intake.push(event, Some("stdin"), number);
-                        }
+                read = read_line(&mut stdin, &mut line), if open => {
+                    read.map_err(|error| Error::config(format!("read stdin: {error}")))?;
+                    ended = line.is_empty();
+                    number += 1;
+                    let text = line.strip_suffix(b"\n").unwrap_or(&line);
+                    let text = text.strip_suffix(b"\r").unwrap_or(text);
+                    if let Some(event) = self.event(text, || uuid::Uuid::new_v4().to_string()) {
+                        intake.push(event, Some("stdin"), number);
                     }
-                    Ok(None) => ended = true,
-                    Err(error) => return Err(Error::config(format!("read stdin: {error}"))),
-                },
+                    line.clear();
+                }
                 () = stop.wait(), if !stopping => {}
             }
         }
@@ -159,7 +161,7 @@ impl Receiver {
         }
     }
 
-    /// A line is a structured event, or any text, which becomes one. An empty line is none.
+    /// A line is a structured event, or any text, which becomes the data of one. An empty line is skipped.
     fn event(&self, line: &[u8], id: impl Fn() -> String) -> Option<Event> {
         if line.iter().all(u8::is_ascii_whitespace) {
             return None;
@@ -171,6 +173,16 @@ impl Receiver {
         let content_type = if is_json { "application/json" } else { "text/plain" };
         Some(Event::new("dev.sluicegate.file.line", self.source.as_str(), id()).with_data(content_type, line.to_vec()))
     }
+}
+
+/// Reads up to the end of a line or of the input. Safe to use in `select!`: a part of a line stays in `line`.
+async fn read_line(input: &mut (impl AsyncBufRead + Unpin), line: &mut Vec<u8>) -> std::io::Result<()> {
+    let left = (LINE_BYTES_MAX + 1).saturating_sub(line.len()) as u64;
+    input.take(left).read_until(b'\n', line).await?;
+    if line.len() > LINE_BYTES_MAX {
+        return Err(std::io::Error::other(format!("a line is over {LINE_BYTES_MAX} bytes")));
+    }
+    Ok(())
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -212,9 +224,32 @@ impl adapter::Sender for Sender {
         let mut file = self.file.borrow_mut();
         let written = match file.as_mut() {
             // The event is confirmed once it is on disk.
-            Some(file) => file.write_all(&line).and_then(|()| file.sync_data()),
+            Some(file) => append_line(file, &line),
             None => std::io::stdout().lock().write_all(&line).and_then(|()| std::io::stdout().lock().flush()),
         };
         written.map_err(|error| SendError::unavailable(format!("write the event: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_over_its_limit_is_an_error() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut line = Vec::new();
+            let mut input = &b"a\n\xff"[..];
+            for wanted in [&b"a\n"[..], b"\xff", b""] {
+                read_line(&mut input, &mut line).await.unwrap();
+                assert_eq!(line, wanted);
+                line.clear();
+            }
+            let endless = vec![b'x'; 2 * LINE_BYTES_MAX];
+            let mut input = endless.as_slice();
+            assert!(read_line(&mut input, &mut line).await.is_err());
+            assert_eq!(line.len(), LINE_BYTES_MAX + 1);
+        });
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct Config {
     #[serde(default = "loopback")]
     host: String,
     hmac: Option<Hmac>,
-    /// What requests that are no CloudEvents become. Without it they are refused.
+    /// Makes events of requests that are not CloudEvents. Without it, such requests get 400.
     plain: Option<Plain>,
 }
 
@@ -108,7 +108,10 @@ impl adapter::Receiver for Receiver {
             });
             listeners.spawn_local(serve(listener, tls, handler));
         }
-        self.submissions.relay(intake).await
+        let relayed = self.submissions.relay(intake).await;
+        // Then the ports are free for the next configuration.
+        listeners.shutdown().await;
+        relayed
     }
 }
 
@@ -149,6 +152,11 @@ fn verify(request: &Request, config: &Hmac) -> Result<(), Response> {
         Response::new(503, "the secret of the signature is not there")
     })?;
     let secret = secret.strip_suffix(b"\n").unwrap_or(&secret);
+    if secret.is_empty() {
+        // Every client can compute an HMAC with an empty key.
+        tracing::error!(path = %config.secret.path().display(), "requests cannot be verified: the secret file is empty");
+        return Err(Response::new(503, "the secret of the signature is empty"));
+    }
     let signature = request.headers.get(config.header.as_str()).and_then(|value| value.to_str().ok());
     let signature = signature.and_then(|value| value.strip_prefix(config.prefix.as_str())).and_then(from_hex);
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret);

@@ -1,5 +1,6 @@
 //! NATS: core subjects at quality of service 0, JetStream consumers at 1 and 2.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use adapter::tls::Tls;
@@ -78,6 +79,8 @@ pub(crate) struct Receiver {
     config: Config,
     consumer: String,
     source: String,
+    /// Where the consumer begins that replaces a deleted one, until it exists.
+    replacement_start: Cell<Option<u64>>,
 }
 
 /// What acknowledges a message. `None` for core NATS.
@@ -95,7 +98,7 @@ impl adapter::Receiver for Receiver {
         let source = format!("{}/{from}", config.connection().authority());
         // Names of consumers must not hold these.
         let consumer = config.consumer.clone().unwrap_or_else(|| context.name.replace(['.', '*', '>', ' '], "-"));
-        Ok(Receiver { config, consumer, source })
+        Ok(Receiver { config, consumer, source, replacement_start: Cell::new(None) })
     }
 
     fn qos_max(&self) -> u8 {
@@ -129,11 +132,15 @@ impl Receiver {
         intake.ready();
         let mut stop = intake.stop();
         while !intake.finished() {
-            let (open, stopping) = (intake.has_room(), intake.stopping());
+            let stopping = intake.stopping();
             tokio::select! {
                 _ = intake.settled() => {}
-                message = messages.next(), if open => {
+                message = messages.next(), if !stopping => {
                     let message = message.ok_or_else(|| failed(&"the subscription ended"))?;
+                    if !intake.has_room() {
+                        tracing::warn!(subject = %message.subject, "a message was dropped, because the sink is slow");
+                        continue;
+                    }
                     let id = || uuid::Uuid::new_v4().to_string();
                     let event = event_of(&message, &self.source, id)?;
                     intake.push(event, Some(message.subject.as_str()), None);

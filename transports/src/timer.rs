@@ -15,7 +15,7 @@ pub(crate) struct Config {
     message: String,
     #[serde(default = "default_content_type")]
     content_type: String,
-    /// The timer ends after so many events.
+    /// The timer is idle after so many events. If the adapter ended, it would be started again and send them again.
     repeat_count: Option<u64>,
 }
 
@@ -49,14 +49,11 @@ impl adapter::Receiver for Receiver {
         intake.ready();
         let mut stop = intake.stop();
         let mut ticks = tokio::time::interval(Duration::from_millis(self.config.period));
-        // A sink that was away does not get the missed events all at once.
+        // A sink that was unavailable does not get the missed events all at once.
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while !intake.finished() {
-            let (open, stopping) = (intake.has_room(), intake.stopping());
-            if self.config.repeat_count.is_some_and(|count| self.sent >= count) {
-                intake.settle_all().await;
-                return Ok(());
-            }
+            let is_done = self.config.repeat_count.is_some_and(|count| self.sent >= count);
+            let (open, stopping) = (intake.has_room() && !is_done, intake.stopping());
             tokio::select! {
                 ((), _) = intake.settled() => {}
                 _ = ticks.tick(), if open => {

@@ -76,6 +76,61 @@ fn requests_are_appended_to_a_file_as_json_lines() {
     assert_eq!((events[1].text("subject"), events[1].data.as_deref()), ("ä".to_owned(), Some(&b"hello"[..])));
 }
 
+/// A write that fails half-way leaves no part of a line, which would spoil the next event.
+#[test]
+fn full_disk_leaves_no_part_of_a_line() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("out.jsonl");
+    let mut command = std::process::Command::new("sh");
+    // A limit of the file's size stands for the full disk: the write that reaches it is short.
+    let script = "trap '' XFSZ; ulimit -f 1; exec \"$0\" file";
+    command.args(["-c", script, env!("CARGO_BIN_EXE_sluicegate-adapters")]).env("PORT", "0");
+    command.env("ADAPTER_SENDER", serde_json::json!({"path": path}).to_string());
+    let adapter = Adapter::spawn(command).wait_ready();
+    let statuses: Vec<u16> =
+        (0..20).map(|number| support::http::post_number(adapter.port, number).unwrap().status()).collect();
+    let accepted = statuses.iter().filter(|status| **status == 202).count();
+    assert!(accepted > 0 && statuses.contains(&503), "{statuses:?}");
+    let written = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(written.lines().filter(|line| adapter::from_json(line.as_bytes()).is_ok()).count(), accepted);
+    assert!(written.ends_with('\n'), "{written}");
+}
+
+/// A timer that has sent its events stays, because an adapter that ends is started again.
+#[test]
+fn timer_is_idle_after_its_repeat_count() {
+    let sink = Sink::new();
+    let receiver = r#"{"message":"tick","period":10,"repeatCount":3}"#;
+    let adapter = Adapter::start("timer", &[("ADAPTER_RECEIVER", receiver), ("K_SINK", &sink.url())]);
+    sink.wait_for(3);
+    wait("the acknowledgements", || (adapter.metric("adapter_events_pending") == 0).then_some(()));
+    let adapter = adapter.wait_ready();
+    assert_eq!(adapter.stop(), Some(0));
+    assert_eq!(sink.accepted().len(), 3);
+}
+
+/// After SIGHUP, a client with a kept-alive connection reaches the new listener.
+#[test]
+fn hangup_closes_idle_connections_of_the_old_listener() {
+    use std::io::Read;
+    let directory = tempfile::tempdir().unwrap();
+    let (sink, port) = (Sink::new(), free_port());
+    let config = directory.path().join("config.json");
+    let document = serde_json::json!({
+        "source": {"servicePorts": [{"name": "http", "port": port}]}, "sink": {"sinkUri": sink.url()},
+    });
+    std::fs::write(&config, document.to_string()).unwrap();
+    let adapter = Adapter::start("http", &[("ADAPTER_CONFIG", config.to_str().unwrap())]).wait_ready();
+    let mut idle = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    idle.write_all(b"GET / HTTP/1.1\r\nhost: h\r\n\r\n").unwrap();
+    idle.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+    assert!(idle.read(&mut [0; 4096]).unwrap() > 0);
+    adapter.signal("HUP");
+    // Succeeds only at the end of the connection.
+    idle.read_to_end(&mut Vec::new()).unwrap();
+    wait("the new listener", || (support::http::post_number(port, 0).ok()?.status() == 202).then_some(()));
+}
+
 /// TRN-34: a followed file survives a kill, its rotation and a restart; nothing is lost, order stays.
 #[test]
 fn followed_file_survives_kill_and_rotation() {
@@ -156,6 +211,10 @@ fn webhook_without_its_signature_is_refused() {
     let event = &sink.wait_for(1)[0];
     assert_eq!((event.text("type"), event.id()), ("dev.knative.source.github.push".to_owned(), "d1".to_owned()));
     assert!(!adapter.log().contains("Everybody"));
+    // An empty file is no secret: every client can compute the HMAC with an empty key.
+    std::fs::write(&secret, "\n").unwrap();
+    let empty = "sha256=2bbcfa9524f3218c7a34b30e6936f8b1a4516cb097f1a85a1c7d98b5977ec769";
+    assert_eq!(request(port, "POST", "/", &headers(empty), b"Hello, World!").unwrap().status(), 503);
 }
 
 /// TRN-57, TRN-58: health, readiness with reason, live and qos, and metrics.
@@ -190,6 +249,7 @@ fn every_transport_names_a_wrong_field() {
         ("redis", r#"{"address":7,"stream":"s","group":"g"}"#, "ADAPTER_RECEIVER: address: invalid type"),
         ("mqtt", r#"{"host":"h","topics":["t"],"tls":{"caCrt":"x"}}"#, "ADAPTER_RECEIVER: tls.caCrt: unknown field"),
         ("amqp", r#"{"host":"h","queue":"q","queu":1}"#, "ADAPTER_RECEIVER: queu: unknown field"),
+        ("amqp", r#"{"host":"h","queue":"q","prefetch":0}"#, "ADAPTER_RECEIVER: prefetch: must be at least 1"),
         (
             "kafka",
             r#"{"bootstrapServers":["h"],"topics":["t"],"net":{"sasl":{"enable":1}}}"#,

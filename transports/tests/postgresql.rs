@@ -54,6 +54,10 @@ fn notifications_come_and_events_are_inserted() {
         assert_eq!(post_number(sender.port, number).unwrap().status(), 202);
         assert_eq!(query(&server, "SELECT count(*) FROM events"), (number + 1).to_string());
     }
+    // The type jsonb has no U+0000, so no retry can store this event.
+    let body = br#"{"specversion":"1.0","id":"z","source":"/s","type":"t","data":"\u0000"}"#;
+    let structured = [("content-type", "application/cloudevents+json")];
+    assert_eq!(support::http::request(sender.port, "POST", "/", &structured, body).unwrap().status(), 400);
     assert_eq!(query(&server, "SELECT event->>'id' FROM events ORDER BY id LIMIT 1"), "0");
     // The server restarts its connections; both adapters connect again.
     query(

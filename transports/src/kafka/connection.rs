@@ -51,7 +51,7 @@ impl Net {
             "SCRAM-SHA-512" => AuthConfig::sasl_scram_sha512(user, password),
             other => {
                 return Err(Error::config(format!(
-                    "net.sasl.type: {other:?} is none of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"
+                    "net.sasl.type: {other:?} is not supported; use PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
                 )));
             }
         };

@@ -17,7 +17,7 @@ use crate::progress::Progress;
 /// A poll returns after this time without records, so that a stop is seen.
 const POLL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Records of one poll.
-const POLL_RECORDS_MAX: i32 = 512;
+const POLL_RECORDS_MAX: u16 = 512;
 /// Before partitions go to another consumer, records in flight are settled within this time.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -95,7 +95,7 @@ impl Session {
             })
             .session_timeout(timeout)
             .heartbeat_interval(timeout / 4)
-            .max_poll_records(POLL_RECORDS_MAX)
+            .max_poll_records(POLL_RECORDS_MAX.into())
             .rebalance_listener(Listener(Arc::clone(&handover)))
             .build()
             .await
@@ -125,7 +125,7 @@ impl Session {
             if self.handover.broken.load(Atomic::Acquire) {
                 return Err(Error::connection("partitions moved to another consumer with records in flight"));
             }
-            self.pause_or_resume(intake.has_room()).await;
+            self.pause_or_resume(intake.room() >= usize::from(POLL_RECORDS_MAX)).await;
             self.begin();
             let stopping = intake.stopping();
             let busy = intake.pending() + self.dirty.len() + usize::from(self.commit.is_some());
@@ -174,7 +174,7 @@ impl Session {
         }
     }
 
-    /// A full window pauses the partitions.
+    /// A window without room for a whole poll pauses the partitions.
     async fn pause_or_resume(&mut self, has_room: bool) {
         if self.is_paused != has_room {
             return;
@@ -195,6 +195,12 @@ impl Session {
             return Ok(());
         }
         let assignment = self.consumer.assignment().await;
+        if self.is_paused {
+            // Partitions that a rebalance brings are not paused, and the window is full.
+            for (topic, partitions) in &assignment {
+                self.consumer.pause(topic, partitions).await;
+            }
+        }
         let pairs = assignment
             .iter()
             .flat_map(|(topic, partitions)| partitions.iter().map(|partition| (topic.as_str(), *partition)));

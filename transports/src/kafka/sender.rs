@@ -1,8 +1,9 @@
 //! Producing with acks=all. An event is confirmed once the partition has it.
 
 use adapter::{Context, Error, Event, SendError, child_of, to_json};
-use krafka::Record;
+use krafka::error::ErrorCode;
 use krafka::producer::Producer;
+use krafka::{KrafkaError, Record};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
@@ -53,7 +54,11 @@ impl adapter::Sender for Sender {
         let sent = producer.send(self.record(event)).await;
         // The client connects again by itself.
         sent.map(|_| ()).map_err(|error| match error {
-            krafka::KrafkaError::Serialization { .. } => SendError::rejected(format!("Kafka: {error}")),
+            // The broker will never take a record over its limit.
+            KrafkaError::Serialization { .. }
+            | KrafkaError::Broker { code: ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge, .. } => {
+                SendError::rejected(format!("Kafka: {error}"))
+            }
             error => SendError::unavailable(format!("Kafka: {error}")),
         })
     }

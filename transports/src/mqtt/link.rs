@@ -50,7 +50,7 @@ pub(super) enum Signal {
     Connected,
     Subscribed(bool),
     Message(Box<Incoming>),
-    /// A message of ours left with this packet id.
+    /// A message of the sender left with this packet id.
     Published(u16),
     /// The broker confirmed or refused the message with this packet id.
     Confirmed(u16, bool),

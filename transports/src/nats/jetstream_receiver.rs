@@ -1,5 +1,7 @@
 //! A durable pull consumer. A message is acknowledged after the sink accepted it.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use async_nats::jetstream::consumer::{AckPolicy, DeliverPolicy as Policy, PullConsumer, pull};
 use async_nats::jetstream::stream::Stream;
 
@@ -7,8 +9,10 @@ use super::*;
 
 /// The server delivers a message again if it hears nothing for so long; messages in flight are kept alive at a third of it.
 const ACK_WAIT: Duration = Duration::from_secs(30);
-/// Messages that are asked for at once.
+/// Messages of one pull request.
 const PULL_MAX: usize = 256;
+/// Time for the last acknowledgements to leave.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Receiver {
     pub(super) async fn receive_jetstream(
@@ -17,7 +21,7 @@ impl Receiver {
         name: &str,
         intake: &mut Intake<Token>,
     ) -> Result<(), Error> {
-        let context = jetstream::new(client);
+        let context = jetstream::new(client.clone());
         let failed = |error: &dyn std::fmt::Display| Error::connection(format!("JetStream stream {name}: {error}"));
         let stream = context.get_stream(name).await.map_err(|error| failed(&error))?;
         let consumer = self.consumer(&stream).await?;
@@ -36,6 +40,11 @@ impl Receiver {
             tokio::select! {
                 (token, outcome) = intake.settled() => settle(token, outcome).await?,
                 message = messages.next(), if open => {
+                    // The client has connected again by itself. What the server sent into the lost connection comes only after
+                    // ACK_WAIT, behind newer messages: a new session reads it first.
+                    if self.config.ordering == Ordering::Ordered && client.statistics().connects.load(Relaxed) > 1 {
+                        return Err(failed(&"the connection was lost"));
+                    }
                     let message = message.ok_or_else(|| failed(&"the subscription ended"))?.map_err(|error| failed(&error))?;
                     let sequence = message.info().map(|info| info.stream_sequence).map_err(|error| failed(&error))?;
                     let (message, acker) = message.split();
@@ -46,6 +55,8 @@ impl Receiver {
                 () = stop.wait(), if !stopping => {}
             }
         }
+        // The process may end next, and the last acknowledgements are still in the buffer of the client.
+        let _ = tokio::time::timeout(FLUSH_TIMEOUT, client.flush()).await;
         Ok(())
     }
 
@@ -62,10 +73,15 @@ impl Receiver {
             let info = existing.info().await.map_err(|error| failed(&error))?.clone();
             let is_behind = info.num_ack_pending > 0 && self.config.ordering == Ordering::Ordered;
             if !is_behind {
+                self.replacement_start.set(None);
                 return Ok(existing);
             }
-            policy = Policy::ByStartSequence { start_sequence: info.ack_floor.stream_sequence + 1 };
+            self.replacement_start.set(Some(info.ack_floor.stream_sequence + 1));
             stream.delete_consumer(name).await.map_err(|error| failed(&error))?;
+        }
+        // It survives a failure between the two requests; `deliverPolicy` would skip or repeat messages then.
+        if let Some(start_sequence) = self.replacement_start.get() {
+            policy = Policy::ByStartSequence { start_sequence };
         }
         let config = pull::Config {
             durable_name: Some(name.to_owned()),
@@ -76,7 +92,9 @@ impl Receiver {
             max_ack_pending: i64::try_from(adapter::limits::WINDOW_EVENTS_MAX).unwrap_or(1000),
             ..pull::Config::default()
         };
-        stream.create_consumer(config).await.map_err(|error| failed(&error))
+        let created = stream.create_consumer(config).await.map_err(|error| failed(&error))?;
+        self.replacement_start.set(None);
+        Ok(created)
     }
 }
 
@@ -94,8 +112,8 @@ async fn settle(token: Token, outcome: Outcome) -> Result<(), Error> {
 /// Tells the server that messages in flight are still worked on.
 async fn keep_alive(intake: &Intake<Token>) -> Result<(), Error> {
     for acker in intake.pending_tokens().flatten() {
-        let told = acker.ack_with(AckKind::Progress).await;
-        told.map_err(|error| Error::connection(format!("keep messages alive: {error}")))?;
+        let sent = acker.ack_with(AckKind::Progress).await;
+        sent.map_err(|error| Error::connection(format!("keep messages alive: {error}")))?;
     }
     Ok(())
 }

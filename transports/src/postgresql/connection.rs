@@ -1,4 +1,4 @@
-//! How to reach the server, with TLS by our own rustls.
+//! How to reach the server, with TLS by rustls.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -75,7 +75,7 @@ pub(crate) fn failed(error: tokio_postgres::Error) -> Error {
 struct MakeTls(Option<Arc<rustls::ClientConfig>>);
 
 struct Handshake {
-    config: Arc<rustls::ClientConfig>,
+    config: Option<Arc<rustls::ClientConfig>>,
     name: String,
 }
 
@@ -85,10 +85,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> MakeTlsConnect<S> for M
     type Error = std::io::Error;
 
     fn make_tls_connect(&mut self, domain: &str) -> Result<Handshake, Self::Error> {
-        let config = self.0.clone().ok_or_else(|| std::io::Error::other("TLS is off"));
-        // The name is asked for even where TLS is off; then no handshake follows.
-        let config = config.or_else(|_| adapter::tls::Tls::default().client().map_err(std::io::Error::other))?;
-        Ok(Handshake { config, name: domain.to_owned() })
+        // The client calls this even if TLS is off; then no handshake follows.
+        Ok(Handshake { config: self.0.clone(), name: domain.to_owned() })
     }
 }
 
@@ -99,8 +97,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin + Send + 'static> TlsConnect<S> for Hands
 
     fn connect(self, stream: S) -> Self::Future {
         Box::pin(async move {
+            let config = self.config.ok_or_else(|| std::io::Error::other("TLS is off"))?;
             let name = ServerName::try_from(self.name).map_err(std::io::Error::other)?;
-            tokio_rustls::TlsConnector::from(self.config).connect(name, stream).await.map(Stream)
+            tokio_rustls::TlsConnector::from(config).connect(name, stream).await.map(Stream)
         })
     }
 }

@@ -53,7 +53,7 @@ impl adapter::Sender for Sender {
             (None, Some(table)) => {
                 let table: Vec<String> = table.split('.').map(quote_identifier).collect();
                 let table = table.join(".");
-                // json_populate_record casts the text to the type of the column, whatever it is.
+                // jsonb_populate_record casts the text to the type of the column, whatever it is.
                 format!(
                     "INSERT INTO {table} (event) SELECT event FROM jsonb_populate_record(NULL::{table}, jsonb_build_object('event', $1::text::jsonb))"
                 )
@@ -87,6 +87,10 @@ impl adapter::Sender for Sender {
             Err(error) if error.is_closed() => {
                 self.client.lock().await.take();
                 Err(SendError::unavailable(error))
+            }
+            // Class 22 is a data exception: the server will never take this event, for example jsonb with \u0000.
+            Err(error) if error.code().is_some_and(|state| state.code().starts_with("22")) => {
+                Err(SendError::rejected(super::connection::failed(error).message))
             }
             Err(error) => Err(SendError::unavailable(super::connection::failed(error).message)),
         }

@@ -18,10 +18,9 @@ pub(crate) struct Server {
 
 /// The program in PATH or in the directories of servers.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
-    let path = format!(
-        "/usr/lib/rabbitmq/bin:/usr/lib/postgresql/15/bin:{}:/usr/sbin",
-        std::env::var("PATH").unwrap_or_default()
-    );
+    let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let postgresql: String = versions.map(|version| format!("{}/bin:", version.path().display())).collect();
+    let path = format!("/usr/lib/rabbitmq/bin:{postgresql}{}:/usr/sbin", std::env::var("PATH").unwrap_or_default());
     let found = path.split(':').map(|directory| Path::new(directory).join(program)).find(|path| path.is_file());
     if found.is_none() {
         let _ = writeln!(std::io::stderr(), "skipped: {program} is not installed");

@@ -22,7 +22,7 @@ use crate::service::reconcile::decide;
 use crate::work_queue::{ControllerKind, WorkItem};
 use plan::{AdapterTarget, Secrets, service_name};
 
-/// How often a Secret or a program is looked for that is missing.
+/// How often the controller looks for a missing Secret or program.
 const MISSING_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
 /// The source that a Service belongs to.
@@ -45,7 +45,7 @@ pub async fn reconcile<A: NamespacedObject + AdapterBacked>(
     context.resolver.forget(item);
     let Some(source) = cache.get(&item.namespace, &item.name) else { return Ok(()) };
     if source.meta().deletion_timestamp.is_some() {
-        return Ok(()); // the Service goes with its owner
+        return Ok(()); // garbage collection deletes the Service
     }
     let sink = context.resolver.resolve(item, source.sink()).await?;
     let deployed = match &sink {
@@ -78,7 +78,7 @@ pub async fn reconcile<A: NamespacedObject + AdapterBacked>(
     event_types::reconcile(context, &*source, &attributes).await
 }
 
-/// What has an EventType: only what goes to a Broker.
+/// The events with an EventType: only a Broker has EventTypes.
 fn broker_events<A: AdapterBacked>(source: &A) -> Vec<CloudEventAttributes> {
     let is_broker = source.sink().reference.as_ref().is_some_and(|sink| sink.kind == "Broker");
     if is_broker { source.plan().event_types } else { Vec::new() }
@@ -100,7 +100,7 @@ impl Deployment {
     }
 }
 
-/// Makes the Service what the source wants, and says how its instance is.
+/// Applies the Service of the source and returns the state of its instance.
 async fn deploy<A: NamespacedObject + AdapterBacked>(
     context: &ControllerContext,
     item: &WorkItem,

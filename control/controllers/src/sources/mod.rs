@@ -1,6 +1,6 @@
-//! Sources: where their events go, and whether anybody sends them. PingSources are run here ([`ping`]), and SinkBindings are
-//! followed ([`binding`]); of all other kinds the status says that nothing runs them, so that users do not wait for
-//! events that never come.
+//! Sources: where their events go, and what sends them. PingSources are run here ([`ping`]), adapters run AdapterSources,
+//! IntegrationSources and RedisStreamSources ([`adapter`]), and SinkBindings are followed ([`binding`]). The status of all other
+//! kinds shows that nothing runs them, because their events would never come.
 
 pub mod adapter;
 pub mod binding;

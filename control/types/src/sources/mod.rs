@@ -258,6 +258,12 @@ mod tests {
                 vec![],
             ),
             ("ContainerSource", json!({ "sink": sink, "template": {} }), vec!["spec.template.spec.containers"]),
+            ("RedisStreamSource", json!({ "sink": sink, "address": "h:6379", "stream": "s" }), vec![]),
+            (
+                "RedisStreamSource",
+                json!({ "sink": sink, "address": "redis://:secret@h", "stream": "s" }),
+                vec!["spec.address"],
+            ),
             (
                 "SinkBinding",
                 json!({ "sink": sink, "subject": { "apiVersion": "v1", "kind": "Pod", "name": "p" } }),

@@ -56,10 +56,21 @@ impl AdapterBacked for RedisStreamSource {
             ce_overrides: spec.ce_overrides.clone(),
             event_types: vec![CloudEventAttributes {
                 kind: "dev.knative.sources.redisstream".to_owned(),
-                source: format!("redis://{}/{}", spec.address.trim_start_matches("redis://"), spec.stream),
+                source: format!("redis://{}/{}", authority(&spec.address), spec.stream),
             }],
             ..AdapterPlan::default()
         }
+    }
+}
+
+/// Host and port, as the transport has them in `source`.
+fn authority(address: &str) -> String {
+    let rest = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let authority = rest.split(['/', '?']).next().unwrap_or_default();
+    if authority.rsplit(']').next().is_some_and(|end| end.contains(':')) {
+        authority.to_owned()
+    } else {
+        format!("{authority}:6379")
     }
 }
 
@@ -88,9 +99,33 @@ impl ResourceStrategy for RedisStreamSource {
                 problems.add(field, MISSING);
             }
         }
+        // The address is shown in the status and in the environment of the adapter.
+        if self.spec.address.contains('@') {
+            problems
+                .add("spec.address", "invalid value: must not hold credentials; use an AdapterSource with a Secret");
+        }
     }
 
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         super::validate_by(&self.spec.sink, settings, problems);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn event_source_is_host_and_port_of_the_address() {
+        for (address, wanted) in [
+            ("h:6379", "h:6379"),
+            ("h", "h:6379"),
+            ("redis://h:7000/2", "h:7000"),
+            ("rediss://h/0", "h:6379"),
+            ("redis://[::1]", "[::1]:6379"),
+            ("redis://[::1]:7000", "[::1]:7000"),
+        ] {
+            assert_eq!(authority(address), wanted, "{address}");
+        }
     }
 }

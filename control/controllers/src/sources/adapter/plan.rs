@@ -38,7 +38,7 @@ impl Secrets {
     }
 }
 
-/// What runs: a command of this host, or an image.
+/// The program of the adapter: a command of this host, or an image.
 #[derive(Debug)]
 pub(super) enum Program {
     Command(PathBuf, String),
@@ -96,7 +96,7 @@ fn with_paths(value: &Value, secrets: &Secrets, is_top: bool) -> Value {
     }
 }
 
-/// What the adapter is told of its surroundings.
+/// Where the adapter sends events, and the Secrets that it reads.
 #[derive(Debug)]
 pub(super) struct AdapterTarget<'a> {
     pub(super) sink: &'a str,
@@ -167,7 +167,7 @@ fn variables<A: NamespacedObject + AdapterBacked>(
     if let Some(qos) = spec.qos {
         receiver["qos"] = qos.into();
     }
-    // Our own Brokers and Channels accept a batch as a whole.
+    // Brokers and Channels of Sluicegate accept a batch as a whole.
     let takes_batches = source
         .sink()
         .reference
