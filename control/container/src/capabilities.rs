@@ -25,7 +25,7 @@ pub const DEFAULTS: CapabilitySet = CapabilitySet::AUDIT_WRITE
 /// to until now.
 pub fn limit_bounding_set(kept: CapabilitySet, before: CapabilitySet) -> Result<()> {
     if !capabilities(None)?.effective.contains(CapabilitySet::SETPCAP) {
-        return Ok(()); // nor has it anything to hand on
+        return Ok(()); // a process without root's power has none to hand on
     }
     for capability in (before - kept).iter() {
         match remove_capability_from_bounding_set(capability) {

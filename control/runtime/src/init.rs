@@ -2,7 +2,7 @@
 //! the developer's program.
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
-//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... [--dir DIR]
+//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw [--sub-path PATH]]... [--mask PATH]... [--unmask PATH]... [--dir DIR]
 //! [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Descriptors are set by the parent already; variables come on stdin.
@@ -17,7 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
-use container::launch::{LaunchError, Prepared, Variables};
+use container::launch::{EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE, LaunchError, Prepared, Variables, close_inherited};
 use rustix::fs::fchown;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal, setsid};
@@ -31,11 +31,6 @@ use super::{InstanceCredentials, host_views, mounts, read_only_root};
 
 /// The verb that the program's `main` passes to [`run`], with all arguments behind it.
 pub const VERB: &str = "instance-init";
-
-/// As shells say it: found, but cannot be run.
-const EXIT_NOT_RUNNABLE: u8 = 126;
-/// As shells say it: not found.
-const EXIT_NOT_FOUND: u8 = 127;
 
 /// Becomes the command that `arguments` (those behind the verb) name. Returns only if that failed, after
 /// it said why on stderr, which is the instance's log.
@@ -291,7 +286,7 @@ fn finish_mounts(place: &SandboxSpec, namespace: Option<MountNamespace>) -> Resu
         Err(why) => {
             if let Some(what) = needs_mounts {
                 return Err(format!("{what} needs a mount namespace: {why}"));
-            } // else it sees what everybody sees
+            } // else it sees the mounts of the host
         }
     }
     if place.read_only_root {
@@ -300,18 +295,6 @@ fn finish_mounts(place: &SandboxSpec, namespace: Option<MountNamespace>) -> Resu
     if let Some(dir) = &place.working_dir {
         std::env::set_current_dir(dir)
             .map_err(|why| format!("workingDir {} cannot be entered: {why}", dir.display()))?;
-    }
-    Ok(())
-}
-
-/// Closes descriptors that the appliance itself inherited from its parent: everything of its own is close-on-exec,
-/// but a shell's or a supervisor's descriptors are not, and an instance must not have them.
-fn close_inherited() -> io::Result<()> {
-    let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
-    for fd in open.into_iter().filter(|fd| *fd > 2) {
-        let _ = nix::unistd::close(fd); // the listing's own is closed already
     }
     Ok(())
 }

@@ -92,8 +92,10 @@ async fn run(
         post.launcher.terminate(&child.0);
         let _ = timeout(spec.termination_grace_period, exited(&pidfd)).await; // it had its time
     }
-    // The leader is not reaped, so its number still means this group: nobody survives it.
+    // The leader is not reaped, so its number still means this group.
     signal_group(&child.0, Signal::KILL);
+    // A container has ended when the last of its processes has, and other instances must not wait for that.
+    exited(&pidfd).await;
     let status = child.0.wait()?;
     drain(pumps, &post.log).await;
     if matches!(end, TerminationCause::Exited) && status.success() {

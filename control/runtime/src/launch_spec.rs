@@ -149,6 +149,9 @@ fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
     for bind in &place.binds {
         let access = if bind.read_only { "ro" } else { "rw" };
         words.extend(["--bind".into(), bind.source.clone().into(), bind.target.clone().into(), access.into()]);
+        if let Some(path) = &bind.sub_path {
+            words.extend(["--sub-path".into(), path.clone().into()]);
+        }
     }
     for (word, paths) in [("--mask", &place.masks), ("--unmask", &place.unmasked)] {
         words.extend(paths.iter().flat_map(|path| [OsString::from(word), path.clone().into()]));
@@ -178,7 +181,7 @@ fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
     }
 }
 
-const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... \
+const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw [--sub-path PATH]]... [--mask PATH]... [--unmask PATH]... \
                      [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] [--variables] -- COMMAND [ARGUMENT]... \
                      or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait [--first-process | --beside]";
 
@@ -214,7 +217,12 @@ pub(super) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--bind") => {
                 let mut next = || words.next().ok_or(USAGE);
                 let (source, target, access) = (next()?.into(), next()?.into(), next()?);
-                place.binds.push(BindMount { source, target, read_only: access != "rw", is_own: false });
+                let read_only = access != "rw";
+                place.binds.push(BindMount { source, sub_path: None, target, read_only, is_own: false });
+            }
+            Some("--sub-path") => {
+                let bind = place.binds.last_mut().ok_or(USAGE)?;
+                bind.sub_path = Some(words.next().ok_or(USAGE)?.into());
             }
             Some("--mask") => place.masks.push(words.next().ok_or(USAGE)?.into()),
             Some("--unmask") => place.unmasked.push(words.next().ok_or(USAGE)?.into()),
@@ -262,6 +270,7 @@ mod tests {
         let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
         let bind = |target: &str, read_only| BindMount {
             source: "/a b".into(),
+            sub_path: None,
             target: target.into(),
             read_only,
             is_own: false,
@@ -270,7 +279,11 @@ mod tests {
         let place = SandboxSpec {
             cgroups: vec![prefork("/sys/fs/c g"), prefork("/x")],
             resolver: Some("/etc/res olv".into()),
-            binds: vec![bind("/--", true), bind("/c", false)],
+            binds: vec![
+                bind("/--", true),
+                BindMount { sub_path: Some("--".into()), ..bind("/b", false) },
+                bind("/c", false),
+            ],
             masks: vec!["/da ta".into(), "/s".into()],
             unmasked: vec!["/da ta/own".into()],
             working_dir: Some("/work dir".into()),

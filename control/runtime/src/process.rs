@@ -394,12 +394,15 @@ impl InstanceProcess {
     async fn run(mut self, host: &HostContext, life: &mut InstanceRun) -> InstanceExit {
         let end = self.serve(life).await;
         let asked = async {
-            if !matches!(end, TerminationCause::Exited) {
+            if matches!(end, TerminationCause::Exited) {
+                // Frozen sidecars in the same control group do not receive their stop signal.
+                self.freezer.set(&self.child, false);
+            } else {
                 self.terminate(&life.spec).await;
             }
         };
         tokio::join!(asked, self.sidecars.stop(life.spec.termination_grace_period));
-        // The leader is dead and not reaped, so its number still means this group: nobody survives it.
+        // The leader is dead and not reaped, so its number still means this group.
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();
         // What a container started ended with its first process.

@@ -43,6 +43,7 @@ struct SidecarSupervisor {
     init_containers: Vec<SidecarStatus>,
     reporter: InstanceReporter,
     stopping: Cell<bool>,
+    frozen: Cell<bool>,
     /// Why the instance cannot go on.
     failed: RefCell<Option<InstanceExit>>,
     /// Something about it has changed.
@@ -81,6 +82,7 @@ impl Sidecars {
             init_containers: before,
             reporter: reporter.clone(),
             stopping: Cell::default(),
+            frozen: Cell::default(),
             failed: RefCell::default(),
             state_changed: Notify::new(),
         });
@@ -128,6 +130,8 @@ impl Sidecars {
                 post.state.freezer.set(child, frozen);
             }
         }
+        self.supervisor.frozen.set(frozen);
+        self.supervisor.state_changed.notify_waiters();
     }
 
     /// SIGTERM, the grace period, SIGKILL.
@@ -184,6 +188,10 @@ impl SidecarSupervisor {
         let post = &self.containers[at];
         let failures = &post.state.failures;
         loop {
+            // In a frozen control group a new process would not read its launch spec.
+            while self.frozen.get() {
+                self.state_changed.notified().await;
+            }
             let began = Instant::now();
             let gone = match self.run(post).await {
                 Ok(gone) => gone,
@@ -211,6 +219,7 @@ impl SidecarSupervisor {
         let spec = &post.sidecar.spec;
         let (child, pidfd, pumps) = post.spawn()?;
         post.state.child.replace(Some(child));
+        post.state.freezer.reset();
         let end = tokio::select! {
             biased;
             () = exited(&pidfd) => if self.stopping.get() { TerminationCause::Stopped } else { TerminationCause::Exited },
@@ -220,10 +229,12 @@ impl SidecarSupervisor {
                 end
             }
         };
+        // The leader is not reaped, so its number still means this group.
+        post.signal(Signal::KILL);
+        // A container has ended when the last of its processes has, and other instances must not wait for that.
+        exited(&pidfd).await;
         let child = post.state.child.take();
         let Some(mut child) = child else { return Err(io::Error::other("its process is gone")) };
-        // The leader is not reaped, so its number still means this group: nobody survives it.
-        signal_group(&child, Signal::KILL);
         let status = child.wait()?;
         drain(pumps, &post.log).await;
         Ok(exit_of(&end, status, spec, ("", &post.log.borrow().tail()), false))

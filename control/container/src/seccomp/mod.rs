@@ -34,10 +34,4 @@ impl SeccompFilter {
     pub fn install(&self) -> io::Result<()> {
         seccompiler::apply_filter(&self.0).map_err(|why| io::Error::other(why.to_string()))
     }
-
-    /// How many instructions it has.
-    #[must_use]
-    pub fn instructions(&self) -> usize {
-        self.0.len()
-    }
 }

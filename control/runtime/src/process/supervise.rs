@@ -30,7 +30,14 @@ impl InstanceProcess {
     /// Asks and listens, while the process runs.
     async fn supervise(&self, life: &mut InstanceRun) -> TerminationCause {
         let spec = Arc::clone(&life.spec);
-        self.launcher.until_started(&self.child).await;
+        tokio::select! {
+            biased;
+            () = self.launcher.until_started(&self.child) => {}
+            () = stop_requested(&mut life.commands) => return TerminationCause::Stopped,
+            () = sleep_until(life.began_at + spec.startup_timeout) => {
+                return TerminationCause::NotReady("the container's root is not mounted yet".to_owned());
+            }
+        }
         if let Some(startup) = &spec.startup {
             tokio::select! {
                 biased;
