@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::launcher::signal_group;
 
-/// Whether an instance is frozen, and who wants to know when that changes.
+/// Whether an instance is frozen, and the task that waits for a change.
 #[derive(Debug, Default)]
 pub(super) struct Freezer {
     frozen: Cell<bool>,

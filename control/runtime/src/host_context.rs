@@ -50,7 +50,7 @@ impl HostConfig {
     /// No ports are blocked, no DNS server runs, and no prefork processes wait.
     #[must_use]
     pub fn minimal() -> Self {
-        let gateway = Err("nobody answers for names".to_owned());
+        let gateway = Err("no DNS server runs".to_owned());
         Self {
             blocked_ports: Vec::new(),
             gateway,

@@ -57,7 +57,7 @@ pub(super) fn list() -> Vec<HostProcess> {
 pub(super) fn process(pid: i32) -> Option<HostProcess> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     let (session, started) = parse_stat(&String::from_utf8_lossy(&stat))?;
-    // Another user's environment is not ours to read, and its process not ours to end.
+    // An appliance that is not root can neither read the environment of another user's process nor end it.
     let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     Some(HostProcess { identity: ProcessIdentity { pid, started }, session, mark: instance_mark(&environ) })
 }

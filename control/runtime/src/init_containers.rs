@@ -38,8 +38,8 @@ impl InitContainers {
         self.statuses
     }
 
-    /// Runs all of them. An error is the end of the instance: one of them failed, was not over at `deadline`, or somebody
-    /// ordered it to stop. `starved` tells whether it wanted more memory than it may have.
+    /// Runs all of them. An error is the end of the instance: one of them failed or was still running at `deadline`, or the
+    /// instance was stopped. `starved` tells whether it wanted more memory than it may have.
     pub(super) async fn run(
         &mut self,
         orders: &mut UnboundedReceiver<InstanceCommand>,

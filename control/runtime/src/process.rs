@@ -262,8 +262,8 @@ fn refresh(host: &HostContext, spec: &InstanceSpec) {
 
 /// One instance from start to end.
 async fn run_instance(host: Rc<HostContext>, mut life: InstanceRun) {
-    // Who waits has looked at the host's mounts already, and would not see what is mounted for it now; and it has given up
-    // what instances do not keep.
+    // A prefork process has its mount namespace already, and would not see what is mounted for the instance now. It has
+    // also dropped the capabilities that instances do not keep.
     let spec = &life.spec;
     let kind = PreforkKind { port: spec.port, is_container: spec.image.is_some() };
     let is_usual = spec.init_containers.is_empty()
@@ -298,7 +298,7 @@ async fn start_and_run(
     mut waiting: Option<PreforkProcess>,
 ) -> io::Result<InstanceExit> {
     let mut ground = Sandbox::create(host, life, port, waiting.as_mut())?;
-    // Boxed: few have somebody who runs before them.
+    // Boxed: few instances have init containers.
     if ground.has_init_containers()
         && let Err(gone) = Box::pin(ground.run_init_containers(host, life)).await
     {

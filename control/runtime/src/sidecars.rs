@@ -39,7 +39,7 @@ pub(super) struct Sidecars {
 
 struct SidecarSupervisor {
     containers: Vec<SidecarContainer>,
-    /// Who ran before them.
+    /// The init containers, which ran before them.
     init_containers: Vec<SidecarStatus>,
     reporter: InstanceReporter,
     stopping: Cell<bool>,
@@ -170,7 +170,7 @@ impl Sidecars {
 }
 
 impl Drop for Sidecars {
-    /// The thread ends, or the instance could not be started: nobody waits for them any more.
+    /// The thread ends, or the instance could not be started: no task waits for them any more.
     fn drop(&mut self) {
         self.tasks.borrow().iter().for_each(JoinHandle::abort);
         self.supervisor.signal_all(Signal::KILL);
@@ -240,7 +240,7 @@ impl SidecarSupervisor {
         Ok(exit_of(&end, status, spec, ("", &post.log.borrow().tail()), false))
     }
 
-    /// Asks, while the process runs; nobody is asked who stands still.
+    /// Probes the process while it runs and is not frozen.
     async fn watch_process(&self, post: &SidecarContainer) -> TerminationCause {
         post.state.started.set(false);
         post.until_started().await;
@@ -278,7 +278,7 @@ impl SidecarSupervisor {
         match post.sidecar.has_readiness_probe {
             _ if post.state.ready.get() => {}
             true => sleep(probe.initial_delay).await,
-            // Nobody says that it is ready, and it was not the last time.
+            // Without a probe it counts as ready when it has run for a while: it failed the last time.
             false if post.state.failures.get() > 0 => sleep(SIDECAR_STABLE_AFTER).await,
             false => {}
         }
@@ -314,7 +314,7 @@ impl SidecarSupervisor {
     }
 }
 
-/// A process, what tells its end, and those who read what it writes.
+/// A process, the descriptor that shows its end, and the tasks that read its output.
 type SidecarProcess = (Child, AsyncFd<OwnedFd>, Vec<JoinHandle<()>>);
 
 impl SidecarContainer {

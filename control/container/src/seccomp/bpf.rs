@@ -141,7 +141,7 @@ pub(super) mod tests {
                 JUMP_GREATER => loaded > k,
                 JUMP_GREATER_EQUAL => loaded >= k,
                 JUMP_SET => loaded & k != 0,
-                other => panic!("{other:#x} is no instruction of ours"),
+                other => panic!("unexpected instruction {other:#x}"),
             };
             at += 1 + usize::from(if holds { jt } else { jf });
         }

@@ -72,7 +72,7 @@ impl InstanceProcess {
             let passes = async {
                 precise_sleep(std::mem::take(&mut delay)).await;
                 let asked = later.as_ref().filter(|_| pace == ProbePace::Period);
-                // First those whom it may ask while it is asked.
+                // The sidecars first: the instance may need them to answer.
                 self.sidecars.are_ready().await;
                 self.probe_target().until_success(asked.unwrap_or(&spec.readiness), pace).await;
                 if spec.detect_http2 && protocol.is_none() {
@@ -162,8 +162,8 @@ impl InstanceProcess {
         thawed
     }
 
-    /// Never returns if readiness is no more than to listen: who refuses a connection is noticed by the
-    /// requests that it refuses.
+    /// Never returns if the readiness probe only checks that the port is open: requests notice refused
+    /// connections themselves.
     async fn until_unready(&self, spec: &InstanceSpec) {
         let Some(probe) = spec.readiness.periodic() else { return std::future::pending().await };
         tokio::time::sleep(probe.period).await;
