@@ -1,4 +1,4 @@
-//! What of root's power a process keeps. What it has not, it cannot get again, nor can what it starts.
+//! The capabilities that a process keeps. Neither it nor its children can regain the others.
 
 use rustix::io::{Errno, Result};
 use rustix::thread::{
@@ -21,11 +21,11 @@ pub const DEFAULTS: CapabilitySet = CapabilitySet::AUDIT_WRITE
     .union(CapabilitySet::SETUID)
     .union(CapabilitySet::SYS_CHROOT);
 
-/// Nothing that this process starts has more than `kept`. To be done while it is still root; `before` is what it was bound
-/// to until now.
+/// Limits the programs that this process starts to `kept`. Call it while the process is still root; `before` is the bounding
+/// set so far.
 pub fn limit_bounding_set(kept: CapabilitySet, before: CapabilitySet) -> Result<()> {
     if !capabilities(None)?.effective.contains(CapabilitySet::SETPCAP) {
-        return Ok(()); // nor has it anything to hand on
+        return Ok(()); // a process without root's power has none to hand on
     }
     for capability in (before - kept).iter() {
         match remove_capability_from_bounding_set(capability) {
@@ -36,7 +36,7 @@ pub fn limit_bounding_set(kept: CapabilitySet, before: CapabilitySet) -> Result<
     Ok(())
 }
 
-/// Nor has it more itself.
+/// Limits this process itself to `kept`.
 pub fn limit_own(kept: CapabilitySet) -> Result<()> {
     let now = capabilities(None)?;
     let _ = clear_ambient_capability_set(); // a kernel without them has none to clear

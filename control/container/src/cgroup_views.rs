@@ -15,10 +15,10 @@ use crate::spec::CgroupView;
 const FOLDER: &str = "fs/cgroup";
 const MOUNT_POINT: &str = "/sys/fs/cgroup";
 
-/// Held before the host's files are out of sight.
+/// Opened while the host's files can still be reached.
 pub(crate) struct CgroupTrees(Vec<(OwnedFd, String)>);
 
-/// Looks only differ without them, so one that cannot be had is left out.
+/// A container runs without them too, so a control group that cannot be opened is left out, and the log says so.
 pub(crate) fn open(views: &[CgroupView]) -> CgroupTrees {
     let one = |view: &CgroupView| {
         let name = view.mount_point.strip_prefix(MOUNT_POINT).ok()?.to_str()?.to_owned();

@@ -1,4 +1,4 @@
-//! A process more in a container that runs: a probe's command, or a person's.
+//! Starts a further process in a running container, such as the command of an `exec` probe.
 //!
 //! It was started in the container's pid namespace ([`crate::namespaces::spawn_beside`]), and takes the other namespaces
 //! from the container's first process, which is number 1 there.
@@ -21,7 +21,7 @@ use crate::parent::Parent;
 use crate::scope;
 use crate::user::{self, UserSpec};
 
-/// How the process is, beside its command and its variables.
+/// The properties of the process, except its command and its variables.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecSpec {
@@ -44,7 +44,7 @@ impl ExecSpec {
 
     fn enter(&self) -> Result<String, String> {
         let told = |why: io::Error| why.to_string();
-        // A container's processes must not look into ours (CVE-2016-9962).
+        // A container's processes must not trace this one (CVE-2016-9962).
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|why| why.to_string())?;
         close_inherited().map_err(told)?;
         let parent = Parent::open(self.parent).map_err(told)?;
@@ -70,9 +70,9 @@ fn join() -> io::Result<()> {
     let namespaces =
         CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWCGROUP;
     setns(first, namespaces)?;
-    // Its first process takes its root as one of its last steps.
+    // The container's first process enters its root in one of its last steps.
     if identity("/")? == host {
-        return Err(io::Error::other("it is still starting"));
+        return Err(io::Error::other("the container is still starting; try again"));
     }
     Ok(())
 }

@@ -100,7 +100,7 @@ pub(crate) fn mask_sys(masks: &Masks, sys: &OwnedFd) -> io::Result<()> {
     MASKED_SYS.iter().try_for_each(|path| masks.cover(sys, path))
 }
 
-/// What is at `path` below `top`, which is the top of a file system of the kernel: it has no links of its own making.
+/// What is at `path` below `top`, which is the top of a kernel file system. Follows no symbolic link.
 pub(crate) fn open_below(top: impl AsFd, path: &str) -> io::Result<Option<OwnedFd>> {
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     match openat2(top, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), within) {

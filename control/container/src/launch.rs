@@ -27,10 +27,10 @@ use crate::seccomp::SeccompFilter;
 use crate::spec::ContainerSpec;
 use crate::user::Credentials;
 
-/// As shells say it: it is there, but cannot be run.
-const EXIT_NOT_RUNNABLE: u8 = 126;
-/// As shells say it: not found.
-const EXIT_NOT_FOUND: u8 = 127;
+/// As in shells: the program exists and cannot be run.
+pub const EXIT_NOT_RUNNABLE: u8 = 126;
+/// As in shells: there is no such program.
+pub const EXIT_NOT_FOUND: u8 = 127;
 
 /// Why a container does not run: a sentence for its log, and the status that its process exits with.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub struct LaunchError {
     pub code: u8,
 }
 
-/// What a process has behind it before its container is known. It is the first of its pid namespace.
+/// A process that has done the steps common to all containers. It is the first process of its pid namespace.
 pub struct Prepared {
     kernel: KernelFilesystems,
     parent: Parent,
@@ -49,12 +49,12 @@ impl Prepared {
     /// The part of a start that is the same for all containers. `parent` is the parent's process, as it calls itself.
     pub fn create(parent: i32) -> Result<Self, LaunchError> {
         let steps = || {
-            // A container's processes must not look into ours (CVE-2016-9962).
+            // A container's processes must not trace this one (CVE-2016-9962).
             set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
             close_inherited()?;
             let parent = Parent::open(parent)?;
             unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC)?;
-            // The host's later mounts are seen; ours stay ours.
+            // Later mounts of the host appear here; mounts made here do not appear on the host.
             mount_change("/", MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC)?;
             let (devices, masks) = (DeviceFilesystem::create()?, Masks::open()?);
             mount_proc(&masks)?;
@@ -109,7 +109,7 @@ impl Variables {
     }
 }
 
-/// Becomes `command`. What it writes to and reads from is what this process has.
+/// Becomes `command`, with this process's stdout and stderr.
 pub(crate) fn start(filter: &SeccompFilter, command: &[OsString], variables: Variables) -> LaunchError {
     let Some((program, arguments)) = command.split_first() else {
         return not_prepared("it has no command");
@@ -133,9 +133,13 @@ pub(crate) fn filter_for(capabilities: u64) -> SeccompFilter {
     if kept == DEFAULTS { SeccompFilter::of_defaults().clone() } else { SeccompFilter::for_capabilities(kept) }
 }
 
-/// RT-USER-01: with its groups, and without what root could do beyond `capabilities`.
+/// RT-USER-01: takes the user and its groups, and keeps at most `capabilities`.
 pub(crate) fn become_user(credentials: &Credentials, capabilities: u64) -> io::Result<()> {
     let kept = CapabilitySet::from_bits_truncate(capabilities);
+    // Without it the bounding set stays as it is, and a program of root gets all of it back when it starts.
+    if !rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::SETPCAP) {
+        return Err(io::Error::other("capabilities cannot be limited; grant the appliance CAP_SETPCAP"));
+    }
     capabilities::limit_bounding_set(kept, CapabilitySet::all())?;
     // A program that opens `/dev/stdout` opens a pipe anew, and that is for its owner. If it cannot be given away, the program can
     // still write to what it has.
@@ -166,9 +170,9 @@ pub(crate) fn enter_working_dir(folder: &Path) -> Result<(), String> {
     }
 }
 
-/// Closes what this process was started with, but for its first three: everything of the appliance's own is closed when a program starts, but what the
-/// appliance itself was started with is not.
-pub(crate) fn close_inherited() -> io::Result<()> {
+/// Closes all descriptors but stdin, stdout and stderr. The appliance's own are close-on-exec, but those that it inherited
+/// from a shell or a supervisor are not.
+pub fn close_inherited() -> io::Result<()> {
     let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
         .collect();

@@ -2,7 +2,7 @@
 
 /// Layers of an image: as many as overlayfs takes, less some for a kernel that counts the upper layer.
 pub const LAYERS_MAX: usize = 480;
-/// Of `/etc/passwd` and `/etc/group` of an image, which an author may have made as long as he likes.
+/// Of `/etc/passwd` and `/etc/group` of an image, whose length the author of the image chooses.
 pub const USER_DATABASE_BYTES_MAX: u64 = 4 << 20;
 /// Supplementary groups of a process: as many as Linux has had since 2.6.4.
 pub const GROUPS_MAX: usize = 65_536;

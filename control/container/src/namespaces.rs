@@ -1,4 +1,4 @@
-//! Starts processes in pid namespaces, from a thread of a program that stays where it is.
+//! Starts processes in other pid namespaces. The calling thread stays in its own.
 //!
 //! A thread chooses the pid namespace of the processes that it starts, and keeps its own. So it chooses another one, starts
 //! the process, and chooses its own again. The process has to be started by the thread that is to outlive it: the signal

@@ -44,7 +44,7 @@ pub(crate) fn mount_layers(layers: &[PathBuf], scratch: &Path) -> Result<OwnedFd
     }
 }
 
-/// The file system of the scratch folder is none that overlayfs can write to: another overlay, or one of a network.
+/// Overlayfs cannot write to the file system of the scratch folder: it is an overlay itself, or a network file system.
 fn is_unfit(why: &io::Error) -> bool {
     matches!(Errno::from_io_error(why), Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS))
 }
@@ -87,7 +87,7 @@ impl Writable {
         fsconfig_set_string(fresh.as_fd(), "workdir", descriptor_path(&self.work))?;
         fsconfig_set_flag(fresh.as_fd(), "volatile")?;
         fsconfig_create(fresh.as_fd())?;
-        // No device node of an image is one: `/dev` is ours.
+        // Device nodes of an image cannot be opened: the container gets a `/dev` of its own.
         let root = fsmount(fresh.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV)?;
         move_mount(&root, "", CWD, &self.merged, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
         Ok(root)
@@ -109,7 +109,7 @@ impl Writable {
     }
 }
 
-/// What it hid stays empty but for the folders of the first attempt, which the owner of `scratch` removes.
+/// The hidden folder contains only the folders of the first attempt, which the owner of `scratch` removes.
 fn cover_with_memory(scratch: &Path) -> io::Result<()> {
     let bytes = SCRATCH_BYTES_MAX.to_string();
     let flags = MountAttrFlags::MOUNT_ATTR_NODEV;

@@ -2,6 +2,8 @@
 //!
 //! Kubernetes' table: `command` replaces the image's entrypoint and its arguments, `args` alone replace the arguments.
 
+use std::collections::HashMap;
+
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
@@ -47,12 +49,15 @@ pub fn command_line(image: &ImageConfig, command: &[String], args: &[String]) ->
 #[must_use]
 pub fn variables(image: &ImageConfig) -> Vec<(String, String)> {
     let mut all = vec![("PATH".to_owned(), DEFAULT_PATH.to_owned())];
+    // An image's configuration may name some hundred thousand variables: too many to search the list for each.
+    let mut positions = HashMap::from([("PATH", 0)]);
     for variable in &image.env {
         let (name, value) = variable.split_once('=').unwrap_or((variable, ""));
         if name.is_empty() || variable.contains('\0') {
             continue; // a process cannot have it
         }
-        match all.iter_mut().find(|(known, _)| known == name) {
+        let at = *positions.entry(name).or_insert(all.len());
+        match all.get_mut(at) {
             Some((_, old)) => value.clone_into(old),
             None => all.push((name.to_owned(), value.to_owned())),
         }
@@ -62,12 +67,13 @@ pub fn variables(image: &ImageConfig) -> Vec<(String, String)> {
 
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What ends it in good order. A number or a name, with or without `SIG`; nothing, or one that is unknown here, is SIGTERM.
+/// The signal that asks it to end: a number, or a name in any case, with or without `SIG`. SIGTERM if the image names no
+/// signal or an unknown one.
 #[must_use]
 pub fn stop_signal(image: &ImageConfig) -> Signal {
-    let text = image.stop_signal.trim();
+    let text = image.stop_signal.trim().to_ascii_uppercase();
     let by_number = text.parse().ok().and_then(Signal::from_named_raw);
-    let name = text.strip_prefix("SIG").unwrap_or(text);
+    let name = text.strip_prefix("SIG").unwrap_or(&text);
     let by_name = SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal);
     by_number.or(by_name).unwrap_or(Signal::TERM)
 }
@@ -136,6 +142,7 @@ mod tests {
         for (text, wanted) in [
             ("SIGQUIT", Signal::QUIT),
             ("WINCH", Signal::WINCH),
+            ("sigint", Signal::INT),
             ("2", Signal::INT),
             ("", Signal::TERM),
             ("SIGRTMIN+3", Signal::TERM),

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags, mkdirat, openat};
+use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
 use rustix::io::Errno;
 use rustix::mount::{MountAttrFlags, MountFlags, UnmountFlags, unmount};
 use rustix::process::{fchdir, pivot_root};
@@ -15,7 +15,7 @@ use crate::cgroup_views;
 use crate::devices::DeviceFilesystem;
 use crate::kernel_filesystems::{Masks, clone_proc, mask_sys};
 use crate::limits::TMP_BYTES_MAX;
-use crate::mounts::{attach, clone_tree, descriptor_path, new_filesystem, set_flags};
+use crate::mounts::{attach, clone_of, clone_tree, descriptor_path, new_filesystem, set_flags};
 use crate::overlay::mount_layers;
 use crate::spec::{BindMount, ContainerSpec};
 use crate::targets::{TargetKind, open_in_root, open_or_create};
@@ -83,11 +83,19 @@ fn open_sources(spec: &ContainerSpec) -> Result<Vec<(OwnedFd, BindMount)>, Strin
         .map_err(|why| format!("{}: files of the container cannot be written: {why}", spec.scratch.display()))?;
     let mut volumes = spec.mounts.clone();
     volumes.sort_by_key(|bind| bind.target.components().count());
-    let open = |bind: BindMount| match clone_tree(&bind.source, false) {
+    let clone = |bind: BindMount| match clone_volume(&bind.source, bind.sub_path.as_deref()) {
         Ok(tree) => Ok((tree, bind)),
         Err(why) => Err(format!("mountPath {} cannot be mounted: {why}", bind.target.display())),
     };
-    files.into_iter().chain(volumes).map(open).collect()
+    files.into_iter().chain(volumes).map(clone).collect()
+}
+
+/// A copy of the mount at `source`, or at `sub_path` below it. Programs that share the volume may put a link there, so that
+/// is resolved inside `source` (CVE-2017-1002101).
+pub fn clone_volume(source: &Path, sub_path: Option<&Path>) -> io::Result<OwnedFd> {
+    let Some(sub_path) = sub_path else { return clone_tree(source, false) };
+    let volume = open(source, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+    clone_of(open_in_root(&volume, sub_path, OFlags::PATH)?)
 }
 
 /// RT-FS-05, RT-FS-06, RT-FS-07: `/etc/hosts`, `/etc/hostname` and `/etc/resolv.conf`.
@@ -105,6 +113,7 @@ fn write_files(spec: &ContainerSpec) -> io::Result<Vec<BindMount>> {
         io::Write::write_all(&mut file, text.as_bytes())?;
         binds.push(BindMount {
             source,
+            sub_path: None,
             target: Path::new("/etc").join(name),
             read_only: spec.read_only_root,
             is_own: false,
@@ -112,7 +121,8 @@ fn write_files(spec: &ContainerSpec) -> io::Result<Vec<BindMount>> {
     }
     let resolver = spec.resolver.clone().unwrap_or_else(|| PathBuf::from(RESOLVER));
     if resolver.exists() {
-        binds.push(BindMount { source: resolver, target: RESOLVER.into(), read_only: true, is_own: false });
+        let target = RESOLVER.into();
+        binds.push(BindMount { source: resolver, sub_path: None, target, read_only: true, is_own: false });
     }
     Ok(binds)
 }

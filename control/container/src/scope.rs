@@ -1,4 +1,4 @@
-//! Keeps a container from what it would share with the host because their network is the same: Unix sockets without a path.
+//! Keeps a container from abstract Unix sockets of the host, which belong to the network namespace that they share.
 //!
 //! Landlock's scopes, from Linux 6.12. An older kernel has none, and the container's log says so. Signals need none: the pid
 //! namespace keeps them. A process that enters the container later has a scope of its own, beside the container's: it reaches
@@ -6,7 +6,7 @@
 
 use landlock::{Ruleset, RulesetAttr, RulesetStatus, Scope};
 
-/// Such sockets of other containers and of the host are out of reach from now on.
+/// From now on this process cannot connect to abstract Unix sockets of other containers and of the host.
 pub(crate) fn restrict_self() {
     let restricted = Ruleset::default()
         .scope(Scope::AbstractUnixSocket)

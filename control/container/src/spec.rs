@@ -36,6 +36,9 @@ pub struct ContainerSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindMount {
     pub source: PathBuf,
+    /// Only this file or folder below `source`, and never one outside of it.
+    #[serde(default)]
+    pub sub_path: Option<PathBuf>,
     pub target: PathBuf,
     pub read_only: bool,
     /// It belongs to the container's user from the start on.

@@ -48,30 +48,33 @@ pub(crate) fn resolve(root: &OwnedFd, spec: &UserSpec) -> Result<Credentials, St
 
 fn resolve_in(spec: &UserSpec, passwd: &str, group: &str) -> Result<Credentials, String> {
     let (image_user, image_group) = spec.image.split_once(':').unwrap_or((&spec.image, ""));
-    // The group of the image belongs to its user: with another one it is left as well, as in Kubernetes.
-    let (user, named_group) = match spec.run_as_user {
-        Some(uid) => (uid.to_string(), String::new()),
-        None => (image_user.to_owned(), image_group.to_owned()),
+    let image_user = if image_user.is_empty() { "0" } else { image_user };
+    // A number in the manifest is never looked up as a name: an image could have a user with that name and uid 0.
+    let (user, number, by_name) = match spec.run_as_user {
+        Some(uid) => (uid.to_string(), Some(uid), None),
+        None => (
+            image_user.to_owned(),
+            image_user.parse::<u32>().ok(),
+            passwd_entries(passwd).find(|entry| entry.name == image_user),
+        ),
     };
-    let named_group = spec.run_as_group.map_or(named_group, |gid| gid.to_string());
-    let user = if user.is_empty() { "0" } else { &user };
-    let entry = passwd_entries(passwd).find(|entry| entry.name == user).or_else(|| {
-        let uid = user.parse::<u32>().ok()?;
-        passwd_entries(passwd).find(|entry| entry.uid == uid)
-    });
-    let (uid, own_gid, home, name) = match (&entry, user.parse::<u32>()) {
+    let entry = by_name.or_else(|| passwd_entries(passwd).find(|entry| Some(entry.uid) == number));
+    let (uid, own_gid, home, name) = match (&entry, number) {
         (Some(entry), _) => (entry.uid, entry.gid, entry.home, Some(entry.name)),
-        (None, Ok(uid)) => (uid, 0, "/", None),
-        (None, Err(_)) => {
+        (None, Some(uid)) => (uid, 0, "/", None),
+        (None, None) => {
             return Err(format!("user {user} is not in /etc/passwd of the image; set runAsUser or USER to a number"));
         }
     };
-    let gid = match named_group.as_str() {
-        "" => own_gid,
-        wanted => {
-            let known = group_entries(group).find(|entry| entry.name == wanted).map(|entry| entry.gid);
-            known.or_else(|| wanted.parse().ok()).ok_or_else(|| {
-                format!("group {wanted} is not in /etc/group of the image; set runAsGroup or USER to a number")
+    let gid = match (spec.run_as_group, spec.run_as_user) {
+        (Some(gid), _) => gid,
+        // The group of the image belongs to its user: another user does not get it, as in Kubernetes.
+        (None, Some(_)) => own_gid,
+        (None, None) if image_group.is_empty() => own_gid,
+        (None, None) => {
+            let known = group_entries(group).find(|entry| entry.name == image_group).map(|entry| entry.gid);
+            known.or_else(|| image_group.parse().ok()).ok_or_else(|| {
+                format!("group {image_group} is not in /etc/group of the image; set runAsGroup or USER to a number")
             })?
         }
     };
@@ -108,7 +111,7 @@ struct GroupEntry<'a> {
     members: &'a str,
 }
 
-/// Lines that are none are left out, as libc does.
+/// Leaves out malformed lines, as libc does.
 fn passwd_entries(text: &str) -> impl Iterator<Item = PasswdEntry<'_>> {
     text.lines().filter_map(|line| {
         let mut fields = line.trim().split(':');
@@ -187,6 +190,17 @@ mod tests {
         assert_eq!(resolved(UserSpec { run_as_group: Some(9), ..spec }).unwrap().1, 9);
         let spec = UserSpec { supplemental_groups: vec![5, 60], ..image("app") };
         assert_eq!(resolved(spec).unwrap().2, [5, 50, 60, 1001]);
+    }
+
+    /// An image cannot turn `runAsUser: 1234` into root by a user that is called `1234`.
+    #[test]
+    fn manifest_number_is_not_looked_up_as_name() {
+        let spec = UserSpec { run_as_user: Some(1234), run_as_group: Some(9), ..UserSpec::default() };
+        let passwd = "1234:x:0:0::/root:\nnine:x:9:9::/nine:\n";
+        let found = resolve_in(&spec, passwd, "9:x:0:\n").unwrap();
+        assert_eq!((found.uid, found.gid, found.groups, found.home), (1234, 9, vec![9], "/".to_owned()));
+        let spec = UserSpec { run_as_group: None, ..spec };
+        assert_eq!(resolved(spec).unwrap(), (1234, 0, vec![0], "/".to_owned()));
     }
 
     /// RT-USER-05

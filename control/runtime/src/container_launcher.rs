@@ -24,6 +24,7 @@ use super::host_processes;
 use super::launch_spec::SandboxSpec;
 use super::launcher::pid;
 use super::precise_sleep::precise_sleep;
+use super::remove_tree::remove_tree;
 use super::{ContainerImage, InstanceSpec};
 
 /// Of the folder that holds what an instance's containers write; before it stands the instance's id.
@@ -58,6 +59,7 @@ impl ContainerLauncher {
     ) -> Self {
         let bind = |bind: &super::mounts::BindMount| BindMount {
             source: bind.source.clone(),
+            sub_path: bind.sub_path.clone(),
             target: bind.target.clone(),
             read_only: bind.read_only,
             is_own: bind.is_own,
@@ -133,8 +135,8 @@ impl ContainerLauncher {
 
     /// Asks its first process to end with the image's stop signal; that process ends the others.
     ///
-    /// The kernel drops a signal for which the first process of a pid namespace has no handler (pid_namespaces(7)), even if
-    /// its default action is to end the process. Such a process is killed at once: waiting for the grace period, 300 s by
+    /// The kernel drops a signal that the first process of a pid namespace neither handles nor blocks (pid_namespaces(7)), even
+    /// if its default action is to end the process. Such a process is killed at once: waiting for the grace period, 300 s by
     /// default, would change nothing.
     pub(super) fn terminate(&self, child: &Child) {
         let first = pid(child);
@@ -179,7 +181,7 @@ pub(super) fn remove_leftovers(instances: &Path, is_left: &dyn Fn(u64) -> bool) 
 }
 
 fn remove(folder: &Path) {
-    if let Err(why) = fs::remove_dir_all(folder)
+    if let Err(why) = remove_tree(folder)
         && why.kind() != io::ErrorKind::NotFound
     {
         tracing::warn!(folder = %folder.display(), %why, "what a container wrote stays behind until the next start");

@@ -82,7 +82,7 @@ impl DeviceFilesystem {
         for bind in binds {
             let Ok(below) = bind.target.strip_prefix(FOLDER) else { continue };
             if matches!(statat(&self.top, below, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT)) {
-                create_mount_point(&self.top, below, bind.source.is_dir())?;
+                create_mount_point(&self.top, below, bind.is_folder())?;
             }
         }
         let within = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;

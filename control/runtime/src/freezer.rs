@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use super::launcher::signal_group;
 
-/// Whether an instance is frozen, and who wants to know when that changes.
+/// Whether an instance is frozen, and the task that waits for a change.
 #[derive(Debug, Default)]
 pub(super) struct Freezer {
     frozen: Cell<bool>,
@@ -42,8 +42,32 @@ impl Freezer {
         }
     }
 
-    /// Returns after the next change, or at once if the last change has not been observed.
+    /// For the next process, after a frozen one has ended.
+    pub(super) fn reset(&self) {
+        self.frozen.set(false);
+    }
+
+    /// Returns after the next change, or at once if the last change has not been awaited yet.
     pub(super) async fn changed(&self) {
         self.changed.notified().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn next_process_after_frozen_one_is_not_frozen() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let freezer = Freezer::default();
+        freezer.set(&child, true);
+        assert!(freezer.is_frozen());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        freezer.reset();
+        assert!(!freezer.is_frozen());
     }
 }

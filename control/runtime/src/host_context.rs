@@ -75,8 +75,8 @@ pub(super) struct HostContext {
     pub(super) cgroups: Result<CgroupManager, String>,
     pub(super) output: Rc<Output>,
     config: HostConfig,
-    /// What containers are started with, once there is one; or why there is none.
-    containers: OnceCell<Result<(Rc<ProtectedProgram>, ScratchReaper), String>>,
+    /// What containers are started with, from the first one on.
+    containers: OnceCell<(Rc<ProtectedProgram>, ScratchReaper)>,
     /// What instances find as `/etc/resolv.conf`, by namespace.
     resolvers: RefCell<HashMap<String, PathBuf>>,
     /// The missing container port of instances has been logged.
@@ -176,20 +176,22 @@ impl HostContext {
 
     /// The same, and what removes the files that a container wrote.
     pub(super) fn containers(&self) -> io::Result<(Rc<ProtectedProgram>, ScratchReaper)> {
-        let open = || {
-            let program = ProtectedProgram::open(&self.init.program).map_err(|why| why.to_string())?;
-            Ok((Rc::new(program), ScratchReaper::start().map_err(|why| why.to_string())?))
-        };
-        self.containers.get_or_init(open).clone().map_err(|why| {
+        if let Some(containers) = self.containers.get() {
+            return Ok(containers.clone());
+        }
+        // An error is not kept: a descriptor or a thread that is missing now may be there for the next start.
+        let open = || Ok((Rc::new(ProtectedProgram::open(&self.init.program)?), ScratchReaper::start()?));
+        let opened = open().map_err(|why: io::Error| {
             io::Error::other(format!(
                 "containers cannot be started: {why}; run the appliance as root on Linux 5.10 or later"
             ))
-        })
+        })?;
+        Ok(self.containers.get_or_init(|| opened).clone())
     }
 
     /// An instance is over. Nothing is there if it was no container.
     pub(super) fn remove_scratch(&self, folder: PathBuf) {
-        if let Some(Ok((_, reaper))) = self.containers.get() {
+        if let Some((_, reaper)) = self.containers.get() {
             reaper.remove(folder);
         }
     }

@@ -32,11 +32,19 @@ pub(super) fn open_pidfd(identity: &ProcessIdentity) -> Option<OwnedFd> {
     (process(identity.pid)?.identity == *identity).then_some(pidfd)
 }
 
-/// Whether the process catches or ignores this signal. True if that cannot be read.
+/// Whether the process catches, ignores or blocks this signal. True if that cannot be read.
 pub(super) fn handles(pid: Pid, signal: Signal) -> bool {
-    let Ok(status) = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())) else { return true };
+    let Ok(status) = fs::read(format!("/proc/{}/status", pid.as_raw_nonzero())) else { return true };
+    status_handles(&String::from_utf8_lossy(&status), signal)
+}
+
+/// The kernel keeps a blocked signal for sigwait(3) or signalfd(2): init programs such as tini receive theirs that way,
+/// and have no handler.
+fn status_handles(status: &str, signal: Signal) -> bool {
     let bit = u64::try_from(signal.as_raw() - 1).map_or(0, |number| 1 << number);
-    let masks = status.lines().filter_map(|line| line.strip_prefix("SigIgn:").or(line.strip_prefix("SigCgt:")));
+    let masks = status
+        .lines()
+        .filter_map(|line| ["SigBlk:", "SigIgn:", "SigCgt:"].iter().find_map(|name| line.strip_prefix(*name)));
     masks.filter_map(|mask| u64::from_str_radix(mask.trim(), 16).ok()).fold(0, |all, mask| all | mask) & bit != 0
 }
 
@@ -45,11 +53,11 @@ pub(super) fn list() -> Vec<HostProcess> {
     entries.flatten().filter_map(|entry| process(entry.file_name().to_str()?.parse().ok()?)).collect()
 }
 
-/// `None` for one that is over; a zombie is.
+/// `None` if the process has ended, as a zombie has. Its name may be in no encoding.
 pub(super) fn process(pid: i32) -> Option<HostProcess> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let (session, started) = parse_stat(&stat)?;
-    // Another user's environment is not ours to read, and its process not ours to end.
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    let (session, started) = parse_stat(&String::from_utf8_lossy(&stat))?;
+    // An appliance that is not root can neither read the environment of another user's process nor end it.
     let environ = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     Some(HostProcess { identity: ProcessIdentity { pid, started }, session, mark: instance_mark(&environ) })
 }
@@ -91,6 +99,25 @@ mod tests {
         assert!(handles(own, Signal::PIPE), "Rust programs ignore SIGPIPE");
         assert!(!handles(own, Signal::POWER) && !handles(own, Signal::KILL));
         assert!(handles(Pid::from_raw(i32::MAX).unwrap(), Signal::TERM), "unknown counts as handled");
+    }
+
+    /// What tini(1) looks like.
+    #[test]
+    fn blocked_signal_is_handled() {
+        let status = "Name:\ttini\nSigPnd:\t0000000000000000\nSigBlk:\t0000000000004000\n\
+                      SigIgn:\t0000000000000000\nSigCgt:\t0000000000000000\n";
+        assert!(status_handles(status, Signal::TERM));
+        assert!(!status_handles(status, Signal::INT));
+    }
+
+    /// Else a program could hide from the reaper by its name.
+    #[test]
+    fn process_whose_name_is_not_utf8_is_found() {
+        let found = std::thread::spawn(|| {
+            rustix::thread::set_name(c"\xff\xfe").unwrap();
+            process(rustix::thread::gettid().as_raw_nonzero().get()).is_some()
+        });
+        assert!(found.join().unwrap());
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! the developer's program.
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
-//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... [--dir DIR]
+//! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw [--sub-path PATH]]... [--mask PATH]... [--unmask PATH]... [--dir DIR]
 //! [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]...`
 //! A verb instead of code between fork and exec, because that place allows hardly anything and would
 //! need `unsafe`. Descriptors are set by the parent already; variables come on stdin.
@@ -17,7 +17,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
-use container::launch::{LaunchError, Prepared, Variables};
+use container::launch::{EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE, LaunchError, Prepared, Variables, close_inherited};
 use rustix::fs::fchown;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal, setsid};
@@ -32,19 +32,14 @@ use super::{InstanceCredentials, host_views, mounts, read_only_root};
 /// The verb that the program's `main` passes to [`run`], with all arguments behind it.
 pub const VERB: &str = "instance-init";
 
-/// As shells say it: found, but cannot be run.
-const EXIT_NOT_RUNNABLE: u8 = 126;
-/// As shells say it: not found.
-const EXIT_NOT_FOUND: u8 = 127;
-
 /// Becomes the command that `arguments` (those behind the verb) name. Returns only if that failed, after
 /// it said why on stderr, which is the instance's log.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (message, code) = match parse_arguments(arguments) {
-        Ok((_, told)) if told.is_beside => return enter_container(&told),
-        Ok((parent, told)) if told.is_first_process => return become_container(parent, &told),
-        Ok((parent, told)) => match prepare(parent, told) {
-            Ok(Some((told, prepared))) => exec_instance(parent, &told, prepared),
+        Ok((_, launch)) if launch.is_beside => return enter_container(&launch),
+        Ok((parent, launch)) if launch.is_first_process => return become_container(parent, &launch),
+        Ok((parent, launch)) => match prepare(parent, launch) {
+            Ok(Some((launch, prepared))) => exec_instance(parent, &launch, prepared),
             Ok(None) => return ExitCode::SUCCESS, // it waited in vain
             Err(why) => unprepared(&why),
         },
@@ -88,34 +83,40 @@ impl PreforkState {
 }
 
 /// The steps that do not depend on the instance, and the wait for its launch spec. `None`: the process is not needed.
-fn prepare(parent: Pid, told: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkState)>, String> {
+fn prepare(parent: Pid, launch: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkState)>, String> {
     // A session of its own: one signal reaches the whole family, and there is no terminal.
     setsid().map_err(|why| why.to_string())?;
-    join(&told.sandbox.cgroups)?;
-    if !told.is_prefork {
-        let variables = if told.variables_follow { read_words()? } else { Vec::new() };
-        return Ok(Some((LaunchSpec { variables, ..told }, PreforkState::default())));
+    join(&launch.sandbox.cgroups)?;
+    if !launch.is_prefork {
+        let variables = if launch.variables_follow { read_words()? } else { Vec::new() };
+        return Ok(Some((LaunchSpec { variables, ..launch }, PreforkState::default())));
     }
-    let prepared = PreforkState::prepare_mounts(&told.sandbox)?;
-    let Some(ordered) = wait(parent)? else { return Ok(None) };
-    let joined = told.sandbox.cgroups;
-    let others: Vec<_> = ordered.sandbox.cgroups.iter().filter(|prefork| !joined.contains(prefork)).cloned().collect();
+    let prepared = PreforkState::prepare_mounts(&launch.sandbox)?;
+    let Some(launch_spec) = wait(parent)? else { return Ok(None) };
+    let joined = launch.sandbox.cgroups;
+    let others: Vec<_> =
+        launch_spec.sandbox.cgroups.iter().filter(|prefork| !joined.contains(prefork)).cloned().collect();
     join(&others)?;
-    Ok(Some((LaunchSpec { is_prefork: true, ..ordered }, prepared)))
+    Ok(Some((LaunchSpec { is_prefork: true, ..launch_spec }, prepared)))
 }
 
 /// The first process of a container: the same, in namespaces of its own from the start.
-fn become_container(parent: Pid, told: &LaunchSpec) -> ExitCode {
+fn become_container(parent: Pid, launch: &LaunchSpec) -> ExitCode {
     let prepared = || {
         setsid().map_err(|why| why.to_string())?;
-        join(&told.sandbox.cgroups)?;
+        join(&launch.sandbox.cgroups)?;
         set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
         let prepared = Prepared::create(parent.as_raw_nonzero().get()).map_err(|why| why.message)?;
-        let Some(ordered) = read_orders()? else { return Ok(None) };
-        let others: Vec<_> =
-            ordered.sandbox.cgroups.iter().filter(|group| !told.sandbox.cgroups.contains(group)).cloned().collect();
+        let Some(launch_spec) = read_launch_spec()? else { return Ok(None) };
+        let others: Vec<_> = launch_spec
+            .sandbox
+            .cgroups
+            .iter()
+            .filter(|group| !launch.sandbox.cgroups.contains(group))
+            .cloned()
+            .collect();
         join(&others)?;
-        Ok::<_, String>(Some((prepared, ordered)))
+        Ok::<_, String>(Some((prepared, launch_spec)))
     };
     let failed = match prepared() {
         Ok(None) => return ExitCode::SUCCESS, // it waited in vain
@@ -133,11 +134,11 @@ fn become_container(parent: Pid, told: &LaunchSpec) -> ExitCode {
 }
 
 /// A further process in the container of its pid namespace.
-fn enter_container(told: &LaunchSpec) -> ExitCode {
+fn enter_container(launch: &LaunchSpec) -> ExitCode {
     let prepared = || {
         setsid().map_err(|why| why.to_string())?;
-        join(&told.sandbox.cgroups)?;
-        read_orders()
+        join(&launch.sandbox.cgroups)?;
+        read_launch_spec()
     };
     report(&match prepared() {
         Ok(None) => return ExitCode::SUCCESS, // the appliance has ended
@@ -167,10 +168,10 @@ fn wait(parent: Pid) -> Result<Option<LaunchSpec>, String> {
     if getppid() != Some(parent) {
         return Ok(None);
     }
-    read_orders()
+    read_launch_spec()
 }
 
-fn read_orders() -> Result<Option<LaunchSpec>, String> {
+fn read_launch_spec() -> Result<Option<LaunchSpec>, String> {
     let words = read_words()?;
     if words.is_empty() { Ok(None) } else { Ok(Some(decode(words.into_iter())?)) }
 }
@@ -185,8 +186,8 @@ fn read_words() -> Result<Vec<OsString>, String> {
     Ok(bytes.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec())).collect())
 }
 
-fn exec_instance(parent: Pid, told: &LaunchSpec, prepared: PreforkState) -> (String, u8) {
-    let LaunchSpec { sandbox: place, command, .. } = told;
+fn exec_instance(parent: Pid, launch: &LaunchSpec, prepared: PreforkState) -> (String, u8) {
+    let LaunchSpec { sandbox: place, command, .. } = launch;
     let steps = || {
         if let Some(name) = &place.hostname {
             set_hostname(name);
@@ -203,8 +204,8 @@ fn exec_instance(parent: Pid, told: &LaunchSpec, prepared: PreforkState) -> (Str
     }
     let mut program = Command::new(&command[0]);
     program.args(&command[1..]);
-    if told.is_prefork || told.variables_follow {
-        let variables = told.variables.iter().map(|word| split_variable(word));
+    if launch.is_prefork || launch.variables_follow {
+        let variables = launch.variables.iter().map(|word| split_variable(word));
         program.env_clear().envs(variables).stdin(Stdio::null()); // RT-FD-01
     }
     let why = program.exec();
@@ -291,7 +292,7 @@ fn finish_mounts(place: &SandboxSpec, namespace: Option<MountNamespace>) -> Resu
         Err(why) => {
             if let Some(what) = needs_mounts {
                 return Err(format!("{what} needs a mount namespace: {why}"));
-            } // else it sees what everybody sees
+            } // else it sees the mounts of the host
         }
     }
     if place.read_only_root {
@@ -300,18 +301,6 @@ fn finish_mounts(place: &SandboxSpec, namespace: Option<MountNamespace>) -> Resu
     if let Some(dir) = &place.working_dir {
         std::env::set_current_dir(dir)
             .map_err(|why| format!("workingDir {} cannot be entered: {why}", dir.display()))?;
-    }
-    Ok(())
-}
-
-/// Closes descriptors that the appliance itself inherited from its parent: everything of its own is close-on-exec,
-/// but a shell's or a supervisor's descriptors are not, and an instance must not have them.
-fn close_inherited() -> io::Result<()> {
-    let open: Vec<i32> = std::fs::read_dir("/proc/self/fd")?
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
-        .collect();
-    for fd in open.into_iter().filter(|fd| *fd > 2) {
-        let _ = nix::unistd::close(fd); // the listing's own is closed already
     }
     Ok(())
 }

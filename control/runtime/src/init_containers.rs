@@ -38,8 +38,8 @@ impl InitContainers {
         self.statuses
     }
 
-    /// Runs all of them. An error is the end of the instance: one of them failed, was not over at `deadline`, or somebody
-    /// ordered it to stop. `starved` tells whether it wanted more memory than it may have.
+    /// Runs all of them. An error is the end of the instance: one of them failed or was still running at `deadline`, or the
+    /// instance was stopped. `starved` tells whether it wanted more memory than it may have.
     pub(super) async fn run(
         &mut self,
         orders: &mut UnboundedReceiver<InstanceCommand>,
@@ -92,8 +92,10 @@ async fn run(
         post.launcher.terminate(&child.0);
         let _ = timeout(spec.termination_grace_period, exited(&pidfd)).await; // it had its time
     }
-    // The leader is not reaped, so its number still means this group: no process survives it.
+    // The leader is not reaped, so its number still means this group.
     signal_group(&child.0, Signal::KILL);
+    // A container has ended when the last of its processes has, and other instances must not wait for that.
+    exited(&pidfd).await;
     let status = child.0.wait()?;
     drain(pumps, &post.log).await;
     if matches!(end, TerminationCause::Exited) && status.success() {

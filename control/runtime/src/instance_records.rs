@@ -19,6 +19,7 @@ use super::InstanceSpec;
 use super::cgroups::instance_id;
 use super::host_processes::{self, HostProcess, ProcessIdentity};
 use super::limits::LEFTOVER_EXIT_TIMEOUT;
+use super::remove_tree::remove_tree;
 
 const EXTENSION: &str = "run";
 /// Others pass through to what they are told the name of, and list nothing.
@@ -105,7 +106,7 @@ impl InstanceRecords {
     }
 
     fn remove(folder: &Path) {
-        if let Err(why) = fs::remove_dir_all(folder)
+        if let Err(why) = remove_tree(folder)
             && why.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(folder = %folder.display(), %why, "a revision's logs stay behind");

@@ -1,4 +1,4 @@
-//! What an instance's first step is told, in words: written by the appliance, read in the instance's own process.
+//! The launch spec of an instance, as words: written by the appliance, read by init in the instance's own process.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -14,7 +14,7 @@ use super::capabilities::Capabilities;
 use super::mounts::BindMount;
 use super::{InstanceCredentials, init};
 
-/// What a first step is told.
+/// What init needs to become the instance.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct LaunchSpec {
     pub(super) sandbox: SandboxSpec,
@@ -33,7 +33,7 @@ pub(super) struct LaunchSpec {
     pub(super) command: Vec<OsString>,
 }
 
-/// Where an instance finds itself.
+/// What an instance is confined to, and what it sees.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct SandboxSpec {
     /// Control groups to join, before anything else is done.
@@ -65,8 +65,8 @@ pub(super) struct CgroupMount {
     pub(super) mount_point: PathBuf,
 }
 
-/// The words of the verb, as the parent writes them. The variables follow on stdin: a process of ours that has not given up its
-/// rights yet must not have them in its own environment, where `LD_PRELOAD` and its like would be obeyed.
+/// The words of the verb, as the parent writes them. The variables follow on stdin: init still has all
+/// rights, so they must not be in its own environment, where `LD_PRELOAD` would take effect.
 pub(super) fn arguments(parent: Pid, place: &SandboxSpec, command: &[String]) -> Vec<OsString> {
     let mut words = first_words(parent, place);
     words.extend(["--variables".into(), "--".into()]);
@@ -109,15 +109,14 @@ pub(super) fn encode_variables(variables: &[(String, String)]) -> Option<Vec<u8>
 }
 
 fn json(spec: &impl Serialize) -> OsString {
-    serde_json::to_string(spec).expect("paths of ours are text, and the rest is text and numbers").into()
+    serde_json::to_string(spec).expect("the appliance's paths are UTF-8, and the rest is text and numbers").into()
 }
 
 fn from_json<T: DeserializeOwned>(word: Option<OsString>) -> Result<T, &'static str> {
     word.and_then(|word| serde_json::from_str(word.to_str()?).ok()).ok_or(USAGE)
 }
 
-/// What somebody who waits is told: words with NULs between them. `None` if one has a NUL in it, which no process can be
-/// told.
+/// The launch spec of a waiting process: words with NULs between them. `None` if a word contains a NUL.
 pub(super) fn encode(place: &SandboxSpec, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
     let mut words = Vec::new();
     append_sandbox(&mut words, place);
@@ -149,6 +148,9 @@ fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
     for bind in &place.binds {
         let access = if bind.read_only { "ro" } else { "rw" };
         words.extend(["--bind".into(), bind.source.clone().into(), bind.target.clone().into(), access.into()]);
+        if let Some(path) = &bind.sub_path {
+            words.extend(["--sub-path".into(), path.clone().into()]);
+        }
     }
     for (word, paths) in [("--mask", &place.masks), ("--unmask", &place.unmasked)] {
         words.extend(paths.iter().flat_map(|path| [OsString::from(word), path.clone().into()]));
@@ -178,7 +180,7 @@ fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
     }
 }
 
-const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw]... [--mask PATH]... [--unmask PATH]... \
+const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw [--sub-path PATH]]... [--mask PATH]... [--unmask PATH]... \
                      [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] [--variables] -- COMMAND [ARGUMENT]... \
                      or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait [--first-process | --beside]";
 
@@ -214,7 +216,12 @@ pub(super) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--bind") => {
                 let mut next = || words.next().ok_or(USAGE);
                 let (source, target, access) = (next()?.into(), next()?.into(), next()?);
-                place.binds.push(BindMount { source, target, read_only: access != "rw", is_own: false });
+                let read_only = access != "rw";
+                place.binds.push(BindMount { source, sub_path: None, target, read_only, is_own: false });
+            }
+            Some("--sub-path") => {
+                let bind = place.binds.last_mut().ok_or(USAGE)?;
+                bind.sub_path = Some(words.next().ok_or(USAGE)?.into());
             }
             Some("--mask") => place.masks.push(words.next().ok_or(USAGE)?.into()),
             Some("--unmask") => place.unmasked.push(words.next().ok_or(USAGE)?.into()),
@@ -262,6 +269,7 @@ mod tests {
         let command = vec!["sh".to_owned(), "-c".to_owned(), "--".to_owned()];
         let bind = |target: &str, read_only| BindMount {
             source: "/a b".into(),
+            sub_path: None,
             target: target.into(),
             read_only,
             is_own: false,
@@ -270,7 +278,11 @@ mod tests {
         let place = SandboxSpec {
             cgroups: vec![prefork("/sys/fs/c g"), prefork("/x")],
             resolver: Some("/etc/res olv".into()),
-            binds: vec![bind("/--", true), bind("/c", false)],
+            binds: vec![
+                bind("/--", true),
+                BindMount { sub_path: Some("--".into()), ..bind("/b", false) },
+                bind("/c", false),
+            ],
             masks: vec!["/da ta".into(), "/s".into()],
             unmasked: vec!["/da ta/own".into()],
             working_dir: Some("/work dir".into()),
@@ -326,7 +338,7 @@ mod tests {
         assert_eq!(told.variables, words(&["A=1"]));
     }
 
-    /// A manifest's text cannot become words of ours.
+    /// The text of a manifest cannot become an option of init.
     #[test]
     fn orders_have_no_nul_within_a_word() {
         let place = SandboxSpec::default();

@@ -43,11 +43,11 @@ impl Launcher {
         if let Some(container) = &self.container {
             return self.start_container(container, waiting, (words, environment), before);
         }
-        let told = waiting.and_then(|waiting| {
-            let orders = launch_spec::encode(&self.sandbox, environment, words)?;
-            waiting.launch(&orders)
+        let launched = waiting.and_then(|waiting| {
+            let encoded = launch_spec::encode(&self.sandbox, environment, words)?;
+            waiting.launch(&encoded)
         });
-        told.map_or_else(
+        launched.map_or_else(
             || {
                 before();
                 self.spawn(words, environment, Stdio::piped(), Stdio::piped())
@@ -65,12 +65,12 @@ impl Launcher {
     ) -> io::Result<Child> {
         let joins = SandboxSpec { cgroups: self.sandbox.cgroups.clone(), ..SandboxSpec::default() };
         let place = SandboxSpec { container: Some(container.next_spec()?), ..joins.clone() };
-        let orders = launch_spec::encode(&place, environment, words).ok_or_else(unspeakable)?;
-        let mut child = match waiting.and_then(|waiting| waiting.launch(&orders)) {
+        let encoded = launch_spec::encode(&place, environment, words).ok_or_else(nul_error)?;
+        let mut child = match waiting.and_then(|waiting| waiting.launch(&encoded)) {
             Some(child) => child,
             None => {
                 before();
-                told(spawn_first_process(&self.init, &container.program, &joins)?, &orders)
+                send_words(spawn_first_process(&self.init, &container.program, &joins)?, &encoded)
             }
         };
         container.started(&child).inspect_err(|_| {
@@ -79,7 +79,7 @@ impl Launcher {
         Ok(child)
     }
 
-    /// The same without a prefork process; it writes to pipes.
+    /// Starts a new process, whose output goes to pipes, without the prefork pool.
     pub(super) fn start_fresh(&self, words: &[String], environment: &[(String, String)]) -> io::Result<Child> {
         self.start(None, words, environment, || {})
     }
@@ -96,11 +96,11 @@ impl Launcher {
         };
         let (spec, first) = container.entry()?;
         let joins = SandboxSpec { cgroups: self.sandbox.cgroups.clone(), ..SandboxSpec::default() };
-        let orders = launch_spec::encode_beside(&spec, environment, words).ok_or_else(unspeakable)?;
+        let encoded = launch_spec::encode_beside(&spec, environment, words).ok_or_else(nul_error)?;
         let arguments = launch_spec::beside_arguments(getpid(), &joins);
         let mut command = waiting_command(&self.init, container.program.path().as_os_str(), arguments);
         command.stdout(output.try_clone()?).stderr(output);
-        Ok(told(namespaces::spawn_beside(&first, &mut command)?, &orders))
+        Ok(send_words(namespaces::spawn_beside(&first, &mut command)?, &encoded))
     }
 
     /// Returns when there is something to probe.
@@ -126,21 +126,21 @@ impl Launcher {
         stdout: Stdio,
         stderr: Stdio,
     ) -> io::Result<Child> {
-        let variables = launch_spec::encode_variables(environment).ok_or_else(unspeakable)?;
+        let variables = launch_spec::encode_variables(environment).ok_or_else(nul_error)?;
         let arguments = launch_spec::arguments(getpid(), &self.sandbox, words);
         let mut command = waiting_command(&self.init, self.init.program.as_os_str(), arguments);
-        Ok(told(command.stdout(stdout).stderr(stderr).spawn()?, &variables))
+        Ok(send_words(command.stdout(stdout).stderr(stderr).spawn()?, &variables))
     }
 }
 
-fn unspeakable() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "a word of the command or a variable holds a NUL")
+fn nul_error() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the command or a variable contains a NUL byte; remove it")
 }
 
-/// Gives `child` its words, and the end of its stdin.
-fn told(mut child: Child, words: &[u8]) -> Child {
+/// Writes `words` to the stdin of `child`, and closes it.
+fn send_words(mut child: Child, words: &[u8]) -> Child {
     if let Some(mut stdin) = child.stdin.take() {
-        let _ = stdin.write_all(words); // if it is over already, it has said why
+        let _ = stdin.write_all(words); // fails only if it has ended, and then its log says why
     }
     child
 }

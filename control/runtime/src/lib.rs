@@ -44,6 +44,7 @@ mod probe_tls;
 mod process;
 mod process_reaper;
 mod read_only_root;
+mod remove_tree;
 mod resources;
 mod sidecars;
 mod termination_message;

@@ -12,6 +12,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use container::rootfs::clone_volume;
 use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags,
@@ -34,10 +35,19 @@ const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 pub(super) struct BindMount {
     /// A folder or a file.
     pub(super) source: PathBuf,
+    /// Only this file or folder below `source`.
+    pub(super) sub_path: Option<PathBuf>,
     pub(super) target: PathBuf,
     pub(super) read_only: bool,
     /// It belongs to a container's user; a process's files are given to it when they are made.
     pub(super) is_own: bool,
+}
+
+impl BindMount {
+    /// Whether its target has to be a folder.
+    pub(super) fn is_folder(&self) -> bool {
+        self.sub_path.as_ref().map_or_else(|| self.source.is_dir(), |below| self.source.join(below).is_dir())
+    }
 }
 
 /// Whether this process may give its instances mount namespaces. A root without the capability learns it
@@ -54,7 +64,8 @@ pub(super) fn mount_all(place: &SandboxSpec, devices: Option<DeviceFilesystem>) 
     // Sources may come to lie behind a cover or outside a new root, so they are held from before.
     let mut held = Vec::with_capacity(binds.len());
     for bind in binds {
-        held.push((clone_tree(&bind.source, false).map_err(|why| mount_error(bind, why))?, bind));
+        let tree = clone_volume(&bind.source, bind.sub_path.as_deref()).map_err(|why| mount_error(bind, why))?;
+        held.push((tree, bind));
     }
     held.sort_by_key(|(_, bind)| bind.target.components().count());
     masks::cover(&place.masks, &place.unmasked)
@@ -140,7 +151,7 @@ fn cover_with_tmpfs(folder: &Path, inside: &[MissingMountPath<'_>]) -> io::Resul
         }
     }
     for missing in inside {
-        create_mount_point(&top, &missing.below, missing.bind.source.is_dir())?;
+        create_mount_point(&top, &missing.below, missing.bind.is_folder())?;
     }
     move_mount(&top, "", CWD, folder, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?;
     for (tree, name) in &trees {

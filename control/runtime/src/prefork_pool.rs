@@ -191,12 +191,12 @@ impl PreforkProcess {
     }
 
     /// Sends the launch spec. `None`: it could not be sent, and the process is gone.
-    pub(super) fn launch(&mut self, orders: &[u8]) -> Option<Child> {
-        if orders.len() > LAUNCH_SPEC_BYTES_MAX {
+    pub(super) fn launch(&mut self, encoded: &[u8]) -> Option<Child> {
+        if encoded.len() > LAUNCH_SPEC_BYTES_MAX {
             return None;
         }
         let child = self.child.as_mut()?;
-        child.stdin.take()?.write_all(orders).ok()?; // and with the end of the pipe it has all of them
+        child.stdin.take()?.write_all(encoded).ok()?; // and with the end of the pipe it has all of them
         self.child.take()
     }
 

@@ -30,7 +30,7 @@ async fn run(
     environment: &[(String, String)],
 ) -> io::Result<(ExitStatus, String)> {
     let (reader, writer) = io::pipe()?;
-    // An attempt that is given up leaves nobody behind: there would be one more with each.
+    // An attempt that times out leaves no process behind: each would leave one more.
     let mut probe = ChildGuard(launcher.start_beside(command, environment, writer)?);
     let pidfd = pidfd(&probe.0)?;
     let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
@@ -39,18 +39,18 @@ async fn run(
         () = exited(&pidfd) => {}
         () = read_output(&output, &mut said) => exited(&pidfd).await,
     }
-    // Its last words, if nobody was awake to hear them.
+    // The rest of the output, which may arrive together with the end of the process.
     while said.len() < PROBE_OUTPUT_BYTES_MAX && matches!(read_once(&output, &mut said), Ok(1..)) {}
     Ok((probe.0.wait()?, String::from_utf8_lossy(&said).into_owned()))
 }
 
-/// Until nobody can write any more. What is beyond the bound is read as well: a full pipe would hold the command up.
+/// Reads until all writers have closed the pipe. Reads past the bound too: a full pipe would block the command.
 async fn read_output(output: &pipe::Receiver, said: &mut Vec<u8>) {
     while output.readable().await.is_ok() {
         match read_once(output, said) {
             Ok(0) => return,
             Err(why) if why.kind() != io::ErrorKind::WouldBlock => return,
-            _ => consume_budget().await, // who writes without end must not keep the others waiting
+            _ => consume_budget().await, // a command that writes without end must not block the other tasks
         }
     }
 }

@@ -262,8 +262,8 @@ fn refresh(host: &HostContext, spec: &InstanceSpec) {
 
 /// One instance from start to end.
 async fn run_instance(host: Rc<HostContext>, mut life: InstanceRun) {
-    // Who waits has looked at the host's mounts already, and would not see what is mounted for it now; and it has given up
-    // what instances do not keep.
+    // A prefork process has its mount namespace already, and would not see what is mounted for the instance now. It has
+    // also dropped the capabilities that instances do not keep.
     let spec = &life.spec;
     let kind = PreforkKind { port: spec.port, is_container: spec.image.is_some() };
     let is_usual = spec.init_containers.is_empty()
@@ -298,7 +298,7 @@ async fn start_and_run(
     mut waiting: Option<PreforkProcess>,
 ) -> io::Result<InstanceExit> {
     let mut ground = Sandbox::create(host, life, port, waiting.as_mut())?;
-    // Boxed: few have somebody who runs before them.
+    // Boxed: few instances have init containers.
     if ground.has_init_containers()
         && let Err(gone) = Box::pin(ground.run_init_containers(host, life)).await
     {
@@ -394,12 +394,15 @@ impl InstanceProcess {
     async fn run(mut self, host: &HostContext, life: &mut InstanceRun) -> InstanceExit {
         let end = self.serve(life).await;
         let asked = async {
-            if !matches!(end, TerminationCause::Exited) {
+            if matches!(end, TerminationCause::Exited) {
+                // Frozen sidecars in the same control group do not receive their stop signal.
+                self.freezer.set(&self.child, false);
+            } else {
                 self.terminate(&life.spec).await;
             }
         };
         tokio::join!(asked, self.sidecars.stop(life.spec.termination_grace_period));
-        // The leader is dead and not reaped, so its number still means this group: nobody survives it.
+        // The leader is dead and not reaped, so its number still means this group.
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();
         // What a container started ended with its first process.

@@ -39,10 +39,11 @@ pub(super) struct Sidecars {
 
 struct SidecarSupervisor {
     containers: Vec<SidecarContainer>,
-    /// Who ran before them.
+    /// The init containers, which ran before them.
     init_containers: Vec<SidecarStatus>,
     reporter: InstanceReporter,
     stopping: Cell<bool>,
+    frozen: Cell<bool>,
     /// Why the instance cannot go on.
     failed: RefCell<Option<InstanceExit>>,
     /// Something about it has changed.
@@ -81,6 +82,7 @@ impl Sidecars {
             init_containers: before,
             reporter: reporter.clone(),
             stopping: Cell::default(),
+            frozen: Cell::default(),
             failed: RefCell::default(),
             state_changed: Notify::new(),
         });
@@ -128,6 +130,8 @@ impl Sidecars {
                 post.state.freezer.set(child, frozen);
             }
         }
+        self.supervisor.frozen.set(frozen);
+        self.supervisor.state_changed.notify_waiters();
     }
 
     /// SIGTERM, the grace period, SIGKILL.
@@ -166,7 +170,7 @@ impl Sidecars {
 }
 
 impl Drop for Sidecars {
-    /// The thread ends, or the instance could not be started: nobody waits for them any more.
+    /// The thread ends, or the instance could not be started: no task waits for them any more.
     fn drop(&mut self) {
         self.tasks.borrow().iter().for_each(JoinHandle::abort);
         self.supervisor.signal_all(Signal::KILL);
@@ -184,6 +188,10 @@ impl SidecarSupervisor {
         let post = &self.containers[at];
         let failures = &post.state.failures;
         loop {
+            // In a frozen control group a new process would not read its launch spec.
+            while self.frozen.get() {
+                self.state_changed.notified().await;
+            }
             let began = Instant::now();
             let gone = match self.run(post).await {
                 Ok(gone) => gone,
@@ -211,6 +219,7 @@ impl SidecarSupervisor {
         let spec = &post.sidecar.spec;
         let (child, pidfd, pumps) = post.spawn()?;
         post.state.child.replace(Some(child));
+        post.state.freezer.reset();
         let end = tokio::select! {
             biased;
             () = exited(&pidfd) => if self.stopping.get() { TerminationCause::Stopped } else { TerminationCause::Exited },
@@ -220,16 +229,18 @@ impl SidecarSupervisor {
                 end
             }
         };
+        // The leader is not reaped, so its number still means this group.
+        post.signal(Signal::KILL);
+        // A container has ended when the last of its processes has, and other instances must not wait for that.
+        exited(&pidfd).await;
         let child = post.state.child.take();
         let Some(mut child) = child else { return Err(io::Error::other("its process is gone")) };
-        // The leader is not reaped, so its number still means this group: nobody survives it.
-        signal_group(&child, Signal::KILL);
         let status = child.wait()?;
         drain(pumps, &post.log).await;
         Ok(exit_of(&end, status, spec, ("", &post.log.borrow().tail()), false))
     }
 
-    /// Asks, while the process runs; nobody is asked who stands still.
+    /// Probes the process while it runs and is not frozen.
     async fn watch_process(&self, post: &SidecarContainer) -> TerminationCause {
         post.state.started.set(false);
         post.until_started().await;
@@ -267,7 +278,7 @@ impl SidecarSupervisor {
         match post.sidecar.has_readiness_probe {
             _ if post.state.ready.get() => {}
             true => sleep(probe.initial_delay).await,
-            // Nobody says that it is ready, and it was not the last time.
+            // Without a probe it counts as ready when it has run for a while: it failed the last time.
             false if post.state.failures.get() > 0 => sleep(SIDECAR_STABLE_AFTER).await,
             false => {}
         }
@@ -303,7 +314,7 @@ impl SidecarSupervisor {
     }
 }
 
-/// A process, what tells its end, and those who read what it writes.
+/// A process, the descriptor that shows its end, and the tasks that read its output.
 type SidecarProcess = (Child, AsyncFd<OwnedFd>, Vec<JoinHandle<()>>);
 
 impl SidecarContainer {

@@ -18,6 +18,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
 
 use super::mounts::can_mount;
+use super::remove_tree::remove_tree;
 use super::tmpfs;
 
 /// The link that is swapped.
@@ -157,22 +158,29 @@ impl VolumeStore {
                 dismounted => dismounted,
             }
         });
-        if let Err(why) = dismounted.and_then(|()| fs::remove_dir_all(&self.instance_dir))
+        if let Err(why) = dismounted.and_then(|()| remove_tree(&self.instance_dir))
             && why.kind() != io::ErrorKind::NotFound
         {
             tracing::warn!(folder = %self.instance_dir.display(), %why, "an instance's empty volumes stay behind");
         }
     }
 
-    /// The folder or file behind a mount.
+    /// The folder of the volume behind a mount.
     pub(super) fn source(&self, volumes: &[InstanceVolume], mount: &InstanceMount) -> PathBuf {
-        let is_own = volumes.iter().any(|volume| volume.name == mount.volume && volume.is_per_instance());
-        let folder = if is_own { &self.instance_dir } else { &self.shared_dir }.join(&mount.volume);
-        match &mount.sub_path {
-            Some(below) => folder.join(below),
-            None => folder,
-        }
+        let is_own = is_mount_per_instance(volumes, mount);
+        let folder = if is_own { &self.instance_dir } else { &self.shared_dir };
+        folder.join(&mount.volume)
     }
+
+    /// Files that the appliance writes are read-only, as in Kubernetes: all instances of the revision share them, and the
+    /// appliance follows links there as root.
+    pub(super) fn is_read_only(volumes: &[InstanceVolume], mount: &InstanceMount) -> bool {
+        mount.read_only || !is_mount_per_instance(volumes, mount)
+    }
+}
+
+fn is_mount_per_instance(volumes: &[InstanceVolume], mount: &InstanceMount) -> bool {
+    volumes.iter().any(|volume| volume.name == mount.volume && volume.is_per_instance())
 }
 
 fn create_dir(path: &Path) -> io::Result<()> {
@@ -206,8 +214,9 @@ fn write(folder: &Path, files: &[VolumeFile]) -> io::Result<()> {
     fs::rename(&link, folder.join(DATA_LINK))?;
     relink(folder, files)?;
     match before {
-        Some(old) => clear(&folder.join(old)),
-        None => Ok(()),
+        // A link that leads elsewhere is not the appliance's.
+        Some(old) if old.file_name() == Some(old.as_os_str()) => clear(&folder.join(old)),
+        _ => Ok(()),
     }
 }
 
@@ -264,6 +273,39 @@ fn hash(files: &[VolumeFile]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn link_that_leads_elsewhere_is_replaced_and_its_target_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, other) = (dir.path().join("volume"), dir.path().join("other"));
+        for folder in [&folder, &other] {
+            fs::create_dir(folder).unwrap();
+        }
+        for target in [other.as_path(), Path::new("../other"), Path::new("..")] {
+            let _ = fs::remove_file(folder.join(DATA_LINK));
+            symlink(target, folder.join(DATA_LINK)).unwrap();
+            write(&folder, &files(&[("colour", "red")])).unwrap();
+            assert_eq!(fs::read_to_string(folder.join("colour")).unwrap(), "red");
+            assert!(other.exists() && folder.exists());
+        }
+    }
+
+    #[test]
+    fn only_an_instances_own_volume_is_writable() {
+        let volumes = [
+            InstanceVolume { name: "settings".into(), content: VolumeContent::Files(Vec::new()) },
+            InstanceVolume { name: "scratch".into(), content: VolumeContent::Empty(VolumeMedium::Disk) },
+        ];
+        let mount = |volume: &str, read_only| InstanceMount {
+            volume: volume.into(),
+            path: "/x".into(),
+            sub_path: None,
+            read_only,
+        };
+        assert!(VolumeStore::is_read_only(&volumes, &mount("settings", false)));
+        assert!(VolumeStore::is_read_only(&volumes, &mount("scratch", true)));
+        assert!(!VolumeStore::is_read_only(&volumes, &mount("scratch", false)));
+    }
 
     fn files(list: &[(&str, &str)]) -> Vec<VolumeFile> {
         let file = |(path, text): &(&str, &str)| VolumeFile {

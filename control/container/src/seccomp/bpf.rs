@@ -14,8 +14,8 @@ pub(super) enum Exception {
     Unknown,
     /// Only with an argument, the low half of the first, in which none of these bits is set.
     Unset(u32),
-    /// Only with another first argument than this.
-    Not(u32),
+    /// Only with a first argument other than these.
+    NoneOf(&'static [u32]),
     /// Only with one of these as its first argument.
     OneOf(&'static [u32]),
 }
@@ -86,7 +86,10 @@ fn steps(exception: Exception) -> Vec<sock_filter> {
     match exception {
         Exception::Unknown => vec![op(RETURN, UNKNOWN)],
         Exception::Unset(bits) => vec![argument, jump(JUMP_SET, bits, 1, 0), allow, refuse],
-        Exception::Not(value) => vec![argument, jump(JUMP_EQUAL, value, 1, 0), allow, refuse],
+        Exception::NoneOf(values) => {
+            let tests = values.iter().flat_map(|value| [jump(JUMP_EQUAL, *value, 0, 1), op(RETURN, NOT_PERMITTED)]);
+            std::iter::once(argument).chain(tests).chain([allow]).collect()
+        }
         Exception::OneOf(values) => {
             let tests = values.iter().flat_map(|value| [jump(JUMP_EQUAL, *value, 0, 1), op(RETURN, ALLOW)]);
             std::iter::once(argument).chain(tests).chain([refuse]).collect()
@@ -138,7 +141,7 @@ pub(super) mod tests {
                 JUMP_GREATER => loaded > k,
                 JUMP_GREATER_EQUAL => loaded >= k,
                 JUMP_SET => loaded & k != 0,
-                other => panic!("{other:#x} is no instruction of ours"),
+                other => panic!("unexpected instruction {other:#x}"),
             };
             at += 1 + usize::from(if holds { jt } else { jf });
         }
@@ -165,7 +168,7 @@ pub(super) mod tests {
             exceptions: vec![
                 (3, Exception::Unknown),
                 (4, Exception::Unset(0x6)),
-                (5, Exception::Not(40)),
+                (5, Exception::NoneOf(&[38, 40])),
                 (6, Exception::OneOf(&[0, 8])),
             ],
         };
@@ -174,6 +177,8 @@ pub(super) mod tests {
             (4, 0x9, ALLOW),
             (4, 0x2, NOT_PERMITTED),
             (5, 1, ALLOW),
+            (5, 38, NOT_PERMITTED),
+            (5, 39, ALLOW),
             (5, 40, NOT_PERMITTED),
             (6, 8, ALLOW),
             (6, 9, NOT_PERMITTED),

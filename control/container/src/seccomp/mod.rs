@@ -18,26 +18,20 @@ use seccompiler::BpfProgram;
 pub struct SeccompFilter(BpfProgram);
 
 impl SeccompFilter {
-    /// For a process that has no more than `capabilities`.
+    /// The filter for a process that has at most `capabilities`.
     #[must_use]
     pub fn for_capabilities(capabilities: CapabilitySet) -> Self {
         Self(bpf::assemble(&profile::rules(capabilities)))
     }
 
-    /// For most containers; made once in a process.
+    /// The filter of most containers, assembled once in a process.
     pub fn of_defaults() -> &'static Self {
         static DEFAULT: OnceLock<SeccompFilter> = OnceLock::new();
         DEFAULT.get_or_init(|| Self::for_capabilities(crate::capabilities::DEFAULTS))
     }
 
-    /// This process, and what it starts, is held to it from now on, and gains no privilege by starting programs.
+    /// Installs the filter for this process and its later children, which then gain no privilege by starting programs.
     pub fn install(&self) -> io::Result<()> {
         seccompiler::apply_filter(&self.0).map_err(|why| io::Error::other(why.to_string()))
-    }
-
-    /// How many instructions it has.
-    #[must_use]
-    pub fn instructions(&self) -> usize {
-        self.0.len()
     }
 }

@@ -7,8 +7,9 @@ use super::bpf::{Exception, Rules};
 
 /// Flags of `clone` that make namespaces: `CLONE_NEWNS`, `NEWCGROUP`, `NEWUTS`, `NEWIPC`, `NEWUSER`, `NEWPID`, `NEWNET`.
 const NAMESPACE_FLAGS: u32 = 0x7e02_0000;
-/// `AF_VSOCK`: a way to the host of a virtual machine, past every rule about networks.
-const VSOCK: u32 = 40;
+/// `AF_ALG`, the kernel's cryptography, which had holes that lead to root; and `AF_VSOCK`, a way to the host of a virtual
+/// machine, past every rule about networks.
+const REFUSED_SOCKETS: &[u32] = &[38, 40];
 /// What `personality` may be asked: Linux, without and with 64-bit or 32-bit addresses, and what it is now.
 const PERSONALITIES: &[u32] = &[0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
 /// Has one number on all machines.
@@ -29,7 +30,7 @@ pub(super) fn rules(capabilities: CapabilitySet) -> Rules {
         rules.exceptions.push((number(SYS_clone), Exception::Unset(NAMESPACE_FLAGS)));
         rules.exceptions.push((CLONE3, Exception::Unknown));
     }
-    rules.exceptions.push((number(SYS_socket), Exception::Not(VSOCK)));
+    rules.exceptions.push((number(SYS_socket), Exception::NoneOf(REFUSED_SOCKETS)));
     rules.exceptions.push((number(SYS_personality), Exception::OneOf(PERSONALITIES)));
     rules
 }
@@ -91,12 +92,11 @@ const ALLOWED_HERE: &[c_long] = &[SYS_renameat, 292 /* io_pgetevents */];
 
 /// Newer ones, which have one number on all machines.
 #[rustfmt::skip]
-const ALLOWED_SINCE: [u32; 26] = [
+const ALLOWED_SINCE: [u32; 25] = [
     424, // pidfd_send_signal
     434, // pidfd_open
     436, // close_range
     437, // openat2
-    438, // pidfd_getfd
     439, // faccessat2
     441, // epoll_pwait2
     444, // landlock_create_ruleset
@@ -129,7 +129,7 @@ const BY_CAPABILITY: &[(CapabilitySet, &[c_long], &[u32])] = &[
     (CapabilitySet::SYS_CHROOT, &[SYS_chroot], &[]),
     (CapabilitySet::SYS_MODULE, &[SYS_delete_module, SYS_init_module, SYS_finit_module], &[]),
     (CapabilitySet::SYS_PACCT, &[SYS_acct], &[]),
-    (CapabilitySet::SYS_PTRACE, &[SYS_kcmp], &[440 /* process_madvise */]),
+    (CapabilitySet::SYS_PTRACE, &[SYS_kcmp], &[438 /* pidfd_getfd */, 440 /* process_madvise */]),
     (CapabilitySet::SYS_TIME, &[SYS_settimeofday, SYS_clock_settime], &[]),
     (CapabilitySet::SYS_TTY_CONFIG, &[SYS_vhangup], &[]),
     (CapabilitySet::SYS_NICE, &[SYS_get_mempolicy, SYS_mbind, SYS_set_mempolicy], &[450 /* set_mempolicy_home_node */]),
@@ -187,5 +187,6 @@ mod tests {
         assert!(!allows(admin, SYS_keyctl));
         assert!(allows(CapabilitySet::SYS_TIME, SYS_clock_settime));
         assert!(!allows(CapabilitySet::empty(), SYS_chroot));
+        assert!(!allows(DEFAULTS, SYS_pidfd_getfd) && allows(CapabilitySet::SYS_PTRACE, SYS_pidfd_getfd));
     }
 }

@@ -97,6 +97,7 @@ impl Container {
     fn mount(&mut self, source: &Path, target: &str, read_only: bool) {
         self.spec.mounts.push(container::BindMount {
             source: source.into(),
+            sub_path: None,
             target: target.into(),
             read_only,
             is_own: false,

@@ -46,6 +46,26 @@ fn symlinked_mount_path_stays_in_container() {
     assert_eq!(fs::read_dir(&host).unwrap().count(), 0);
 }
 
+/// CVE-2017-1002101: a program that shares the volume has put a link in the place of the subPath.
+#[test]
+fn sub_path_that_is_a_link_stays_in_volume() {
+    let Some(mut container) = Container::new() else { return };
+    let (volume, host) = (container.folder("volume"), container.folder("host"));
+    fs::create_dir(volume.join("inside")).unwrap();
+    fs::write(volume.join("inside/mark"), "volume").unwrap();
+    fs::write(host.join("mark"), "host").unwrap();
+    symlink("inside", volume.join("link")).unwrap();
+    symlink(&host, volume.join("absolute")).unwrap();
+    symlink("../host", volume.join("relative")).unwrap();
+    for (sub_path, wanted) in [("inside", "volume"), ("link", "volume"), ("absolute", ""), ("relative", "")] {
+        container.spec.mounts.clear();
+        container.mount(&volume, "/data", false);
+        container.spec.mounts[0].sub_path = Some(sub_path.into());
+        let output = container.run(&["cat", "/data/mark"]);
+        assert_eq!(String::from_utf8_lossy(&output.stdout), wanted, "{sub_path}");
+    }
+}
+
 /// CVE-2019-19921 and its kind: the image cannot choose where `/proc` goes, nor what covers it.
 #[test]
 fn image_with_link_for_proc_is_refused() {

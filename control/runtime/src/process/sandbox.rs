@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::rc::Rc;
 
 use super::InstanceRun;
@@ -155,8 +156,9 @@ fn sandbox_spec(
 ) -> SandboxSpec {
     let bind = |mount| BindMount {
         source: store.source(&spec.volumes, mount),
+        sub_path: mount.sub_path.as_ref().map(PathBuf::from),
         target: mount.path.clone(),
-        read_only: mount.read_only,
+        read_only: VolumeStore::is_read_only(&spec.volumes, mount),
         is_own: false,
     };
     // Its own files are in the appliance's folder, which is masked: the variables name their real paths.
@@ -165,7 +167,7 @@ fn sandbox_spec(
     let words = match &spec.termination_message {
         Some(TerminationMessagePath::Path(path)) => {
             let source = last_words.path().to_owned();
-            Some(BindMount { source, target: path.clone(), read_only: false, is_own: true })
+            Some(BindMount { source, sub_path: None, target: path.clone(), read_only: false, is_own: true })
         }
         Some(TerminationMessagePath::Variable) | None => None,
     };

@@ -30,7 +30,14 @@ impl InstanceProcess {
     /// Asks and listens, while the process runs.
     async fn supervise(&self, life: &mut InstanceRun) -> TerminationCause {
         let spec = Arc::clone(&life.spec);
-        self.launcher.until_started(&self.child).await;
+        tokio::select! {
+            biased;
+            () = self.launcher.until_started(&self.child) => {}
+            () = stop_requested(&mut life.commands) => return TerminationCause::Stopped,
+            () = sleep_until(life.began_at + spec.startup_timeout) => {
+                return TerminationCause::NotReady("the container's root is not mounted yet".to_owned());
+            }
+        }
         if let Some(startup) = &spec.startup {
             tokio::select! {
                 biased;
@@ -65,7 +72,7 @@ impl InstanceProcess {
             let passes = async {
                 precise_sleep(std::mem::take(&mut delay)).await;
                 let asked = later.as_ref().filter(|_| pace == ProbePace::Period);
-                // First those whom it may ask while it is asked.
+                // The sidecars first: the instance may need them to answer.
                 self.sidecars.are_ready().await;
                 self.probe_target().until_success(asked.unwrap_or(&spec.readiness), pace).await;
                 if spec.detect_http2 && protocol.is_none() {
@@ -155,8 +162,8 @@ impl InstanceProcess {
         thawed
     }
 
-    /// Never returns if readiness is no more than to listen: who refuses a connection is noticed by the
-    /// requests that it refuses.
+    /// Never returns if the readiness probe only checks that the port is open: requests notice refused
+    /// connections themselves.
     async fn until_unready(&self, spec: &InstanceSpec) {
         let Some(probe) = spec.readiness.periodic() else { return std::future::pending().await };
         tokio::time::sleep(probe.period).await;
