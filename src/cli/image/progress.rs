@@ -73,10 +73,10 @@ impl Progress for ConsoleProgress {
         let mut state = self.lock();
         match event {
             ProgressEvent::Started { layers, missing_layers, bytes } => {
-                let line = format!("{}: {missing_layers} of {layers} layers to get, {}", self.name, size(*bytes));
+                let line = format!("{}: {missing_layers} of {layers} layers to pull, {}", self.name, size(*bytes));
                 self.say(&mut state, &line);
             }
-            ProgressEvent::Retrying { why, .. } => self.say(&mut state, &format!("again after: {why}")),
+            ProgressEvent::Retrying { why, .. } => self.say(&mut state, &format!("retrying: {why}")),
             ProgressEvent::Downloaded { layer, bytes, total } => {
                 let entry = state.layer(layer);
                 (entry.bytes, entry.total) = (*bytes, *total);

@@ -23,8 +23,15 @@ pub(super) struct TokenKey {
     pub(super) login: Option<Login>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct TokenCache(Mutex<HashMap<TokenKey, (String, Instant)>>);
+
+/// Names the type only: a token is never printed.
+impl std::fmt::Debug for TokenCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenCache").finish_non_exhaustive()
+    }
+}
 
 impl TokenCache {
     pub(super) fn get(&self, key: &TokenKey, now: Instant) -> Option<String> {
@@ -138,6 +145,14 @@ mod tests {
         cache.put(key(), &token, now);
         assert_eq!(cache.get(&key(), now + Duration::from_secs(89)).as_deref(), Some("t"));
         assert_eq!(cache.get(&key(), now + Duration::from_secs(90)), None);
+    }
+
+    #[test]
+    fn debug_output_of_the_cache_has_no_token() {
+        let cache = TokenCache::default();
+        let token = parse(br#"{"token":"s3cret"}"#).unwrap_or_else(|why| panic!("{why}"));
+        cache.put(key(), &token, Instant::now());
+        assert!(!format!("{cache:?}").contains("s3cret"));
     }
 
     #[test]

@@ -17,12 +17,12 @@ use crate::digest::Digest;
 use crate::error::Error;
 use crate::limits::DOWNLOADS_AT_ONCE;
 use crate::manifest::{Descriptor, Document, Manifest};
-use crate::platform::{self, Platform};
+use crate::platform::Platform;
 use crate::progress::{Progress, ProgressEvent};
 use crate::reference::Reference;
 use crate::registry::Repository;
 
-/// All that is known of an image before its layers are there.
+/// An image whose layers are still to be pulled or imported.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) reference: Reference,
@@ -61,7 +61,7 @@ impl Inner {
         let (manifest_digest, manifest) = match top.parse(&reference)? {
             Document::Image(manifest) => (top.digest.clone(), manifest),
             Document::Index(entries) => {
-                let chosen = choose(&self.options.platform, &reference, &entries)?;
+                let chosen = self.options.platform.choose_or_error(&reference.to_string(), &entries)?;
                 let below = self.client.manifest(repository, Some(&chosen.digest), &**progress).await?;
                 let Document::Image(manifest) = below.parse(&reference)? else {
                     let detail = "its index leads to another index".into();
@@ -97,7 +97,7 @@ impl Inner {
         Ok((present, orders))
     }
 
-    /// Compressed bytes that cannot be there are told before they are downloaded.
+    /// Fails before the download if even the compressed layers do not fit on the disk.
     pub(super) fn check_space(&self, bytes: u64, reference: &Reference) -> Result<(), Error> {
         let path: &Path = &self.layout.root;
         let about = rustix::fs::statvfs(path).map_err(|why| Error::storage(path, "free space", &why.into()))?;
@@ -143,19 +143,7 @@ impl Inner {
     }
 }
 
-pub(super) fn choose<'e>(
-    platform: &Platform,
-    reference: &Reference,
-    entries: &'e [Descriptor],
-) -> Result<&'e Descriptor, Error> {
-    platform.choose(entries).ok_or_else(|| Error::NoMatchingPlatform {
-        image: reference.to_string(),
-        wanted: platform.to_string(),
-        available: platform::list(entries),
-    })
-}
-
-/// Puts manifest and configuration together and checks that they fit.
+/// Combines manifest and configuration, and checks that they fit each other.
 pub(super) fn plan(
     reference: Reference,
     digest: Digest,

@@ -160,7 +160,7 @@ impl<'l> Layer<'l> {
 
     fn entry(&mut self, entry: &mut Entry<'_, Bounded>) -> Result<(), UnpackError> {
         self.entries += 1;
-        if self.entries > self.limits.entries_max {
+        if self.entries.saturating_add(self.root.folders_made()) > self.limits.entries_max {
             return Err(UnpackError::TooLarge { what: "its number of entries".into(), limit: self.limits.entries_max });
         }
         if entry.header().entry_type().is_pax_global_extensions() {
@@ -168,7 +168,12 @@ impl<'l> Layer<'l> {
         }
         let path = entry.path_bytes().into_owned();
         let shown = || String::from_utf8_lossy(&path[..path.len().min(200)]).into_owned();
-        let unpacked = match entry_name::parse(&path).map_err(|why| UnpackError::corrupt(format!("entry {why}")))? {
+        let name = entry_name::parse(&path).map_err(|why| UnpackError::corrupt(format!("entry {why}")))?;
+        // Holes take no bytes of the stream, but are read as zeros: only a file's size is bounded.
+        if entry.header().entry_type() == EntryType::GNUSparse && !matches!(name, EntryName::Child { .. }) {
+            return Err(UnpackError::corrupt(format!("entry {:?}: only a file can be sparse", shown())));
+        }
+        let unpacked = match name {
             EntryName::AufsMetadata => Ok(()),
             EntryName::Root => self.root_entry(entry),
             EntryName::Opaque { folder } => self.opaque(&folder).map_err(EntryError::Storage),
