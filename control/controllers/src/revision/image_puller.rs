@@ -70,7 +70,7 @@ pub struct ImagePuller {
     /// Logins of this host, after those of the namespace.
     host: Arc<DockerConfig>,
     pulls: Arc<Mutex<Pulls>>,
-    /// One for each pull from a registry. An image that is on this host needs none.
+    /// One for each pull from a registry. An image on this host needs no permit.
     permits: Arc<Semaphore>,
 }
 
@@ -83,7 +83,7 @@ struct Pull {
     /// Of the credentials that the last attempt used.
     credentials_hash: u64,
     failures: u32,
-    /// None while an attempt is under way.
+    /// None while an attempt is under way, and after a successful one.
     retry_at: Option<Instant>,
     events: Vec<EventMessage>,
     /// The last attempt. It ends when its Revision is gone.

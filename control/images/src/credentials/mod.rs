@@ -1,4 +1,4 @@
-//! Which login a registry is given: Secrets of Kubernetes first, then docker's configuration of this host.
+//! Logins of a registry: from Secrets of Kubernetes first, then from docker's configuration of this host.
 
 pub mod docker_config;
 mod helper;
@@ -89,7 +89,7 @@ impl Credentials {
             match host.helper(registry) {
                 Some(helper) => match helper::get(helper, &pattern::server_name(registry)).await {
                     Ok(login) => logins.extend(login),
-                    // The logins of Secrets come first, and may do.
+                    // A login of a Secret may suffice.
                     Err(why) if !logins.is_empty() => {
                         tracing::warn!(registry, %why, "a login of this host is left out")
                     }

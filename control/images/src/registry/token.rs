@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::credentials::Login;
 
-/// What a token is valid for without saying so (docker's token specification).
+/// Validity of a token without `expires_in` (docker's token specification).
 const EXPIRES_IN_DEFAULT: Duration = Duration::from_secs(60);
 /// Tokens of this many repositories and logins are remembered; past that, expired ones go, then any.
 const TOKENS_MAX: usize = 256;
@@ -70,7 +70,7 @@ struct Answer {
     expires_in: Option<u64>,
 }
 
-/// Reads the answer of a token service. The content never is in an error.
+/// Reads the response of a token service. Errors never contain it.
 pub(super) fn parse(bytes: &[u8]) -> Result<Token, String> {
     let answer: Answer =
         serde_json::from_slice(bytes).map_err(|_| "the token service's answer is not the expected JSON".to_owned())?;

@@ -25,7 +25,7 @@ use crate::limits::{IDLE_CONNECTIONS_MAX, IDLE_ORIGINS_MAX, RequestLimits};
 type TlsKey = (Security, Option<PathBuf>);
 type Sender = SendRequest<Full<Bytes>>;
 
-/// A host and port, and how it is spoken to: connections to equal origins can stand in for each other.
+/// A host and port with its transport security. A connection to an equal origin can be reused.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Origin {
     host: String,
@@ -168,8 +168,8 @@ impl Transport {
     }
 }
 
-/// True if the other end speaks, but not TLS. A handshake that broke for another reason, such as a restart of the registry,
-/// does not tell what the next one would meet.
+/// True if the host sent bytes that are not TLS. A handshake that fails for another reason, such as a restart of the registry,
+/// may succeed the next time.
 fn is_answer_without_tls(why: &std::io::Error) -> bool {
     let cause = why.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
     matches!(cause, Some(rustls::Error::InvalidMessage(_)))
@@ -195,7 +195,7 @@ mod tests {
 
     use super::*;
 
-    /// True if one handshake that is answered with `answer` is enough to speak plain HTTP from then on.
+    /// True if a host that answers one handshake with `answer` is reached by plain HTTP from then on.
     async fn is_remembered(answer: &'static [u8]) -> bool {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let uri: Uri = format!("https://{}/", listener.local_addr().expect("bound")).parse().expect("valid");

@@ -38,8 +38,8 @@ pub(super) fn prune(layout: &Layout, policy: PrunePolicy) -> Result<PruneReport,
     let records = records::list(layout).map_err(failed)?;
     let pinned: HashSet<Digest> = sizes.keys().filter(|layer| is_pinned(layout, layer)).cloned().collect();
     let mut report = PruneReport::default();
-    let going = choose(&records, &sizes, &pinned, policy);
-    for reference in &going {
+    let selected = choose(&records, &sizes, &pinned, policy);
+    for reference in &selected {
         if records::remove(layout, reference).map_err(failed)? {
             report.images.push(reference.clone());
         }
@@ -78,12 +78,12 @@ fn choose(
         pinned.contains(layer) || counts.get(layer).is_some_and(|count| *count > 0)
     };
     let mut total: u64 = sizes.keys().filter(|layer| is_kept(layer, &counts)).map(size).sum();
-    let mut going = Vec::new();
+    let mut selected = Vec::new();
     for record in unused {
         if total <= limit {
             break;
         }
-        going.push(record.reference.clone());
+        selected.push(record.reference.clone());
         for layer in &record.layers {
             if let Some(count) = counts.get_mut(layer) {
                 *count -= 1;
@@ -93,7 +93,7 @@ fn choose(
             }
         }
     }
-    going
+    selected
 }
 
 pub(super) fn layer_sizes(layout: &Layout) -> io::Result<HashMap<Digest, u64>> {

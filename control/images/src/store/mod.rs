@@ -222,7 +222,7 @@ impl ImageStore {
         .await
     }
 
-    /// Forgets an image, and removes its layers that no other image has and nothing uses. False if there is none.
+    /// Removes an image, and all layers that are unused and belong to no image. False if the image is missing.
     ///
     /// # Errors
     /// If the store cannot be written.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::Inner;
-use super::layers::LayerOrder;
+use super::layers::LayerRequest;
 use super::pins::Pin;
 use super::records::{self, ImageRecord, Origin, now_s};
 use crate::Image;
@@ -42,12 +42,12 @@ impl Inner {
     ) -> Result<Image, Error> {
         let repository = Arc::new(self.client.open(reference, credentials).await?);
         let plan = self.plan(&repository, progress).await?;
-        let (present, orders) = self.missing(&plan)?;
-        let bytes: u64 = orders.iter().map(|order| order.descriptor.size).sum();
+        let (present, requests) = self.missing(&plan)?;
+        let bytes: u64 = requests.iter().map(|request| request.descriptor.size).sum();
         self.check_space(bytes, &plan.reference)?;
-        let (layers, missing_layers) = (plan.layers.len(), orders.len());
+        let (layers, missing_layers) = (plan.layers.len(), requests.len());
         progress.event(&ProgressEvent::Started { layers, missing_layers, bytes });
-        let pulls = orders.into_iter().map(|order| self.layer(&repository, order, progress));
+        let pulls = requests.into_iter().map(|request| self.layer(&repository, request, progress));
         // Their pins last until the image has its own.
         let pins: Vec<Pin> = stream::iter(pulls).buffer_unordered(DOWNLOADS_AT_ONCE).try_collect().await?;
         let image = self.record(plan).await;
@@ -79,9 +79,9 @@ impl Inner {
     }
 
     /// Pins the layers that are in the store, and lists those that are not, each once.
-    fn missing(&self, plan: &Plan) -> Result<(Vec<Pin>, Vec<LayerOrder>), Error> {
+    fn missing(&self, plan: &Plan) -> Result<(Vec<Pin>, Vec<LayerRequest>), Error> {
         let mut seen = HashSet::new();
-        let (mut present, mut orders) = (Vec::new(), Vec::new());
+        let (mut present, mut requests) = (Vec::new(), Vec::new());
         for (descriptor, diff_id) in plan.layers.iter().zip(&plan.config.rootfs.diff_ids) {
             if !seen.insert(diff_id) {
                 continue;
@@ -90,11 +90,11 @@ impl Inner {
                 Some(pin) => present.push(pin),
                 None => {
                     let image = plan.reference.to_string();
-                    orders.push(LayerOrder { image, descriptor: descriptor.clone(), diff_id: diff_id.clone() });
+                    requests.push(LayerRequest { image, descriptor: descriptor.clone(), diff_id: diff_id.clone() });
                 }
             }
         }
-        Ok((present, orders))
+        Ok((present, requests))
     }
 
     /// Fails before the download if even the compressed layers do not fit on the disk.

@@ -31,7 +31,7 @@ pub(super) struct RootFolder {
     folders_made: u64,
 }
 
-/// How a path in the layer is resolved. Mounts are not crossed: there is none that the layer could mean.
+/// How a path in the layer is resolved. Mounts are not crossed: a layer has none.
 fn in_root() -> ResolveFlags {
     ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
 }
