@@ -116,7 +116,7 @@ async fn carry_out(verb: &ImageCommand) -> Result<String> {
     }
 }
 
-/// Opens the images of a data folder. One that is not there is only made by a verb that adds to it.
+/// Opens the images of a data folder. Only a verb that adds images creates the folder.
 fn open(folder: &ImageFolderArgs, registries: RegistrySettings, may_make: bool) -> Result<ImageStore> {
     let path = folder.data.join(IMAGES_FOLDER);
     if !may_make && !path.exists() {
@@ -171,13 +171,8 @@ fn missing(reference: &Reference) -> String {
 
 /// By the reference itself, or by a digest of the same repository.
 fn find<'r>(records: &'r [ImageRecord], reference: &Reference) -> Option<&'r ImageRecord> {
-    records.iter().find(|record| record.reference == reference.to_string()).or_else(|| {
-        let by_digest = |record: &&ImageRecord| {
-            let own = record.reference.parse::<Reference>();
-            own.is_ok_and(|own| own.name() == reference.name()) && reference.digest() == Some(&record.digest)
-        };
-        records.iter().find(by_digest)
-    })
+    let exact = records.iter().find(|record| record.reference == reference.to_string());
+    exact.or_else(|| records.iter().find(|record| record.matches(reference)))
 }
 
 async fn import(args: &ImportArgs) -> Result<String> {
@@ -223,7 +218,7 @@ async fn prune(args: &PruneArgs) -> Result<String> {
     Ok(text)
 }
 
-/// In the unit that leaves one to three digits before the point.
+/// A size in the largest unit that it has at least one of.
 fn size(bytes: u64) -> String {
     const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
     if bytes < 1024 {

@@ -1,4 +1,4 @@
-//! Why an image is not there. Each variant is one condition reason of Knative or the kubelet.
+//! Why an image is not available. Each variant is one condition reason of Knative or the kubelet.
 
 use std::io;
 use std::path::Path;
@@ -29,9 +29,9 @@ pub enum Error {
     RateLimited { registry: String, retry_after: Option<Duration> },
     #[error("{path}: no space left for {what}; free some, or run `sluicegate image prune`")]
     DiskFull { path: String, what: String },
-    #[error("{registry}: {what} took longer than {limit:?}")]
+    #[error("{registry}: {what} took longer than {limit:?}; check the network and the registry")]
     Timeout { registry: String, what: String, limit: Duration },
-    #[error("{image}: {what} is larger than the limit of {limit}")]
+    #[error("{image}: {what} is larger than the limit of {limit}; make the image smaller")]
     TooLarge { image: String, what: String, limit: u64 },
     #[error("{0} is not on this host, and the pull policy is Never; import or pull it first")]
     Absent(String),
@@ -39,7 +39,7 @@ pub enum Error {
     Credentials { what: String, detail: String },
     #[error("{what}: {detail}")]
     Storage { what: String, detail: String },
-    #[error("{0}: the pull was cancelled")]
+    #[error("{0}: the pull was cancelled; pull again")]
     Cancelled(String),
 }
 

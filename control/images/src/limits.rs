@@ -26,13 +26,16 @@ pub const DOWNLOADS_AT_ONCE: usize = 3;
 pub const REDIRECTS_MAX: usize = 5;
 /// Idle connections that are kept for each registry: one for each download, and one for manifests.
 pub const IDLE_CONNECTIONS_MAX: usize = DOWNLOADS_AT_ONCE + 1;
+/// Hosts with idle connections; past that, all idle connections are closed. A pull needs a registry, its token service and
+/// an object store.
+pub const IDLE_ORIGINS_MAX: usize = 64;
 /// Bytes that are written to disk and hashed at a time: large enough that the hand-over to a thread costs nothing.
 pub const WRITE_BYTES: usize = 1 << 20;
-/// Times that a blob is downloaded again because its bytes did not match: once is a broken transfer, twice is the registry.
+/// Downloads of a blob whose bytes do not match before the pull fails: once is a broken transfer, twice is the registry.
 pub const CORRUPT_DOWNLOADS_MAX: u32 = 2;
 /// Names of mirrors that are tried for each registry.
 pub const MIRRORS_MAX: usize = 8;
-/// How much of a registry's error text goes into ours.
+/// How much of a registry's error text an error here repeats.
 pub const ERROR_TEXT_BYTES_MAX: usize = 300;
 /// A file of the store that records an image or a layer.
 pub const RECORD_BYTES_MAX: u64 = 8 << 20;
@@ -40,10 +43,14 @@ pub const RECORD_BYTES_MAX: u64 = 8 << 20;
 pub const HELPER_OUTPUT_BYTES_MAX: u64 = 256 << 10;
 /// Entries of an archive that an import looks at.
 pub const ARCHIVE_ENTRIES_MAX: usize = 10_000;
+/// Bytes of headers (long names, attributes) before one entry of an archive: they are in memory.
+pub const ARCHIVE_HEADER_BYTES_MAX: u64 = 1 << 20;
+/// Images of one archive: their configurations are in memory together.
+pub const ARCHIVE_IMAGES_MAX: usize = 256;
 /// Links between files of an archive that are followed; `docker save` writes one.
 pub const ARCHIVE_LINKS_MAX: usize = 8;
 
-/// What the registry client waits for, and how often it tries again.
+/// How long the registry client waits, and how often it retries.
 #[derive(Debug, Clone)]
 pub struct RequestLimits {
     /// For name resolution, TCP and TLS together.
@@ -78,11 +85,11 @@ impl Default for RequestLimits {
 pub struct LayerLimits {
     /// Bytes of the tar stream, which bound the files in it.
     pub bytes_max: u64,
-    /// Entries; large images have some 100,000 files in all their layers.
+    /// Entries, and folders without an entry of their own. Large images have some 100,000 files in all their layers.
     pub entries_max: u64,
     /// Uncompressed bytes for one compressed byte, beyond `ratio_free_bytes`: gzip reaches 1,032 with zeros only.
     pub ratio_max: u64,
-    /// Up to here the ratio is not looked at: small layers of zeros are harmless.
+    /// Unpacked bytes up to which the ratio is not checked: small layers of zeros are harmless.
     pub ratio_free_bytes: u64,
     /// Bytes of extended headers (long names, attributes) before one entry.
     pub header_bytes_max: u64,

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Error;
 use crate::manifest::Descriptor;
 
 /// Operating system, architecture and variant by the names of Go, as indexes have them.
@@ -61,6 +62,18 @@ impl Platform {
         best.map(|(_, entry)| entry).or_else(|| match entries {
             [entry] if entry.platform.is_none() => Some(entry),
             _ => None,
+        })
+    }
+
+    /// As [`Platform::choose`]; the error lists what `image` is available for.
+    ///
+    /// # Errors
+    /// If no entry runs here.
+    pub fn choose_or_error<'d>(&self, image: &str, entries: &'d [Descriptor]) -> Result<&'d Descriptor, Error> {
+        self.choose(entries).ok_or_else(|| Error::NoMatchingPlatform {
+            image: image.to_owned(),
+            wanted: self.to_string(),
+            available: list(entries),
         })
     }
 

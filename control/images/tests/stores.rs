@@ -231,6 +231,54 @@ async fn hostile_archives_are_refused() {
 }
 
 #[tokio::test]
+async fn archive_with_too_many_images_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = store(&folder.path().join("data"));
+    let path = folder.path().join("a.tar");
+    let entries = vec![r#"{"Config":"c","Layers":[]}"#; 257].join(",");
+    let files = [("manifest.json", 0o644, format!("[{entries}]").into_bytes()), ("c", 0o644, b"{}".to_vec())];
+    let files: Vec<(&str, u32, &[u8])> =
+        files.iter().map(|(name, mode, bytes)| (*name, *mode, bytes.as_slice())).collect();
+    fs::write(&path, TestLayer::files(&files)).expect("written");
+    let error = store.import(&path, None, Arc::new(NoProgress)).await.expect_err("too many");
+    assert!(error.to_string().contains("257 images, limit 256"), "{error}");
+}
+
+#[tokio::test]
+async fn archive_with_a_huge_header_is_refused() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = store(&folder.path().join("data"));
+    let path = folder.path().join("a.tar");
+    // A tar with one file, whose type becomes that of a long name for the next entry.
+    let mut tar = TestLayer::files(&[("long", 0o644, &vec![b'n'; 2 << 20])]);
+    let old: u32 = tar[..512].iter().map(|byte| u32::from(*byte)).sum();
+    let field: u32 = tar[148..156].iter().map(|byte| u32::from(*byte)).sum();
+    let checksum = old - field + 8 * u32::from(b' ') - u32::from(tar[156]) + u32::from(b'L');
+    tar[156] = b'L';
+    tar[148..156].copy_from_slice(format!("{checksum:06o}\0 ").as_bytes());
+    fs::write(&path, tar).expect("written");
+    let error = store.import(&path, None, Arc::new(NoProgress)).await.expect_err("too long");
+    assert!(error.to_string().contains("headers of one entry"), "{error}");
+}
+
+#[tokio::test]
+async fn record_that_cannot_be_read_costs_a_pull() {
+    if !is_root() {
+        return;
+    }
+    let registry = TestRegistry::start(RegistryLogin::None);
+    registry.push("app", "v1", &image("x"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let (store, name) = (store(folder.path()), registry.reference("app", "v1"));
+    drop(ensure(&store, &name).await.expect("pulled"));
+    for record in fs::read_dir(folder.path().join("records")).expect("read") {
+        fs::write(record.expect("read").path(), "{").expect("written");
+    }
+    drop(ensure(&store, &name).await.expect("pulled again"));
+    assert_eq!(store.list().await.expect("listed").len(), 1);
+}
+
+#[tokio::test]
 async fn removed_image_is_pulled_again() {
     if !is_root() {
         return;

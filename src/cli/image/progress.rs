@@ -9,7 +9,7 @@ use images::progress::{Progress, ProgressEvent};
 
 use super::size;
 
-/// Between two pictures of the bars.
+/// Between two frames of the progress bars.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 const BAR_WIDTH: u64 = 30;
 /// Of a digest, as `docker pull` shows it.
@@ -25,7 +25,7 @@ pub(super) struct ConsoleProgress {
 #[derive(Debug, Default)]
 struct State {
     layers: Vec<LayerProgress>,
-    /// Lines of the last picture, which the next one replaces.
+    /// Lines of the last frame, which the next one replaces.
     drawn: usize,
     drawn_at: Option<Instant>,
 }
@@ -50,7 +50,7 @@ impl ConsoleProgress {
         Self { name, is_terminal: std::io::stderr().is_terminal(), state: Mutex::default() }
     }
 
-    /// Draws the last picture.
+    /// Draws the last frame.
     pub(super) fn finish(&self) {
         if self.is_terminal {
             draw(&mut self.lock());
@@ -58,7 +58,7 @@ impl ConsoleProgress {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner) // only a picture
+        self.state.lock().unwrap_or_else(PoisonError::into_inner) // only a frame
     }
 
     fn say(&self, state: &mut State, line: &str) {
@@ -73,10 +73,10 @@ impl Progress for ConsoleProgress {
         let mut state = self.lock();
         match event {
             ProgressEvent::Started { layers, missing_layers, bytes } => {
-                let line = format!("{}: {missing_layers} of {layers} layers to get, {}", self.name, size(*bytes));
+                let line = format!("{}: {missing_layers} of {layers} layers to pull, {}", self.name, size(*bytes));
                 self.say(&mut state, &line);
             }
-            ProgressEvent::Retrying { why, .. } => self.say(&mut state, &format!("again after: {why}")),
+            ProgressEvent::Retrying { why, .. } => self.say(&mut state, &format!("retrying: {why}")),
             ProgressEvent::Downloaded { layer, bytes, total } => {
                 let entry = state.layer(layer);
                 (entry.bytes, entry.total) = (*bytes, *total);
@@ -110,14 +110,14 @@ impl State {
 }
 
 fn draw(state: &mut State) {
-    let mut picture = String::new();
+    let mut frame = String::new();
     if state.drawn > 0 {
-        picture.push_str(&format!("\x1b[{}A", state.drawn));
+        frame.push_str(&format!("\x1b[{}A", state.drawn));
     }
     for layer in &state.layers {
-        picture.push_str(&format!("\x1b[2K{}\n", bar(layer)));
+        frame.push_str(&format!("\x1b[2K{}\n", bar(layer)));
     }
-    complain!(part "{picture}");
+    complain!(part "{frame}");
     state.drawn = state.layers.len();
     state.drawn_at = Some(Instant::now());
 }

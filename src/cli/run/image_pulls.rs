@@ -12,12 +12,12 @@ use images::StoreOptions;
 use crate::cli::image::{IMAGES_FOLDER, registries};
 use crate::config::RunConfig;
 
-/// After a start, Revisions take their images again one by one; until then none is removed for the quota.
+/// After a start, Revisions pin their images one by one. The quota removes no image before that.
 const QUOTA_GRACE: Duration = Duration::from_secs(60);
 
-/// Opens the image store in the data folder. None without root, as containers cannot run then.
+/// Opens the image store in the data folder. Returns `None` without root, as containers cannot run then.
 pub(super) fn provider(config: &RunConfig) -> Result<Option<Arc<dyn ImageProvider>>> {
-    // A mistake in a setting is told in any case.
+    // Reports a mistake in a setting even if containers cannot run.
     let registries = registries::settings(config.registry_config.as_deref(), &config.insecure_registries)?;
     if !may_mount() {
         return Ok(None);

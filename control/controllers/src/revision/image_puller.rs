@@ -1,8 +1,8 @@
 //! Images of Revisions, from their registries to this host: a tag is resolved once, then pulled by its digest before the
 //! Revision is ready.
 //!
-//! Pulls run on a thread of their own, so that no reconcile waits for a registry. A pull that failed is made again by itself,
-//! after a pause that doubles; at once if its credentials have changed.
+//! Pulls run on a thread of their own, so that no reconcile waits for a registry. A failed pull is retried after a back-off that
+//! doubles, and at once if its credentials have changed.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -13,15 +13,19 @@ use container::process_config::{self, ImageConfig};
 use images::credentials::docker_config::DockerConfig;
 use images::progress::{Progress, ProgressEvent};
 use images::{Credentials, Digest, Image, ImageStore, PullPolicy, Reference, StoreOptions};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use super::images::{ImageProvider, ImageRequest, ImageState, LocalImage};
 use crate::event_recorder::{EventMessage, EventSeverity};
 use runtime::ContainerImage;
 
-/// Before a pull that failed is made again; doubled each time.
+/// Delay before the first retry of a failed pull; doubled for each further one.
 const BACKOFF_MIN: Duration = Duration::from_secs(2);
 /// A registry that comes back is found within this time. The kubelet waits up to five minutes.
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Pulls from registries at a time, of all Revisions: each has up to three downloads with some megabytes of buffers.
+const PULLS_MAX: usize = 64;
 /// Events of one image that wait to be recorded. Older ones are dropped.
 const EVENTS_MAX: usize = 8;
 /// How exact the progress in a condition is, in percent: each change is a write of the object.
@@ -66,6 +70,8 @@ pub struct ImagePuller {
     /// Logins of this host, after those of the namespace.
     host: Arc<DockerConfig>,
     pulls: Arc<Mutex<Pulls>>,
+    /// One for each pull from a registry. An image on this host needs no permit.
+    permits: Arc<Semaphore>,
 }
 
 /// By Revision and reference.
@@ -74,26 +80,38 @@ type Pulls = HashMap<(String, String), Pull>;
 #[derive(Debug)]
 struct Pull {
     state: ImageState,
-    /// What the credentials were that it was made with.
+    /// Of the credentials that the last attempt used.
     credentials_hash: u64,
     failures: u32,
-    /// When it is made again.
+    /// None while an attempt is under way, and after a successful one.
     retry_at: Option<Instant>,
     events: Vec<EventMessage>,
+    /// The last attempt. It ends when its Revision is gone.
+    _attempt: AbortOnDrop,
+}
+
+#[derive(Debug)]
+struct AbortOnDrop(AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl ImagePuller {
     /// Pulls to `store`, on a thread that lives as long as the process.
     ///
     /// # Errors
-    /// If there is no thread to be had.
+    /// If no thread can be started.
     pub fn start(store: DeferredStore, host: Arc<DockerConfig>) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let handle = runtime.handle().clone();
         std::thread::Builder::new()
             .name("image-pulls".into())
             .spawn(move || runtime.block_on(std::future::pending::<()>()))?;
-        Ok(Self { store: Arc::new(store), runtime: handle, host, pulls: Arc::default() })
+        let permits = Arc::new(Semaphore::new(PULLS_MAX));
+        Ok(Self { store: Arc::new(store), runtime: handle, host, pulls: Arc::default(), permits })
     }
 
     fn lock(&self) -> MutexGuard<'_, Pulls> {
@@ -113,32 +131,34 @@ impl ImageProvider for ImagePuller {
         if let Some(pull) = before.filter(|pull| !pull.is_due(request.credentials_hash, Instant::now())) {
             return pull.state.clone();
         }
-        // While it is made again it has failed still, and says so.
+        // A retry keeps the state of the failure until its outcome is known.
         let again = before.map(|pull| (pull.state.clone(), pull.failures)).filter(|(_, failures)| *failures > 0);
         let (state, failures) = again.unwrap_or_else(|| (ImageState::Pulling(resolving(request.reference)), 0));
         let message = format!("Pulling image \"{}\".", request.reference);
-        let events = vec![news(EventSeverity::Normal, "Pulling", message)];
-        let pull = Pull {
-            state: state.clone(),
-            credentials_hash: request.credentials_hash,
-            failures,
-            retry_at: None,
-            events: if failures == 0 { events } else { Vec::new() },
-        };
-        pulls.insert(key.clone(), pull);
-        drop(pulls);
+        let events = vec![event_message(EventSeverity::Normal, "Pulling", message)];
         let mut credentials = request.credentials.clone();
         credentials.set_host_config(Arc::clone(&self.host));
-        let order = PullOrder {
-            key,
+        let task = PullTask {
+            key: key.clone(),
             credentials,
             resolved: request.resolved.map(str::to_owned),
             skips_resolving: request.skips_resolving,
             resolution_timeout: request.resolution_timeout,
             store: Arc::clone(&self.store),
             pulls: Arc::clone(&self.pulls),
+            permits: Arc::clone(&self.permits),
         };
-        self.runtime.spawn(order.run());
+        // The lock is held until the task's entry is there.
+        let attempt = self.runtime.spawn(task.run()).abort_handle();
+        let pull = Pull {
+            state: state.clone(),
+            credentials_hash: request.credentials_hash,
+            failures,
+            retry_at: None,
+            events: if failures == 0 { events } else { Vec::new() },
+            _attempt: AbortOnDrop(attempt),
+        };
+        pulls.insert(key, pull);
         state
     }
 
@@ -160,7 +180,7 @@ impl Pull {
         retry_at <= now || self.credentials_hash != credentials_hash
     }
 
-    fn tell(&mut self, event: EventMessage) {
+    fn push_event(&mut self, event: EventMessage) {
         if self.events.len() >= EVENTS_MAX {
             self.events.remove(0);
         }
@@ -168,7 +188,7 @@ impl Pull {
     }
 }
 
-fn news(level: EventSeverity, reason: &str, message: String) -> EventMessage {
+fn event_message(level: EventSeverity, reason: &str, message: String) -> EventMessage {
     EventMessage { level, reason: reason.to_owned(), message }
 }
 
@@ -177,7 +197,7 @@ fn resolving(reference: &str) -> String {
 }
 
 /// One attempt.
-struct PullOrder {
+struct PullTask {
     key: (String, String),
     credentials: Credentials,
     /// What the tag stood for when it was resolved first.
@@ -186,9 +206,10 @@ struct PullOrder {
     resolution_timeout: Duration,
     store: Arc<DeferredStore>,
     pulls: Arc<Mutex<Pulls>>,
+    permits: Arc<Semaphore>,
 }
 
-impl PullOrder {
+impl PullTask {
     async fn run(self) {
         let started = Instant::now();
         let outcome = self.pull().await;
@@ -199,7 +220,7 @@ impl PullOrder {
             Ok(image) => {
                 let took = started.elapsed().as_millis();
                 let message = format!("Image \"{}\" is on this host after {took} ms, {} bytes.", self.key.1, image.1);
-                pull.tell(news(EventSeverity::Normal, "Pulled", message));
+                pull.push_event(event_message(EventSeverity::Normal, "Pulled", message));
                 pull.failures = 0;
                 pull.state = ImageState::Present(Arc::new(image.0));
             }
@@ -207,7 +228,7 @@ impl PullOrder {
                 pull.failures += 1;
                 let pause = backoff(pull.failures);
                 pull.retry_at = Some(Instant::now() + pause);
-                pull.tell(news(EventSeverity::Warning, "Failed", failure.message.clone()));
+                pull.push_event(event_message(EventSeverity::Warning, "Failed", failure.message.clone()));
                 pull.state = failed(&failure, &self.key.1, pull.failures, pause);
             }
         }
@@ -217,16 +238,24 @@ impl PullOrder {
         let reference: Reference = self.key.1.parse().map_err(|error| PullFailure::new(&error))?;
         let store = self.store.get().map_err(|error| PullFailure::new(&error))?;
         let target = self.target(&reference, &store).await?;
-        let (pulls, key) = (Arc::clone(&self.pulls), self.key.clone());
-        let progress = Arc::new(ConditionProgress { pulls, key, layers: Mutex::default() });
-        let pulled = store.pull(&target, &self.credentials, PullPolicy::IfNotPresent, progress).await;
-        let image = pulled.map_err(|error| PullFailure::new(&error))?;
+        let image = match store.get(&target).await.map_err(|error| PullFailure::new(&error))? {
+            Some(image) => image,
+            None => self.pull_missing(&target, &store).await.map_err(|error| PullFailure::new(&error))?,
+        };
         let digest = target.digest().map(|digest| by_digest(&target, digest)).unwrap_or_default();
         let bytes = image.bytes;
         Ok((local(image, digest), bytes))
     }
 
-    /// By digest, unless its registry has none: then the tag has to do.
+    async fn pull_missing(&self, target: &Reference, store: &ImageStore) -> Result<Image, images::Error> {
+        let closed = |_| images::Error::Cancelled(self.key.1.clone());
+        let _permit = self.permits.acquire().await.map_err(closed)?;
+        let (pulls, key) = (Arc::clone(&self.pulls), self.key.clone());
+        let progress = Arc::new(ConditionProgress { pulls, key, layers: Mutex::default() });
+        store.pull(target, &self.credentials, PullPolicy::IfNotPresent, progress).await
+    }
+
+    /// The image by digest, or by tag if the tags of its registry are not resolved.
     async fn target(&self, reference: &Reference, store: &ImageStore) -> Result<Reference, PullFailure> {
         let known = self.resolved.as_deref().and_then(|resolved| resolved.parse::<Reference>().ok());
         if let Some(digest) = known.as_ref().and_then(Reference::digest).or(reference.digest()) {
@@ -248,7 +277,7 @@ impl PullOrder {
     }
 }
 
-/// In words of Kubernetes' conditions.
+/// The reason and message of a condition.
 struct PullFailure {
     reason: &'static str,
     message: String,
@@ -268,8 +297,8 @@ impl PullFailure {
     }
 }
 
-/// The first failure says its own reason. From the second on the kubelet's word says that it goes on, unless the reason is
-/// one that waiting alone does not mend.
+/// The first failure has its own reason. From the second on it is the kubelet's `ImagePullBackOff`, unless a retry alone cannot
+/// help.
 fn failed(failure: &PullFailure, reference: &str, failures: u32, pause: Duration) -> ImageState {
     let PullFailure { reason, message } = failure;
     if failures > 1 && matches!(*reason, "ErrImagePull" | "RegistryUnavailable") {
@@ -318,16 +347,16 @@ struct ConditionProgress {
     layers: Mutex<LayerBytes>,
 }
 
-/// Of the layers that are missing.
+/// Compressed bytes of the layers that are missing.
 #[derive(Debug, Default)]
 struct LayerBytes {
     total: u64,
     arrived: HashMap<Digest, u64>,
-    told: Option<u64>,
+    reported: Option<u64>,
 }
 
 impl LayerBytes {
-    /// The progress to tell, if it is another one than before.
+    /// The progress in percent, if it differs from the last one.
     fn change(&mut self, event: &ProgressEvent) -> Option<u64> {
         match event {
             ProgressEvent::Started { bytes, .. } => self.total = *bytes,
@@ -338,7 +367,7 @@ impl LayerBytes {
         }
         let arrived: u64 = self.arrived.values().sum();
         let percent = arrived.saturating_mul(100).checked_div(self.total).unwrap_or(0) / PROGRESS_STEP * PROGRESS_STEP;
-        (self.told.replace(percent) != Some(percent)).then_some(percent)
+        (self.reported.replace(percent) != Some(percent)).then_some(percent)
     }
 }
 
@@ -347,9 +376,9 @@ impl Progress for ConditionProgress {
         let change = self.layers.lock().unwrap_or_else(PoisonError::into_inner).change(event);
         let Some(percent) = change else { return };
         let mut pulls = lock(&self.pulls);
-        // One that has failed before says that until it is there.
+        // A retry keeps the message of the failure.
         if let Some(Pull { state: ImageState::Pulling(message), .. }) = pulls.get_mut(&self.key) {
-            *message = format!("Pulling image \"{}\": {percent} percent are here.", self.key.1);
+            *message = format!("Pulling image \"{}\": {percent} percent downloaded.", self.key.1);
         }
     }
 }
@@ -377,6 +406,34 @@ mod tests {
         let message = "Back-off pulling image \"app\", again in 4 s: why";
         assert_eq!(reason("ErrImagePull", 2), ("ImagePullBackOff", message.into()));
         assert_eq!(reason("ContainerMissing", 3).0, "ContainerMissing");
+    }
+
+    #[test]
+    fn pull_of_a_deleted_revision_is_aborted() {
+        let registry = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = DeferredStore::new(folder.path().join("images"), StoreOptions::default());
+        let puller = ImagePuller::start(store, Arc::default()).expect("a thread");
+        let reference = format!("{}/app:v1", registry.local_addr().expect("bound"));
+        let state = puller.get(&ImageRequest {
+            revision: "default/app-00001",
+            reference: &reference,
+            resolved: None,
+            credentials: &Credentials::anonymous(),
+            credentials_hash: 0,
+            skips_resolving: false,
+            resolution_timeout: Duration::from_secs(60),
+        });
+        assert!(matches!(state, ImageState::Pulling(_)), "{state:?}");
+        let (mut connection, _) = registry.accept().expect("the pull");
+        puller.forget("default/app-00001");
+        // The registry never answers, so only the client can close the connection.
+        connection.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
+        let ended = std::io::copy(&mut connection, &mut std::io::sink());
+        assert!(
+            ended.as_ref().map_or_else(|why| why.kind() == std::io::ErrorKind::ConnectionReset, |_| true),
+            "{ended:?}"
+        );
     }
 
     #[test]

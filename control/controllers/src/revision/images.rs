@@ -22,20 +22,20 @@ use crate::kinds::shared::{KReference, annotation, name, namespace};
 use crate::work_queue::WorkItem;
 use runtime::ContainerImage;
 
-/// A Revision whose images are on their way is looked at again after this: nothing else tells that they came.
+/// Requeue delay of a Revision whose images are being pulled: no event reports the end of a pull.
 pub(super) const PULL_LOOKED_FOR_AFTER: Duration = Duration::from_millis(100);
-/// One whose pull failed: it is tried again by itself.
+/// Requeue delay of a Revision whose pull failed: the pull is retried automatically.
 pub(super) const FAILED_PULL_LOOKED_FOR_AFTER: Duration = Duration::from_secs(2);
-/// The reason of a Revision whose images are on their way, as upstream has it.
+/// Knative's reason for a Revision whose images are being pulled.
 pub(super) const RESOLVING: &str = "ResolvingDigests";
 
 /// Where images of containers come from.
 pub trait ImageProvider: fmt::Debug + Send + Sync {
-    /// What is known of an image, at once. One that is not on this host is pulled from now on; it is asked for again.
+    /// The state of an image. Returns at once; starts the pull of an image that is not on this host.
     fn get(&self, request: &ImageRequest<'_>) -> ImageState;
-    /// What happened to a Revision's images since the last call.
+    /// Events of a Revision's images since the last call.
     fn take_events(&self, revision: &str) -> Vec<EventMessage>;
-    /// The Revision is gone, and its images are no longer kept for it.
+    /// The Revision is gone: ends its pulls and releases its images.
     fn forget(&self, revision: &str);
 }
 
@@ -59,7 +59,7 @@ pub struct ImageRequest<'a> {
 #[derive(Debug, Clone)]
 pub enum ImageState {
     Present(Arc<LocalImage>),
-    /// It is on its way, and so far.
+    /// The pull is under way; the text is its progress.
     Pulling(String),
     Failed {
         reason: &'static str,
@@ -79,7 +79,7 @@ pub struct LocalImage {
 /// What is known of each image that a Revision needs, by reference.
 pub type ImageStates = BTreeMap<String, ImageState>;
 
-/// Asks for all images that `revision` needs. `None`: containers cannot run here.
+/// The states of all images that `revision` needs. `None`: containers cannot run here.
 pub(super) async fn states(
     context: &ControllerContext,
     item: &WorkItem,
@@ -170,7 +170,7 @@ pub(super) fn local(states: &ImageStates, container: &Container) -> Result<Arc<L
         Some(ImageState::Present(image)) => Ok(Arc::clone(image)),
         Some(ImageState::Failed { reason, message }) => Err(RevisionError { reason, message: message.clone() }),
         Some(ImageState::Pulling(message)) => Err(RevisionError { reason: RESOLVING, message: message.clone() }),
-        None => Err(RevisionError { reason: RESOLVING, message: format!("{reference} is being looked for.") }),
+        None => Err(RevisionError { reason: RESOLVING, message: format!("Image \"{reference}\" is being pulled.") }),
     }
 }
 
@@ -200,14 +200,14 @@ pub(super) fn command(image: &ImageConfig, container: &Container) -> Result<Vec<
         .map_err(|why| RevisionError { reason: "CommandMissing", message: format!("{why}.") })
 }
 
-/// SRV-REV-22: which image a tag stood for. What was resolved once stays, also while the image is looked for again.
+/// SRV-REV-22: the digest of each image. A resolved digest stays, also while the image is pulled again.
 pub(super) fn tell_digests(status: &mut RevisionStatus, revision: &Revision, states: &ImageStates) {
     let pairs = status.container_statuses.iter_mut().zip(&revision.spec.containers);
     let others = status.init_container_statuses.iter_mut().zip(&revision.spec.init_containers);
-    for (told, container) in pairs.chain(others) {
+    for (status, container) in pairs.chain(others) {
         match container.image.as_ref().and_then(|image| states.get(image)) {
-            Some(ImageState::Present(image)) => told.image_digest.clone_from(&image.digest),
-            Some(_) => told.image_digest = resolved(revision, container).unwrap_or_default().to_owned(),
+            Some(ImageState::Present(image)) => status.image_digest.clone_from(&image.digest),
+            Some(_) => status.image_digest = resolved(revision, container).unwrap_or_default().to_owned(),
             None => {}
         }
     }

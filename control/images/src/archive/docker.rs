@@ -6,7 +6,7 @@ use super::ArchivedImage;
 use super::files::Files;
 use crate::config;
 use crate::digest::Digest;
-use crate::limits::{CONFIG_BYTES_MAX, LAYERS_MAX, MANIFEST_BYTES_MAX};
+use crate::limits::{ARCHIVE_IMAGES_MAX, CONFIG_BYTES_MAX, LAYERS_MAX, MANIFEST_BYTES_MAX};
 use crate::manifest::{Descriptor, Manifest, OCI_CONFIG, OCI_LAYER, OCI_MANIFEST};
 
 #[derive(Deserialize)]
@@ -22,6 +22,9 @@ pub(super) fn images(files: &Files) -> Result<Vec<ArchivedImage>, String> {
     let text = files.read("manifest.json", MANIFEST_BYTES_MAX as u64)?;
     let entries: Vec<Entry> =
         serde_json::from_slice(&text).map_err(|why| format!("its manifest.json cannot be read: {why}"))?;
+    if entries.len() > ARCHIVE_IMAGES_MAX {
+        return Err(format!("it has {} images, limit {ARCHIVE_IMAGES_MAX}", entries.len()));
+    }
     entries.iter().map(|entry| image(files, entry)).collect()
 }
 

@@ -1,15 +1,17 @@
 //! The files of an archive by their names.
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use tar::EntryType;
 
 use crate::digest::Digest;
 use crate::error::Error;
-use crate::limits::{ARCHIVE_ENTRIES_MAX, ARCHIVE_LINKS_MAX, BLOB_BYTES_MAX};
+use crate::limits::{ARCHIVE_ENTRIES_MAX, ARCHIVE_HEADER_BYTES_MAX, ARCHIVE_LINKS_MAX, BLOB_BYTES_MAX};
 
 /// A folder, or a tar whose files were written to another folder.
 #[derive(Debug)]
@@ -96,19 +98,20 @@ enum Extract {
 fn extract(reader: impl Read, target: &Path) -> Result<Files, Extract> {
     let not_tar = |why: io::Error| Extract::Read(format!("it is no valid tar: {why}"));
     let (mut files, mut links) = (HashMap::new(), HashMap::new());
-    let mut archive = tar::Archive::new(reader);
+    let allowance = Rc::new(Cell::new(ARCHIVE_HEADER_BYTES_MAX));
+    let mut archive = tar::Archive::new(HeaderLimit { inner: reader, allowance: Rc::clone(&allowance) });
     for (number, entry) in archive.entries().map_err(not_tar)?.enumerate() {
         let mut entry = entry.map_err(not_tar)?;
         if number >= ARCHIVE_ENTRIES_MAX {
             return Err(Extract::Read(format!("it has more than {ARCHIVE_ENTRIES_MAX} entries")));
         }
+        allowance.set(u64::MAX);
         let name = String::from_utf8(entry.path_bytes().into_owned()).ok();
-        let Some(name) = name.and_then(|name| normalize(&name)) else { continue };
-        match entry.header().entry_type() {
-            EntryType::Regular if entry.size() > BLOB_BYTES_MAX => {
+        match (name.and_then(|name| normalize(&name)), entry.header().entry_type()) {
+            (Some(name), EntryType::Regular) if entry.size() > BLOB_BYTES_MAX => {
                 return Err(Extract::Read(format!("{name} is larger than {BLOB_BYTES_MAX} bytes")));
             }
-            EntryType::Regular => {
+            (Some(name), EntryType::Regular) => {
                 let path = target.join(number.to_string());
                 let mut file = File::create(&path).map_err(Extract::Write)?;
                 let (size, copied) = (entry.size(), copy(&mut entry, &mut file)?);
@@ -118,9 +121,9 @@ fn extract(reader: impl Read, target: &Path) -> Result<Files, Extract> {
                 files.insert(name, path);
             }
             // Older versions of `docker save` link a layer that two images have.
-            EntryType::Symlink | EntryType::Link => {
+            (Some(name), kind @ (EntryType::Symlink | EntryType::Link)) => {
                 let target = entry.link_name_bytes().and_then(|target| String::from_utf8(target.into_owned()).ok());
-                let base = match (entry.header().entry_type(), name.rsplit_once('/')) {
+                let base = match (kind, name.rsplit_once('/')) {
                     (EntryType::Symlink, Some((folder, _))) => format!("{folder}/"),
                     _ => String::new(),
                 };
@@ -128,10 +131,34 @@ fn extract(reader: impl Read, target: &Path) -> Result<Files, Extract> {
                     links.insert(name, target);
                 }
             }
+            // Its holes would be read as zeros.
+            (_, EntryType::GNUSparse) => return Err(Extract::Read("a sparse file is in it".into())),
             _ => {}
         }
+        // What is left of it is skipped here, so that it does not count as headers.
+        io::copy(&mut entry, &mut io::sink()).map_err(not_tar)?;
+        allowance.set(ARCHIVE_HEADER_BYTES_MAX);
     }
     Ok(Files::Tar { files, links })
+}
+
+/// Ends with an error when the headers before one entry are longer than `allowance`: they are read to memory.
+struct HeaderLimit<R> {
+    inner: R,
+    allowance: Rc<Cell<u64>>,
+}
+
+impl<R: Read> Read for HeaderLimit<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let allowed = self.allowance.get();
+        if allowed == 0 && !buffer.is_empty() {
+            return Err(io::Error::other("the headers of one entry are longer than the limit"));
+        }
+        let length = buffer.len().min(usize::try_from(allowed).unwrap_or(usize::MAX));
+        let bytes = self.inner.read(&mut buffer[..length])?;
+        self.allowance.set(allowed.saturating_sub(bytes as u64));
+        Ok(bytes)
+    }
 }
 
 fn copy(from: &mut impl Read, to: &mut impl io::Write) -> Result<u64, Extract> {

@@ -36,7 +36,7 @@ pub struct Archive<S> {
 }
 
 impl<S> Archive<S> {
-    /// Reads `path`. The files of a tar are written to the folder that `place` is.
+    /// Reads `path`. The files of a tar are written to the folder of `place`.
     ///
     /// # Errors
     /// If it is no archive of images, or one without an image for `platform`.

@@ -6,9 +6,9 @@ use super::ArchivedImage;
 use super::files::{Files, blob_name};
 use crate::digest::Digest;
 use crate::error::Error;
-use crate::limits::{CONFIG_BYTES_MAX, MANIFEST_BYTES_MAX};
+use crate::limits::{ARCHIVE_IMAGES_MAX, CONFIG_BYTES_MAX, MANIFEST_BYTES_MAX};
 use crate::manifest::{self, Descriptor, Document, Manifest, OCI_INDEX};
-use crate::platform::{self, Platform};
+use crate::platform::Platform;
 use crate::reference::Reference;
 
 /// The whole name, as containerd and Docker write it.
@@ -25,6 +25,9 @@ pub(super) fn images(files: &Files, path: &Path, platform: &Platform) -> Result<
     };
     // Attestations stand beside the image they are about.
     let entries: Vec<Descriptor> = entries.into_iter().filter(|entry| !is_attestation(entry)).collect();
+    if entries.len() > ARCHIVE_IMAGES_MAX {
+        return Err(unsupported(format!("it has {} images, limit {ARCHIVE_IMAGES_MAX}", entries.len())));
+    }
     // Several images of one name are one image for several platforms.
     let mut images: Vec<ArchivedImage> = Vec::new();
     let mut names: Vec<Option<Reference>> = Vec::new();
@@ -34,19 +37,11 @@ pub(super) fn images(files: &Files, path: &Path, platform: &Platform) -> Result<
             continue;
         }
         let same: Vec<Descriptor> = entries.iter().filter(|other| reference(other) == name).cloned().collect();
-        let chosen = if same.len() == 1 { Ok(entry) } else { choose(&shown, &same, platform) };
+        let chosen = if same.len() == 1 { Ok(entry) } else { platform.choose_or_error(&shown, &same) };
         images.push(image(files, chosen?, name.clone(), &shown, platform)?);
         names.push(name);
     }
     Ok(images)
-}
-
-fn choose<'e>(image: &str, entries: &'e [Descriptor], platform: &Platform) -> Result<&'e Descriptor, Error> {
-    platform.choose(entries).ok_or_else(|| Error::NoMatchingPlatform {
-        image: image.to_owned(),
-        wanted: platform.to_string(),
-        available: platform::list(entries),
-    })
 }
 
 fn is_attestation(entry: &Descriptor) -> bool {
@@ -72,7 +67,7 @@ fn image(
     let (manifest_digest, manifest) = match document(files, entry, shown)? {
         Document::Image(manifest) => (entry.digest.clone(), manifest),
         Document::Index(entries) => {
-            let chosen = choose(shown, &entries, platform)?;
+            let chosen = platform.choose_or_error(shown, &entries)?;
             match document(files, chosen, shown)? {
                 Document::Image(manifest) => (chosen.digest.clone(), manifest),
                 Document::Index(_) => return Err(unsupported("its index leads to another index".into())),

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::{Login, Pattern};
 use crate::limits::CREDENTIALS_BYTES_MAX;
 
-/// Logins by registry, and the helpers that know more.
+/// Logins and credential helpers by registry.
 #[derive(Debug, Default)]
 pub struct DockerConfig {
     /// The most specific first.
@@ -109,7 +109,7 @@ fn read<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Result<T, String> {
     if bytes.len() > CREDENTIALS_BYTES_MAX {
         return Err(format!("larger than {CREDENTIALS_BYTES_MAX} bytes"));
     }
-    // The cause may quote the content, so only its place is told.
+    // The cause may quote the content, so the error has only its position.
     serde_json::from_slice(bytes)
         .map_err(|why| format!("no valid docker configuration: line {}, column {}", why.line(), why.column()))
 }

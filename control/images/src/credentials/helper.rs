@@ -12,9 +12,9 @@ use super::Login;
 use crate::error::Error;
 use crate::limits::HELPER_OUTPUT_BYTES_MAX;
 
-/// Helpers of clouds ask a service over the network; longer, and one that waits for a person would block the pull.
+/// Helpers of cloud providers call a service over the network. A helper that waits for a person must not block the pull.
 const HELPER_TIMEOUT: Duration = Duration::from_secs(20);
-/// What a helper says if it has no login for a server: the request goes on without.
+/// The output of a helper that has no login for a server: the pull continues without one.
 const NOT_FOUND: &str = "credentials not found";
 /// The user name that marks an identity token.
 const TOKEN_USER: &str = "<token>";

@@ -1,4 +1,4 @@
-//! Which login a registry is given: Secrets of Kubernetes first, then docker's configuration of this host.
+//! Logins of a registry: from Secrets of Kubernetes first, then from docker's configuration of this host.
 
 pub mod docker_config;
 mod helper;
@@ -79,7 +79,7 @@ impl Credentials {
     /// The logins to try, in order; without any, the request is anonymous.
     ///
     /// # Errors
-    /// If a credential helper of this host fails.
+    /// If a credential helper of this host fails and no Secret has a login.
     pub async fn logins(&self, registry: &str, repository: &str) -> Result<Vec<Login>, Error> {
         let mut logins: Vec<Login> = Vec::new();
         for config in &self.secrets {
@@ -87,7 +87,14 @@ impl Credentials {
         }
         if let Some(host) = &self.host {
             match host.helper(registry) {
-                Some(helper) => logins.extend(helper::get(helper, &pattern::server_name(registry)).await?),
+                Some(helper) => match helper::get(helper, &pattern::server_name(registry)).await {
+                    Ok(login) => logins.extend(login),
+                    // A login of a Secret may suffice.
+                    Err(why) if !logins.is_empty() => {
+                        tracing::warn!(registry, %why, "a login of this host is left out")
+                    }
+                    Err(why) => return Err(why),
+                },
                 None => logins.extend(host.logins(registry, repository)),
             }
         }
@@ -122,6 +129,17 @@ mod tests {
         let payload = br#"{"credsStore":"none-such","credHelpers":{"r.example":"none-such"}}"#;
         credentials.add_secret("a", SECRET_TYPE_DOCKER_CONFIG_JSON, payload).expect("valid");
         assert!(credentials.logins("r.example", "app").await.expect("no helper is run").is_empty());
+    }
+
+    #[tokio::test]
+    async fn helper_that_fails_leaves_the_logins_of_secrets() {
+        let host = DockerConfig::from_json(br#"{"credsStore":"none-such"}"#).expect("valid");
+        let mut credentials = Credentials::anonymous();
+        credentials.set_host_config(Arc::new(host));
+        assert!(credentials.logins("r.example", "app").await.is_err());
+        credentials.add_secret("a", SECRET_TYPE_DOCKER_CONFIG_JSON, &secret("one", "r.example")).expect("valid");
+        let logins = credentials.logins("r.example", "app").await.expect("the Secret's login");
+        assert_eq!(format!("{logins:?}"), r#"[Basic("one")]"#);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `WWW-Authenticate`: what a registry wants to be shown.
+//! Challenges in `WWW-Authenticate`.
 
 /// A challenge that this client can answer.
 #[derive(Debug, Clone, PartialEq, Eq)]

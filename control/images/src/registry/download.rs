@@ -11,7 +11,7 @@ use http_body_util::BodyExt as _;
 
 use super::RegistryClient;
 use super::retry::{self, Failure};
-use super::session::{Question, Session};
+use super::session::{RegistryRequest, Session};
 use super::transport::{Exchange, with_causes};
 use crate::digest::{Digest, Hasher};
 use crate::error::Error;
@@ -174,11 +174,11 @@ impl Download<'_> {
     /// One request. None when all bytes are there; else why they are not.
     async fn attempt(&self, session: &Session, sink: &mut Sink) -> Result<Option<Failure>, Error> {
         let path = format!("blobs/{}", self.descriptor.digest);
-        let question = Question { method: Method::GET, path, accept: None, from: sink.bytes };
+        let registry_request = RegistryRequest { method: Method::GET, path, accept: None, from: sink.bytes };
         if sink.bytes == self.descriptor.size && sink.bytes > 0 {
             return Ok(None);
         }
-        let mut exchange = session.ask(self.client, &question, self.progress).await?;
+        let mut exchange = session.send(self.client, &registry_request, self.progress).await?;
         if sink.bytes > 0 && !continues(&exchange, sink.bytes) {
             sink.restart().await?;
         }

@@ -24,7 +24,7 @@ use crate::manifest::{self, ACCEPT, Descriptor};
 use crate::progress::Progress;
 use crate::reference::Reference;
 
-use session::{Question, Session};
+use session::{RegistryRequest, Session};
 pub use settings::{Endpoint, RegistryEntry, RegistrySettings, Security, is_loopback};
 use token::TokenCache;
 use transport::Transport;
@@ -58,7 +58,7 @@ impl RegistryClient {
         Self { transport: Transport::new(settings.limits.clone()), tokens: TokenCache::default(), settings }
     }
 
-    /// Finds the places and logins for `reference`. Sends nothing.
+    /// Selects the endpoints and logins for `reference`. Sends no request to them.
     ///
     /// # Errors
     /// If a credential helper fails.
@@ -71,18 +71,18 @@ impl RegistryClient {
         Ok(Repository { reference: reference.clone(), sessions })
     }
 
-    /// The digest that the reference names now, with as little work for the registry as possible.
+    /// The digest that the reference names now: by a HEAD request if the registry supports it.
     ///
     /// # Errors
-    /// If no place has it, or none answers.
+    /// If no endpoint has it, or no endpoint answers.
     pub async fn resolve(&self, repository: &Repository, progress: &dyn Progress) -> Result<Digest, Error> {
         if let Some(digest) = repository.reference.digest() {
             return Ok(digest.clone());
         }
-        let question = repository.manifest_question(Method::HEAD, repository.reference.manifest_name());
+        let registry_request = repository.manifest_request(Method::HEAD, repository.reference.manifest_name());
         let mut last = None;
         for session in &repository.sessions {
-            match session.ask(self, &question, progress).await {
+            match session.send(self, &registry_request, progress).await {
                 Ok(exchange) => {
                     let digest = content_digest(exchange.response.headers());
                     exchange.reuse(&self.transport);
@@ -105,7 +105,7 @@ impl RegistryClient {
     /// The manifest or index that the reference names, or the one with `digest`.
     ///
     /// # Errors
-    /// If no place has it, none answers, or its bytes do not have the digest.
+    /// If no endpoint has it or answers, or its bytes do not have the digest.
     pub async fn manifest(
         &self,
         repository: &Repository,
@@ -114,10 +114,10 @@ impl RegistryClient {
     ) -> Result<ManifestBytes, Error> {
         let wanted = digest.or(repository.reference.digest());
         let name = wanted.map_or_else(|| repository.reference.manifest_name(), ToString::to_string);
-        let question = repository.manifest_question(Method::GET, name);
+        let registry_request = repository.manifest_request(Method::GET, name);
         let mut last = None;
         for session in &repository.sessions {
-            match self.manifest_from(session, repository, &question, wanted, progress).await {
+            match self.manifest_from(session, repository, &registry_request, wanted, progress).await {
                 Ok(manifest) => return Ok(manifest),
                 Err(error) => last = Some(error),
             }
@@ -129,12 +129,12 @@ impl RegistryClient {
         &self,
         session: &Session,
         repository: &Repository,
-        question: &Question,
+        registry_request: &RegistryRequest,
         wanted: Option<&Digest>,
         progress: &dyn Progress,
     ) -> Result<ManifestBytes, Error> {
         let image = repository.reference.to_string();
-        let exchange = session.ask(self, question, progress).await?;
+        let exchange = session.send(self, registry_request, progress).await?;
         let headers = exchange.response.headers();
         let announced = content_digest(headers);
         let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
@@ -163,7 +163,7 @@ impl RegistryClient {
     /// Downloads a blob to `path` and verifies it. The file is at its end.
     ///
     /// # Errors
-    /// If no place has it whole.
+    /// If no endpoint has the complete blob.
     pub async fn blob(
         &self,
         repository: &Repository,
@@ -178,8 +178,8 @@ impl RegistryClient {
 }
 
 impl Repository {
-    fn manifest_question(&self, method: Method, name: String) -> Question {
-        Question { method, path: format!("manifests/{name}"), accept: Some(ACCEPT), from: 0 }
+    fn manifest_request(&self, method: Method, name: String) -> RegistryRequest {
+        RegistryRequest { method, path: format!("manifests/{name}"), accept: Some(ACCEPT), from: 0 }
     }
 
     #[must_use]

@@ -35,7 +35,7 @@ pub(crate) struct Session {
 
 #[derive(Debug, Default)]
 struct Authorization {
-    /// The login in use, by its place in `logins`.
+    /// The login in use: an index of `logins`.
     login: usize,
     header: Option<HeaderValue>,
 }
@@ -50,9 +50,9 @@ struct Renewals {
 /// One for a token that has expired; one more for a new token that was used up or revoked meanwhile.
 const RENEWALS_MAX: u32 = 2;
 
-/// What is asked for.
+/// A request below `/v2/REPOSITORY/`.
 #[derive(Debug, Clone)]
-pub(super) struct Question {
+pub(super) struct RegistryRequest {
     pub(super) method: Method,
     /// Behind `/v2/REPOSITORY/`.
     pub(super) path: String,
@@ -78,16 +78,16 @@ impl Session {
         Self { endpoint, repository: repository.into(), image, logins, authorization: Mutex::default() }
     }
 
-    /// Asks until there is a response with a status of 2xx, or no more attempt is worth it.
-    pub(super) async fn ask(
+    /// Sends the request until a response has a status of 2xx, or until no retry is left.
+    pub(super) async fn send(
         &self,
         client: &RegistryClient,
-        question: &Question,
+        registry_request: &RegistryRequest,
         progress: &dyn Progress,
     ) -> Result<Exchange, Error> {
         let mut attempt = 1;
         loop {
-            let failure = match self.ask_once(client, question).await {
+            let failure = match self.send_once(client, registry_request).await {
                 Ok(exchange) => return Ok(exchange),
                 Err(Refusal::Final(error)) => return Err(error),
                 Err(Refusal::Again(failure)) => failure,
@@ -119,26 +119,34 @@ impl Session {
     }
 
     /// One request with the redirects and challenges that belong to it.
-    async fn ask_once(&self, client: &RegistryClient, question: &Question) -> Result<Exchange, Refusal> {
-        let first = self.url(question);
-        let home = self.origin(client, &first)?;
+    async fn send_once(
+        &self,
+        client: &RegistryClient,
+        registry_request: &RegistryRequest,
+    ) -> Result<Exchange, Refusal> {
+        let first = self.url(registry_request);
+        let endpoint_origin = self.origin(client, &first)?;
         let (mut url, mut redirects, mut renewed) = (first, 0, Renewals::default());
         loop {
             let origin = self.origin(client, &url)?;
-            let header = if origin == home { self.authorization.lock().await.header.clone() } else { None };
-            let exchange = client.transport.send(&origin, self.request(question, &url, header.as_ref())?).await?;
+            let header = if origin == endpoint_origin { self.authorization.lock().await.header.clone() } else { None };
+            let exchange =
+                client.transport.send(&origin, self.request(registry_request, &url, header.as_ref())?).await?;
             let status = exchange.response.status();
             if status.is_success() {
                 return Ok(exchange);
             }
-            if status == StatusCode::UNAUTHORIZED && origin == home {
+            if status == StatusCode::UNAUTHORIZED && origin == endpoint_origin {
                 let headers = exchange.response.headers();
                 let values = headers.get_all(WWW_AUTHENTICATE).into_iter().filter_map(|value| value.to_str().ok());
                 let challenge = challenge::parse(values);
                 let detail = error_text(exchange, client).await;
-                self.answer(client, challenge, header, &mut renewed, detail).await?;
-            } else if status == StatusCode::FORBIDDEN && origin == home && self.next_login(header.as_ref()).await {
-                drop(error_text(exchange, client).await); // so that its connection is of further use
+                self.authorize(client, challenge, header, &mut renewed, detail).await?;
+            } else if status == StatusCode::FORBIDDEN
+                && origin == endpoint_origin
+                && self.next_login(header.as_ref()).await
+            {
+                drop(error_text(exchange, client).await); // so that its connection can be reused
             } else if status.is_redirection() && redirects < REDIRECTS_MAX {
                 redirects += 1;
                 url = self.redirect(&url, exchange.response.headers()).map_err(|detail| self.refused(detail))?;
@@ -148,7 +156,7 @@ impl Session {
         }
     }
 
-    /// A login that is known but may not read this repository makes way for the next one. False if there is none.
+    /// Switches to the next login, because the last one may not read this repository. False if it was the last.
     async fn next_login(&self, used: Option<&HeaderValue>) -> bool {
         let mut authorization = self.authorization.lock().await;
         if authorization.header.as_ref() != used {
@@ -157,7 +165,7 @@ impl Session {
         let has_next = authorization.login + 1 < self.logins.len();
         if has_next {
             authorization.login += 1;
-            authorization.header = None; // the next answer says what the registry wants of it
+            authorization.header = None; // the next response has the challenge for it
         }
         has_next
     }
@@ -181,20 +189,20 @@ impl Session {
         }
     }
 
-    fn url(&self, question: &Question) -> String {
+    fn url(&self, registry_request: &RegistryRequest) -> String {
         let scheme = if self.endpoint.security == Security::Plain { "http" } else { "https" };
         let mirrored = if self.endpoint.is_mirror { "?ns=" } else { "" };
         let of = if self.endpoint.is_mirror { self.image.split('/').next().unwrap_or_default() } else { "" };
-        format!("{scheme}://{}/v2/{}/{}{mirrored}{of}", self.endpoint.authority, self.repository, question.path)
+        format!("{scheme}://{}/v2/{}/{}{mirrored}{of}", self.endpoint.authority, self.repository, registry_request.path)
     }
 
-    /// How the host of `url` is spoken to: as configured if it is the endpoint's, else by its scheme.
+    /// The origin of `url`: with the configured security if it is the endpoint's, else by its scheme.
     fn origin(&self, client: &RegistryClient, url: &str) -> Result<Origin, Refusal> {
         let uri: Uri = url.parse().map_err(|_| self.refused(format!("{url:?} is no valid address")))?;
         let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
-        let is_home = authority == self.endpoint.authority;
+        let is_endpoint = authority == self.endpoint.authority;
         let security = match uri.scheme_str() {
-            _ if is_home => self.endpoint.security,
+            _ if is_endpoint => self.endpoint.security,
             Some("http") => Security::Plain,
             _ if client.settings.insecure_registries.contains(authority) => Security::Insecure,
             _ => Security::Verified,
@@ -207,17 +215,17 @@ impl Session {
 
     fn request(
         &self,
-        question: &Question,
+        registry_request: &RegistryRequest,
         url: &str,
         header: Option<&HeaderValue>,
     ) -> Result<Request<Full<Bytes>>, Refusal> {
         let uri: Uri = url.parse().map_err(|_| self.refused(format!("{url:?} is no valid address")))?;
-        let mut request = head(question.method.clone(), uri);
-        if let Some(accept) = question.accept {
+        let mut request = head(registry_request.method.clone(), uri);
+        if let Some(accept) = registry_request.accept {
             request = request.header(ACCEPT, accept);
         }
-        if question.from > 0 {
-            request = request.header(RANGE, format!("bytes={}-", question.from));
+        if registry_request.from > 0 {
+            request = request.header(RANGE, format!("bytes={}-", registry_request.from));
         }
         if let Some(header) = header {
             request = request.header(AUTHORIZATION, header);
@@ -247,8 +255,8 @@ impl Session {
         }
     }
 
-    /// Makes the next request carry what the challenge asks for. `used` is what the refused one carried.
-    async fn answer(
+    /// Sets the header that the challenge asks for. `used` is the header of the refused request.
+    async fn authorize(
         &self,
         client: &RegistryClient,
         challenge: Option<Challenge>,
@@ -268,7 +276,7 @@ impl Session {
         }
         loop {
             let login = self.logins.get(authorization.login);
-            // Anonymous access has the place behind the last login only if there is no login.
+            // Anonymous access is tried only if there is no login.
             if login.is_none() && (authorization.login > 0 || renewed.count >= RENEWALS_MAX) {
                 authorization.login = 0;
                 return Err(refused());

@@ -1,4 +1,4 @@
-//! Where the registries of references are really reached: mirrors, certificates, plain HTTP.
+//! Endpoints of registries: mirrors, certificates, plain HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ pub struct RegistryEntry {
     pub ca_file: Option<PathBuf>,
 }
 
-/// How a host is spoken to.
+/// Transport security of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Security {
     /// HTTPS with a verified certificate.
@@ -41,15 +41,15 @@ pub enum Security {
     Plain,
 }
 
-/// One place that serves a repository.
+/// One host that serves a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// `HOST[:PORT]`
     pub authority: String,
     pub security: Security,
-    /// The name that credentials and errors know it by.
+    /// The name in credentials and errors.
     pub name: String,
-    /// A mirror is asked for another registry's content, and its failure is not the last word.
+    /// A mirror serves another registry's content. If it fails, the next endpoint is tried.
     pub is_mirror: bool,
 }
 
@@ -74,7 +74,7 @@ impl RegistrySettings {
         Ok(())
     }
 
-    /// The places to ask for `reference`, in order: mirrors, then the registry.
+    /// The endpoints for `reference`, in order: mirrors, then the registry.
     #[must_use]
     pub fn endpoints(&self, reference: &Reference) -> Vec<Endpoint> {
         let mirrors = self.registry.get(reference.registry()).map(|entry| entry.mirrors.as_slice()).unwrap_or_default();

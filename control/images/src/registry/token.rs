@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use crate::credentials::Login;
 
-/// What a token is valid for without saying so (docker's token specification).
+/// Validity of a token without `expires_in` (docker's token specification).
 const EXPIRES_IN_DEFAULT: Duration = Duration::from_secs(60);
 /// Tokens of this many repositories and logins are remembered; past that, expired ones go, then any.
 const TOKENS_MAX: usize = 256;
@@ -23,8 +23,15 @@ pub(super) struct TokenKey {
     pub(super) login: Option<Login>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct TokenCache(Mutex<HashMap<TokenKey, (String, Instant)>>);
+
+/// Names the type only: a token is never printed.
+impl std::fmt::Debug for TokenCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TokenCache").finish_non_exhaustive()
+    }
+}
 
 impl TokenCache {
     pub(super) fn get(&self, key: &TokenKey, now: Instant) -> Option<String> {
@@ -63,7 +70,7 @@ struct Answer {
     expires_in: Option<u64>,
 }
 
-/// Reads the answer of a token service. The content never is in an error.
+/// Reads the response of a token service. Errors never contain it.
 pub(super) fn parse(bytes: &[u8]) -> Result<Token, String> {
     let answer: Answer =
         serde_json::from_slice(bytes).map_err(|_| "the token service's answer is not the expected JSON".to_owned())?;
@@ -138,6 +145,14 @@ mod tests {
         cache.put(key(), &token, now);
         assert_eq!(cache.get(&key(), now + Duration::from_secs(89)).as_deref(), Some("t"));
         assert_eq!(cache.get(&key(), now + Duration::from_secs(90)), None);
+    }
+
+    #[test]
+    fn debug_output_of_the_cache_has_no_token() {
+        let cache = TokenCache::default();
+        let token = parse(br#"{"token":"s3cret"}"#).unwrap_or_else(|why| panic!("{why}"));
+        cache.put(key(), &token, Instant::now());
+        assert!(!format!("{cache:?}").contains("s3cret"));
     }
 
     #[test]

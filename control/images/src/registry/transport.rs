@@ -19,13 +19,13 @@ use tokio_rustls::TlsConnector;
 
 use super::retry::Failure;
 use super::settings::Security;
-use crate::limits::{IDLE_CONNECTIONS_MAX, RequestLimits};
+use crate::limits::{IDLE_CONNECTIONS_MAX, IDLE_ORIGINS_MAX, RequestLimits};
 
 /// What a TLS configuration depends on.
 type TlsKey = (Security, Option<PathBuf>);
 type Sender = SendRequest<Full<Bytes>>;
 
-/// A host and port, and how it is spoken to: connections to equal origins can stand in for each other.
+/// A host and port with its transport security. A connection to an equal origin can be reused.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Origin {
     host: String,
@@ -48,7 +48,7 @@ impl Origin {
 pub(super) struct Transport {
     limits: RequestLimits,
     idle: Mutex<HashMap<Origin, Vec<Sender>>>,
-    /// Insecure hosts that turned out not to speak TLS.
+    /// Insecure hosts that answered a TLS handshake with something else.
     without_tls: Mutex<HashSet<(String, u16)>>,
     tls: Mutex<HashMap<TlsKey, Arc<ClientConfig>>>,
 }
@@ -64,8 +64,15 @@ pub(super) struct Exchange {
 impl Exchange {
     pub(super) fn reuse(self, transport: &Transport) {
         let mut idle = lock(&transport.idle);
+        idle.retain(|_, senders| {
+            senders.retain(|sender| !sender.is_closed());
+            !senders.is_empty()
+        });
+        // Redirects may lead to any number of hosts.
+        if idle.len() >= IDLE_ORIGINS_MAX {
+            idle.clear();
+        }
         let senders = idle.entry(self.origin).or_default();
-        senders.retain(|sender| !sender.is_closed());
         if senders.len() < IDLE_CONNECTIONS_MAX {
             senders.push(self.sender);
         }
@@ -129,8 +136,10 @@ impl Transport {
             .map_err(|_| Failure::Unreachable(format!("{} is no host name", origin.host)))?;
         match tls.connect(name, tcp).await {
             Ok(stream) => start(stream).await,
-            Err(_) if origin.security == Security::Insecure => {
-                lock(&self.without_tls).insert(address);
+            Err(why) if origin.security == Security::Insecure => {
+                if is_answer_without_tls(&why) {
+                    lock(&self.without_tls).insert(address);
+                }
                 start(self.connect_tcp(origin).await?).await
             }
             Err(why) => Err(Failure::Unreachable(format!("TLS: {why}"))),
@@ -159,6 +168,13 @@ impl Transport {
     }
 }
 
+/// True if the host sent bytes that are not TLS. A handshake that fails for another reason, such as a restart of the registry,
+/// may succeed the next time.
+fn is_answer_without_tls(why: &std::io::Error) -> bool {
+    let cause = why.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    matches!(cause, Some(rustls::Error::InvalidMessage(_)))
+}
+
 async fn start(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> Result<Sender, Failure> {
     let (sender, connection) =
         handshake(TokioIo::new(stream)).await.map_err(|why| Failure::Unreachable(with_causes(&why)))?;
@@ -170,4 +186,36 @@ async fn start(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> 
 pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// True if a host that answers one handshake with `answer` is reached by plain HTTP from then on.
+    async fn is_remembered(answer: &'static [u8]) -> bool {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let uri: Uri = format!("https://{}/", listener.local_addr().expect("bound")).parse().expect("valid");
+        let server = std::thread::spawn(move || {
+            let (mut first, _) = listener.accept().expect("the handshake");
+            assert!(first.read(&mut [0; 4096]).expect("a ClientHello") > 0);
+            first.write_all(answer).expect("an open connection");
+            drop(first);
+            drop(listener.accept());
+        });
+        let transport = Transport::new(RequestLimits::default());
+        let origin = Origin::new(&uri, Security::Insecure, None).expect("a host");
+        transport.connect(&origin).await.expect("plain HTTP");
+        server.join().expect("no panic");
+        !lock(&transport.without_tls).is_empty()
+    }
+
+    #[tokio::test]
+    async fn broken_handshake_is_not_remembered_as_plain_http() {
+        assert!(is_remembered(b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\n\r\n").await);
+        assert!(!is_remembered(b"").await);
+    }
 }

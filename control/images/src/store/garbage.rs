@@ -38,13 +38,13 @@ pub(super) fn prune(layout: &Layout, policy: PrunePolicy) -> Result<PruneReport,
     let records = records::list(layout).map_err(failed)?;
     let pinned: HashSet<Digest> = sizes.keys().filter(|layer| is_pinned(layout, layer)).cloned().collect();
     let mut report = PruneReport::default();
-    let going = choose(&records, &sizes, &pinned, policy);
-    for reference in &going {
+    let selected = choose(&records, &sizes, &pinned, policy);
+    for reference in &selected {
         if records::remove(layout, reference).map_err(failed)? {
             report.images.push(reference.clone());
         }
     }
-    // Read again: a pull may have written one meanwhile, and its layers are pinned until it has.
+    // Read again: a pull may have written one meanwhile.
     let kept = records::list(layout).map_err(failed)?;
     let used: HashSet<&Digest> = kept.iter().flat_map(|record| &record.layers).collect();
     for (layer, bytes) in &sizes {
@@ -78,12 +78,12 @@ fn choose(
         pinned.contains(layer) || counts.get(layer).is_some_and(|count| *count > 0)
     };
     let mut total: u64 = sizes.keys().filter(|layer| is_kept(layer, &counts)).map(size).sum();
-    let mut going = Vec::new();
+    let mut selected = Vec::new();
     for record in unused {
         if total <= limit {
             break;
         }
-        going.push(record.reference.clone());
+        selected.push(record.reference.clone());
         for layer in &record.layers {
             if let Some(count) = counts.get_mut(layer) {
                 *count -= 1;
@@ -93,7 +93,7 @@ fn choose(
             }
         }
     }
-    going
+    selected
 }
 
 pub(super) fn layer_sizes(layout: &Layout) -> io::Result<HashMap<Digest, u64>> {
@@ -115,7 +115,7 @@ fn is_pinned(layout: &Layout, layer: &Digest) -> bool {
     flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
 }
 
-/// Removes a layer unless it is pinned; true if it is gone.
+/// Removes a layer unless it is pinned or an image has it; true if it is gone.
 fn remove_layer(layout: &Layout, layer: &Digest) -> Result<bool, Error> {
     let failed = |why: io::Error| Error::storage(&layout.root, "a layer that is removed", &why);
     let file = match File::open(layout.layer_record(layer)) {
@@ -126,9 +126,16 @@ fn remove_layer(layout: &Layout, layer: &Digest) -> Result<bool, Error> {
         Err(Errno::WOULDBLOCK) => return Ok(false),
         locked => locked.map_err(|why| failed(why.into()))?,
     }
+    // A pull may have ended after the records were read: it pins its layers, writes its record and releases the pins.
+    // Under the lock no pull can pin this layer, so the records are final as far as it is concerned.
+    if records::list(layout).map_err(failed)?.iter().any(|record| record.layers.contains(layer)) {
+        return Ok(false);
+    }
     // Removed in one step; a process that waits for the lock then finds no layer.
     let staged = layout.stage()?;
-    match fs::rename(layout.layer(layer), staged.path.join("layer")) {
+    let renamed = fs::rename(layout.layer(layer), staged.path.join("layer"));
+    drop(file); // a pull that waits for the lock need not wait until all files are removed
+    match renamed {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(false),
         renamed => renamed.map(|()| true).map_err(failed),
     }
@@ -158,6 +165,21 @@ mod tests {
             pulled_s: 0,
             last_used_s,
         }
+    }
+
+    #[test]
+    fn layer_of_an_image_is_not_removed() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let layout = Layout::open(folder.path()).expect("opened");
+        for name in ["used", "unused"] {
+            fs::create_dir(layout.layer(&layer(name))).expect("made");
+            fs::write(layout.layer_record(&layer(name)), "{}").expect("written");
+        }
+        // As if a pull had written its record after garbage collection read the records.
+        records::write(&layout, &image("app", &["used"], 1)).expect("written");
+        assert!(!remove_layer(&layout, &layer("used")).expect("looked at"));
+        assert!(remove_layer(&layout, &layer("unused")).expect("removed"));
+        assert!(layout.layer(&layer("used")).exists() && !layout.layer(&layer("unused")).exists());
     }
 
     #[test]

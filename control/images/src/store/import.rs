@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::Inner;
-use super::layers::LayerOrder;
+use super::layers::LayerRequest;
 use super::pins::Pin;
 use super::pull;
 use super::records::Origin;
@@ -63,8 +63,8 @@ impl Inner {
             plan.layers.iter().zip(&plan.config.rootfs.diff_ids).zip(&archived.layer_files)
         {
             let image = plan.reference.to_string();
-            let order = LayerOrder { image, descriptor: descriptor.clone(), diff_id: diff_id.clone() };
-            pins.push(self.import_layer(&order, path, descriptor, progress).await?);
+            let request = LayerRequest { image, descriptor: descriptor.clone(), diff_id: diff_id.clone() };
+            pins.push(self.import_layer(&request, path, descriptor, progress).await?);
         }
         let image = self.record(plan).await;
         drop(pins);
@@ -73,18 +73,18 @@ impl Inner {
 
     async fn import_layer(
         self: &Arc<Self>,
-        order: &LayerOrder,
+        request: &LayerRequest,
         path: &PathBuf,
         descriptor: &Descriptor,
         progress: &Arc<dyn Progress>,
     ) -> Result<Pin, Error> {
         let failed = |why| Error::storage(path, "a layer of the archive", &why);
-        if let Some((pin, _)) = self.pins.pin(&self.layout, std::slice::from_ref(&order.diff_id)).map_err(failed)? {
+        if let Some((pin, _)) = self.pins.pin(&self.layout, std::slice::from_ref(&request.diff_id)).map_err(failed)? {
             return Ok(pin);
         }
         progress.event(&ProgressEvent::Unpacking { layer: descriptor.digest.clone() });
         let file = File::open(path).map_err(failed)?;
-        let pin = self.add_layer(self.layout.stage()?, file, order).await?;
+        let pin = self.add_layer(self.layout.stage()?, file, request).await?;
         progress.event(&ProgressEvent::LayerReady { layer: descriptor.digest.clone() });
         Ok(pin)
     }

@@ -1,4 +1,4 @@
-//! One layer into the store: downloaded once for all who want it, unpacked, flushed, and put in its place.
+//! Adds a layer to the store: downloads it once for all images that have it, unpacks it, flushes it and renames it into place.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,7 +24,7 @@ pub(super) type SharedPull = Shared<BoxFuture<'static, Result<Pin, Error>>>;
 
 /// One layer of one image.
 #[derive(Debug, Clone)]
-pub(super) struct LayerOrder {
+pub(super) struct LayerRequest {
     pub(super) image: String,
     pub(super) descriptor: Descriptor,
     pub(super) diff_id: Digest,
@@ -44,17 +44,17 @@ impl Inner {
     pub(super) async fn layer(
         self: &Arc<Self>,
         repository: &Arc<Repository>,
-        order: LayerOrder,
+        request: LayerRequest,
         progress: &Arc<dyn Progress>,
     ) -> Result<Pin, Error> {
         loop {
-            let (pull, is_mine) = self.join_pull(repository, &order, progress);
+            let (pull, is_mine) = self.join_pull(repository, &request, progress);
             match pull.await {
                 // Another image's pull may have failed for its own reasons, such as its login.
                 Err(_) if !is_mine => {}
                 Err(error) => return Err(error),
                 Ok(pin) => {
-                    progress.event(&ProgressEvent::LayerReady { layer: order.descriptor.digest.clone() });
+                    progress.event(&ProgressEvent::LayerReady { layer: request.descriptor.digest.clone() });
                     return Ok(pin);
                 }
             }
@@ -64,18 +64,18 @@ impl Inner {
     fn join_pull(
         self: &Arc<Self>,
         repository: &Arc<Repository>,
-        order: &LayerOrder,
+        request: &LayerRequest,
         progress: &Arc<dyn Progress>,
     ) -> (SharedPull, bool) {
         let mut pulls = self.pulls.lock().unwrap_or_else(PoisonError::into_inner);
-        let running = pulls.get(&order.diff_id).and_then(|pull| pull.upgrade()).filter(|pull| pull.peek().is_none());
+        let running = pulls.get(&request.diff_id).and_then(|pull| pull.upgrade()).filter(|pull| pull.peek().is_none());
         if let Some(pull) = running {
             return (pull, false);
         }
         pulls.retain(|_, pull| pull.upgrade().is_some());
         let (inner, repository, progress) = (Arc::clone(self), Arc::clone(repository), Arc::clone(progress));
-        let (order, diff_id) = (order.clone(), order.diff_id.clone());
-        let pull = async move { inner.pull_layer(&repository, &order, &progress).await }.boxed().shared();
+        let (request, diff_id) = (request.clone(), request.diff_id.clone());
+        let pull = async move { inner.pull_layer(&repository, &request, &progress).await }.boxed().shared();
         if let Some(weak) = pull.downgrade() {
             pulls.insert(diff_id, weak);
         }
@@ -85,17 +85,17 @@ impl Inner {
     async fn pull_layer(
         self: &Arc<Self>,
         repository: &Repository,
-        order: &LayerOrder,
+        request: &LayerRequest,
         progress: &Arc<dyn Progress>,
     ) -> Result<Pin, Error> {
-        if let Some(pin) = self.pin_one(&order.diff_id)? {
+        if let Some(pin) = self.pin_one(&request.diff_id)? {
             return Ok(pin);
         }
         let staged = self.layout.stage()?;
         let path = staged.path.join("blob");
-        let file = self.client.blob(repository, &order.descriptor, &path, &**progress).await?;
-        progress.event(&ProgressEvent::Unpacking { layer: order.descriptor.digest.clone() });
-        self.add_layer(staged, file, order).await
+        let file = self.client.blob(repository, &request.descriptor, &path, &**progress).await?;
+        progress.event(&ProgressEvent::Unpacking { layer: request.descriptor.digest.clone() });
+        self.add_layer(staged, file, request).await
     }
 
     pub(super) fn pin_one(&self, diff_id: &Digest) -> Result<Option<Pin>, Error> {
@@ -109,28 +109,28 @@ impl Inner {
         self: &Arc<Self>,
         staged: StagedFolder,
         file: File,
-        order: &LayerOrder,
+        request: &LayerRequest,
     ) -> Result<Pin, Error> {
-        let permit = self.unpackers.acquire().await.map_err(|_| Error::Cancelled(order.image.clone()))?;
+        let permit = self.unpackers.acquire().await.map_err(|_| Error::Cancelled(request.image.clone()))?;
         let cancelled = Arc::new(AtomicBool::new(false));
         let guard = CancelOnDrop(Arc::clone(&cancelled));
-        let (inner, for_thread) = (Arc::clone(self), order.clone());
+        let (inner, for_thread) = (Arc::clone(self), request.clone());
         // The thread owns the folder, so that it is not removed while a child writes to it.
         let unpack = move || inner.unpack(staged, file, &for_thread, &cancelled);
         let staged = tokio::task::spawn_blocking(unpack).await;
-        let staged = staged.map_err(|_| Error::Cancelled(order.image.clone()))??;
+        let staged = staged.map_err(|_| Error::Cancelled(request.image.clone()))??;
         drop((guard, permit));
         self.sync.sync(&self.layout.root).await?;
-        let (inner, diff_id) = (Arc::clone(self), order.diff_id.clone());
+        let (inner, diff_id) = (Arc::clone(self), request.diff_id.clone());
         let commit = move || inner.commit(&staged, &diff_id);
-        tokio::task::spawn_blocking(commit).await.map_err(|_| Error::Cancelled(order.image.clone()))?
+        tokio::task::spawn_blocking(commit).await.map_err(|_| Error::Cancelled(request.image.clone()))?
     }
 
     fn unpack(
         &self,
         staged: StagedFolder,
         file: File,
-        order: &LayerOrder,
+        request: &LayerRequest,
         cancelled: &AtomicBool,
     ) -> Result<StagedFolder, Error> {
         let target = staged.path.join("layer");
@@ -138,12 +138,12 @@ impl Inner {
         fs::create_dir_all(target.join("fs")).map_err(|why| failed(&target, why))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(target.join("fs"), mode).map_err(|why| failed(&target, why))?;
-        let (limits, media_type) = (&self.options.layer_limits, &order.descriptor.media_type);
+        let (limits, media_type) = (&self.options.layer_limits, &request.descriptor.media_type);
         let summary = self.options.unpacker.unpack(file, media_type, &target.join("fs"), limits, cancelled);
-        let summary = summary.map_err(|why| self.unpack_error(order, why))?;
-        if summary.diff_id != order.diff_id {
-            let detail = format!("its content is {}, its image says {}", summary.diff_id, order.diff_id);
-            return Err(self.unpack_error(order, UnpackError::Corrupt { detail }));
+        let summary = summary.map_err(|why| self.unpack_error(request, why))?;
+        if summary.diff_id != request.diff_id {
+            let detail = format!("its content is {}, its image says {}", summary.diff_id, request.diff_id);
+            return Err(self.unpack_error(request, UnpackError::Corrupt { detail }));
         }
         let _ = fs::remove_file(staged.path.join("blob")); // goes with the folder otherwise
         let record = serde_json::to_vec(&LayerRecord { summary }).map_err(|why| failed(&target, why.into()))?;
@@ -151,8 +151,8 @@ impl Inner {
         Ok(staged)
     }
 
-    fn unpack_error(&self, order: &LayerOrder, error: UnpackError) -> Error {
-        let (image, digest) = (order.image.clone(), order.descriptor.digest.clone());
+    fn unpack_error(&self, request: &LayerRequest, error: UnpackError) -> Error {
+        let (image, digest) = (request.image.clone(), request.descriptor.digest.clone());
         let path = self.layout.root.display().to_string();
         match error {
             UnpackError::Corrupt { detail } => Error::Corrupt { image, part: "layer", digest, detail },
@@ -166,7 +166,7 @@ impl Inner {
         }
     }
 
-    /// The layer's bytes are on the disk. Pinned before it is in its place, so that no garbage collection sees it free.
+    /// Renames a flushed layer into place. It is pinned before, so that garbage collection never finds it unused.
     fn commit(&self, staged: &StagedFolder, diff_id: &Digest) -> Result<Pin, Error> {
         let place = self.layout.layer(diff_id);
         let failed = |why: io::Error| Error::storage(&place, "a layer", &why);

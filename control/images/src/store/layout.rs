@@ -80,13 +80,16 @@ impl Layout {
             if path == self.staging {
                 continue;
             }
-            let is_leftover = match File::open(path.join("lock")) {
-                Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok(),
+            // Held until the folder is gone, so that a process that starts cannot take a folder that is being removed.
+            let lock = File::open(path.join("lock"));
+            let is_leftover = match &lock {
+                Ok(lock) => flock(lock, FlockOperation::NonBlockingLockExclusive).is_ok(),
                 // Its process ended between the two steps that made it, or is between them: the name says which.
                 Err(_) => !is_alive(&path),
             };
-            if is_leftover {
-                remove_tree(&path)?;
+            if is_leftover && let Err(why) = remove_tree(&path) {
+                // It costs space, not the store; the next start tries again.
+                tracing::warn!(path = %path.display(), %why, "files of a process that has ended cannot be removed");
             }
         }
         Ok(())
@@ -111,7 +114,10 @@ fn own_staging(parent: &Path) -> io::Result<(PathBuf, File)> {
             Err(Errno::WOULDBLOCK) => continue,
             locked => locked?,
         }
-        return Ok((path, lock));
+        // Another process may have removed it before the lock was held.
+        if path.join("lock").exists() {
+            return Ok((path, lock));
+        }
     }
 }
 

@@ -36,7 +36,7 @@ use pins::{LayerRecord, PinTable};
 pub use records::{ImageRecord, Origin};
 use sync_group::SyncGroup;
 
-/// When a registry is asked.
+/// When the registry is contacted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum PullPolicy {
     /// If the image is not on this host.
@@ -53,9 +53,9 @@ pub struct StoreOptions {
     pub unpacker: Unpacker,
     pub layer_limits: LayerLimits,
     pub platform: Platform,
-    /// Past this many bytes of layers, the least recently used images go after a pull. None: no bound.
+    /// If all layers have more bytes after a pull, the least recently used images are removed. None: no bound.
     pub quota_bytes: Option<u64>,
-    /// After the store was opened, the quota is not looked at for so long: what uses its images must come back first.
+    /// How long after the store was opened the quota does not apply: Revisions must pin their images first.
     pub quota_grace: Duration,
 }
 
@@ -169,7 +169,10 @@ impl ImageStore {
             let Some(mut record) = records::get(&inner.layout, &wanted).map_err(failed)? else { return Ok(None) };
             let pinned = inner.pins.pin(&inner.layout, &record.layers).map_err(failed)?;
             let Some((pin, layers)) = pinned else { return Ok(None) };
-            record.touch(&inner.layout).map_err(failed)?;
+            if let Err(why) = record.touch(&inner.layout) {
+                // A full disk must not keep an image from use that is here already.
+                tracing::warn!(image = %record.reference, %why, "the time of an image's last use cannot be written");
+            }
             Ok(Some(inner.image(&wanted, &record, pin, &layers)))
         })
         .await
@@ -219,7 +222,7 @@ impl ImageStore {
         .await
     }
 
-    /// Forgets an image, and removes its layers that no other image has and nothing uses. False if there is none.
+    /// Removes an image, and all layers that are unused and belong to no image. False if the image is missing.
     ///
     /// # Errors
     /// If the store cannot be written.
@@ -234,7 +237,7 @@ impl ImageStore {
         .await
     }
 
-    /// Removes what `policy` says, but nothing that is in use.
+    /// Removes what `policy` selects, except layers in use.
     ///
     /// # Errors
     /// If the store cannot be written.

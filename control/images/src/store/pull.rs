@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use super::Inner;
-use super::layers::LayerOrder;
+use super::layers::LayerRequest;
 use super::pins::Pin;
 use super::records::{self, ImageRecord, Origin, now_s};
 use crate::Image;
@@ -17,12 +17,12 @@ use crate::digest::Digest;
 use crate::error::Error;
 use crate::limits::DOWNLOADS_AT_ONCE;
 use crate::manifest::{Descriptor, Document, Manifest};
-use crate::platform::{self, Platform};
+use crate::platform::Platform;
 use crate::progress::{Progress, ProgressEvent};
 use crate::reference::Reference;
 use crate::registry::Repository;
 
-/// All that is known of an image before its layers are there.
+/// An image whose layers are still to be pulled or imported.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) reference: Reference,
@@ -42,12 +42,12 @@ impl Inner {
     ) -> Result<Image, Error> {
         let repository = Arc::new(self.client.open(reference, credentials).await?);
         let plan = self.plan(&repository, progress).await?;
-        let (present, orders) = self.missing(&plan)?;
-        let bytes: u64 = orders.iter().map(|order| order.descriptor.size).sum();
+        let (present, requests) = self.missing(&plan)?;
+        let bytes: u64 = requests.iter().map(|request| request.descriptor.size).sum();
         self.check_space(bytes, &plan.reference)?;
-        let (layers, missing_layers) = (plan.layers.len(), orders.len());
+        let (layers, missing_layers) = (plan.layers.len(), requests.len());
         progress.event(&ProgressEvent::Started { layers, missing_layers, bytes });
-        let pulls = orders.into_iter().map(|order| self.layer(&repository, order, progress));
+        let pulls = requests.into_iter().map(|request| self.layer(&repository, request, progress));
         // Their pins last until the image has its own.
         let pins: Vec<Pin> = stream::iter(pulls).buffer_unordered(DOWNLOADS_AT_ONCE).try_collect().await?;
         let image = self.record(plan).await;
@@ -61,7 +61,7 @@ impl Inner {
         let (manifest_digest, manifest) = match top.parse(&reference)? {
             Document::Image(manifest) => (top.digest.clone(), manifest),
             Document::Index(entries) => {
-                let chosen = choose(&self.options.platform, &reference, &entries)?;
+                let chosen = self.options.platform.choose_or_error(&reference.to_string(), &entries)?;
                 let below = self.client.manifest(repository, Some(&chosen.digest), &**progress).await?;
                 let Document::Image(manifest) = below.parse(&reference)? else {
                     let detail = "its index leads to another index".into();
@@ -79,9 +79,9 @@ impl Inner {
     }
 
     /// Pins the layers that are in the store, and lists those that are not, each once.
-    fn missing(&self, plan: &Plan) -> Result<(Vec<Pin>, Vec<LayerOrder>), Error> {
+    fn missing(&self, plan: &Plan) -> Result<(Vec<Pin>, Vec<LayerRequest>), Error> {
         let mut seen = HashSet::new();
-        let (mut present, mut orders) = (Vec::new(), Vec::new());
+        let (mut present, mut requests) = (Vec::new(), Vec::new());
         for (descriptor, diff_id) in plan.layers.iter().zip(&plan.config.rootfs.diff_ids) {
             if !seen.insert(diff_id) {
                 continue;
@@ -90,14 +90,14 @@ impl Inner {
                 Some(pin) => present.push(pin),
                 None => {
                     let image = plan.reference.to_string();
-                    orders.push(LayerOrder { image, descriptor: descriptor.clone(), diff_id: diff_id.clone() });
+                    requests.push(LayerRequest { image, descriptor: descriptor.clone(), diff_id: diff_id.clone() });
                 }
             }
         }
-        Ok((present, orders))
+        Ok((present, requests))
     }
 
-    /// Compressed bytes that cannot be there are told before they are downloaded.
+    /// Fails before the download if even the compressed layers do not fit on the disk.
     pub(super) fn check_space(&self, bytes: u64, reference: &Reference) -> Result<(), Error> {
         let path: &Path = &self.layout.root;
         let about = rustix::fs::statvfs(path).map_err(|why| Error::storage(path, "free space", &why.into()))?;
@@ -143,19 +143,7 @@ impl Inner {
     }
 }
 
-pub(super) fn choose<'e>(
-    platform: &Platform,
-    reference: &Reference,
-    entries: &'e [Descriptor],
-) -> Result<&'e Descriptor, Error> {
-    platform.choose(entries).ok_or_else(|| Error::NoMatchingPlatform {
-        image: reference.to_string(),
-        wanted: platform.to_string(),
-        available: platform::list(entries),
-    })
-}
-
-/// Puts manifest and configuration together and checks that they fit.
+/// Combines manifest and configuration, and checks that they fit each other.
 pub(super) fn plan(
     reference: Reference,
     digest: Digest,

@@ -58,8 +58,9 @@ impl ImageRecord {
         Ok(())
     }
 
-    /// True if this record stands for `reference`: by its own name, or by the digest in the same repository.
-    fn stands_for(&self, reference: &Reference) -> bool {
+    /// True if `reference` names this image: as it was pulled, or by its digest in the same repository.
+    #[must_use]
+    pub fn matches(&self, reference: &Reference) -> bool {
         if self.reference == reference.to_string() {
             return true;
         }
@@ -78,30 +79,28 @@ fn path(layout: &Layout, reference: &str) -> PathBuf {
 }
 
 pub(super) fn write(layout: &Layout, record: &ImageRecord) -> io::Result<()> {
-    write_file(&path(layout, &record.reference), &serde_json::to_vec_pretty(record)?)
+    // Without blanks: a record then is not longer than the configuration in it, whose size is bounded.
+    write_file(&path(layout, &record.reference), &serde_json::to_vec(record)?)
 }
 
-/// The record of an image, none if there is none.
+/// The record of an image, if the image was pulled or imported.
 pub(super) fn get(layout: &Layout, reference: &Reference) -> io::Result<Option<ImageRecord>> {
-    if let Some(record) = read(&path(layout, &reference.to_string()))? {
+    if let Some(record) = read_or_warn(&path(layout, &reference.to_string())) {
         return Ok(Some(record));
     }
     match reference.digest() {
-        Some(_) => Ok(list(layout)?.into_iter().find(|record| record.stands_for(reference))),
+        Some(_) => Ok(list(layout)?.into_iter().find(|record| record.matches(reference))),
         None => Ok(None),
     }
 }
 
-/// All records, by reference. A file that cannot be read is left out: it costs a pull, not the store.
+/// All records, by reference.
 pub(super) fn list(layout: &Layout) -> io::Result<Vec<ImageRecord>> {
     let mut records = Vec::new();
     for entry in fs::read_dir(layout.records())? {
         let path = entry?.path();
         if path.extension().is_some_and(|extension| extension == "json") {
-            match read(&path) {
-                Ok(record) => records.extend(record),
-                Err(why) => tracing::warn!(path = %path.display(), %why, "an image's record cannot be read"),
-            }
+            records.extend(read_or_warn(&path));
         }
     }
     records.sort_by(|a, b| a.reference.cmp(&b.reference));
@@ -119,6 +118,14 @@ pub(super) fn remove(layout: &Layout, reference: &str) -> io::Result<bool> {
             Ok(true)
         }
     }
+}
+
+/// Leaves out a record that cannot be read: it costs a pull, not the store.
+fn read_or_warn(path: &Path) -> Option<ImageRecord> {
+    read(path).unwrap_or_else(|why| {
+        tracing::warn!(path = %path.display(), %why, "an image's record cannot be read; the image is pulled again");
+        None
+    })
 }
 
 fn read(path: &Path) -> io::Result<Option<ImageRecord>> {

@@ -9,7 +9,7 @@ use tokio::sync::Mutex;
 
 use crate::error::Error;
 
-/// A flush that starts after a layer was written covers it, so that those who wait meanwhile share the next one.
+/// A flush covers every layer that was written before it started, so all layers that wait share the next flush.
 #[derive(Debug, Default)]
 pub(super) struct SyncGroup {
     requested: AtomicU64,
@@ -18,7 +18,7 @@ pub(super) struct SyncGroup {
 }
 
 impl SyncGroup {
-    /// Returns when all that was written to the file system of `root` before is on the disk.
+    /// Returns when everything that was written to the file system of `root` before the call is on the disk.
     pub(super) async fn sync(&self, root: &Path) -> Result<(), Error> {
         let own = self.requested.fetch_add(1, SeqCst) + 1;
         let mut completed = self.completed.lock().await;

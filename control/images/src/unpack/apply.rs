@@ -26,8 +26,10 @@ use super::{LayerSummary, UnpackError};
 use crate::limits::LayerLimits;
 
 const COPY_BYTES: usize = 256 << 10;
-/// Between two reports of progress.
+/// Between two reports of progress. The parent checks after each report whether the pull was cancelled.
 const PROGRESS_BYTES: u64 = 4 << 20;
+/// Between two reports of progress if the entries are small.
+const PROGRESS_ENTRIES: u64 = 1024;
 /// A header and the padding of the entry before it.
 const HEADER_BLOCKS_BYTES: u64 = 2 * BLOCK_BYTES;
 /// All of a tar stream comes in blocks of this size.
@@ -53,7 +55,7 @@ pub(super) fn apply(
             layer.set_folder_times()?;
             Ok(LayerSummary { diff_id, bytes: layer.bytes, entries: layer.entries, hides_lower: layer.hides_lower })
         }
-        // What failed to inflate reads like a tar that ends early; the thread knows better.
+        // A stream that fails to decompress looks like a tar that ends early; the thread has the cause.
         Err(UnpackError::Corrupt { detail }) => match stream.finish() {
             Err(why @ (UnpackError::TooLarge { .. } | UnpackError::Storage { .. })) => Err(why),
             Err(UnpackError::Corrupt { detail }) if detail.contains("decompress") => {
@@ -76,7 +78,7 @@ fn unpack_entries(
     let not_tar = |why: io::Error| UnpackError::corrupt(format!("it is no valid tar: {why}"));
     allowance.set(headers);
     let entries = archive.entries().map_err(not_tar)?;
-    let mut told = 0;
+    let mut reported = 0;
     for entry in entries {
         let mut entry = entry.map_err(not_tar)?;
         allowance.set(u64::MAX);
@@ -86,8 +88,8 @@ fn unpack_entries(
         // What is left of it is skipped here, so that it does not count as headers.
         io::copy(&mut entry, &mut io::sink()).map_err(not_tar)?;
         allowance.set(headers);
-        if layer.bytes - told >= PROGRESS_BYTES {
-            told = layer.bytes;
+        if layer.bytes - reported >= PROGRESS_BYTES || layer.entries.is_multiple_of(PROGRESS_ENTRIES) {
+            reported = layer.bytes;
             progress(layer.bytes);
         }
     }
@@ -96,7 +98,7 @@ fn unpack_entries(
     Ok(())
 }
 
-/// What a tar stream may contain at a place, as far as it is known.
+/// Bounds of the tar stream at the current position.
 #[derive(Debug, Default)]
 struct Bounds {
     /// So many bytes until the next content.
@@ -138,7 +140,7 @@ struct Layer<'l> {
     limits: &'l LayerLimits,
     bytes: u64,
     entries: u64,
-    /// An opaque mark of the layer's root, which overlayfs does not look at.
+    /// The layer's root is opaque, which overlayfs ignores.
     hides_lower: bool,
     /// Set at the end, as each new entry changes its folder's time.
     folder_times: Vec<(Vec<Vec<u8>>, Timespec)>,
@@ -160,7 +162,7 @@ impl<'l> Layer<'l> {
 
     fn entry(&mut self, entry: &mut Entry<'_, Bounded>) -> Result<(), UnpackError> {
         self.entries += 1;
-        if self.entries > self.limits.entries_max {
+        if self.entries.saturating_add(self.root.folders_made()) > self.limits.entries_max {
             return Err(UnpackError::TooLarge { what: "its number of entries".into(), limit: self.limits.entries_max });
         }
         if entry.header().entry_type().is_pax_global_extensions() {
@@ -168,7 +170,12 @@ impl<'l> Layer<'l> {
         }
         let path = entry.path_bytes().into_owned();
         let shown = || String::from_utf8_lossy(&path[..path.len().min(200)]).into_owned();
-        let unpacked = match entry_name::parse(&path).map_err(|why| UnpackError::corrupt(format!("entry {why}")))? {
+        let name = entry_name::parse(&path).map_err(|why| UnpackError::corrupt(format!("entry {why}")))?;
+        // Holes take no bytes of the stream, but are read as zeros: only a file's size is bounded.
+        if entry.header().entry_type() == EntryType::GNUSparse && !matches!(name, EntryName::Child { .. }) {
+            return Err(UnpackError::corrupt(format!("entry {:?}: only a file can be sparse", shown())));
+        }
+        let unpacked = match name {
             EntryName::AufsMetadata => Ok(()),
             EntryName::Root => self.root_entry(entry),
             EntryName::Opaque { folder } => self.opaque(&folder).map_err(EntryError::Storage),

@@ -21,7 +21,7 @@ use crate::limits::LayerLimits;
 pub const VERB: &str = "unpack-layer";
 /// One line of the child, with the longest name that an error shows.
 const LINE_BYTES_MAX: u64 = 64 << 10;
-/// What of the child's stderr goes into an error.
+/// Bytes of the child's stderr in an error.
 const STDERR_BYTES_MAX: u64 = 1000;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,17 +32,17 @@ enum Line {
     Failed(UnpackError),
 }
 
-/// What the child is to do, as one argument.
+/// The child's work, as one argument.
 #[derive(Debug, Serialize, Deserialize)]
-struct Order {
+struct UnpackRequest {
     folder: PathBuf,
     media_type: String,
     limits: LayerLimits,
 }
 
-/// Unpacks the layer on stdin as `arguments` (those behind the verb) say. For `main` only: it gives up this process's rights.
+/// Unpacks the layer on stdin; `arguments` are those after the verb. For `main` only: it gives up this process's rights.
 pub fn unpack_child_main(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let outcome = parse(arguments).and_then(|order| unpack(&order));
+    let outcome = parse(arguments).and_then(|request| unpack(&request));
     let line = match outcome {
         Ok(summary) => Line::Done(summary),
         Err(error) => Line::Failed(error),
@@ -51,22 +51,22 @@ pub fn unpack_child_main(arguments: impl IntoIterator<Item = OsString>) -> ExitC
     if write_line(&line).is_err() || !is_done { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
-fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Order, UnpackError> {
+fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<UnpackRequest, UnpackError> {
     let usage =
-        || UnpackError::Storage { what: format!("{VERB} ORDER < LAYER"), detail: "this verb is internal".into() };
-    let order = arguments.into_iter().next().and_then(|order| order.into_string().ok()).ok_or_else(usage)?;
-    serde_json::from_str(&order).map_err(|_| usage())
+        || UnpackError::Storage { what: format!("{VERB} REQUEST < LAYER"), detail: "this verb is internal".into() };
+    let request = arguments.into_iter().next().and_then(|request| request.into_string().ok()).ok_or_else(usage)?;
+    serde_json::from_str(&request).map_err(|_| usage())
 }
 
-fn unpack(order: &Order) -> Result<LayerSummary, UnpackError> {
+fn unpack(request: &UnpackRequest) -> Result<LayerSummary, UnpackError> {
     let failed = |why: io::Error| UnpackError::storage("the process that unpacks", &why);
     // It ends with the thread that waits for it.
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| failed(why.into()))?;
     rustix::process::umask(rustix::fs::Mode::empty());
     let layer = File::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
-    let root = sandbox::enter(&order.folder).map_err(failed)?;
+    let root = sandbox::enter(&request.folder).map_err(failed)?;
     let mut progress = |bytes| drop(write_line(&Line::Progress(bytes)));
-    apply::apply(layer, &order.media_type, root, &order.limits, &mut progress)
+    apply::apply(layer, &request.media_type, root, &request.limits, &mut progress)
 }
 
 fn write_line(line: &Line) -> io::Result<()> {
@@ -87,11 +87,13 @@ pub(super) fn run(
     limits: &LayerLimits,
     cancelled: &AtomicBool,
 ) -> Result<LayerSummary, UnpackError> {
-    let order = Order { folder: folder.to_owned(), media_type: media_type.to_owned(), limits: limits.clone() };
-    let order = serde_json::to_string(&order).map_err(|why| UnpackError::storage("an order", &why.into()))?;
+    let request =
+        UnpackRequest { folder: folder.to_owned(), media_type: media_type.to_owned(), limits: limits.clone() };
+    let request =
+        serde_json::to_string(&request).map_err(|why| UnpackError::storage("the request to unpack", &why.into()))?;
     let mut child = Command::new(program)
         .arg(VERB)
-        .arg(order)
+        .arg(request)
         .env_clear()
         .stdin(layer)
         .stdout(Stdio::piped())
@@ -120,9 +122,9 @@ fn read_lines(stdout: ChildStdout, cancelled: &AtomicBool) -> io::Result<Option<
 }
 
 fn finish(mut child: Child, outcome: io::Result<Option<Line>>) -> Result<LayerSummary, UnpackError> {
-    let mut complaint = String::new();
+    let mut stderr_text = String::new();
     if let Some(stderr) = child.stderr.take() {
-        let _ = stderr.take(STDERR_BYTES_MAX).read_to_string(&mut complaint); // only a hint
+        let _ = stderr.take(STDERR_BYTES_MAX).read_to_string(&mut stderr_text); // only a hint
     }
     let status = child.wait().map_err(|why| UnpackError::storage("the process that unpacks", &why))?;
     match outcome {
@@ -130,7 +132,7 @@ fn finish(mut child: Child, outcome: io::Result<Option<Line>>) -> Result<LayerSu
         Ok(Some(Line::Failed(error))) => Err(error),
         _ => Err(UnpackError::Storage {
             what: "the process that unpacks".into(),
-            detail: format!("{status} without an outcome {}", complaint.trim()).trim_end().to_owned(),
+            detail: format!("{status} without an outcome {}", stderr_text.trim()).trim_end().to_owned(),
         }),
     }
 }

@@ -72,7 +72,7 @@ impl TarStream {
         let start = input.fill_buf().map_err(|why| UnpackError::storage("the downloaded layer", &why))?;
         let compression = detect(start);
         if let Some(promised) = promised(media_type).filter(|promised| *promised != compression) {
-            // Builders mix these up, and all clients go by the bytes; a compressed layer that promises none is no tar.
+            // Builders mix these up, and all clients decide by the bytes.
             tracing::debug!(media_type, ?promised, found = ?compression, "a layer's media type does not fit its bytes");
         }
         let reader: Box<dyn Read + Send> = match compression {

@@ -59,9 +59,12 @@ pub enum UnpackError {
     },
 }
 
+/// Characters of an error's detail: a name in a layer may be as long as the headers of an entry.
+const DETAIL_CHARS_MAX: usize = 1000;
+
 impl UnpackError {
     fn corrupt(detail: String) -> Self {
-        Self::Corrupt { detail }
+        Self::Corrupt { detail: detail.chars().take(DETAIL_CHARS_MAX).collect() }
     }
 
     fn storage(what: &str, cause: &io::Error) -> Self {

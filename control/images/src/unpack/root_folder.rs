@@ -28,9 +28,10 @@ pub(super) struct RootFolder {
     root: OwnedFd,
     /// The folder of the last entry: most entries are in the same one as the entry before.
     last: Option<(Vec<Vec<u8>>, OwnedFd)>,
+    folders_made: u64,
 }
 
-/// How a path in the layer is resolved. Mounts are not crossed: there is none that the layer could mean.
+/// How a path in the layer is resolved. Mounts are not crossed: a layer has none.
 fn in_root() -> ResolveFlags {
     ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_XDEV
 }
@@ -46,7 +47,12 @@ fn folder_flags() -> OFlags {
 
 impl RootFolder {
     pub(super) fn new(root: OwnedFd) -> Self {
-        Self { root, last: None }
+        Self { root, last: None, folders_made: 0 }
+    }
+
+    /// Folders that were made because an entry lies in them. One entry can bring up to [`DEPTH_MAX`].
+    pub(super) fn folders_made(&self) -> u64 {
+        self.folders_made
     }
 
     pub(super) fn root(&self) -> BorrowedFd<'_> {
@@ -81,7 +87,7 @@ impl RootFolder {
     }
 
     /// Walks `path` and makes what is missing, also behind links whose target is only in a lower layer.
-    fn make_folders(&self, path: &Components) -> io::Result<OwnedFd> {
+    fn make_folders(&mut self, path: &Components) -> io::Result<OwnedFd> {
         let mut done: Vec<Vec<u8>> = Vec::new();
         let mut pending: VecDeque<Vec<u8>> = path.iter().cloned().collect();
         let mut links = 0;
@@ -118,6 +124,7 @@ impl RootFolder {
                 Ok(_) => return Err(Errno::NOTDIR.into()),
                 Err(Errno::NOENT) => {
                     mkdirat(&at, part.as_slice(), FOLDER_MODE)?;
+                    self.folders_made += 1;
                     done.push(part);
                 }
                 Err(why) => return Err(why.into()),

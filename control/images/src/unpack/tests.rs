@@ -74,6 +74,21 @@ impl Layer {
         self
     }
 
+    /// A sparse file of 64 GiB that is one hole.
+    fn sparse(mut self, name: &str) -> Self {
+        let mut header = Header::new_gnu();
+        header.set_path(name).expect("short");
+        header.set_entry_type(EntryType::GNUSparse);
+        header.set_mode(0o600);
+        let gnu = header.as_gnu_mut().expect("gnu");
+        gnu.realsize[..12].copy_from_slice(b"777777777777");
+        gnu.sparse[0].offset[..12].copy_from_slice(b"777777777777");
+        gnu.sparse[0].numbytes[..12].copy_from_slice(b"000000000000");
+        header.set_size(0);
+        self.header(&header, b"");
+        self
+    }
+
     fn unpack(self) -> (Unpacked, Result<LayerSummary, UnpackError>) {
         self.unpack_within(&LayerLimits::default())
     }
@@ -355,18 +370,7 @@ fn layer_past_a_limit_is_refused() {
 
     // Of a sparse file only its size is in the stream.
     let small = LayerLimits { bytes_max: 1 << 20, ..LayerLimits::default() };
-    let mut layer = Layer::default();
-    let mut header = Header::new_gnu();
-    header.set_path("huge").expect("short");
-    header.set_entry_type(EntryType::GNUSparse);
-    header.set_mode(0o600);
-    let gnu = header.as_gnu_mut().expect("gnu");
-    gnu.realsize[..12].copy_from_slice(b"777777777777");
-    gnu.sparse[0].offset[..12].copy_from_slice(b"777777777777");
-    gnu.sparse[0].numbytes[..12].copy_from_slice(b"000000000000");
-    header.set_size(0);
-    layer.header(&header, b"");
-    let (_, outcome) = layer.unpack_within(&small);
+    let (_, outcome) = Layer::default().sparse("huge").unpack_within(&small);
     assert!(outcome.as_ref().is_err_and(|why| format!("{why:?}").contains("limit")) || !is_root(), "{outcome:?}");
 
     let headers = LayerLimits { header_bytes_max: 4096, ..LayerLimits::default() };
@@ -375,6 +379,37 @@ fn layer_past_a_limit_is_refused() {
 
     let (_, outcome) = Layer::default().file(&"n".repeat(300), "").unpack();
     assert!(matches!(&outcome, Err(UnpackError::Corrupt { detail }) if detail.contains("too long")), "{outcome:?}");
+}
+
+#[test]
+fn folder_without_an_entry_counts_as_an_entry() {
+    if !is_root() {
+        return;
+    }
+    let limits = LayerLimits { entries_max: 10, ..LayerLimits::default() };
+    let deep = |name: &str| format!("{}{name}", "d/".repeat(9));
+    let (_unpacked, outcome) = Layer::default().file(&deep("a"), "").unpack_within(&limits);
+    assert!(outcome.is_ok(), "{outcome:?}");
+    let (_unpacked, outcome) = Layer::default().file(&deep("a"), "").file(&deep("b"), "").unpack_within(&limits);
+    assert!(matches!(outcome, Err(UnpackError::TooLarge { limit: 10, .. })), "{outcome:?}");
+}
+
+#[test]
+fn sparse_entry_that_is_no_file_is_refused_unread() {
+    for name in [".wh..wh.aufs", ".wh.gone", ".wh..wh..opq"] {
+        let (_unpacked, outcome) = Layer::default().sparse(name).unpack();
+        assert!(matches!(&outcome, Err(UnpackError::Corrupt { detail }) if detail.contains("sparse")), "{outcome:?}");
+    }
+}
+
+#[test]
+fn error_of_a_long_name_is_short() {
+    let (_unpacked, outcome) = Layer::default().hard_link("x", &"n".repeat(100_000)).unpack();
+    assert!(
+        matches!(&outcome, Err(UnpackError::Corrupt { detail }) if detail.len() <= DETAIL_CHARS_MAX),
+        "a long error, or none: {}",
+        outcome.is_ok()
+    );
 }
 
 #[test]
