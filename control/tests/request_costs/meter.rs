@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use http::{Method, Request, header};
+use rustix::time::{ClockId, clock_gettime};
 use sluicegate_control::kind_registry::KindRegistry;
 use sluicegate_control::store::ObjectStore;
 use sluicegate_control::{api, kinds};
@@ -74,10 +75,7 @@ fn peak_bytes() -> usize {
 
 /// Processor time of all threads.
 fn processor_time() -> Duration {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-    let ticks: u64 = [11, 12].iter().map(|at| fields[*at].parse::<u64>().unwrap()).sum();
-    Duration::from_millis(ticks * 10)
+    clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap()
 }
 
 async fn measure(api: &Router, request: Request<Body>, about: &str) -> (u16, String) {
@@ -88,6 +86,9 @@ async fn measure(api: &Router, request: Request<Body>, about: &str) -> (u16, Str
     let answer = to_bytes(answer.into_body(), usize::MAX).await.unwrap();
     let (peak, took) = (peak_bytes().saturating_sub(before), processor_time() - started);
     let words = String::from_utf8_lossy(&answer[..answer.len().min(200)]).into_owned();
+    if std::env::var_os("SLUICEGATE_PRINT_COSTS").is_some() {
+        println!("cost\t{} µs\t{} KiB\t{code}\t{about}", took.as_micros(), peak >> 10);
+    }
     assert!(code < 500, "{about}: {code} {words}");
     assert!(took < TIME_MAX, "{about} took {took:?}: {code} {words}");
     assert!(peak < MEMORY_BYTES_MAX, "{about} took {peak} bytes: {code} {words}");

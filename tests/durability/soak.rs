@@ -2,7 +2,7 @@
 //! stays where it was.
 //!
 //! A few seconds in every run of the tests; for longer by hand:
-//! `SLUICEGATE_SOAK_S=600 cargo test --release --test soak -- --ignored --nocapture`
+//! `SLUICEGATE_SOAK_S=600 cargo test --release --test durability soak -- --ignored --nocapture`
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,7 +1,6 @@
 //! `sluicegate run --hot-restart`: one process after another, and no client notices.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-#[path = "takeover/generations.rs"]
 mod generations;
 
 use std::collections::BTreeSet;

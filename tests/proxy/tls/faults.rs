@@ -1,5 +1,5 @@
 //! Faults under load: weights change, instances come and go, certificates change, and one process replaces another,
-//! while all kinds of clients send requests without a pause. `FAULTS_SECONDS=60 cargo test --test tls faults` runs it
+//! while all kinds of clients send requests without a pause. `FAULTS_SECONDS=60 cargo test --test proxy tls::faults` runs it
 //! for longer.
 
 use std::io::{Read, Write};

@@ -387,7 +387,7 @@ fn an_ordered_trigger_gets_its_events_in_order() {
 /// EV-RTE-14, EV-RTE-17, DP-RETRY-21: what users have to know stands in the documentation.
 #[test]
 fn the_documentation_names_limits_and_keys() {
-    let text = include_str!("../docs/eventing.md");
+    let text = include_str!("../../docs/eventing.md");
     for word in ["knativebrokerttl", "255", "default-br-config", "1000", "back-off", "deadLetterSink"] {
         assert!(text.contains(word), "{word}");
     }

@@ -10,7 +10,7 @@ fn section<'a>(document: &'a str, heading: &str) -> &'a str {
 /// its volumes.
 #[test]
 fn what_users_have_to_know_is_told() {
-    let serving = include_str!("../docs/serving.md");
+    let serving = include_str!("../../docs/serving.md");
     for (heading, told) in [
         ("Domains", ["`config-domain`", "`*.example.com. A ADDRESS`", "sslip.io"].as_slice()),
         ("What an instance is given", &["Without a `runAsUser` it runs as the user of the appliance"]),
@@ -30,8 +30,8 @@ fn what_users_have_to_know_is_told() {
 /// reads what a program left that is gone, which headers come on top, and what becomes of a Route whose Revision is deleted.
 #[test]
 fn what_differs_from_a_container_is_told() {
-    let (serving, api) = (include_str!("../docs/serving.md"), include_str!("../docs/api.md"));
-    let readme = include_str!("../README.md");
+    let (serving, api) = (include_str!("../../docs/serving.md"), include_str!("../../docs/api.md"));
+    let readme = include_str!("../../README.md");
     for (document, heading, told) in [
         (readme, "Use it", ["**Images run as containers.**", "`runtime.sluicegate.dev/class: process`"].as_slice()),
         (serving, "What an instance is given", &["process ids are the host's"]),
@@ -48,7 +48,7 @@ fn what_differs_from_a_container_is_told() {
 /// SRV-EXT-02: every annotation and label of our own bears a domain of ours.
 #[test]
 fn annotations_of_our_own_have_our_prefix() {
-    let serving = include_str!("../docs/serving.md");
+    let serving = include_str!("../../docs/serving.md");
     let rows = ["Traffic", "Cold starts"].map(|heading| section(serving, heading).lines());
     let cells = rows.into_iter().flatten().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
     let names: Vec<_> = cells.collect();

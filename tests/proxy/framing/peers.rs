@@ -5,8 +5,8 @@ use std::process::{Child, Command, Stdio};
 
 use kit::{TIMEOUT, wait};
 
-use crate::cases::read;
-use crate::requests::{Oracle, TABLE, put};
+use crate::framing::cases::read;
+use crate::framing::requests::{Oracle, TABLE, put};
 
 /// Cases that we take and another refuses, each one unambiguous by the RFC: one's own taste in sizes, in methods,
 /// or in hosts (an absolute target makes Host not count, RFC 9112 3.2.2; HAProxy wants the two to agree, and looks for a

@@ -7,7 +7,7 @@ use std::thread;
 
 use kit::{ApplianceSetup, HttpCall, HttpConnection, TIMEOUT, wait};
 
-use crate::cases::{FramingCase, read};
+use crate::framing::cases::{FramingCase, read};
 
 const TABLE: &str = include_str!("responses.txt");
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";

@@ -2,7 +2,7 @@
 //!
 //! A test shows a requirement by naming its ID at the start of a line of its doc comment. The document
 //! lists the same, by requirement; what one of them says and the other does not, fails here.
-//! `UPDATE_CONFORMANCE=1 cargo test --test conformance` rewrites the document from the tests.
+//! `UPDATE_CONFORMANCE=1 cargo test --test documents conformance` rewrites the document from the tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -42,7 +42,7 @@ fn the_document_says_what_the_tests_say() {
     }
     let stale: Vec<_> = document.lines().zip(wanted.lines()).filter(|(has, wants)| has != wants).collect();
     let lines: Vec<_> = stale.iter().map(|(has, wants)| format!("- {has}\n+ {wants}\n")).collect();
-    assert!(lines.is_empty(), "run UPDATE_CONFORMANCE=1 cargo test --test conformance\n{}", lines.concat());
+    assert!(lines.is_empty(), "run UPDATE_CONFORMANCE=1 cargo test --test documents conformance\n{}", lines.concat());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Holds `docs/limits.md` against the limits in the code: every constant that ends in `_MAX` or `_MIN` and
 //! every constant and option of a `limits.rs`, with its value and the first sentence of its reason.
-//! `UPDATE_LIMITS=1 cargo test --test limits` rewrites the document.
+//! `UPDATE_LIMITS=1 cargo test --test documents limits` rewrites the document.
 #![allow(clippy::unwrap_used, reason = "a file of the tree that cannot be read is a failed test")]
 
 use std::fmt::Write;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 const HEAD: &str = "# Limits
 
 Every size, count, time and rate that Sluicegate bounds, and why. What exceeds a limit gets an answer, a
-condition or a log line that names it. Written from the code by `UPDATE_LIMITS=1 cargo test --test limits`.
+condition or a log line that names it. Written from the code by `UPDATE_LIMITS=1 cargo test --test documents limits`.
 ";
 
 const CRATES: [(&str, &str); 13] = [
@@ -45,7 +45,7 @@ fn the_document_lists_every_limit_of_the_code() {
         return;
     }
     let has = fs::read_to_string(&path).unwrap();
-    assert!(has == wanted, "docs/limits.md is stale: run UPDATE_LIMITS=1 cargo test --test limits");
+    assert!(has == wanted, "docs/limits.md is stale: run UPDATE_LIMITS=1 cargo test --test documents limits");
 }
 
 #[test]

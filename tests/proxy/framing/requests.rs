@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use kit::server::{HandlerReply, ReceivedMessage, TestServer};
 use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, HttpRequest};
 
-use crate::cases::{FramingCase, bytes, read};
+use crate::framing::cases::{FramingCase, bytes, read};
 
 pub(crate) const TABLE: &str = include_str!("requests.txt");
 

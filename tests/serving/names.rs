@@ -78,7 +78,7 @@ fn an_instance_reaches_other_services_by_name() {
     }
 }
 
-/// X-RTE-07: port 443 of a name leads to callers' own listener for TLS, whose certificates are in tests/tls/inside.rs.
+/// X-RTE-07: port 443 of a name leads to callers' own listener for TLS, whose certificates are in tests/proxy/tls/inside.rs.
 #[test]
 fn an_instance_meets_tls_at_the_usual_port() {
     let appliance = appliance();

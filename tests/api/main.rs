@@ -1,0 +1,9 @@
+//! The Kubernetes API of the built binary, with real clients.
+
+mod access;
+mod backup;
+mod conditions;
+mod cross_origin;
+mod follower;
+mod kubectl;
+mod manifests;

@@ -1,0 +1,5 @@
+//! The documents say what the code and the tests say.
+
+mod conformance;
+mod documented;
+mod limits;

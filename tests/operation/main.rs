@@ -1,0 +1,6 @@
+//! Start, stop, hot restart and metrics of the built binary.
+
+mod demo;
+mod metrics;
+mod start_stop;
+mod takeover;

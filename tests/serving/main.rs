@@ -1,0 +1,16 @@
+//! Services, Revisions and their instances, through the built binary.
+
+mod autoscaler;
+mod beside;
+mod containers;
+mod contract;
+mod domain_mapping;
+mod failing_revisions;
+mod image_services;
+mod images;
+mod instances;
+mod names;
+mod rollout;
+mod services;
+mod settings;
+mod verbs;
