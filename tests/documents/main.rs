@@ -3,3 +3,4 @@
 mod conformance;
 mod documented;
 mod limits;
+mod reference;

@@ -10,6 +10,7 @@ use http::{HeaderMap, header};
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::bounded_yaml;
 use super::budget::{BODY_FREE_BYTES, BodyShare, Budget};
 use super::errors::StatusError;
 use super::field_validation::{self, FieldValidation};
@@ -90,7 +91,7 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
 }
 
 /// A body that has to be one object of kind `kind`. Both parsers stop at 128 levels of nesting, and the YAML one
-/// at aliases that repeat too much.
+/// at aliases that make the document too large.
 pub(super) fn object(headers: &HeaderMap, kind: &str, body: &[u8]) -> Result<Value, StatusError> {
     let value = match content_type(headers).as_deref() {
         None | Some("" | "application/json") => json(body)?,
@@ -145,7 +146,7 @@ pub(super) fn yaml(body: &[u8]) -> Result<Value, serde_norway::Error> {
     let json = if weight::is_json(body) { serde_json::from_slice(body).ok() } else { None };
     let mut value = match json {
         Some(value) => value,
-        None => serde_norway::from_slice(body)?,
+        None => bounded_yaml::read(body)?,
     };
     integers::normalize(&mut value);
     Ok(value)

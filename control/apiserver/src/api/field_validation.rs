@@ -4,7 +4,7 @@
 //! default), refused (`Strict`, what kubectl asks for) or neither.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 
 use axum::response::Response;
@@ -19,6 +19,8 @@ use super::errors::StatusError;
 const WARNING: HeaderName = HeaderName::from_static("warning");
 /// Bytes of all warnings of one answer; Kubernetes' figure. What is beyond is not told.
 const WARNING_BYTES_MAX: usize = 4096;
+/// Warnings of one answer. Python's HTTP client refuses an answer with more than 100 fields.
+const WARNINGS_MAX: usize = 32;
 /// Fields given twice that are told one by one.
 const DUPLICATES_REPORTED_MAX: usize = 100;
 /// Bytes of their paths: a key may be as long as the body.
@@ -61,7 +63,11 @@ fn strict_error(meta: &KindMeta, found: &[String]) -> StatusError {
 /// Adds the warnings to an answer, in the form that kubectl prints.
 pub(super) fn with_warnings(mut response: Response, warnings: &[impl AsRef<str>]) -> Response {
     let mut bytes = 0;
+    let mut sent = BTreeSet::new();
     for warning in warnings {
+        if sent.len() == WARNINGS_MAX || !sent.insert(warning.as_ref()) {
+            continue;
+        }
         let quoted = warning.as_ref().replace('\\', "\\\\").replace('"', "\\\"");
         bytes += quoted.len();
         if bytes > WARNING_BYTES_MAX {
@@ -220,6 +226,10 @@ mod tests {
         let response = with_warnings("".into_response(), &found);
         let bytes: usize = response.headers().get_all(WARNING).iter().map(HeaderValue::len).sum();
         assert!(bytes > 0 && bytes < 2 * WARNING_BYTES_MAX);
+        assert_eq!(response.headers().get_all(WARNING).iter().count(), 1, "equal warnings are one");
+        let different: Vec<_> = (0..1000).map(|n| n.to_string()).collect();
+        let response = with_warnings("".into_response(), &different);
+        assert_eq!(response.headers().get_all(WARNING).iter().count(), WARNINGS_MAX);
     }
 
     #[test]

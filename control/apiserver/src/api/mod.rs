@@ -12,6 +12,7 @@ mod authentication;
 mod authorization;
 mod backup;
 mod body;
+mod bounded_yaml;
 mod budget;
 mod content_negotiation;
 mod conversion;

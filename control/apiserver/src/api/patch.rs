@@ -15,12 +15,12 @@ use super::decide::Write;
 use super::errors::StatusError;
 use super::field_validation::FieldValidation;
 use super::{
-    ApiRequest, apply, as_dry_run, body, crd_names, field_validation, get, integers, prepare, strategic_merge,
+    ApiRequest, apply, as_dry_run, body, crd_names, field_validation, get, integers, prepare, strategic_merge, weight,
 };
 
 /// Operations of one JSON patch; Kubernetes' figure.
 const OPERATIONS_MAX: usize = 10_000;
-/// JSON that one patch may copy or move within the object, in bytes. Without it, thirty copies that
+/// Memory that the values take that one patch copies or moves within the object, in bytes. Without it, thirty copies that
 /// each double the object would fill any memory.
 const COPY_BYTES_MAX: usize = OBJECT_BYTES_MAX;
 /// Elements of lists that one patch may push aside. Each operation on the front of a long list moves all of it.
@@ -200,10 +200,9 @@ fn check_growth(operation: &PatchOperation, object: &Value, copied_bytes: &mut u
     };
     let Some(value) = value else { return Ok(()) };
     if matches!(operation, PatchOperation::Copy(_) | PatchOperation::Move(_)) {
-        *copied_bytes += value.to_string().len();
-        if *copied_bytes > COPY_BYTES_MAX {
-            return Err(format!("the patch copies more than {COPY_BYTES_MAX} bytes"));
-        }
+        *copied_bytes = weight::within(value, COPY_BYTES_MAX - *copied_bytes)
+            .map(|bytes| *copied_bytes + bytes)
+            .ok_or_else(|| format!("the patch copies more than {COPY_BYTES_MAX} bytes"))?;
     }
     if path.tokens().count() + depth(value) > DEPTH_MAX {
         return Err(format!("the patch nests more than {DEPTH_MAX} levels"));
@@ -301,6 +300,10 @@ mod tests {
         assert!(json_patch(json!({ "a": "x".repeat(100) }), json!([double])).is_ok());
         let why = json_patch(json!({ "a": "x".repeat(100) }), doubles.into()).unwrap_err();
         assert!(why.contains("copies more"), "{why}");
+        // Small objects take a hundred times their text.
+        let double = |n: usize| json!({ "op": "copy", "from": "/x", "path": format!("/x/c{n}") });
+        let operations: Vec<Value> = (0..13).map(double).collect();
+        assert!(json_patch(json!({ "x": { "a": {} } }), operations.into()).unwrap_err().contains("copies more"));
     }
 
     /// Ten thousand of them took half a minute, on the thread of all writes.

@@ -3,6 +3,8 @@
 //! JSON of one kilobyte can become a hundred in memory: `{}` is 3 bytes with its comma and 32 as a value, `{"a":1}` is 8 and
 //! 700. So values are counted first, in one pass that allocates nothing.
 
+use serde_json::Value;
+
 use super::errors::StatusError;
 
 /// Memory that one body may take as a tree, in bytes. The largest definitions that people write (1.5 MB of
@@ -20,9 +22,9 @@ const DEPTH_MAX: usize = 128;
 const YAML_OPEN_MAX: usize = 256;
 
 /// Bytes of one value, of an entry of an object beside its value, and of the first node of an object that is not empty.
-const VALUE_BYTES: usize = 32;
-const ENTRY_BYTES: usize = 80;
-const OBJECT_BYTES: usize = 640;
+pub(super) const VALUE_BYTES: usize = 32;
+pub(super) const ENTRY_BYTES: usize = 80;
+pub(super) const OBJECT_BYTES: usize = 640;
 
 /// What a body will take.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -112,7 +114,7 @@ impl Weight {
 
     /// Each value of YAML takes at least one of these bytes, so that it is never more; where texts are full of them it is less.
     /// A client that is refused for that can send JSON.
-    fn of_yaml(body: &[u8]) -> Self {
+    pub(super) fn of_yaml(body: &[u8]) -> Self {
         let count = |wanted: &[u8]| body.iter().filter(|byte| wanted.contains(byte)).count();
         let (entries, lines) = (count(b":"), count(b"\n"));
         // The parser keeps an event for each value beside the tree.
@@ -125,6 +127,32 @@ impl Weight {
         let bytes = body.len();
         Self { text_bytes: bytes, values: 1 + bytes / 8, entries: bytes / 24, objects: bytes / 100 }
     }
+}
+
+/// Memory that a value takes; `None`: more than `limit`. Looks at no more of it than that.
+pub(super) fn within(value: &Value, limit: usize) -> Option<usize> {
+    fn subtract(left: &mut usize, bytes: usize) -> Option<()> {
+        *left = left.checked_sub(bytes)?;
+        Some(())
+    }
+    fn walk(value: &Value, left: &mut usize) -> Option<()> {
+        subtract(left, VALUE_BYTES)?;
+        match value {
+            Value::String(text) => subtract(left, text.len()),
+            Value::Array(items) => items.iter().try_for_each(|item| walk(item, left)),
+            Value::Object(fields) => {
+                subtract(left, if fields.is_empty() { 0 } else { OBJECT_BYTES })?;
+                fields.iter().try_for_each(|(name, inner)| {
+                    subtract(left, ENTRY_BYTES + name.len())?;
+                    walk(inner, left)
+                })
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => Some(()),
+        }
+    }
+    let mut left = limit;
+    walk(value, &mut left)?;
+    Some(limit - left)
 }
 
 /// Refuses YAML with too many open brackets before the parser sees it.

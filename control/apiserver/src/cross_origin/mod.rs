@@ -128,6 +128,8 @@ impl CrossOriginProtection {
                 let host = own_host(own, &text(host))?;
                 Ok(Some(target.unwrap_or(host)))
             }
+            // Clients of HTTP/2 send `:authority` instead, which is the target's (RFC 9113, 8.3.1).
+            (None, _) if head.version == Version::HTTP_2 && target.is_some() => Ok(target),
             // A load balancer's probe; a browser speaks no HTTP/1.0.
             (None, _) if is_health && head.version == Version::HTTP_10 => Ok(target),
             _ => Err(Rejection::NoHost),

@@ -50,6 +50,17 @@ fn host_is_optional_only_for_http10_health_probes() {
     }
 }
 
+/// RFC 9113, 8.3.1: clients of HTTP/2 send `:authority` and no Host.
+#[test]
+fn authority_of_http2_is_its_host() {
+    let own = protection();
+    for (target, expected) in [("http://localhost:8001/api", 200), ("http://evil.example/api", 421), ("/api", 400)] {
+        let (head, ()) = Request::get(target).version(Version::HTTP_2).body(()).unwrap().into_parts();
+        let answered = own.decide(&head).map_or_else(|why| why.status().as_u16(), |()| 200);
+        assert_eq!(answered, expected, "{target}");
+    }
+}
+
 #[test]
 fn origin_of_another_page_is_rejected() {
     let own = protection();

@@ -1,0 +1,199 @@
+//! Writes the reference pages from the built binary, and holds the pages against it: the command line from `--help`, the kinds from
+//! the API's discovery, the metrics from `/metrics`.
+//! `UPDATE_REFERENCE=1 cargo test --test documents reference` rewrites them.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use kit::manifest::{NAMESPACE, channel, service, subscription};
+use kit::scene::{accepted, post, subscribe, with_broker};
+use kit::{ApplianceSetup, EventSink, HttpCall, TIMEOUT, TestEvent, wait};
+use serde_json::Value;
+
+const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
+const IMAGE: &str = "example.com/hello";
+
+/// Writes or compares a page of docs/reference.
+fn hold(page: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(page);
+    if std::env::var_os("UPDATE_REFERENCE").is_some() {
+        fs::write(path, text).unwrap();
+        return;
+    }
+    let has = fs::read_to_string(path).unwrap_or_default();
+    let differ: Vec<_> = text.lines().filter(|line| !has.lines().any(|other| other == *line)).collect();
+    assert!(
+        has == text,
+        "docs/reference/{page} is stale: run UPDATE_REFERENCE=1 cargo test --test documents reference\n{differ:#?}"
+    );
+}
+
+fn help(verbs: &[String]) -> String {
+    let output = Command::new(BIN).args(verbs).arg("--help").output().unwrap();
+    assert!(output.status.success(), "{verbs:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The lines of a section of a help text.
+fn section<'a>(help: &'a str, title: &str) -> Vec<&'a str> {
+    help.lines()
+        .skip_while(|line| *line != title)
+        .skip(1)
+        .take_while(|line| line.is_empty() || line.starts_with(' '))
+        .collect()
+}
+
+/// A flag or an argument, and its words without the environment and the default.
+struct Parameter {
+    name: String,
+    words: String,
+    environment: String,
+    default: String,
+}
+
+/// Takes `[KEY VALUE]` out of the words of a parameter.
+fn take(words: &mut String, key: &str) -> String {
+    let Some(start) = words.find(&format!("[{key}")) else { return String::new() };
+    let end = start + words[start..].find(']').unwrap();
+    let value = words[start + key.len() + 1..end].trim().trim_end_matches('=').to_owned();
+    words.replace_range(start..=end, "");
+    value
+}
+
+fn parameters(help: &str, title: &str) -> Vec<Parameter> {
+    let mut found: Vec<Parameter> = Vec::new();
+    for line in section(help, title) {
+        let text = line.trim();
+        let indent = line.len() - line.trim_start().len();
+        let begins = indent <= 6 && (text.starts_with('-') || text.starts_with('<') || text.starts_with('['));
+        if begins {
+            let (name, words) = text.split_once("  ").unwrap_or((text, ""));
+            let (name, words) = (name.to_owned(), words.trim().to_owned());
+            found.push(Parameter { name, words, environment: String::new(), default: String::new() });
+        } else if let (Some(last), false) = (found.last_mut(), text.is_empty()) {
+            last.words = format!("{} {text}", last.words).trim().to_owned();
+        }
+    }
+    for parameter in &mut found {
+        parameter.environment = take(&mut parameter.words, "env:");
+        parameter.default = take(&mut parameter.words, "default:");
+        parameter.words = parameter.words.split_whitespace().collect::<Vec<_>>().join(" ");
+    }
+    found.retain(|parameter| !["-h, --help", "-V, --version"].contains(&parameter.name.as_str()));
+    found
+}
+
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|").replace('<', "&lt;")
+}
+
+fn quoted(text: &str) -> String {
+    if text.is_empty() { String::new() } else { format!("`{}`", text.replace('|', "\\|")) }
+}
+
+/// A verb, its parameters, and its own verbs after it.
+fn describe(verbs: &[String], page: &mut String) {
+    let help = help(verbs);
+    let about = help.lines().next().unwrap_or_default();
+    if !verbs.is_empty() {
+        write!(page, "\n## `sluicegate {}`\n\n{}\n", verbs.join(" "), cell(about)).unwrap();
+        let rows: Vec<_> = ["Arguments:", "Options:"].iter().flat_map(|title| parameters(&help, title)).collect();
+        if !rows.is_empty() {
+            page.push_str("\n| option | environment | default | meaning |\n|---|---|---|---|\n");
+        }
+        for Parameter { name, words, environment, default } in rows {
+            let (name, environment, default) = (quoted(&name), quoted(&environment), quoted(&default));
+            writeln!(page, "| {name} | {environment} | {default} | {} |", cell(&words)).unwrap();
+        }
+    }
+    for line in section(&help, "Commands:") {
+        let name = line.split_whitespace().next().unwrap_or_default();
+        if line.starts_with("  ") && !line.starts_with("   ") && name != "help" {
+            describe(&[verbs, &[name.to_owned()]].concat(), page);
+        }
+    }
+}
+
+#[test]
+fn command_line_page_says_what_help_says() {
+    let mut page = "# Command line\n\nEach option of `sluicegate run` is also a key of the `--config` file, under the option's name without its dashes. \
+                    An option on the command line wins over the environment, and the environment wins over the file.\n"
+        .to_owned();
+    describe(&[], &mut page);
+    assert!(page.contains("| `--http <ADDR>` | `SLUICEGATE_HTTP` | `127.0.0.1:8080` |"), "{page}");
+    hold("command-line.md", &page);
+}
+
+#[test]
+fn kinds_page_says_what_discovery_says() {
+    let appliance = ApplianceSetup::new(BIN).flag("workers", "1").start();
+    let get = |path: &str| -> Value {
+        serde_json::from_str(&HttpCall::get(path).send(appliance.api().address()).text()).unwrap()
+    };
+    let mut page = "# Kinds\n\nThe kinds that the embedded API serves, as its discovery lists them; `kubectl explain KIND` has their fields. \
+                    CustomResourceDefinitions add more.\n"
+        .to_owned();
+    let groups = get("/apis");
+    let versions = groups["groups"].as_array().unwrap().iter().flat_map(|group| group["versions"].as_array().unwrap());
+    let paths = versions.map(|version| format!("/apis/{}", version["groupVersion"].as_str().unwrap()));
+    for path in ["/api/v1".to_owned()].into_iter().chain(paths.collect::<BTreeSet<_>>()) {
+        let list = get(&path);
+        write!(page, "\n## {}\n\n", list["groupVersion"].as_str().unwrap()).unwrap();
+        page.push_str("| kind | name | short names | scope | subresources | verbs |\n|---|---|---|---|---|---|\n");
+        let resources = list["resources"].as_array().unwrap();
+        for resource in resources.iter().filter(|resource| !resource["name"].as_str().unwrap().contains('/')) {
+            let name = resource["name"].as_str().unwrap();
+            let below = format!("{name}/");
+            let parts = resources.iter().filter_map(|other| other["name"].as_str().unwrap().strip_prefix(&below));
+            let words = |key: &str| {
+                let words = resource[key].as_array().map_or(&[][..], Vec::as_slice);
+                words.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(", ")
+            };
+            let scope = if resource["namespaced"] == true { "namespace" } else { "cluster" };
+            let (kind, parts) = (resource["kind"].as_str().unwrap(), parts.collect::<Vec<_>>().join(", "));
+            let verbs = words("verbs");
+            let verbs = if verbs.split(", ").count() == 8 { "all".to_owned() } else { verbs };
+            writeln!(page, "| {kind} | `{name}` | {} | {scope} | {parts} | {verbs} |", words("shortNames")).unwrap();
+        }
+    }
+    hold("kinds.md", &page);
+}
+
+#[test]
+fn metrics_page_says_what_metrics_say() {
+    let appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "2").hello_image(IMAGE));
+    let sink = EventSink::start();
+    subscribe(appliance.api(), "t", &sink.url(), &[]);
+    post(&appliance, &TestEvent::new("1"));
+    let api = appliance.api();
+    api.create(&channel("c"));
+    api.create(&subscription("s", "c", &sink.url()));
+    api.wait_ready("Subscription", NAMESPACE, "s", TIMEOUT);
+    accepted(&TestEvent::new("2").binary("/channels/default/c"), &appliance);
+    api.create(&service("hello", IMAGE));
+    api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
+    HttpCall::get("/").host("hello.default.localhost").send(appliance.http());
+    let read = || HttpCall::get("/metrics").send(appliance.admin()).text();
+    wait::until(TIMEOUT, "the last of the measured things is measured", || {
+        let text = read();
+        ["kn_eventing_dispatch_duration_seconds_count", "kn_revision_request_duration_seconds_count"]
+            .iter()
+            .all(|name| text.contains(name))
+            .then_some(())
+    });
+    let text = read();
+    let words = |prefix| text.lines().filter_map(move |line: &str| line.strip_prefix(prefix)?.split_once(' '));
+    let types: BTreeMap<_, _> = words("# TYPE ").collect();
+    let mut page = "# Metrics\n\n`/metrics` of the admin listener, as OpenMetrics text. Counters have the suffix `_total` in each line. Metrics of \
+                    streams, subscribers and Revisions appear with the first of them. [Admin listener and metrics](../admin.md) has the labels and the bounds.\n\n\
+                    | metric | type | meaning |\n|---|---|---|\n"
+        .to_owned();
+    for (name, meaning) in words("# HELP ").collect::<BTreeMap<_, _>>() {
+        writeln!(page, "| `{name}` | {} | {} |", types.get(name).unwrap(), cell(meaning)).unwrap();
+    }
+    hold("metrics.md", &page);
+}
