@@ -12,14 +12,11 @@ use std::sync::mpsc::SyncSender;
 use std::task::{Poll, Waker};
 use std::time::{Duration, SystemTime};
 
-use crate::counters::CoreCounters;
-use crate::table::EndpointAddress;
+use contract::counters::CoreCounters;
+use contract::table::EndpointAddress;
 
 mod line_encoding;
 pub(crate) mod request_log;
-pub mod template;
-
-pub use request_log::RequestLog;
 
 /// A batch is passed on at this size: some 100 lines, one write of the writer.
 pub const PIECE_BYTES: usize = 32 * 1024;

@@ -16,19 +16,19 @@ use ring::{Ring, RingListener, RingOptions, RingStream, Tick, Unsupported};
 use tokio::sync::mpsc;
 
 use crate::access_log::{self, AccessLog};
-use crate::connection_query::ConnectionQuery;
-use crate::counters::CoreCounters;
 use crate::http::buffers::by;
 use crate::http::connection_tracker::{ConnectionGuard, ConnectionTracker};
 use crate::http::limits::HttpLimits;
 use crate::proxy::pending_queue::PendingQueueLimits;
 use crate::proxy::{Proxy, ProxyConfig, serve, serve_cluster_local};
-use crate::service_names::SearchDomains;
-use crate::signal::SignalQueue;
-use crate::spans;
-use crate::table_publisher::TablePublisher;
-use crate::target_policy::TargetPolicy;
 use crate::tls::{TlsAcceptor, TlsLimits, TlsServerConfig, Transport};
+use contract::connection_query::ConnectionQuery;
+use contract::counters::CoreCounters;
+use contract::service_names::SearchDomains;
+use contract::signal::SignalQueue;
+use contract::spans;
+use contract::table_publisher::TablePublisher;
+use contract::target_policy::TargetPolicy;
 
 use shutdown::CoreShutdown;
 pub use shutdown::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, StopSignal};
@@ -442,7 +442,7 @@ mod tests {
     use ring::sim::{FaultProfile, Simulation};
 
     use super::*;
-    use crate::table::RoutingTable;
+    use contract::table::RoutingTable;
 
     /// A panic ends one task; it is counted once, and the core keeps running.
     #[test]

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use jiff::Timestamp;
 
 use super::{AccessLogEntry, PART_BYTES_MAX};
-use crate::table::EndpointAddress;
+use contract::table::EndpointAddress;
 
 /// `127.0.0.1 - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.0" 200 2326`
 pub(super) fn common(out: &mut Vec<u8>, line: &AccessLogEntry<'_>) {
@@ -91,7 +91,7 @@ fn moment(at: SystemTime) -> Timestamp {
 mod tests {
     use super::super::tests::line;
     use super::*;
-    use crate::table::UnixPath;
+    use contract::table::UnixPath;
 
     fn text(write: fn(&mut Vec<u8>, &AccessLogEntry<'_>), line: &AccessLogEntry<'_>) -> String {
         let mut out = Vec::new();

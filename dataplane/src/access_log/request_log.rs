@@ -3,18 +3,10 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use super::template::{LogField, LogTemplate, TemplatePart};
 use super::{AccessLogEntry, PART_BYTES_MAX};
-use crate::http::codec::{BodyFraming, PlatformProbe, RequestView};
-use crate::table::{Backend, Endpoint, EndpointAddress};
-
-/// The template of the lines, and which requests have one.
-#[derive(Debug, PartialEq, Eq)]
-pub struct RequestLog {
-    pub template: LogTemplate,
-    /// Probes have lines too.
-    pub with_probes: bool,
-}
+use codec::http::{BodyFraming, PlatformProbe, RequestView};
+use contract::request_log::{LogField, RequestLog, TemplatePart};
+use contract::table::{Backend, Endpoint, EndpointAddress};
 
 /// The data of a request for its line, collected until the response.
 #[derive(Default)]
@@ -143,11 +135,13 @@ fn escaped(out: &mut Vec<u8>, text: &[u8], js: bool) {
 mod tests {
     use std::time::Duration;
 
+    use contract::request_log::LogTemplate;
+
     use super::super::tests::line;
     use super::*;
-    use crate::http::codec::{Parsed, RequestHead, parse_request};
-    use crate::load::RevisionLabels;
-    use crate::table::{InstanceStart, NoEndpointPolicy, Protocol, RequestTimeouts, StartupDuration};
+    use codec::http::{Parsed, RequestHead, parse_request};
+    use contract::load::RevisionLabels;
+    use contract::table::{InstanceStart, NoEndpointPolicy, Protocol, RequestTimeouts, StartupDuration};
 
     fn entry(template: &str, request: &str) -> RequestLogEntry {
         let backend = Backend {

@@ -14,7 +14,7 @@ use super::EventsService;
 use crate::http::buffers::by;
 use crate::http::connection_tracker::ConnectionTracker;
 use crate::proxy::Proxy;
-use crate::table_publisher::TablePublisher;
+use contract::table_publisher::TablePublisher;
 
 /// How long an idle connection may still send one more request after its process was replaced; most connections in use
 /// do. Closing it at once could meet a request in flight.

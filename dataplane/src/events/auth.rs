@@ -1,119 +1,18 @@
-//! Authenticates senders of a stream, and provides the tokens of our own deliveries.
+//! Authenticates senders of a stream.
 //!
 //! A stream with a [`StreamAdmission`] requires a bearer token on each request. A [`TokenVerifier`] decides
 //! which tokens are valid; a core caches the results, so that a warm sender costs one look-up. Deliberately
 //! absent: accounts, policies, and revocation before a token expires.
 
 use std::cell::RefCell;
-use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
 
-use arc_swap::ArcSwapOption;
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
+use contract::stream_admission::{StreamAdmission, TokenError, TokenVerifier, VerifiedToken};
 use foldhash::fast::RandomState;
-use hashbrown::{HashMap, HashSet};
-use tokio::sync::Notify;
+use hashbrown::HashMap;
 
-use super::filter::matches;
-use super::filter::steps::Steps;
-use super::ingress::IncomingEvent;
 use super::limits::{TOKEN_BYTES_MAX, TOKEN_CACHE_MAX};
-use super::record::EventRecord;
-use crate::table::EventFilter;
-
-/// Verifies tokens.
-pub trait TokenVerifier: fmt::Debug + Send + Sync {
-    /// Verifies a token at `now_s` seconds after 1970. Called on a core, for tokens that are not in its
-    /// cache.
-    ///
-    /// # Errors The token is invalid, or cannot be verified now.
-    fn read(&self, token: &str, now_s: u64) -> Result<VerifiedToken, TokenError>;
-}
-
-/// The identity in a valid token.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VerifiedToken {
-    pub subject: Box<str>,
-    /// The audiences that the token was issued for.
-    pub audiences: Vec<Box<str>>,
-    /// Expiry, in seconds after 1970.
-    pub until_s: u64,
-}
-
-/// Why a token is rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum TokenError {
-    #[error("the token is malformed, or is signed by an unknown issuer")]
-    Unknown,
-    #[error("the token has expired, or is not valid yet")]
-    OutOfTime,
-    /// Our fault, and not the sender's.
-    #[error("the keys that sign tokens are not known here yet")]
-    NoKeys,
-}
-
-/// Which senders may send to a stream.
-#[derive(Debug, Clone)]
-pub struct StreamAdmission {
-    pub verifier: Arc<dyn TokenVerifier>,
-    /// Tokens for one of these audiences are accepted.
-    pub audiences: Vec<Box<str>>,
-    /// One matching rule is enough.
-    pub grants: Vec<AdmissionRule>,
-}
-
-impl PartialEq for StreamAdmission {
-    fn eq(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.verifier, &other.verifier)
-            && (&self.audiences, &self.grants) == (&other.audiences, &other.grants)
-    }
-}
-
-impl Eq for StreamAdmission {}
-
-/// Allows some senders to send some events.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct AdmissionRule {
-    pub subjects: SubjectMatcher,
-    pub filter: EventFilter,
-}
-
-/// Names, some of them as prefixes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct SubjectMatcher {
-    whole: HashSet<Box<str>, RandomState>,
-    beginnings: Vec<Box<str>>,
-}
-
-impl SubjectMatcher {
-    #[must_use]
-    pub fn any() -> Self {
-        ["*"].into_iter().collect()
-    }
-
-    #[must_use]
-    pub fn has(&self, subject: &str) -> bool {
-        self.whole.contains(subject) || self.beginnings.iter().any(|begin| subject.starts_with(&**begin))
-    }
-}
-
-/// A name that ends in `*` matches every name with this prefix.
-impl<'a> FromIterator<&'a str> for SubjectMatcher {
-    fn from_iter<I: IntoIterator<Item = &'a str>>(names: I) -> Self {
-        let mut subjects = Self::default();
-        for name in names {
-            match name.strip_suffix('*') {
-                Some(begin) => subjects.beginnings.push(begin.into()),
-                None => drop(subjects.whole.insert(name.into())),
-            }
-        }
-        subjects
-    }
-}
 
 /// Why a sender is not authenticated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -128,34 +27,6 @@ pub enum AuthError {
     Bad(#[from] TokenError),
     #[error("the token is not issued for \"{audience}\"")]
     Astray { audience: Box<str> },
-}
-
-impl StreamAdmission {
-    fn audience(&self) -> Box<str> {
-        self.audiences.first().cloned().unwrap_or_default()
-    }
-
-    /// Whether `subject` may send all of `events`. Nothing is copied unless a rule has a filter.
-    #[must_use]
-    pub fn admits(&self, subject: &str, events: &[IncomingEvent<'_>]) -> bool {
-        let mut filters: Vec<&EventFilter> = Vec::new();
-        for grant in self.grants.iter().filter(|grant| grant.subjects.has(subject)) {
-            if grant.filter == EventFilter::Everything {
-                return true;
-            }
-            filters.push(&grant.filter); // few, and only under policies with filters
-        }
-        if filters.is_empty() {
-            return false;
-        }
-        let steps = Steps::default(); // for the whole request: a batch has a thousand events
-        events.iter().all(|entering| {
-            let mut bytes = entering.head(&[]);
-            bytes.extend_from_slice(entering.event.data.bytes()); // an event is encoded as a whole
-            EventRecord::decode(bytes.into())
-                .is_ok_and(|record| filters.iter().any(|filter| matches(filter, &record, &steps)))
-        })
-    }
 }
 
 /// One core's cache of verified tokens.
@@ -183,7 +54,7 @@ impl Authenticator {
         now_s: u64,
     ) -> Result<Rc<VerifiedToken>, AuthError> {
         let mut given = headers.iter().filter(|(name, _)| name.eq_ignore_ascii_case("authorization"));
-        let silent = || AuthError::Silent { audience: admission.audience() };
+        let silent = || AuthError::Silent { audience: audience_of(admission) };
         let (_, value) = given.next().ok_or_else(silent)?;
         if given.next().is_some() {
             return Err(AuthError::Ambiguous);
@@ -196,7 +67,7 @@ impl Authenticator {
         if bearer.audiences.iter().any(|audience| admission.audiences.contains(audience)) {
             Ok(bearer)
         } else {
-            Err(AuthError::Astray { audience: admission.audience() })
+            Err(AuthError::Astray { audience: audience_of(admission) })
         }
     }
 
@@ -225,6 +96,10 @@ impl Authenticator {
     }
 }
 
+fn audience_of(admission: &StreamAdmission) -> Box<str> {
+    admission.audiences.first().cloned().unwrap_or_default()
+}
+
 /// The token of an Authorization header's value.
 fn bearer(value: &[u8]) -> Option<&str> {
     let (scheme, token) = std::str::from_utf8(value).ok()?.trim().split_once(' ')?;
@@ -232,122 +107,9 @@ fn bearer(value: &[u8]) -> Option<&str> {
     (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }
 
-/// The token of an outgoing request.
-#[derive(Debug, PartialEq, Eq)]
-pub struct PresentedToken {
-    /// The value of Authorization.
-    pub value: Box<str>,
-    pub since: Instant,
-}
-
-impl PresentedToken {
-    fn new(value: String) -> Self {
-        Self { value: value.into(), since: Instant::now() }
-    }
-}
-
-/// The token that deliveries send to a target with authentication. It is renewed in place, so that a new
-/// token needs no new table.
-#[derive(Default)]
-pub struct AccessToken {
-    token: ArcSwapOption<PresentedToken>,
-    is_login: bool,
-    /// A receiver rejected the token, and this was not handled yet.
-    is_refused: AtomicBool,
-    /// Notified when that happens.
-    notify: Option<Arc<Notify>>,
-}
-
-impl AccessToken {
-    /// Without a token yet; `notify` is notified when a receiver rejects the current one.
-    #[must_use]
-    pub fn renewed_by(notify: Arc<Notify>) -> Self {
-        Self { notify: Some(notify), ..Self::default() }
-    }
-
-    /// A receiver answered 401: the token may have expired by its clock.
-    pub fn refuse(&self) {
-        if !self.is_refused.swap(true, Relaxed)
-            && let Some(notify) = &self.notify
-        {
-            notify.notify_one();
-        }
-    }
-
-    /// Whether a receiver rejected the token since the last call.
-    pub fn take_refusal(&self) -> bool {
-        self.is_refused.swap(false, Relaxed)
-    }
-
-    /// The user and password of a URL, in the form before the `@` of its host.
-    #[must_use]
-    pub fn of_login(userinfo: &str) -> Self {
-        let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
-        let plain = [percent_decoded(user), vec![b':'], percent_decoded(password)].concat();
-        let shown = PresentedToken::new(format!("Basic {}", BASE64.encode(plain)));
-        Self { token: ArcSwapOption::from_pointee(Some(shown)), is_login: true, ..Self::default() }
-    }
-
-    /// Whether the target's URL contains the credentials, so that no renewal exists.
-    #[must_use]
-    pub const fn is_login(&self) -> bool {
-        self.is_login
-    }
-
-    /// The value of the header; `None` until there is a first token.
-    #[must_use]
-    pub fn token(&self) -> Option<Arc<PresentedToken>> {
-        self.token.load_full()
-    }
-
-    pub fn renew(&self, token: &str) {
-        self.token.store(Some(Arc::new(PresentedToken::new(format!("Bearer {token}")))));
-    }
-}
-
-/// Decodes `%` and two hex digits; anything that is no escape stays as it is.
-fn percent_decoded(text: &str) -> Vec<u8> {
-    let mut parts = text.as_bytes().split(|byte| *byte == b'%');
-    let mut out = parts.next().unwrap_or_default().to_vec();
-    for part in parts {
-        let digits = part.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
-        match digits.filter(|digits| !digits.starts_with('+')).map(|digits| u8::from_str_radix(digits, 16)) {
-            Some(Ok(byte)) => {
-                out.push(byte);
-                out.extend_from_slice(&part[2..]);
-            }
-            _ => {
-                out.push(b'%');
-                out.extend_from_slice(part);
-            }
-        }
-    }
-    out
-}
-
-/// Equal if it is the same object, since tokens are renewed; or the same login.
-impl PartialEq for AccessToken {
-    fn eq(&self, other: &Self) -> bool {
-        let is_same_login = || {
-            let value = |pass: &Self| pass.token().map(|shown| shown.value.clone());
-            self.is_login && other.is_login && value(self) == value(other)
-        };
-        std::ptr::eq(self, other) || is_same_login()
-    }
-}
-
-impl Eq for AccessToken {}
-
-impl fmt::Debug for AccessToken {
-    /// The token must not appear in logs.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.token.load().is_some() { "Pass" } else { "Pass (none yet)" })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicU64;
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
     use super::*;
 
@@ -372,26 +134,6 @@ mod tests {
     fn admission(verifier: &Arc<PlainTokenVerifier>) -> StreamAdmission {
         let verifier = Arc::clone(verifier) as Arc<dyn TokenVerifier>;
         StreamAdmission { verifier, audiences: vec!["a".into(), "b".into()], grants: Vec::new() }
-    }
-
-    /// RFC 7617, RFC 3986 section 3.2.1: the user of a URL is sent in the same form as Go's and other
-    /// clients send it.
-    #[test]
-    fn login_is_sent_as_basic_and_compared_by_value() {
-        for (userinfo, plain) in [
-            ("u:p", "u:p"),
-            ("u", "u:"),
-            ("u:", "u:"),
-            ("a%40b:p%3Aq%25", "a@b:p:q%"),
-            ("u:%zz%4", "u:%zz%4"),
-            ("%+1:a:b", "%+1:a:b"),
-        ] {
-            let pass = AccessToken::of_login(userinfo);
-            assert_eq!(*pass.token().unwrap().value, *format!("Basic {}", BASE64.encode(plain)), "{userinfo}");
-            assert_eq!(pass, AccessToken::of_login(userinfo));
-        }
-        assert_ne!(AccessToken::of_login("u:p"), AccessToken::of_login("u:q"));
-        assert_ne!(AccessToken::default(), AccessToken::default());
     }
 
     #[test]
@@ -441,21 +183,5 @@ mod tests {
             authenticator.identify(&admission, &[("authorization", value.as_bytes())], 1).unwrap();
             assert!(authenticator.cache.borrow().by_token.len() <= TOKEN_CACHE_MAX);
         }
-    }
-
-    /// X-FEA-09: a subject matches exactly, or by its prefix.
-    #[test]
-    fn subjects_match_exactly_or_by_prefix() {
-        let subjects: SubjectMatcher =
-            ["system:serviceaccount:ns:a", "system:serviceaccount:other:*"].into_iter().collect();
-        for (subject, has) in [
-            ("system:serviceaccount:ns:a", true),
-            ("system:serviceaccount:ns:ab", false),
-            ("system:serviceaccount:other:b", true),
-            ("system:serviceaccount:others:b", false),
-        ] {
-            assert_eq!(subjects.has(subject), has, "{subject}");
-        }
-        assert!(SubjectMatcher::any().has("anybody") && !SubjectMatcher::default().has("anybody"));
     }
 }

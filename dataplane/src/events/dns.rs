@@ -6,7 +6,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::mpsc;
 
 use foldhash::fast::RandomState;
@@ -14,6 +14,7 @@ use hashbrown::HashMap;
 use ring::{Notify, Ring, Tick, WakeHandle};
 
 use super::limits::{LOOKUPS_MAX, NAMES_MAX, RESOLVED_FOR};
+use contract::host_address::parse_literal;
 
 /// The system's resolver; another one in tests.
 pub type DnsLookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;
@@ -137,15 +138,6 @@ impl DnsResolver {
 /// The system's own resolver: hosts file, DNS, whatever is configured.
 pub fn system(host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
     Ok((host, port).to_socket_addrs()?.collect())
-}
-
-/// The address of a host that needs no look-up.
-#[must_use]
-pub fn parse_literal(host: &str) -> Option<IpAddr> {
-    if host == "localhost" || host.ends_with(".localhost") {
-        return Some(Ipv4Addr::LOCALHOST.into()); // RFC 6761
-    }
-    host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host).parse().ok()
 }
 
 #[cfg(test)]

@@ -10,19 +10,21 @@ use ring::{Ring, prefetch};
 use wal::{AppendError, LogPosition, WriteAheadLog};
 
 use super::auth::Authenticator;
-use super::cloudevent::CloudEvent;
 use super::delivery::{Dispatcher, EventSender};
 use super::delivery_log::DeliveryLog;
-use super::event_types::EventTypeRegistry;
+use super::extension_headers;
 use super::ingress::{self, AcceptedRequest, IngressRejection};
 use super::limits::{RECLAIM_EVERY, SIGNAL_RETRY_INTERVAL};
 use super::log_writer::{AppendPriority, LogFailed, LogWriter, wall_clock_ms};
 use super::stalled::{CoreActivity, Phase};
-use super::{LocalResponse, extension_headers};
-use crate::counters::CoreCounters;
-use crate::request_histograms::OutcomeKey;
-use crate::signal::{Signal, SignalQueue};
-use crate::table::{Durability, EventStream, RoutingTable};
+use codec::cloudevent::CloudEvent;
+use codec::http::LocalResponse;
+use contract::counters::{CoreCounters, LogCounters};
+use contract::event_response::unavailable;
+use contract::event_types::EventTypeRegistry;
+use contract::request_histograms::OutcomeKey;
+use contract::signal::{Signal, SignalQueue};
+use contract::table::{Durability, EventStream, RoutingTable};
 
 /// All event handling of one core.
 pub struct BrokerEngine<P> {
@@ -92,7 +94,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
             }
             let stats: Vec<_> = self.logs.iter().map(|kept| kept.writer.log().stat()).collect();
             let failed = self.logs.iter().filter(|kept| kept.writer.log().poison().is_some()).count();
-            counters.log.show(&stats, failed as u64);
+            show_logs(&counters.log, &stats, failed as u64);
             self.ring.sleep(RECLAIM_EVERY).await;
         }
     }
@@ -201,7 +203,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         let sender = self.authenticator.identify(admission, headers, wall_clock_ms() / 1000);
         let sender = sender.map_err(|why| count(why.into()))?;
         let intake = ingress::read(stream, headers, body)?;
-        if admission.admits(&sender.subject, &intake.events) {
+        if ingress::admits(admission, &sender.subject, &intake.events) {
             return Ok(intake);
         }
         Err(count(IngressRejection::Forbidden { subject: sender.subject.clone() }))
@@ -233,7 +235,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         &self,
         table: &Arc<RoutingTable>,
         intake: AcceptedRequest<'_>,
-        extensions: &[super::record::ExtensionHeader<'_>],
+        extensions: &[codec::record::ExtensionHeader<'_>],
         inside: Option<&str>,
     ) -> LocalResponse {
         let AcceptedRequest { stream, events, .. } = intake;
@@ -282,7 +284,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
                 stream.tally.accepted.fetch_add(count, Relaxed);
                 ingress::accepted()
             }
-            Err(failed) => ingress::unavailable(&failed.to_string()),
+            Err(failed) => unavailable(&failed.to_string()),
         }
     }
 }
@@ -298,4 +300,23 @@ fn over_quota(stream: &EventStream) -> Option<LocalResponse> {
     let quota = stream.quota.exhausted()?;
     stream.tally.over_quota.fetch_add(1, Relaxed);
     Some(ingress::over_quota(quota))
+}
+
+/// Shows the state of a core's logs in its counters.
+fn show_logs(counters: &LogCounters, stats: &[wal::LogStat], failed: u64) {
+    type CounterGetter = fn(&wal::LogStat) -> u64;
+    let all: [(&std::sync::atomic::AtomicU64, CounterGetter); 8] = [
+        (&counters.flushes, |stat| stat.flushes),
+        (&counters.flushed_bytes, |stat| stat.flushed_bytes),
+        (&counters.compacted_bytes, |stat| stat.compacted_bytes),
+        (&counters.bytes, |stat| stat.bytes),
+        (&counters.bytes_max, |stat| stat.bytes_max),
+        (&counters.live_bytes, |stat| stat.live_bytes),
+        (&counters.damaged, |stat| stat.damaged),
+        (&counters.broken, |stat| stat.broken as u64),
+    ];
+    for (shown, pick) in all {
+        shown.store(stats.iter().map(pick).sum(), Relaxed);
+    }
+    counters.failed.store(failed, Relaxed);
 }

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use fastrand::Rng;
 
-use super::encode::EncodedEvent;
 use super::limits::EXTENSION_HEADERS_BYTES_MAX;
-use super::record::{EventRecord, ExtensionHeader, is_of_a_copy};
 use super::trace;
+use codec::encode::EncodedEvent;
+use codec::record::{EventRecord, ExtensionHeader, is_of_a_copy};
 
 /// Longest stored value, in bytes: its length is a `u16` in a record.
 const VALUE_BYTES_MAX: usize = u16::MAX as usize;

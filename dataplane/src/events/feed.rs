@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use ring::Notify;
 use wal::{LogPosition, StreamId};
 
-use crate::table::EventStream;
+use contract::table::EventStream;
 
 /// A stream as its readers see it.
 #[derive(Debug)]

@@ -11,18 +11,19 @@ use std::sync::Arc;
 use bytes::Bytes;
 use wal::AppendError;
 
-use super::LocalResponse;
-use super::auth::{AuthError, TokenError};
-use super::cloudevent::{
+use super::auth::AuthError;
+use super::limits::{HOPS_MAX, RETRY_AFTER_S};
+use codec::cloudevent::{
     CloudEvent, ContentKind, MalformedEvent, binary, carriage, content_type, is_compressed, structured,
 };
-use super::limits::{HOPS_MAX, RETRY_AFTER_S};
-use super::record::{ExtensionHeader, encode_head};
-use crate::load::ByteQuota;
-use crate::table::{EventStream, RoutingTable};
-
-/// Methods that a stream allows.
-const METHODS: &str = "POST, OPTIONS";
+use codec::http::LocalResponse;
+use codec::record::{EventRecord, ExtensionHeader, encode_head};
+use contract::event_response::{METHODS, answer, unavailable};
+use contract::filter::steps::Steps;
+use contract::filter::{EventFilter, matches};
+use contract::load::ByteQuota;
+use contract::stream_admission::{StreamAdmission, TokenError};
+use contract::table::{EventStream, RoutingTable};
 
 /// The extension with the hops left. It is stored beside the event in the log and not sent to subscribers.
 pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
@@ -58,6 +59,28 @@ impl IncomingEvent<'_> {
     pub fn head(&self, extension_headers: &[ExtensionHeader<'_>]) -> Vec<u8> {
         encode_head(&self.event, extension_headers, self.hops_left)
     }
+}
+
+/// Whether `subject` may send all of `events`. Nothing is copied unless a rule has a filter.
+#[must_use]
+pub fn admits(admission: &StreamAdmission, subject: &str, events: &[IncomingEvent<'_>]) -> bool {
+    let mut filters: Vec<&EventFilter> = Vec::new();
+    for grant in admission.grants.iter().filter(|grant| grant.subjects.has(subject)) {
+        if grant.filter == EventFilter::Everything {
+            return true;
+        }
+        filters.push(&grant.filter); // few, and only under policies with filters
+    }
+    if filters.is_empty() {
+        return false;
+    }
+    let steps = Steps::default(); // for the whole request: a batch has a thousand events
+    events.iter().all(|entering| {
+        let mut bytes = entering.head(&[]);
+        bytes.extend_from_slice(entering.event.data.bytes()); // an event is encoded as a whole
+        EventRecord::decode(bytes.into())
+            .is_ok_and(|record| filters.iter().any(|filter| matches(filter, &record, &steps)))
+    })
 }
 
 /// Why a request was rejected. The sender must act.
@@ -237,27 +260,10 @@ pub fn over_quota(quota: &ByteQuota) -> LocalResponse {
     answer
 }
 
-/// 503: it may work later.
-#[must_use]
-pub fn unavailable(why: &str) -> LocalResponse {
-    let mut answer = answer(503, why);
-    answer.headers.push(("Retry-After".into(), RETRY_AFTER_S.to_string().into()));
-    answer
-}
-
 /// On every response, even one sent before the stream is looked up (X-BRK-03).
 #[must_use]
 pub fn with_methods(answer: LocalResponse) -> LocalResponse {
     answer.with("Allow", METHODS)
-}
-
-fn answer(status: u16, text: &str) -> LocalResponse {
-    let mut headers = vec![("Allow".into(), Bytes::from_static(METHODS.as_bytes()))];
-    if text.is_empty() {
-        return LocalResponse { status, headers, body: Bytes::new() };
-    }
-    headers.push(("Content-Type".into(), Bytes::from_static(b"text/plain; charset=utf-8")));
-    LocalResponse { status, headers, body: format!("{text}\n").into() }
 }
 
 #[cfg(test)]

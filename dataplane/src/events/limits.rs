@@ -2,34 +2,10 @@
 
 use std::time::Duration;
 
-/// Attributes in one event. Real ones have about ten; every filter may check every one.
-pub const ATTRIBUTES_MAX: usize = 256;
-
-/// Steps that one filter may take for one event: four times through the largest event's attributes
-/// character by character, and some 10 ms of a core. Usual filters take some tens.
-pub const FILTER_STEPS_MAX: usize = 4 << 20;
+pub use contract::limits::{CURSOR_INTERVAL, RETRY_AFTER_S, UNHURRIED_FLUSH};
 
 /// Filter steps after which the core yields to other work: about a millisecond.
 pub const TURN_STEPS_MAX: usize = 512 << 10;
-
-/// Maximum number of attributes of an event in binary mode, each a header field: there are some other
-/// fields, and many servers (ours too) accept a hundred. An event with more is sent in an envelope,
-/// whatever mode is configured.
-pub const BINARY_ATTRIBUTES_MAX: usize = 80;
-
-/// Maximum size of these fields together, in bytes: servers accept heads of some 32 KiB.
-pub const BINARY_FIELDS_BYTES_MAX: usize = 24 << 10;
-
-/// Size of attributes added by streams (arrival time, delivery failure) that does not count against the
-/// limit of the next stream, in bytes: two URLs and [`ERROR_DATA_BYTES_MAX`].
-pub const ADDED_BYTES_MAX: usize = 4 << 10;
-
-/// Longest attribute name, in bytes: its length is one byte in a record. The specification recommends at
-/// most 20.
-pub const ATTRIBUTE_NAME_BYTES_MAX: usize = 255;
-
-/// Events in one batch: they become durable together, so a batch must stay well below a segment.
-pub const BATCH_EVENTS_MAX: usize = 1000;
 
 /// Headers that are forwarded with an event (tracing, `knative-*`), in bytes, names included. Headers
 /// beyond this are dropped: they are secondary to the event.
@@ -94,9 +70,6 @@ pub const ERROR_DATA_BYTES_MAX: usize = 1024;
 /// the default size of one event plus its headers.
 pub const ANSWER_BYTES_MAX: usize = 2 << 20;
 
-/// How often cursors become durable when no event flushes them: what a crash delivers twice.
-pub const CURSOR_INTERVAL: Duration = Duration::from_millis(100);
-
 /// The newest bytes of a log, in bytes, that are assumed to be in memory: one segment. Older ones are read
 /// by a thread that may block before a core accesses them.
 pub const RECENT_BYTES: u64 = 64 << 20;
@@ -109,10 +82,6 @@ pub const PAGE_IN_RECORD_BYTES: u32 = 64 << 10;
 
 /// Readahead threads of one core; more would not make a disk faster.
 pub const PAGERS_MAX: u32 = 4;
-
-/// How long events of streams without a durability promise wait for a shared flush, and so the maximum
-/// delay of their delivery.
-pub const UNHURRIED_FLUSH: Duration = CURSOR_INTERVAL;
 
 /// Events without a waiting sender are flushed at once at this many bytes: the staging buffer stays small,
 /// and larger writes are hardly faster.
@@ -164,10 +133,6 @@ pub const RELEASE_RETRY_INTERVAL: Duration = Duration::from_millis(5);
 /// after a start, or between two versions of an object, to add it again, and deleted data is lost.
 pub const REMOVAL_DELAY: Duration = Duration::from_secs(120);
 
-/// Retry-After of a sender that found the log full, in seconds: cursors and reclaim run more often than
-/// that.
-pub const RETRY_AFTER_S: u32 = 2;
-
 /// How long the addresses of a DNS name are cached: a subscriber that moved is found within this time, and
 /// a name costs a core one look-up in it.
 pub const RESOLVED_FOR: Duration = Duration::from_secs(5);
@@ -201,19 +166,6 @@ pub const DELIVERY_LOG_INTERVAL: Duration = Duration::from_millis(250);
 /// Older attempts at unfinished events are not counted.
 pub const NOTES_LOOKED_AT_BYTES: u64 = 16 << 20;
 
-/// Requests in flight to the core that owns an ordered stream: further ones are told to retry.
-pub const RELAYED_MAX: usize = 1024;
-
-/// Event types reported of one stream: with more, the events carry data in their type, and a list of them
-/// is useless.
-pub const EVENT_TYPES_REPORTED_MAX: usize = 1024;
-
-/// Slots probed for one type: the table is nearly full when they are all taken.
-pub const TYPES_PROBED_MAX: usize = 8;
-
-/// Types of one stream that wait to be reported. They are fetched once a second.
-pub const TYPES_WAITING_MAX: usize = 64;
-
 /// Retry interval of a report to control that found the queue full.
 pub const SIGNAL_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -239,7 +191,3 @@ pub const TOKEN_RENEWAL_MAX: Duration = Duration::from_secs(2);
 /// Retry interval of a delivery that one of our own streams rejects with 401 or 403: a policy or a token is
 /// corrected within minutes, and one request in this time for each event is cheap.
 pub const REFUSED_RETRY_EVERY: Duration = Duration::from_secs(5);
-
-/// Deleted streams and subscribers with a backlog that wait to be reported. They are fetched every two
-/// seconds.
-pub const ABANDONED_REPORTED_MAX: usize = 256;

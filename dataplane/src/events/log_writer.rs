@@ -26,7 +26,7 @@ use super::limits::{
 };
 use super::preallocator::SegmentPreallocator;
 use super::readahead::ReadaheadPool;
-use crate::table::EventStream;
+use contract::table::EventStream;
 
 /// The cursor that retains a stream's history; subscribers are named by uid.
 pub(super) const HISTORY: &str = "~history";

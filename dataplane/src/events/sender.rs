@@ -8,23 +8,24 @@ use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 
-use super::LocalResponse;
-use super::auth::{AccessToken, PresentedToken};
-use super::delivery::{EventSender, PostError, claims_reply};
+use super::delivery::{EventSender, claims_reply};
 use super::dns::DnsResolver;
-use super::encode::EncodedEvent;
 use super::limits::{
     ANSWER_BYTES_MAX, JOINED_BODY_BYTES_MAX, REFUSED_TOKEN_AGE_MIN, TOKEN_CHECK_INTERVAL, TOKEN_RENEWAL_MAX,
 };
 use crate::http::buffers::by;
 use crate::http::client::{self, ExchangeError, UpstreamAddress};
-use crate::http::codec::Method;
 use crate::http::pool::PoolKey;
 use crate::proxy::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
-use crate::request_histograms::OutcomeKey;
-use crate::service_names::ResolvedAddress;
-use crate::signal::{Signal, SignalQueue};
-use crate::table::{DeliveryTarget, Endpoint, HeaderEdits, NO_PORT, RouteRequest};
+use codec::encode::EncodedEvent;
+use codec::http::LocalResponse;
+use codec::http::Method;
+use contract::access_token::{AccessToken, PresentedToken};
+use contract::post_error::PostError;
+use contract::request_histograms::OutcomeKey;
+use contract::service_names::ResolvedAddress;
+use contract::signal::{Signal, SignalQueue};
+use contract::table::{DeliveryTarget, Endpoint, HeaderEdits, NO_PORT, RouteRequest};
 
 /// The receiver does not accept the token.
 const UNAUTHORIZED: u16 = 401;

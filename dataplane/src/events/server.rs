@@ -11,8 +11,6 @@ use ring::Ring;
 use tokio::sync::mpsc;
 use wal::{LogGap, LogOptions, Recovery, WriteAheadLog};
 
-use super::LocalResponse;
-use super::core_relay::{CoreMessage, CoreRelay, CoreSenders, ForwardedDeadLetter};
 use super::delivery::EventSender as _;
 use super::delivery_log;
 use super::dns::{DnsResolver, system};
@@ -21,19 +19,21 @@ use super::ingress::{self, IngressRejection, with_methods};
 use super::limits::{BODIES_BYTES_MAX, BODY_BYTES_MAX};
 use super::sender::HttpSender;
 use crate::core::{self, EventsServiceFactory, LocalBoxFuture};
-use crate::counters::CoreCounters;
 use crate::h2::buffered;
 use crate::h2::server::DetectedHttp2;
 use crate::http::body_budget::BodyBudget;
-use crate::http::codec::RequestView;
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::limits::HttpLimits;
 use crate::http::server::{ClientConnection, ClientProtocol, RequestReadError, serve_buffered};
 use crate::proxy::Proxy;
-use crate::signal::SignalQueue;
-use crate::table::RoutingTable;
-use crate::table_publisher::{TablePublisher, TableReader};
 use crate::tls::Transport;
+use codec::http::LocalResponse;
+use codec::http::RequestView;
+use contract::core_relay::{CoreMessage, CoreRelay, CoreSenders, ForwardedDeadLetter};
+use contract::counters::CoreCounters;
+use contract::signal::SignalQueue;
+use contract::table::RoutingTable;
+use contract::table_publisher::{TablePublisher, TableReader};
 
 /// Configuration of a core's events.
 pub struct EventsConfig {

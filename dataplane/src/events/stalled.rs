@@ -56,9 +56,9 @@ pub struct CoreActivity {
     pub phase: Phase,
     /// Index among the core's logs.
     pub log: usize,
-    /// Address of a [`crate::table::EventStream`]; 0: none.
+    /// Address of a [`contract::table::EventStream`]; 0: none.
     pub stream: usize,
-    /// Address of a [`crate::table::Subscriber`]; 0: the whole stream.
+    /// Address of a [`contract::table::Subscriber`]; 0: the whole stream.
     pub subscriber: usize,
     pub position: LogPosition,
 }

@@ -2,8 +2,8 @@
 
 use fastrand::Rng;
 
-use crate::hex;
 use crate::http::headers::fresh_trace_parent;
+use codec::hex;
 
 /// `00-` trace id `-` parent id `-` flags.
 const LENGTH: usize = 55;

@@ -15,10 +15,10 @@ use super::limits;
 use super::server::{self, DetectedHttp2};
 use crate::http::body_budget::{BodyBudget, BodyReservation};
 use crate::http::buffers::by;
-use crate::http::codec::{MalformedHttp, RequestView};
 use crate::http::date;
 use crate::http::limits::HttpLimits;
-use crate::http::local_response::LocalResponse;
+use codec::http::LocalResponse;
+use codec::http::{MalformedHttp, RequestView};
 
 /// Seconds in `Retry-After` for a client with too many buffered bytes.
 const RETRY_AFTER_S: &str = "1";

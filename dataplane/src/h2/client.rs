@@ -17,9 +17,9 @@ use super::io::{Http2Io, IoState};
 use super::limits;
 use crate::http::buffers::{by, earlier};
 use crate::http::limits::HttpLimits;
-use crate::table::Endpoint;
-use crate::target_policy::TargetPolicy;
 use crate::tls::{TlsClientConfig, Transport};
+use contract::table::Endpoint;
+use contract::target_policy::TargetPolicy;
 
 /// The connections of one core, by the id of the instance.
 pub struct Http2Client {

@@ -3,6 +3,7 @@
 //! h2 bounds the memory of each; this bounds their rate. It parses the nine bytes of every frame header as they arrive,
 //! however the bytes are split. No I/O and no clock.
 
+use contract::counters::FLOOD_KINDS;
 use ring::Tick;
 
 use super::limits;
@@ -35,7 +36,7 @@ pub enum FloodKind {
 
 impl FloodKind {
     /// Names in metrics and logs, in the order of the variants.
-    pub const NAMES: [&'static str; 9] = [
+    pub const NAMES: [&'static str; FLOOD_KINDS] = [
         "resets",
         "pings",
         "settings",

@@ -8,10 +8,12 @@ use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{HeaderName, HeaderValue};
 use http::{Method, Request, Response, Uri};
 
-use crate::http::codec::{
+use crate::http::headers::ResponseContext;
+use codec::http::put_status;
+use codec::http::{
     FieldName, MalformedHttp, Parsed, RequestHead, RequestView, ResponseView, content_length, has_token, parse_request,
 };
-use crate::http::headers::{ClientScheme, ResponseContext, put_status};
+use contract::client_address::ClientScheme;
 
 /// A request of an HTTP/2 client, parsed like one of HTTP/1.
 #[derive(Debug)]
@@ -267,7 +269,7 @@ fn put(out: &mut BytesMut, parts: &[&[u8]]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::codec::BodyFraming;
+    use codec::http::BodyFraming;
 
     fn request(build: http::request::Builder) -> http::request::Parts {
         build.body(()).unwrap().into_parts().0

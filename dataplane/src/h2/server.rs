@@ -17,12 +17,12 @@ use ring::{Chunk, Ring, Tick};
 use super::flood_guard::{FloodGuard, FloodViolation};
 use super::io::{Http2Io, IoState};
 use super::limits;
-use crate::counters::CoreCounters;
 use crate::http::buffers::by;
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::limits::HttpLimits;
 use crate::http::server::PREFACE;
 use crate::tls::Transport;
+use contract::counters::CoreCounters;
 
 /// A connection whose first bytes, in `held`, are the HTTP/2 preface.
 pub struct DetectedHttp2 {

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::http::codec::{FieldName, trailer_fields};
+use codec::http::{FieldName, trailer_fields};
 
 /// Trailer lines of a chunked body as fields; `None` when none of them may be forwarded.
 #[must_use]

@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use super::local_response::LocalResponse;
+use codec::http::LocalResponse;
 
 /// The budget of one core. Clones share it.
 #[derive(Debug, Clone)]

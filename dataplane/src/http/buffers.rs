@@ -6,9 +6,9 @@ use std::io;
 use bytes::BytesMut;
 use ring::{Chunk, Ring, Tick, Timeout};
 
-use super::codec::{MalformedHttp, Parsed};
 use super::limits::{COPY_BYTES_MAX, HEAD_LOOK_BYTES, REQUEST_LINE_BYTES_MAX};
 use crate::tls::ByteStream;
+use codec::http::{MalformedHttp, Parsed};
 
 /// Received bytes.
 #[derive(Default)]

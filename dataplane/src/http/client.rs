@@ -9,12 +9,12 @@ use bytes::{Bytes, BytesMut};
 use ring::{Chunk, EndpointAddress, Ring, Tick};
 
 use super::buffers::{HeadReadError, WriteBuffer, by, earlier};
-use super::codec::{BodyDecoder, BodyEvent, MalformedHttp, Method, parse_response};
 use super::limits::{HttpLimits, INTERIM_MAX};
-use super::local_response::LocalResponse;
 use super::pool::{ConnectionPool, PoolKey, UpstreamConnection};
-use crate::target_policy::{TargetPolicy, TargetRefused};
 use crate::tls::{TlsClientConfig, Transport};
+use codec::http::LocalResponse;
+use codec::http::{BodyDecoder, BodyEvent, MalformedHttp, Method, parse_response};
+use contract::target_policy::{TargetPolicy, TargetRefused};
 
 /// Opens and pools connections for one core.
 #[derive(Clone)]
@@ -32,7 +32,7 @@ pub struct UpstreamAddress<'a> {
     pub key: PoolKey,
     /// Set for TLS: how the target is verified.
     pub tls: Option<&'a TlsClientConfig>,
-    /// Skips the target policy: see [`crate::table::InstanceStart::unrestricted`].
+    /// Skips the target policy: see [`contract::table::InstanceStart::unrestricted`].
     pub unrestricted: bool,
 }
 

@@ -7,12 +7,10 @@ use std::cell::Cell;
 use std::io::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use codec::http::DateText;
 use http::header::{self, HeaderMap, HeaderValue};
 use httpdate::HttpDate;
 use ring::Tick;
-
-/// A second in header format: `Sun, 06 Nov 1994 08:49:37 GMT`.
-pub type DateText = [u8; 29];
 
 /// The last second that a header can express: of the year 9999.
 const SECOND_MAX: u64 = 253_402_300_799;

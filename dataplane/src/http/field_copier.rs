@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::{BufMut, BytesMut};
 
-use super::codec::HeaderField;
+use codec::http::HeaderField;
 
 /// Copies fields of one head in order. Adjacent fields are copied in one piece: most fields of most heads are
 /// forwarded, and copying their four parts each would cost more than all other work on them.
@@ -57,7 +57,7 @@ pub(super) fn put_field(out: &mut BytesMut, name: &[u8], value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::codec::{Method, Parsed, ResponseHead, parse_response};
+    use codec::http::{Method, Parsed, ResponseHead, parse_response};
 
     /// `text` without every `nth` field, whatever blanks are around the colons.
     fn without_every(nth: usize, text: &str) -> String {

@@ -2,112 +2,22 @@
 //!
 //! Removed on the way to an instance: fields of one hop (`Connection` and every field it names, `Keep-Alive`,
 //! `Proxy-*`, `TE`, `Transfer-Encoding`, `Upgrade`), `K-Network-Hash` and other fields that only a platform sets
-//! ([`super::codec::FieldName::Platform`]), everything under `Sluicegate-`, and fields that the route sets itself.
+//! ([`codec::http::FieldName::Platform`]), everything under `Sluicegate-`, and fields that the route sets itself.
 //! Added: the route's [`HeaderEdits`], `Forwarded`, `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All other
 //! fields, `Host` first, are forwarded unchanged and in order (RT-HDR-01).
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::Arc;
 
 use bytes::{BufMut, BytesMut};
 use fastrand::Rng;
 
-use super::codec::{
-    BodyFraming, FieldName, RequestView, ResponseView, UpgradeRequest, has_token, is_authority, tokens,
-};
-use super::date::DateText;
 use super::field_copier::{FieldCopier, put_field};
-use crate::hex;
-use crate::table::HeaderEdits;
-
-/// How a client reached the gateway.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ClientScheme {
-    Http,
-    Https,
-}
-
-impl ClientScheme {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        }
-    }
-}
-
-/// The client's address, in the two formats that headers need; made once per connection.
-#[derive(Debug)]
-pub struct ClientAddress {
-    pub address: SocketAddr,
-    /// Accepted by the cluster-local listener.
-    cluster_local: bool,
-    /// Completes hosts without a dot.
-    domain: Option<Arc<str>>,
-    scheme: ClientScheme,
-    plain: Box<str>,
-    /// In the format of `Forwarded`: IPv6 in brackets and quotes.
-    node: Box<str>,
-}
-
-impl ClientAddress {
-    /// In the format of logs: an IPv4-mapped address is written as IPv4.
-    #[must_use]
-    pub fn canonical(&self) -> SocketAddr {
-        SocketAddr::new(self.address.ip().to_canonical(), self.address.port())
-    }
-
-    #[must_use]
-    pub fn new(address: SocketAddr, scheme: ClientScheme) -> Self {
-        let ip = address.ip().to_canonical();
-        Self {
-            address,
-            cluster_local: false,
-            domain: None,
-            scheme,
-            plain: ip.to_string().into(),
-            node: node(ip).into(),
-        }
-    }
-
-    /// The same, with whether the cluster-local listener accepted it.
-    #[must_use]
-    pub fn cluster_local(self, cluster_local: bool) -> Self {
-        Self { cluster_local, ..self }
-    }
-
-    /// The same; hosts without a dot are in `domain`.
-    #[must_use]
-    pub fn in_domain(self, domain: Option<Arc<str>>) -> Self {
-        Self { domain, ..self }
-    }
-
-    /// The domain that completes hosts without a dot.
-    #[must_use]
-    pub fn domain(&self) -> Option<&str> {
-        self.domain.as_deref()
-    }
-
-    /// Whether it may use cluster-local routes.
-    #[must_use]
-    pub fn is_cluster_local(&self) -> bool {
-        self.cluster_local
-    }
-
-    /// Whether it came without TLS.
-    #[must_use]
-    pub fn is_plain(&self) -> bool {
-        self.scheme == ClientScheme::Http
-    }
-}
-
-fn node(ip: IpAddr) -> String {
-    match ip {
-        IpAddr::V4(ip) => ip.to_string(),
-        IpAddr::V6(ip) => format!("\"[{ip}]\""),
-    }
-}
+use codec::hex;
+use codec::http::DateText;
+use codec::http::put_status;
+use codec::http::{BodyFraming, FieldName, RequestView, ResponseView, UpgradeRequest, has_token, is_authority, tokens};
+use contract::client_address::{ClientAddress, ClientScheme, forwarded_node};
+use contract::table::HeaderEdits;
 
 /// Writes the head for an instance, including the empty line. `edits` are the route's.
 pub fn put_request(
@@ -218,9 +128,9 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAdd
     if has.chain {
         put_list(out, request.values(FieldName::ForwardedFor));
     }
-    put_all(out, &[peer.plain.as_bytes(), b"\r\n"]);
+    put_all(out, &[peer.forwarded_for().as_bytes(), b"\r\n"]);
     if !has.proto {
-        put_field(out, b"X-Forwarded-Proto", peer.scheme.name().as_bytes());
+        put_field(out, b"X-Forwarded-Proto", peer.scheme().name().as_bytes());
     }
     if !has.host && !host.is_empty() {
         put_field(out, b"X-Forwarded-Host", host);
@@ -229,7 +139,7 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAdd
     out.put_slice(b"Forwarded: ");
     if has.forwarded {
         put_list(out, request.values(FieldName::Forwarded));
-        put_element(out, &peer.node, Some((host, peer.scheme.name().as_bytes())));
+        put_element(out, peer.forwarded_node(), Some((host, peer.scheme().name().as_bytes())));
     } else {
         put_forwarded_from_older(out, request, peer, has);
     }
@@ -238,11 +148,11 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAdd
 
 /// All four fields, for a request without any, as most are. In as few pieces as possible.
 fn put_first_forwarding(out: &mut BytesMut, host: &[u8], peer: &ClientAddress) {
-    let (proto, end): (&[u8], &[u8]) = match peer.scheme {
+    let (proto, end): (&[u8], &[u8]) = match peer.scheme() {
         ClientScheme::Http => (b"\r\nX-Forwarded-Proto: http\r\nX-Forwarded-Host: ", b"\";proto=http\r\n"),
         ClientScheme::Https => (b"\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: ", b"\";proto=https\r\n"),
     };
-    let (plain, node) = (peer.plain.as_bytes(), peer.node.as_bytes());
+    let (plain, node) = (peer.forwarded_for().as_bytes(), peer.forwarded_node().as_bytes());
     put_all(out, &[b"X-Forwarded-For: ", plain, proto, host]);
     put_all(out, &[b"\r\nForwarded: for=", node, b";host=\"", host, end]);
 }
@@ -265,7 +175,7 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
     let proto: &[u8] = match first(FieldName::ForwardedProto) {
         Some(proto) if proto.eq_ignore_ascii_case(b"https") => b"https",
         Some(_) => b"http",
-        None => peer.scheme.name().as_bytes(),
+        None => peer.scheme().name().as_bytes(),
     };
 
     let mut origin = Some((host, proto));
@@ -273,13 +183,13 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
         for hop in request.values(FieldName::ForwardedFor).flat_map(tokens) {
             // A value that is not an address could break the list syntax.
             match std::str::from_utf8(hop).ok().and_then(hop_address) {
-                Some(ip) => put_element(out, &node(ip), origin.take()),
+                Some(ip) => put_element(out, &forwarded_node(ip), origin.take()),
                 None => put_element(out, "unknown", origin.take()),
             }
             out.put_slice(b", ");
         }
     }
-    put_element(out, &peer.node, origin);
+    put_element(out, peer.forwarded_node(), origin);
 }
 
 /// The address of a hop: plain, or in the format of `Forwarded` (RFC 7239, section 6), with IPv6 in brackets, with or
@@ -472,13 +382,6 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
         out.put_slice(CONNECTION_UPGRADE);
     }
     out.put_slice(b"\r\n");
-}
-
-/// Writes a status of three digits.
-pub fn put_status(out: &mut BytesMut, status: u16) {
-    for divisor in [100, 10, 1] {
-        out.put_u8(b'0' + (status / divisor % 10) as u8);
-    }
 }
 
 fn put_all(out: &mut BytesMut, parts: &[&[u8]]) {

@@ -1,7 +1,6 @@
-//! HTTP/1.1: a codec without I/O, head writers, and the client and server connections.
+//! HTTP/1.1 on connections: head writers, and the client and server connections. The parsers are in `codec`.
 //!
-//! [`codec`] parses bytes strictly: a message that two parsers could read differently is rejected, because every
-//! request here passes at least two of them. [`headers`] writes heads, `field_copier` copies unchanged fields.
+//! [`headers`] writes heads, `field_copier` copies unchanged fields.
 //! [`buffers`] holds the two directions of a socket, and [`relay`] copies a body from one to another. [`client`] and
 //! [`pool`] are connections to instances, [`server`] serves small whole messages (events). [`websocket`] tracks frames
 //! for tunnels. [`date`] formats the time for responses. [`trace`] puts the gateway's spans between those of a client
@@ -11,13 +10,11 @@ pub mod body_budget;
 pub mod buffer_cache;
 pub mod buffers;
 pub mod client;
-pub mod codec;
 pub mod connection_tracker;
 pub mod date;
 mod field_copier;
 pub mod headers;
 pub mod limits;
-pub mod local_response;
 pub mod pool;
 pub mod relay;
 pub mod server;

@@ -9,9 +9,9 @@ use hashbrown::HashMap;
 use ring::{IdleReadiness, Tick};
 
 use super::buffers::{ReadBuffer, WriteBuffer};
-use super::codec::ResponseHead;
 use super::limits::HttpLimits;
 use crate::tls::Transport;
+use codec::http::ResponseHead;
 
 /// A connection to an instance, with the buffers that it keeps from request to request.
 pub struct UpstreamConnection {

@@ -5,8 +5,8 @@ use bytes::{BufMut, BytesMut};
 use ring::Chunk;
 
 use super::buffers::ReadBuffer;
-use super::codec::{BodyDecoder, BodyEvent, MalformedHttp, put_chunk_line, trailer_fields};
 use super::limits::COPY_BYTES_MAX;
+use codec::http::{BodyDecoder, BodyEvent, MalformedHttp, put_chunk_line, trailer_fields};
 
 /// The next step of a relay.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ fn put_piece(read_buffer: &mut ReadBuffer, take: usize, chunked: bool, out: &mut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::codec::BodyFraming;
+    use codec::http::BodyFraming;
 
     fn holding(bytes: Vec<u8>) -> ReadBuffer {
         let mut read_buffer = ReadBuffer::default();

@@ -1,10 +1,10 @@
 //! W3C trace context for the gateway's own spans: reads `traceparent`, and puts the gateway's span into an outgoing
 //! head. Not called when spans are off (see [`super::headers`]).
 
-use super::codec::RequestView;
 use super::headers::incoming_trace_parent;
-use crate::hex;
-use crate::spans::TraceContext;
+use codec::hex;
+use codec::http::RequestView;
+use contract::spans::TraceContext;
 
 /// `00-` before the trace id, its 32 digits, `-`, 16 digits of the span, `-`, two of the flags.
 const TRACE: std::ops::Range<usize> = 3..35;

@@ -14,7 +14,7 @@ use ring::{Elapsed, Ring, Sleep, Tick};
 
 use crate::http::buffers::earlier;
 use crate::http::limits::HttpLimits;
-use crate::table::RequestTimeouts;
+use contract::table::RequestTimeouts;
 
 /// The limits of one request. Eight bytes, because every connection has room for them.
 #[derive(Debug, Clone, Copy)]
@@ -182,7 +182,7 @@ mod tests {
     use ring::sim::{FaultProfile, Simulation};
 
     use super::*;
-    use crate::table::OwnTimeout;
+    use contract::table::OwnTimeout;
 
     const BODY: Duration = Duration::from_secs(60);
     const STREAM: Duration = Duration::from_secs(300);

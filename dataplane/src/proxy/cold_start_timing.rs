@@ -9,9 +9,9 @@ use bytes::BytesMut;
 use ring::Tick;
 
 use super::Permit;
-use crate::counters::{ColdStartDurations, ColdStartPhase};
 use crate::http::headers::add_field;
-use crate::table::StartupDuration;
+use contract::counters::{ColdStartDurations, ColdStartPhase};
+use contract::table::StartupDuration;
 
 /// The name of the header (W3C Server Timing).
 const NAME: &str = "server-timing";

@@ -12,12 +12,12 @@ use super::connection_stats::RegisteredConnection;
 use super::exchange::{ExchangeOutcome, exchange};
 use super::request_record::{RequestEnd, RequestRecord};
 use super::{LocalReply, Proxy, streams};
-use crate::connection_query::ConnectionState;
-use crate::http::codec::{BodyFraming, HttpVersion};
 use crate::http::connection_tracker::ConnectionGuard;
-use crate::http::headers::{ClientAddress, ClientScheme};
 use crate::http::server::{ClientConnection, ClientProtocol, RequestReadError};
 use crate::tls::Transport;
+use codec::http::{BodyFraming, HttpVersion};
+use contract::client_address::{ClientAddress, ClientScheme};
+use contract::connection_query::ConnectionState;
 
 /// The protocol's name in logs and debug pages.
 const HTTP1: &str = "HTTP/1.1";

@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use ring::Tick;
 
 use super::Proxy;
-use crate::connection_query::{ConnectionInfo, ConnectionList, ConnectionState};
 use crate::h2::io::IoState;
+use contract::connection_query::{ConnectionInfo, ConnectionList, ConnectionState};
 
 /// The state of one connection.
 pub(super) struct ConnectionStats {

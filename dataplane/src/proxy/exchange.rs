@@ -23,15 +23,15 @@ use super::select::select_both;
 use super::tunnel::tunnel;
 use super::upstream::{TlsFailures, UpstreamLink};
 use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint, streams};
-use crate::connection_query::ConnectionState;
 use crate::http::buffers::earlier;
-use crate::http::codec::{BodyDecoder, BodyFraming, RequestView};
 use crate::http::headers::put_request;
 use crate::http::limits::SENDS_MAX;
 use crate::http::pool::{PoolKey, UpstreamConnection};
 use crate::http::relay::{self, RelayStep};
 use crate::http::server::ClientConnection;
-use crate::table::{HeaderEdits, Protocol, RequestTimeouts, RouteRequest};
+use codec::http::{BodyDecoder, BodyFraming, RequestView};
+use contract::connection_query::ConnectionState;
+use contract::table::{HeaderEdits, Protocol, RequestTimeouts, RouteRequest};
 
 /// How an exchange ended, for the client's connection.
 pub(super) enum ExchangeOutcome {

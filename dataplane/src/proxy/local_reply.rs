@@ -4,9 +4,10 @@ use std::fmt;
 
 use ::h2::Reason;
 use bytes::Bytes;
+use contract::counters::LOCAL_REPLY_REASONS;
 
-use crate::http::codec::{MalformedHttp, Method, RequestHead};
-use crate::http::local_response::LocalResponse;
+use codec::http::LocalResponse;
+use codec::http::{MalformedHttp, Method, RequestHead};
 
 /// Value of `Allow` in a 405.
 const METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
@@ -74,7 +75,7 @@ pub enum LocalReply {
 
 impl LocalReply {
     /// The reasons' names in metrics, in the order of [`LocalReply::index`].
-    pub const REASONS: [&'static str; 25] = [
+    pub const REASONS: [&'static str; LOCAL_REPLY_REASONS] = [
         "malformed",
         "request_header_timeout",
         "request_body_timeout",

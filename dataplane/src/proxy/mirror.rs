@@ -15,9 +15,10 @@ use bytes::{Bytes, BytesMut};
 use super::Proxy;
 use super::streams::replay;
 use crate::http::buffers::by;
-use crate::http::codec::{Parsed, RequestHead, parse_request};
-use crate::load::MirrorComparison;
-use crate::table::MirrorPolicy;
+use codec::http::{Parsed, RequestHead, parse_request};
+use contract::counters::MIRROR_SKIP_REASONS;
+use contract::load::MirrorComparison;
+use contract::table::MirrorPolicy;
 
 /// Larger bodies are not copied. Most API requests fit, and all copies of a core fit into 4 MiB.
 pub const COPY_BYTES_MAX: usize = 64 * 1024;
@@ -28,8 +29,8 @@ pub const COPY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Tells the instance that another version answers the request.
 const MARK: &[u8] = b"Sluicegate-Mirrored: true\r\n\r\n";
 
-/// Why no copy was sent, in the order of [`crate::counters::CoreCounters::mirrors_skipped`].
-pub const SKIPPED: [&str; 3] = ["body_too_large", "concurrency_limit", "request_failed"];
+/// Why no copy was sent, in the order of [`contract::counters::CoreCounters::mirrors_skipped`].
+pub const SKIPPED: [&str; MIRROR_SKIP_REASONS] = ["body_too_large", "concurrency_limit", "request_failed"];
 const TOO_LARGE: usize = 0;
 const TOO_MANY: usize = 1;
 const FAILED: usize = 2;

@@ -4,7 +4,7 @@
 //! callers a 503 and never cost the process its memory. Each backend has its own queue, and only the first request of a
 //! queue is notified. If it gets a permit it leaves and the next is notified; if not, it keeps its turn. So requests
 //! leave in order of arrival, whether a new table brought instances or a request released a permit. The backend's
-//! [`FairQueue`](crate::fair_queue::FairQueue), to which each core publishes its own head, decides which core's head
+//! [`FairQueue`](contract::fair_queue::FairQueue), to which each core publishes its own head, decides which core's head
 //! goes next.
 //!
 //! No I/O and no clock: the task of each request holds its deadline and leaves by itself.
@@ -17,7 +17,7 @@ use std::task::Waker;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 
-use crate::fair_queue::QueueHead;
+use contract::fair_queue::QueueHead;
 
 /// How much may wait on one core.
 #[derive(Debug, Clone, Copy)]
@@ -237,7 +237,7 @@ mod tests {
     use ring::sim::{FaultProfile, Simulation};
 
     use super::*;
-    use crate::fair_queue::FairQueue;
+    use contract::fair_queue::FairQueue;
 
     fn guard(queue: &mut PendingQueue, backend: &str, bytes: usize) -> Result<PendingTicket, QueueRejection> {
         let ring = Simulation::new(1, FaultProfile::calm()).ring();

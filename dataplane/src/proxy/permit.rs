@@ -14,10 +14,10 @@ use super::exchange::ResponseDeadlines;
 use super::pending_queue::PendingTicket;
 use super::{LocalReply, Proxy, pick};
 use crate::http::buffers::{by, earlier};
-use crate::load::{BackendLoad, InFlightRequest};
-use crate::request_histograms::RouteTag;
-use crate::signal::Signal;
-use crate::table::{
+use contract::load::{BackendLoad, InFlightRequest};
+use contract::request_histograms::RouteTag;
+use contract::signal::Signal;
+use contract::table::{
     Backend, BackendShare, Endpoint, HeaderEdits, NoEndpointPolicy, RouteRequest, SessionAffinity, StartupDuration,
 };
 

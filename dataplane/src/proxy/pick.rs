@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 
-use crate::load::InFlightRequest;
-use crate::table::{Backend, BackendShare, Endpoint, mix};
+use contract::load::InFlightRequest;
+use contract::table::{Backend, BackendShare, Endpoint, mix};
 
 /// Picks a share by weight for each request (SRV-REQ-02, SRV-REQ-07, SRV-REQ-11). `None` when every weight is 0.
 #[must_use]
@@ -102,8 +102,8 @@ pub fn has_capacity(backend: &Backend, wanted: u32) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::load::BackendLoad;
-    use crate::table::{NoEndpointPolicy, Protocol, RequestTimeouts};
+    use contract::load::BackendLoad;
+    use contract::table::{NoEndpointPolicy, Protocol, RequestTimeouts};
 
     fn backend_of(key: &str, instances: usize, concurrency_max: u32) -> Arc<Backend> {
         Arc::new(Backend {

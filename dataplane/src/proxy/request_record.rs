@@ -12,12 +12,12 @@ use super::cold_start_timing::ColdStartTiming;
 use super::{LocalReply, Permit, Proxy};
 use crate::access_log::request_log::RequestLogEntry;
 use crate::access_log::{AccessLog, AccessLogEntry};
-use crate::http::codec::RequestView;
 use crate::http::headers::{fresh_trace_id, incoming_trace_id};
 use crate::http::trace;
-use crate::request_histograms::{OutcomeKey, RequestPhase, RouteTag};
-use crate::spans::{InlineText, TraceContext, TraceSpan};
-use crate::table::{Backend, Endpoint, EndpointAddress};
+use codec::http::RequestView;
+use contract::request_histograms::{OutcomeKey, RequestPhase, RouteTag};
+use contract::spans::{InlineText, TraceContext, TraceSpan};
+use contract::table::{Backend, Endpoint, EndpointAddress};
 
 /// Kept by its connection and reset for each request, so that recording costs no allocation.
 #[derive(Default)]

@@ -12,10 +12,10 @@ use super::disconnect_watcher::{SilenceTimer, watch};
 use super::exchange::AttemptOutcome;
 use super::mirror::MirrorBuffer;
 use crate::http::buffers::{ReadBuffer, WriteBuffer};
-use crate::http::codec::BodyDecoder;
 use crate::http::limits::HttpLimits;
 use crate::http::relay::{self, RelayStep};
 use crate::tls::{ByteStream, Transport};
+use codec::http::BodyDecoder;
 
 /// What the two directions of an exchange share.
 pub(super) struct ExchangeProgress {

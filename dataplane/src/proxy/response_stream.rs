@@ -12,16 +12,16 @@ use super::request_stream::ExchangeProgress;
 use super::session_affinity::put_cookie;
 use super::{LocalReply, Permit};
 use crate::http::buffers::{HeadReadError, ReadBuffer, WriteBuffer, by, earlier};
-use crate::http::codec::{
-    BodyDecoder, BodyFraming, FieldName, HttpVersion, RequestHead, ResponseHead, UpgradeRequest, has_token,
-    parse_response,
-};
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::date;
 use crate::http::headers::{ResponseContext, SwitchedProtocol, put_response};
 use crate::http::limits::{HttpLimits, INTERIM_MAX};
 use crate::http::relay::{self, RelayStep};
 use crate::tls::{ByteStream, Transport};
+use codec::http::{
+    BodyDecoder, BodyFraming, FieldName, HttpVersion, RequestHead, ResponseHead, UpgradeRequest, has_token,
+    parse_response,
+};
 
 /// One attempt to get a response.
 pub(super) struct ResponseStream<'a> {

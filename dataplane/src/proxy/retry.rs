@@ -9,9 +9,9 @@ use ring::Tick;
 use super::upstream::UpstreamLink;
 use super::{AcquireRequest, LocalReply, Permit, Proxy};
 use crate::http::buffers::by;
-use crate::http::codec::{Parsed, RequestHead, parse_request};
-use crate::http::headers::ClientAddress;
-use crate::table::{Protocol, RouteRequest};
+use codec::http::{Parsed, RequestHead, parse_request};
+use contract::client_address::ClientAddress;
+use contract::table::{Protocol, RouteRequest};
 
 /// A request that may be sent again.
 pub(super) struct ReplayableRequest<'a> {

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 use fastrand::Rng;
 
 use crate::http::headers::add_field;
-use crate::table::{AffinityCookie, BackendShare, MirrorPolicy, Route, RouteRequest, SessionAffinity};
+use contract::table::{AffinityCookie, BackendShare, MirrorPolicy, Route, RouteRequest, SessionAffinity};
 
 /// Mirrors only traffic that the route splits itself: a request to a tagged revision was meant for that one.
 pub(super) fn session_affinity(

@@ -15,13 +15,13 @@ use ring::{Chunk, Ring, Tick};
 use super::connection::ProxyConnection;
 use super::exchange::ResponseDeadlines;
 use crate::http::buffers::{ReadBuffer, by, earlier};
-use crate::http::codec::UpgradeRequest;
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::limits::HttpLimits;
 use crate::http::pool::UpstreamConnection;
 use crate::http::server::ClientConnection;
 use crate::http::websocket::{FrameTracker, GOING_AWAY, going_away_masked};
 use crate::tls::ByteStream;
+use codec::http::UpgradeRequest;
 
 /// What a tunnel needs besides its two ends.
 pub(super) struct TunnelContext<'a> {

@@ -13,8 +13,8 @@ use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
 use crate::h2::client::Http2StreamPermit;
 use crate::http::client::UpstreamAddress;
 use crate::http::pool::{PoolKey, UpstreamConnection};
-use crate::table::{Backend, Endpoint, Protocol};
-use crate::target_policy::TargetRefused;
+use contract::table::{Backend, Endpoint, Protocol};
+use contract::target_policy::TargetRefused;
 
 /// Between two log lines about TLS failures of instances: each request meets them.
 const TLS_FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ use rustls::HandshakeKind;
 use super::client_hello::{self, ClientHello};
 use super::handshake_limiter::{HandshakeLimiter, HandshakePermit};
 use super::{HandshakeOutcome, TlsLimits, TlsServerConfig, TlsStream};
-use crate::counters::CoreCounters;
+use contract::counters::CoreCounters;
 
 pub struct TlsAcceptor {
     ring: Ring,

@@ -22,9 +22,6 @@ impl Default for TlsLimits {
     }
 }
 
-/// Certificates of one chain together. Ten of RSA-4096 are below 20 KB, and each active handshake holds them.
-pub(super) const CHAIN_BYTES_MAX: usize = 32 * 1024;
-
 /// Plaintext encrypted in one go, four full records: they leave in one send, and a client that does not read holds no
 /// more than this and the socket's buffer.
 pub(super) const BATCH_BYTES_MAX: usize = 64 * 1024;

@@ -9,7 +9,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
 
 use super::TlsIdentity;
-use crate::table_publisher::TablePublisher;
+use contract::table_publisher::TablePublisher;
 
 /// Shared by all cores, so that a ticket of one is valid at every other.
 #[derive(Clone)]

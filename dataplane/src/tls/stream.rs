@@ -15,6 +15,7 @@ use std::task::{Context, Poll, Waker, ready};
 use ring::{Chunk, IdleReadiness, RingStream};
 use rustls::{Connection, HandshakeKind};
 
+use super::TlsClientConfig;
 use super::limits::BATCH_BYTES_MAX;
 
 /// One TLS connection. As with [`RingStream`], a recv may run concurrently with a send; both belong to one task.
@@ -62,6 +63,17 @@ impl TlsStream {
         };
         stream.decrypt(&arrived);
         stream
+    }
+
+    /// Runs the client's side of the handshake over a new connection. `InvalidData`: the instance failed verification or
+    /// violated the protocol.
+    pub(super) async fn connect(stream: RingStream, config: &TlsClientConfig) -> io::Result<Self> {
+        let session = config.session().map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        let stream = Self::new(stream, session.into(), Chunk::empty());
+        stream.finish_handshake().await?;
+        let checked = config.check_protocol(stream.agreed_protocol().as_deref());
+        checked.map_err(|why| io::Error::new(io::ErrorKind::InvalidData, why))?;
+        Ok(stream)
     }
 
     /// Finishes the handshake. `InvalidData`: the peer aborted it or violated the protocol.

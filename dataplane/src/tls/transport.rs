@@ -29,7 +29,7 @@ impl Transport {
         match trust {
             None => Ok(stream.into()),
             // Boxed: a plain connection's future should not reserve memory for a handshake.
-            Some(trust) => Box::pin(trust.handshake(stream)).await.map(Into::into),
+            Some(trust) => Box::pin(TlsStream::connect(stream, trust)).await.map(Into::into),
         }
     }
 

@@ -20,22 +20,23 @@ use super::loaded_event::LoadedEvent;
 use super::outcome::EventOutcome;
 use super::request::{self, DeliveryFailure, ReplyBody, RequestOrigin};
 use super::retry::{GiveUpReason, RetryHints, RetryVerdict, failed, judge, spread};
-use super::send::{EventSender, PostError};
+use super::send::EventSender;
 use super::set_aside::STALLED;
 use super::worker::{AttemptTarget, DeliveryAttempt, SubscriberConfig, SubscriptionWorker};
-use crate::events::LocalResponse;
-use crate::events::cloudevent::CloudEvent;
 use crate::events::delivery_log::{DeliveryLogEntry, DeliveryOutcome};
-use crate::events::encode::EncodedEvent;
 use crate::events::engine::note_type;
 use crate::events::extension_headers::trace_of;
 use crate::events::ingress::HOPS_ATTRIBUTE;
 use crate::events::limits::{REFUSED_RETRY_EVERY, SPACE_RETRY_INTERVAL};
 use crate::events::log_writer::AppendPriority;
-use crate::events::record::EventRecord;
 use crate::events::stalled::Phase;
-use crate::request_histograms::OutcomeKey;
-use crate::table::{DeliveryPolicy, DeliveryTarget, HoldReason, ReplyTarget};
+use codec::cloudevent::CloudEvent;
+use codec::encode::EncodedEvent;
+use codec::http::LocalResponse;
+use codec::record::EventRecord;
+use contract::post_error::PostError;
+use contract::request_histograms::OutcomeKey;
+use contract::table::{DeliveryPolicy, DeliveryTarget, HoldReason, ReplyTarget};
 
 /// What became of a reply.
 enum ReplyOutcome {

@@ -16,12 +16,12 @@ use wal::LogPosition;
 
 use super::loaded_event::{LoadedEvent, RecentEvents};
 use crate::events::feed::StreamFeed;
-use crate::events::filter::index::{FilterIndex, FilterIndexEntry};
-use crate::events::filter::steps::Steps;
+use crate::events::filter_index::{FilterIndex, FilterIndexEntry};
 use crate::events::limits::{MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY, TURN_STEPS_MAX};
 use crate::events::log_writer::LogWriter;
 use crate::events::stalled::{CoreActivity, Phase};
-use crate::table::Subscriber;
+use contract::filter::steps::Steps;
+use contract::table::Subscriber;
 
 /// The matcher of one stream.
 pub(super) struct FanoutMatcher {

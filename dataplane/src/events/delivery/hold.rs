@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use super::send::EventSender;
 use super::worker::{DeliveryAttempt, ScheduledRetry, SubscriberConfig, SubscriptionWorker};
-use crate::table::HoldReason;
+use contract::table::HoldReason;
 
 impl<P: EventSender> SubscriptionWorker<P> {
     /// Takes target, filter and delivery from a newer table.

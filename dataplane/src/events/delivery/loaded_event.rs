@@ -8,10 +8,10 @@ use std::rc::Rc;
 use wal::LogPosition;
 
 use super::request::{CachedTimestamp, arrival};
-use crate::events::cloudevent::{CloudEventAttribute, ContentMode};
-use crate::events::encode::{EncodedEvent, encode};
 use crate::events::limits::{FRESH_BYTES_MAX, FRESH_MAX};
-use crate::events::record::{CorruptRecord, EventRecord};
+use codec::cloudevent::{CloudEventAttribute, ContentMode};
+use codec::encode::{EncodedEvent, encode};
+use codec::record::{CorruptRecord, EventRecord};
 
 /// One event from the log.
 pub(super) struct LoadedEvent {
@@ -95,8 +95,8 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::events::cloudevent::binary;
-    use crate::events::record::encode_head;
+    use codec::cloudevent::binary;
+    use codec::record::encode_head;
 
     fn loaded(position: u64) -> LoadedEvent {
         of_bytes(position, 4)

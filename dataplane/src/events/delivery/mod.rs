@@ -35,7 +35,7 @@ use wal::{AppendError, StreamId};
 
 pub use progress::SubscriberProgress;
 pub use request::claims_reply;
-pub use send::{EventSender, PostError};
+pub use send::EventSender;
 
 use self::fanout::FanoutMatcher;
 use self::recovered_attempts::RecoveredAttempts;
@@ -45,7 +45,7 @@ use super::delivery_log::DeliveryLog;
 use super::feed::StreamFeed;
 use super::log_writer::LogWriter;
 use super::stalled;
-use crate::table::{EventStream, RoutingTable};
+use contract::table::{EventStream, RoutingTable};
 
 type SubscriptionWorkers<P> = HashMap<Box<str>, Rc<SubscriptionWorker<P>>, RandomState>;
 type StreamWorkers<V> = RefCell<HashMap<StreamId, V, RandomState>>;

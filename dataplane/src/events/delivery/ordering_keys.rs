@@ -9,7 +9,7 @@ use foldhash::fast::{FixedState, RandomState};
 use hashbrown::HashMap;
 use wal::LogPosition;
 
-use crate::events::record::EventRecord;
+use codec::record::EventRecord;
 
 /// The ordering key of an event's `partitionkey`.
 pub(super) fn ordering_key(event: &EventRecord) -> u64 {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use crate::load::SubscriberCounters;
+use contract::load::SubscriberCounters;
 
 /// How an event ended for this subscriber.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

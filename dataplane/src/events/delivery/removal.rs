@@ -11,10 +11,10 @@ use ring::Tick;
 use wal::{Cursor, LogPosition, StreamId};
 
 use super::{Dispatcher, EventSender};
-use crate::events::abandoned::AbandonedEvents;
 use crate::events::delivery_log::{self, DeliveryLogEntry};
 use crate::events::limits::{REMOVAL_DELAY, TIDY_EVERY};
 use crate::events::log_writer::HISTORY;
+use contract::abandoned::AbandonedEvents;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum AbsentStreams {

@@ -8,17 +8,18 @@ use bytes::Bytes;
 use fastrand::Rng;
 
 use super::loaded_event::LoadedEvent;
-use super::send::PostError;
-use crate::events::cloudevent::{
+use crate::events::extension_headers;
+use crate::events::ingress::{HOPS_HEADER, INTERNAL_HEADER, NAMESPACE_HEADER};
+use crate::events::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
+use codec::cloudevent::{
     ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentKind, MalformedEvent, binary, carriage, content_type,
     is_compressed, structured,
 };
-use crate::events::encode::{EncodedEvent, encode};
-use crate::events::ingress::{HOPS_HEADER, INTERNAL_HEADER, NAMESPACE_HEADER};
-use crate::events::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
-use crate::events::record::{ARRIVAL_ATTRIBUTE, EventRecord, time_text};
-use crate::events::{LocalResponse, extension_headers};
-use crate::table::DeliveryTarget;
+use codec::encode::{EncodedEvent, encode};
+use codec::http::LocalResponse;
+use codec::record::{ARRIVAL_ATTRIBUTE, EventRecord, time_text};
+use contract::post_error::PostError;
+use contract::table::DeliveryTarget;
 
 /// Only a subscriber is asked for a reply (DP-REPLY-01 to -03).
 pub fn request_reply(out: &mut EncodedEvent) {
@@ -89,7 +90,7 @@ pub(super) fn to_dead_letter_sink(
 #[derive(Debug, Clone, Copy)]
 pub struct RequestOrigin<'a> {
     pub namespace: &'a str,
-    /// [`crate::table::RoutingTable::internal_key`]
+    /// [`contract::table::RoutingTable::internal_key`]
     pub internal_key: &'a str,
 }
 
@@ -208,7 +209,7 @@ pub fn record_of(
     rng: &mut Rng,
 ) -> Vec<u8> {
     let headers = extension_headers::select(fields(answer), trace, rng);
-    crate::events::record::encode_head(reply, &headers, hops_left)
+    codec::record::encode_head(reply, &headers, hops_left)
 }
 
 /// Head and data in one buffer.

@@ -16,7 +16,7 @@ use super::send::EventSender;
 use super::worker::{DeliveryAttempt, SubscriptionWorker};
 use crate::events::delivery_log::DeliveryOutcome;
 use crate::events::feed::StreamFeed;
-use crate::table::EventStream;
+use contract::table::EventStream;
 
 impl<P: EventSender> Dispatcher<P> {
     /// Applies the retention of all streams, as of `now_ms` (milliseconds since 1970).

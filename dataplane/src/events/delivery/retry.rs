@@ -12,9 +12,9 @@ use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 
-use crate::events::LocalResponse;
 use crate::events::limits::{BACKOFF_MAX, BACKOFF_MIN};
-use crate::table::{BackoffPolicy, DeliveryPolicy};
+use codec::http::LocalResponse;
+use contract::table::{BackoffPolicy, DeliveryPolicy};
 
 /// What to do after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

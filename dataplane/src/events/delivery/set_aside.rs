@@ -12,11 +12,11 @@ use super::loaded_event::LoadedEvent;
 use super::request::DeliveryFailure;
 use super::send::EventSender;
 use super::worker::{AttemptTarget, DeliveryAttempt, SubscriberConfig, SubscriptionWorker};
-use crate::events::filter::{self, steps::Steps};
 use crate::events::limits::{RECORDS_PER_TURN_MAX, TURN_STEPS_MAX};
-use crate::events::record::CorruptRecord;
 use crate::events::stalled::{CoreActivity, Phase, StalledEvent};
-use crate::table::Subscriber;
+use codec::record::CorruptRecord;
+use contract::filter::{self, steps::Steps};
+use contract::table::Subscriber;
 
 /// Filter steps that count as one more record read.
 const STEPS_PER_LOOK: usize = TURN_STEPS_MAX / RECORDS_PER_TURN_MAX;

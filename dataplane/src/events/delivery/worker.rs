@@ -28,9 +28,9 @@ use crate::events::delivery_log::DeliveryLog;
 use crate::events::feed::StreamFeed;
 use crate::events::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
 use crate::events::log_writer::LogWriter;
-use crate::events::record::CorruptRecord;
 use crate::events::stalled::StalledEvent;
-use crate::table::{DeliveryOrder, DeliveryPolicy, EventStream, HoldReason, InitialOffset, Subscriber};
+use codec::record::CorruptRecord;
+use contract::table::{DeliveryOrder, DeliveryPolicy, EventStream, HoldReason, InitialOffset, Subscriber};
 
 /// Shared by all workers of a log.
 pub(super) struct DispatchContext<P> {
@@ -43,7 +43,7 @@ pub(super) struct DispatchContext<P> {
     pub(super) delivery_log: Option<Rc<DeliveryLog>>,
     pub(super) sender: P,
     pub(super) rng: RefCell<fastrand::Rng>,
-    /// [`crate::table::RoutingTable::internal_key`] of the running table.
+    /// [`contract::table::RoutingTable::internal_key`] of the running table.
     pub(super) internal_key: RefCell<Arc<str>>,
     pub(super) moment: RefCell<CachedTimestamp>,
     /// Attempts of earlier processes.

@@ -1,7 +1,7 @@
 //! Events on hold because an object that their owner refers to is missing.
 
 use super::*;
-use crate::load::SubscriberCounters;
+use contract::load::SubscriberCounters;
 
 /// A subscriber of `http://s/`, some of whose events are on hold.
 fn holding(hold: HoldReason) -> Subscriber {

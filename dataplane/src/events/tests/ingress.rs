@@ -1,7 +1,7 @@
 //! The ingress: what is accepted, what is rejected, and that no 202 is sent too early.
 
 use super::*;
-use crate::events::auth::{AdmissionRule, TokenError, TokenVerifier, VerifiedToken};
+use contract::stream_admission::{AdmissionRule, TokenError, TokenVerifier, VerifiedToken};
 
 const EVENT: [(&str, &str); 4] = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
 const ENVELOPE: &str = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;
@@ -214,7 +214,7 @@ fn failed_log_rejects_events() {
         rig.rest(seconds(1)).await;
     });
     assert_eq!(rig.ids("http://s/"), ["1"]);
-    assert!(matches!(rig.signals.receive(), Some(crate::signal::Signal::LogFailed { core: 0, .. })));
+    assert!(matches!(rig.signals.receive(), Some(contract::signal::Signal::LogFailed { core: 0, .. })));
 }
 
 /// DP-ACK-02: a flush that finds no memory is tried again; the events that it acknowledges survive a power cut.
@@ -237,7 +237,9 @@ fn flush_without_memory_is_tried_again() {
             }
         });
         rig.simulation.power_cut();
-        assert!(rig.signals.receive().is_none_or(|signal| !matches!(signal, crate::signal::Signal::LogFailed { .. })));
+        assert!(
+            rig.signals.receive().is_none_or(|signal| !matches!(signal, contract::signal::Signal::LogFailed { .. }))
+        );
         rig.end();
 
         let next = BrokerFixture::new(folder.path());
@@ -264,7 +266,7 @@ fn flush_without_memory_for_too_long_fails_the_log() {
         rig.rest(seconds(1)).await;
     });
     assert_eq!(rig.ids("http://s/"), ["1"]);
-    let Some(crate::signal::Signal::LogFailed { reason, .. }) = rig.signals.receive() else { panic!("no signal") };
+    let Some(contract::signal::Signal::LogFailed { reason, .. }) = rig.signals.receive() else { panic!("no signal") };
     assert!(reason.contains("os error 12"), "{reason}");
 }
 

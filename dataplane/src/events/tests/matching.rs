@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use super::*;
-use crate::events::filter::cesql;
 use crate::events::limits::{MATCHES_MAX, SWEEP_EVERY, UNFINISHED_MAX};
-use crate::table::FilterRule;
+use contract::filter::cesql;
+use contract::table::FilterRule;
 
 fn sorted(mut ids: Vec<String>) -> Vec<String> {
     ids.sort();

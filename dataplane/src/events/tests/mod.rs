@@ -26,18 +26,19 @@ use ring::{Ring, Tick};
 use tempfile::TempDir;
 use wal::{LogOptions, WriteAheadLog};
 
-use super::LocalResponse;
-use super::auth::StreamAdmission;
-use super::delivery::{EventSender, PostError};
+use super::delivery::EventSender;
 use super::delivery_log;
-use super::encode::EncodedEvent;
 use super::engine::BrokerEngine;
-use super::event_types::EventTypeRegistry;
-use crate::counters::CoreCounters;
-use crate::events::abandoned::AbandonedEvents;
-use crate::load::ByteQuota;
-use crate::signal::SignalQueue;
-use crate::table::{
+use codec::encode::EncodedEvent;
+use codec::http::LocalResponse;
+use contract::abandoned::AbandonedEvents;
+use contract::counters::CoreCounters;
+use contract::event_types::EventTypeRegistry;
+use contract::load::ByteQuota;
+use contract::post_error::PostError;
+use contract::signal::SignalQueue;
+use contract::stream_admission::StreamAdmission;
+use contract::table::{
     BackoffPolicy, DeliveryPolicy, DeliveryTarget, EventFilter, EventStream, HoldReason, InitialOffset, ReplyTarget,
     RetentionPolicy, RoutingTable, Subscriber,
 };

@@ -1,9 +1,9 @@
 //! Ordered delivery, the configured content mode, and a subscriber that comes back.
 
 use super::*;
-use crate::events::cloudevent::{ContentMode, structured};
 use crate::events::limits::UNFINISHED_MAX;
-use crate::table::{DeliveryOrder, InitialOffset};
+use codec::cloudevent::{ContentMode, structured};
+use contract::table::{DeliveryOrder, InitialOffset};
 
 fn in_sequence(sequence: DeliveryOrder) -> Subscriber {
     let mut subscriber = trigger("t", "http://s/");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::events::limits::REFUSED_RETRY_EVERY;
-use crate::table::DeliveryTarget;
+use contract::table::DeliveryTarget;
 
 const OWN: &str = "http://own/brokers/ns/other";
 

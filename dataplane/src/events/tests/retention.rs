@@ -14,8 +14,8 @@ use wal::WriteAheadLog;
 use super::{BrokerFixture, PATH, ScriptedAnswer, ends, folder, options, seconds, trigger};
 use crate::events::limits::{GATHER_MAX, GATHERED_BYTES_MAX, UNFINISHED_MAX};
 use crate::events::log_writer::LogWriter;
-use crate::load::ByteQuota;
-use crate::table::{DeliveryOrder, Durability, EventStream, RetentionPolicy};
+use contract::load::ByteQuota;
+use contract::table::{DeliveryOrder, Durability, EventStream, RetentionPolicy};
 
 const URL: &str = "http://s/";
 
@@ -27,7 +27,7 @@ fn all(stream: &EventStream) -> u64 {
     ends(stream, 0).iter().sum()
 }
 
-fn lagging() -> crate::table::Subscriber {
+fn lagging() -> contract::table::Subscriber {
     let mut subscriber = trigger("t", URL);
     subscriber.delivery.retries_max = 1000;
     subscriber

@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use crate::table::DeliveryOrder;
+use contract::table::DeliveryOrder;
 
 /// Successful requests: by URL and event.
 type DeliveredEvents = Rc<RefCell<BTreeSet<(String, String)>>>;

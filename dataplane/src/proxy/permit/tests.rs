@@ -4,13 +4,13 @@ use ring::Ring;
 use ring::sim::{FaultProfile, Simulation};
 
 use super::*;
-use crate::fair_queue::AHEAD_MAX;
 use crate::http::limits::HttpLimits;
 use crate::proxy::ProxyConfig;
 use crate::proxy::pending_queue::PendingQueueLimits;
-use crate::signal::SignalQueue;
-use crate::table::{Protocol, RequestTimeouts, Route, RoutingTable};
-use crate::table_publisher::TablePublisher;
+use contract::fair_queue::AHEAD_MAX;
+use contract::signal::SignalQueue;
+use contract::table::{Protocol, RequestTimeouts, Route, RoutingTable};
+use contract::table_publisher::TablePublisher;
 
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -14,7 +14,6 @@ use super::{
 };
 use crate::h2::trailers;
 use crate::http::buffers::{ReadBuffer, WriteBuffer};
-use crate::http::codec::{BodyDecoder, BodyEvent, BodyFraming, HttpVersion, Method, RequestHead, put_chunk_line};
 use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::date;
 use crate::http::headers::{ResponseContext, SwitchedProtocol, put_request};
@@ -27,8 +26,9 @@ use crate::proxy::mirror::MirrorBuffer;
 use crate::proxy::session_affinity::put_cookie;
 use crate::proxy::upstream::UpstreamLink;
 use crate::proxy::{Permit, Proxy};
-use crate::table::AffinityCookie;
 use crate::tls::{ByteStream, Transport};
+use codec::http::{BodyDecoder, BodyEvent, BodyFraming, HttpVersion, Method, RequestHead, put_chunk_line};
+use contract::table::AffinityCookie;
 
 /// Carries one request that has its permit. `head` holds the bytes of `connection.client.head`.
 pub(in crate::proxy) async fn exchange(

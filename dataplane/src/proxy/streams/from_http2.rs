@@ -23,15 +23,15 @@ use crate::h2::heads::TranslatedRequest;
 use crate::h2::io::IoState;
 use crate::h2::trailers;
 use crate::http::buffers::by;
-use crate::http::codec::{BodyFraming, MalformedHttp};
 use crate::http::date;
 use crate::http::headers::put_request;
-use crate::http::local_response::LocalResponse;
 use crate::proxy::exchange::original_host;
 use crate::proxy::mirror::MirrorBuffer;
 use crate::proxy::request_record::{RequestEnd, RequestRecord};
 use crate::proxy::{AcquireRequest, LocalReply, Proxy};
-use crate::table::{AffinityCookie, RouteRequest};
+use codec::http::LocalResponse;
+use codec::http::{BodyFraming, MalformedHttp};
+use contract::table::{AffinityCookie, RouteRequest};
 
 /// Serves one stream to its end.
 pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {

@@ -39,11 +39,11 @@ use super::upstream::UpstreamLink;
 use super::{LocalReply, Permit, Proxy};
 use crate::h2::heads;
 use crate::h2::limits::TRIES_MAX;
-use crate::http::codec::{BodyFraming, MalformedHttp, RequestHead};
-use crate::http::headers::{ClientAddress, ClientScheme};
 use crate::http::limits::{HttpLimits, SENDS_MAX};
 use crate::http::pool::PoolKey;
-use crate::table::{Backend, Endpoint, Protocol, RequestTimeouts};
+use codec::http::{BodyFraming, MalformedHttp, RequestHead};
+use contract::client_address::{ClientAddress, ClientScheme};
+use contract::table::{Backend, Endpoint, Protocol, RequestTimeouts};
 
 /// The next part of a request body.
 enum BodyPart {

@@ -14,14 +14,12 @@ use super::{
 };
 use crate::h2::trailers;
 use crate::http::buffers::{HeadReadError, ReadBuffer, by, earlier};
-use crate::http::codec::{
-    BodyDecoder, BodyEvent, BodyFraming, MalformedHttp, ResponseHead, parse_response, put_chunk_line,
-};
 use crate::http::limits::INTERIM_MAX;
 use crate::http::pool::UpstreamConnection;
 use crate::proxy::LocalReply;
 use crate::proxy::select::select_both;
 use crate::tls::{ByteStream, Transport};
+use codec::http::{BodyDecoder, BodyEvent, BodyFraming, MalformedHttp, ResponseHead, parse_response, put_chunk_line};
 
 /// Sends the request and forwards its response concurrently.
 pub(super) async fn attempt(

@@ -19,10 +19,10 @@ use crate::h2::client::Http2StreamPermit;
 use crate::h2::io::IoState;
 use crate::h2::trailers;
 use crate::http::buffers::{by, earlier};
-use crate::http::codec::Method;
 use crate::http::limits::INTERIM_MAX;
 use crate::proxy::LocalReply;
 use crate::proxy::select::select_both;
+use codec::http::Method;
 
 /// Sends the request and forwards its response concurrently.
 pub(super) async fn attempt(

@@ -13,10 +13,10 @@ use super::{
     StreamRequest, carry,
 };
 use crate::h2::trailers;
-use crate::http::codec::{BodyDecoder, BodyEvent, BodyFraming, RequestHead};
 use crate::proxy::mirror::MirrorBuffer;
 use crate::proxy::{AcquireRequest, Proxy};
-use crate::table::{Backend, RouteRequest};
+use codec::http::{BodyDecoder, BodyEvent, BodyFraming, RequestHead};
+use contract::table::{Backend, RouteRequest};
 
 /// Sends a recorded request to the route of `host`. Returns the status of its response once that is complete. `body` is
 /// framed as the head says. `backend` is set to the chosen backend.

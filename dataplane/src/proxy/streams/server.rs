@@ -9,11 +9,11 @@ use super::from_http2;
 use crate::h2::io::IoState;
 use crate::h2::server::{self, DetectedHttp2};
 use crate::http::connection_tracker::ConnectionGuard;
-use crate::http::headers::ClientAddress;
 use crate::proxy::connection_stats::{ConnectionStats, RegisteredConnection};
 use crate::proxy::{LocalReply, Proxy};
-use crate::table::host_name;
 use crate::tls::Transport;
+use contract::client_address::ClientAddress;
+use contract::table::host_name;
 
 /// The state that the streams of one connection share.
 pub(super) struct StreamContext {

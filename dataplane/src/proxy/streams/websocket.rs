@@ -22,7 +22,6 @@ use super::{
 };
 use crate::h2::heads::TranslatedRequest;
 use crate::http::buffers::{HeadReadError, ReadBuffer, by};
-use crate::http::codec::{FieldName, has_token, parse_response};
 use crate::http::headers::put_request;
 use crate::http::limits::{INTERIM_MAX, SENDS_MAX};
 use crate::http::pool::UpstreamConnection;
@@ -32,8 +31,9 @@ use crate::proxy::retry::ReplayableRequest;
 use crate::proxy::tunnel::{TunnelContext, between};
 use crate::proxy::upstream::UpstreamLink;
 use crate::proxy::{AcquireRequest, LocalReply, Permit};
-use crate::table::{self, RouteRequest};
 use crate::tls::ByteStream;
+use codec::http::{FieldName, has_token, parse_response};
+use contract::table::{self, RouteRequest};
 
 /// Whether a request asks for a WebSocket: an extended CONNECT.
 pub(super) fn is_requested(parts: &request::Parts) -> bool {
