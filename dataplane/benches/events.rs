@@ -10,11 +10,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
+use sluicegate_dataplane::broker::auth::Authenticator;
+use sluicegate_dataplane::broker::filter_index::FilterIndex;
+use sluicegate_dataplane::broker::ingress::admits;
 use sluicegate_dataplane::cloudevent::{CloudEvent, ContentMode, binary, structured};
 use sluicegate_dataplane::encode::encode;
-use sluicegate_dataplane::events::auth::Authenticator;
-use sluicegate_dataplane::events::filter_index::FilterIndex;
-use sluicegate_dataplane::events::ingress::admits;
 use sluicegate_dataplane::filter::steps::Steps;
 use sluicegate_dataplane::filter::{cesql, matches};
 use sluicegate_dataplane::record::{EventRecord, encode_head};

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
+use sluicegate_dataplane::broker::filter_index::FilterIndex;
 use sluicegate_dataplane::cloudevent::binary;
-use sluicegate_dataplane::events::filter_index::FilterIndex;
 use sluicegate_dataplane::filter::cesql;
 use sluicegate_dataplane::record::{EventRecord, encode_head};
 use sluicegate_dataplane::table::{

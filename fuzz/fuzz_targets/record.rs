@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
 use sluicegate_dataplane::cloudevent::ContentMode;
-use sluicegate_dataplane::events::extension_headers;
+use sluicegate_dataplane::broker::extension_headers;
 use sluicegate_dataplane::encode::encode;
 use sluicegate_dataplane::record::{ExtensionHeader, EventRecord, addressed, encode_head};
 

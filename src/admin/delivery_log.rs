@@ -21,7 +21,7 @@ use axum::body::Bytes;
 use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
-use dataplane::events::delivery_log::{self, DeliveryOutcome};
+use dataplane::broker::delivery_log::{self, DeliveryOutcome};
 use dataplane::filter::matches;
 use dataplane::filter::steps::Steps;
 use dataplane::post_error::PostError;

@@ -8,6 +8,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use codec::cloudevent::CloudEvent;
 use crossbeam_queue::ArrayQueue;
 use foldhash::fast::RandomState;
 
@@ -64,6 +65,13 @@ impl EventTypeRegistry {
                 return;
             }
         }
+    }
+
+    /// The same for an event; `by` is the subscriber that replied with it.
+    pub fn note_event(&self, event: &CloudEvent<'_>, by: &str) {
+        let attribute = |name| event.attribute(name).unwrap_or_default();
+        let schema = if event.attribute("specversion") == Some("0.3") { "schemaurl" } else { "dataschema" };
+        self.note(attribute("type"), attribute("source"), attribute(schema), by);
     }
 
     /// Those registered since the last call.

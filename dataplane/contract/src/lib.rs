@@ -34,4 +34,6 @@ pub mod table_publisher;
 pub mod target_policy;
 pub mod tls;
 
+// For crates that do not depend on `ring`: the process runtime attaches cgroup port programs to instances, the others
+// keep memory small.
 pub use ring::{allocator, cgroup_ports, code_pages};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dataplane::events::limits::{CURSOR_INTERVAL, DELIVERY_LOG_INTERVAL};
+use dataplane::broker::limits::{CURSOR_INTERVAL, DELIVERY_LOG_INTERVAL};
 use dataplane::record::EventPosition;
 use wal::{LogInspection, LogPosition};
 

@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use axum::body::Bytes;
-use dataplane::events::delivery_log::{DeliveryLogEntry, DeliveryOutcome};
+use dataplane::broker::delivery_log::{DeliveryLogEntry, DeliveryOutcome};
 use dataplane::record::{EventPosition, EventRecord, is_addressed};
 
 use super::{each_event, each_note};

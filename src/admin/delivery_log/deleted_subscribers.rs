@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dataplane::events::delivery_log::{self, DeliveryLogEntry};
+use dataplane::broker::delivery_log::{self, DeliveryLogEntry};
 use dataplane::record::EventPosition;
 use dataplane::table::EventStream;
 use serde_json::{Value, json};

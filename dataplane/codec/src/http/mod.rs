@@ -19,10 +19,9 @@ pub use field_names::{FieldName, has_token, tokens};
 pub use host::is_authority;
 pub use local_response::{DateText, LocalResponse};
 pub use malformed::MalformedHttp;
-pub use request::{Method, PlatformProbe, RequestHead, RequestView, parse_request};
+pub use request::{Method, PlatformProbe, RequestHead, RequestView, UpgradeRequest, parse_request};
 pub use response::{ResponseHead, ResponseView, parse_response};
 pub use status::put_status;
-pub use upgrade::UpgradeRequest;
 
 /// What a head parser says about the bytes so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -5,8 +5,8 @@ use std::mem::MaybeUninit;
 use super::field_names::trim;
 use super::transfer_coding::TransferCoding;
 use super::{
-    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Parsed, UpgradeRequest, bare_line_feed,
-    content_length, first_line, host, is_cut_by_crlf, text, tokens, with_supported_version,
+    BodyFraming, ByteRange, FieldName, HeaderField, HttpVersion, MalformedHttp, Parsed, bare_line_feed, content_length,
+    first_line, host, is_cut_by_crlf, text, tokens, with_supported_version,
 };
 use crate::http::limits::{EMPTY_LINES, FIELDS_USUAL, HeadLimits, REQUEST_LINE_BYTES_MAX, TARGET_BYTES_MAX};
 
@@ -85,6 +85,19 @@ pub struct RequestHead {
     authority: ByteRange,
     /// From the path on. Empty, or from the query on, when an absolute URL has no path.
     path: ByteRange,
+}
+
+/// Which protocol a request asks for by `Upgrade`, with `Connection: upgrade`, in HTTP/1.1 (RFC 9110 7.8).
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum UpgradeRequest {
+    #[default]
+    None,
+    /// `websocket`, on a GET without a body; on other requests it means nothing (RFC 6455 4.1).
+    WebSocket,
+    /// Others, which are left out unless the operator's list has one: see [`RequestHead::admit_upgrade`].
+    Offered,
+    /// The first of the client's that the operator's list has: where it stands in each.
+    Admitted { offered: u8, listed: u8 },
 }
 
 impl RequestHead {

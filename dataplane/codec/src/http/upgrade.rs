@@ -1,19 +1,6 @@
 //! What a request asks to switch to by `Upgrade`.
 
-use super::{FieldName, RequestHead, RequestView, tokens};
-
-/// Which protocol a request asks for by `Upgrade`, with `Connection: upgrade`, in HTTP/1.1 (RFC 9110 7.8).
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub enum UpgradeRequest {
-    #[default]
-    None,
-    /// `websocket`, on a GET without a body; on other requests it means nothing (RFC 6455 4.1).
-    WebSocket,
-    /// Others, which are left out unless the operator's list has one: see [`RequestHead::admit_upgrade`].
-    Offered,
-    /// The first of the client's that the operator's list has: where it stands in each.
-    Admitted { offered: u8, listed: u8 },
-}
+use super::{FieldName, RequestHead, RequestView, UpgradeRequest, tokens};
 
 impl RequestHead {
     /// Whether the instance is asked for another protocol.
