@@ -4,7 +4,8 @@ use std::rc::Rc;
 
 use super::delivery_log::DeliveryLogEntry;
 use super::limits::DELIVERY_LOG_INTERVAL;
-use super::log_writer::{LogWriter, wall_clock_ms};
+use super::log_writer::LogWriter;
+use super::wall_clock::wall_clock_ms;
 
 /// The delivery log of one log. Clones stand for the same one.
 #[derive(Clone)]

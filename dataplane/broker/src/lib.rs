@@ -28,6 +28,7 @@ pub mod sender;
 pub mod server;
 pub mod stalled;
 pub mod trace;
+mod wall_clock;
 
 #[cfg(test)]
 mod tests;

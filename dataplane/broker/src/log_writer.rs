@@ -10,7 +10,7 @@ use std::fs;
 use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
@@ -27,6 +27,7 @@ use super::limits::{
 use super::preallocator::SegmentPreallocator;
 use super::progress::SubscriberProgress;
 use super::readahead::ReadaheadPool;
+use super::wall_clock::wall_clock_ms;
 use contract::table::EventStream;
 
 /// The cursor that retains a stream's history; subscribers are named by uid.
@@ -495,9 +496,4 @@ impl LogWriter {
         let shared = || (Arc::clone(wanted), RingFile::shared(&self.ring, Arc::clone(wanted)));
         &cached.insert(ours.unwrap_or_else(shared)).1
     }
-}
-
-pub(super) fn wall_clock_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -44,6 +44,7 @@ impl fmt::Debug for QueueHead {
 
 impl FairQueue {
     /// The ticket of the next request.
+    #[inline]
     pub fn next_ticket(&self) -> u64 {
         self.tickets.fetch_add(1, Relaxed)
     }
@@ -64,6 +65,7 @@ impl FairQueue {
     }
 
     /// The queue head with the oldest request.
+    #[inline]
     pub fn first(&self) -> Option<Arc<QueueHead>> {
         let fronts = self.fronts.load();
         let first = fronts.iter().min_by_key(|front| front.ticket.load(SeqCst))?;
@@ -71,6 +73,7 @@ impl FairQueue {
     }
 
     /// Whether the first request of this head may take a permit, compared with the other heads.
+    #[inline]
     pub fn may_proceed(&self, front: &QueueHead) -> bool {
         let own = front.ticket.load(SeqCst);
         let first = self.fronts.load().iter().map(|front| front.ticket.load(SeqCst)).min();
@@ -80,6 +83,7 @@ impl FairQueue {
 
 impl QueueHead {
     /// Publishes the ticket of its first request; `None` if its queue is empty.
+    #[inline]
     pub fn show(&self, ticket: Option<u64>) {
         self.ticket.store(ticket.unwrap_or(EMPTY), SeqCst);
     }

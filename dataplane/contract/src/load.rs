@@ -32,18 +32,21 @@ struct ActiveRequests {
 
 impl EndpointLoad {
     /// Requests in flight in the instance.
+    #[inline]
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         self.active.in_flight.load(Relaxed)
     }
 
     /// The same without WebSockets, which have no response to wait for.
+    #[inline]
     #[must_use]
     pub fn requests(&self) -> u32 {
         self.in_flight().saturating_sub(self.active.tunnels.load(Relaxed))
     }
 
     /// Takes one of `slots_max` slots (0 = no limit) unless all are taken. Dropping the guard releases it.
+    #[inline]
     #[must_use]
     pub fn try_enter(self: &Arc<Self>, slots_max: u32) -> Option<InFlightRequest> {
         let in_flight = &self.active.in_flight;
@@ -69,6 +72,7 @@ pub struct InFlightRequest {
 
 impl InFlightRequest {
     /// The request has become a WebSocket, which keeps the slot.
+    #[inline]
     pub fn becomes_tunnel(&mut self) {
         if !self.is_tunnel {
             self.is_tunnel = true;
@@ -151,6 +155,7 @@ impl BackendLoad {
     }
 
     /// Requests that need an instance now: in flight and waiting.
+    #[inline]
     #[must_use]
     pub fn demand(&self) -> u32 {
         self.in_flight.load(Relaxed).saturating_add(self.waiting.load(Relaxed))
@@ -206,6 +211,7 @@ impl ByteQuota {
         Self { name: name.into(), bytes_max, used: CachePadded::default(), within }
     }
 
+    #[inline]
     #[must_use]
     pub fn used(&self) -> u64 {
         self.used.load(Relaxed)
@@ -213,6 +219,7 @@ impl ByteQuota {
 
     /// The narrowest exhausted quota. Nothing is reserved, so each core may exceed it by the events that it is
     /// accepting.
+    #[inline]
     #[must_use]
     pub fn exhausted(&self) -> Option<&Self> {
         if self.bytes_max != 0 && self.used() >= self.bytes_max {

@@ -31,11 +31,13 @@ pub struct DurationHistogram {
 }
 
 impl DurationHistogram {
+    #[inline]
     pub fn note(&self, took: Duration) {
         self.note_each(1, took);
     }
 
     /// Records `count` equal durations.
+    #[inline]
     pub fn note_each(&self, count: u64, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = DURATIONS_US.partition_point(|bound| *bound < us);
@@ -43,6 +45,7 @@ impl DurationHistogram {
         self.total_us.fetch_add(us.wrapping_mul(count), Relaxed);
     }
 
+    #[inline]
     #[must_use]
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|count| count.load(Relaxed)).sum()
@@ -84,12 +87,14 @@ pub struct OutcomeKey {
 
 impl OutcomeKey {
     /// The outcome of a request without tags that did not wait.
+    #[inline]
     #[must_use]
     pub const fn of(status: u16) -> Self {
         Self { status, phase: RequestPhase::Direct, tag: RouteTag::Off }
     }
 
     /// The first digit of the status; 0 if it was cut.
+    #[inline]
     #[must_use]
     pub const fn class(&self) -> u16 {
         if self.status < 10 { self.status } else { self.status / 100 }
@@ -112,12 +117,14 @@ pub struct OutcomeHistogram {
 }
 
 impl OutcomeHistograms {
+    #[inline]
     pub fn note(&self, key: &OutcomeKey, took: Duration) {
         self.note_each(1, key, took);
     }
 
     /// Records `count` equal outcomes and durations. Allocates for a new outcome, and waits for another core only if
     /// that does so at the same moment.
+    #[inline]
     pub fn note_each(&self, count: u64, key: &OutcomeKey, took: Duration) {
         let others = OutcomeKey { status: key.class(), tag: RouteTag::Off, ..*key };
         let mut slot = &self.first;
@@ -132,6 +139,7 @@ impl OutcomeHistograms {
     }
 
     /// Prefetches the usual outcome, which will be recorded soon.
+    #[inline]
     pub fn look_ahead(&self) {
         self.first.get().into_iter().for_each(|outcome| prefetch(&**outcome));
     }

@@ -76,6 +76,7 @@ pub enum EventsTransport {
 }
 
 impl EventsTransport {
+    #[inline]
     #[must_use]
     pub fn accepts(self, by_tls: bool) -> bool {
         match self {
@@ -109,12 +110,14 @@ impl Backend {
     pub const CAPACITY_UNLIMITED: usize = 100;
 
     /// How its instances are reached.
+    #[inline]
     #[must_use]
     pub fn scheme(&self) -> ClientScheme {
         if self.tls.is_some() { ClientScheme::Https } else { ClientScheme::Http }
     }
 
     /// Concurrent requests of all ready instances.
+    #[inline]
     #[must_use]
     pub fn capacity(&self) -> usize {
         let each = match self.concurrency_max {
@@ -148,6 +151,7 @@ pub enum NoEndpointPolicy {
 
 impl NoEndpointPolicy {
     /// An instance is started for the request.
+    #[inline]
     #[must_use]
     pub fn waits(&self) -> bool {
         matches!(self, Self::Wait { .. })
@@ -196,6 +200,7 @@ impl OwnTimeout {
     }
 
     /// `None`: the global setting applies.
+    #[inline]
     #[must_use]
     pub fn get(self) -> Option<Duration> {
         (self != Self::NONE).then(|| Duration::from_millis(self.0.into()))
@@ -260,6 +265,7 @@ impl EventStream {
 
 impl Durability {
     /// How long an acknowledged event may stay unflushed; `None` = not at all.
+    #[inline]
     #[must_use]
     pub const fn flush_interval(self) -> Option<Duration> {
         match self {
@@ -407,6 +413,7 @@ pub enum BackoffPolicy {
 
 impl RoutingTable {
     /// The route for a Host header's value; case, port and a trailing dot are ignored.
+    #[inline]
     #[must_use]
     pub fn route(&self, host: &str) -> Option<&Arc<Route>> {
         let name = host_name(host);
@@ -420,6 +427,7 @@ impl RoutingTable {
 
     /// The route of a request: in its search domain for a short name, otherwise by its Host. Cluster-local routes only
     /// for cluster-local clients.
+    #[inline]
     #[must_use]
     pub fn route_for(&self, request: &RouteRequest<'_>) -> Option<&Arc<Route>> {
         let completed = request.completed().and_then(|host| self.hosts.get(&host));
@@ -433,6 +441,7 @@ impl RoutingTable {
 pub const HTTPS_PORT: u16 = 443;
 
 /// The host of an authority: without port and trailing dot.
+#[inline]
 #[must_use]
 pub fn host_name(authority: &str) -> &str {
     let end = match authority.rfind(':') {

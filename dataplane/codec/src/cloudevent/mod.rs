@@ -78,6 +78,7 @@ impl EventData<'_> {
 
 impl<'a> CloudEvent<'a> {
     /// An attribute's canonical string form.
+    #[inline]
     #[must_use]
     pub fn attribute(&self, name: &str) -> Option<&str> {
         self.attributes.iter().find(|attribute| attribute.name == name).map(|found| &*found.value)
@@ -130,6 +131,7 @@ pub enum MalformedEvent {
 }
 
 impl MalformedEvent {
+    #[inline]
     #[must_use]
     pub fn attribute(name: impl Into<Box<str>>, why: &'static str) -> Self {
         Self::Attribute { name: name.into(), why }

@@ -60,6 +60,7 @@ enum BodyDecoderState {
 }
 
 impl BodyDecoder {
+    #[inline]
     #[must_use]
     pub fn new(framing: BodyFraming) -> Self {
         let state = match framing {
@@ -77,6 +78,7 @@ impl BodyDecoder {
     }
 
     /// Whether the body is complete.
+    #[inline]
     #[must_use]
     pub fn is_done(&self) -> bool {
         matches!(self.state, BodyDecoderState::Done)

@@ -51,6 +51,7 @@ impl ByteRange {
     }
 
     /// The bytes of the range; empty when `whole` is not the head it was made from.
+    #[inline]
     #[must_use]
     pub fn in_bytes(self, whole: &[u8]) -> &[u8] {
         whole.get(self.start as usize..self.end as usize).unwrap_or_default()

@@ -41,6 +41,7 @@ impl Method {
     }
 
     /// RFC 9110 9.2.2: sending twice has the effect of sending once.
+    #[inline]
     #[must_use]
     pub fn is_idempotent(self) -> bool {
         !matches!(self, Self::Post | Self::Connect | Self::Other)
@@ -128,6 +129,7 @@ pub struct RequestView<'a> {
 }
 
 impl<'a> RequestView<'a> {
+    #[inline]
     #[must_use]
     pub fn method(self) -> &'a str {
         text(self.method_bytes())
@@ -135,18 +137,21 @@ impl<'a> RequestView<'a> {
 
     /// Path and query as received, after [`root`](Self::root); `*` for `OPTIONS *` and its absolute form `OPTIONS
     /// http://host` (RFC 9112 3.2.4).
+    #[inline]
     #[must_use]
     pub fn path(self) -> &'a str {
         text(self.path_bytes())
     }
 
     /// The `/` that `http://host?query` omits before its query (RFC 9112 3.2.1), or nothing.
+    #[inline]
     #[must_use]
     pub fn root(self) -> &'static str {
         if self.head.path.in_bytes(self.bytes).first() == Some(&b'?') { "/" } else { "" }
     }
 
     /// Host, with the port if one was given. Empty only in HTTP/1.0.
+    #[inline]
     #[must_use]
     pub fn authority(self) -> &'a str {
         text(self.authority_bytes())
@@ -174,18 +179,21 @@ impl<'a> RequestView<'a> {
         self.head.authority.in_bytes(self.bytes)
     }
 
+    #[inline]
     pub fn fields(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let bytes = self.bytes;
         self.head.fields.iter().map(move |f| (text(f.name.in_bytes(bytes)), f.value.in_bytes(bytes)))
     }
 
     /// The first field of that name (any case).
+    #[inline]
     #[must_use]
     pub fn field(self, name: &str) -> Option<&'a [u8]> {
         self.fields().find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value)
     }
 
     /// All values of one kind, in order.
+    #[inline]
     pub fn values(self, kind: FieldName) -> impl Iterator<Item = &'a [u8]> {
         let bytes = self.bytes;
         self.head.fields.iter().filter(move |f| f.kind == kind).map(move |f| f.value.in_bytes(bytes))

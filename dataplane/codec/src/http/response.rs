@@ -52,6 +52,7 @@ impl<'a> ResponseView<'a> {
         self.head.reason.in_bytes(self.bytes)
     }
 
+    #[inline]
     pub fn fields(self) -> impl Iterator<Item = (&'a str, &'a [u8])> {
         let bytes = self.bytes;
         self.head.fields.iter().map(move |f| (text(f.name.in_bytes(bytes)), f.value.in_bytes(bytes)))
@@ -64,6 +65,7 @@ impl<'a> ResponseView<'a> {
     }
 
     /// All values of one kind, in order.
+    #[inline]
     pub fn values(self, kind: FieldName) -> impl Iterator<Item = &'a [u8]> {
         let bytes = self.bytes;
         self.head.fields.iter().filter(move |f| f.kind == kind).map(move |f| f.value.in_bytes(bytes))

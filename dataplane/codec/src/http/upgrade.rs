@@ -4,6 +4,7 @@ use super::{FieldName, RequestHead, RequestView, UpgradeRequest, tokens};
 
 impl RequestHead {
     /// Whether the instance is asked for another protocol.
+    #[inline]
     #[must_use]
     pub fn is_upgrade(&self) -> bool {
         matches!(self.upgrade, UpgradeRequest::WebSocket | UpgradeRequest::Admitted { .. })

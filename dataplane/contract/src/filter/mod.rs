@@ -14,6 +14,7 @@ pub use rule::{AttributeMatches, EventFilter, FilterRule, FilterVerdict};
 ///
 /// A filter that uses up its `steps` does not match, whatever the rest of it would return: an error in an
 /// expression is the Boolean `false` (X-FLT-09), and a `not` around it must not turn that into a delivery.
+#[inline]
 #[must_use]
 pub fn matches(filter: &EventFilter, record: &EventRecord, steps: &Steps) -> bool {
     let is_wanted = match filter {

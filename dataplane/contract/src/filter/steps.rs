@@ -32,12 +32,14 @@ impl Default for Steps {
 }
 
 impl Steps {
+    #[inline]
     #[must_use]
     pub const fn new(max: usize) -> Self {
         Self { max, left: Cell::new(max), is_over: Cell::new(false) }
     }
 
     /// Takes steps before they are made. After the first error every further call fails too.
+    #[inline]
     pub fn take(&self, steps: usize) -> Result<(), OverBudget> {
         match self.left.get().checked_sub(steps) {
             Some(left) => {
@@ -53,17 +55,20 @@ impl Steps {
     }
 
     /// The same for processing this many bytes of text.
+    #[inline]
     pub fn take_text(&self, bytes: usize) -> Result<(), OverBudget> {
         self.take(bytes / TEXT_BYTES_PER_STEP)
     }
 
     /// Steps that were taken.
+    #[inline]
     #[must_use]
     pub fn used(&self) -> usize {
         self.max - self.left.get()
     }
 
     /// Whether more steps were requested than available.
+    #[inline]
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.is_over.get()

@@ -50,6 +50,7 @@ impl Endpoint {
     }
 
     /// Whether the target policy is skipped for its address.
+    #[inline]
     #[must_use]
     pub fn is_unrestricted(&self) -> bool {
         self.start.as_deref().is_some_and(|start| start.unrestricted)
@@ -57,6 +58,7 @@ impl Endpoint {
 
     /// The protocol to use, where its backend says `usual`; `upgrades`: for a WebSocket. An instance that speaks HTTP/2
     /// was found to speak HTTP/1 as well, and a WebSocket handshake needs HTTP/1.
+    #[inline]
     #[must_use]
     pub fn protocol(&self, usual: Protocol, upgrades: bool) -> Protocol {
         match self.start.as_deref().and_then(|start| start.found) {

@@ -105,6 +105,7 @@ fn key(host: &str) -> &str {
 
 impl HostTable {
     /// The route of a requested host: its own, or that of its wildcard.
+    #[inline]
     #[must_use]
     pub fn find(&self, host: &str) -> Option<&Arc<Route>> {
         if host.starts_with('.') {
@@ -118,6 +119,7 @@ impl HostTable {
     }
 
     /// The route stored under exactly this name, wildcards included.
+    #[inline]
     #[must_use]
     pub fn get(&self, host: &str) -> Option<&Arc<Route>> {
         self.probe(key(host))

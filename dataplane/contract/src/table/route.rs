@@ -97,6 +97,7 @@ pub struct RouteRequest<'a> {
 
 impl<'a> RouteRequest<'a> {
     /// A client's request.
+    #[inline]
     #[must_use]
     pub fn client(request: RequestView<'a>, peer: &'a ClientAddress) -> Self {
         Self {
@@ -167,12 +168,14 @@ impl Route {
     }
 
     /// The shares that a request is split over. Empty: its path has no backend.
+    #[inline]
     #[must_use]
     pub fn select(&self, request: &RouteRequest<'_>) -> &[BackendShare] {
         self.branches.iter().find(|branch| branch.matches(request)).map_or(&self.splits, |branch| &branch.splits)
     }
 
     /// The HTTPS port to redirect clients without TLS to, for requests to these shares.
+    #[inline]
     #[must_use]
     pub fn redirect(&self, splits: &[BackendShare]) -> Option<u16> {
         let port = self.https_redirect?;
@@ -269,17 +272,20 @@ impl HeaderEdits {
         Ok(())
     }
 
+    #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.host.is_none() && self.set.is_empty()
     }
 
+    #[inline]
     #[must_use]
     pub fn host(&self) -> Option<&str> {
         self.host.as_deref()
     }
 
     /// The tag of a request with these edits (X-QP-12).
+    #[inline]
     #[must_use]
     pub fn tag(&self, request: &RouteRequest<'_>) -> RouteTag {
         match &self.tag {
@@ -294,6 +300,7 @@ impl HeaderEdits {
     }
 
     /// Whether a client's header of that name is removed.
+    #[inline]
     #[must_use]
     pub fn replaces(&self, name: &[u8]) -> bool {
         self.set.iter().any(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name))

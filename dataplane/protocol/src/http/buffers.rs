@@ -115,6 +115,7 @@ impl ReadBuffer {
     }
 
     /// Whether no byte of a next head was received.
+    #[inline]
     #[must_use]
     pub fn is_between(&self) -> bool {
         self.unread.is_empty() && self.pieces.is_empty()
@@ -122,6 +123,7 @@ impl ReadBuffer {
 
     /// Copies buffered bytes out of the ring's receive buffer, before a wait of unknown length: the buffers are few and
     /// shared by all connections.
+    #[inline]
     pub fn detach(&mut self) {
         if !self.unread.is_empty() {
             self.unread = Chunk::from(self.unread.to_vec());
@@ -171,6 +173,7 @@ pub fn by<F: Future>(ring: &Ring, at: Option<Tick>, future: F) -> Timeout<F> {
 }
 
 /// The earlier of two optional moments.
+#[inline]
 #[must_use]
 pub fn earlier(one: Option<Tick>, other: Option<Tick>) -> Option<Tick> {
     match (one, other) {

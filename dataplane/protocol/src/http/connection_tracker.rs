@@ -55,6 +55,7 @@ impl ConnectionTracker {
         Some(ConnectionGuard { tracker: Rc::clone(self), number })
     }
 
+    #[inline]
     pub fn open(&self) -> usize {
         self.open.get()
     }
@@ -102,6 +103,7 @@ impl ConnectionTracker {
 
 impl ConnectionGuard {
     /// Whether a response has to announce that its connection closes.
+    #[inline]
     pub fn is_draining(&self) -> bool {
         self.tracker.stage.get() >= DrainStage::Closing
     }

@@ -21,6 +21,7 @@ thread_local! {
 }
 
 /// The time at `now` on the core's ring.
+#[inline]
 #[must_use]
 pub fn at(now: Tick) -> DateText {
     let mut written = WRITTEN.get();

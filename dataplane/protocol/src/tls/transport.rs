@@ -33,6 +33,7 @@ impl Transport {
         }
     }
 
+    #[inline]
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         match self {
             Self::Plain(stream) => stream.peer_addr(),
@@ -40,12 +41,14 @@ impl Transport {
         }
     }
 
+    #[inline]
     #[must_use]
     pub fn is_tls(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
     /// Whether an idle connection is still idle, without waiting.
+    #[inline]
     #[must_use]
     pub fn ready(&self) -> IdleReadiness {
         match self {
@@ -55,6 +58,7 @@ impl Transport {
     }
 
     /// Stops receiving until the next `recv`, and releases the receive buffers.
+    #[inline]
     pub fn suspend(&self) {
         match self {
             Self::Plain(stream) => stream.suspend(),
@@ -71,6 +75,7 @@ impl Transport {
     }
 
     /// Sends the last bytes of a message without waiting, if that is possible; see [`RingStream::send_detached`].
+    #[inline]
     pub fn send_detached(&self, bytes: Chunk) -> Result<(), Chunk> {
         match self {
             Self::Plain(stream) => stream.send_detached(bytes),
