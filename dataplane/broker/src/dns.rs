@@ -9,12 +9,12 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::sync::mpsc;
 
+use contract::host_address::parse_literal;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ring::{Notify, Ring, Tick, WakeHandle};
 
 use super::limits::{LOOKUPS_MAX, NAMES_MAX, RESOLVED_FOR};
-use contract::host_address::parse_literal;
 
 /// The system's resolver; another one in tests.
 pub type DnsLookup = fn(&str, u16) -> io::Result<Vec<SocketAddr>>;

@@ -6,6 +6,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use codec::http::LocalResponse;
+use contract::counters::{CoreCounters, LogCounters};
+use contract::event_response::unavailable;
+use contract::request_histograms::OutcomeKey;
+use contract::signal::{Signal, SignalQueue};
+use contract::table::{Durability, EventStream, RoutingTable};
 use ring::{Ring, prefetch};
 use wal::{AppendError, LogPosition, WriteAheadLog};
 
@@ -18,12 +24,6 @@ use super::limits::{RECLAIM_EVERY, SIGNAL_RETRY_INTERVAL};
 use super::log_writer::{AppendPriority, LogFailed, LogWriter};
 use super::stalled::{CoreActivity, Phase};
 use super::wall_clock::wall_clock_ms;
-use codec::http::LocalResponse;
-use contract::counters::{CoreCounters, LogCounters};
-use contract::event_response::unavailable;
-use contract::request_histograms::OutcomeKey;
-use contract::signal::{Signal, SignalQueue};
-use contract::table::{Durability, EventStream, RoutingTable};
 
 /// All event handling of one core.
 pub struct BrokerEngine<P> {

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
+use codec::encode::EncodedEvent;
+use codec::record::{EventRecord, ExtensionHeader, is_of_a_copy};
 use fastrand::Rng;
 
 use super::limits::EXTENSION_HEADERS_BYTES_MAX;
 use super::trace;
-use codec::encode::EncodedEvent;
-use codec::record::{EventRecord, ExtensionHeader, is_of_a_copy};
 
 /// Longest stored value, in bytes: its length is a `u16` in a record.
 const VALUE_BYTES_MAX: usize = u16::MAX as usize;

@@ -9,10 +9,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use wal::AppendError;
-
-use super::auth::AuthError;
-use super::limits::{HOPS_MAX, RETRY_AFTER_S};
 use codec::cloudevent::{
     CloudEvent, ContentKind, MalformedEvent, binary, carriage, content_type, is_compressed, structured,
 };
@@ -24,6 +20,10 @@ use contract::filter::{EventFilter, matches};
 use contract::load::ByteQuota;
 use contract::stream_admission::{StreamAdmission, TokenError};
 use contract::table::{EventStream, RoutingTable};
+use wal::AppendError;
+
+use super::auth::AuthError;
+use super::limits::{HOPS_MAX, RETRY_AFTER_S};
 
 /// The extension with the hops left. It is stored beside the event in the log and not sent to subscribers.
 pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use contract::table::EventStream;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ring::{Notify, Ring, RingFile, Tick, prefetch};
@@ -28,7 +29,6 @@ use super::preallocator::SegmentPreallocator;
 use super::progress::SubscriberProgress;
 use super::readahead::ReadaheadPool;
 use super::wall_clock::wall_clock_ms;
-use contract::table::EventStream;
 
 /// The cursor that retains a stream's history; subscribers are named by uid.
 pub(super) const HISTORY: &str = "~history";

@@ -7,12 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-
-use super::delivery::{EventSender, claims_reply};
-use super::dns::DnsResolver;
-use super::limits::{
-    ANSWER_BYTES_MAX, JOINED_BODY_BYTES_MAX, REFUSED_TOKEN_AGE_MIN, TOKEN_CHECK_INTERVAL, TOKEN_RENEWAL_MAX,
-};
 use codec::encode::EncodedEvent;
 use codec::http::LocalResponse;
 use codec::http::Method;
@@ -26,6 +20,12 @@ use protocol::http::buffers::by;
 use protocol::http::client::{self, ExchangeError, UpstreamAddress};
 use protocol::http::pool::PoolKey;
 use proxy::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
+
+use super::delivery::{EventSender, claims_reply};
+use super::dns::DnsResolver;
+use super::limits::{
+    ANSWER_BYTES_MAX, JOINED_BODY_BYTES_MAX, REFUSED_TOKEN_AGE_MIN, TOKEN_CHECK_INTERVAL, TOKEN_RENEWAL_MAX,
+};
 
 /// The receiver does not accept the token.
 const UNAUTHORIZED: u16 = 401;

@@ -7,18 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
-use ring::Ring;
-use tokio::sync::mpsc;
-use wal::{LogGap, LogOptions, Recovery, WriteAheadLog};
-
-use super::delivery::EventSender as _;
-use super::delivery_log;
-use super::dns::{DnsResolver, system};
-use super::engine::BrokerEngine;
-use super::events_service::{EventsService, EventsServiceFactory, LocalBoxFuture};
-use super::ingress::{self, IngressRejection, with_methods};
-use super::limits::{BODIES_BYTES_MAX, BODY_BYTES_MAX};
-use super::sender::HttpSender;
 use codec::http::LocalResponse;
 use codec::http::RequestView;
 use contract::core_relay::{CoreMessage, CoreRelay, CoreSenders, ForwardedDeadLetter};
@@ -34,6 +22,18 @@ use protocol::http::limits::HttpLimits;
 use protocol::http::server::{ClientConnection, ClientProtocol, RequestReadError, serve_buffered};
 use protocol::tls::Transport;
 use proxy::Proxy;
+use ring::Ring;
+use tokio::sync::mpsc;
+use wal::{LogGap, LogOptions, Recovery, WriteAheadLog};
+
+use super::delivery::EventSender as _;
+use super::delivery_log;
+use super::dns::{DnsResolver, system};
+use super::engine::BrokerEngine;
+use super::events_service::{EventsService, EventsServiceFactory, LocalBoxFuture};
+use super::ingress::{self, IngressRejection, with_methods};
+use super::limits::{BODIES_BYTES_MAX, BODY_BYTES_MAX};
+use super::sender::HttpSender;
 
 /// Configuration of a core's events.
 pub struct EventsConfig {

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use ::http::{HeaderName, HeaderValue, Response};
 use bytes::BytesMut;
-use ring::Tick;
-
-use super::Permit;
 use contract::counters::{ColdStartDurations, ColdStartPhase};
 use contract::table::StartupDuration;
 use protocol::http::headers::add_field;
+use ring::Tick;
+
+use super::Permit;
 
 /// The name of the header (W3C Server Timing).
 const NAME: &str = "server-timing";

@@ -6,6 +6,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::BytesMut;
+use codec::http::{BodyFraming, HttpVersion};
+use contract::client_address::{ClientAddress, ClientScheme};
+use contract::connection_query::ConnectionState;
+use protocol::http::connection_tracker::ConnectionGuard;
+use protocol::http::server::{ClientConnection, ClientProtocol, RequestReadError};
+use protocol::tls::Transport;
 use ring::Chunk;
 
 use super::connection_stats::RegisteredConnection;
@@ -14,12 +20,6 @@ use super::outcome::ExchangeOutcome;
 use super::proxy_connection::ProxyConnection;
 use super::request_record::{RequestEnd, RequestRecord};
 use super::{LocalReply, Proxy, streams};
-use codec::http::{BodyFraming, HttpVersion};
-use contract::client_address::{ClientAddress, ClientScheme};
-use contract::connection_query::ConnectionState;
-use protocol::http::connection_tracker::ConnectionGuard;
-use protocol::http::server::{ClientConnection, ClientProtocol, RequestReadError};
-use protocol::tls::Transport;
 
 /// The protocol's name in logs and debug pages.
 const HTTP1: &str = "HTTP/1.1";

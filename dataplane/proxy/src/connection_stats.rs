@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use contract::connection_query::{ConnectionInfo, ConnectionList, ConnectionState};
+use protocol::h2::io::IoState;
 use ring::Tick;
 
 use super::Proxy;
-use contract::connection_query::{ConnectionInfo, ConnectionList, ConnectionState};
-use protocol::h2::io::IoState;
 
 /// The state of one connection.
 pub(super) struct ConnectionStats {

@@ -8,6 +8,14 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use codec::http::{BodyDecoder, BodyFraming};
+use contract::connection_query::ConnectionState;
+use contract::table::{HeaderEdits, Protocol, RouteRequest};
+use protocol::http::headers::put_request;
+use protocol::http::limits::SENDS_MAX;
+use protocol::http::pool::{PoolKey, UpstreamConnection};
+use protocol::http::relay::{self, RelayStep};
+use protocol::http::server::ClientConnection;
 use ring::{Chunk, Tick};
 
 use super::activity::{IdleTimeouts, StreamActivity};
@@ -25,14 +33,6 @@ use super::select::select_both;
 use super::tunnel::tunnel;
 use super::upstream::{TlsFailures, UpstreamLink};
 use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint, streams};
-use codec::http::{BodyDecoder, BodyFraming};
-use contract::connection_query::ConnectionState;
-use contract::table::{HeaderEdits, Protocol, RouteRequest};
-use protocol::http::headers::put_request;
-use protocol::http::limits::SENDS_MAX;
-use protocol::http::pool::{PoolKey, UpstreamConnection};
-use protocol::http::relay::{self, RelayStep};
-use protocol::http::server::ClientConnection;
 
 /// Carries one request. `head` holds the bytes of `connection.client.head`.
 pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) -> ExchangeOutcome {

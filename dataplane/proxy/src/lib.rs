@@ -45,9 +45,7 @@ pub use connection::{serve, serve_cluster_local};
 pub use local_reply::LocalReply;
 pub use permit::{AcquireRequest, Permit, SelectedEndpoint};
 
-use crate::access_log::AccessLog;
 use codec::http::{FieldName, PlatformProbe};
-use connection_stats::ConnectionRegistry;
 use contract::connection_query::ConnectionQuery;
 use contract::counters::CoreCounters;
 use contract::request_log::RequestLog;
@@ -56,12 +54,15 @@ use contract::spans;
 use contract::table::{Backend, HTTPS_PORT, NoEndpointPolicy, Route, RouteRequest, RoutingTable, host_name};
 use contract::table_publisher::{TablePublisher, TableReader};
 use contract::target_policy::TargetPolicy;
-use outliers::OutlierDetector;
-use pending_queue::{PendingQueue, PendingQueueLimits};
 use protocol::http::buffer_cache::BufferCache;
 use protocol::http::client::UpstreamClient;
 use protocol::http::connection_tracker::ConnectionTracker;
 use protocol::http::limits::HttpLimits;
+
+use crate::access_log::AccessLog;
+use connection_stats::ConnectionRegistry;
+use outliers::OutlierDetector;
+use pending_queue::{PendingQueue, PendingQueueLimits};
 use request_record::RequestRecord;
 
 /// The state that all requests on a core share. Belongs to the core's thread.

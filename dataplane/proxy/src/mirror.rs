@@ -11,11 +11,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-
-use super::Proxy;
 use contract::counters::MIRROR_SKIP_REASONS;
 use contract::load::MirrorComparison;
 use contract::table::{Backend, MirrorPolicy};
+
+use super::Proxy;
 
 /// Larger bodies are not copied. Most API requests fit, and all copies of a core fit into 4 MiB.
 pub const COPY_BYTES_MAX: usize = 64 * 1024;

@@ -8,11 +8,6 @@ use std::sync::atomic::fence;
 use std::task::Poll;
 use std::time::Duration;
 
-use ring::Tick;
-
-use super::deadlines::ResponseDeadlines;
-use super::pending_queue::PendingTicket;
-use super::{LocalReply, Proxy, pick};
 use contract::load::{BackendLoad, InFlightRequest};
 use contract::request_histograms::RouteTag;
 use contract::signal::Signal;
@@ -20,6 +15,11 @@ use contract::table::{
     Backend, BackendShare, Endpoint, HeaderEdits, NoEndpointPolicy, RouteRequest, SessionAffinity, StartupDuration,
 };
 use protocol::http::buffers::{by, earlier};
+use ring::Tick;
+
+use super::deadlines::ResponseDeadlines;
+use super::pending_queue::PendingTicket;
+use super::{LocalReply, Proxy, pick};
 
 /// Between two attempts to send `Demand` while the queue to control is full. Control drains thousands of signals in a
 /// millisecond.

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
-use ring::Tick;
-
-use super::cold_start_timing::ColdStartTiming;
-use super::{LocalReply, Permit, Proxy};
-use crate::access_log::request_log::RequestLogEntry;
-use crate::access_log::{AccessLog, AccessLogEntry};
 use codec::http::RequestView;
 use contract::request_histograms::{OutcomeKey, RequestPhase, RouteTag};
 use contract::spans::{InlineText, TraceContext, TraceSpan};
 use contract::table::{Backend, Endpoint, EndpointAddress};
 use protocol::http::headers::{fresh_trace_id, incoming_trace_id};
 use protocol::http::trace;
+use ring::Tick;
+
+use super::cold_start_timing::ColdStartTiming;
+use super::{LocalReply, Permit, Proxy};
+use crate::access_log::request_log::RequestLogEntry;
+use crate::access_log::{AccessLog, AccessLogEntry};
 
 /// Kept by its connection and reset for each request, so that recording costs no allocation.
 #[derive(Default)]

@@ -3,6 +3,11 @@
 use std::future::pending;
 
 use bytes::Bytes;
+use codec::http::BodyDecoder;
+use protocol::http::buffers::{ReadBuffer, WriteBuffer};
+use protocol::http::limits::HttpLimits;
+use protocol::http::relay::{self, RelayStep};
+use protocol::tls::{ByteStream, Transport};
 use ring::{Chunk, Ring};
 
 use super::LocalReply;
@@ -10,11 +15,6 @@ use super::disconnect_watcher::watch;
 use super::exchange_progress::ExchangeProgress;
 use super::mirror::MirrorBuffer;
 use super::outcome::AttemptOutcome;
-use codec::http::BodyDecoder;
-use protocol::http::buffers::{ReadBuffer, WriteBuffer};
-use protocol::http::limits::HttpLimits;
-use protocol::http::relay::{self, RelayStep};
-use protocol::tls::{ByteStream, Transport};
 
 /// One attempt to send the request.
 pub(super) struct RequestStream<'a> {

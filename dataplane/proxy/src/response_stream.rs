@@ -4,14 +4,6 @@ use std::cell::Cell;
 use std::io;
 
 use bytes::BufMut;
-use ring::{Chunk, Ring};
-
-use super::cold_start_timing::ColdStartTiming;
-use super::deadlines::ResponseDeadlines;
-use super::exchange_progress::ExchangeProgress;
-use super::outcome::AttemptOutcome;
-use super::session_affinity::put_cookie;
-use super::{LocalReply, Permit};
 use codec::http::{
     BodyDecoder, BodyFraming, FieldName, HttpVersion, RequestHead, ResponseHead, UpgradeRequest, has_token,
     parse_response,
@@ -23,6 +15,14 @@ use protocol::http::headers::{ResponseContext, SwitchedProtocol, put_response};
 use protocol::http::limits::{HttpLimits, INTERIM_MAX};
 use protocol::http::relay::{self, RelayStep};
 use protocol::tls::{ByteStream, Transport};
+use ring::{Chunk, Ring};
+
+use super::cold_start_timing::ColdStartTiming;
+use super::deadlines::ResponseDeadlines;
+use super::exchange_progress::ExchangeProgress;
+use super::outcome::AttemptOutcome;
+use super::session_affinity::put_cookie;
+use super::{LocalReply, Permit};
 
 /// One attempt to get a response.
 pub(super) struct ResponseStream<'a> {

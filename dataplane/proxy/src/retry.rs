@@ -4,14 +4,14 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ring::Tick;
-
-use super::upstream::UpstreamLink;
-use super::{AcquireRequest, LocalReply, Permit, Proxy};
 use codec::http::{Parsed, RequestHead, RequestView, parse_request};
 use contract::client_address::ClientAddress;
 use contract::table::{HeaderEdits, Protocol, RouteRequest};
 use protocol::http::buffers::by;
+use ring::Tick;
+
+use super::upstream::UpstreamLink;
+use super::{AcquireRequest, LocalReply, Permit, Proxy};
 
 /// A request that may be sent again.
 pub(super) struct ReplayableRequest<'a> {

@@ -10,10 +10,6 @@ use std::io;
 use std::pin::pin;
 use std::task::Poll;
 
-use ring::{Chunk, Ring, Tick};
-
-use super::deadlines::ResponseDeadlines;
-use super::proxy_connection::ProxyConnection;
 use codec::http::UpgradeRequest;
 use protocol::http::buffers::{ReadBuffer, by, earlier};
 use protocol::http::connection_tracker::ConnectionGuard;
@@ -22,6 +18,10 @@ use protocol::http::pool::UpstreamConnection;
 use protocol::http::server::ClientConnection;
 use protocol::http::websocket::{FrameTracker, GOING_AWAY, going_away_masked};
 use protocol::tls::ByteStream;
+use ring::{Chunk, Ring, Tick};
+
+use super::deadlines::ResponseDeadlines;
+use super::proxy_connection::ProxyConnection;
 
 /// What a tunnel needs besides its two ends.
 pub(super) struct TunnelContext<'a> {

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use ring::Tick;
-
-use super::deadlines::ResponseDeadlines;
-use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
 use contract::table::{Backend, Endpoint, Protocol};
 use contract::target_policy::TargetRefused;
 use protocol::h2::client::Http2StreamPermit;
 use protocol::http::client::UpstreamAddress;
 use protocol::http::pool::{PoolKey, UpstreamConnection};
+use ring::Tick;
+
+use super::deadlines::ResponseDeadlines;
+use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
 
 /// Between two log lines about TLS failures of instances: each request meets them.
 const TLS_FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);

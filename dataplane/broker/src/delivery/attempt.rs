@@ -13,6 +13,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime};
 
+use codec::cloudevent::CloudEvent;
+use codec::encode::EncodedEvent;
+use codec::http::LocalResponse;
+use codec::record::EventRecord;
+use contract::post_error::PostError;
+use contract::request_histograms::OutcomeKey;
+use contract::table::{DeliveryPolicy, DeliveryTarget, HoldReason, ReplyTarget};
 use ring::Tick;
 use wal::{AppendError, LogPosition};
 
@@ -30,13 +37,6 @@ use crate::ingress::HOPS_ATTRIBUTE;
 use crate::limits::{REFUSED_RETRY_EVERY, SPACE_RETRY_INTERVAL};
 use crate::log_writer::AppendPriority;
 use crate::stalled::Phase;
-use codec::cloudevent::CloudEvent;
-use codec::encode::EncodedEvent;
-use codec::http::LocalResponse;
-use codec::record::EventRecord;
-use contract::post_error::PostError;
-use contract::request_histograms::OutcomeKey;
-use contract::table::{DeliveryPolicy, DeliveryTarget, HoldReason, ReplyTarget};
 
 /// What became of a reply.
 enum ReplyOutcome {

@@ -11,6 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use contract::filter::steps::Steps;
+use contract::table::Subscriber;
 use ring::{CurrentWork, Notify, Ring, Tick};
 use wal::LogPosition;
 
@@ -20,8 +22,6 @@ use crate::filter_index::{FilterIndex, FilterIndexEntry};
 use crate::limits::{MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY, TURN_STEPS_MAX};
 use crate::log_writer::LogWriter;
 use crate::stalled::{CoreActivity, Phase};
-use contract::filter::steps::Steps;
-use contract::table::Subscriber;
 
 /// The matcher of one stream.
 pub(super) struct FanoutMatcher {

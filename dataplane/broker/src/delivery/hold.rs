@@ -2,10 +2,11 @@
 
 use std::cmp::Reverse;
 
+use contract::table::HoldReason;
+
 use super::delivery_attempt::{DeliveryAttempt, ScheduledRetry};
 use super::send::EventSender;
 use super::worker::{SubscriberConfig, SubscriptionWorker};
-use contract::table::HoldReason;
 
 impl<P: EventSender> SubscriptionWorker<P> {
     /// Takes target, filter and delivery from a newer table.

@@ -5,13 +5,13 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use codec::cloudevent::{CloudEventAttribute, ContentMode};
+use codec::encode::{EncodedEvent, encode};
+use codec::record::{CorruptRecord, EventRecord};
 use wal::LogPosition;
 
 use super::arrival::{CachedTimestamp, arrival};
 use crate::limits::{FRESH_BYTES_MAX, FRESH_MAX};
-use codec::cloudevent::{CloudEventAttribute, ContentMode};
-use codec::encode::{EncodedEvent, encode};
-use codec::record::{CorruptRecord, EventRecord};
 
 /// One event from the log.
 pub(super) struct LoadedEvent {

@@ -38,6 +38,8 @@ use wal::{AppendError, StreamId};
 pub use request::claims_reply;
 pub use send::EventSender;
 
+use contract::table::{EventStream, RoutingTable};
+
 use self::fanout::FanoutMatcher;
 use self::recovered_attempts::RecoveredAttempts;
 use self::removal::{AbsentStreams, RemovalPositions};
@@ -46,7 +48,6 @@ use super::delivery_log_writer::DeliveryLogWriter;
 use super::feed::StreamFeed;
 use super::log_writer::LogWriter;
 use super::stalled;
-use contract::table::{EventStream, RoutingTable};
 
 type SubscriptionWorkers<P> = HashMap<Box<str>, Rc<SubscriptionWorker<P>>, RandomState>;
 type StreamWorkers<V> = RefCell<HashMap<StreamId, V, RandomState>>;

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::sync::atomic::Ordering::Relaxed;
 
+use contract::abandoned::AbandonedEvents;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ring::Tick;
@@ -14,7 +15,6 @@ use super::{Dispatcher, EventSender};
 use crate::delivery_log::{self, DeliveryLogEntry};
 use crate::limits::{REMOVAL_DELAY, TIDY_EVERY};
 use crate::log_writer::HISTORY;
-use contract::abandoned::AbandonedEvents;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum AbsentStreams {

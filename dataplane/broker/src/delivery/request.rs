@@ -3,12 +3,6 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use bytes::Bytes;
-use fastrand::Rng;
-
-use super::loaded_event::LoadedEvent;
-use crate::extension_headers;
-use crate::ingress::{HOPS_HEADER, INTERNAL_HEADER, NAMESPACE_HEADER};
-use crate::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
 use codec::cloudevent::{
     ADDED, AttributeKind, CloudEvent, CloudEventAttribute, ContentKind, MalformedEvent, binary, carriage, content_type,
     is_compressed, structured,
@@ -18,6 +12,12 @@ use codec::http::LocalResponse;
 use codec::record::EventRecord;
 use contract::post_error::PostError;
 use contract::table::DeliveryTarget;
+use fastrand::Rng;
+
+use super::loaded_event::LoadedEvent;
+use crate::extension_headers;
+use crate::ingress::{HOPS_HEADER, INTERNAL_HEADER, NAMESPACE_HEADER};
+use crate::limits::{ERROR_DATA_BYTES_MAX, HOPS_MAX};
 
 /// Only a subscriber is asked for a reply (DP-REPLY-01 to -03).
 pub fn request_reply(out: &mut EncodedEvent) {

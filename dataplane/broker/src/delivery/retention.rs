@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use contract::table::EventStream;
 use wal::LogPosition;
 
 use super::Dispatcher;
@@ -17,7 +18,6 @@ use super::send::EventSender;
 use super::worker::SubscriptionWorker;
 use crate::delivery_log::DeliveryOutcome;
 use crate::feed::StreamFeed;
-use contract::table::EventStream;
 
 impl<P: EventSender> Dispatcher<P> {
     /// Applies the retention of all streams, as of `now_ms` (milliseconds since 1970).

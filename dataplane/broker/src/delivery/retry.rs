@@ -10,11 +10,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use codec::http::LocalResponse;
+use contract::table::{BackoffPolicy, DeliveryPolicy};
 use fastrand::Rng;
 
 use crate::limits::{BACKOFF_MAX, BACKOFF_MIN};
-use codec::http::LocalResponse;
-use contract::table::{BackoffPolicy, DeliveryPolicy};
 
 /// What to do after an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,6 +10,8 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, atomic::Ordering::Relaxed};
 
+use codec::record::CorruptRecord;
+use contract::table::{DeliveryOrder, DeliveryPolicy, EventStream, HoldReason, InitialOffset, Subscriber};
 use ring::{Notify, Ring, Tick};
 use wal::{AppendError, Cursor, LogPosition};
 
@@ -29,8 +31,6 @@ use crate::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
 use crate::log_writer::LogWriter;
 use crate::progress::SubscriberProgress;
 use crate::stalled::StalledEvent;
-use codec::record::CorruptRecord;
-use contract::table::{DeliveryOrder, DeliveryPolicy, EventStream, HoldReason, InitialOffset, Subscriber};
 
 /// Shared by all workers of a log.
 pub(super) struct DispatchContext<P> {

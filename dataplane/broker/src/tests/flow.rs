@@ -1,10 +1,11 @@
 //! Many subscribers: each independent, within its window, with correct counts of its events.
 
+use contract::abandoned::AbandonedEvents;
+use contract::table::{DeliveryOrder, InitialOffset};
+
 use super::*;
 use crate::delivery_log::{self, DeliveryOutcome};
 use crate::limits::{RECORDS_PER_TURN_MAX, UNFINISHED_MAX};
-use contract::abandoned::AbandonedEvents;
-use contract::table::{DeliveryOrder, InitialOffset};
 
 /// EV-RTE-03, -04, -06, -07, EV-BRK-03, EV-RTE-23: one evaluation each; one delivery for each that matches,
 /// the same destination or not.

@@ -1,7 +1,8 @@
 //! Events on hold because an object that their owner refers to is missing.
 
-use super::*;
 use contract::load::SubscriberCounters;
+
+use super::*;
 
 /// A subscriber of `http://s/`, some of whose events are on hold.
 fn holding(hold: HoldReason) -> Subscriber {

@@ -1,7 +1,8 @@
 //! The ingress: what is accepted, what is rejected, and that no 202 is sent too early.
 
-use super::*;
 use contract::stream_admission::{AdmissionRule, TokenError, TokenVerifier, VerifiedToken};
+
+use super::*;
 
 const EVENT: [(&str, &str); 4] = [("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t")];
 const ENVELOPE: &str = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t"}"#;

@@ -2,10 +2,11 @@
 
 use std::rc::Rc;
 
-use super::*;
-use crate::limits::{MATCHES_MAX, SWEEP_EVERY, UNFINISHED_MAX};
 use contract::filter::cesql;
 use contract::table::FilterRule;
+
+use super::*;
+use crate::limits::{MATCHES_MAX, SWEEP_EVERY, UNFINISHED_MAX};
 
 fn sorted(mut ids: Vec<String>) -> Vec<String> {
     ids.sort();

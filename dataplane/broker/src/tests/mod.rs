@@ -21,14 +21,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ring::sim::{FaultProfile, Simulation};
-use ring::{Ring, Tick};
-use tempfile::TempDir;
-use wal::{LogOptions, WriteAheadLog};
-
-use super::delivery::EventSender;
-use super::delivery_log;
-use super::engine::BrokerEngine;
 use codec::encode::EncodedEvent;
 use codec::http::LocalResponse;
 use contract::abandoned::AbandonedEvents;
@@ -42,6 +34,14 @@ use contract::table::{
     BackoffPolicy, DeliveryPolicy, DeliveryTarget, EventFilter, EventStream, HoldReason, InitialOffset, ReplyTarget,
     RetentionPolicy, RoutingTable, Subscriber,
 };
+use ring::sim::{FaultProfile, Simulation};
+use ring::{Ring, Tick};
+use tempfile::TempDir;
+use wal::{LogOptions, WriteAheadLog};
+
+use super::delivery::EventSender;
+use super::delivery_log;
+use super::engine::BrokerEngine;
 
 pub(super) const PATH: &str = "/brokers/ns/b";
 /// A broker without subscribers.

@@ -1,9 +1,10 @@
 //! Ordered delivery, the configured content mode, and a subscriber that comes back.
 
-use super::*;
-use crate::limits::UNFINISHED_MAX;
 use codec::cloudevent::{ContentMode, structured};
 use contract::table::{DeliveryOrder, InitialOffset};
+
+use super::*;
+use crate::limits::UNFINISHED_MAX;
 
 fn in_sequence(sequence: DeliveryOrder) -> Subscriber {
     let mut subscriber = trigger("t", "http://s/");

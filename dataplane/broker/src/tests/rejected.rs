@@ -1,8 +1,9 @@
 //! Our own streams that reject our own deliveries: nothing is lost.
 
+use contract::table::DeliveryTarget;
+
 use super::*;
 use crate::limits::REFUSED_RETRY_EVERY;
-use contract::table::DeliveryTarget;
 
 const OWN: &str = "http://own/brokers/ns/other";
 

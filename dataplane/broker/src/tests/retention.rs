@@ -8,14 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use contract::load::ByteQuota;
+use contract::table::{DeliveryOrder, Durability, EventStream, RetentionPolicy};
 use ring::sim::{FaultProfile, Simulation};
 use wal::WriteAheadLog;
 
 use super::{BrokerFixture, PATH, ScriptedAnswer, ends, folder, options, seconds, trigger};
 use crate::limits::{GATHER_MAX, GATHERED_BYTES_MAX, UNFINISHED_MAX};
 use crate::log_writer::LogWriter;
-use contract::load::ByteQuota;
-use contract::table::{DeliveryOrder, Durability, EventStream, RetentionPolicy};
 
 const URL: &str = "http://s/";
 

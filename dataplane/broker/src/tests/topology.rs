@@ -4,8 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use super::*;
 use contract::table::DeliveryOrder;
+
+use super::*;
 
 /// Successful requests: by URL and event.
 type DeliveredEvents = Rc<RefCell<BTreeSet<(String, String)>>>;

@@ -1,7 +1,8 @@
-use super::*;
-use crate::limits::FILTER_STEPS_MAX;
 use codec::cloudevent::structured;
 use codec::record;
+
+use super::*;
+use crate::limits::FILTER_STEPS_MAX;
 
 pub(super) fn event(envelope: &str) -> EventRecord {
     let event = structured::parse(envelope.as_bytes()).unwrap();

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use codec::http::{FieldName, RequestView};
+
 use super::{Backend, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, TrafficPolicy};
 use crate::client_address::ClientAddress;
 use crate::request_histograms::RouteTag;
-use codec::http::{FieldName, RequestView};
 
 /// The routing of one host.
 #[derive(Debug, Default)]

@@ -7,6 +7,8 @@ use ::h2::RecvStream;
 use ::h2::server::SendResponse;
 use ::http::{Method, Request, Response};
 use bytes::{Bytes, BytesMut};
+use codec::http::LocalResponse;
+use codec::http::{MalformedHttp, RequestView};
 use ring::{Ring, Tick};
 
 use super::heads::from_client;
@@ -17,8 +19,6 @@ use crate::http::body_budget::{BodyBudget, BodyReservation};
 use crate::http::buffers::by;
 use crate::http::date;
 use crate::http::limits::HttpLimits;
-use codec::http::LocalResponse;
-use codec::http::{MalformedHttp, RequestView};
 
 /// Seconds in `Retry-After` for a client with too many buffered bytes.
 const RETRY_AFTER_S: &str = "1";

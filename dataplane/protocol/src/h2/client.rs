@@ -8,6 +8,8 @@ use std::task::{Context, Poll, Waker};
 
 use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
+use contract::table::Endpoint;
+use contract::target_policy::TargetPolicy;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ring::{Chunk, EndpointAddress, Ring, Tick};
@@ -18,8 +20,6 @@ use super::limits;
 use crate::http::buffers::{by, earlier};
 use crate::http::limits::HttpLimits;
 use crate::tls::{TlsClientConfig, Transport};
-use contract::table::Endpoint;
-use contract::target_policy::TargetPolicy;
 
 /// The connections of one core, by the id of the instance.
 pub struct Http2Client {

@@ -5,15 +5,15 @@
 
 use base64::Engine as _;
 use bytes::{BufMut, Bytes, BytesMut};
-use http::header::{HeaderName, HeaderValue};
-use http::{Method, Request, Response, Uri};
-
-use crate::http::headers::ResponseContext;
 use codec::http::put_status;
 use codec::http::{
     FieldName, MalformedHttp, Parsed, RequestHead, RequestView, ResponseView, content_length, has_token, parse_request,
 };
 use contract::client_address::ClientScheme;
+use http::header::{HeaderName, HeaderValue};
+use http::{Method, Request, Response, Uri};
+
+use crate::http::headers::ResponseContext;
 
 /// A request of an HTTP/2 client, parsed like one of HTTP/1.
 #[derive(Debug)]

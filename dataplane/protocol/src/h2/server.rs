@@ -12,6 +12,7 @@ use ::h2::server::{Builder, Connection, SendResponse};
 use ::h2::{Reason, RecvStream};
 use ::http::Request;
 use bytes::Bytes;
+use contract::counters::CoreCounters;
 use ring::{Chunk, Ring, Tick};
 
 use super::flood_guard::{FloodGuard, FloodViolation};
@@ -22,7 +23,6 @@ use crate::http::connection_tracker::ConnectionGuard;
 use crate::http::limits::HttpLimits;
 use crate::http::server::PREFACE;
 use crate::tls::Transport;
-use contract::counters::CoreCounters;
 
 /// A connection whose first bytes, in `held`, are the HTTP/2 preface.
 pub struct DetectedHttp2 {

@@ -4,11 +4,11 @@ use std::future::Future;
 use std::io;
 
 use bytes::BytesMut;
+use codec::http::{MalformedHttp, Parsed};
 use ring::{Chunk, Ring, Tick, Timeout};
 
 use super::limits::{COPY_BYTES_MAX, HEAD_LOOK_BYTES, REQUEST_LINE_BYTES_MAX};
 use crate::tls::ByteStream;
-use codec::http::{MalformedHttp, Parsed};
 
 /// Received bytes.
 #[derive(Default)]

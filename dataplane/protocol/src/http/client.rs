@@ -6,15 +6,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
+use codec::http::LocalResponse;
+use codec::http::{BodyDecoder, BodyEvent, MalformedHttp, Method, parse_response};
+use contract::target_policy::{TargetPolicy, TargetRefused};
 use ring::{Chunk, EndpointAddress, Ring, Tick};
 
 use super::buffers::{HeadReadError, WriteBuffer, by, earlier};
 use super::limits::{HttpLimits, INTERIM_MAX};
 use super::pool::{ConnectionPool, PoolKey, UpstreamConnection};
 use crate::tls::{TlsClientConfig, Transport};
-use codec::http::LocalResponse;
-use codec::http::{BodyDecoder, BodyEvent, MalformedHttp, Method, parse_response};
-use contract::target_policy::{TargetPolicy, TargetRefused};
 
 /// Opens and pools connections for one core.
 #[derive(Clone)]

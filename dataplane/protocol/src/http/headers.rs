@@ -9,15 +9,15 @@
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use bytes::{BufMut, BytesMut};
-use fastrand::Rng;
-
-use super::field_copier::{FieldCopier, put_field};
 use codec::hex;
 use codec::http::DateText;
 use codec::http::put_status;
 use codec::http::{BodyFraming, FieldName, RequestView, ResponseView, UpgradeRequest, has_token, is_authority, tokens};
 use contract::client_address::{ClientAddress, ClientScheme, forwarded_node};
 use contract::table::HeaderEdits;
+use fastrand::Rng;
+
+use super::field_copier::{FieldCopier, put_field};
 
 /// Writes the head for an instance, including the empty line. `edits` are the route's.
 pub fn put_request(

@@ -1,7 +1,8 @@
 //! The heads that instances and clients get.
 
-use super::*;
 use codec::http::{Method, Parsed, RequestHead, ResponseHead, parse_request, parse_response};
+
+use super::*;
 
 fn sent(fields: &str, peer: &str) -> String {
     let text = format!("GET /p?q HTTP/1.1\r\nHost: app.example.com:8080\r\n{fields}\r\n");

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use codec::http::ResponseHead;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ring::{IdleReadiness, Tick};
@@ -11,7 +12,6 @@ use ring::{IdleReadiness, Tick};
 use super::buffers::{ReadBuffer, WriteBuffer};
 use super::limits::HttpLimits;
 use crate::tls::Transport;
-use codec::http::ResponseHead;
 
 /// A connection to an instance, with the buffers that it keeps from request to request.
 pub struct UpstreamConnection {

@@ -2,11 +2,11 @@
 //! whatever the size of the body.
 
 use bytes::{BufMut, BytesMut};
+use codec::http::{BodyDecoder, BodyEvent, MalformedHttp, put_chunk_line, trailer_fields};
 use ring::Chunk;
 
 use super::buffers::ReadBuffer;
 use super::limits::COPY_BYTES_MAX;
-use codec::http::{BodyDecoder, BodyEvent, MalformedHttp, put_chunk_line, trailer_fields};
 
 /// The next step of a relay.
 #[derive(Debug)]

@@ -10,6 +10,10 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::{Bytes, BytesMut};
+use codec::http::LocalResponse;
+use codec::http::{
+    BodyDecoder, BodyEvent, BodyFraming, HttpVersion, MalformedHttp, Method, RequestHead, RequestView, parse_request,
+};
 use ring::{Chunk, Ring, Tick};
 
 use super::body_budget::{BodyBudget, BodyLimitExceeded, BodyReservation};
@@ -18,10 +22,6 @@ use super::connection_tracker::ConnectionGuard;
 use super::date;
 use super::limits::HttpLimits;
 use crate::tls::{ByteStream, Transport};
-use codec::http::LocalResponse;
-use codec::http::{
-    BodyDecoder, BodyEvent, BodyFraming, HttpVersion, MalformedHttp, Method, RequestHead, RequestView, parse_request,
-};
 
 /// The first bytes of an HTTP/2 client with prior knowledge (RFC 9113 3.4).
 pub const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

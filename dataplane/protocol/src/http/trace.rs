@@ -1,10 +1,11 @@
 //! W3C trace context for the gateway's own spans: reads `traceparent`, and puts the gateway's span into an outgoing
 //! head. Not called when spans are off (see [`super::headers`]).
 
-use super::headers::incoming_trace_parent;
 use codec::hex;
 use codec::http::RequestView;
 use contract::spans::TraceContext;
+
+use super::headers::incoming_trace_parent;
 
 /// `00-` before the trace id, its 32 digits, `-`, 16 digits of the span, `-`, two of the flags.
 const TRACE: std::ops::Range<usize> = 3..35;

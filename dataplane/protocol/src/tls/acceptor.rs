@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
+use contract::counters::CoreCounters;
 use ring::{Ring, RingStream};
 use rustls::HandshakeKind;
 
 use super::client_hello::{self, ClientHello};
 use super::handshake_limiter::{HandshakeLimiter, HandshakePermit};
 use super::{HandshakeOutcome, TlsLimits, TlsServerConfig, TlsStream};
-use contract::counters::CoreCounters;
 
 pub struct TlsAcceptor {
     ring: Ring,

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use contract::table_publisher::TablePublisher;
 use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, version};
 
 use super::TlsIdentity;
-use contract::table_publisher::TablePublisher;
 
 /// Shared by all cores, so that a ticket of one is valid at every other.
 #[derive(Clone)]

@@ -3,10 +3,10 @@
 use std::io::Write as _;
 use std::time::SystemTime;
 
+use contract::table::EndpointAddress;
 use jiff::Timestamp;
 
 use super::{AccessLogEntry, PART_BYTES_MAX};
-use contract::table::EndpointAddress;
 
 /// `127.0.0.1 - - [10/Oct/2000:13:55:36 +0000] "GET / HTTP/1.0" 200 2326`
 pub(super) fn common(out: &mut Vec<u8>, line: &AccessLogEntry<'_>) {

@@ -3,10 +3,11 @@
 use std::io::Write as _;
 use std::sync::Arc;
 
-use super::{AccessLogEntry, PART_BYTES_MAX};
 use codec::http::{BodyFraming, PlatformProbe, RequestView};
 use contract::request_log::{LogField, RequestLog, TemplatePart};
 use contract::table::{Backend, Endpoint, EndpointAddress};
+
+use super::{AccessLogEntry, PART_BYTES_MAX};
 
 /// The data of a request for its line, collected until the response.
 #[derive(Default)]

@@ -1,16 +1,16 @@
 use std::cell::RefCell;
 
+use contract::fair_queue::AHEAD_MAX;
+use contract::signal::SignalQueue;
+use contract::table::{Protocol, RequestTimeouts, Route, RoutingTable};
+use contract::table_publisher::TablePublisher;
+use protocol::http::limits::HttpLimits;
 use ring::Ring;
 use ring::sim::{FaultProfile, Simulation};
 
 use super::*;
 use crate::ProxyConfig;
 use crate::pending_queue::PendingQueueLimits;
-use contract::fair_queue::AHEAD_MAX;
-use contract::signal::SignalQueue;
-use contract::table::{Protocol, RequestTimeouts, Route, RoutingTable};
-use contract::table_publisher::TablePublisher;
-use protocol::http::limits::HttpLimits;
 
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 

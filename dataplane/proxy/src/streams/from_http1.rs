@@ -5,6 +5,16 @@ use std::task::{Context, Poll};
 
 use ::http::{HeaderMap, Response};
 use bytes::{Bytes, BytesMut};
+use codec::http::{BodyDecoder, BodyEvent, BodyFraming, HttpVersion, Method, RequestHead, put_chunk_line};
+use contract::table::AffinityCookie;
+use protocol::h2::trailers;
+use protocol::http::buffers::{ReadBuffer, WriteBuffer};
+use protocol::http::connection_tracker::ConnectionGuard;
+use protocol::http::date;
+use protocol::http::headers::{ResponseContext, SwitchedProtocol, put_request};
+use protocol::http::limits::HttpLimits;
+use protocol::http::server::ClientConnection;
+use protocol::tls::{ByteStream, Transport};
 use ring::{Chunk, Ring, Tick};
 
 use super::replay::TeeBody;
@@ -20,16 +30,6 @@ use crate::retry::original_host;
 use crate::session_affinity::put_cookie;
 use crate::upstream::UpstreamLink;
 use crate::{Permit, Proxy};
-use codec::http::{BodyDecoder, BodyEvent, BodyFraming, HttpVersion, Method, RequestHead, put_chunk_line};
-use contract::table::AffinityCookie;
-use protocol::h2::trailers;
-use protocol::http::buffers::{ReadBuffer, WriteBuffer};
-use protocol::http::connection_tracker::ConnectionGuard;
-use protocol::http::date;
-use protocol::http::headers::{ResponseContext, SwitchedProtocol, put_request};
-use protocol::http::limits::HttpLimits;
-use protocol::http::server::ClientConnection;
-use protocol::tls::{ByteStream, Transport};
 
 /// Carries one request that has its permit. `head` holds the bytes of `connection.client.head`.
 pub(crate) async fn exchange(

@@ -8,6 +8,13 @@ use ::h2::server::SendResponse;
 use ::h2::{Reason, RecvStream};
 use ::http::Request;
 use bytes::{Bytes, BytesMut};
+use codec::http::{BodyFraming, MalformedHttp};
+use contract::table::RouteRequest;
+use protocol::h2::grpc;
+use protocol::h2::heads::TranslatedRequest;
+use protocol::h2::io::IoState;
+use protocol::h2::trailers;
+use protocol::http::headers::put_request;
 use ring::Tick;
 
 use super::http2_response::{Http2ResponseWriter, drain_body};
@@ -21,13 +28,6 @@ use crate::mirror::MirrorBuffer;
 use crate::request_record::{RequestEnd, RequestRecord};
 use crate::retry::original_host;
 use crate::{AcquireRequest, LocalReply, Proxy};
-use codec::http::{BodyFraming, MalformedHttp};
-use contract::table::RouteRequest;
-use protocol::h2::grpc;
-use protocol::h2::heads::TranslatedRequest;
-use protocol::h2::io::IoState;
-use protocol::h2::trailers;
-use protocol::http::headers::put_request;
 
 /// Serves one stream to its end.
 pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {

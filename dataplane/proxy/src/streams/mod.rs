@@ -31,6 +31,14 @@ pub(super) use from_http1::exchange;
 pub(super) use replay::mirror;
 pub(super) use server::serve;
 
+use codec::http::{BodyFraming, MalformedHttp, RequestHead};
+use contract::client_address::{ClientAddress, ClientScheme};
+use contract::table::{Backend, Endpoint, Protocol, RequestTimeouts};
+use protocol::h2::heads;
+use protocol::h2::limits::TRIES_MAX;
+use protocol::http::limits::{HttpLimits, SENDS_MAX};
+use protocol::http::pool::PoolKey;
+
 use super::activity::{IdleTimeouts, StreamActivity};
 use super::cold_start_timing::ColdStartTiming;
 use super::deadlines::ResponseDeadlines;
@@ -41,13 +49,6 @@ use super::retry::ReplayableRequest;
 use super::select::select_both;
 use super::upstream::UpstreamLink;
 use super::{LocalReply, Permit, Proxy};
-use codec::http::{BodyFraming, MalformedHttp, RequestHead};
-use contract::client_address::{ClientAddress, ClientScheme};
-use contract::table::{Backend, Endpoint, Protocol, RequestTimeouts};
-use protocol::h2::heads;
-use protocol::h2::limits::TRIES_MAX;
-use protocol::http::limits::{HttpLimits, SENDS_MAX};
-use protocol::http::pool::PoolKey;
 
 /// The next part of a request body.
 enum BodyPart {

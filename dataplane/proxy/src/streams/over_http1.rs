@@ -5,6 +5,12 @@ use std::future::{Future, pending};
 use std::io;
 
 use bytes::{Bytes, BytesMut};
+use codec::http::{BodyDecoder, BodyEvent, BodyFraming, MalformedHttp, ResponseHead, parse_response, put_chunk_line};
+use protocol::h2::trailers;
+use protocol::http::buffers::{HeadReadError, ReadBuffer, by, earlier};
+use protocol::http::limits::INTERIM_MAX;
+use protocol::http::pool::UpstreamConnection;
+use protocol::tls::{ByteStream, Transport};
 use ring::Chunk;
 
 use super::expect_continue::ExpectContinue;
@@ -14,12 +20,6 @@ use super::{
 };
 use crate::LocalReply;
 use crate::select::select_both;
-use codec::http::{BodyDecoder, BodyEvent, BodyFraming, MalformedHttp, ResponseHead, parse_response, put_chunk_line};
-use protocol::h2::trailers;
-use protocol::http::buffers::{HeadReadError, ReadBuffer, by, earlier};
-use protocol::http::limits::INTERIM_MAX;
-use protocol::http::pool::UpstreamConnection;
-use protocol::tls::{ByteStream, Transport};
 
 /// Sends the request and forwards its response concurrently.
 pub(super) async fn attempt(

@@ -8,6 +8,12 @@ use ::h2::client::{ResponseFuture, SendRequest};
 use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
+use codec::http::Method;
+use protocol::h2::client::Http2StreamPermit;
+use protocol::h2::io::IoState;
+use protocol::h2::trailers;
+use protocol::http::buffers::{by, earlier};
+use protocol::http::limits::INTERIM_MAX;
 
 use super::expect_continue::ExpectContinue;
 use super::response_buffer::BufferedResponseBody;
@@ -17,12 +23,6 @@ use super::{
 };
 use crate::LocalReply;
 use crate::select::select_both;
-use codec::http::Method;
-use protocol::h2::client::Http2StreamPermit;
-use protocol::h2::io::IoState;
-use protocol::h2::trailers;
-use protocol::http::buffers::{by, earlier};
-use protocol::http::limits::INTERIM_MAX;
 
 /// Sends the request and forwards its response concurrently.
 pub(super) async fn attempt(

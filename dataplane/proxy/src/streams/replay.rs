@@ -7,6 +7,10 @@ use std::task::{Context, Poll};
 
 use ::http::{HeaderMap, Response};
 use bytes::{Buf, Bytes};
+use codec::http::{BodyDecoder, BodyEvent, BodyFraming, Parsed, RequestHead, parse_request};
+use contract::table::{Backend, RouteRequest};
+use protocol::h2::trailers;
+use protocol::http::buffers::by;
 
 use super::{
     AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
@@ -14,10 +18,6 @@ use super::{
 };
 use crate::mirror::{COPY_TIMEOUT, MirrorBuffer, MirroredRequest};
 use crate::{AcquireRequest, Proxy};
-use codec::http::{BodyDecoder, BodyEvent, BodyFraming, Parsed, RequestHead, parse_request};
-use contract::table::{Backend, RouteRequest};
-use protocol::h2::trailers;
-use protocol::http::buffers::by;
 
 /// The request is over: `status` is that of its response, or `None`. Sends its copy, if there is to be one; does not
 /// block.

@@ -3,17 +3,17 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use contract::client_address::ClientAddress;
+use protocol::h2::io::IoState;
+use protocol::h2::server::{self, DetectedHttp2};
+use protocol::http::connection_tracker::ConnectionGuard;
+use protocol::tls::Transport;
 use ring::Chunk;
 
 use super::from_http2;
 use super::stream_context::StreamContext;
 use crate::Proxy;
 use crate::connection_stats::RegisteredConnection;
-use contract::client_address::ClientAddress;
-use protocol::h2::io::IoState;
-use protocol::h2::server::{self, DetectedHttp2};
-use protocol::http::connection_tracker::ConnectionGuard;
-use protocol::tls::Transport;
 
 /// Serves one connection until its client goes, or the core stops. `held` begins with the preface.
 pub(crate) async fn serve(

@@ -13,6 +13,14 @@ use ::h2::server::SendResponse;
 use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{StatusCode, request};
 use bytes::{Bytes, BytesMut};
+use codec::http::{FieldName, has_token, parse_response};
+use contract::table::{self, RouteRequest};
+use protocol::h2::heads::TranslatedRequest;
+use protocol::http::buffers::{HeadReadError, ReadBuffer, by};
+use protocol::http::headers::put_request;
+use protocol::http::limits::{INTERIM_MAX, SENDS_MAX};
+use protocol::http::pool::UpstreamConnection;
+use protocol::tls::ByteStream;
 use ring::Chunk;
 
 use super::http2_response::{Http2ResponseWriter, drain_body};
@@ -26,14 +34,6 @@ use crate::retry::original_host;
 use crate::tunnel::{TunnelContext, between};
 use crate::upstream::UpstreamLink;
 use crate::{AcquireRequest, LocalReply, Permit};
-use codec::http::{FieldName, has_token, parse_response};
-use contract::table::{self, RouteRequest};
-use protocol::h2::heads::TranslatedRequest;
-use protocol::http::buffers::{HeadReadError, ReadBuffer, by};
-use protocol::http::headers::put_request;
-use protocol::http::limits::{INTERIM_MAX, SENDS_MAX};
-use protocol::http::pool::UpstreamConnection;
-use protocol::tls::ByteStream;
 
 /// Whether a request asks for a WebSocket: an extended CONNECT.
 pub(super) fn is_requested(parts: &request::Parts) -> bool {

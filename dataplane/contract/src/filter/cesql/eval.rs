@@ -3,9 +3,10 @@
 
 use std::borrow::Cow;
 
+use codec::record::EventRecord;
+
 use super::{Arithmetic, CesqlError, CesqlNode, CesqlValue, Compare, Logic};
 use crate::filter::steps::{OverBudget, Steps};
-use codec::record::EventRecord;
 
 /// One evaluation: the event, and its remaining steps.
 #[derive(Debug, Clone, Copy)]

@@ -22,11 +22,12 @@ use std::fmt;
 pub(super) use eval::attribute;
 pub use value::{CesqlError, CesqlValue};
 
+use codec::record::EventRecord;
+
 use self::eval::EvaluationScope;
 use self::functions::CesqlFunction;
 use self::pattern::LikePattern;
 use super::steps::Steps;
-use codec::record::EventRecord;
 
 /// Longest expression, in bytes. Evaluation is linear in it, and runs for every event.
 pub const EXPRESSION_BYTES_MAX: usize = 8 << 10;
