@@ -20,8 +20,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use control::cross_origin::CrossOriginProtection;
 use dataplane::connection_query;
+use dataplane::core_relay::CoreSenders;
 use dataplane::counters::CoreCounters;
-use dataplane::events::core_relay::CoreSenders;
 use dataplane::table_publisher::TablePublisher;
 use serde::Deserialize;
 

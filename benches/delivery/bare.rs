@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use dataplane::codec::http::Method;
 use dataplane::http::client::{BufferedRequest, UpstreamClient};
-use dataplane::http::codec::Method;
 use dataplane::http::limits::HttpLimits;
 use ring::{Ring, RingOptions};
 

@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
-use sluicegate_dataplane::events::auth::Authenticator;
-use sluicegate_dataplane::events::cloudevent::{CloudEvent, ContentMode, binary, structured};
-use sluicegate_dataplane::events::encode::encode;
-use sluicegate_dataplane::events::filter::index::FilterIndex;
-use sluicegate_dataplane::events::filter::steps::Steps;
-use sluicegate_dataplane::events::filter::{cesql, matches};
-use sluicegate_dataplane::events::record::{EventRecord, encode_head};
+use sluicegate_dataplane::broker::auth::Authenticator;
+use sluicegate_dataplane::broker::filter_index::FilterIndex;
+use sluicegate_dataplane::broker::ingress::admits;
+use sluicegate_dataplane::cloudevent::{CloudEvent, ContentMode, binary, structured};
+use sluicegate_dataplane::encode::encode;
+use sluicegate_dataplane::filter::steps::Steps;
+use sluicegate_dataplane::filter::{cesql, matches};
+use sluicegate_dataplane::record::{EventRecord, encode_head};
 use sluicegate_dataplane::table::{
     DeliveryPolicy, DeliveryTarget, EventFilter, HoldReason, InitialOffset, ReplyTarget, Subscriber,
 };
@@ -147,7 +148,7 @@ fn tokens(c: &mut Criterion) {
     group.bench_function("a known one of 700 B, identified and admitted", |b| {
         b.iter(|| {
             let bearer = authenticator.identify(&admission, black_box(&headers), 1).unwrap();
-            admission.admits(&bearer.subject, &[])
+            admits(&admission, &bearer.subject, &[])
         });
     });
     group.finish();

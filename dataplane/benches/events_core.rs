@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use criterion::{Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use ring::{Ring, RingListener, RingOptions, RingStream};
+use sluicegate_dataplane::access_token::AccessToken;
+use sluicegate_dataplane::broker::server::{EventsConfig, OpenLog, make};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, StopSignal, run_on};
-use sluicegate_dataplane::events::auth::AccessToken;
-use sluicegate_dataplane::events::core_relay::CoreRelay;
-use sluicegate_dataplane::events::server::{EventsConfig, OpenLog, make};
+use sluicegate_dataplane::core_relay::CoreRelay;
 use sluicegate_dataplane::signal::SignalQueue;
 use sluicegate_dataplane::table::{
     DeliveryPolicy, DeliveryTarget, EventFilter, HoldReason, InitialOffset, ReplyTarget, RoutingTable, Subscriber,

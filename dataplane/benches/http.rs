@@ -6,11 +6,12 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use fastrand::Rng;
-use sluicegate_dataplane::http::codec::{
+use sluicegate_dataplane::client_address::{ClientAddress, ClientScheme};
+use sluicegate_dataplane::codec::http::{
     BodyDecoder, BodyEvent, BodyFraming, Method, Parsed, RequestHead, ResponseHead, parse_request, parse_response,
     put_chunk_line,
 };
-use sluicegate_dataplane::http::headers::{ClientAddress, ClientScheme, ResponseContext, put_request, put_response};
+use sluicegate_dataplane::http::headers::{ResponseContext, put_request, put_response};
 use sluicegate_dataplane::proxy::pick;
 use sluicegate_dataplane::table::{
     Backend, BackendShare, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, Route, RouteRequest, RoutingTable,

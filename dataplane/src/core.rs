@@ -5,7 +5,7 @@ mod shutdown;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::TcpListener;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,20 +15,21 @@ use std::time::Duration;
 use ring::{Ring, RingListener, RingOptions, RingStream, Tick, Unsupported};
 use tokio::sync::mpsc;
 
-use crate::access_log::{self, AccessLog};
-use crate::connection_query::ConnectionQuery;
-use crate::counters::CoreCounters;
-use crate::http::buffers::by;
-use crate::http::connection_tracker::{ConnectionGuard, ConnectionTracker};
-use crate::http::limits::HttpLimits;
-use crate::proxy::pending_queue::PendingQueueLimits;
-use crate::proxy::{Proxy, ProxyConfig, serve, serve_cluster_local};
-use crate::service_names::SearchDomains;
-use crate::signal::SignalQueue;
-use crate::spans;
-use crate::table_publisher::TablePublisher;
-use crate::target_policy::TargetPolicy;
-use crate::tls::{TlsAcceptor, TlsLimits, TlsServerConfig, Transport};
+use broker::events_service::{EventsService, EventsServiceFactory, LocalBoxFuture};
+use contract::connection_query::ConnectionQuery;
+use contract::counters::CoreCounters;
+use contract::service_names::SearchDomains;
+use contract::signal::SignalQueue;
+use contract::spans;
+use contract::table_publisher::TablePublisher;
+use contract::target_policy::TargetPolicy;
+use protocol::http::buffers::by;
+use protocol::http::connection_tracker::{ConnectionGuard, ConnectionTracker};
+use protocol::http::limits::HttpLimits;
+use protocol::tls::{TlsAcceptor, TlsLimits, TlsServerConfig};
+use proxy::access_log::{self, AccessLog};
+use proxy::pending_queue::PendingQueueLimits;
+use proxy::{Proxy, ProxyConfig, serve, serve_cluster_local};
 
 use shutdown::CoreShutdown;
 pub use shutdown::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, StopSignal};
@@ -142,28 +143,6 @@ impl Default for CoreLimits {
         }
     }
 }
-
-/// A future of this thread.
-pub type LocalBoxFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
-
-/// Serves events on a core: made on the core's thread, once the ring runs.
-pub trait EventsService {
-    /// Serves one connection of the events listener until it ends. `guard` registers it in the core's connection
-    /// tracker and tells it when the core stops.
-    fn connection(self: Rc<Self>, stream: Transport, guard: ConnectionGuard) -> LocalBoxFuture<'static>;
-
-    /// The core was woken: there may be a new table.
-    fn on_wake(&self);
-
-    /// The core stops: resolves once nothing is in flight. Limited by `drain_max`.
-    fn drain(self: Rc<Self>) -> LocalBoxFuture<'static>;
-
-    /// After [`EventsService::drain`]: releases the logs to another process.
-    fn release(self: Rc<Self>) -> LocalBoxFuture<'static>;
-}
-
-/// Makes the events service of a core from its proxy, whose ring, client and pending queue it shares.
-pub type EventsServiceFactory = Box<dyn FnOnce(&Rc<Proxy>) -> io::Result<Rc<dyn EventsService>> + Send>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
@@ -442,7 +421,7 @@ mod tests {
     use ring::sim::{FaultProfile, Simulation};
 
     use super::*;
-    use crate::table::RoutingTable;
+    use contract::table::RoutingTable;
 
     /// A panic ends one task; it is counted once, and the core keeps running.
     #[test]

@@ -1,29 +1,22 @@
-#![forbid(unsafe_code)]
 //! The data plane of one core: HTTP proxying, the pending queue, event ingress and delivery.
 //!
-//! Knows hosts, backends, streams and subscribers ([`table`]) and reports demand ([`signal`]), but no Service or
-//! Trigger.
+//! [`core`] composes the crates below it, which are re-exported here: the [`contract`] with control, the formats
+//! ([`codec`]), the protocols ([`tls`], [`http`], [`h2`]), the [`proxy`] and the [`broker`]. They know hosts, backends,
+//! streams and subscribers ([`table`]) and report demand ([`signal`]), but no Service or Trigger.
+#![forbid(unsafe_code)]
 
-pub mod access_log;
-pub mod connection_query;
 pub mod core;
-pub mod counters;
-pub mod events;
-pub mod fair_queue;
-pub mod h2;
-mod hex;
-pub mod http;
-pub mod load;
-pub mod proxy;
-pub mod request_histograms;
-pub mod service_names;
-pub mod signal;
-pub mod spans;
-pub mod table;
-pub mod table_publisher;
-pub mod target_policy;
-pub mod tls;
 
-// For crates that do not depend on `ring`: the process runtime attaches cgroup port programs to instances, the others
-// keep memory small.
+pub use broker;
+pub use codec;
+pub use codec::{cloudevent, encode, record};
+pub use contract;
+pub use contract::{
+    abandoned, access_token, client_address, connection_query, core_relay, counters, event_types, fair_queue, filter,
+    host_address, load, post_error, request_histograms, request_log, service_names, signal, spans, stream_admission,
+    table, table_publisher, target_policy,
+};
+pub use protocol::{h2, http, tls};
+pub use proxy;
+pub use proxy::access_log;
 pub use ring::{allocator, cgroup_ports, code_pages};

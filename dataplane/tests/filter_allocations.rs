@@ -4,10 +4,10 @@
 
 use std::sync::Arc;
 
-use sluicegate_dataplane::events::cloudevent::binary;
-use sluicegate_dataplane::events::filter::cesql;
-use sluicegate_dataplane::events::filter::index::FilterIndex;
-use sluicegate_dataplane::events::record::{EventRecord, encode_head};
+use sluicegate_dataplane::broker::filter_index::FilterIndex;
+use sluicegate_dataplane::cloudevent::binary;
+use sluicegate_dataplane::filter::cesql;
+use sluicegate_dataplane::record::{EventRecord, encode_head};
 use sluicegate_dataplane::table::{
     DeliveryPolicy, DeliveryTarget, EventFilter, FilterRule, HoldReason, InitialOffset, ReplyTarget, Subscriber,
 };

@@ -4,7 +4,7 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use sluicegate_dataplane::http::codec::{BodyDecoder, BodyFraming, MalformedHttp, BodyEvent};
+use sluicegate_dataplane::codec::http::{BodyDecoder, BodyFraming, MalformedHttp, BodyEvent};
 use sluicegate_dataplane::http::relay::{self, RelayStep};
 use sluicegate_dataplane::http::buffers::ReadBuffer;
 

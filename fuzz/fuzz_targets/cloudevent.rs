@@ -6,11 +6,11 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use sluicegate_dataplane::events::cloudevent::{
+use sluicegate_dataplane::cloudevent::{
     CloudEventAttribute, EventData, CloudEvent, AttributeKind, ContentMode, binary, carriage, structured,
 };
-use sluicegate_dataplane::events::encode::encode;
-use sluicegate_dataplane::events::record::{EventRecord, encode_head};
+use sluicegate_dataplane::encode::encode;
+use sluicegate_dataplane::record::{EventRecord, encode_head};
 
 fuzz_target!(|input: &[u8]| {
     let Some((choice, bytes)) = input.split_first() else { return };

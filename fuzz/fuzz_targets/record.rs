@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 use libfuzzer_sys::fuzz_target;
-use sluicegate_dataplane::events::cloudevent::ContentMode;
-use sluicegate_dataplane::events::extension_headers;
-use sluicegate_dataplane::events::encode::encode;
-use sluicegate_dataplane::events::record::{ExtensionHeader, EventRecord, addressed, encode_head};
+use sluicegate_dataplane::cloudevent::ContentMode;
+use sluicegate_dataplane::broker::extension_headers;
+use sluicegate_dataplane::encode::encode;
+use sluicegate_dataplane::record::{ExtensionHeader, EventRecord, addressed, encode_head};
 
 /// The bit of the second byte of records that are for one subscriber only.
 const ADDRESSED: u8 = 0x80;

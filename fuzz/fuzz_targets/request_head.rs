@@ -4,10 +4,11 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use sluicegate_dataplane::http::codec::{
+use sluicegate_dataplane::codec::http::{
     BodyFraming, FieldName, Parsed, RequestHead, RequestView, is_authority, parse_request,
 };
-use sluicegate_dataplane::http::headers::{ClientAddress, ClientScheme, put_request};
+use sluicegate_dataplane::client_address::{ClientAddress, ClientScheme};
+use sluicegate_dataplane::http::headers::put_request;
 
 fuzz_target!(|bytes: &[u8]| {
     let mut head = RequestHead::default();

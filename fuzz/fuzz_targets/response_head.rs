@@ -4,7 +4,7 @@
 
 use bytes::BytesMut;
 use libfuzzer_sys::fuzz_target;
-use sluicegate_dataplane::http::codec::{
+use sluicegate_dataplane::codec::http::{
     BodyFraming, Method, FieldName, Parsed, ResponseHead, ResponseView, parse_response,
 };
 use sluicegate_dataplane::http::headers::{ResponseContext, put_response};

@@ -7,7 +7,7 @@ extern crate sluicegate_control as control;
 extern crate sluicegate_dataplane as dataplane;
 
 use libfuzzer_sys::fuzz_target;
-use sluicegate_dataplane::http::codec::{has_token, is_authority, tokens};
+use sluicegate_dataplane::codec::http::{has_token, is_authority, tokens};
 use sluicegate_dataplane::table::{RoutingTable, host_name};
 
 #[path = "../../src/config/route.rs"]

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use sluicegate_dataplane::http::codec::{BodyDecoder, MalformedHttp, Parsed, BodyEvent, RequestHead, parse_request};
+use sluicegate_dataplane::codec::http::{BodyDecoder, MalformedHttp, Parsed, BodyEvent, RequestHead, parse_request};
 use sluicegate_ring::{RingListener, Ring, RingStream};
 
 /// A whole request at an instance: method, path, body.

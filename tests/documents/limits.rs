@@ -13,7 +13,7 @@ Every size, count, time and rate that Sluicegate bounds, and why. What exceeds a
 condition or a log line that names it. Written from the code by `UPDATE_LIMITS=1 cargo test --test documents limits`.
 ";
 
-const CRATES: [(&str, &str); 13] = [
+const CRATES: [(&str, &str); 18] = [
     ("src", "The program"),
     ("control/types/src", "Kinds"),
     ("control/cel/src", "CEL"),
@@ -24,7 +24,12 @@ const CRATES: [(&str, &str); 13] = [
     ("control/container/src", "Containers"),
     ("control/images/src", "Images"),
     ("control/support/src", "What control's crates share"),
-    ("dataplane/src", "Data plane"),
+    ("dataplane/src", "Cores"),
+    ("dataplane/contract/src", "Tables and reports"),
+    ("dataplane/codec/src", "Formats"),
+    ("dataplane/protocol/src", "TLS and HTTP"),
+    ("dataplane/proxy/src", "Proxy"),
+    ("dataplane/broker/src", "Broker"),
     ("dataplane/ring/src", "Ring"),
     ("wal/src", "Log"),
 ];

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::table::Endpoint;
+use contract::table::Endpoint;
 use tokio::time::Instant;
 
 use super::instance_status::{InstancePhase, InstanceSnapshot};

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dataplane::load::{BackendLoad, RevisionLabels};
-use dataplane::table::{InstanceStart, Protocol, StartupDuration};
+use contract::load::{BackendLoad, RevisionLabels};
+use contract::table::{InstanceStart, Protocol, StartupDuration};
 use tokio::time::Instant;
 
 use super::instance::Instance;

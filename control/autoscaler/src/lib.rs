@@ -35,10 +35,10 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dataplane::allocator;
-use dataplane::load::BackendLoad;
-use dataplane::request_histograms::DurationHistogram;
-use dataplane::table::Endpoint;
+use contract::allocator;
+use contract::load::BackendLoad;
+use contract::request_histograms::DurationHistogram;
+use contract::table::Endpoint;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
 use runtime::{InstanceSpec, Runtime};

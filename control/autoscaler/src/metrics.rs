@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, PoisonError};
 
-use dataplane::load::BackendLoad;
-use dataplane::request_histograms::DurationHistogram;
+use contract::load::BackendLoad;
+use contract::request_histograms::DurationHistogram;
 
 use super::decide::{ScalingDecision, ScalingInputs, excess_burst_capacity};
 use super::revision_scaler::RevisionScaler;

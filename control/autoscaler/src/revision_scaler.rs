@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use dataplane::load::{BackendLoad, EndpointLoad};
-use dataplane::table::{Endpoint, Protocol};
+use contract::load::{BackendLoad, EndpointLoad};
+use contract::table::{Endpoint, Protocol};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::Instant;
 

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
-use dataplane::load::BackendLoad;
-use dataplane::table::Endpoint;
+use contract::load::BackendLoad;
+use contract::table::Endpoint;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep};
 

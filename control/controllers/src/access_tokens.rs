@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use dataplane::events::auth::AccessToken;
-use dataplane::table::DeliveryTarget;
+use contract::access_token::AccessToken;
+use contract::table::DeliveryTarget;
 use futures_util::StreamExt;
 use futures_util::stream;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};

@@ -11,8 +11,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dataplane::events::dns::parse_literal;
-use dataplane::target_policy::TargetPolicy;
+use contract::host_address::parse_literal;
+use contract::target_policy::TargetPolicy;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::GroupVersionKind;
 use kube::{Api, Client};

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use dataplane::events::abandoned::AbandonedEvents;
+use contract::abandoned::AbandonedEvents;
 
 use super::context::{ControllerContext, now};
 use crate::event_recorder::{EventMessage, EventSeverity};

@@ -4,7 +4,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dataplane::events::auth::TokenVerifier;
+use contract::stream_admission::TokenVerifier;
 use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};

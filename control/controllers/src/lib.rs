@@ -56,8 +56,8 @@ use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use dataplane::events::core_relay::CoreSenders;
-use dataplane::target_policy::TargetPolicy;
+use contract::core_relay::CoreSenders;
+use contract::target_policy::TargetPolicy;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use kube::Client;

@@ -1,7 +1,7 @@
 //! Publisher: compiles the controllers' decisions into the table that the cores read.
 //!
 //! [`Publisher`] holds the model: backends, routes, streams and subscribers by identity. Every change marks what it
-//! affects; a compile rebuilds that and publishes a [`dataplane::table::RoutingTable`] that shares the rest. Counters
+//! affects; a compile rebuilds that and publishes a [`contract::table::RoutingTable`] that shares the rest. Counters
 //! (loads, tallies) stay the same `Arc`s across tables, because requests that began under an old table still count.
 //! Deliberately absent: why something is routed (controllers) and how a core learns of a new table (data plane).
 
@@ -17,17 +17,17 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use dataplane::access_log::RequestLog;
-use dataplane::events::abandoned::AbandonedEvents;
-use dataplane::events::auth::StreamAdmission;
-use dataplane::events::event_types::EventTypeKey;
-use dataplane::load::{BackendLoad, ByteQuota};
-use dataplane::service_names::ServiceNames;
-use dataplane::table::{
+use contract::abandoned::AbandonedEvents;
+use contract::event_types::EventTypeKey;
+use contract::load::{BackendLoad, ByteQuota};
+use contract::request_log::RequestLog;
+use contract::service_names::ServiceNames;
+use contract::stream_admission::StreamAdmission;
+use contract::table::{
     DeliveryPolicy, DeliveryTarget, Endpoint, EventFilter, EventsTransport, HoldReason, InitialOffset,
     NoEndpointPolicy, Protocol, ReplyTarget, RequestTimeouts, RetentionPolicy, RoutingTable,
 };
-use dataplane::tls::CertificateStore;
+use contract::tls::CertificateStore;
 use tokio::sync::Notify;
 
 use autoscaler::EndpointSink;
@@ -98,7 +98,7 @@ pub struct DroppedEvents {
     pub uid: String,
     /// `NAMESPACE/NAME`.
     pub label: String,
-    /// By reason, as in [`dataplane::load::SubscriberCounters::DROP_REASONS`].
+    /// By reason, as in [`contract::load::SubscriberCounters::DROP_REASONS`].
     pub events: [u64; 5],
     /// Events at which its filter used up its steps: not dropped, but withheld.
     pub over_budget: u64,

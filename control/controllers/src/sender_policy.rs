@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dataplane::events::auth::{AdmissionRule, StreamAdmission, SubjectMatcher};
-use dataplane::table::EventFilter;
+use contract::stream_admission::{AdmissionRule, StreamAdmission, SubjectMatcher};
+use contract::table::EventFilter;
 
 use super::context::ControllerContext;
 use super::informer_cache::{InformerCache, ObjectChange};

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use dataplane::service_names::{ServiceName, ServiceNames};
+use contract::service_names::{ServiceName, ServiceNames};
 use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
@@ -179,7 +179,7 @@ fn cross_product(ports: impl Iterator<Item = (String, u16)>, addresses: &[IpAddr
 
 #[cfg(test)]
 mod tests {
-    use dataplane::service_names::ResolvedAddress;
+    use contract::service_names::ResolvedAddress;
     use serde_json::{Value, json};
 
     use super::*;

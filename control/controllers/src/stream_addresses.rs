@@ -1,6 +1,6 @@
 //! Where Brokers and channels take events in: in the clear, by TLS, or both ways, as the operator has it.
 
-use dataplane::table::EventsTransport;
+use contract::table::EventsTransport;
 
 use super::context::ControllerContext;
 use crate::kinds::settings::EventingFeatures;

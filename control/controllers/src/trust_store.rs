@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
-use dataplane::table::DeliveryTarget;
-use dataplane::tls::{CertificateAuthorities, TlsClientConfig, TrustError};
+use contract::table::DeliveryTarget;
+use contract::tls::{CertificateAuthorities, TlsClientConfig, TrustError};
 use rustls::RootCertStore;
 
 use super::destination_resolver::DestinationAddress;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dataplane::events::auth::AccessToken;
-use dataplane::table::{DeliveryTarget, NO_PORT};
+use contract::access_token::AccessToken;
+use contract::table::{DeliveryTarget, NO_PORT};
 
 /// Resolves `reference` against the absolute URL `base` (RFC 3986, 5.2); `reference` has no scheme.
 #[must_use]

@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dataplane::cgroup_ports::CgroupPortPrograms;
+use contract::cgroup_ports::CgroupPortPrograms;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 use super::ResourceLimits;

@@ -11,8 +11,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use container::program::ProtectedProgram;
-use dataplane::cgroup_ports::CgroupPortPrograms;
-use dataplane::target_policy::TargetPolicy;
+use contract::cgroup_ports::CgroupPortPrograms;
+use contract::target_policy::TargetPolicy;
 
 use super::InstanceSpec;
 use super::cgroups::{CgroupManager, InstanceCgroup};

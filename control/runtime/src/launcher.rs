@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use container::namespaces;
 use container::program::ProtectedProgram;
-use dataplane::target_policy::TargetPolicy;
+use contract::target_policy::TargetPolicy;
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, kill_process_group, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;

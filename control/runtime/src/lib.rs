@@ -59,7 +59,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use capabilities::Capabilities;
-use dataplane::table::Protocol;
+use contract::table::Protocol;
 use jiff::Timestamp;
 use rustix::process::Signal;
 use tokio::sync::mpsc::UnboundedSender;

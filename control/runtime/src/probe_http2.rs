@@ -4,7 +4,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use dataplane::table::Protocol;
+use contract::table::Protocol;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 

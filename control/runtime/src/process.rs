@@ -22,7 +22,7 @@ use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use dataplane::allocator;
+use contract::allocator;
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};

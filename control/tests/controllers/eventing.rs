@@ -1,6 +1,6 @@
 //! Broker and Trigger: from a manifest to a stream with its readers.
 
-use dataplane::events::abandoned::AbandonedEvents;
+use dataplane::abandoned::AbandonedEvents;
 use dataplane::table::{BackoffPolicy, EventFilter, HoldReason, ReplyTarget};
 use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::Event;

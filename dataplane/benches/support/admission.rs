@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sluicegate_dataplane::events::auth::{
+use sluicegate_dataplane::stream_admission::{
     AdmissionRule, StreamAdmission, SubjectMatcher, TokenError, TokenVerifier, VerifiedToken,
 };
 use sluicegate_dataplane::table::EventFilter;

@@ -10,11 +10,11 @@ use std::time::Duration;
 
 use ring::Tick;
 
-use super::EventsService;
-use crate::http::buffers::by;
-use crate::http::connection_tracker::ConnectionTracker;
-use crate::proxy::Proxy;
-use crate::table_publisher::TablePublisher;
+use broker::events_service::EventsService;
+use contract::table_publisher::TablePublisher;
+use protocol::http::buffers::by;
+use protocol::http::connection_tracker::ConnectionTracker;
+use proxy::Proxy;
 
 /// How long an idle connection may still send one more request after its process was replaced; most connections in use
 /// do. Closing it at once could meet a request in flight.

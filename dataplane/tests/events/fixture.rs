@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ring::{Ring, RingListener, RingStream};
+use sluicegate_dataplane::broker::server::{EventsConfig, OpenLog, make};
 use sluicegate_dataplane::core::{CoreConfig, CoreLimits, StopSignal, run_on};
-use sluicegate_dataplane::events::core_relay::CoreRelay;
-use sluicegate_dataplane::events::server::{EventsConfig, OpenLog, make};
+use sluicegate_dataplane::core_relay::CoreRelay;
 use sluicegate_dataplane::signal::SignalQueue;
 use sluicegate_dataplane::table::{
     BackoffPolicy, DeliveryPolicy, DeliveryTarget, EventFilter, EventStream as Broker, HoldReason, InitialOffset,

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use ring::sim::{FaultProfile, Simulation};
 use ring::{Ring, RingOptions, RingStream};
+use sluicegate_dataplane::codec::http::LocalResponse;
+use sluicegate_dataplane::codec::http::{Method, RequestView};
 use sluicegate_dataplane::http::body_budget::BodyBudget;
 use sluicegate_dataplane::http::client::{BufferedRequest, ExchangeError, UpstreamClient};
-use sluicegate_dataplane::http::codec::{Method, RequestView};
 use sluicegate_dataplane::http::connection_tracker::ConnectionTracker;
 use sluicegate_dataplane::http::limits::HttpLimits;
-use sluicegate_dataplane::http::local_response::LocalResponse;
 use sluicegate_dataplane::http::server::{ClientConnection, serve_buffered};
 
 use crate::fixture::{listener, raw_instance, read_through, unused_address};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dataplane::events::limits::{CURSOR_INTERVAL, DELIVERY_LOG_INTERVAL};
-use dataplane::events::record::EventPosition;
+use dataplane::broker::limits::{CURSOR_INTERVAL, DELIVERY_LOG_INTERVAL};
+use dataplane::record::EventPosition;
 use wal::{LogInspection, LogPosition};
 
 /// Time between two snapshots of the cursors: what was done at the first is in the delivery log by the

@@ -15,8 +15,8 @@ use std::rc::Rc;
 
 use anyhow::Result;
 use axum::body::Bytes;
-use dataplane::events::delivery_log::{DeliveryLogEntry, DeliveryOutcome};
-use dataplane::events::record::{EventPosition, EventRecord, is_addressed};
+use dataplane::broker::delivery_log::{DeliveryLogEntry, DeliveryOutcome};
+use dataplane::record::{EventPosition, EventRecord, is_addressed};
 
 use super::{each_event, each_note};
 

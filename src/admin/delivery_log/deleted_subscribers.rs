@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use dataplane::events::delivery_log::{self, DeliveryLogEntry};
-use dataplane::events::record::EventPosition;
+use dataplane::broker::delivery_log::{self, DeliveryLogEntry};
+use dataplane::record::EventPosition;
 use dataplane::table::EventStream;
 use serde_json::{Value, json};
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use control::clock::WallClock;
 use control::controllers::ingress::ListenerAddresses;
 use control::controllers::{ControllerConfig, leader_election};
-use dataplane::events::core_relay::CoreSenders;
+use dataplane::core_relay::CoreSenders;
 
 use super::advertised_address;
 use super::events_tls::EventsTls;

@@ -6,11 +6,11 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, bail};
+use dataplane::broker::server::EventsConfig;
 use dataplane::connection_query;
 use dataplane::core::{ClusterLocalListeners, CoreConfig, CoreError, CoreLimits, HttpsListener, StopSignal};
+use dataplane::core_relay::{CoreRelay, CoreSenders};
 use dataplane::counters::CoreCounters;
-use dataplane::events::core_relay::{CoreRelay, CoreSenders};
-use dataplane::events::server::EventsConfig;
 use dataplane::signal::SignalQueue;
 use dataplane::table_publisher::TablePublisher;
 use rustix::thread::CpuSet;
@@ -98,7 +98,7 @@ impl RunningCores {
                 cluster_local: inside,
                 events: Some(events),
                 events_tls,
-                make_events: Some(dataplane::events::server::make(events_config(index, shared, open, &counted, relay))),
+                make_events: Some(dataplane::broker::server::make(events_config(index, shared, open, &counted, relay))),
                 tables: Arc::clone(&shared.tables),
                 signals: shared.signals.clone(),
                 stop: Arc::clone(&shared.stop),

@@ -9,8 +9,8 @@ use std::thread::JoinHandle;
 
 use ::control::store::ObjectStore;
 use anyhow::{Context, Result, anyhow};
-use dataplane::events::limits::REMOVAL_DELAY;
-use dataplane::events::server::OpenLog;
+use dataplane::broker::limits::REMOVAL_DELAY;
+use dataplane::broker::server::OpenLog;
 use wal::LogOptions;
 
 use crate::config::RunConfig;

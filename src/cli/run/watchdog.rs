@@ -10,8 +10,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use dataplane::broker::stalled::{self, CoreActivity, StalledEvent};
 use dataplane::counters::CoreCounters;
-use dataplane::events::stalled::{self, CoreActivity, StalledEvent};
 use dataplane::table::{EventStream, RoutingTable, Subscriber};
 use dataplane::table_publisher::TablePublisher;
 
@@ -198,7 +198,7 @@ fn forget(folder: &std::path::Path, event: &StalledEvent) -> std::io::Result<()>
 
 #[cfg(test)]
 mod tests {
-    use dataplane::events::stalled::Phase;
+    use dataplane::broker::stalled::Phase;
 
     use super::*;
 

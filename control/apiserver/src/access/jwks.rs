@@ -1,6 +1,6 @@
 //! The keys that service accounts' tokens are signed with, as the API that signs them publishes them (RFC 7517).
 
-use dataplane::events::auth::{TokenError, TokenVerifier, VerifiedToken};
+use contract::stream_admission::{TokenError, TokenVerifier, VerifiedToken};
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::{Deserialize, Serialize};

@@ -6,7 +6,7 @@
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use dataplane::allocator;
+use contract::allocator;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 

@@ -6,7 +6,7 @@
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
 
-use dataplane::allocator;
+use contract::allocator;
 
 use super::block::{BLOCK_OBJECT_BYTES_MAX, BLOCK_OBJECTS_MAX, BlockCompressor, ObjectBlock};
 use super::cold_objects::{ColdBlock, place, set_bits};

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::allocator;
+use contract::allocator;
 
 use super::history_chunk::HistoryChunk;
 use super::tombstones::Tombstones;

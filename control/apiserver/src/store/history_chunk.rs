@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use dataplane::allocator;
+use contract::allocator;
 
 use super::block::{BlockCompressor, BlockRow, ObjectBlock};
 use super::{ChangeEvent, StoredObject};

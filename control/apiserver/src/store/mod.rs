@@ -39,7 +39,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::thread::JoinHandle;
 
-use dataplane::allocator;
+use contract::allocator;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 

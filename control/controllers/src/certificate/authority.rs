@@ -1,7 +1,7 @@
 //! The authority that signs certificates of our class. It is kept in a Secret, so that all appliances that follow one
 //! API share it, and an operator can replace it. A ConfigMap publishes its certificate without the key.
 
-use dataplane::tls::TlsIdentity;
+use contract::tls::TlsIdentity;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};

@@ -1,6 +1,6 @@
 //! Provides certificates of our class: signs them, keeps them in their Secrets, and renews them.
 
-use dataplane::tls::TlsIdentity;
+use contract::tls::TlsIdentity;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;

@@ -1,6 +1,6 @@
 //! How far the certificates of an object's hosts are, and what its status says of that: values in, values out.
 
-use dataplane::tls::TlsIdentity;
+use contract::tls::TlsIdentity;
 
 use crate::controllers::ingress::backends::BackendResolveError;
 use crate::kinds::conditions::ConditionManager;

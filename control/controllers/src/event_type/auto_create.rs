@@ -1,13 +1,13 @@
 //! EventTypes of published events and of subscribers' replies (`eventtype-auto-create` in ConfigMap
 //! `config-features`, X-FEA-06).
 //!
-//! The cores record each new type once ([`dataplane::events::event_types`]); here they are fetched periodically, so
+//! The cores record each new type once ([`contract::event_types`]); here they are fetched periodically, so
 //! that no event waits for an object.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::events::event_types::EventTypeKey;
+use contract::event_types::EventTypeKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 

@@ -8,7 +8,7 @@ mod sender_policy;
 
 use std::collections::{HashMap, HashSet};
 
-use dataplane::table::HoldReason;
+use contract::table::HoldReason;
 
 use super::broker::resolve_deliverable;
 use super::context::{ControllerContext, Error, now};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::table::{EventFilter, HoldReason, InitialOffset, ReplyTarget};
+use contract::table::{EventFilter, HoldReason, InitialOffset, ReplyTarget};
 use jiff::Timestamp;
 
 use crate::controllers::dead_letter_sink;
@@ -247,7 +247,7 @@ pub fn status(
 
 #[cfg(test)]
 mod tests {
-    use dataplane::table::BackoffPolicy;
+    use contract::table::BackoffPolicy;
     use serde_json::{Value, json};
 
     use super::*;

@@ -1,6 +1,6 @@
 //! The senders that a channel admits, and the token of its deliveries.
 
-use dataplane::table::ReplyTarget;
+use contract::table::ReplyTarget;
 
 use crate::controllers::context::ControllerContext;
 use crate::controllers::flows::plan;

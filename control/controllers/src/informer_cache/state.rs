@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use dataplane::allocator;
+use contract::allocator;
 use kube::Resource;
 use serde::Serialize;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use dataplane::table::{HTTPS_PORT, HeaderEdits};
+use contract::table::{HTTPS_PORT, HeaderEdits};
 
 use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
 use crate::kinds::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};

@@ -4,8 +4,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dataplane::table::Protocol;
-use dataplane::tls::TlsClientConfig;
+use contract::table::Protocol;
+use contract::tls::TlsClientConfig;
 
 use super::backends::BackendResolveError;
 use super::item;

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use dataplane::table::{
+use contract::table::{
     Backend, BackendShare, Endpoint, EndpointAddress, NoEndpointPolicy, Protocol, RequestTimeouts, Route,
 };
-use dataplane::tls::TlsClientConfig;
+use contract::tls::TlsClientConfig;
 
 use super::{BackendSpec, Publisher, compile};
 

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::mem::take;
 use std::sync::{Arc, Weak};
 
-use dataplane::load::BackendLoad;
-use dataplane::table::{
+use contract::load::BackendLoad;
+use contract::table::{
     Backend, BackendShare, NoEndpointPolicy, Protocol, RequestTimeouts, Route, RouteMatch, RoutingTable,
 };
 

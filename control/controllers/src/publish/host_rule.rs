@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dataplane::table::{HeaderEdits, TrafficPolicy};
-use dataplane::tls::TlsIdentity;
+use contract::table::{HeaderEdits, TrafficPolicy};
+use contract::tls::TlsIdentity;
 
 /// Hosts that share one division of their requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dataplane::load::ByteQuota;
+use contract::load::ByteQuota;
 
 /// What the operator said; 0 is no limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use dataplane::allocator::{self, LongLivedScope};
-use dataplane::load::BackendLoad;
-use dataplane::table::{Backend, Endpoint, EndpointAddress, InstanceStart, Route, RoutingTable};
-use dataplane::tls::{CertificateStore, TlsClientConfig};
+use contract::allocator::{self, LongLivedScope};
+use contract::load::BackendLoad;
+use contract::table::{Backend, Endpoint, EndpointAddress, InstanceStart, Route, RoutingTable};
+use contract::tls::{CertificateStore, TlsClientConfig};
 
 use super::BackendSpec;
 use super::host_rule::{HostRule, ObjectCertificates};

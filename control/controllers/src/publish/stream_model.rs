@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use dataplane::events::event_types::{EventTypeKey, EventTypeRegistry};
-use dataplane::load::StreamCounters;
-use dataplane::table::{DeliveryOrder, EventStream, RoutingTable, Subscriber};
+use contract::event_types::{EventTypeKey, EventTypeRegistry};
+use contract::load::StreamCounters;
+use contract::table::{DeliveryOrder, EventStream, RoutingTable, Subscriber};
 
 use super::{DroppedEvents, StreamSpec, StreamSubscriberSpec};
 
@@ -178,7 +178,7 @@ impl StreamModel {
 
 #[cfg(test)]
 mod tests {
-    use dataplane::table::{DeliveryPolicy, EventFilter, HoldReason, InitialOffset, ReplyTarget, RetentionPolicy};
+    use contract::table::{DeliveryPolicy, EventFilter, HoldReason, InitialOffset, ReplyTarget, RetentionPolicy};
 
     use super::*;
     use crate::controllers::trust_store::TrustStore;

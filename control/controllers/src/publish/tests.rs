@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use dataplane::table::RouteRequest;
+use contract::table::RouteRequest;
 
 use super::*;
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use container::process_config;
-use dataplane::table::{NoEndpointPolicy, Protocol, RequestTimeouts};
+use contract::table::{NoEndpointPolicy, Protocol, RequestTimeouts};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
 use super::data_sources::RevisionDataSources;

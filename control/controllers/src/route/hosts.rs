@@ -1,6 +1,6 @@
 //! The names of a Route: hosts that it answers to, and the URLs that it shows.
 
-use dataplane::table::HTTPS_PORT;
+use contract::table::HTTPS_PORT;
 use k8s_openapi::api::core::v1::Service;
 
 use crate::controllers::certificate::state::{HostCertificate, HostTls, ready_certificate};

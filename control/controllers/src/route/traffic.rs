@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dataplane::table::{HeaderEdits, MirrorPolicy, TrafficPolicy};
+use contract::table::{HeaderEdits, MirrorPolicy, TrafficPolicy};
 
 use crate::controllers::revision::key;
 use crate::kinds::serving::annotations::SERVICE;

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use dataplane::events::LocalResponse;
-use dataplane::events::delivery::PostError;
-use dataplane::events::encode;
+use codec::encode;
+use codec::http::LocalResponse;
+use contract::post_error::PostError;
 use tokio::time::Instant;
 
 use super::{PingOutcomes, SourceName};

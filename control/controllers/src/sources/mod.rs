@@ -12,7 +12,7 @@ mod ping_outcomes;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use dataplane::events::auth::AccessToken;
+use contract::access_token::AccessToken;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use dataplane::events::LocalResponse;
-use dataplane::events::delivery::PostError;
-use dataplane::events::encode;
+use codec::encode;
+use codec::http::LocalResponse;
+use contract::post_error::PostError;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use dataplane::request_histograms::{OutcomeHistograms, OutcomeKey};
+use contract::request_histograms::{OutcomeHistograms, OutcomeKey};
 
 /// By the sources' namespaces and names.
 #[derive(Debug, Default)]

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dataplane::events::cloudevent::ContentMode;
-use dataplane::table::{BackoffPolicy, DeliveryOrder, DeliveryPolicy};
+use codec::cloudevent::ContentMode;
+use contract::table::{BackoffPolicy, DeliveryOrder, DeliveryPolicy};
 
 use crate::kinds::duration;
 use crate::kinds::eventing::trigger::{ORDERED, STRICT, Trigger};

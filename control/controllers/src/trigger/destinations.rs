@@ -1,6 +1,6 @@
 //! Where a Trigger's events go while some of what it names may not be there: values in, values out.
 
-use dataplane::table::HoldReason;
+use contract::table::HoldReason;
 
 use crate::controllers::dead_letter_sink;
 use crate::controllers::destination_resolver::DestinationAddress;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use dataplane::events::filter::cesql;
-use dataplane::table::{AttributeMatches, EventFilter, FilterRule, FilterVerdict};
+use contract::filter::cesql;
+use contract::table::{AttributeMatches, EventFilter, FilterRule, FilterVerdict};
 
 use crate::kinds::eventing::filters::{FilterDialect, SubscriptionsApiFilter};
 use crate::kinds::eventing::trigger::TriggerSpec;

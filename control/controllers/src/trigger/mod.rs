@@ -7,7 +7,7 @@ pub mod reconcile;
 
 use std::sync::Arc;
 
-use dataplane::table::{DeliveryPolicy, DeliveryTarget, HoldReason, InitialOffset, ReplyTarget};
+use contract::table::{DeliveryPolicy, DeliveryTarget, HoldReason, InitialOffset, ReplyTarget};
 
 use super::RESTORE_BATCH;
 use super::broker;

@@ -4,7 +4,7 @@
 //! A small name server on an address of loopback that is this appliance's own. It answers for names below
 //! `cluster.local` out of the table that the cores read, leaves all others to the host's name servers, and is what
 //! `/etc/resolv.conf` says in an instance. Routes' names lead to an address of their namespace, whose ports 80
-//! and 443 the instance's control group takes to the gateway (see [`dataplane::cgroup_ports`]). Needs port 53, so mostly root.
+//! and 443 the instance's control group takes to the gateway (see [`contract::cgroup_ports`]). Needs port 53, so mostly root.
 //! Deliberately absent: caches, and anything that a request waits for.
 
 mod forward;
@@ -19,8 +19,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::service_names::SearchDomains;
-use dataplane::table_publisher::TablePublisher;
+use contract::service_names::SearchDomains;
+use contract::table_publisher::TablePublisher;
 
 pub(crate) use resolv_conf::{FILE as RESOLVER, instance_file};
 
@@ -111,7 +111,7 @@ impl DnsServer {
     }
 }
 
-/// One of the addresses of [`dataplane::group_port::NAMES`], from the upper half: namespaces have theirs from below.
+/// One of the addresses of [`contract::group_port::NAMES`], from the upper half: namespaces have theirs from below.
 fn address(key: u64) -> Ipv4Addr {
     let [a, b, c, ..] = key.to_le_bytes();
     Ipv4Addr::new(127, 96 | (a & 0x1f), b, 1 + c % 254)
@@ -129,6 +129,6 @@ mod tests {
     #[test]
     fn every_address_is_among_those_of_names() {
         let mut all = (0..10_000_u64).map(|key| address(key.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
-        assert!(all.all(|address| dataplane::cgroup_ports::NAMES.contains(&address)));
+        assert!(all.all(|address| contract::cgroup_ports::NAMES.contains(&address)));
     }
 }

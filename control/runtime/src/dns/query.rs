@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use dataplane::service_names::{SearchDomains, ServiceName as Meaning};
-use dataplane::table::RoutingTable;
+use contract::service_names::{SearchDomains, ServiceName as Meaning};
+use contract::table::RoutingTable;
 use simple_dns::rdata::{A, AAAA, CNAME, OPT, RData};
 use simple_dns::{CLASS, Name, OPCODE, Packet, PacketFlag, QTYPE, Question, RCODE, ResourceRecord, TYPE};
 
@@ -183,8 +183,8 @@ fn record<'a>(name: Name<'a>, data: RData<'a>) -> ResourceRecord<'a> {
 mod tests {
     use std::sync::Arc;
 
-    use dataplane::service_names::ServiceNames;
-    use dataplane::table::Route;
+    use contract::service_names::ServiceNames;
+    use contract::table::Route;
     use proptest::prelude::*;
 
     use super::*;

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
 
-use dataplane::cgroup_ports::NAMES;
+use contract::cgroup_ports::NAMES;
 
 use super::CLUSTER_DOMAIN;
 

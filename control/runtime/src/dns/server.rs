@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dataplane::service_names::SearchDomains;
-use dataplane::table_publisher::TablePublisher;
+use contract::service_names::SearchDomains;
+use contract::table_publisher::TablePublisher;
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
 use tokio::sync::Semaphore;
 use tokio::task::{LocalSet, spawn_local};

@@ -1,6 +1,6 @@
 //! Destinations and delivery options: their defaults and rules.
 
-use dataplane::tls::CertificateAuthorities;
+use contract::tls::CertificateAuthorities;
 use rustls::RootCertStore;
 
 use crate::kind_registry::FieldErrors;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dataplane::events::filter::cesql;
+use contract::filter::cesql;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;

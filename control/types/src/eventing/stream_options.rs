@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use dataplane::table::{Durability, RetentionPolicy};
+use contract::table::{Durability, RetentionPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::kind_registry::FieldErrors;

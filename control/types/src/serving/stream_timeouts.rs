@@ -1,6 +1,6 @@
 //! Annotations of a template that say how long nothing may pass on the streams of its instances.
 
-use dataplane::table::{OwnTimeout, RequestTimeouts};
+use contract::table::{OwnTimeout, RequestTimeouts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::kind_registry::FieldErrors;

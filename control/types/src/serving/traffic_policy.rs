@@ -6,7 +6,7 @@
 
 use std::collections::HashSet;
 
-use dataplane::table::{SessionKey, names_clients};
+use contract::table::{SessionKey, names_clients};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::traffic::TrafficTarget;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dataplane::access_log::RequestLog;
-use dataplane::access_log::template::LogTemplate;
+use contract::request_log::LogTemplate;
+use contract::request_log::RequestLog;
 
 use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
 use crate::kind_registry::FieldErrors;

@@ -1,0 +1,78 @@
+//! What a worker does with a record that it has read: load it, match it, or set it aside.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use codec::record::CorruptRecord;
+use contract::filter::{self, steps::Steps};
+use contract::table::Subscriber;
+use ring::Working;
+use wal::LogPosition;
+
+use super::delivery_attempt::{AttemptTarget, DeliveryAttempt};
+use super::loaded_event::LoadedEvent;
+use super::request::DeliveryFailure;
+use super::send::EventSender;
+use super::set_aside::STALLED;
+use super::worker::{SubscriberConfig, SubscriptionWorker};
+use crate::limits::{RECORDS_PER_TURN_MAX, TURN_STEPS_MAX};
+use crate::stalled::{CoreActivity, Phase};
+
+/// Filter steps that count as one more record read.
+const STEPS_PER_LOOK: usize = TURN_STEPS_MAX / RECORDS_PER_TURN_MAX;
+
+impl<P: EventSender> SubscriptionWorker<P> {
+    /// Records the work of this core until the guard is dropped.
+    pub(super) fn working(&self, phase: Phase, position: LogPosition) -> Working<'_> {
+        let order = self.order.borrow();
+        let activity = CoreActivity {
+            phase,
+            log: self.context.writer.number(),
+            stream: Arc::as_ptr(&order.stream).addr(),
+            subscriber: Arc::as_ptr(&order.subscriber).addr(),
+            position,
+        };
+        self.context.ring.heartbeat().begin(activity.encode())
+    }
+
+    /// Loads an event that was read; does not decode it if that, or the request encoded from it, stopped a
+    /// core.
+    pub(super) fn see(&self, record: wal::LogRecord) -> (LogPosition, Result<Rc<LoadedEvent>, CorruptRecord>) {
+        let position = record.position;
+        if self.aside.phase(position) == Some(Phase::Request) {
+            return (position, Err(CorruptRecord::Stalled));
+        }
+        let arrives = self.order.borrow().stream.guards_loops;
+        let _working = self.working(Phase::Filter, position);
+        (position, LoadedEvent::of(record, arrives).map(Rc::new))
+    }
+
+    /// Whether the subscriber's filter matches. A replay is for its addressee alone, whose filter was
+    /// checked when it was chosen.
+    pub(super) fn wants(&self, subscriber: &Subscriber, loaded: &LoadedEvent, looks: &mut usize) -> bool {
+        let event = &loaded.record;
+        if event.is_addressed {
+            return event.addressee().is_some_and(|addressee| *addressee == *subscriber.name);
+        }
+        let steps = Steps::default();
+        let working = self.working(Phase::Filter, loaded.position);
+        let wants = filter::matches(&subscriber.filter, event, &steps);
+        drop(working);
+        *looks = looks.saturating_sub(steps.used() / STEPS_PER_LOOK);
+        if steps.is_over() {
+            subscriber.tally.filter_over_budget.fetch_add(1, Relaxed);
+        }
+        wants
+    }
+
+    /// The dead letter of an event whose filter, or whose response, stopped a core.
+    pub(super) fn set_aside(&self, order: &SubscriberConfig, position: LogPosition) -> Option<DeliveryAttempt> {
+        self.aside.phase(position)?;
+        order.subscriber.tally.stalled.fetch_add(1, Relaxed);
+        let (url, why) = (&order.subscriber.target.url, "a core stopped at this event");
+        tracing::error!(subscriber = %order.subscriber.label, %position, "event set aside: {why} before the restart");
+        let failure = DeliveryFailure::unanswered(url, why, STALLED);
+        Some(DeliveryAttempt { leg: AttemptTarget::DeadLetter(Rc::new(failure)), ..DeliveryAttempt::first(position) })
+    }
+}

@@ -1,0 +1,24 @@
+//! The interface for sending a request: separates decisions from sending.
+
+use std::future::Future;
+use std::time::Duration;
+
+use codec::encode::EncodedEvent;
+use codec::http::LocalResponse;
+use contract::post_error::PostError;
+use contract::table::DeliveryTarget;
+
+/// Sends one request and waits for its final response. Redirects are not followed, interim responses are
+/// skipped.
+pub trait EventSender: 'static {
+    /// Ends within `timeout`; time spent waiting for a permit of our own running instances does not count.
+    fn send(
+        &self,
+        target: &DeliveryTarget,
+        request: EncodedEvent,
+        timeout: Duration,
+    ) -> impl Future<Output = Result<LocalResponse, PostError>>;
+
+    /// Number of concurrent requests of the target's running instances, if they are ours; 0 for all others.
+    fn capacity(&self, target: &DeliveryTarget) -> usize;
+}

@@ -1,0 +1,314 @@
+//! The broker engine of a core: its logs, their deliveries and the ingress.
+
+use std::cell::RefCell;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use codec::http::LocalResponse;
+use contract::counters::{CoreCounters, LogCounters};
+use contract::event_response::unavailable;
+use contract::request_histograms::OutcomeKey;
+use contract::signal::{Signal, SignalQueue};
+use contract::table::{Durability, EventStream, RoutingTable};
+use ring::{Ring, prefetch};
+use wal::{AppendError, LogPosition, WriteAheadLog};
+
+use super::auth::Authenticator;
+use super::delivery::{Dispatcher, EventSender};
+use super::delivery_log_writer::DeliveryLogWriter;
+use super::extension_headers;
+use super::ingress::{self, AcceptedRequest, IngressRejection};
+use super::limits::{RECLAIM_EVERY, SIGNAL_RETRY_INTERVAL};
+use super::log_writer::{AppendPriority, LogFailed, LogWriter};
+use super::stalled::{CoreActivity, Phase};
+use super::wall_clock::wall_clock_ms;
+
+/// All event handling of one core.
+pub struct BrokerEngine<P> {
+    ring: Ring,
+    /// The first takes appends; the others belonged to cores that no longer exist, and are drained.
+    logs: Vec<LogPipeline<P>>,
+    home_writer: Rc<LogWriter>,
+    authenticator: Authenticator,
+    rng: RefCell<fastrand::Rng>,
+}
+
+/// A log, the deliveries from it, and their delivery log: in the same log, since an entry identifies an
+/// event by its position there.
+struct LogPipeline<P> {
+    writer: Rc<LogWriter>,
+    dispatcher: Rc<Dispatcher<P>>,
+    delivery_log: DeliveryLogWriter,
+}
+
+impl<P: EventSender + Clone> BrokerEngine<P> {
+    /// Takes over `home` and the logs of removed cores in `others`, and starts their tasks.
+    pub fn open(ring: &Ring, home: WriteAheadLog, others: Vec<WriteAheadLog>, post: &P, seed: u64) -> Rc<Self> {
+        let home = LogWriter::new(ring, home);
+        let mut writers = vec![Rc::clone(&home)];
+        writers.extend(others.into_iter().map(|log| LogWriter::new(ring, log)));
+        writers.iter().enumerate().for_each(|(number, writer)| writer.set_number(number));
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let logs = writers.into_iter().map(|writer| {
+            let delivery_log = DeliveryLogWriter::new(&writer);
+            let kept = Some(delivery_log.clone());
+            let dispatcher = Dispatcher::new(ring, &writer, &home, kept, post.clone(), rng.u64(..));
+            LogPipeline { writer, dispatcher, delivery_log }
+        });
+        let logs = logs.collect();
+        let (authenticator, rng) = (Authenticator::default(), RefCell::new(rng));
+        Rc::new(Self { ring: ring.clone(), logs, home_writer: home, authenticator, rng })
+    }
+
+    /// Starts the tasks that own the logs. The failure of a log is reported until control receives it.
+    pub fn start(self: &Rc<Self>, core: usize, signals: &SignalQueue, counters: &Arc<CoreCounters>) {
+        self.ring.spawn(Rc::clone(self).maintain(Arc::clone(counters)));
+        for LogPipeline { writer, dispatcher, delivery_log } in &self.logs {
+            let (delivery_log, ring) = (delivery_log.clone(), self.ring.clone());
+            self.ring.spawn(async move { delivery_log.append(&ring).await });
+            let (writer, ring, signals) = (Rc::clone(writer), self.ring.clone(), signals.clone());
+            self.ring.spawn(async move {
+                let LogFailed { reason } = writer.run().await;
+                if writer.is_released() {
+                    return;
+                }
+                tracing::error!(core, %reason, "the log failed: nothing more is accepted");
+                while !signals.send(Signal::LogFailed { core, reason: reason.clone() }) {
+                    ring.sleep(SIGNAL_RETRY_INTERVAL).await;
+                }
+            });
+            let dispatcher = Rc::clone(dispatcher);
+            self.ring.spawn(async move { dispatcher.tidy().await });
+        }
+    }
+
+    /// Runs once per [`RECLAIM_EVERY`]: retention, space, files, counters; until the logs are released.
+    async fn maintain(self: Rc<Self>, counters: Arc<CoreCounters>) {
+        while !self.home_writer.is_released() {
+            for LogPipeline { writer, dispatcher, .. } in self.logs.iter().filter(|kept| !kept.writer.is_released()) {
+                dispatcher.retain(wall_clock_ms());
+                writer.maintain();
+            }
+            let stats: Vec<_> = self.logs.iter().map(|kept| kept.writer.log().stat()).collect();
+            let failed = self.logs.iter().filter(|kept| kept.writer.log().poison().is_some()).count();
+            show_logs(&counters.log, &stats, failed as u64);
+            self.ring.sleep(RECLAIM_EVERY).await;
+        }
+    }
+
+    /// Starts and stops subscribers to match the table: call it when the core is woken. An error of one
+    /// stream does not stop the others.
+    pub fn sync(&self, table: &Arc<RoutingTable>) -> Result<(), AppendError> {
+        self.logs.iter().map(|kept| kept.dispatcher.sync(table)).fold(Ok(()), Result::and)
+    }
+
+    /// For each log: the undelivered events of a subscriber, by its cursor and by the counters.
+    #[cfg(test)]
+    pub(super) fn outstanding(&self, stream: &EventStream, subscriber: &str) -> Vec<(u64, u64)> {
+        self.logs.iter().filter_map(|kept| kept.dispatcher.outstanding(stream, subscriber)).collect()
+    }
+
+    /// An event must not be stored before all its subscribers are registered (EV-TRG-12).
+    fn prepare(&self, table: &Arc<RoutingTable>, stream: &EventStream) -> Result<(), AppendError> {
+        let synced = self.sync(table);
+        let is_ready = self.logs.first().is_some_and(|kept| kept.dispatcher.serves(stream));
+        if is_ready { Ok(()) } else { synced }
+    }
+
+    /// Starts no more deliveries; resolves once those in flight have ended and the cursors are durable.
+    pub async fn drain(&self) {
+        for LogPipeline { dispatcher, delivery_log, .. } in &self.logs {
+            dispatcher.drain().await;
+            delivery_log.write();
+        }
+        for LogPipeline { writer, .. } in &self.logs {
+            writer.settle().await;
+        }
+    }
+
+    /// Releases the logs to another process, after [`BrokerEngine::drain`].
+    pub async fn release(&self) {
+        for LogPipeline { writer, .. } in &self.logs {
+            if let Err(why) = writer.release().await {
+                tracing::error!(%why, "a log cannot be handed over");
+            }
+        }
+    }
+
+    /// Answers one request of the events listener. Method and path are those of the request line.
+    pub async fn answer<'a>(
+        &self,
+        table: &'a Arc<RoutingTable>,
+        method: &str,
+        path: &str,
+        headers: &'a [(&'a str, &'a [u8])],
+        body: &'a [u8],
+    ) -> LocalResponse {
+        let began = self.ring.now();
+        let stream = ingress::find(table, path);
+        if let Some(stream) = stream {
+            self.home_writer.read_ahead(stream);
+        }
+        let stream_at = stream.map_or(0, |stream| Arc::as_ptr(stream).addr());
+        let work = CoreActivity {
+            phase: Phase::Intake,
+            log: 0,
+            stream: stream_at,
+            subscriber: 0,
+            position: LogPosition::ORIGIN,
+        };
+        let working = self.ring.heartbeat().begin(work.encode());
+        let judged = self.judge(method, stream, headers, body);
+        drop(working);
+        let answer = match judged {
+            Err(refusal) => ingress::refused(&refusal),
+            Ok(intake) => {
+                let extensions = extension_headers::select(headers.iter().copied(), None, &mut self.rng.borrow_mut());
+                let (tally, events) = (&intake.stream.tally, intake.events.len() as u64);
+                if intake.is_latin1 {
+                    tally.latin1.fetch_add(1, Relaxed);
+                }
+                tally.stored.look_ahead();
+                let inside = ingress::is_internal(table, headers);
+                let answer = self.take_in(table, intake, &extensions, inside).await;
+                tally.stored.note_each(events, &OutcomeKey::of(answer.status), self.ring.now() - began);
+                answer
+            }
+        };
+        if let Some(stream) = stream.filter(|_| answer.status >= 400) {
+            stream.tally.refused.fetch_add(1, Relaxed);
+        }
+        answer
+    }
+
+    /// Authenticates before parsing, so that an unauthenticated sender learns nothing; authorizes after
+    /// parsing.
+    fn judge<'a>(
+        &self,
+        method: &str,
+        stream: Option<&'a Arc<EventStream>>,
+        headers: &'a [(&'a str, &'a [u8])],
+        body: &'a [u8],
+    ) -> Result<AcceptedRequest<'a>, IngressRejection> {
+        let stream = ingress::addressed(method, stream)?;
+        prefetch(&*stream.tally);
+        let Some(admission) = &stream.admission else { return ingress::read(stream, headers, body) };
+        let count = |refusal| {
+            stream.tally.unauthorized.fetch_add(1, Relaxed);
+            refusal
+        };
+        let sender = self.authenticator.identify(admission, headers, wall_clock_ms() / 1000);
+        let sender = sender.map_err(|why| count(why.into()))?;
+        let intake = ingress::read(stream, headers, body)?;
+        if ingress::admits(admission, &sender.subject, &intake.events) {
+            return Ok(intake);
+        }
+        Err(count(IngressRejection::Forbidden { subject: sender.subject.clone() }))
+    }
+
+    /// Appends a record that already is an event of this stream: a replay. It counts against the quota like
+    /// any other, and is always durable before it is acknowledged.
+    pub async fn copy(&self, table: &Arc<RoutingTable>, path: &str, record: &[u8]) -> LocalResponse {
+        let Some(stream) = ingress::find(table, path) else {
+            return ingress::refused(&ingress::IngressRejection::UnknownPath);
+        };
+        if let Some(refused) = over_quota(stream) {
+            stream.tally.refused.fetch_add(1, Relaxed);
+            return refused;
+        }
+        let appended = self.prepare(table, stream).and_then(|()| {
+            let feed = self.home_writer.feed_of(stream)?;
+            self.home_writer.append(&feed, &[&[record]])
+        });
+        self.acknowledge(stream, 1, appended, Durability::default()).await
+    }
+
+    /// Appends, waits for the disk, and only then answers 202 (EV-RTE-02, DP-ACK-02); unless the stream is
+    /// configured to answer sooner.
+    ///
+    /// `inside`: the namespace of our own stream that forwards the event. Within a namespace no quota
+    /// rejects it, because the amount of stored data does not grow; and a full log accepts it.
+    async fn take_in(
+        &self,
+        table: &Arc<RoutingTable>,
+        intake: AcceptedRequest<'_>,
+        extensions: &[codec::record::ExtensionHeader<'_>],
+        inside: Option<&str>,
+    ) -> LocalResponse {
+        let AcceptedRequest { stream, events, .. } = intake;
+        if events.is_empty() {
+            return ingress::accepted(); // an empty batch
+        }
+        if inside != Some(stream.namespace())
+            && let Some(refused) = over_quota(stream)
+        {
+            return refused;
+        }
+        let priority = if inside.is_some() { AppendPriority::Onward } else { AppendPriority::New };
+        if let Some(types) = &stream.types {
+            events.iter().for_each(|entering| types.note_event(&entering.event, ""));
+        }
+        let delay = stream.keeping.durability.flush_interval();
+        let appended = self.prepare(table, stream).and_then(|()| {
+            let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(extensions)).collect();
+            let parts: Vec<[&[u8]; 2]> =
+                heads.iter().zip(&events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
+            let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
+            let feed = self.home_writer.feed_of(stream)?;
+            self.home_writer.append_within(&feed, &records, priority, delay.unwrap_or_default())
+        });
+        self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await
+    }
+
+    async fn acknowledge(
+        &self,
+        stream: &EventStream,
+        count: u64,
+        appended: Result<Range<LogPosition>, AppendError>,
+        durability: Durability,
+    ) -> LocalResponse {
+        let end = match appended {
+            Ok(range) => range.end,
+            Err(why) => return ingress::not_stored(&why),
+        };
+        if durability.flush_interval().is_some() {
+            stream.tally.accepted.fetch_add(count, Relaxed);
+            stream.tally.accepted_unflushed.fetch_add(count, Relaxed);
+            return ingress::accepted();
+        }
+        match self.home_writer.durable(end).await {
+            Ok(()) => {
+                stream.tally.accepted.fetch_add(count, Relaxed);
+                ingress::accepted()
+            }
+            Err(failed) => unavailable(&failed.to_string()),
+        }
+    }
+}
+
+fn over_quota(stream: &EventStream) -> Option<LocalResponse> {
+    let quota = stream.quota.exhausted()?;
+    stream.tally.over_quota.fetch_add(1, Relaxed);
+    Some(ingress::over_quota(quota))
+}
+
+/// Shows the state of a core's logs in its counters.
+fn show_logs(counters: &LogCounters, stats: &[wal::LogStat], failed: u64) {
+    type CounterGetter = fn(&wal::LogStat) -> u64;
+    let all: [(&std::sync::atomic::AtomicU64, CounterGetter); 8] = [
+        (&counters.flushes, |stat| stat.flushes),
+        (&counters.flushed_bytes, |stat| stat.flushed_bytes),
+        (&counters.compacted_bytes, |stat| stat.compacted_bytes),
+        (&counters.bytes, |stat| stat.bytes),
+        (&counters.bytes_max, |stat| stat.bytes_max),
+        (&counters.live_bytes, |stat| stat.live_bytes),
+        (&counters.damaged, |stat| stat.damaged),
+        (&counters.broken, |stat| stat.broken as u64),
+    ];
+    for (shown, pick) in all {
+        shown.store(stats.iter().map(pick).sum(), Relaxed);
+    }
+    counters.failed.store(failed, Relaxed);
+}

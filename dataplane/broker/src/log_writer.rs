@@ -1,0 +1,499 @@
+//! The log writer: owns a log on the ring, takes appends from many tasks, makes them durable, and wakes the waiting
+//! tasks.
+//!
+//! One write is in flight at a time, and whatever is appended meanwhile is the next one; it starts when the core has
+//! nothing else to do, or [`GATHER_MAX`] later. Cursors are written along with events; alone they wait
+//! [`CURSOR_INTERVAL`], because they only prevent duplicates after a crash.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::fs;
+use std::ops::Range;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::table::EventStream;
+use foldhash::fast::RandomState;
+use hashbrown::HashMap;
+use ring::{Notify, Ring, RingFile, Tick, prefetch};
+use wal::{AppendError, Cursor, FlushUrgency, LogPosition, StreamId, WriteAheadLog};
+
+use super::busy_poll::BusyPoll;
+use super::delivery_log::{self, PendingEntries};
+use super::feed::StreamFeed;
+use super::limits::{
+    CURSOR_INTERVAL, FULL_LOG_INTERVAL, GATHER_MAX, GATHERED_BYTES_MAX, RELEASE_RETRY_INTERVAL, UNHURRIED_BYTES_MAX,
+    UNHURRIED_FLUSH,
+};
+use super::preallocator::SegmentPreallocator;
+use super::progress::SubscriberProgress;
+use super::readahead::ReadaheadPool;
+use super::wall_clock::wall_clock_ms;
+
+/// The cursor that retains a stream's history; subscribers are named by uid.
+pub(super) const HISTORY: &str = "~history";
+
+type StreamMap = HashMap<*const EventStream, (StreamId, Rc<StreamFeed>), RandomState>;
+
+/// A log with its waiting tasks.
+pub struct LogWriter {
+    ring: Ring,
+    log: RefCell<WriteAheadLog>,
+    feeds: RefCell<HashMap<Box<str>, Rc<StreamFeed>, RandomState>>,
+    /// The same feeds by stream: an append need not compare names, each a cache miss. A feed keeps its stream alive.
+    by_stream: RefCell<StreamMap>,
+    /// Feeds with events that are not durable yet.
+    touched: RefCell<Vec<Rc<StreamFeed>>>,
+    /// The entries that explain the cursors.
+    pub(super) delivery_entries: PendingEntries,
+    /// Cursors that changed since the last flush.
+    dirty: RefCell<Vec<Rc<SubscriberProgress>>>,
+    /// The core stops: cursors do not wait for a shared flush.
+    is_stopping: Cell<bool>,
+    /// When the first of the staged events must be flushed; `None`: at once, if there are any.
+    due: Cell<Option<Tick>>,
+    released: Cell<bool>,
+    /// The full log was reported in the operator's log.
+    full_logged: Cell<bool>,
+    full_logged_at: Cell<Option<Tick>>,
+    /// Notified when there is something to flush.
+    work: Notify,
+    /// Notified when `durable` has advanced, or the log failed.
+    flushed: Notify,
+    pub(super) readahead: ReadaheadPool,
+    /// Which of the core's logs it is.
+    number: Cell<usize>,
+}
+
+/// Why an event should be stored while the log is full.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AppendPriority {
+    /// No reason: the sender still has it.
+    New,
+    /// Derived from an event in the log, which is done, or recorded as given up, only when this is stored.
+    Onward,
+}
+
+/// A flush failed: nothing that was not durable before will ever be acknowledged.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the log failed and rejects events until the process is restarted: {reason}")]
+pub struct LogFailed {
+    pub reason: Box<str>,
+}
+
+impl LogWriter {
+    #[must_use]
+    pub fn new(ring: &Ring, log: WriteAheadLog) -> Rc<Self> {
+        Rc::new(Self {
+            ring: ring.clone(),
+            log: RefCell::new(log),
+            feeds: RefCell::default(),
+            by_stream: RefCell::default(),
+            touched: RefCell::default(),
+            delivery_entries: PendingEntries::default(),
+            dirty: RefCell::default(),
+            is_stopping: Cell::new(false),
+            due: Cell::new(None),
+            released: Cell::new(false),
+            full_logged: Cell::new(false),
+            full_logged_at: Cell::new(None),
+            work: Notify::default(),
+            flushed: Notify::default(),
+            readahead: ReadaheadPool::default(),
+            number: Cell::new(0),
+        })
+    }
+
+    /// The index among the core's logs; the first takes appends.
+    pub(super) fn number(&self) -> usize {
+        self.number.get()
+    }
+
+    pub(super) fn set_number(&self, number: usize) {
+        self.number.set(number);
+    }
+
+    /// The log, for reading. Do not hold it over an await.
+    pub fn log(&self) -> Ref<'_, WriteAheadLog> {
+        self.log.borrow()
+    }
+
+    /// The feed of the stream with this name; declares the stream if it does not exist.
+    pub fn feed(&self, name: &str) -> Result<Rc<StreamFeed>, AppendError> {
+        if let Some(feed) = self.feeds.borrow().get(name) {
+            return Ok(Rc::clone(feed));
+        }
+        let id = self.log.borrow_mut().stream(name)?;
+        let feed = Rc::new(StreamFeed::of(id));
+        self.feeds.borrow_mut().insert(name.into(), Rc::clone(&feed));
+        self.work.ring();
+        Ok(feed)
+    }
+
+    /// The same for a stream of the table: fast if its feed already follows this one.
+    pub fn feed_of(&self, stream: &EventStream) -> Result<Rc<StreamFeed>, AppendError> {
+        if let Some((_, feed)) = self.by_stream.borrow().get(&std::ptr::from_ref(stream)) {
+            return Ok(Rc::clone(feed));
+        }
+        self.feed(&stream.name)
+    }
+
+    /// Prefetches the memory that an append to `stream` touches. With a thousand streams it is not in the processor's
+    /// cache, and parsing the event takes as long as loading it.
+    pub(super) fn read_ahead(&self, stream: &EventStream) {
+        prefetch(stream);
+        if let Some((id, feed)) = self.by_stream.borrow().get(&std::ptr::from_ref(stream)) {
+            prefetch(&**feed);
+            self.log.borrow().memory_of(*id).into_iter().for_each(prefetch);
+        }
+    }
+
+    /// From here on the feed follows this version of the stream.
+    pub(super) fn follow(&self, feed: &Rc<StreamFeed>, stream: &Arc<EventStream>) {
+        let mut by_stream = self.by_stream.borrow_mut();
+        if let Some(before) = &*feed.stream.borrow() {
+            by_stream.remove(&Arc::as_ptr(before));
+        }
+        by_stream.insert(Arc::as_ptr(stream), (feed.id, Rc::clone(feed)));
+        feed.follow(stream);
+    }
+
+    /// Deletes a stream with all its events.
+    pub fn forget_stream(&self, name: &str) {
+        if let Some(feed) = self.feeds.borrow_mut().remove(name) {
+            feed.account(0);
+            if let Some(followed) = feed.stream.take() {
+                self.by_stream.borrow_mut().remove(&Arc::as_ptr(&followed));
+            }
+        }
+        self.log.borrow_mut().forget_stream(name);
+        self.work.ring();
+    }
+
+    pub fn forget_subscriber(&self, stream: StreamId, subscriber: &str) {
+        self.log.borrow_mut().forget_cursor(stream, subscriber);
+        self.work.ring();
+    }
+
+    /// Appends records that become durable together. Wait for the range's end with [`LogWriter::durable`].
+    pub fn append(&self, feed: &Rc<StreamFeed>, records: &[&[&[u8]]]) -> Result<Range<LogPosition>, AppendError> {
+        self.append_within(feed, records, AppendPriority::New, Duration::ZERO)
+    }
+
+    /// The same for records without a waiting sender: they are flushed within `delay`, or sooner with others.
+    pub fn append_within(
+        &self,
+        feed: &Rc<StreamFeed>,
+        records: &[&[&[u8]]],
+        priority: AppendPriority,
+        delay: Duration,
+    ) -> Result<Range<LogPosition>, AppendError> {
+        let appended = self.put(feed, records, priority, delay);
+        // Space for derived events does not mean space for new ones.
+        if priority == AppendPriority::New || appended.is_err() {
+            self.log_full(&appended);
+        }
+        appended
+    }
+
+    /// The same, without reporting a full log: for records that are not events.
+    pub(super) fn put(
+        &self,
+        feed: &Rc<StreamFeed>,
+        records: &[&[&[u8]]],
+        priority: AppendPriority,
+        delay: Duration,
+    ) -> Result<Range<LogPosition>, AppendError> {
+        let appended = self.try_append(feed, records, priority).or_else(|refused| match refused {
+            // Space may be reclaimable and was only not reclaimed yet.
+            AppendError::Full { .. } if self.reclaim() => self.try_append(feed, records, priority),
+            other => Err(other),
+        })?;
+        feed.appended.set(feed.appended.get() + records.len() as u64);
+        feed.appended_end.set(appended.end);
+        feed.account(feed.kept_bytes() + appended.end.get() - appended.start.get());
+        let due = self.ring.now() + delay;
+        self.due.set(Some(self.due.get().map_or(due, |earlier| earlier.min(due))));
+        self.touch(feed);
+        self.work.ring();
+        Ok(appended)
+    }
+
+    /// Appends entries of the delivery log, also to a full log: they have no subscriber, so they retain no space. If the
+    /// log has failed they are lost.
+    pub(super) fn append_entries(&self, record: Option<Vec<u8>>) {
+        let Some(record) = record else { return };
+        let feed = self.feed(delivery_log::STREAM);
+        let put = |feed: Rc<StreamFeed>| self.put(&feed, &[&[&record]], AppendPriority::Onward, UNHURRIED_FLUSH);
+        if let Err(why) = feed.and_then(put) {
+            tracing::debug!(%why, "a page of the delivery log is lost");
+        }
+    }
+
+    fn touch(&self, feed: &Rc<StreamFeed>) {
+        if !feed.touched.replace(true) {
+            self.touched.borrow_mut().push(Rc::clone(feed));
+        }
+    }
+
+    fn try_append(
+        &self,
+        feed: &StreamFeed,
+        records: &[&[&[u8]]],
+        priority: AppendPriority,
+    ) -> Result<Range<LogPosition>, AppendError> {
+        let log = &mut *self.log.borrow_mut();
+        match records {
+            many if priority == AppendPriority::Onward => log.append_onward(feed.id, wall_clock_ms(), many),
+            [one] => {
+                let position = log.append(feed.id, wall_clock_ms(), one)?;
+                Ok(position..log.visible())
+            }
+            many => log.append_batch(feed.id, wall_clock_ms(), many),
+        }
+    }
+
+    /// Periodic work, whether anything is flushed or not.
+    pub fn maintain(&self) {
+        self.reclaim();
+        for broken in self.log.borrow_mut().check_files() {
+            tracing::error!(%broken, "a segment of the log lost records; the remaining ones are delivered");
+        }
+        self.log_damage();
+        for feed in self.feeds.borrow().values() {
+            feed.account(self.log.borrow().live_bytes_of(feed.id));
+        }
+        self.work.ring(); // the drop takes effect with the next flush; and a failure must be reported
+    }
+
+    /// Retains events of the stream from here on without subscribers; `None` ends it.
+    pub(super) fn retain_history(&self, feed: &StreamFeed, from: Option<LogPosition>) {
+        let mut log = self.log.borrow_mut();
+        let kept = log.how_far(feed.id, HISTORY).map(Cursor::low);
+        match from {
+            Some(from) if kept.is_none_or(|kept| kept < from) => {
+                if let Err(why) = log.cursor(feed.id, HISTORY, Cursor::at(from)) {
+                    tracing::warn!(stream = %feed.id, %why, "the history is not retained; retrying");
+                }
+            }
+            None if kept.is_some() => log.forget_cursor(feed.id, HISTORY),
+            _ => return,
+        }
+        drop(log);
+        self.work.ring();
+    }
+
+    fn reclaim(&self) -> bool {
+        let mut log = self.log.borrow_mut();
+        let freed = log.reclaim().segments > 0;
+        if log.is_compacting() {
+            log.move_on();
+            self.work.ring(); // each step follows a flush: make sure that there is one
+        }
+        freed
+    }
+
+    /// Logs one line when the log begins to reject events, and one when it accepts them again; at most once per
+    /// [`FULL_LOG_INTERVAL`], because a log at its limit accepts a small one between two large ones.
+    fn log_full<T>(&self, appended: &Result<T, AppendError>) {
+        match appended {
+            Ok(_) if self.full_logged.get() => {
+                self.full_logged.set(false);
+                tracing::info!("the log accepts events again");
+            }
+            Err(why @ AppendError::Full { .. }) => {
+                let now = self.ring.now();
+                if self.full_logged_at.get().is_none_or(|logged| now - logged >= FULL_LOG_INTERVAL) {
+                    self.full_logged_at.set(Some(now));
+                    self.full_logged.set(true);
+                    tracing::warn!(%why, "events are rejected with 503, and replies wait, until there is space");
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn log_damage(&self) {
+        for wal::RecordDamage { stream, position, file, offset } in self.log.borrow().take_damage() {
+            let file = file.display();
+            tracing::error!(%stream, %position, %file, offset, "an event was damaged on the disk and is skipped");
+        }
+    }
+
+    /// Waits until everything below `end` survives a crash.
+    pub async fn durable(&self, end: LogPosition) -> Result<(), LogFailed> {
+        loop {
+            let seen = self.flushed.count();
+            let (durable, poison) = {
+                let log = self.log.borrow();
+                (log.durable() >= end, log.poison().map(Box::from))
+            };
+            match poison {
+                _ if durable => return Ok(()),
+                Some(reason) => return Err(LogFailed { reason }),
+                None => self.flushed.after(seen).await,
+            }
+        }
+    }
+
+    /// Stores a cursor for the first time: from here on the log retains what this subscriber needs.
+    pub fn register(&self, progress: &SubscriberProgress) -> Result<(), AppendError> {
+        self.log.borrow_mut().cursor(progress.stream, &progress.subscriber, progress.mark())?;
+        self.work.ring();
+        Ok(())
+    }
+
+    /// The progress has changed: its cursor is written with the next flush.
+    pub fn moved(&self, progress: &Rc<SubscriberProgress>) {
+        if progress.dirty.replace(true) {
+            return;
+        }
+        let mut dirty = self.dirty.borrow_mut();
+        dirty.push(Rc::clone(progress));
+        if dirty.len() == 1 {
+            drop(dirty);
+            self.work.ring();
+        }
+    }
+
+    /// Makes everything durable now, including cursors.
+    pub async fn settle(&self) {
+        self.is_stopping.set(true);
+        self.work.ring();
+        loop {
+            let seen = self.flushed.count();
+            let is_flushed = {
+                let log = self.log.borrow();
+                log.poison().is_some() || log.durable() == log.visible()
+            };
+            if is_flushed && (self.urgency() == FlushUrgency::Nothing || self.failure().is_some()) {
+                return;
+            }
+            self.flushed.after(seen).await;
+        }
+    }
+
+    /// Releases the log's folder, once everything is durable: from here on another process owns it.
+    pub async fn release(&self) -> std::io::Result<()> {
+        while !self.log.borrow_mut().release()? {
+            self.ring.sleep(RELEASE_RETRY_INTERVAL).await;
+        }
+        self.released.set(true);
+        self.work.ring();
+        Ok(())
+    }
+
+    /// Whether the log was released to another process, which is no failure.
+    pub fn is_released(&self) -> bool {
+        self.released.get()
+    }
+
+    /// The task that owns the log: runs until a flush fails, or the log is released.
+    pub async fn run(&self) -> LogFailed {
+        let mut preallocator = SegmentPreallocator::default();
+        let mut file: Option<(Arc<fs::File>, RingFile)> = None;
+        let mut busy_poll = BusyPoll::default();
+        let mut lazy_since: Option<Tick> = None;
+        loop {
+            let seen = self.work.count();
+            if let Some(failed) = self.failure() {
+                self.flushed.ring();
+                return failed;
+            }
+            let now = self.ring.now();
+            let until = match self.urgency() {
+                FlushUrgency::Nothing => {
+                    lazy_since = None;
+                    self.work.after(seen).await;
+                    continue;
+                }
+                FlushUrgency::Whenever => Some(*lazy_since.get_or_insert(now) + CURSOR_INTERVAL),
+                // Cursors together with events that may wait for longer.
+                FlushUrgency::Now if !self.dirty.borrow().is_empty() => {
+                    let lazy = *lazy_since.get_or_insert(now) + CURSOR_INTERVAL;
+                    self.may_wait().map(|due| due.min(lazy))
+                }
+                FlushUrgency::Now => self.may_wait(),
+            };
+            if let Some(until) = until.filter(|until| *until > now && !self.is_stopping.get()) {
+                let _ = self.ring.timeout(until - now, self.work.after(seen)).await; // either way: check again
+                continue;
+            }
+            lazy_since = None;
+            self.gather().await;
+            preallocator.help(&mut self.log.borrow_mut());
+            self.flush(&mut file, &mut busy_poll).await;
+            self.log.borrow_mut().move_on(); // a bounded step, and only if one is due
+            self.log_damage();
+        }
+    }
+
+    /// Until when the staged events may wait for a shared flush.
+    fn may_wait(&self) -> Option<Tick> {
+        self.due.get().filter(|_| self.log.borrow().staged_bytes() < UNHURRIED_BYTES_MAX)
+    }
+
+    /// Waits until no task is about to append: every request received so far is part of this flush.
+    async fn gather(&self) {
+        if !self.is_stopping.get() && self.log.borrow().staged_bytes() < GATHERED_BYTES_MAX {
+            let _ = self.ring.timeout(GATHER_MAX, self.ring.idle()).await; // either way: flush now
+        }
+    }
+
+    fn failure(&self) -> Option<LogFailed> {
+        self.log.borrow().poison().map(|reason| LogFailed { reason: reason.into() })
+    }
+
+    fn urgency(&self) -> FlushUrgency {
+        let cursors = if self.dirty.borrow().is_empty() { FlushUrgency::Nothing } else { FlushUrgency::Whenever };
+        self.log.borrow().urgency().max(cursors)
+    }
+
+    async fn flush(&self, cached: &mut Option<(Arc<fs::File>, RingFile)>, busy_poll: &mut BusyPoll) {
+        self.write_cursors();
+        let Some(flush) = self.log.borrow_mut().next_flush() else { return };
+        if self.log.borrow().urgency() != FlushUrgency::Now {
+            self.due.set(None); // all staged events are in it
+        }
+        self.ring.busy_poll_until(busy_poll.start(self.ring.now(), self.flushed.waiting()));
+        let file = self.file(cached, &flush.file);
+        let result = super::flush_retry::write_durable(&self.ring, file, &flush).await;
+        self.ring.busy_poll_until(busy_poll.end(self.ring.now()));
+        self.log.borrow_mut().flush_done(flush, result);
+        self.flushed.ring();
+        let durable = self.log.borrow().durable();
+        self.touched.borrow_mut().retain(|feed| {
+            feed.notify();
+            // Appended after the write began, or belongs to the next segment.
+            feed.touched.set(feed.appended_end.get() > durable);
+            feed.touched.get()
+        });
+    }
+
+    fn write_cursors(&self) {
+        // With events there are many flushes, and a page for each would be larger than its entries.
+        let is_with_events = self.log.borrow().urgency() == FlushUrgency::Now;
+        let entries = &self.delivery_entries;
+        self.append_entries(if is_with_events { entries.take_awaited() } else { entries.take() });
+        let log = &mut *self.log.borrow_mut();
+        let now = self.ring.now();
+        for progress in self.dirty.take() {
+            if !progress.is_due(now) && !self.is_stopping.get() {
+                self.dirty.borrow_mut().push(progress);
+                continue;
+            }
+            progress.dirty.set(false);
+            if let Err(why) = log.cursor(progress.stream, &progress.subscriber, progress.mark()) {
+                // The stream or the subscriber was deleted meanwhile: its cursor is not needed.
+                tracing::debug!(subscriber = %progress.subscriber, %why, "cursor not stored");
+            }
+        }
+    }
+
+    /// The segment's file on this ring; cached until the log rolls over to another.
+    fn file<'c>(&self, cached: &'c mut Option<(Arc<fs::File>, RingFile)>, wanted: &Arc<fs::File>) -> &'c RingFile {
+        let ours = cached.take().filter(|(kept, _)| Arc::ptr_eq(kept, wanted));
+        let shared = || (Arc::clone(wanted), RingFile::shared(&self.ring, Arc::clone(wanted)));
+        &cached.insert(ours.unwrap_or_else(shared)).1
+    }
+}

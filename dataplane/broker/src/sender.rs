@@ -1,0 +1,306 @@
+//! Sends requests to subscribers over HTTP/1.1: to our own instances through the proxy's pending queue, to
+//! all others by address, with TLS if their URL requires it.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use codec::encode::EncodedEvent;
+use codec::http::LocalResponse;
+use codec::http::Method;
+use contract::access_token::{AccessToken, PresentedToken};
+use contract::post_error::PostError;
+use contract::request_histograms::OutcomeKey;
+use contract::service_names::ResolvedAddress;
+use contract::signal::{Signal, SignalQueue};
+use contract::table::{DeliveryTarget, Endpoint, HeaderEdits, NO_PORT, RouteRequest};
+use protocol::http::buffers::by;
+use protocol::http::client::{self, ExchangeError, UpstreamAddress};
+use protocol::http::pool::PoolKey;
+use proxy::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
+
+use super::delivery::{EventSender, claims_reply};
+use super::dns::DnsResolver;
+use super::limits::{
+    ANSWER_BYTES_MAX, JOINED_BODY_BYTES_MAX, REFUSED_TOKEN_AGE_MIN, TOKEN_CHECK_INTERVAL, TOKEN_RENEWAL_MAX,
+};
+
+/// The receiver does not accept the token.
+const UNAUTHORIZED: u16 = 401;
+
+/// Sends over the core's own client.
+#[derive(Clone)]
+pub struct HttpSender {
+    pub proxy: Rc<Proxy>,
+    pub resolver: Rc<DnsResolver>,
+    pub signals: SignalQueue,
+}
+
+impl EventSender for HttpSender {
+    async fn send(
+        &self,
+        target: &DeliveryTarget,
+        request: EncodedEvent,
+        timeout: Duration,
+    ) -> Result<LocalResponse, PostError> {
+        if target.port == NO_PORT {
+            let what = "begins neither with http:// nor with https://, or its port is none of 1 to 65535";
+            return Err(PostError::Transport(format!("{} {what}", target.url).into()));
+        }
+        let Some(token) = self.token(target, timeout).await? else {
+            return self.send(target, request, None, timeout).await;
+        };
+        let is_renewed = target.access_token.as_ref().filter(|pass| !pass.is_login());
+        let Some(pass) = is_renewed else {
+            return self.send(target, request, Some(&token.value), timeout).await;
+        };
+        // The token may expire in flight: the request is kept for a second attempt with a new token, which
+        // is made once.
+        let outcome = self.send(target, request.clone(), Some(&token.value), timeout).await;
+        if !matches!(&outcome, Ok(answer) if answer.status == UNAUTHORIZED) {
+            return outcome;
+        }
+        match self.newer_token(pass, &token).await {
+            Some(newer) => Box::pin(self.send(target, request, Some(&newer.value), timeout)).await,
+            None => outcome,
+        }
+    }
+
+    fn capacity(&self, target: &DeliveryTarget) -> usize {
+        let ask = RouteRequest::internal(&target.host, &target.path);
+        self.proxy.with_table(|table| table.hosts.find(&target.host).map_or(0, |route| route.capacity(&ask)))
+    }
+}
+
+impl HttpSender {
+    async fn send(
+        &self,
+        target: &DeliveryTarget,
+        request: EncodedEvent,
+        shown: Option<&str>,
+        timeout: Duration,
+    ) -> Result<LocalResponse, PostError> {
+        let sent = message(self.proxy.buffers.take(self.proxy.ring.now()), target, &request, shown, None);
+        let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
+            self.to_instance(target, (&request, shown), &sent, timeout).await?
+        } else {
+            drop(request); // it is copied into the message, and its memory is reused for the next one
+            let due = Some(self.proxy.ring.now() + timeout);
+            let address = by(&self.proxy.ring, due, self.address(target)).await;
+            let address = address.map_err(|_| PostError::Timeout(timeout))?;
+            let address = address.map_err(|why| PostError::Unresolved { host: target.host.clone(), why })?;
+            // At each delivery: a pooled connection was opened for another path.
+            let checked = self.proxy.targets.check_delivery(address, &target.path);
+            checked.map_err(|refused| PostError::Refused(self.proxy.targets.count(refused).to_string().into()))?;
+            let to =
+                UpstreamAddress { unrestricted: true, ..UpstreamAddress::external(address, target.tls.as_deref()) };
+            self.proxy.client.exchange(to, &sent, ANSWER_BYTES_MAX, due).await
+        };
+        if let Ok(buffer) = sent.head.try_into_mut() {
+            self.proxy.buffers.give(buffer, self.proxy.ring.now()); // larger than what the allocator caches
+        }
+        match outcome {
+            Ok(answer) => Ok(answer),
+            // Its status determines what happens to the event, even if the body is cut; only a reply needs
+            // the body.
+            Err(ExchangeError::TooLarge { answer, .. }) if !claims_reply(&answer) => Ok(*answer),
+            Err(ExchangeError::TimedOut) => Err(PostError::Timeout(timeout)),
+            Err(ExchangeError::Refused(refused)) => Err(PostError::Refused(refused.to_string().into())),
+            Err(ExchangeError::Untrusted { why, .. }) => {
+                Err(PostError::Untrusted { host: target.host.clone(), why: why.to_string().into() })
+            }
+            Err(why @ ExchangeError::Unreachable { .. }) => Err(PostError::Unreachable(why.to_string().into())),
+            Err(other) => Err(PostError::Transport(other.to_string().into())),
+        }
+    }
+
+    /// The token for a target with authentication. Control renews it long before it expires, so a delivery
+    /// waits for it only at a start.
+    async fn token(
+        &self,
+        target: &DeliveryTarget,
+        timeout: Duration,
+    ) -> Result<Option<Arc<PresentedToken>>, PostError> {
+        let Some(pass) = &target.access_token else { return Ok(None) };
+        let due = self.proxy.ring.now() + timeout;
+        loop {
+            if let Some(shown) = pass.token() {
+                return Ok(Some(shown));
+            }
+            if self.proxy.ring.now() >= due {
+                return Err(PostError::Transport("there is no token for this target yet".into()));
+            }
+            self.proxy.ring.sleep(TOKEN_CHECK_INTERVAL).await;
+        }
+    }
+
+    /// A token that a receiver has not rejected yet. Requests a new one unless the rejected one is new
+    /// itself: then another would be rejected as well.
+    async fn newer_token(&self, pass: &AccessToken, refused: &Arc<PresentedToken>) -> Option<Arc<PresentedToken>> {
+        let newer = || pass.token().filter(|shown| !Arc::ptr_eq(shown, refused));
+        if newer().is_none() {
+            if refused.since.elapsed() < REFUSED_TOKEN_AGE_MIN {
+                return None;
+            }
+            pass.refuse();
+        }
+        let due = self.proxy.ring.now() + TOKEN_RENEWAL_MAX;
+        loop {
+            let newer = newer();
+            if newer.is_some() || self.proxy.ring.now() >= due {
+                return newer;
+            }
+            self.proxy.ring.sleep(TOKEN_CHECK_INTERVAL).await;
+        }
+    }
+
+    /// The address of an external host: from the table, or else from DNS.
+    async fn address(&self, target: &DeliveryTarget) -> Result<SocketAddr, Box<str>> {
+        let named = self
+            .proxy
+            .with_table(|table| table.names.find(&target.host, target.port, |count| fastrand::usize(..count)));
+        match named {
+            Some(ResolvedAddress::At(address)) => Ok(address),
+            Some(ResolvedAddress::Alias(host)) => self.resolver.resolve(&host, target.port).await,
+            Some(ResolvedAddress::Unresolved) => {
+                Err(format!("the Service has no ready endpoint for port {}", target.port).into())
+            }
+            None => self.resolver.resolve(&target.host, target.port).await,
+        }
+    }
+
+    /// Sends to a host of ours: to an instance with capacity, which is started if there is none. One that
+    /// refuses the connection is reported, and another is tried.
+    async fn to_instance(
+        &self,
+        target: &DeliveryTarget,
+        (request, token): (&EncodedEvent, Option<&str>),
+        sent: &client::BufferedRequest,
+        timeout: Duration,
+    ) -> Result<Result<LocalResponse, ExchangeError>, PostError> {
+        let ring = &self.proxy.ring;
+        let ask = RouteRequest::internal(&target.host, &target.path);
+        let choice = self.proxy.route(&ask).map_err(refused)?;
+        let bytes = sent.head.len() + sent.body.len();
+        let mut acquire_request = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };
+        let mut permit = self.permit(choice, &mut acquire_request, target, timeout).await?;
+        let due = ring.now() + timeout;
+        loop {
+            let edited = permit.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
+            let sent = edited.as_ref().unwrap_or(sent);
+            let Endpoint { id, address, .. } = *permit.endpoint;
+            let unrestricted = permit.endpoint.is_unrestricted();
+            let trust = permit.backend().tls.clone();
+            let to = UpstreamAddress { address, key: PoolKey::Endpoint(id), tls: trust.as_deref(), unrestricted };
+            let began = ring.now();
+            let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
+            let is_lost = matches!(outcome, Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }));
+            if !is_lost {
+                let status = outcome.as_ref().map_or(0, |answer| answer.status);
+                let key =
+                    OutcomeKey { tag: permit.selected.tag(&acquire_request.route_request), ..OutcomeKey::of(status) };
+                permit.backend().load.answers.note(&key, ring.now() - began);
+                return Ok(outcome);
+            }
+            let lost = Signal::Unreachable { backend: permit.backend().key.clone(), endpoint: id };
+            if !self.signals.send(lost) {
+                tracing::debug!(backend = %permit.backend().key, "not reported as unreachable: too many signals wait");
+            }
+            acquire_request.tried.push(id);
+            let choice = permit.selected.clone();
+            drop(permit);
+            let another = by(ring, Some(due), Box::pin(self.proxy.acquire(choice, &mut acquire_request))).await;
+            permit = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
+        }
+    }
+
+    /// The wait for a permit among running instances does not count as the subscriber's time: it lasts as
+    /// long as the route allows a request. For the first instance to start it lasts as long as the
+    /// subscriber's timeout.
+    async fn permit(
+        &self,
+        choice: SelectedEndpoint,
+        acquire_request: &mut AcquireRequest<'_>,
+        target: &DeliveryTarget,
+        timeout: Duration,
+    ) -> Result<Permit, PostError> {
+        if let Some(permit) = self.proxy.try_acquire(&choice, &[]) {
+            return Ok(permit);
+        }
+        let mut waiting = Box::pin(self.proxy.acquire(choice, acquire_request)); // rare, and large
+        loop {
+            match self.proxy.ring.timeout(timeout, waiting.as_mut()).await {
+                Ok(permit) => return permit.map_err(refused),
+                Err(_) if self.capacity(target) > 0 => {} // busy, and not absent
+                Err(_) => return Err(PostError::Timeout(timeout)),
+            }
+        }
+    }
+}
+
+fn refused(why: LocalReply) -> PostError {
+    PostError::Transport(why.to_string().into())
+}
+
+/// Size of the request line, Host and Content-Length for most targets, in bytes.
+const FIRST_LINES_BYTES: usize = 256;
+
+/// Encodes the request into `out` in wire format; a small body directly after its head, where it is kept
+/// until the response.
+fn message(
+    mut out: BytesMut,
+    target: &DeliveryTarget,
+    request: &EncodedEvent,
+    token: Option<&str>,
+    edits: Option<&HeaderEdits>,
+) -> client::BufferedRequest {
+    let head_bytes = FIRST_LINES_BYTES + request.fields.len() + token.map_or(0, str::len);
+    let is_small = request.body.len() <= JOINED_BODY_BYTES_MAX;
+    let (behind, apart) = if is_small { (&*request.body, Bytes::new()) } else { (&[][..], request.body.clone()) };
+    out.reserve(head_bytes + behind.len());
+    out.put_slice(b"POST ");
+    out.put_slice(if target.path.is_empty() { b"/" } else { target.path.as_bytes() });
+    out.put_slice(b" HTTP/1.1\r\nHost: ");
+    out.put_slice(edits.and_then(HeaderEdits::host).unwrap_or(&target.authority).as_bytes());
+    out.put_slice(b"\r\nContent-Length: ");
+    out.put_slice(itoa::Buffer::new().format(request.body.len()).as_bytes());
+    out.put_slice(b"\r\n");
+    out.put_slice(&request.fields);
+    if let Some(token) = token {
+        for part in ["Authorization: ", token, "\r\n"] {
+            out.put_slice(part.as_bytes());
+        }
+    }
+    for (name, value) in edits.into_iter().flat_map(HeaderEdits::headers) {
+        for part in [name, ": ", value, "\r\n"] {
+            out.put_slice(part.as_bytes());
+        }
+    }
+    out.put_slice(b"\r\n");
+    out.put_slice(behind);
+    client::BufferedRequest { head: out.freeze(), body: apart, method: Method::Post }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tests::target;
+
+    /// EV-RTE-09: head and data are the same bytes in both layouts.
+    #[test]
+    fn small_body_follows_head_and_large_one_is_separate() {
+        for (length, behind) in [(0, 0), (JOINED_BODY_BYTES_MAX, JOINED_BODY_BYTES_MAX), (5000, 0)] {
+            let body: Vec<u8> = (0..length).map(|n| n as u8).collect();
+            let request = EncodedEvent { fields: b"ce-id: 1\r\n".to_vec(), body: body.clone().into() };
+            let sent = message(BytesMut::new(), &target("http://s/"), &request, Some("Bearer token"), None);
+            let head = format!(
+                "POST / HTTP/1.1\r\nHost: s\r\nContent-Length: {length}\r\nce-id: 1\r\n\
+                 Authorization: Bearer token\r\n\r\n"
+            );
+            assert_eq!((sent.head.len(), sent.body.len()), (head.len() + behind, length - behind));
+            assert_eq!([sent.head, sent.body].concat(), [head.as_bytes(), &body].concat());
+        }
+    }
+}

@@ -1,0 +1,12 @@
+//! The formats of bytes on the wire and on disk: HTTP/1.1 messages ([`http`]), CloudEvents ([`cloudevent`]), the record of
+//! an event in the log ([`record`]) and the request that delivers it ([`encode`]).
+//!
+//! Values in, values out: no I/O, no clock, no state that is shared.
+#![forbid(unsafe_code)]
+
+pub mod cloudevent;
+pub mod encode;
+pub mod hex;
+pub mod http;
+pub mod limits;
+pub mod record;

@@ -1,0 +1,119 @@
+//! The client of a connection: its address and how it reached the gateway. Routes depend on both, and so do the headers
+//! that an instance gets.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+/// How a client reached the gateway.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClientScheme {
+    Http,
+    Https,
+}
+
+impl ClientScheme {
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Https => "https",
+        }
+    }
+}
+
+/// The client's address, in the two formats that headers need; made once per connection.
+#[derive(Debug)]
+pub struct ClientAddress {
+    pub address: SocketAddr,
+    /// Accepted by the cluster-local listener.
+    cluster_local: bool,
+    /// Completes hosts without a dot.
+    domain: Option<Arc<str>>,
+    scheme: ClientScheme,
+    plain: Box<str>,
+    /// In the format of `Forwarded`: IPv6 in brackets and quotes.
+    node: Box<str>,
+}
+
+impl ClientAddress {
+    /// In the format of logs: an IPv4-mapped address is written as IPv4.
+    #[must_use]
+    pub fn canonical(&self) -> SocketAddr {
+        SocketAddr::new(self.address.ip().to_canonical(), self.address.port())
+    }
+
+    #[must_use]
+    pub fn new(address: SocketAddr, scheme: ClientScheme) -> Self {
+        let ip = address.ip().to_canonical();
+        Self {
+            address,
+            cluster_local: false,
+            domain: None,
+            scheme,
+            plain: ip.to_string().into(),
+            node: forwarded_node(ip).into(),
+        }
+    }
+
+    /// The same, with whether the cluster-local listener accepted it.
+    #[must_use]
+    pub fn cluster_local(self, cluster_local: bool) -> Self {
+        Self { cluster_local, ..self }
+    }
+
+    /// The same; hosts without a dot are in `domain`.
+    #[must_use]
+    pub fn in_domain(self, domain: Option<Arc<str>>) -> Self {
+        Self { domain, ..self }
+    }
+
+    /// The domain that completes hosts without a dot.
+    #[inline]
+    #[must_use]
+    pub fn domain(&self) -> Option<&str> {
+        self.domain.as_deref()
+    }
+
+    /// Whether it may use cluster-local routes.
+    #[inline]
+    #[must_use]
+    pub fn is_cluster_local(&self) -> bool {
+        self.cluster_local
+    }
+
+    #[inline]
+    #[must_use]
+    pub fn scheme(&self) -> ClientScheme {
+        self.scheme
+    }
+
+    /// The address without its port, in the format of `X-Forwarded-For`.
+    #[inline]
+    #[must_use]
+    pub fn forwarded_for(&self) -> &str {
+        &self.plain
+    }
+
+    /// The same in the format of `Forwarded`.
+    #[inline]
+    #[must_use]
+    pub fn forwarded_node(&self) -> &str {
+        &self.node
+    }
+
+    /// Whether it came without TLS.
+    #[inline]
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        self.scheme == ClientScheme::Http
+    }
+}
+
+/// An address in the format of `Forwarded`: IPv6 in brackets and quotes.
+#[must_use]
+pub fn forwarded_node(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("\"[{ip}]\""),
+    }
+}

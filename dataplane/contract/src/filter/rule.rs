@@ -1,0 +1,41 @@
+//! The filter of a subscriber, as tables carry it.
+
+use std::sync::Arc;
+
+use super::cesql::CesqlExpression;
+
+/// Which events a subscriber gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EventFilter {
+    Everything,
+    /// Every named attribute has exactly this value, in the canonical string form; an empty value means "present and
+    /// not empty" (EV: `spec.filter.attributes`, upstream X-FLT-13).
+    Exact(AttributeMatches),
+    /// All rules hold (`spec.filters`, X-FLT-02). Shared, because every publish makes a new table.
+    Rules(Arc<[FilterRule]>),
+}
+
+/// Attributes with their values, or parts of values.
+pub type AttributeMatches = Vec<(Box<str>, Box<str>)>;
+
+/// One filter in one dialect (X-FLT-04 to X-FLT-09). Values are not empty, except in [`EventFilter::Exact`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FilterRule {
+    Exact(AttributeMatches),
+    Prefix(AttributeMatches),
+    Suffix(AttributeMatches),
+    All(Vec<FilterRule>),
+    Any(Vec<FilterRule>),
+    Not(Box<FilterRule>),
+    Sql(CesqlExpression),
+    /// The same for every event.
+    Always(FilterVerdict),
+}
+
+/// The verdict of a rule on an event. Only `Fail` filters it out (X-FLT-03).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FilterVerdict {
+    Pass,
+    Fail,
+    NoFilter,
+}

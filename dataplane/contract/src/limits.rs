@@ -1,0 +1,38 @@
+//! The limits of what tables carry and of what cores report, each with its unit and its reason.
+
+use std::time::Duration;
+
+/// Steps that one filter may take for one event: four times through the largest event's attributes
+/// character by character, and some 10 ms of a core. Usual filters take some tens.
+pub const FILTER_STEPS_MAX: usize = 4 << 20;
+
+/// How often cursors become durable when no event flushes them: what a crash delivers twice.
+pub const CURSOR_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How long events of streams without a durability promise wait for a shared flush, and so the maximum
+/// delay of their delivery.
+pub const UNHURRIED_FLUSH: Duration = CURSOR_INTERVAL;
+
+/// Event types reported of one stream: with more, the events carry data in their type, and a list of them
+/// is useless.
+pub const EVENT_TYPES_REPORTED_MAX: usize = 1024;
+
+/// Slots probed for one type: the table is nearly full when they are all taken.
+pub const TYPES_PROBED_MAX: usize = 8;
+
+/// Types of one stream that wait to be reported. They are fetched once a second.
+pub const TYPES_WAITING_MAX: usize = 64;
+
+/// Deleted streams and subscribers with a backlog that wait to be reported. They are fetched every two
+/// seconds.
+pub const ABANDONED_REPORTED_MAX: usize = 256;
+
+/// Requests in flight to the core that owns an ordered stream: further ones are told to retry.
+pub const RELAYED_MAX: usize = 1024;
+
+/// Retry-After of a sender that found the log full, in seconds: cursors and reclaim run more often than
+/// that.
+pub const RETRY_AFTER_S: u32 = 2;
+
+/// Certificates of one chain together. Ten of RSA-4096 are below 20 KB, and each active handshake holds them.
+pub const CHAIN_BYTES_MAX: usize = 32 * 1024;

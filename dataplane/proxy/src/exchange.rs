@@ -1,0 +1,341 @@
+//! One request: acquires a permit for an instance, sends the request and returns the response.
+//!
+//! Both directions stream concurrently in one task. A small request on a warm connection is one receive and one send on
+//! each side: its head and the body bytes that came with it are written once and sent; the response head and a small
+//! body are sent together.
+
+use std::pin::pin;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use codec::http::{BodyDecoder, BodyFraming};
+use contract::connection_query::ConnectionState;
+use contract::table::{HeaderEdits, Protocol, RouteRequest};
+use protocol::http::headers::put_request;
+use protocol::http::limits::SENDS_MAX;
+use protocol::http::pool::{PoolKey, UpstreamConnection};
+use protocol::http::relay::{self, RelayStep};
+use protocol::http::server::ClientConnection;
+use ring::{Chunk, Tick};
+
+use super::activity::{IdleTimeouts, StreamActivity};
+use super::cold_start_timing::ColdStartTiming;
+use super::deadlines::ResponseDeadlines;
+use super::disconnect_watcher::{gone, watch};
+use super::exchange_progress::ExchangeProgress;
+use super::mirror::MirrorBuffer;
+use super::outcome::{AttemptOutcome, ExchangeOutcome};
+use super::proxy_connection::ProxyConnection;
+use super::request_stream::RequestStream;
+use super::response_stream::ResponseStream;
+use super::retry::{ReplayableRequest, original_host};
+use super::select::select_both;
+use super::tunnel::tunnel;
+use super::upstream::{TlsFailures, UpstreamLink};
+use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint, streams};
+
+/// Carries one request. `head` holds the bytes of `connection.client.head`.
+pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) -> ExchangeOutcome {
+    let proxy = Rc::clone(&connection.proxy);
+    let started = proxy.ring.now();
+    let view = connection.client.head.view(&head);
+    let choice = match proxy.route_noted(&RouteRequest::client(view, &connection.peer), &mut connection.note) {
+        Ok(choice) => choice,
+        Err(local_reply) => return ExchangeOutcome::Refused(local_reply),
+    };
+    let reached = connect(connection, &mut head, choice, started).await;
+    if let Ok((permit, _)) = &reached {
+        connection.note.acquired(permit, proxy.ring.now());
+        connection.open.stats.set_state(ConnectionState::Serving);
+    }
+    let (permit, mut upstream) = match reached {
+        Ok((permit, UpstreamLink::Http1(upstream))) => (permit, upstream),
+        Ok(_) if connection.client.head.is_upgrade() => {
+            return ExchangeOutcome::Refused(LocalReply::UpgradeUnsupported);
+        }
+        // Boxed, as is a tunnel: an idle connection should not reserve memory for them.
+        Ok((permit, other)) => {
+            return Box::pin(streams::exchange(connection, head, permit, other, started)).await;
+        }
+        Err(ending) => return ending,
+    };
+
+    let original_host = original_host(permit.edits(), connection.client.head.view(&head));
+    let mut body = BodyDecoder::new(connection.client.head.framing);
+    let (wire, head_bytes) = match write_request(connection, &head, permit.edits(), &mut body) {
+        Ok(written) => written,
+        Err(local_reply) => return ExchangeOutcome::Refused(local_reply),
+    };
+    drop(head); // the receive buffer is released before the wait for the response
+    connection.client.read_buffer.detach();
+    let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
+    let timing = connection.note.timing.clone().filter(|_| proxy.server_timing.get());
+    let mut request = AdmittedRequest::new(&proxy, permit, (wire, head_bytes), body, started);
+    (request.timing, request.original_host) = (timing, original_host);
+    let mut sends = 0;
+    loop {
+        let ended = attempt(connection, &mut upstream, &mut request).await;
+        connection.note.answered = request.progress.activity.answered();
+        match ended {
+            AttemptOutcome::Done { status, close } => {
+                if let Some(mirror_buffer) = request.mirror_buffer.take() {
+                    streams::mirror(mirror_buffer, request.progress.is_sent().then_some(status));
+                }
+                if request.progress.is_sent() && upstream.is_reusable() {
+                    proxy.client.put_back(request.key, upstream);
+                }
+                return ExchangeOutcome::Answered { status, close, request_read: request.progress.is_request_read() };
+            }
+            AttemptOutcome::Stale | AttemptOutcome::Unread => {
+                sends += 1;
+                let (is_alive, may) = (matches!(ended, AttemptOutcome::Stale), repeatable && sends < SENDS_MAX);
+                match Box::pin(request.replayable(connection, is_alive, may)).await {
+                    Ok(fresh) => upstream = fresh,
+                    Err(ending) => return ending,
+                }
+            }
+            AttemptOutcome::Refused(local_reply) => return ExchangeOutcome::Refused(local_reply),
+            AttemptOutcome::Switched => {
+                connection.open.stats.set_state(ConnectionState::Tunnel);
+                request.permit.iter_mut().for_each(Permit::becomes_tunnel);
+                Box::pin(tunnel(connection, upstream, request.deadlines)).await;
+                return ExchangeOutcome::Tunnelled;
+            }
+            AttemptOutcome::Cut | AttemptOutcome::Unprocessed => return ExchangeOutcome::Cut, // the latter: only HTTP/2
+        }
+    }
+}
+
+/// A request that has its permit and is being sent.
+struct AdmittedRequest {
+    /// The head as written for the instance, with the body bytes that arrived with it. Kept until the end, because the
+    /// request may have to be sent again.
+    wire: Bytes,
+    /// See [`original_host`].
+    original_host: Option<Box<str>>,
+    /// The rest of the body.
+    body: BodyDecoder,
+    progress: ExchangeProgress,
+    deadlines: ResponseDeadlines,
+    /// For the client, if it waited for an instance.
+    timing: Option<Rc<ColdStartTiming>>,
+    permit: Option<Permit>,
+    /// The pool key of its connection.
+    key: PoolKey,
+    /// Bytes for the mirrored request; dropped unless the request is answered.
+    mirror_buffer: Option<MirrorBuffer>,
+}
+
+impl AdmittedRequest {
+    /// The first `head_bytes` of `wire` are the head.
+    fn new(
+        proxy: &Rc<Proxy>,
+        permit: Permit,
+        (wire, head_bytes): (Bytes, usize),
+        body: BodyDecoder,
+        started: Tick,
+    ) -> Self {
+        let activity = StreamActivity::new(IdleTimeouts::of(&proxy.limits, &permit.backend().timeouts));
+        Self {
+            mirror_buffer: MirrorBuffer::start(proxy, permit.selected.affinity.mirror.as_ref(), &wire, head_bytes),
+            progress: ExchangeProgress::new(&body, wire.len() > head_bytes, activity),
+            deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+            timing: None,
+            original_host: None,
+            key: PoolKey::Endpoint(permit.endpoint.id),
+            permit: Some(permit),
+            wire,
+            body,
+        }
+    }
+
+    /// Opens a new connection after the instance closed the last one before any byte of a response, if the request may
+    /// be sent again. A client that disconnects meanwhile ends the attempt at once.
+    async fn replayable(
+        &mut self,
+        connection: &mut ProxyConnection,
+        is_alive: bool,
+        repeatable: bool,
+    ) -> Result<Box<UpstreamConnection>, ExchangeOutcome> {
+        let Some(permit) = self.permit.take() else {
+            return Err(ExchangeOutcome::Refused(LocalReply::UpstreamClosed(Box::default())));
+        };
+        let backend = permit.backend().key.clone();
+        if !repeatable {
+            return Err(ExchangeOutcome::Refused(LocalReply::UpstreamClosed(backend)));
+        }
+        let ProxyConnection { proxy, client, peer, note, .. } = connection;
+        let replayable = ReplayableRequest {
+            protocol: Protocol::Http1,
+            is_alive,
+            written: &self.wire,
+            original_host: self.original_host.as_deref(),
+            peer: Some(peer),
+            due: self.deadlines.first_byte,
+        };
+        let reached = async { proxy.retry_upstream(permit, &replayable).await.map_err(ExchangeOutcome::Refused) };
+        let (silence, most) = (&self.progress.silence, client.limits.half_closed_silence_max);
+        let disconnected = async {
+            watch(&client.ring, &client.stream, &mut client.read_buffer, silence, most).await;
+            Err(ExchangeOutcome::Cut)
+        };
+        match select_both(reached, disconnected).await? {
+            (permit, UpstreamLink::Http1(upstream)) => {
+                note.add_bytes(&permit.endpoint);
+                self.key = PoolKey::Endpoint(permit.endpoint.id);
+                self.permit = Some(permit);
+                Ok(upstream)
+            }
+            // not the protocol that was asked for
+            (_, UpstreamLink::Http2(_)) => Err(ExchangeOutcome::Refused(LocalReply::UpstreamConnectFailure(backend))),
+        }
+    }
+}
+
+/// Acquires a permit and a connection to its instance. An instance that refuses is reported, and another one is tried.
+async fn connect(
+    connection: &mut ProxyConnection,
+    head: &mut Chunk,
+    mut choice: SelectedEndpoint,
+    started: Tick,
+) -> Result<(Permit, UpstreamLink), ExchangeOutcome> {
+    let proxy = Rc::clone(&connection.proxy);
+    let (mut tried, mut tls_failures) = (Vec::new(), TlsFailures::default());
+    loop {
+        let permit = match proxy.try_acquire(&choice, &tried) {
+            Some(permit) => permit,
+            None => {
+                connection.open.stats.set_state(ConnectionState::Waiting);
+                // Boxed: a request that gets its permit at once should not reserve memory for the wait.
+                match Box::pin(wait(connection, head, choice, &mut tried)).await {
+                    Ok(permit) => permit,
+                    Err(ExchangeOutcome::Refused(why)) => {
+                        return Err(ExchangeOutcome::Refused(tls_failures.explain(&proxy, why)));
+                    }
+                    Err(ending) => return Err(ending),
+                }
+            }
+        };
+        let due = ResponseDeadlines::new(started, &permit.backend().timeouts).first_byte;
+        match proxy.link(&permit, connection.client.head.is_upgrade(), due).await {
+            Ok(link) => return Ok((permit, link)),
+            Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
+                return Err(ExchangeOutcome::Refused(LocalReply::ResponseTimeout));
+            }
+            Err(why) => {
+                tls_failures.note(&why);
+                tried.push(permit.endpoint.id);
+                proxy.report_refused(&permit);
+                choice = permit.selected.clone();
+            }
+        }
+    }
+}
+
+/// Waits for a permit. A client that disconnects meanwhile leaves the queue at once. A half-closed connection looks the
+/// same here and counts as disconnected: most clients that close their side are gone, and queue capacity is scarce.
+async fn wait(
+    connection: &mut ProxyConnection,
+    head: &mut Chunk,
+    choice: SelectedEndpoint,
+    tried: &mut Vec<u64>,
+) -> Result<Permit, ExchangeOutcome> {
+    // The ring has few receive buffers, so a waiting request must not hold one.
+    *head = Chunk::from(head.to_vec());
+    let ProxyConnection { proxy, client, peer, .. } = connection;
+    client.read_buffer.detach();
+    let route_request = RouteRequest::client(client.head.view(head), peer);
+    let mut acquire_request = AcquireRequest {
+        route_request,
+        bytes: head.len() + client.read_buffer.unread.len(),
+        tried: std::mem::take(tried),
+    };
+
+    let acquired = async { proxy.acquire(choice, &mut acquire_request).await.map_err(ExchangeOutcome::Refused) };
+    let disconnected = async {
+        gone(&client.stream, &mut client.read_buffer).await;
+        Err(ExchangeOutcome::Cut)
+    };
+    let outcome = select_both(acquired, disconnected).await;
+    *tried = acquire_request.tried;
+    outcome
+}
+
+/// Writes the request for the instance, with the body bytes that are here. Returns it and the length of its head.
+fn write_request(
+    connection: &mut ProxyConnection,
+    head: &[u8],
+    edits: Option<&HeaderEdits>,
+    body: &mut BodyDecoder,
+) -> Result<(Bytes, usize), LocalReply> {
+    let ProxyConnection { proxy, client, peer, outgoing, note, .. } = connection;
+    let chunked = client.head.framing == BodyFraming::Chunked;
+    outgoing.clear();
+    put_request(outgoing, client.head.view(head), peer, edits, &mut proxy.rng.borrow_mut());
+    note.written(proxy, outgoing);
+    let head_bytes = outgoing.len();
+    while !body.is_done() && !client.read_buffer.unread.is_empty() {
+        let step = relay::step(&mut client.read_buffer, body, chunked, outgoing).map_err(LocalReply::Malformed)?;
+        match step {
+            // At most one received chunk is buffered, so a copy is cheap.
+            RelayStep::Send(piece) => {
+                outgoing.extend_from_slice(&piece);
+                relay::after_send(chunked, outgoing);
+            }
+            RelayStep::NeedBytes | RelayStep::Done => {}
+        }
+    }
+    Ok((outgoing.split().freeze(), head_bytes))
+}
+
+/// Sends the request and reads the response concurrently.
+async fn attempt(
+    connection: &mut ProxyConnection,
+    upstream: &mut UpstreamConnection,
+    request: &mut AdmittedRequest,
+) -> AttemptOutcome {
+    let ClientConnection { ring, stream: client, read_buffer, write_buffer, head, guard, limits } =
+        &mut connection.client;
+    let AdmittedRequest {
+        wire,
+        body,
+        progress,
+        deadlines: due,
+        timing,
+        permit,
+        key: _,
+        mirror_buffer,
+        original_host: _,
+    } = request;
+    let mut request_stream = RequestStream {
+        ring,
+        limits,
+        client,
+        read_buffer,
+        body,
+        chunked: head.framing == BodyFraming::Chunked,
+        up: &upstream.stream,
+        out: &mut upstream.write_buffer,
+        progress,
+        mirror_buffer,
+    };
+    let mut response_stream = ResponseStream {
+        ring,
+        limits,
+        request: head,
+        guard,
+        client,
+        out: write_buffer,
+        up: &upstream.stream,
+        read_buffer: &mut upstream.read_buffer,
+        head: &mut upstream.head,
+        reused: upstream.reused,
+        progress,
+        deadlines: due,
+        timing: timing.as_deref(),
+        permit,
+    };
+    // Pinned where they are made: each is 600 bytes, and a move would copy it twice.
+    let (answered, sent) = (pin!(response_stream.run()), pin!(request_stream.run(wire.clone())));
+    select_both(answered, sent).await
+}

@@ -1,0 +1,200 @@
+//! A client that speaks HTTP/2: each of its streams is one request and is routed by itself (SRV-REQ-03).
+
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use ::h2::server::SendResponse;
+use ::h2::{Reason, RecvStream};
+use ::http::Request;
+use bytes::{Bytes, BytesMut};
+use codec::http::{BodyFraming, MalformedHttp};
+use contract::table::RouteRequest;
+use protocol::h2::grpc;
+use protocol::h2::heads::TranslatedRequest;
+use protocol::h2::io::IoState;
+use protocol::h2::trailers;
+use protocol::http::headers::put_request;
+use ring::Tick;
+
+use super::http2_response::{Http2ResponseWriter, drain_body};
+use super::replay::TeeBody;
+use super::stream_context::StreamContext;
+use super::{
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
+    StreamRequest, carry, heads, unless_gone, websocket,
+};
+use crate::mirror::MirrorBuffer;
+use crate::request_record::{RequestEnd, RequestRecord};
+use crate::retry::original_host;
+use crate::{AcquireRequest, LocalReply, Proxy};
+
+/// Serves one stream to its end.
+pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStream>, respond: SendResponse<Bytes>) {
+    let proxy = &shared.proxy;
+    let started = proxy.ring.now();
+    let (parts, incoming) = request.into_parts();
+    if websocket::is_requested(&parts) {
+        return websocket::stream(Rc::clone(&shared), parts, incoming, respond).await;
+    }
+    let ends = incoming.is_end_stream();
+    let is_head = parts.method == ::http::Method::HEAD;
+    let is_grpc = grpc::is_grpc(&parts);
+    let progress = StreamProgress::new(&proxy.limits);
+    let mut body =
+        Http2RequestBody { stream: incoming, proxy, progress: &progress, io_state: &shared.io_state, malformed: false };
+    let mut reply = Http2ResponseWriter::new(respond, proxy, &progress);
+
+    let translated = match parts.headers.len() > proxy.limits.head.fields() {
+        true => Err(MalformedHttp::TooManyFields),
+        false => heads::from_client(&parts, ends),
+    };
+    drop(parts);
+    let mut note = RequestRecord::default();
+    note.start(proxy, translated.as_ref().ok().map(|request| request.head.view(&request.bytes)));
+    let attempt = match translated.map_err(LocalReply::Malformed).and_then(possible) {
+        Ok(request) => exchange(&shared, request, started, &mut body, &mut reply, &mut note).await,
+        Err(local_reply) => AttemptOutcome::Refused(local_reply),
+    };
+    let client = shared.peer.canonical();
+    let mut ended = |status, bytes, reason| {
+        proxy.counters.answered(status);
+        note.end(proxy, &RequestEnd { client, protocol: "HTTP/2", status, bytes, reason });
+    };
+    match attempt {
+        AttemptOutcome::Done { status, .. } => {
+            ended(status, reply.bytes, None);
+            if !body.stream.is_end_stream() {
+                drain_body(proxy, &mut body.stream).await;
+                reply.reset(Reason::NO_ERROR); // the rest of the request is not wanted
+            }
+        }
+        AttemptOutcome::Refused(local_reply) => {
+            proxy.counters.refused[local_reply.index()].fetch_add(1, Relaxed);
+            let answered = match is_grpc {
+                true => reply.head(grpc::grpc_response(local_reply.status(), &local_reply.to_string()), true).await,
+                false => reply.refuse(&local_reply.answer(), is_head).await,
+            };
+            ended(local_reply.status(), reply.bytes, RequestEnd::reason(&local_reply));
+            if answered.is_ok() && !body.stream.is_end_stream() {
+                drain_body(proxy, &mut body.stream).await;
+                reply.reset(Reason::NO_ERROR);
+            }
+        }
+        AttemptOutcome::Cut
+        | AttemptOutcome::Stale
+        | AttemptOutcome::Unread
+        | AttemptOutcome::Unprocessed
+        | AttemptOutcome::Switched => {
+            ended(0, reply.bytes, None);
+            // RFC 9113 8.1.1, where a response has begun already.
+            reply.reset(if body.malformed { Reason::PROTOCOL_ERROR } else { Reason::INTERNAL_ERROR });
+        }
+    }
+}
+
+fn possible(request: TranslatedRequest) -> Result<TranslatedRequest, LocalReply> {
+    match LocalReply::of(&request.head) {
+        Some(local_reply) => Err(local_reply),
+        None => Ok(request),
+    }
+}
+
+async fn exchange(
+    shared: &StreamContext,
+    request: TranslatedRequest,
+    started: Tick,
+    body: &mut Http2RequestBody<'_>,
+    reply: &mut Http2ResponseWriter<'_>,
+    note: &mut RequestRecord,
+) -> AttemptOutcome {
+    let proxy = &shared.proxy;
+    let view = request.head.view(&request.bytes);
+    if let Some(misdirected) = shared.misdirected(view.authority()) {
+        return AttemptOutcome::Refused(misdirected);
+    }
+    let route_request = RouteRequest::client(view, &shared.peer);
+    let choice = match proxy.route_noted(&route_request, note) {
+        Ok(choice) => choice,
+        Err(local_reply) => return AttemptOutcome::Refused(local_reply),
+    };
+    let mut acquire_request = AcquireRequest { route_request, bytes: request.bytes.len(), tried: Vec::new() };
+    let (permit, link) = match unless_gone(reply, proxy.reach(choice, &mut acquire_request, started)).await {
+        Ok(Ok(both)) => both,
+        Ok(Err(local_reply)) => return AttemptOutcome::Refused(local_reply),
+        Err(ClientGone) => return AttemptOutcome::Cut,
+    };
+
+    note.acquired(&permit, proxy.ring.now());
+    let mut written = BytesMut::new();
+    put_request(&mut written, view, &shared.peer, permit.edits(), &mut proxy.rng.borrow_mut());
+    note.written(proxy, &mut written);
+    let progress = reply.progress;
+    progress.acquired(&proxy.limits, permit.backend());
+    let job = StreamRequest {
+        proxy,
+        peer: Some(&shared.peer),
+        head: &request.head,
+        written: written.freeze(),
+        original_host: original_host(permit.edits(), view),
+        wants_trailers: request.wants_trailers,
+        scheme: permit.backend().scheme(),
+        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+        timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
+        progress,
+        backend: permit.backend().key.clone(),
+    };
+    job.progress.request_read.set(request.head.framing == BodyFraming::Empty);
+    reply.deadlines = job.deadlines.total;
+    reply.cookie = permit.selected.affinity.cookie;
+    let mirror_buffer =
+        MirrorBuffer::start(proxy, permit.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
+    let mut body = TeeBody { body, mirror_buffer, chunked: request.head.framing == BodyFraming::Chunked };
+    let ended = carry(&job, permit, link, &mut body, reply).await;
+    body.end(&job, &ended);
+    job.progress.record_to(note);
+    ended
+}
+
+/// The request body.
+struct Http2RequestBody<'a> {
+    stream: RecvStream,
+    proxy: &'a Proxy,
+    progress: &'a StreamProgress,
+    io_state: &'a IoState,
+    /// The end of the request body is malformed.
+    malformed: bool,
+}
+
+impl RequestBody for Http2RequestBody<'_> {
+    async fn next(&mut self) -> Result<BodyPart, BodyFault> {
+        let next = async {
+            match self.stream.data().await {
+                Some(Ok(bytes)) => Ok(BodyPart::Data(bytes)),
+                Some(Err(_)) => Err(BodyFault::Gone),
+                None => {
+                    let fields = self.stream.trailers().await.map_err(|_| BodyFault::Gone)?;
+                    if self.io_state.has_malformed_trailers(self.stream.stream_id().as_u32()) {
+                        return Err(BodyFault::Malformed(MalformedHttp::Trailer));
+                    }
+                    if fields.iter().flatten().any(|(_, value)| heads::is_padded(value)) {
+                        return Err(BodyFault::Malformed(MalformedHttp::FieldValue));
+                    }
+                    Ok(BodyPart::End(fields.and_then(trailers::forwardable)))
+                }
+            }
+        };
+        let part = self.progress.activity.body(&self.proxy.ring, next).await.unwrap_or(Err(BodyFault::Stalled));
+        self.malformed |= matches!(part, Err(BodyFault::Malformed(_)));
+        part
+    }
+
+    fn forwarded(&mut self, bytes: usize) {
+        // Fails only when the stream is gone, which the next call reports.
+        let _ = self.stream.flow_control().release_capacity(bytes);
+    }
+
+    async fn watch(&mut self) {
+        pending().await // the response writer notices it
+    }
+}

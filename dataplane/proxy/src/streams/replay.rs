@@ -1,0 +1,183 @@
+//! A recorded request as the client: the request is complete, and its response is dropped.
+
+use std::future::pending;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use ::http::{HeaderMap, Response};
+use bytes::{Buf, Bytes};
+use codec::http::{BodyDecoder, BodyEvent, BodyFraming, Parsed, RequestHead, parse_request};
+use contract::table::{Backend, RouteRequest};
+use protocol::h2::trailers;
+use protocol::http::buffers::by;
+
+use super::{
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
+    StreamRequest, carry,
+};
+use crate::mirror::{COPY_TIMEOUT, MirrorBuffer, MirroredRequest};
+use crate::{AcquireRequest, Proxy};
+
+/// The request is over: `status` is that of its response, or `None`. Sends its copy, if there is to be one; does not
+/// block.
+pub(crate) fn mirror(buffer: MirrorBuffer, status: Option<u16>) {
+    let Some(copy) = buffer.end(status) else { return };
+    let ring = copy.proxy().ring.clone();
+    ring.spawn(async move { send_copy(&copy).await });
+}
+
+async fn send_copy(copy: &MirroredRequest) {
+    let proxy = copy.proxy();
+    let mut head = RequestHead::rewritten();
+    // cannot fail: the proxy wrote this head
+    let Parsed::Head { .. } = parse_request(&copy.head, &mut head) else { return };
+    let mut backend = None;
+    let answer = replay(proxy, &copy.mirror.host, (&head, &copy.head), copy.body.clone(), &mut backend);
+    let due = proxy.ring.now() + COPY_TIMEOUT;
+    let status = by(&proxy.ring, Some(due), answer).await.ok().flatten();
+    copy.compare(backend.as_deref(), status);
+}
+
+/// Sends a recorded request to the route of `host`. Returns the status of its response once that is complete. `body` is
+/// framed as the head says. `backend` is set to the chosen backend.
+async fn replay(
+    proxy: &Rc<Proxy>,
+    host: &str,
+    (head, written): (&RequestHead, &Bytes),
+    body: Bytes,
+    backend: &mut Option<Arc<Backend>>,
+) -> Option<u16> {
+    let started = proxy.ring.now();
+    let route_request = RouteRequest::internal(host, head.view(written).path());
+    let choice = proxy.route(&route_request).ok()?;
+    *backend = Some(Arc::clone(&choice.backend));
+    let mut acquire_request = AcquireRequest { route_request, bytes: written.len() + body.len(), tried: Vec::new() };
+    let (permit, link) = proxy.reach(choice, &mut acquire_request, started).await.ok()?;
+    let progress = StreamProgress::new(&proxy.limits);
+    progress.acquired(&proxy.limits, permit.backend());
+    let job = StreamRequest {
+        proxy,
+        peer: None,
+        head,
+        written: written.clone(),
+        original_host: None, // it is not retried elsewhere
+        wants_trailers: false,
+        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+        progress: &progress,
+        backend: permit.backend().key.clone(),
+        scheme: permit.backend().scheme(),
+        timing: None, // there is no client
+    };
+    job.progress.request_read.set(head.framing == BodyFraming::Empty);
+    let mut body = RecordedBody { bytes: body, reader: BodyDecoder::new(head.framing) };
+    match carry(&job, permit, link, &mut body, &mut DiscardWriter).await {
+        AttemptOutcome::Done { status, .. } => Some(status),
+        AttemptOutcome::Refused(_)
+        | AttemptOutcome::Cut
+        | AttemptOutcome::Stale
+        | AttemptOutcome::Unread
+        | AttemptOutcome::Unprocessed
+        | AttemptOutcome::Switched => None,
+    }
+}
+
+struct RecordedBody {
+    bytes: Bytes,
+    reader: BodyDecoder,
+}
+
+impl RequestBody for RecordedBody {
+    async fn next(&mut self) -> Result<BodyPart, BodyFault> {
+        match self.reader.next(&self.bytes).map_err(BodyFault::Malformed)? {
+            BodyEvent::Data { skip, take } => {
+                self.bytes.advance(skip);
+                Ok(BodyPart::Data(self.bytes.split_to(take)))
+            }
+            BodyEvent::End { .. } => Ok(BodyPart::End(trailers::from_lines(self.reader.trailers()))),
+            BodyEvent::NeedBytes => Err(BodyFault::Gone),
+        }
+    }
+
+    fn forwarded(&mut self, _bytes: usize) {}
+
+    async fn watch(&mut self) {
+        pending().await
+    }
+}
+
+/// Accepts a response as fast as it arrives.
+struct DiscardWriter;
+
+impl ResponseWriter for DiscardWriter {
+    async fn interim(&mut self, _answer: Response<()>) -> Result<(), ClientGone> {
+        Ok(())
+    }
+
+    async fn head(&mut self, _answer: Response<()>, _ends: bool) -> Result<(), ClientGone> {
+        Ok(())
+    }
+
+    async fn data(&mut self, _bytes: Bytes, _ends: bool) -> Result<(), ClientGone> {
+        Ok(())
+    }
+
+    async fn end(&mut self, _trailers: Option<HeaderMap>) -> Result<(), ClientGone> {
+        Ok(())
+    }
+
+    async fn end_late(&mut self) -> Result<(), ClientGone> {
+        Ok(())
+    }
+
+    fn poll_gone(&mut self, _cx: &mut Context<'_>) -> Poll<()> {
+        Poll::Pending
+    }
+}
+
+/// A body that is recorded while it passes, if the request is mirrored.
+pub(super) struct TeeBody<'a, B> {
+    pub(super) body: &'a mut B,
+    pub(super) mirror_buffer: Option<MirrorBuffer>,
+    pub(super) chunked: bool,
+}
+
+impl<B: RequestBody> RequestBody for TeeBody<'_, B> {
+    async fn next(&mut self) -> Result<BodyPart, BodyFault> {
+        let part = self.body.next().await?;
+        let Some(mirror_buffer) = &mut self.mirror_buffer else { return Ok(part) };
+        match &part {
+            BodyPart::Data(bytes) if self.chunked && !bytes.is_empty() => {
+                mirror_buffer.add(format!("{:x}\r\n", bytes.len()).as_bytes()); // only for mirrored requests
+                mirror_buffer.add(bytes);
+                mirror_buffer.add(b"\r\n");
+            }
+            BodyPart::Data(bytes) => mirror_buffer.add(bytes),
+            BodyPart::End(_) if self.chunked => mirror_buffer.add(b"0\r\n\r\n"),
+            BodyPart::End(_) => {}
+        }
+        Ok(part)
+    }
+
+    fn forwarded(&mut self, bytes: usize) {
+        self.body.forwarded(bytes);
+    }
+
+    async fn watch(&mut self) {
+        self.body.watch().await;
+    }
+}
+
+impl<B> TeeBody<'_, B> {
+    /// The request is over.
+    pub(super) fn end(self, job: &StreamRequest<'_>, ended: &AttemptOutcome) {
+        let Some(mirror_buffer) = self.mirror_buffer else { return };
+        mirror(
+            mirror_buffer,
+            match ended {
+                AttemptOutcome::Done { status, .. } if job.progress.request_read.get() => Some(*status),
+                _ => None,
+            },
+        );
+    }
+}

@@ -1,0 +1,45 @@
+//! A client's HTTP/2 connection to the proxy.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use contract::client_address::ClientAddress;
+use protocol::h2::io::IoState;
+use protocol::h2::server::{self, DetectedHttp2};
+use protocol::http::connection_tracker::ConnectionGuard;
+use protocol::tls::Transport;
+use ring::Chunk;
+
+use super::from_http2;
+use super::stream_context::StreamContext;
+use crate::Proxy;
+use crate::connection_stats::RegisteredConnection;
+
+/// Serves one connection until its client goes, or the core stops. `held` begins with the preface.
+pub(crate) async fn serve(
+    proxy: Rc<Proxy>,
+    stream: Transport,
+    held: Chunk,
+    guard: ConnectionGuard,
+    (peer, open): (ClientAddress, RegisteredConnection),
+) {
+    let io_state = Rc::<IoState>::default();
+    let stats = Rc::clone(&open.stats);
+    stats.count_frames(&io_state, proxy.ring.now());
+    let server_name = stream.server_name();
+    let shared =
+        Rc::new(StreamContext { proxy: Rc::clone(&proxy), peer, stats, io_state: Rc::clone(&io_state), server_name });
+    let (ring, limits, counters) = (proxy.ring.clone(), *proxy.limits, Arc::clone(&proxy.counters));
+    let opened = DetectedHttp2 { ring, limits, counters, stream, held, guard, io_state: Rc::clone(&io_state) };
+    let served = server::serve(opened, true, |request, respond| {
+        let shown = shared.stats.stream(&shared.proxy);
+        let stream = from_http2::stream(Rc::clone(&shared), request, respond);
+        async move {
+            stream.await;
+            drop(shown);
+        }
+    });
+    served.await;
+    proxy.counters.carried(io_state.received.get(), io_state.sent.get());
+    drop(open); // counted as open until here
+}

@@ -1,0 +1,34 @@
+//! The state that the streams of one HTTP/2 connection share.
+
+use std::rc::Rc;
+
+use contract::client_address::ClientAddress;
+use contract::table::host_name;
+use protocol::h2::io::IoState;
+
+use crate::connection_stats::ConnectionStats;
+use crate::{LocalReply, Proxy};
+
+/// The state that the streams of one connection share.
+pub(super) struct StreamContext {
+    pub(super) proxy: Rc<Proxy>,
+    pub(super) peer: ClientAddress,
+    /// The connection's entry in debug queries.
+    pub(super) stats: Rc<ConnectionStats>,
+    /// The byte counts and trailers of its frames.
+    pub(super) io_state: Rc<IoState>,
+    /// The server name (SNI) that the client asked for.
+    pub(super) server_name: Option<Box<str>>,
+}
+
+impl StreamContext {
+    /// A client may send requests for several hosts on one connection only if its certificate covers all of them (RFC
+    /// 9113 9.1.1). Otherwise a 421 tells it to open another connection (RFC 9110 15.5.20).
+    pub(super) fn misdirected(&self, authority: &str) -> Option<LocalReply> {
+        let name = self.server_name.as_deref()?;
+        let host = host_name(authority);
+        let cluster_local = self.peer.is_cluster_local();
+        let covered = self.proxy.with_table(|table| table.covers(name, host, cluster_local));
+        (!covered).then(|| LocalReply::MisdirectedRequest(host.chars().take(255).collect::<String>().into()))
+    }
+}

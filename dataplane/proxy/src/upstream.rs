@@ -1,0 +1,161 @@
+//! A link to an instance: a connection of its own in HTTP/1, a stream of a shared one in HTTP/2.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use contract::table::{Backend, Endpoint, Protocol};
+use contract::target_policy::TargetRefused;
+use protocol::h2::client::Http2StreamPermit;
+use protocol::http::client::UpstreamAddress;
+use protocol::http::pool::{PoolKey, UpstreamConnection};
+use ring::Tick;
+
+use super::deadlines::ResponseDeadlines;
+use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
+
+/// Between two log lines about TLS failures of instances: each request meets them.
+const TLS_FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
+
+pub(super) enum UpstreamLink {
+    Http1(Box<UpstreamConnection>),
+    Http2(Http2StreamPermit),
+}
+
+impl UpstreamLink {
+    pub(super) fn protocol(&self) -> Protocol {
+        match self {
+            Self::Http1(_) => Protocol::Http1,
+            Self::Http2(_) => Protocol::H2c,
+        }
+    }
+
+    /// It carried a request before.
+    fn is_reused(&self) -> bool {
+        match self {
+            Self::Http1(upstream) => upstream.reused,
+            Self::Http2(stream_permit) => stream_permit.reused,
+        }
+    }
+}
+
+/// Failed TLS verifications while other instances are tried. Waiting does not fix an invalid certificate, so the reason
+/// is logged and returned.
+#[derive(Default)]
+pub(super) struct TlsFailures {
+    why: Option<Box<str>>,
+    /// The target policy refused the last address, which was not connected to.
+    refused: Option<TargetRefused>,
+}
+
+impl TlsFailures {
+    pub(super) fn note(&mut self, why: &io::Error) {
+        if why.kind() == io::ErrorKind::InvalidData {
+            self.why = Some(why.to_string().into());
+        }
+        self.refused = TargetRefused::of(why).copied().or(self.refused);
+    }
+
+    /// Adds the reason to a reply that only says that no instance was reached.
+    pub(super) fn explain(&self, proxy: &Proxy, local_reply: LocalReply) -> LocalReply {
+        match (local_reply, &self.why) {
+            (LocalReply::UpstreamConnectFailure(key), _) if let Some(refused) = self.refused => {
+                let now = proxy.ring.now();
+                if proxy.target_refusal_logged.get().is_none_or(|logged| now - logged >= TLS_FAILURE_LOG_INTERVAL) {
+                    proxy.target_refusal_logged.set(Some(now));
+                    tracing::warn!(backend = %key, "request not sent: {refused}");
+                }
+                LocalReply::TargetRefused(key)
+            }
+            (LocalReply::UpstreamConnectFailure(key), Some(why)) => {
+                let now = proxy.ring.now();
+                if proxy.tls_failure_logged.get().is_none_or(|logged| now - logged >= TLS_FAILURE_LOG_INTERVAL) {
+                    proxy.tls_failure_logged.set(Some(now));
+                    tracing::warn!(backend = %key, %why, "TLS verification of an instance failed");
+                }
+                LocalReply::UpstreamTlsVerificationFailed(key, why.clone())
+            }
+            (other, _) => other,
+        }
+    }
+}
+
+impl Proxy {
+    /// A link to the instance of `permit`: a pooled one, or a new one. `upgrades`: for a WebSocket or another protocol.
+    pub(super) async fn link(&self, permit: &Permit, upgrades: bool, due: Option<Tick>) -> io::Result<UpstreamLink> {
+        let endpoint = &permit.endpoint;
+        let protocol = endpoint.protocol(permit.backend().protocol, upgrades);
+        let kept = match protocol {
+            Protocol::Http1 => self.client.pooled(PoolKey::Endpoint(endpoint.id)).map(UpstreamLink::Http1),
+            Protocol::H2c => self.h2_client.idle_connection(endpoint.id).map(UpstreamLink::Http2),
+        };
+        match kept {
+            Some(link) => Ok(self.counted(endpoint, link)),
+            None => self.fresh_link(permit.backend(), endpoint, protocol, due).await,
+        }
+    }
+
+    /// A new connection to an instance. In HTTP/2 it may be one that other requests wait for too, or one that got free
+    /// capacity meanwhile.
+    pub(super) async fn fresh_link(
+        &self,
+        backend: &Backend,
+        endpoint: &Endpoint,
+        protocol: Protocol,
+        due: Option<Tick>,
+    ) -> io::Result<UpstreamLink> {
+        let trust = backend.tls.as_ref();
+        let Endpoint { id, address, .. } = *endpoint;
+        let unrestricted = endpoint.is_unrestricted();
+        let key = PoolKey::Endpoint(id);
+        let link = match protocol {
+            // Boxed: few requests open a connection, and every one would reserve memory for a TLS handshake.
+            Protocol::Http1 => {
+                let to = UpstreamAddress { address, key, tls: trust.map(Arc::as_ref), unrestricted };
+                UpstreamLink::Http1(Box::pin(self.client.open(to, due)).await?)
+            }
+            Protocol::H2c => UpstreamLink::Http2(Box::pin(self.h2_client.open(endpoint, trust, due)).await?),
+        };
+        Ok(self.counted(endpoint, link))
+    }
+
+    fn counted(&self, endpoint: &Endpoint, link: UpstreamLink) -> UpstreamLink {
+        if link.is_reused() {
+            self.counters.reused();
+            return link;
+        }
+        self.counters.upstream_opened.fetch_add(1, Relaxed);
+        if !self.outliers.borrow().is_empty() {
+            self.outliers.borrow_mut().accepted(endpoint.id);
+        }
+        link
+    }
+
+    /// Acquires a permit, after a wait if needed, and a link to its instance. An instance that refuses is reported, and
+    /// another one is tried.
+    pub(super) async fn reach(
+        self: &Rc<Self>,
+        mut choice: SelectedEndpoint,
+        acquire_request: &mut AcquireRequest<'_>,
+        started: Tick,
+    ) -> Result<(Permit, UpstreamLink), LocalReply> {
+        let mut tls_failures = TlsFailures::default();
+        let upgrades = acquire_request.route_request.request.is_some_and(|request| request.head.is_upgrade());
+        loop {
+            let permit = self.acquire(choice, acquire_request).await.map_err(|why| tls_failures.explain(self, why))?;
+            let due = ResponseDeadlines::new(started, &permit.backend().timeouts).first_byte;
+            match self.link(&permit, upgrades, due).await {
+                Ok(link) => return Ok((permit, link)),
+                Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(LocalReply::ResponseTimeout),
+                Err(why) => {
+                    tls_failures.note(&why);
+                    acquire_request.tried.push(permit.endpoint.id);
+                    self.report_refused(&permit);
+                    choice = permit.selected.clone();
+                }
+            }
+        }
+    }
+}
