@@ -1,10 +1,11 @@
 //! What calls of functions and methods cost at most, and how large what they give is.
 
-use super::cost::{CostEstimate, CostEstimator, SizeRange, TEXT, ValueOrigin, by, sum};
-use super::parse::{Expr, ExprKind};
-use super::sizes::SchemaStep;
-use super::type_check::CelType;
-use super::value::CelValue;
+use super::estimate::{CostEstimate, SizeRange, ValueOrigin, by, sum};
+use super::{CostEstimator, TEXT};
+use crate::CelType;
+use crate::parse::{Expr, ExprKind};
+use crate::sizes::SchemaStep;
+use crate::value::CelValue;
 
 /// What a pattern costs for each step through a text, by the byte of the pattern.
 const PATTERN: f64 = 0.25;
@@ -14,10 +15,10 @@ const FORMAT_PATTERN_BYTES: f64 = 128.0;
 const ADDRESS_BYTES: u64 = 16;
 
 /// A call's arguments: their kinds, what is reckoned of them, and themselves.
-pub(super) type CallArguments<'a, 'b> = (&'b [&'b CelType<'a>], &'b [CostEstimate<'a>], &'b [Expr]);
+pub(crate) type CallArguments<'a, 'b> = (&'b [&'b CelType<'a>], &'b [CostEstimate<'a>], &'b [Expr]);
 
 impl<'a> CostEstimator<'a, '_> {
-    pub(super) fn call(
+    pub(crate) fn call(
         &self,
         expr: &Expr,
         name: &str,
