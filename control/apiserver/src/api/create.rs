@@ -3,8 +3,8 @@
 use axum::response::Response;
 use http::StatusCode;
 
-use crate::kind_registry::KindMeta;
 use crate::store::{StagedView, WriteOperation, event_retention, lifecycle};
+use types::kind_registry::KindMeta;
 
 use super::decide::prepared;
 use super::errors::StatusError;
@@ -80,7 +80,7 @@ pub(super) fn check_namespace_exists(
     namespace: &str,
 ) -> Result<(), StatusError> {
     match view.get(&lifecycle::namespace_key(namespace)) {
-        None => Err(StatusError::not_found(&crate::kinds::core_kinds::NAMESPACE, namespace)),
+        None => Err(StatusError::not_found(&types::core_kinds::NAMESPACE, namespace)),
         Some(home) if home.head.deleting => Err(StatusError::namespace_terminating(meta, name, namespace)),
         Some(_) => Ok(()),
     }

@@ -6,10 +6,10 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::kind_registry::KindMeta;
-use crate::kinds::core_kinds::NAMESPACE;
 use crate::store::lifecycle::{self, PropagationPolicy};
 use crate::store::{DecodedObject, ObjectKey, WriteOutcome, gc};
+use types::core_kinds::NAMESPACE;
+use types::kind_registry::KindMeta;
 
 use super::content_negotiation;
 use super::errors::StatusError;

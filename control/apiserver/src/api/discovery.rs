@@ -6,8 +6,8 @@ use http::{HeaderMap, Method, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::access::service_account_tokens::ISSUER;
-use crate::kind_registry::{AllowedVerbs, KindEntry, KindMeta, KindRegistry};
-use crate::kinds::custom_kinds;
+use types::crd::versions;
+use types::kind_registry::{AllowedVerbs, KindEntry, KindMeta, KindRegistry};
 
 use super::errors::StatusError;
 use super::{ApiServer, content_negotiation, delete, openapi, readiness};
@@ -85,7 +85,7 @@ pub(super) fn versions(registry: &KindRegistry, group: &str) -> Vec<&'static str
             versions.push(entry.meta.version);
         }
     }
-    versions.sort_by_key(|version| custom_kinds::version_order(version));
+    versions.sort_by_key(|version| versions::version_order(version));
     versions
 }
 

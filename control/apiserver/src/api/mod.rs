@@ -79,9 +79,9 @@ use tokio::sync::oneshot;
 
 use crate::access::RequestAttributes;
 use crate::cross_origin::CrossOriginProtection;
-use crate::kind_registry::{AllowedVerbs, KindRegistry, RequestContext};
-use crate::kinds::custom_kinds::CustomKind;
 use crate::store::{ObjectKey, ObjectStore, StoredObject, WriteOperation};
+use types::custom_kinds::CustomKind;
+use types::kind_registry::{AllowedVerbs, KindRegistry, RequestContext};
 
 use body::Received;
 use budget::Budget;
@@ -213,8 +213,8 @@ impl ApiRequest {
     /// The caller, with the settings that its write is validated under.
     fn requester(&self) -> RequestContext {
         let settings = self.server.settings.get(&self.server.store);
-        let bindings = sink_bindings::bindings_for(self);
-        RequestContext { settings, bindings, ..RequestContext::clone(&self.server.default_requester) }
+        let injections = sink_bindings::injections_for(self);
+        RequestContext { settings, injections, ..RequestContext::clone(&self.server.default_requester) }
     }
 
     fn resource(&self) -> Arc<str> {

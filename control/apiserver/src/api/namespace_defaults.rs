@@ -10,13 +10,13 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use serde_json::{Value, json};
 
-use crate::kind_registry::{KindEntry, KindRegistry, ResourceStrategy as _};
-use crate::kinds::core_kinds::NAMESPACE;
 use crate::store::maintenance::{self, SkipReason};
 use crate::store::{
     ChangeEvent, DecodedObject, ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteOperation, gc,
     lifecycle,
 };
+use types::core_kinds::NAMESPACE;
+use types::kind_registry::{KindEntry, KindRegistry, ResourceStrategy as _};
 
 use super::authentication::TokenSigner;
 use super::errors::StatusError;
@@ -196,7 +196,7 @@ fn ensure_root_ca(view: &StagedView, home: &str, authority: &str) -> Result<Writ
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds;
+    use types;
 
     async fn object(store: &ObjectStore, key: &ObjectKey) -> Value {
         loop {
@@ -215,7 +215,7 @@ mod tests {
     async fn every_namespace_has_an_account_and_the_authority() {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
-        seed::seed(&store, &kinds::registry()).await.unwrap();
+        seed::seed(&store, &types::registry()).await.unwrap();
         let keeper = tokio::spawn(run_namespace_defaults(Arc::clone(&store), "PEM".into(), None));
         let account = account_key("default");
         let first = object(&store, &account).await;

@@ -11,8 +11,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{CustomR
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
-use crate::kind_registry::{KindEntry, KindMeta, KindRegistry, ResourceStrategy as _};
-use crate::schema;
+use types::kind_registry::{KindEntry, KindMeta, KindRegistry, ResourceStrategy as _};
+use types::schema;
 
 use super::ApiServer;
 use super::discovery::{groups, kinds, root, versions};

@@ -8,8 +8,8 @@ use json_patch::jsonptr::Pointer;
 use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
-use crate::kind_registry::KindEntry;
 use crate::store::{DecodedObject, OBJECT_BYTES_MAX, StagedView};
+use types::kind_registry::KindEntry;
 
 use super::decide::Write;
 use super::errors::StatusError;
@@ -327,7 +327,7 @@ mod tests {
     /// APP-29: strategic merge is for core kinds.
     #[test]
     fn a_patch_type_that_is_not_offered_is_named_in_the_refusal() {
-        let custom = KindEntry::of::<crate::kinds::eventing::broker::Broker>();
+        let custom = KindEntry::of::<types::eventing::broker::Broker>();
         for media in ["application/strategic-merge-patch+json", "text/plain", ""] {
             assert_eq!(parse(&custom, media, b"{}").unwrap_err().code, 415, "{media}");
         }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::items;
-use crate::kind_registry::{AdmissionError, KindEntry, KindMeta, Problem, RequestContext, UnknownFieldPolicy};
-use crate::kinds::custom_kinds::{self, CustomKind};
-use crate::kinds::labels;
 use crate::store::lifecycle::{NAMESPACE_FINALIZER, finish_update, has_generation};
 use crate::store::{DecodedObject, ObjectKey, WriteOperation};
+use support::labels;
+use types::custom_kinds::{self, CustomKind};
+use types::field_errors::{AdmissionError, Problem};
+use types::items;
+use types::kind_registry::{KindEntry, KindMeta, RequestContext, UnknownFieldPolicy};
 
 use super::errors::StatusError;
 use super::metadata_validation::{

@@ -7,10 +7,10 @@ use axum::response::Response;
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::kind_registry::{KindMeta, PrinterColumn, UnknownFieldPolicy};
-use crate::kinds::core_kinds::AGE;
-use crate::kinds::custom_kinds::ScaleSubresource;
 use crate::store::{DecodedObject, ObjectKey, StagedView, StoredObject};
+use types::custom_kinds::ScaleSubresource;
+use types::kind_registry::{KindMeta, UnknownFieldPolicy};
+use types::printer_column::{AGE, PrinterColumn};
 
 use super::content_negotiation::{self, ResponseFormat};
 use super::decide::Write;
@@ -18,8 +18,8 @@ use super::errors::StatusError;
 use super::{ApiRequest, apply, as_dry_run, body, metadata_validation, patch, prepare, table};
 
 const COLUMNS: [PrinterColumn; 3] = [
-    PrinterColumn { format: "integer", ..crate::kinds::column("Desired", ".spec.replicas") },
-    PrinterColumn { format: "integer", ..crate::kinds::column("Available", ".status.replicas") },
+    PrinterColumn { format: "integer", ..types::printer_column::column("Desired", ".spec.replicas") },
+    PrinterColumn { format: "integer", ..types::printer_column::column("Available", ".status.replicas") },
     AGE,
 ];
 

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::kind_registry::{KindEntry, KindMeta, KindRegistry};
+use types::kind_registry::{KindEntry, KindMeta, KindRegistry};
 
 use super::discovery::root;
 use super::openapi::{METADATA, document_info, schema_name, schemas, type_of};
@@ -153,7 +153,7 @@ mod tests {
     /// APP-18: every kind can be explained by, and is checked by, clients that know version 2 alone.
     #[test]
     fn every_schema_is_one_that_the_old_reader_understands() {
-        let document = document(&crate::kinds::registry());
+        let document = document(&types::registry());
         let definitions = document["definitions"].as_object().unwrap();
         for (name, schema) in definitions {
             check(name, schema, definitions);

@@ -26,7 +26,7 @@ use super::history::ChangeEvent;
 use super::stored_object::SharedStrings;
 use super::uid_index::WarmUidEntries;
 use super::{ObjectHead, ObjectKey, StoreError, StoredObject};
-use crate::worker_threads;
+use support::worker_threads;
 
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const METADATA: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");

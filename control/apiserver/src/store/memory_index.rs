@@ -11,7 +11,7 @@ use super::object_list::{ListScope, ObjectList};
 use super::stored_object::KeyOrderedObject;
 use super::uid_index::{WarmUidEntries, WarmUidIndex, uid};
 use super::{ObjectKey, StoredObject};
-use crate::worker_threads;
+use support::worker_threads;
 
 /// The state as of [`MemoryIndex::revision`], with the changes that led there.
 #[derive(Debug)]

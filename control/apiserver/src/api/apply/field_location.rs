@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::kind_registry::KindMeta;
+use types::kind_registry::KindMeta;
 
 const LIST_TYPE: &str = "x-kubernetes-list-type";
 const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
@@ -255,7 +255,7 @@ mod tests {
 
     /// A kind of these names.
     fn object(group: &'static str, kind: &'static str) -> FieldLocation<'static> {
-        let meta = KindMeta { group, kind, ..crate::kinds::core_kinds::NAMESPACE };
+        let meta = KindMeta { group, kind, ..types::core_kinds::NAMESPACE };
         FieldLocation::root_of_kind(Box::leak(Box::new(meta)), None)
     }
 

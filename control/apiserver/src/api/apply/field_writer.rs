@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::kind_registry::{KindEntry, KindMeta};
+use types::kind_registry::{KindEntry, KindMeta};
 
 use super::field_location::FieldLocation;
 use super::field_set::{FieldDiff, FieldSet};

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use crate::kind_registry::KindMeta;
+use types::kind_registry::KindMeta;
 
 static INITIAL_FIELDS: LazyLock<HashMap<&'static str, Value>> = LazyLock::new(|| {
     let named = json!({ "plural": "", "kind": "" });

@@ -259,10 +259,10 @@ fn merge_oldest(owners: &mut Vec<FieldOwner>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind_registry::KindMeta;
+    use types::kind_registry::KindMeta;
 
     fn writer(group: &'static str, kind: &'static str, has_status: bool) -> FieldWriter {
-        let meta = KindMeta { group, kind, has_status, ..crate::kinds::core_kinds::CORE };
+        let meta = KindMeta { group, kind, has_status, ..types::kind_registry::CORE };
         FieldWriter {
             manager: "m".into(),
             status: false,

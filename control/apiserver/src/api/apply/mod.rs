@@ -18,9 +18,9 @@ use axum::response::Response;
 use http::StatusCode;
 use serde_json::{Map, Value};
 
-use crate::kind_registry::{KindEntry, RequestContext};
-use crate::kinds::custom_kinds;
 use crate::store::{DecodedObject, ObjectKey, StagedView, WriteOperation};
+use types::custom_kinds;
+use types::kind_registry::{KindEntry, RequestContext};
 
 use super::decide::Write;
 use super::errors::StatusError;

@@ -4,10 +4,9 @@ use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::pod::FORBIDDEN;
-use crate::kind_registry::FieldErrors;
-use crate::kinds::quantity;
-use crate::kinds::shared::annotation;
+use crate::field_errors::{FieldErrors, MUST_NOT_SET};
+use crate::quantity;
+use crate::shared::annotation;
 
 /// Kubernetes' words for what is none.
 const NO_QUANTITY: &str = "quantities must match the regular expression \
@@ -22,7 +21,7 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErro
     let Some(resources) = &container.resources else { return };
     let at = format!("{at}.resources");
     if resources.claims.as_ref().is_some_and(|claims| !claims.is_empty()) {
-        problems.add(format!("{at}.claims"), FORBIDDEN);
+        problems.add(format!("{at}.claims"), MUST_NOT_SET);
     }
     for (side, map) in [("limits", &resources.limits), ("requests", &resources.requests)] {
         for (name, quantity) in map.iter().flatten() {
@@ -37,7 +36,7 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErro
 }
 
 /// A manifest that runs here should run where there is a sidecar.
-pub(super) fn validate_sidecar(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
+pub(in crate::serving) fn validate_sidecar(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     for what in ["cpu", "memory", "ephemeral-storage"] {
         for side in ["request", "limit"] {
             let key = format!("{SIDECAR}{what}-resource-{side}");
@@ -72,7 +71,7 @@ mod tests {
     use serde_json::json;
 
     use super::super::pod::tests::found_in;
-    use super::*;
+    use crate::serving::revision_spec::resources::*;
 
     /// SRV-CON-13, SRV-CON-55, SRV-CON-56: amounts are amounts, and nothing else is asked for.
     #[test]

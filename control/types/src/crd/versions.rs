@@ -9,9 +9,9 @@ use std::cmp::Reverse;
 
 use serde_json::{Value, json};
 
-use super::{COLUMNS_MAX, CustomKind};
-use crate::kind_registry::{CustomColumn, KindEntry, KindMeta, PrinterColumn, UnknownFieldPolicy, VersionConversion};
-use crate::kinds::core_kinds::AGE;
+use crate::custom_kinds::{COLUMNS_MAX, CustomKind};
+use crate::kind_registry::{KindEntry, KindMeta, UnknownFieldPolicy, VersionConversion};
+use crate::printer_column::{AGE, CustomColumn, PrinterColumn};
 
 /// The rows of the kind that a definition describes, the preferred version first; none if it says too little.
 ///
@@ -124,19 +124,6 @@ fn meta(spec: &Value, version: &Value) -> Option<KindMeta> {
     })
 }
 
-/// The version's schema, with what every object has.
-pub(super) fn schema(version: &Value) -> Value {
-    let mut schema = version["schema"]["openAPIV3Schema"].clone();
-    if !schema.is_object() {
-        schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    }
-    for field in ["apiVersion", "kind"] {
-        schema["properties"][field] = json!({ "type": "string" });
-    }
-    schema["properties"]["metadata"] = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    schema
-}
-
 fn column(said: &Value) -> Option<PrinterColumn> {
     let text = |name: &str| said[name].as_str().map(leak);
     let path = text("jsonPath")?;
@@ -153,7 +140,7 @@ fn column(said: &Value) -> Option<PrinterColumn> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::crd::versions::*;
 
     /// As Kubernetes ranks them.
     #[test]

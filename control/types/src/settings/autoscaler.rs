@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::annotations::KPA;
-use crate::kind_registry::FieldErrors;
-use crate::kinds::settings::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
+use crate::classes::KPA;
+use crate::field_errors::FieldErrors;
+use crate::settings::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
 
 /// A target below this asks for absurd numbers of instances (X-AS-01).
 pub const TARGET_MIN: f64 = 0.01;
@@ -169,7 +169,7 @@ impl ConfigMapSetting for AutoscalerSettings {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::settings::autoscaler::*;
 
     fn parse(pairs: &[(&str, &str)]) -> (AutoscalerSettings, Vec<String>) {
         let data = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();

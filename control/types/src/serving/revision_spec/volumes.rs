@@ -4,10 +4,9 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, KeyToPath, ProjectedVolumeSource, Volume};
 
-use super::pod::{FORBIDDEN, MISSING, exactly_one};
-use crate::kind_registry::FieldErrors;
-use crate::kinds::names::is_dns1123_label;
-use crate::kinds::quantity;
+use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET, exactly_one};
+use crate::quantity;
+use support::names::is_dns1123_label;
 
 pub(super) const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
 /// The medium of an `emptyDir` that is no disk.
@@ -94,7 +93,7 @@ fn validate_items(items: Option<&[KeyToPath]>, at: &str, problems: &mut FieldErr
 /// Where the operator does not want them.
 pub(super) fn reject_empty_dirs(volumes: &[Volume], at: &str, problems: &mut FieldErrors) {
     for (index, _) in volumes.iter().enumerate().filter(|(_, volume)| volume.empty_dir.is_some()) {
-        problems.add(format!("{at}.volumes[{index}].emptyDir"), FORBIDDEN);
+        problems.add(format!("{at}.volumes[{index}].emptyDir"), MUST_NOT_SET);
     }
 }
 
@@ -129,7 +128,7 @@ pub(super) fn validate_mounts<'a>(
             ("subPathExpr", mount.sub_path_expr.as_ref().is_some_and(|path| !path.is_empty())),
         ] {
             if set {
-                problems.add(format!("{at}.{field}"), FORBIDDEN);
+                problems.add(format!("{at}.{field}"), MUST_NOT_SET);
             }
         }
         let path = mount.mount_path.as_str();

@@ -5,11 +5,10 @@ use std::collections::HashSet;
 use k8s_openapi::api::core::v1::{Container, Probe};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::template::RevisionSpec;
-use super::{env, resources, security, volumes};
-use crate::kind_registry::FieldErrors;
-use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, label_error};
-use crate::kinds::settings::ServingFeatures;
+use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET, exactly_one};
+use crate::serving::revision_spec::{RevisionSpec, env, resources, security, volumes};
+use crate::settings::ServingFeatures;
+use support::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1123_label, is_image_reference, label_error};
 
 /// Ports that upstream's own sidecar takes; a manifest that runs here should run there.
 const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
@@ -17,15 +16,12 @@ const PORTS_RESERVED: [i32; 6] = [8008, 8012, 8013, 8022, 9090, 9091];
 const PORT_MAX: i32 = 65_535;
 const NAMES_RESERVED: [&str; 1] = ["queue-proxy"];
 
-pub(super) const MISSING: &str = "missing field(s)";
-pub(super) const FORBIDDEN: &str = "must not set the field(s)";
-
 pub(super) fn validate(spec: &RevisionSpec, at: &str, problems: &mut FieldErrors) {
     if spec.containers.is_empty() {
         problems.add(format!("{at}.containers"), MISSING);
     }
     if spec.automount_service_account_token == Some(true) {
-        problems.add(format!("{at}.automountServiceAccountToken"), FORBIDDEN);
+        problems.add(format!("{at}.automountServiceAccountToken"), MUST_NOT_SET);
     }
     if let Some(account) = spec.service_account_name.as_deref().filter(|name| !name.is_empty())
         && !is_dns_subdomain(account)
@@ -108,7 +104,7 @@ fn validate_container(container: &Container, serves: bool, at: &str, problems: &
         ("volumeDevices", container.volume_devices.is_some()),
     ] {
         if set {
-            problems.add(format!("{at}.{field}"), FORBIDDEN);
+            problems.add(format!("{at}.{field}"), MUST_NOT_SET);
         }
     }
     if let Some(policy) = &container.termination_message_policy
@@ -153,7 +149,7 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatu
     let before = spec.init_containers.len();
     if before > 0 && !features.is_enabled("kubernetes.podspec-init-containers") {
         let why = format!("pod spec support for init-containers is off, but found {before} init containers");
-        problems.add(format!("{at}.initContainers"), format!("{FORBIDDEN}: {why}"));
+        problems.add(format!("{at}.initContainers"), format!("{MUST_NOT_SET}: {why}"));
     }
     if !features.is_allowed("kubernetes.podspec-volumes-emptydir") {
         volumes::reject_empty_dirs(&spec.volumes, at, problems);
@@ -169,7 +165,7 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatu
                 Some(probe) if are_probed => {
                     validate_probe(probe, field == "readinessProbe", &at, problems);
                 }
-                Some(_) => problems.add(at, FORBIDDEN),
+                Some(_) => problems.add(at, MUST_NOT_SET),
                 None => {}
             }
         }
@@ -207,7 +203,7 @@ fn validate_ports(container: &Container, at: &str, problems: &mut FieldErrors) {
         }
         for (field, set) in [("hostPort", port.host_port.is_some_and(|p| p != 0)), ("hostIP", port.host_ip.is_some())] {
             if set {
-                problems.add(format!("{at}.{field}"), FORBIDDEN);
+                problems.add(format!("{at}.{field}"), MUST_NOT_SET);
             }
         }
     }
@@ -265,20 +261,12 @@ fn validate_probe_port(probe: &Probe, container: &Container, at: &str, problems:
     }
 }
 
-pub(super) fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut FieldErrors) {
-    match set {
-        1 => {}
-        0 => problems.add(at, format!("expected exactly one, got neither: {fields}")),
-        _ => problems.add(at, format!("expected exactly one, got both: {fields}")),
-    }
-}
-
 #[cfg(test)]
 pub(super) mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
-    use crate::kinds::settings::ConfigMapSetting;
+    use crate::serving::revision_spec::pod::*;
+    use crate::settings::ConfigMapSetting;
 
     /// What is wrong with a spec of one good container that `patch` was laid over.
     fn found(patch: Value) -> Vec<String> {
@@ -438,7 +426,7 @@ pub(super) mod tests {
             [
                 format!("{at}.name: duplicate container name \"a\""),
                 format!("{at}.image: {MISSING}"),
-                format!("{at}.lifecycle: {FORBIDDEN}"),
+                format!("{at}.lifecycle: {MUST_NOT_SET}"),
                 format!("{at}.startupProbe: field not allowed in an init container"),
             ]
         );
@@ -450,7 +438,7 @@ pub(super) mod tests {
             problems.list.into_iter().map(|p| format!("{}: {}", p.field, p.message)).collect::<Vec<_>>()
         };
         let told = "pod spec support for init-containers is off, but found 1 init containers";
-        assert_eq!(found("disabled"), [format!("spec.initContainers: {FORBIDDEN}: {told}")]);
+        assert_eq!(found("disabled"), [format!("spec.initContainers: {MUST_NOT_SET}: {told}")]);
         assert!(found("enabled").is_empty());
     }
 }

@@ -2,10 +2,9 @@
 
 use k8s_openapi::api::core::v1::{Capabilities, Container, SecurityContext};
 
-use super::pod::FORBIDDEN;
-use super::template::RevisionSpec;
-use crate::kind_registry::FieldErrors;
-use crate::kinds::settings::{FeatureFlag, SECURE_DEFAULTS, ServingFeatures};
+use crate::field_errors::{FieldErrors, MUST_NOT_SET};
+use crate::serving::revision_spec::RevisionSpec;
+use crate::settings::{FeatureFlag, SECURE_DEFAULTS, ServingFeatures};
 
 /// A user id has 31 bits (Kubernetes' bound).
 const ID_MAX: i64 = 2_147_483_647;
@@ -50,7 +49,7 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErro
         }
     }
     for field in forbidden_fields(context) {
-        problems.add(format!("{at}.{field}"), FORBIDDEN);
+        problems.add(format!("{at}.{field}"), MUST_NOT_SET);
     }
 }
 
@@ -86,8 +85,8 @@ fn forbidden_fields(context: &SecurityContext) -> impl Iterator<Item = &'static 
 mod tests {
     use serde_json::{Value, json};
 
-    use super::*;
-    use crate::kinds::settings::ConfigMapSetting;
+    use crate::serving::revision_spec::security::*;
+    use crate::settings::ConfigMapSetting;
 
     fn found(context: &Value) -> Vec<String> {
         let container = json!({"name": "a", "image": "a", "securityContext": context});

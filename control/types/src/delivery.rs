@@ -3,13 +3,9 @@
 use dataplane::tls::CertificateAuthorities;
 use rustls::RootCertStore;
 
-use crate::kind_registry::FieldErrors;
-use crate::kinds::duration;
-use crate::kinds::settings::{CROSS_NAMESPACE, EventingFeatures, REFERENCE_BY_GROUP};
-use crate::kinds::shared::{DeliverySpec, Destination, KReference};
-
-const MISSING: &str = "missing field(s)";
-const MUST_NOT: &str = "must not set the field(s)";
+use crate::duration;
+use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET};
+use crate::shared::{DeliverySpec, Destination, KReference};
 
 /// A reference without a namespace means the referrer's (EV-ADR-12).
 pub fn default_destination(destination: &mut Destination, namespace: &str) {
@@ -59,11 +55,11 @@ pub fn validate_destination(destination: &Destination, at: &str, problems: &mut 
 pub fn validate_reference(reference: &KReference, at: &str, problems: &mut FieldErrors) {
     validate_group_reference(&KReference { group: None, ..reference.clone() }, at, problems);
     if names_group(reference) {
-        problems.add(format!("{at}.group"), MUST_NOT);
+        problems.add(format!("{at}.group"), MUST_NOT_SET);
     }
 }
 
-/// A reference that may leave the version open (X-FEA-01). Whether it really may, [`check_reference_features`] says.
+/// A reference that may leave the version open (X-FEA-01). Whether it really may, the operator's features say.
 pub fn validate_group_reference(reference: &KReference, at: &str, problems: &mut FieldErrors) {
     for (field, value) in [("name", &reference.name), ("kind", &reference.kind)] {
         if value.is_empty() {
@@ -82,47 +78,8 @@ pub fn validate_group_reference(reference: &KReference, at: &str, problems: &mut
 }
 
 /// An empty one is none.
-fn names_group(reference: &KReference) -> bool {
+pub(crate) fn names_group(reference: &KReference) -> bool {
     reference.group.as_deref().is_some_and(|group| !group.is_empty())
-}
-
-/// A reference by group alone is a feature that the operator has to switch on (X-FEA-01).
-pub fn check_reference_features(
-    reference: &KReference,
-    at: &str,
-    features: &EventingFeatures,
-    problems: &mut FieldErrors,
-) {
-    if names_group(reference) && !features.is_enabled(REFERENCE_BY_GROUP) {
-        let why = format!("{MUST_NOT}: feature {REFERENCE_BY_GROUP} is off, see ConfigMap config-features");
-        problems.add(format!("{at}.group"), why);
-    }
-}
-
-/// A reference into another namespace is one too (X-FEA-10).
-pub fn check_cross_namespace_link(
-    reference: &KReference,
-    at: &str,
-    features: &EventingFeatures,
-    problems: &mut FieldErrors,
-) {
-    if reference.explicit_namespace().is_some() && !features.is_enabled(CROSS_NAMESPACE) {
-        let why = format!(
-            "{MUST_NOT}: only name, apiVersion and kind are supported fields; feature {CROSS_NAMESPACE} is off, see ConfigMap config-features"
-        );
-        problems.add(format!("{at}.namespace"), why);
-    }
-}
-
-pub fn check_destination_features<'a>(
-    destination: impl Into<Option<&'a Destination>>,
-    at: &str,
-    features: &EventingFeatures,
-    problems: &mut FieldErrors,
-) {
-    if let Some(reference) = destination.into().and_then(|destination| destination.reference.as_ref()) {
-        check_reference_features(reference, &format!("{at}.ref"), features, problems);
-    }
 }
 
 pub fn validate_delivery(delivery: &DeliverySpec, at: &str, problems: &mut FieldErrors) {
@@ -139,26 +96,6 @@ pub fn validate_delivery(delivery: &DeliverySpec, at: &str, problems: &mut Field
     period(delivery.backoff_delay.as_deref(), false, at, "backoffDelay", problems);
     period(delivery.timeout.as_deref(), true, at, "timeout", problems);
     period(delivery.retry_after_max.as_deref(), false, at, "retryAfterMax", problems);
-}
-
-/// Options that the operator's features have to allow (X-DLV-01, X-DLV-02, X-FEA-01).
-pub fn check_delivery_features(
-    delivery: Option<&DeliverySpec>,
-    at: &str,
-    features: &EventingFeatures,
-    problems: &mut FieldErrors,
-) {
-    let Some(delivery) = delivery else { return };
-    check_destination_features(&delivery.dead_letter_sink, &format!("{at}.deadLetterSink"), features, problems);
-    for (field, is_set, feature) in [
-        ("timeout", delivery.timeout.is_some(), "delivery-timeout"),
-        ("retryAfterMax", delivery.retry_after_max.is_some(), "delivery-retryafter"),
-    ] {
-        if is_set && !features.is_enabled(feature) {
-            let why = format!("{MUST_NOT}: feature {feature} is off, see ConfigMap config-features");
-            problems.add(format!("{at}.{field}"), why);
-        }
-    }
 }
 
 fn one_of(value: Option<&str>, allowed: &[&str], at: &str, field: &str, problems: &mut FieldErrors) {
@@ -193,7 +130,6 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::settings::ConfigMapSetting as _;
 
     fn destination(json: Value) -> Vec<String> {
         let destination: Destination = serde_json::from_value(json).unwrap();
@@ -225,34 +161,6 @@ mod tests {
             destination(json!({"ref": {}})),
             ["spec.subscriber.ref.name", "spec.subscriber.ref.kind", "spec.subscriber.ref.apiVersion"]
         );
-    }
-
-    /// X-FEA-01: an empty group is none.
-    #[test]
-    fn an_empty_group_is_no_group() {
-        let reference: KReference =
-            serde_json::from_value(json!({"kind": "A", "name": "a", "apiVersion": "v1", "group": ""})).unwrap();
-        let mut problems = FieldErrors::default();
-        validate_reference(&reference, "r", &mut problems);
-        check_reference_features(&reference, "r", &EventingFeatures::default(), &mut problems);
-        assert_eq!(problems.list, []);
-    }
-
-    /// X-DLV-01, X-DLV-02: what the operator switches off is refused by name.
-    #[test]
-    fn options_need_their_features() {
-        let delivery: DeliverySpec =
-            serde_json::from_value(json!({"timeout": "PT1S", "retryAfterMax": "PT1M"})).unwrap();
-        let refused = |flags: &[(&str, &str)]| {
-            let data = flags.iter().map(|(flag, word)| ((*flag).to_owned(), (*word).to_owned())).collect();
-            let features = EventingFeatures::parse(&data, &mut FieldErrors::default());
-            let mut problems = FieldErrors::default();
-            check_delivery_features(Some(&delivery), "d", &features, &mut problems);
-            problems.list.into_iter().map(|problem| problem.field).collect::<Vec<_>>()
-        };
-        assert_eq!(refused(&[]), ["d.retryAfterMax"]);
-        assert!(refused(&[("delivery-retryafter", "enabled")]).is_empty());
-        assert_eq!(refused(&[("delivery-timeout", "disabled"), ("delivery-retryafter", "enabled")]), ["d.timeout"]);
     }
 
     /// EV-OBJ-47, EV-OBJ-48, EV-OBJ-49: each option out of its range is refused by name.

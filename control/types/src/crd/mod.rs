@@ -3,16 +3,19 @@
 //! Those of our own kinds are derived from the registry, never written by clients: `kn source list-types` and everybody who looks
 //! for addressable kinds by label reads them.
 
+pub mod versions;
+
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
     CustomResourceConversion, CustomResourceDefinition,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::core_kinds::CREATED_AT;
-use super::custom_kinds;
-use super::shared::name;
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::custom_kinds;
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::CREATED_AT;
+use crate::shared::name;
 
 const ADDRESSABLE: &str = "duck.knative.dev/addressable";
 const BINDING: &str = "duck.knative.dev/binding";

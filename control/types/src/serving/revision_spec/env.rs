@@ -2,10 +2,9 @@
 
 use k8s_openapi::api::core::v1::EnvVar;
 
-use super::pod::{FORBIDDEN, MISSING, exactly_one};
-use super::template::RevisionSpec;
-use crate::kind_registry::FieldErrors;
-use crate::kinds::settings::ServingFeatures;
+use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET, exactly_one};
+use crate::serving::revision_spec::RevisionSpec;
+use crate::settings::ServingFeatures;
 
 const ENV_RESERVED: [&str; 4] = ["PORT", "K_SERVICE", "K_CONFIGURATION", "K_REVISION"];
 
@@ -58,7 +57,7 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatu
                 [("fieldRef", from.field_ref.is_some()), ("resourceFieldRef", from.resource_field_ref.is_some())]
             {
                 if set {
-                    problems.add(format!("{at}.{container_at}.env[{place}].valueFrom.{field}"), FORBIDDEN);
+                    problems.add(format!("{at}.{container_at}.env[{place}].valueFrom.{field}"), MUST_NOT_SET);
                 }
             }
         }
@@ -69,8 +68,8 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatu
 mod tests {
     use serde_json::json;
 
-    use super::*;
-    use crate::kinds::settings::ConfigMapSetting;
+    use crate::serving::revision_spec::env::*;
+    use crate::settings::ConfigMapSetting;
 
     /// Upstream's `kubernetes.podspec-fieldref`: off until the operator turns it on.
     #[test]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use crate::kind_registry::FieldErrors;
-use crate::kinds::duration;
-use crate::kinds::settings::{ConfigMapData, ConfigMapSetting, SERVING};
+use crate::duration;
+use crate::field_errors::FieldErrors;
+use crate::settings::{ConfigMapData, ConfigMapSetting, SERVING};
 
 const EXAMPLE: &str = "\
 retain-since-create-time: \"48h\"
@@ -79,7 +79,7 @@ impl ConfigMapSetting for RevisionGcSettings {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::settings::gc::*;
 
     #[test]
     fn each_key_is_read_and_each_wrong_one_named() {
