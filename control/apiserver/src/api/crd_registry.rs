@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::Value;
 
 use crate::store::lifecycle::{DEFINITIONS, definition_key};
 use crate::store::{ObjectKey, ObjectStore, StagedView, WriteOperation};
 use types::crd::versions;
-use types::kind_registry::{KindEntry, KindMeta, KindRegistry, ResourceStrategy as _};
+use types::kind_registry::{KindEntry, KindMeta, KindRegistry};
 
+use super::crd_status::is_definition;
 use super::errors::StatusError;
 use super::{ApiRequest, crd_names};
 
@@ -109,10 +109,6 @@ fn is_built_in(fixed: &KindRegistry, name: &str) -> bool {
     fixed.entries.iter().any(|entry| entry.custom.is_none() && named(entry.meta))
 }
 
-pub(super) fn is_definition(meta: &KindMeta) -> bool {
-    meta.group == CustomResourceDefinition::META.group && meta.plural == CustomResourceDefinition::META.plural
-}
-
 /// The definitions of our own kinds follow from the program; nobody writes them.
 pub(super) fn check_not_built_in(call: &ApiRequest, name: &str) -> Result<(), StatusError> {
     let meta = call.target.entry.meta;
@@ -140,6 +136,7 @@ pub(super) fn check_still_defined(view: &StagedView, entry: &KindEntry, key: &Ob
 mod tests {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     use serde_json::json;
+    use types::kind_registry::ResourceStrategy as _;
 
     use super::*;
 

@@ -20,7 +20,7 @@ use types::kind_registry::{KindEntry, KindRegistry, ResourceStrategy as _};
 
 use super::authentication::TokenSigner;
 use super::errors::StatusError;
-use super::{account_secrets, apply, create, prepare, seed};
+use super::{account_secrets, create, field_ownership, prepare, seed};
 
 /// The account of objects that name none.
 const ACCOUNT: &str = "default";
@@ -74,7 +74,7 @@ pub async fn run_garbage_collector(store: Arc<ObjectStore>, registry: Arc<KindRe
 }
 
 fn set_status_manager(change: WriteOperation, before: &DecodedObject, now: &str) -> WriteOperation {
-    let writer = apply::FieldWriter {
+    let writer = field_ownership::FieldWriter {
         manager: NAMESPACE_CONTROLLER.into(),
         status: true,
         scale: false,
@@ -82,7 +82,7 @@ fn set_status_manager(change: WriteOperation, before: &DecodedObject, now: &str)
         meta: &NAMESPACE,
         schema: None,
     };
-    apply::track_update(change, Some(before), &writer, None)
+    field_ownership::track_update(change, Some(before), &writer, None)
 }
 
 /// Warns of an object, once for each thing to say of it.

@@ -15,7 +15,8 @@ use super::decide::Write;
 use super::errors::StatusError;
 use super::field_validation::FieldValidation;
 use super::{
-    ApiRequest, apply, as_dry_run, body, crd_names, field_validation, get, integers, prepare, strategic_merge,
+    ApiRequest, apply, as_dry_run, body, crd_names, field_ownership, field_validation, get, integers, prepare,
+    strategic_merge,
 };
 
 /// Operations of one JSON patch; Kubernetes' figure.
@@ -83,7 +84,7 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
             };
             let change = change.map_err(StatusError::for_patch)?;
             crds.check_capacity(entry.meta, &change)?;
-            Ok(apply::track_update(change, Some(before), &writer, sent.as_ref()))
+            Ok(field_ownership::track_update(change, Some(before), &writer, sent.as_ref()))
         }
     };
     let settle = move |view: &StagedView, change, _| {

@@ -226,18 +226,6 @@ fn version(entry: &KindEntry, storage: bool) -> Value {
     version
 }
 
-pub(super) fn definition_status(spec: &Value, stored: &Value, now: &Value) -> Value {
-    let condition = |kind: &str, reason: &str, message: &str| json!({ "type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now });
-    json!({
-        "conditions": [
-            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
-            condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-        ],
-        "acceptedNames": spec["names"],
-        "storedVersions": crd::versions::stored_versions(spec, stored),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,8 +21,8 @@ use std::sync::Arc;
 use dataplane::allocator;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
+use super::change_event::ChangeEvent;
 use super::fault_tracking::{DiskFaults, FaultTrackingBackend};
-use super::history::ChangeEvent;
 use super::stored_object::SharedStrings;
 use super::uid_index::WarmUidEntries;
 use super::{ObjectHead, ObjectKey, StoreError, StoredObject};

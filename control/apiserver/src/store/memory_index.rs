@@ -5,8 +5,9 @@ use std::hash::{BuildHasher, RandomState};
 use std::iter::successors;
 use std::sync::Arc;
 
+use super::change_event::ChangeEvent;
 use super::cold_objects::ColdObjects;
-use super::history::{ChangeEvent, ChangeHistory, RevisionExpired, TrimmedHistory};
+use super::history::{ChangeHistory, RevisionExpired, TrimmedHistory};
 use super::object_list::{ListScope, ObjectList};
 use super::stored_object::KeyOrderedObject;
 use super::uid_index::{WarmUidEntries, WarmUidIndex, uid};

@@ -8,7 +8,7 @@ use super::field_location::{FieldLocation, display_name, elements};
 use super::field_set::{FieldSet, field};
 
 /// `live` with the fields of `wanted`.
-pub(super) fn merge(at: FieldLocation<'_>, live: Option<&Value>, wanted: &Value) -> Value {
+pub(in super::super) fn merge(at: FieldLocation<'_>, live: Option<&Value>, wanted: &Value) -> Value {
     match (live, wanted) {
         (Some(Value::Object(live)), Value::Object(wanted)) if !at.is_atomic() => {
             // What is wanted is not cloned first: that would clone each level as often as it is deep.
@@ -61,7 +61,7 @@ fn positions(names: &[String]) -> HashMap<&str, usize> {
 
 /// Takes out of `merged` what its applier applied `last` and nobody of `owned` has, the applier's new fields among
 /// them. What was in a list's element or a map that goes, goes along, unless it is owned.
-pub(super) fn prune(at: FieldLocation<'_>, merged: Value, last: &FieldSet, owned: &FieldSet) -> Value {
+pub(in super::super) fn prune(at: FieldLocation<'_>, merged: Value, last: &FieldSet, owned: &FieldSet) -> Value {
     let last = last.with_ancestors(at);
     let all = FieldSet::of(at, &merged).with_ancestors(at);
     let mut kept = FieldSet::of(at, &without(at, &merged, &last)).with_ancestors(at);
@@ -124,7 +124,7 @@ const PATH_BYTES_MAX: usize = 256 * 1024;
 
 /// The fields of a set as people write them (`.spec.template.spec.containers[name="a"].image`), as many as
 /// [`PATH_BYTES_MAX`] holds; those of one place before those inside them.
-pub(super) fn paths(fields: &FieldSet) -> Vec<String> {
+pub(in super::super) fn paths(fields: &FieldSet) -> Vec<String> {
     let mut found = Vec::new();
     collect(fields, &mut String::new(), &mut found, &mut 0);
     found

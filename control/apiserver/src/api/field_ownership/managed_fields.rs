@@ -21,14 +21,14 @@ const APPLY: &str = "Apply";
 const UPDATE: &str = "Update";
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct FieldOwner {
+pub(in super::super) struct FieldOwner {
     manager: String,
     operation: String,
     api_version: String,
     /// When it last changed something; empty: never.
     time: String,
     subresource: String,
-    pub(super) fields: FieldSet,
+    pub(in super::super) fields: FieldSet,
 }
 
 impl FieldWriter {
@@ -59,7 +59,7 @@ impl FieldOwner {
     }
 
     /// What somebody is told whose fields these are.
-    pub(super) fn description(&self) -> String {
+    pub(in super::super) fn description(&self) -> String {
         let part = match self.subresource.as_str() {
             "" => String::new(),
             part => format!(" with subresource {part:?}"),
@@ -70,7 +70,7 @@ impl FieldOwner {
 }
 
 /// The owners that an object names. What does not look like one is left out.
-pub(super) fn owners(object: &Value) -> Vec<FieldOwner> {
+pub(in super::super) fn owners(object: &Value) -> Vec<FieldOwner> {
     let entries = object["metadata"]["managedFields"].as_array();
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     entries
@@ -123,7 +123,7 @@ fn write(object: &mut Value, owners: &[FieldOwner]) {
 /// What the writer applied last, and what all others own.
 ///
 /// Of an object that nobody is noted for, all belongs to those who wrote it before: it is not lost without a word.
-pub(super) fn split(object: &Value, writer: &FieldWriter) -> (Option<FieldOwner>, Vec<FieldOwner>) {
+pub(in super::super) fn split(object: &Value, writer: &FieldWriter) -> (Option<FieldOwner>, Vec<FieldOwner>) {
     let mut known = owners(object);
     if known.is_empty() {
         let unknown = FieldWriter { manager: BEFORE_FIRST_APPLY.into(), ..writer.clone() };
@@ -134,7 +134,7 @@ pub(super) fn split(object: &Value, writer: &FieldWriter) -> (Option<FieldOwner>
 }
 
 /// Notes that the writer applied `fields`. Its time moves only with the object.
-pub(super) fn record_apply(
+pub(in super::super) fn record_apply(
     object: &mut Value,
     last: Option<&FieldOwner>,
     mut others: Vec<FieldOwner>,
@@ -149,7 +149,7 @@ pub(super) fn record_apply(
 }
 
 /// Whether two objects differ in nothing but the times of their owners.
-pub(super) fn equal_except_times(one: &Value, other: &Value) -> bool {
+pub(in super::super) fn equal_except_times(one: &Value, other: &Value) -> bool {
     let timeless = |object: &Value| {
         let mut object = object.clone();
         for entry in object["metadata"]["managedFields"].as_array_mut().into_iter().flatten() {

@@ -10,20 +10,20 @@ use super::field_location::{FieldLocation, elements};
 
 /// A set of fields as a tree. `owned`: the field at this place itself is in the set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct FieldSet {
-    pub(super) owned: bool,
+pub(in super::super) struct FieldSet {
+    pub(in super::super) owned: bool,
     /// None of them is empty.
-    pub(super) children: BTreeMap<String, FieldSet>,
+    pub(in super::super) children: BTreeMap<String, FieldSet>,
 }
 
 impl FieldSet {
-    pub(super) fn leaf() -> Self {
+    pub(in super::super) fn leaf() -> Self {
         Self { owned: true, children: BTreeMap::new() }
     }
 
     /// All that a client says with `value`: what is one value, and elements of lists. A field that only holds others
     /// is not in it, unless it is empty or a key that the schema does not name.
-    pub(super) fn of(at: FieldLocation<'_>, value: &Value) -> Self {
+    pub(in super::super) fn of(at: FieldLocation<'_>, value: &Value) -> Self {
         let Some(parts) = named_parts(at, value) else { return Self::leaf() };
         let mut found = Self::default();
         for (element, inner) in parts {
@@ -35,13 +35,13 @@ impl FieldSet {
         found
     }
 
-    pub(super) fn insert(&mut self, element: String, inside: Self) {
+    pub(in super::super) fn insert(&mut self, element: String, inside: Self) {
         if !inside.is_empty() {
             self.children.insert(element, inside);
         }
     }
 
-    pub(super) fn parse(value: &Value) -> Self {
+    pub(in super::super) fn parse(value: &Value) -> Self {
         let Some(fields) = value.as_object() else { return Self::default() };
         let below: BTreeMap<String, Self> = fields
             .iter()
@@ -52,7 +52,7 @@ impl FieldSet {
         Self { owned: below.is_empty() || fields.contains_key("."), children: below }
     }
 
-    pub(super) fn write(&self) -> Value {
+    pub(in super::super) fn write(&self) -> Value {
         let mut fields: Map<String, Value> =
             self.children.iter().map(|(name, inner)| (name.clone(), inner.write())).collect();
         if self.owned && !fields.is_empty() {
@@ -61,11 +61,11 @@ impl FieldSet {
         fields.into()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in super::super) fn is_empty(&self) -> bool {
         !self.owned && self.children.is_empty()
     }
 
-    pub(super) fn add(&mut self, other: &Self) {
+    pub(in super::super) fn add(&mut self, other: &Self) {
         self.owned |= other.owned;
         for (name, inner) in &other.children {
             self.children.entry(name.clone()).or_default().add(inner);
@@ -73,7 +73,7 @@ impl FieldSet {
     }
 
     /// Takes out what is in `other`, field by field: what holds a field, or is in it, stays.
-    pub(super) fn subtract(&mut self, other: &Self) {
+    pub(in super::super) fn subtract(&mut self, other: &Self) {
         self.owned &= !other.owned;
         // As much work as the smaller set has: thousands of owners of a field each lose what one writer sets.
         if self.children.len() <= other.children.len() {
@@ -93,7 +93,7 @@ impl FieldSet {
     }
 
     /// What both have.
-    pub(super) fn intersection(&self, other: &Self) -> Self {
+    pub(in super::super) fn intersection(&self, other: &Self) -> Self {
         let mut found = Self { owned: self.owned && other.owned, children: BTreeMap::new() };
         for (name, inner) in &self.children {
             if let Some(theirs) = other.children.get(name) {
@@ -104,7 +104,7 @@ impl FieldSet {
     }
 
     /// The set, and every field that holds one of it; not the elements of lists, which are there or not by themselves.
-    pub(super) fn with_ancestors(&self, at: FieldLocation<'_>) -> Self {
+    pub(in super::super) fn with_ancestors(&self, at: FieldLocation<'_>) -> Self {
         let mut found = Self { owned: self.owned, children: BTreeMap::new() };
         for (element, inner) in &self.children {
             let mut inside = inner.with_ancestors(at.child(element));
@@ -115,7 +115,7 @@ impl FieldSet {
     }
 
     /// Keeps what `value` has.
-    pub(super) fn retain_existing(&mut self, at: FieldLocation<'_>, value: &Value) {
+    pub(in super::super) fn retain_existing(&mut self, at: FieldLocation<'_>, value: &Value) {
         let parts = NamedParts::of(at, Some(value));
         self.children.retain(|element, inner| match parts.get(element) {
             Some(there) => {
@@ -129,17 +129,17 @@ impl FieldSet {
 
 /// What one value has that another has not.
 #[derive(Debug, Default)]
-pub(super) struct FieldDiff {
-    pub(super) added: FieldSet,
-    pub(super) modified: FieldSet,
-    pub(super) removed: FieldSet,
+pub(in super::super) struct FieldDiff {
+    pub(in super::super) added: FieldSet,
+    pub(in super::super) modified: FieldSet,
+    pub(in super::super) removed: FieldSet,
 }
 
 impl FieldDiff {
     /// From `before` to `after`. `blank`: what an object of the kind has anyway, written or not.
     ///
     /// What comes anew is added with all that is in it, and itself: a map that was not there is one field more.
-    pub(super) fn of(
+    pub(in super::super) fn of(
         at: FieldLocation<'_>,
         blank: Option<&Value>,
         before: Option<&Value>,
@@ -172,14 +172,14 @@ impl FieldDiff {
         found
     }
 
-    pub(super) fn insert(&mut self, element: String, inside: Self) {
+    pub(in super::super) fn insert(&mut self, element: String, inside: Self) {
         self.added.insert(element.clone(), inside.added);
         self.modified.insert(element.clone(), inside.modified);
         self.removed.insert(element, inside.removed);
     }
 
     /// What is there now and was not so before.
-    pub(super) fn changed(&self) -> FieldSet {
+    pub(in super::super) fn changed(&self) -> FieldSet {
         let mut found = self.modified.clone();
         found.add(&self.added);
         found
@@ -187,7 +187,7 @@ impl FieldDiff {
 }
 
 /// The name of the field that an element of the notation stands for; list elements have none.
-pub(super) fn field(element: &str) -> &str {
+pub(in super::super) fn field(element: &str) -> &str {
     element.strip_prefix("f:").unwrap_or("")
 }
 
@@ -206,13 +206,13 @@ fn named_parts<'a>(at: FieldLocation<'_>, value: &'a Value) -> Option<Vec<(Strin
 /// A value's parts, found by their names. Naming a list's elements goes through all of them, so it is done once for all
 /// questions.
 #[derive(Debug)]
-pub(super) struct NamedParts<'a> {
+pub(in super::super) struct NamedParts<'a> {
     value: Option<&'a Value>,
     positions: HashMap<String, usize>,
 }
 
 impl<'a> NamedParts<'a> {
-    pub(super) fn of(at: FieldLocation<'_>, value: Option<&'a Value>) -> Self {
+    pub(in super::super) fn of(at: FieldLocation<'_>, value: Option<&'a Value>) -> Self {
         let names = match value {
             Some(Value::Array(items)) => elements(at, items),
             _ => None,
@@ -221,7 +221,7 @@ impl<'a> NamedParts<'a> {
         Self { value, positions: places }
     }
 
-    pub(super) fn get(&self, element: &str) -> Option<&'a Value> {
+    pub(in super::super) fn get(&self, element: &str) -> Option<&'a Value> {
         match self.value? {
             Value::Object(fields) => fields.get(element.strip_prefix("f:")?),
             Value::Array(items) => items.get(*self.positions.get(element)?),

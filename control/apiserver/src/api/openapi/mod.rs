@@ -2,6 +2,9 @@
 //!
 //! Also tells clients, by the parameters it lists, that the server validates fields itself.
 
+mod swagger;
+mod swagger_protobuf;
+
 use std::sync::Arc;
 
 use axum::response::{IntoResponse, Response};
@@ -15,10 +18,9 @@ use types::kind_registry::{KindEntry, KindMeta, KindRegistry, ResourceStrategy a
 use types::schema;
 
 use super::ApiServer;
-use super::discovery::{groups, kinds, root, versions};
+use super::api_groups::{groups, kinds, root, versions};
 use super::document_cache::{CachedDocument, DocumentCache};
 use super::errors::StatusError;
-use super::{swagger, swagger_protobuf};
 
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
@@ -26,7 +28,7 @@ const TITLE: &str = "Sluicegate";
 /// Where schemas stand in a document.
 const SCHEMAS: &str = "#/components/schemas/";
 /// The one schema that all kinds share.
-pub(super) const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// What a definition says of a version's objects, by the name that Kubernetes has for it: it contains itself, and
 /// Terraform, whose types cannot, looks for the name.
@@ -108,7 +110,7 @@ fn group_version(
     }))
 }
 
-pub(super) fn document_info() -> Value {
+fn document_info() -> Value {
     json!({ "title": TITLE, "version": env!("CARGO_PKG_VERSION") })
 }
 
@@ -154,7 +156,7 @@ fn query(name: &str) -> Value {
 }
 
 /// The kinds' schemas and those they refer to, below `at`.
-pub(super) fn schemas(entries: &[&KindEntry], at: &str) -> Map<String, Value> {
+fn schemas(entries: &[&KindEntry], at: &str) -> Map<String, Value> {
     let of_kinds = entries.iter().map(|entry| (schema_name(entry.meta), schema(entry, at)));
     let mut schemas: Map<String, Value> = of_kinds.collect();
     schemas.insert(METADATA.into(), schema::of::<ObjectMeta>());
@@ -213,12 +215,12 @@ fn schema(entry: &KindEntry, at: &str) -> Value {
     schema
 }
 
-pub(super) fn type_of(meta: &KindMeta) -> Value {
+fn type_of(meta: &KindMeta) -> Value {
     json!({ "group": meta.group, "version": meta.version, "kind": meta.kind })
 }
 
 /// `dev.knative.serving.v1.Service`: the group's parts turned round.
-pub(super) fn schema_name(meta: &KindMeta) -> String {
+fn schema_name(meta: &KindMeta) -> String {
     let mut parts: Vec<&str> = meta.group.split('.').rev().collect();
     if meta.group.is_empty() {
         parts = vec!["io", "k8s", "api", "core"];

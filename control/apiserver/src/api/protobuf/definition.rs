@@ -4,8 +4,9 @@
 
 use serde_json::Value;
 
-use super::protobuf::{ProtobufError, ProtobufReader, SCHEMA_DEPTH_MAX, WireValue, message, text as words};
-use super::protobuf_fields::{FieldShape, METADATA, ProtobufField, SchemaPosition, many, one, text};
+use super::field::{FieldShape, METADATA, ProtobufField, SchemaPosition, many, one, text};
+use super::wire::{ProtobufError, ProtobufReader, WireValue, text as words};
+use super::{SCHEMA_DEPTH_MAX, message};
 
 /// What stands at `place`, within `depth` other schemas.
 pub(super) fn read(place: SchemaPosition, bytes: &[u8], depth: usize) -> Result<Value, ProtobufError> {

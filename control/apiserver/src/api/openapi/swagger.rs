@@ -10,9 +10,9 @@ use serde_json::{Map, Value, json};
 
 use types::kind_registry::{KindEntry, KindMeta, KindRegistry};
 
-use super::discovery::root;
-use super::openapi::{METADATA, document_info, schema_name, schemas, type_of};
-use super::{patch, strategic_merge};
+use super::super::api_groups::root;
+use super::super::{patch, strategic_merge};
+use super::{METADATA, document_info, schema_name, schemas, type_of};
 
 const DEFINITIONS: &str = "#/definitions/";
 const ANYTHING: &str = "x-kubernetes-preserve-unknown-fields";

@@ -1,6 +1,6 @@
 //! Field numbers of what controllers write all the time: events, leases, endpoints.
 
-use super::protobuf_fields::{FieldShape, METADATA, ProtobufField, many, one, text};
+use super::field::{FieldShape, METADATA, ProtobufField, many, one, text};
 
 /// The message of a group's kind; `None` when it is not known here.
 pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [ProtobufField]> {

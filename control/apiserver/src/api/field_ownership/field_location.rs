@@ -14,7 +14,7 @@ const MAP_TYPE: &str = "x-kubernetes-map-type";
 
 /// A place in an object: the field that a value stands in, and what the kind's schema says of it.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FieldLocation<'a> {
+pub(in super::super) struct FieldLocation<'a> {
     name: &'a str,
     /// The field or list around it; of a whole object's fields nothing.
     parent: &'a str,
@@ -24,17 +24,17 @@ pub(super) struct FieldLocation<'a> {
 
 impl<'a> FieldLocation<'a> {
     /// A whole object.
-    pub(super) fn root(schema: Option<&'a Value>) -> Self {
+    pub(in super::super) fn root(schema: Option<&'a Value>) -> Self {
         Self { name: "", parent: "", meta: None, schema }
     }
 
     /// A whole object of this kind.
-    pub(super) fn root_of_kind(meta: &'static KindMeta, schema: Option<&'a Value>) -> Self {
+    pub(in super::super) fn root_of_kind(meta: &'static KindMeta, schema: Option<&'a Value>) -> Self {
         Self { meta: Some(meta), ..Self::root(schema) }
     }
 
     /// The part that an element of the notation stands for.
-    pub(super) fn child<'b>(self, element: &'b str) -> FieldLocation<'b>
+    pub(in super::super) fn child<'b>(self, element: &'b str) -> FieldLocation<'b>
     where
         'a: 'b,
     {
@@ -52,7 +52,7 @@ impl<'a> FieldLocation<'a> {
     }
 
     /// Whether the element is a field that the schema names: not a key of a map, nor an element of a list.
-    pub(super) fn has_field(self, element: &str) -> bool {
+    pub(in super::super) fn has_field(self, element: &str) -> bool {
         let Some(name) = element.strip_prefix("f:") else { return false };
         // Maps of our own kinds hold plain values, which count by themselves in any case.
         self.schema.is_none_or(|schema| {
@@ -61,7 +61,7 @@ impl<'a> FieldLocation<'a> {
     }
 
     /// A map that is taken or left whole.
-    pub(super) fn is_atomic(self) -> bool {
+    pub(in super::super) fn is_atomic(self) -> bool {
         if let Some(schema) = self.schema {
             return schema[MAP_TYPE] == "atomic";
         }
@@ -130,7 +130,7 @@ const PROTOCOL_DEFAULT: &str = "TCP";
 
 /// The names of a list's elements in the notation of `fieldsV1` (`k:{"name":"a"}`, `v:"a"`); `None` when
 /// the list is one value: it has no key, or an element lacks it, or two share it.
-pub(super) fn elements(at: FieldLocation<'_>, items: &[Value]) -> Option<Vec<String>> {
+pub(in super::super) fn elements(at: FieldLocation<'_>, items: &[Value]) -> Option<Vec<String>> {
     let names = names(at, items)?;
     first_duplicate(&names).is_none().then_some(names)
 }
@@ -152,7 +152,7 @@ fn first_duplicate(names: &[String]) -> Option<&String> {
 
 /// Where the elements of a list share a name that has to tell them apart, and what is wrong there; in the words of
 /// Kubernetes.
-pub(super) fn find_duplicate(at: FieldLocation<'_>, value: &Value) -> Option<String> {
+pub(in super::super) fn find_duplicate(at: FieldLocation<'_>, value: &Value) -> Option<String> {
     match value {
         Value::Object(_) if at.is_atomic() => None,
         Value::Object(fields) => fields.iter().find_map(|(name, inner)| {
@@ -207,7 +207,7 @@ fn name(keys: &[&str], item: &Value) -> Option<String> {
 }
 
 /// What a name says to people: `.spec`, `[name="a"]`, `[="a"]`.
-pub(super) fn display_name(element: &str) -> String {
+pub(in super::super) fn display_name(element: &str) -> String {
     match element.split_at_checked(2) {
         Some(("k:", json)) => {
             let named: Map<String, Value> = serde_json::from_str(json).unwrap_or_default();

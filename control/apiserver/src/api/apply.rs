@@ -3,14 +3,6 @@
 //! A field that another owner has a different opinion on is a conflict, unless the client takes it by
 //! force; a field that the client no longer sends goes, unless another owner wants it.
 
-mod field_location;
-mod field_set;
-mod field_writer;
-mod initial_fields;
-mod last_applied;
-mod managed_fields;
-mod merge;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -24,22 +16,16 @@ use types::kind_registry::{KindEntry, RequestContext};
 
 use super::decide::Write;
 use super::errors::StatusError;
+use super::field_ownership::{
+    FieldDiff, FieldOwner, FieldSet, FieldWriter, field_location, last_applied, managed_fields, merge,
+};
 use super::prepare::{self, CreationContext};
 use super::{
     ApiRequest, as_dry_run, body, crd_names, crd_registry, create, field_validation as validation, get,
     metadata_validation,
 };
 
-pub(super) use field_writer::FieldWriter;
-pub(super) use managed_fields::{effective_managed_fields, track_update};
-
-use field_set::{FieldDiff, FieldSet};
-use managed_fields::FieldOwner;
-
 pub(super) const MEDIA: &str = "application/apply-patch+yaml";
-
-/// How the groups of Knative's kinds end, whose schemas differ from those of Kubernetes' own.
-const KNATIVE: &str = "knative.dev";
 
 /// One apply, as far as it does not depend on what is stored.
 #[derive(Debug)]

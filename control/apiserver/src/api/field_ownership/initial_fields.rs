@@ -28,7 +28,7 @@ static INITIAL_FIELDS: LazyLock<HashMap<&'static str, Value>> = LazyLock::new(||
     ])
 });
 
-pub(super) fn of(meta: &KindMeta) -> Option<&'static Value> {
+pub(in super::super) fn of(meta: &KindMeta) -> Option<&'static Value> {
     // No client can define a kind in a group without a dot, or in one of these.
     let own = !meta.group.contains('.') || meta.group.ends_with(".k8s.io");
     own.then(|| INITIAL_FIELDS.get(meta.kind)).flatten()

@@ -2,8 +2,14 @@
 //!
 //! Typed clients send them for core kinds without asking; answers are always JSON, which the same
 //! clients accept. An envelope (`k8s\0`, then type and content) holds one message. Which number is
-//! which field stands in [`super::protobuf_fields`]. Nesting is bounded by those tables, and where a message holds its
+//! which field stands in [`messages`]. Nesting is bounded by those tables, and where a message holds its
 //! own kind, by [`SCHEMA_DEPTH_MAX`].
+
+mod definition;
+mod field;
+mod messages;
+mod traffic;
+mod wire;
 
 use std::cell::Cell;
 
@@ -11,8 +17,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-use super::protobuf_definition;
-use super::protobuf_fields::{ENVELOPE, FieldShape, ProtobufField, SchemaPosition, message_of};
+use field::{ENVELOPE, FieldShape, ProtobufField, SchemaPosition};
+use messages::message_of;
+use wire::{ProtobufReader, WireValue, text};
+
+pub(super) use wire::ProtobufError;
 
 const MAGIC: &[u8] = b"k8s\0";
 /// Levels of schemas in each other: each takes two of the levels that a stored object may have.
@@ -20,18 +29,6 @@ pub(super) const SCHEMA_DEPTH_MAX: usize = 60;
 
 /// Messages in one body: each is an object of some 700 bytes, and takes two bytes in the body.
 pub(super) const MESSAGES_MAX: usize = 60_000;
-
-/// Why a body is no message of ours.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ProtobufError {
-    /// The kind has no table here: the client has to send JSON.
-    UnknownKind,
-    Malformed,
-    /// Schemas nest more than [`SCHEMA_DEPTH_MAX`] levels.
-    TooDeep,
-    /// There are more than [`MESSAGES_MAX`] messages in it.
-    TooMany,
-}
 
 thread_local! {
     /// Messages that the body which is read on this thread may still have.
@@ -63,7 +60,7 @@ pub(super) fn decode(kind: &str, body: &[u8]) -> Result<Value, ProtobufError> {
 }
 
 /// `depth`: how many schemas it stands in.
-pub(super) fn message(fields: &[ProtobufField], bytes: &[u8], depth: usize) -> Result<Value, ProtobufError> {
+fn message(fields: &[ProtobufField], bytes: &[u8], depth: usize) -> Result<Value, ProtobufError> {
     MESSAGES_LEFT.set(MESSAGES_LEFT.get().checked_sub(1).ok_or(ProtobufError::TooMany)?);
     let mut object = Map::new();
     let mut reader = ProtobufReader { remaining: bytes };
@@ -117,7 +114,7 @@ fn scalar(shape: FieldShape, part: WireValue<'_>, depth: usize) -> Result<Option
         (FieldShape::IntOrString, WireValue::Bytes(bytes)) => number_or_text(bytes)?,
         (FieldShape::Time, WireValue::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%SZ")?,
         (FieldShape::MicroTime, WireValue::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%S%.6fZ")?,
-        (FieldShape::Schema(place), WireValue::Bytes(bytes)) => Some(protobuf_definition::read(place, bytes, depth)?),
+        (FieldShape::Schema(place), WireValue::Bytes(bytes)) => Some(definition::read(place, bytes, depth)?),
         _ => return Err(ProtobufError::Malformed),
     };
     Ok(value)
@@ -200,67 +197,11 @@ fn map_entry(shape: FieldShape, bytes: &[u8], depth: usize) -> Result<(String, V
     }
     let value = match shape {
         FieldShape::BytesMap => STANDARD.encode(content).into(),
-        FieldShape::Schema(place) => protobuf_definition::read(place, content, depth)?,
+        FieldShape::Schema(place) => definition::read(place, content, depth)?,
         _ => text(content)?.into(),
     };
     Ok((key, value))
 }
 
-pub(super) fn text(bytes: &[u8]) -> Result<String, ProtobufError> {
-    std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| ProtobufError::Malformed)
-}
-
-/// Content of one field on the wire.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum WireValue<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
-/// Takes a message apart, field by field.
-pub(super) struct ProtobufReader<'a> {
-    pub(super) remaining: &'a [u8],
-}
-
-impl<'a> ProtobufReader<'a> {
-    pub(super) fn next(&mut self) -> Result<Option<(u64, WireValue<'a>)>, ProtobufError> {
-        if self.remaining.is_empty() {
-            return Ok(None);
-        }
-        let tag = self.varint()?;
-        let part = match tag & 7 {
-            0 => WireValue::Number(self.varint()?),
-            1 => WireValue::Bytes(self.read_bytes(8)?),
-            2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| ProtobufError::Malformed)?;
-                WireValue::Bytes(self.read_bytes(length)?)
-            }
-            5 => WireValue::Bytes(self.read_bytes(4)?),
-            _ => return Err(ProtobufError::Malformed),
-        };
-        Ok(Some((tag >> 3, part)))
-    }
-
-    fn varint(&mut self) -> Result<u64, ProtobufError> {
-        let mut value = 0;
-        for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.remaining.split_first().ok_or(ProtobufError::Malformed)?;
-            self.remaining = rest;
-            value |= u64::from(byte & 0x7f) << shift;
-            if byte & 0x80 == 0 {
-                return Ok(value);
-            }
-        }
-        Err(ProtobufError::Malformed)
-    }
-
-    fn read_bytes(&mut self, length: usize) -> Result<&'a [u8], ProtobufError> {
-        let (taken, rest) = self.remaining.split_at_checked(length).ok_or(ProtobufError::Malformed)?;
-        self.remaining = rest;
-        Ok(taken)
-    }
-}
-
 #[cfg(test)]
-#[path = "protobuf_tests.rs"]
 mod tests;

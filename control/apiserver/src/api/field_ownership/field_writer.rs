@@ -38,7 +38,7 @@ pub(in super::super) struct FieldWriter {
 
 impl FieldWriter {
     /// All fields of an intent that this writer can own.
-    pub(super) fn owned_fields(&self, wanted: &Value) -> FieldSet {
+    pub(in super::super) fn owned_fields(&self, wanted: &Value) -> FieldSet {
         let mut found = FieldSet::of(self.location(), wanted);
         found.children.retain(|element, _| self.can_own(element));
         if let Some(mut metadata) = found.children.remove("f:metadata") {
@@ -50,7 +50,7 @@ impl FieldWriter {
     }
 
     /// What this writer can own of the difference between the two; without `before`, of a new object.
-    pub(super) fn compare(&self, before: Option<&Value>, after: &Value) -> FieldDiff {
+    pub(in super::super) fn compare(&self, before: Option<&Value>, after: &Value) -> FieldDiff {
         let blank = initial_fields::of(self.meta).filter(|_| self.schema.is_none());
         let fields = |object: &'_ Value| object.as_object().map(|fields| fields.keys().cloned().collect());
         let mut names: Vec<String> = fields(after).unwrap_or_default();
@@ -88,12 +88,12 @@ impl FieldWriter {
     }
 
     /// Knative's defaults come from its webhook, after owners are noted; all others from the API server itself, before.
-    pub(super) fn defaults_by_webhook(&self) -> bool {
+    pub(in super::super) fn defaults_by_webhook(&self) -> bool {
         self.meta.group.ends_with(super::KNATIVE) && self.schema.is_none()
     }
 
     /// Fields of `spec` that the server chooses when the object is stored, and not as a default.
-    pub(super) fn server_assigned_fields(&self) -> &'static [&'static str] {
+    pub(in super::super) fn server_assigned_fields(&self) -> &'static [&'static str] {
         match (self.meta.group, self.meta.kind) {
             ("", "Namespace") => &["finalizers"],
             ("", "Service") => &["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"],
@@ -101,7 +101,7 @@ impl FieldWriter {
         }
     }
 
-    pub(super) fn location(&self) -> FieldLocation<'static> {
+    pub(in super::super) fn location(&self) -> FieldLocation<'static> {
         FieldLocation::root_of_kind(self.meta, self.schema)
     }
 
@@ -115,7 +115,7 @@ impl FieldWriter {
     }
 
     /// The subresource that is written; empty: the object itself.
-    pub(super) fn subresource(&self) -> &'static str {
+    pub(in super::super) fn subresource(&self) -> &'static str {
         match (self.status, self.scale) {
             (true, _) => "status",
             (_, true) => "scale",

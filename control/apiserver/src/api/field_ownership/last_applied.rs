@@ -20,7 +20,7 @@ fn last_applied(object: &Value) -> Option<&str> {
 }
 
 /// The fields that kubectl may take from other managers: those with the values in its annotation.
-pub(super) fn takeover_fields(writer: &FieldWriter, live: &Value) -> Option<FieldSet> {
+pub(in super::super) fn takeover_fields(writer: &FieldWriter, live: &Value) -> Option<FieldSet> {
     let noted: Value = serde_json::from_str(last_applied(live).filter(|_| writer.manager == KUBECTL)?).ok()?;
     if noted["apiVersion"] != live["apiVersion"] || !noted.is_object() {
         return None;
@@ -34,12 +34,12 @@ pub(super) fn takeover_fields(writer: &FieldWriter, live: &Value) -> Option<Fiel
     Some(found)
 }
 
-pub(super) fn should_update(writer: &FieldWriter, object: &Value) -> bool {
+pub(in super::super) fn should_update(writer: &FieldWriter, object: &Value) -> bool {
     writer.manager == KUBECTL && last_applied(object).is_some()
 }
 
 /// Notes what was applied.
-pub(super) fn update_annotation(object: &mut Value, wanted: &Value) {
+pub(in super::super) fn update_annotation(object: &mut Value, wanted: &Value) {
     let mut wanted = wanted.clone();
     let annotations = wanted["metadata"].get_mut("annotations").and_then(Value::as_object_mut);
     if annotations.is_some_and(|annotations| annotations.remove(ANNOTATION).is_some() && annotations.is_empty())
