@@ -1,4 +1,15 @@
-//! One core's log, as its owner uses it: declare, append, read, store cursors.
+//! One core's log, as its owner uses it: declare, append, read, store cursors. Each further operation has a file in this folder.
+
+mod check_files;
+mod compaction;
+mod flush;
+mod read;
+mod readahead;
+mod reclaim;
+mod release;
+mod roll;
+mod seek;
+mod staged;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -8,18 +19,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::codec::{RecordHeader, RecordKind, record_bytes};
-use crate::compaction::Compaction;
 use crate::cursor::Cursor;
 use crate::error::{AppendError, Error};
-use crate::flush::{InFlightCursor, InFlightFlush, StagedBytes};
 use crate::limits::{NAME_BYTES_MAX, batch_bytes_max, snapshot_bytes_max};
 use crate::log_state::{CursorState, LogState, cursor_bytes};
 use crate::options::LogOptions;
 use crate::position::{LogPosition, StreamId};
-use crate::read::DamageReport;
 use crate::recovery::{self, Recovery};
-use crate::roll::RollPurpose;
 use crate::segment::{Segment, SpareSegment};
+
+pub use flush::{Flush, FlushUrgency};
+pub use read::{LogRecord, RecordDamage};
+pub use readahead::{ReadaheadRequest, ReadaheadWindow};
+pub use reclaim::{LogStat, ReclaimedSpace, StreamStat};
+
+use compaction::Compaction;
+use read::DamageReport;
+use roll::RollPurpose;
+use staged::{InFlightCursor, InFlightFlush, StagedBytes};
 
 /// An append-only sequence of records in segment files, owned by one thread.
 ///
@@ -120,7 +137,7 @@ impl WriteAheadLog {
         self.check_space("streams_max", self.ledger.streams.len(), self.options.streams_max)?;
         self.check_snapshot(record_bytes(name.len()))?;
         let Some(stream) = self.ledger.next_stream() else {
-            return Err(full("stream numbers", u32::MAX.into(), u32::MAX.into()));
+            return Err(AppendError::full("stream numbers", u32::MAX.into(), u32::MAX.into()));
         };
         self.reclaim_for(record_bytes(name.len()), RollPurpose::Control)?;
         self.ledger.declare(stream, name);
@@ -296,7 +313,7 @@ impl WriteAheadLog {
         }
         let max = self.options.staged_bytes_max.max(bytes);
         if self.staged_bytes + bytes > max {
-            return Err(full("staged_bytes_max", self.staged_bytes as u64, max as u64));
+            return Err(AppendError::full("staged_bytes_max", self.staged_bytes as u64, max as u64));
         }
         self.now_ms = at_ms;
         self.reclaim_for(bytes, whose)
@@ -342,7 +359,7 @@ impl WriteAheadLog {
     }
 
     fn check_space(&self, limit: &'static str, used: usize, max: usize) -> Result<(), AppendError> {
-        if used < max { Ok(()) } else { Err(full(limit, used as u64, max as u64)) }
+        if used < max { Ok(()) } else { Err(AppendError::full(limit, used as u64, max as u64)) }
     }
 
     fn check_snapshot(&self, more: usize) -> Result<(), AppendError> {
@@ -350,7 +367,7 @@ impl WriteAheadLog {
         if used + more <= max {
             return Ok(());
         }
-        Err(full("a quarter of segment_bytes for names", used as u64, max as u64))
+        Err(AppendError::full("a quarter of segment_bytes for names", used as u64, max as u64))
     }
 }
 
@@ -364,10 +381,6 @@ impl fmt::Debug for WriteAheadLog {
             .field("poison", &self.poison)
             .finish_non_exhaustive()
     }
-}
-
-pub(crate) fn full(limit: &'static str, used: u64, max: u64) -> AppendError {
-    AppendError::Full { limit, used, max }
 }
 
 /// The range of one key: unlike a lookup it returns the stored key.

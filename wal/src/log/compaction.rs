@@ -16,13 +16,13 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use super::WriteAheadLog;
+use super::roll::RollPurpose;
 use crate::codec::{HEADER_BYTES, ORIGIN_BYTES, RecordKind, decode, record_bytes};
 use crate::cursor::Cursor;
 use crate::index::{CompactedRecord, IndexEntry};
 use crate::limits::{MOVE_SLACK_SEGMENTS, MOVE_STEP_BYTES};
-use crate::log::WriteAheadLog;
 use crate::position::{LogPosition, StreamId};
-use crate::roll::RollPurpose;
 use crate::segment::{Segment, read_ahead};
 
 /// The compaction of one segment.

@@ -1,10 +1,10 @@
 //! Seeks by time or position: what a replay needs.
 
+use super::WriteAheadLog;
+use super::read::LogRecord;
 use crate::codec::decode;
 use crate::index::IndexEntry;
-use crate::log::WriteAheadLog;
 use crate::position::{LogPosition, StreamId};
-use crate::read::LogRecord;
 
 impl WriteAheadLog {
     /// Position from which to read everything of the stream that arrived at `at_ms` (milliseconds since

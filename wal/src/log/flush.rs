@@ -10,14 +10,14 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::broken_segment::is_unlinked;
+use super::WriteAheadLog;
+use super::roll::RollPurpose;
+use super::staged::{InFlightCursor, InFlightFlush};
 use crate::codec::{RecordKind, record_bytes};
-use crate::cursor::Cursor;
 use crate::limits::RANGES_MAX;
-use crate::log::WriteAheadLog;
 use crate::log_state::encode_cursor;
 use crate::position::LogPosition;
-use crate::roll::RollPurpose;
+use crate::segment::is_unlinked;
 
 /// Page size of the page cache, in bytes.
 const PAGE_BYTES: u64 = 4096;
@@ -46,36 +46,11 @@ pub enum FlushUrgency {
     Now,
 }
 
-/// Bytes for one segment, starting at `offset`.
-pub(crate) struct StagedBytes {
-    pub(crate) base: u64,
-    pub(crate) capacity: u32,
-    pub(crate) file: Arc<File>,
-    pub(crate) offset: u64,
-    pub(crate) bytes: Vec<u8>,
-}
-
-pub(crate) struct InFlightFlush {
-    base: u64,
-    offset: u64,
-    /// Without the padding.
-    length: usize,
-    end: LogPosition,
-}
-
 /// Zeros from the end of a write to the end of its page. A partial write to an uncached page makes the
 /// kernel read the page first: 115 µs instead of 80 for a flush of 8 or 64 records of 512 bytes.
 fn padding(end: u64, capacity: u32) -> usize {
     let page_end = end.next_multiple_of(PAGE_BYTES).min(capacity.into());
     usize::try_from(page_end - end).expect("less than a page")
-}
-
-/// A cursor in its stored form, durable when everything below `at` is.
-pub(crate) struct InFlightCursor {
-    pub(crate) at: LogPosition,
-    pub(crate) stream: u32,
-    pub(crate) subscriber: Arc<str>,
-    pub(crate) mark: Cursor,
 }
 
 impl WriteAheadLog {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use crate::log::WriteAheadLog;
+use super::WriteAheadLog;
 use crate::map;
 use crate::position::{LogPosition, StreamId};
 

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::sync::Arc;
 
+use super::WriteAheadLog;
+use super::roll::RollPurpose;
 use crate::codec::{RecordKind, record_bytes};
 use crate::limits::RECYCLED_MAX;
-use crate::log::WriteAheadLog;
 use crate::position::LogPosition;
-use crate::roll::RollPurpose;
 use crate::segment::{Segment, SpareSegment};
 
 /// Result of one [`WriteAheadLog::reclaim`].

@@ -3,16 +3,16 @@
 use std::fs;
 use std::sync::Arc;
 
+use super::WriteAheadLog;
+use super::staged::{InFlightCursor, StagedBytes};
 use crate::codec::{HEADER_BYTES, RecordKind, record_bytes};
 use crate::error::{AppendError, Error};
-use crate::flush::{InFlightCursor, StagedBytes};
 use crate::header::{FORMAT, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::limits::{
     CONTROL_SEGMENTS_MAX, FIRST_SEGMENT_BYTES, ONWARD_BYTES_MIN, ONWARD_SHARE, RANGES_MAX, RECYCLED_MAX,
     SEGMENT_BYTES_MAX, SEGMENT_BYTES_MIN, SMALL_SEGMENT_BYTES, SPACE_RETRY_MS, SPARE_FROM, control_reserve,
     snapshot_bytes_max,
 };
-use crate::log::{WriteAheadLog, full};
 use crate::log_state::{cursor_bytes, encode_cursor};
 use crate::map::SegmentMap;
 use crate::position::LogPosition;
@@ -131,12 +131,12 @@ impl WriteAheadLog {
             RollPurpose::Control => onward_max + CONTROL_SEGMENTS_MAX * segment,
         };
         if used + segment > max {
-            return Err(full("log_bytes_max", used, max));
+            return Err(AppendError::full("log_bytes_max", used, max));
         }
         if let Some(since) = self.no_space_at_ms
             && self.now_ms.abs_diff(since) < SPACE_RETRY_MS
         {
-            return Err(full(NO_SEGMENT, used, used));
+            return Err(AppendError::full(NO_SEGMENT, used, used));
         }
         let base = self.tail().limit();
         let (wanted, needed) = (self.options.segment_bytes, self.capacity_for(bytes));
@@ -145,7 +145,7 @@ impl WriteAheadLog {
         let segment = self.take_spare(wanted, needed.min(wanted)).and_then(|spare| self.map(spare));
         let segment = segment.map_err(|_| {
             self.no_space_at_ms = Some(self.now_ms);
-            full(NO_SEGMENT, used, used)
+            AppendError::full(NO_SEGMENT, used, used)
         })?;
         self.stage(RecordKind::Seal, 0, 0, 0, &[]);
         self.begin(segment, base);

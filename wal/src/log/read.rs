@@ -7,11 +7,11 @@ use std::path::PathBuf;
 
 use bytes::Bytes;
 
+use super::WriteAheadLog;
 use crate::codec::{HEADER_BYTES, decode, record_bytes};
 use crate::cursor::Cursor;
 use crate::index::IndexEntry;
 use crate::limits::DAMAGE_REPORTED_MAX;
-use crate::log::WriteAheadLog;
 use crate::position::{LogPosition, StreamId};
 use crate::segment::Segment;
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::WriteAheadLog;
+use super::WriteAheadLog;
 
 /// Why appends to a released log are rejected.
 const RELEASED: &str = "another process has taken over the log";
