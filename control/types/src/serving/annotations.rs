@@ -13,7 +13,7 @@ use crate::kind_registry::RequestContext;
 use crate::serving::revision_spec::resources;
 use crate::settings::HttpProtocol;
 use crate::settings::autoscaler::{AutoscalerSettings, TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
-use crate::shared::{annotation, controller, label, name};
+use crate::shared::{annotation, controller, label};
 use support::names::is_dns1035_label;
 
 pub const SERVICE: &str = "serving.knative.dev/service";
@@ -340,12 +340,6 @@ pub fn inherited(map: Option<&BTreeMap<String, String>>, except: &[&str]) -> BTr
         .filter(|(key, _)| !except.contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
-}
-
-/// The Service that a child belongs to, by its label.
-#[must_use]
-pub fn service_of(meta: &ObjectMeta) -> &str {
-    label(meta, SERVICE).unwrap_or_else(|| name(meta))
 }
 
 #[cfg(test)]
