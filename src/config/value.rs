@@ -6,8 +6,8 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use control::kinds::names::is_dns1123_label;
 use control::kinds::{duration, quantity};
+use control::names::is_dns1123_label;
 use dataplane::target_policy::AllowedTarget;
 use serde::Deserialize;
 use ureq::http::Uri;

@@ -46,3 +46,9 @@ pub enum AppendError {
     #[error("stream {stream} is not declared")]
     UnknownStream { stream: u32 },
 }
+
+impl AppendError {
+    pub(crate) fn full(limit: &'static str, used: u64, max: u64) -> Self {
+        Self::Full { limit, used, max }
+    }
+}

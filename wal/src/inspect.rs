@@ -17,8 +17,9 @@ use crate::error::Error;
 use crate::header::{FORMAT, HeaderState, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::log_state::LogState;
 use crate::position::LogPosition;
-use crate::recovery::{LogGap, apply, read_up_to, segment_files};
+use crate::recovery::{LogGap, apply, segment_files};
 use crate::scan::{ScanResult, position_of, record, scan};
+use crate::segment::read_up_to;
 use crate::unformatted::lost_header;
 
 /// Attempts to read a folder that keeps changing, before the findings are reported as they are.

@@ -15,10 +15,8 @@
 
 mod broken_segment;
 mod codec;
-mod compaction;
 mod cursor;
 mod error;
-mod flush;
 mod header;
 mod index;
 mod inspect;
@@ -29,27 +27,20 @@ mod map;
 mod options;
 mod parallel_scan;
 mod position;
-mod read;
-mod readahead;
-mod reclaim;
 mod recovery;
-mod release;
-mod roll;
 mod scan;
-mod seek;
 mod segment;
 mod unformatted;
 
 pub use broken_segment::BrokenSegment;
 pub use cursor::Cursor;
 pub use error::{AppendError, Error};
-pub use flush::{Flush, FlushUrgency};
 pub use inspect::{CursorInspection, InspectedRecord, LogInspection, StreamInspection, dump, inspect, is_log};
-pub use log::WriteAheadLog;
+pub use log::{
+    Flush, FlushUrgency, LogRecord, LogStat, ReadaheadRequest, ReadaheadWindow, ReclaimedSpace, RecordDamage,
+    StreamStat, WriteAheadLog,
+};
 pub use options::LogOptions;
 pub use position::{LogPosition, StreamId};
-pub use read::{LogRecord, RecordDamage};
-pub use readahead::{ReadaheadRequest, ReadaheadWindow};
-pub use reclaim::{LogStat, ReclaimedSpace, StreamStat};
 pub use recovery::{LogGap, Recovery};
 pub use segment::{SegmentPreparation, SpareSegment};

@@ -13,9 +13,8 @@ use crate::error::Error;
 use crate::header::SegmentHeader;
 use crate::limits::READERS_MAX;
 use crate::map::{SegmentMap, populate};
-use crate::recovery::read_up_to;
 use crate::scan::{ScanResult, scan};
-use crate::segment::read_ahead;
+use crate::segment::{read_ahead, read_up_to};
 
 /// A file with a valid header.
 pub(crate) struct SegmentCandidate {

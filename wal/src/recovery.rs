@@ -6,7 +6,6 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{FlockOperation, flock};
@@ -20,7 +19,7 @@ use crate::log_state::{LogState, decode_bases, decode_snapshot};
 use crate::parallel_scan::{SegmentCandidate, SegmentScan, map_whole, read_in_order};
 use crate::position::LogPosition;
 use crate::scan::{ScanResult, position_of, record};
-use crate::segment::{Segment, SpareSegment, fill, forget_pages, sync_folder, wipe, zero};
+use crate::segment::{Segment, SpareSegment, fill, forget_pages, read_up_to, sync_folder, wipe, zero};
 use crate::unformatted::lost_header;
 
 const LOCK_FILE: &str = "LOCK";
@@ -426,17 +425,4 @@ fn settle(found: &mut RecoveredLog, end: usize, sealed: bool, expected: &BTreeSe
 
 fn torn_bytes(read: &ScanResult) -> u64 {
     read.torn.as_ref().map_or(0, |torn| torn.len() as u64)
-}
-
-pub(crate) fn read_up_to(file: &File, out: &mut [u8]) -> io::Result<usize> {
-    let mut length = 0;
-    while length < out.len() {
-        match file.read_at(&mut out[length..], length as u64) {
-            Ok(0) => break,
-            Ok(more) => length += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(length)
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -197,4 +197,24 @@ pub(crate) fn read_ahead(file: &File) {
 /// The name of a file is durable only when its folder is synced.
 pub(crate) fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
+}
+
+/// Whether a file has no name left in any folder. One system call that does not wait for the disk, so it
+/// can be made before each acknowledgement.
+pub(crate) fn is_unlinked(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+}
+
+/// Reads from the start of the file until `out` is full or the file ends. Returns the number of bytes.
+pub(crate) fn read_up_to(file: &File, out: &mut [u8]) -> io::Result<usize> {
+    let mut length = 0;
+    while length < out.len() {
+        match file.read_at(&mut out[length..], length as u64) {
+            Ok(0) => break,
+            Ok(more) => length += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(length)
 }

@@ -4,12 +4,11 @@ use std::cmp::Ordering;
 
 use jiff::SignedDuration;
 
-use super::evaluate::overflow;
-use super::functions::no_matching_overload;
-use super::value::CelValue;
-use super::{EvalBudget, EvalError, mismatch};
+use crate::error::overflow;
+use crate::value::{CelValue, no_matching_overload};
+use crate::{EvalBudget, EvalError, mismatch};
 
-pub(super) fn method(
+pub(crate) fn method(
     name: &str,
     items: &[CelValue],
     given: &[CelValue],
@@ -64,7 +63,7 @@ pub(super) fn method(
 }
 
 /// `sets.contains(all, some)` and its like.
-pub(super) fn sets(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+pub(crate) fn sets(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     let [CelValue::List(one), CelValue::List(two)] = given else {
         return mismatch(format!("no such overload: {name}"));
     };
@@ -89,7 +88,7 @@ pub(super) fn sets(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Re
     Ok(CelValue::Bool(truth))
 }
 
-pub(super) fn index_value(at: usize) -> CelValue {
+pub(crate) fn index_value(at: usize) -> CelValue {
     CelValue::Int(i64::try_from(at).unwrap_or(i64::MAX))
 }
 

@@ -3,58 +3,25 @@
 //! Costs are those of Kubernetes' estimate, with what is odd in it, so that a definition that is taken there is taken
 //! here and the other way round. Only the most is reckoned; nothing asks for the least.
 
-use std::cell::RefCell;
+mod calls;
+mod estimate;
+
 use std::collections::HashMap;
 
-use super::parse::{Comprehension, Expr, ExprKind};
-use super::sizes::{SchemaNode, SchemaStep, SizeEstimator};
-use super::type_check::CelType;
-use super::value::CelValue;
+use estimate::{CostEstimate, EntrySizes, SizeRange, ValueOrigin, by, sum};
+
+use crate::CelType;
+use crate::parse::{Comprehension, Expr, ExprKind};
+use crate::sizes::{SchemaNode, SchemaStep, SizeEstimator};
+use crate::value::CelValue;
 
 /// Costs of a new list, and of a new map.
 const LIST: u64 = 10;
 const MAP: u64 = 30;
 /// What going through a text costs, by the byte.
-pub(super) const TEXT: f64 = 0.1;
+pub(crate) const TEXT: f64 = 0.1;
 /// Bytes of a named format.
 const FORMAT_BYTES: u64 = 64;
-
-/// The kinds of a rule's parts, by where they stand in memory.
-pub(super) type TypeMap<'a> = RefCell<HashMap<*const Expr, CelType<'a>>>;
-
-/// A number of bytes, items or entries.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SizeRange {
-    pub(super) min: u64,
-    pub(super) max: u64,
-}
-
-/// Sizes of what is in a list or map.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct EntrySizes {
-    is_list: bool,
-    key: SizeRange,
-    value: SizeRange,
-}
-
-/// Where a value comes from.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum ValueOrigin<'a> {
-    /// It was made.
-    Computed,
-    Schema(SchemaNode<'a>),
-    /// From where nothing is known of.
-    Unknown,
-}
-
-/// What is reckoned of a part.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct CostEstimate<'a> {
-    pub(super) cost: u64,
-    pub(super) origin: ValueOrigin<'a>,
-    pub(super) size: Option<SizeRange>,
-    pub(super) entries: Option<EntrySizes>,
-}
 
 /// A name, and what it stands for.
 #[derive(Debug, Clone, Copy)]
@@ -65,7 +32,7 @@ struct CostScope<'a, 'b> {
 }
 
 /// What the reckoning works with.
-pub(super) struct CostEstimator<'a, 'b> {
+pub(crate) struct CostEstimator<'a, 'b> {
     root: SchemaNode<'a>,
     kinds: &'b HashMap<*const Expr, CelType<'a>>,
     sizes: &'b SizeEstimator,
@@ -74,69 +41,13 @@ pub(super) struct CostEstimator<'a, 'b> {
 type CostScopeRef<'a, 'b> = Option<&'b CostScope<'a, 'b>>;
 
 /// What the rule costs at most, of whose parts the kinds are known.
-pub(super) fn max_cost<'a>(
+pub(crate) fn max_cost<'a>(
     rule: &Expr,
     root: SchemaNode<'a>,
     kinds: &HashMap<*const Expr, CelType<'a>>,
     sizes: &SizeEstimator,
 ) -> u64 {
     CostEstimator { root, kinds, sizes }.estimate(rule, None).cost
-}
-
-impl SizeRange {
-    pub(super) const UNKNOWN: Self = Self { min: 0, max: u64::MAX };
-
-    pub(super) const fn of(number: u64) -> Self {
-        Self { min: number, max: number }
-    }
-
-    fn or(self, other: Self) -> Self {
-        Self { min: self.min.min(other.min), max: self.max.max(other.max) }
-    }
-
-    pub(super) fn plus(self, other: Self) -> Self {
-        Self { min: self.min.saturating_add(other.min), max: self.max.saturating_add(other.max) }
-    }
-
-    pub(super) fn times(self, other: Self) -> Self {
-        Self { min: self.min.saturating_mul(other.min), max: self.max.saturating_mul(other.max) }
-    }
-}
-
-impl EntrySizes {
-    fn or(one: Option<Self>, other: Option<Self>) -> Option<Self> {
-        let (one, other) = (one?, other?);
-        Some(Self { is_list: one.is_list, key: one.key.or(other.key), value: one.value.or(other.value) })
-    }
-}
-
-impl CostEstimate<'_> {
-    pub(super) fn computed(cost: u64) -> Self {
-        Self { cost, origin: ValueOrigin::Computed, size: None, entries: None }
-    }
-
-    pub(super) fn size_or_unknown(&self) -> SizeRange {
-        self.size.unwrap_or(SizeRange::UNKNOWN)
-    }
-
-    fn most(&self) -> u64 {
-        self.size_or_unknown().max
-    }
-}
-
-/// Rounded up.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "as Kubernetes reckons; a cast of a float saturates"
-)]
-pub(super) fn by(size: u64, factor: f64) -> u64 {
-    (size as f64 * factor).ceil() as u64
-}
-
-pub(super) fn sum(costs: impl IntoIterator<Item = u64>) -> u64 {
-    costs.into_iter().fold(0, u64::saturating_add)
 }
 
 fn is_scalar(kind: &CelType<'_>) -> bool {
@@ -174,7 +85,7 @@ impl<'a> CostEstimator<'a, '_> {
 
     /// One step on. What was made has a place as well, for whatever is asked of it: the root's. That is how
     /// Kubernetes reckons.
-    pub(super) fn step(&self, from: ValueOrigin<'a>, step: SchemaStep<'_>) -> ValueOrigin<'a> {
+    pub(crate) fn step(&self, from: ValueOrigin<'a>, step: SchemaStep<'_>) -> ValueOrigin<'a> {
         match from {
             ValueOrigin::Computed => ValueOrigin::Schema(self.root),
             ValueOrigin::Schema(node) => node.step(step).map_or(ValueOrigin::Unknown, ValueOrigin::Schema),
@@ -182,7 +93,7 @@ impl<'a> CostEstimator<'a, '_> {
         }
     }
 
-    pub(super) fn schema_size(&self, from: ValueOrigin<'a>) -> Option<SizeRange> {
+    pub(crate) fn schema_size(&self, from: ValueOrigin<'a>) -> Option<SizeRange> {
         match from {
             ValueOrigin::Schema(node) => Some(SizeRange { min: 0, max: self.sizes.max_size(node) }),
             _ => None,
@@ -190,7 +101,7 @@ impl<'a> CostEstimator<'a, '_> {
     }
 
     /// The size of a part that says nothing of it itself.
-    pub(super) fn declared_size(&self, expr: &Expr, from: ValueOrigin<'a>) -> Option<SizeRange> {
+    pub(crate) fn declared_size(&self, expr: &Expr, from: ValueOrigin<'a>) -> Option<SizeRange> {
         self.schema_size(from).or_else(|| is_scalar(self.kind(expr)).then_some(SizeRange::of(1)))
     }
 

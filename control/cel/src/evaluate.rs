@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::parse::{Comprehension, Expr, ExprKind};
-use super::value::{CelMapKey, CelValue};
-use super::{EvalBudget, EvalError, mismatch};
-use super::{collections, functions};
+use crate::error::overflow;
+use crate::parse::{Comprehension, Expr, ExprKind};
+use crate::value::{CelMapKey, CelValue};
+use crate::{EvalBudget, EvalError, collections, functions, mismatch};
 
 /// What names stand for, innermost first.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl EvalScope<'_> {
 }
 
 /// Recursion is bounded by the rule's depth, which reading it bounds.
-pub(super) fn evaluate(expr: &Expr, scope: &EvalScope<'_>, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+pub(crate) fn evaluate(expr: &Expr, scope: &EvalScope<'_>, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     steps.spend(1)?;
     match &expr.kind {
         ExprKind::Literal(value) => Ok(value.clone()),
@@ -100,10 +100,6 @@ fn expect_bool(value: CelValue) -> Result<bool, EvalError> {
         CelValue::Bool(truth) => Ok(truth),
         other => mismatch(format!("no such overload: a {} is neither true nor false", other.type_name())),
     }
-}
-
-pub(super) fn overflow() -> EvalError {
-    EvalError::Mismatch("integer overflow".into())
 }
 
 /// `&&` and `||`: one part that decides outweighs others that fail.

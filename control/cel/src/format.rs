@@ -1,8 +1,9 @@
 //! `"%s has %d".format([a, b])`: texts with places for values, as Kubernetes 1.34 fills them.
 
-use super::type_check::CelType;
-use super::value::CelValue;
-use super::{EvalBudget, EvalError, mismatch, text::to_text};
+use crate::CelType;
+use crate::to_text::to_text;
+use crate::value::CelValue;
+use crate::{EvalBudget, EvalError, mismatch};
 
 /// Digits behind the point that a place may ask for.
 const PRECISION_MAX: usize = 1000;
@@ -11,27 +12,27 @@ const PRECISION: usize = 6;
 
 /// A part of such a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum FormatPart<'a> {
+pub(crate) enum FormatPart<'a> {
     Text(&'a str),
     Verb(FormatVerb),
 }
 
 impl FormatPart<'_> {
-    pub(super) fn verb(&self) -> Option<FormatVerb> {
+    pub(crate) fn verb(&self) -> Option<FormatVerb> {
         if let Self::Verb(place) = self { Some(*place) } else { None }
     }
 }
 
 /// Where a value goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FormatVerb {
+pub(crate) struct FormatVerb {
     letter: char,
     precision: usize,
 }
 
 impl FormatVerb {
     /// Whether a value of that kind may go there.
-    pub(super) fn accepts(self, kind: &CelType<'_>) -> bool {
+    pub(crate) fn accepts(self, kind: &CelType<'_>) -> bool {
         use CelType::{Bool, Bytes, Double, Dyn, Int, String, Uint};
         match self.letter {
             _ if matches!(kind, Dyn) => true,
@@ -54,7 +55,7 @@ impl FormatVerb {
         }
     }
 
-    pub(super) fn accepted_types(self) -> &'static str {
+    pub(crate) fn accepted_types(self) -> &'static str {
         match self.letter {
             's' => {
                 "string clause can only be used on strings, bools, bytes, ints, doubles, maps, lists, types, \
@@ -71,7 +72,7 @@ impl FormatVerb {
 }
 
 /// The parts of a text, in order.
-pub(super) fn parse(text: &str) -> Result<Vec<FormatPart<'_>>, String> {
+pub(crate) fn parse(text: &str) -> Result<Vec<FormatPart<'_>>, String> {
     let mut found = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find('%') {
@@ -107,7 +108,7 @@ pub(super) fn parse(text: &str) -> Result<Vec<FormatPart<'_>>, String> {
 }
 
 /// The text with `values` in its places.
-pub(super) fn fill(text: &str, values: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+pub(crate) fn fill(text: &str, values: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     let parts = parse(text).map_err(EvalError::Mismatch)?;
     let mut values = values.iter();
     let mut found = String::new();
@@ -217,23 +218,4 @@ fn scientific(number: &str) -> String {
     };
     let digits: String = format!("{digits:0>2}").chars().map(high).collect();
     format!("{mantissa}×10{sign}{digits}")
-}
-
-/// A number as Go writes it when it is left to choose.
-pub fn double(number: f64) -> String {
-    if number.is_nan() {
-        return "NaN".into();
-    }
-    if number.is_infinite() {
-        return if number > 0.0 { "+Inf" } else { "-Inf" }.into();
-    }
-    let shortest = format!("{number:e}");
-    let (mantissa, exponent) = shortest.split_once('e').unwrap_or((&shortest, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    // From here on Go leaves the plain form.
-    if (-4..6).contains(&exponent) {
-        return number.to_string();
-    }
-    let sign = if exponent < 0 { '-' } else { '+' };
-    format!("{mantissa}e{sign}{:02}", exponent.unsigned_abs())
 }

@@ -1,18 +1,13 @@
 //! Formats by name: `format.dns1123Label().validate(self.name)` says what is wrong with a text, if anything is.
 
-use std::sync::Arc;
-
-use super::net;
-use super::value::CelValue;
-use super::{EvalBudget, EvalError, mismatch};
 use support::{labels, names};
 
 /// What a text is held against.
 #[derive(Debug)]
 pub struct NamedFormat {
-    pub(super) name: &'static str,
+    pub(crate) name: &'static str,
     /// What is wrong with a text; nothing: it is one.
-    validate: fn(&str) -> Option<String>,
+    pub(crate) validate: fn(&str) -> Option<String>,
 }
 
 /// The formats of Kubernetes 1.34.
@@ -32,45 +27,19 @@ static FORMATS: [NamedFormat; 13] = [
     NamedFormat { name: "datetime", validate: |text| unless(is_moment(text), "invalid datetime") },
 ];
 
-pub(super) fn by_name(name: &str) -> Option<&'static NamedFormat> {
+pub(crate) fn by_name(name: &str) -> Option<&'static NamedFormat> {
     FORMATS.iter().find(|format| format.name == name)
 }
 
 /// What stands before the names of functions about formats.
-pub(super) const NAMESPACE: &str = "format.";
+pub(crate) const NAMESPACE: &str = "format.";
 
 /// How many arguments such a function takes; `None`: there is none of that name.
-pub(super) fn argument_count(name: &str) -> Option<usize> {
+pub(crate) fn argument_count(name: &str) -> Option<usize> {
     match name.strip_prefix(NAMESPACE)? {
         "named" => Some(1),
         name => by_name(name).map(|_| 0),
     }
-}
-
-/// `format.NAME()`, and `format.named("NAME")`.
-pub(super) fn function(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
-    match (given, by_name(name)) {
-        ([], Some(format)) => Ok(CelValue::Format(format)),
-        ([CelValue::String(wanted)], _) if name == "named" => {
-            steps.spend_text(wanted.len())?;
-            Ok(CelValue::Optional(by_name(wanted).map(|format| Arc::new(CelValue::Format(format)))))
-        }
-        _ => mismatch(format!("no such overload: {NAMESPACE}{name}")),
-    }
-}
-
-pub(super) fn method(
-    format: &'static NamedFormat,
-    name: &str,
-    given: &[CelValue],
-    steps: &mut EvalBudget,
-) -> Result<CelValue, EvalError> {
-    let ("validate", [CelValue::String(text)]) = (name, given) else {
-        return mismatch(format!("no such overload: {name} of a format"));
-    };
-    steps.spend_text(text.len())?;
-    let told = (format.validate)(text).map(|why| Arc::new(CelValue::list(vec![CelValue::text(why)])));
-    Ok(CelValue::Optional(told))
 }
 
 /// Whether a text is of a format that has this name; of one that nobody knows it is.
@@ -110,7 +79,14 @@ fn prefix_as_name(text: &str) -> String {
 }
 
 fn uri(text: &str) -> Option<String> {
-    (!net::is_url(text)).then(|| format!("parse {text:?}: invalid URI for request"))
+    (!is_url(text)).then(|| format!("parse {text:?}: invalid URI for request"))
+}
+
+/// With a scheme and a host, or a path of its own.
+pub(crate) fn is_url(text: &str) -> bool {
+    text.parse::<http::Uri>()
+        .is_ok_and(|url| url.path().starts_with('/') && (url.scheme().is_some() == url.host().is_some()))
+        && (text.starts_with('/') || text.contains("://"))
 }
 
 /// With or without dashes between its parts.

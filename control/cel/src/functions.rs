@@ -5,130 +5,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
-use super::value::{CelValue, duration};
-use super::{EvalBudget, EvalError, collections, evaluate::overflow, formats, mismatch, net, text};
-
-/// Functions by name, with how few and how many arguments they take.
-const FUNCTIONS: [(&str, usize, usize); 25] = [
-    ("bool", 1, 1),
-    ("bytes", 1, 1),
-    ("cidr", 1, 1),
-    ("double", 1, 1),
-    ("duration", 1, 1),
-    ("dyn", 1, 1),
-    ("int", 1, 1),
-    ("ip", 1, 1),
-    ("isCIDR", 1, 1),
-    ("isIP", 1, 1),
-    ("isQuantity", 1, 1),
-    ("isURL", 1, 1),
-    ("matches", 2, 2),
-    ("optional.none", 0, 0),
-    ("optional.of", 1, 1),
-    ("quantity", 1, 1),
-    ("sets.contains", 2, 2),
-    ("sets.equivalent", 2, 2),
-    ("sets.intersects", 2, 2),
-    ("size", 1, 1),
-    ("string", 1, 1),
-    ("timestamp", 1, 1),
-    ("type", 1, 1),
-    ("uint", 1, 1),
-    ("url", 1, 1),
-];
-
-/// ... and those that are called on a value.
-const METHODS: [(&str, usize, usize); 62] = [
-    ("add", 1, 1),
-    ("charAt", 1, 1),
-    ("compareTo", 1, 1),
-    ("contains", 1, 1),
-    ("endsWith", 1, 1),
-    ("find", 1, 1),
-    ("findAll", 1, 2),
-    ("format", 1, 1),
-    ("getDate", 0, 1),
-    ("getDayOfMonth", 0, 1),
-    ("getDayOfWeek", 0, 1),
-    ("getDayOfYear", 0, 1),
-    ("getFullYear", 0, 1),
-    ("getHours", 0, 1),
-    ("getMilliseconds", 0, 1),
-    ("getMinutes", 0, 1),
-    ("getMonth", 0, 1),
-    ("getSeconds", 0, 1),
-    ("hasValue", 0, 0),
-    ("indexOf", 1, 2),
-    ("isGreaterThan", 1, 1),
-    ("isLessThan", 1, 1),
-    ("isSorted", 0, 0),
-    ("join", 0, 1),
-    ("lastIndexOf", 1, 1),
-    ("lowerAscii", 0, 0),
-    ("matches", 1, 1),
-    ("max", 0, 0),
-    ("min", 0, 0),
-    ("or", 1, 1),
-    ("orValue", 1, 1),
-    ("replace", 2, 3),
-    ("reverse", 0, 0),
-    ("sign", 0, 0),
-    ("size", 0, 0),
-    ("split", 1, 2),
-    ("startsWith", 1, 1),
-    ("sub", 1, 1),
-    ("substring", 1, 2),
-    ("sum", 0, 0),
-    ("asInteger", 0, 0),
-    ("containsCIDR", 1, 1),
-    ("containsIP", 1, 1),
-    ("family", 0, 0),
-    ("getEscapedPath", 0, 0),
-    ("getHost", 0, 0),
-    ("getHostname", 0, 0),
-    ("getPort", 0, 0),
-    ("getScheme", 0, 0),
-    ("ip", 0, 0),
-    ("isGlobalUnicast", 0, 0),
-    ("isLinkLocalMulticast", 0, 0),
-    ("isLinkLocalUnicast", 0, 0),
-    ("isLoopback", 0, 0),
-    ("isUnspecified", 0, 0),
-    ("masked", 0, 0),
-    ("prefixLength", 0, 0),
-    ("isInteger", 0, 0),
-    ("trim", 0, 0),
-    ("upperAscii", 0, 0),
-    ("validate", 1, 1),
-    ("value", 0, 0),
-];
+use crate::error::{EvalError, mismatch, overflow};
+use crate::formats::{self, NamedFormat};
+use crate::value::{CelValue, duration, no_matching_overload};
+use crate::{EvalBudget, collections, net, text, to_text};
 
 /// What looking for a time zone by its name counts as: it may have to be read from the disk.
 const ZONE_STEPS: usize = 1000;
-
-fn is_in(table: &[(&str, usize, usize)], name: &str, given: usize) -> bool {
-    table.iter().any(|(known, least, most)| *known == name && (*least..=*most).contains(&given))
-}
-
-pub(super) fn is_function_name(name: &str) -> bool {
-    FUNCTIONS.iter().any(|(known, _, _)| *known == name) || formats::argument_count(name).is_some()
-}
-
-pub(super) fn is_method_name(name: &str) -> bool {
-    METHODS.iter().any(|(known, _, _)| *known == name)
-}
-
-pub(super) fn is_function(name: &str, given: usize) -> bool {
-    is_in(&FUNCTIONS, name, given) || formats::argument_count(name) == Some(given)
-}
-
-pub(super) fn is_method(name: &str, given: usize) -> bool {
-    is_in(&METHODS, name, given)
-}
-
-pub(super) fn no_matching_overload<T>(name: &str, of: &CelValue) -> Result<T, EvalError> {
-    mismatch(format!("no such overload: {name} of a {}", of.type_name()))
-}
 
 fn text_bytes(value: &CelValue) -> usize {
     match value {
@@ -138,9 +21,9 @@ fn text_bytes(value: &CelValue) -> usize {
     }
 }
 
-pub(super) fn function(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+pub(crate) fn function(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     if let Some(name) = name.strip_prefix(formats::NAMESPACE) {
-        return formats::function(name, given, steps);
+        return format_function(name, given, steps);
     }
     let Some(first) = given.first() else { return Ok(CelValue::Optional(None)) };
     let text = match first {
@@ -160,8 +43,8 @@ pub(super) fn function(name: &str, given: &[CelValue], steps: &mut EvalBudget) -
         ("isCIDR", Some(text)) => Ok(CelValue::Bool(net::range(text).is_some())),
         ("cidr", Some(text)) => net::range(text)
             .map_or_else(|| conversion_error(name, text), |(start, bits)| Ok(CelValue::Cidr(start, bits))),
-        ("isURL", Some(text)) => Ok(CelValue::Bool(net::is_url(text))),
-        ("url", Some(text)) if net::is_url(text) => Ok(CelValue::Url(text.into())),
+        ("isURL", Some(text)) => Ok(CelValue::Bool(formats::is_url(text))),
+        ("url", Some(text)) if formats::is_url(text) => Ok(CelValue::Url(text.into())),
         ("url", Some(text)) => conversion_error(name, text),
         ("sets.contains" | "sets.equivalent" | "sets.intersects", None) => collections::sets(name, given, steps),
         ("isQuantity", Some(text)) => Ok(CelValue::Bool(parse_quantity(text).is_some())),
@@ -254,7 +137,7 @@ fn convert(name: &str, of: &CelValue, steps: &mut EvalBudget) -> Result<CelValue
             "string",
             CelValue::Null | CelValue::List(_) | CelValue::Map(_) | CelValue::Optional(_) | CelValue::Type(_),
         ) => None,
-        ("string", other) => Some(CelValue::text(text::to_text(other, steps)?)),
+        ("string", other) => Some(CelValue::text(to_text::to_text(other, steps)?)),
         ("bytes", CelValue::String(text)) => Some(CelValue::Bytes(text.as_bytes().into())),
         ("timestamp", CelValue::Int(second)) => Timestamp::from_second(*second).ok().map(CelValue::Timestamp),
         _ => return no_matching_overload(name, of),
@@ -262,7 +145,7 @@ fn convert(name: &str, of: &CelValue, steps: &mut EvalBudget) -> Result<CelValue
     found.map_or_else(|| mismatch(format!("a {} that is no {name}", of.type_name())), Ok)
 }
 
-pub(super) fn method(
+pub(crate) fn method(
     name: &str,
     of: &CelValue,
     given: &[CelValue],
@@ -294,7 +177,7 @@ pub(super) fn method(
         CelValue::Ip(address) => net::of_address(name, *address),
         CelValue::Cidr(start, bits) => net::of_range(name, (*start, *bits), given),
         CelValue::Url(url) => net::of_url(name, url, steps),
-        CelValue::Format(format) => formats::method(format, name, given, steps),
+        CelValue::Format(format) => validate(format, name, given, steps),
         _ => no_matching_overload(name, of),
     }
 }
@@ -362,4 +245,30 @@ fn quantity(name: &str, amount: i128, given: &[CelValue]) -> Result<CelValue, Ev
         }
         _ => no_matching_overload(name, &CelValue::Quantity(amount)),
     }
+}
+
+/// `format.NAME()`, and `format.named("NAME")`.
+fn format_function(name: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+    match (given, formats::by_name(name)) {
+        ([], Some(format)) => Ok(CelValue::Format(format)),
+        ([CelValue::String(wanted)], _) if name == "named" => {
+            steps.spend_text(wanted.len())?;
+            Ok(CelValue::Optional(formats::by_name(wanted).map(|format| Arc::new(CelValue::Format(format)))))
+        }
+        _ => mismatch(format!("no such overload: {}{name}", formats::NAMESPACE)),
+    }
+}
+
+fn validate(
+    format: &'static NamedFormat,
+    name: &str,
+    given: &[CelValue],
+    steps: &mut EvalBudget,
+) -> Result<CelValue, EvalError> {
+    let ("validate", [CelValue::String(text)]) = (name, given) else {
+        return mismatch(format!("no such overload: {name} of a format"));
+    };
+    steps.spend_text(text.len())?;
+    let told = (format.validate)(text).map(|why| Arc::new(CelValue::list(vec![CelValue::text(why)])));
+    Ok(CelValue::Optional(told))
 }

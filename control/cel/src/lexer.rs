@@ -1,10 +1,10 @@
 //! A rule's text, cut into words.
 
-use super::CompileError;
+use crate::CompileError;
 
 /// One word of a rule.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum CelToken {
+pub(crate) enum CelToken {
     Name(String),
     Int(i64),
     /// The smallest integer, whose sign stands before it.
@@ -23,7 +23,7 @@ const PUNCTUATION: [&str; 26] = [
 ];
 
 /// The words of `rule`, each with where it begins.
-pub(super) fn tokenize(rule: &str) -> Result<Vec<(CelToken, usize)>, CompileError> {
+pub(crate) fn tokenize(rule: &str) -> Result<Vec<(CelToken, usize)>, CompileError> {
     let mut found = Vec::new();
     let mut at = 0;
     while let Some(next) = rule[at..].chars().next() {

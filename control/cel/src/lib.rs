@@ -4,45 +4,44 @@
 //! Values in, values out, and bounded in every direction: rules come from clients and run on the store's thread, so a
 //! rule's length and nesting, and the work of all rules of one write, have limits. Functions and names that are not
 //! known here are found when a rule is read, so that a definition is refused instead of half followed.
+//!
+//! `CelProgram` goes through the modules once, from the text to the answer: `lexer` and `parse` make the tree, `type_check` (with
+//! `overloads`) and `cost` judge it by the schema, and `evaluate` calls `functions` on a `value`.
 
 pub mod bounded_regex;
+mod budget;
+mod cel_type;
 mod collections;
 mod cost;
-mod cost_calls;
+mod error;
 mod evaluate;
 mod format;
 mod formats;
+mod function_table;
 mod functions;
 mod lexer;
+mod limits;
 mod net;
 mod overloads;
 mod parse;
 mod sizes;
 mod text;
+mod to_text;
 mod type_check;
 mod value;
 
 use serde_json::Value;
 
-use bounded_regex::{PatternSet, RegexCaches};
-
+pub use budget::EvalBudget;
+pub use cel_type::CelType;
+pub use error::{CompileError, EvalError, mismatch};
 pub use evaluate::EvalScope;
-pub use format::double;
 pub use formats::is_of_format;
+pub use limits::{RULE_BYTES_MAX, STEPS_MAX};
 pub use sizes::{SizeEstimator, declared_max};
-pub use type_check::CelType;
-use type_check::TypeScope;
+pub use to_text::double;
+use type_check::{TypeMap, TypeScope};
 pub use value::CelValue;
-
-/// Bytes of one rule.
-pub const RULE_BYTES_MAX: usize = 16 * 1024;
-/// Levels of brackets, and of what they hold; evaluation and reading are recursive.
-const NESTING_MAX: usize = 40;
-/// Levels of a rule once it is read: a sum of a hundred parts has a hundred.
-const DEPTH_MAX: usize = 150;
-/// Steps that all rules of one write may take; a step is one part of a rule looked at, or ten bytes of text. A million
-/// take some tens of milliseconds.
-pub const STEPS_MAX: u64 = 1_000_000;
 
 /// A rule that was read.
 #[derive(Debug)]
@@ -50,70 +49,6 @@ pub struct CelProgram {
     root: parse::Expr,
     /// It looks at what was there before: without that it says nothing.
     pub uses_old_self: bool,
-}
-
-/// What is wrong with a rule's text.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CompileError {
-    /// The byte it is about.
-    at: usize,
-    why: String,
-}
-
-impl CompileError {
-    fn new(at: usize, why: impl Into<String>) -> Self {
-        Self { at, why: why.into() }
-    }
-
-    /// As Kubernetes tells it: line and column, the line, and a finger.
-    pub fn render(&self, rule: &str) -> String {
-        let at = (0..=self.at.min(rule.len())).rev().find(|at| rule.is_char_boundary(*at)).unwrap_or(0);
-        let (before, rest) = rule.split_at(at);
-        let line = before.matches('\n').count() + 1;
-        let begun = before.rsplit('\n').next().unwrap_or("");
-        let shown = format!("{begun}{}", rest.split('\n').next().unwrap_or("")).replace('\t', " ");
-        let column = begun.chars().count();
-        format!("<input>:{line}:{}: {}\n | {shown}\n | {}^", column + 1, self.why, ".".repeat(column))
-    }
-}
-
-/// Why a rule has no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EvalError {
-    /// There are no steps left.
-    BudgetExceeded,
-    /// The rule does not fit the value.
-    Mismatch(String),
-}
-
-pub fn mismatch<T>(why: impl Into<String>) -> Result<T, EvalError> {
-    Err(EvalError::Mismatch(why.into()))
-}
-
-/// Steps that are left, and the patterns that are read already.
-#[derive(Debug)]
-pub struct EvalBudget {
-    remaining: u64,
-    patterns: PatternSet,
-    regex_caches: RegexCaches,
-}
-
-impl Default for EvalBudget {
-    fn default() -> Self {
-        Self { remaining: STEPS_MAX, patterns: PatternSet::default(), regex_caches: RegexCaches::default() }
-    }
-}
-
-impl EvalBudget {
-    pub fn spend(&mut self, steps: usize) -> Result<(), EvalError> {
-        self.remaining = self.remaining.checked_sub(steps as u64).ok_or(EvalError::BudgetExceeded)?;
-        Ok(())
-    }
-
-    /// For going through, or making, that much text.
-    fn spend_text(&mut self, bytes: usize) -> Result<(), EvalError> {
-        self.spend(bytes / 10 + 1)
-    }
 }
 
 impl CelProgram {
@@ -134,7 +69,7 @@ impl CelProgram {
         (schema, whole): (&'a Value, bool),
         sizes: &SizeEstimator,
     ) -> Result<(CelType<'a>, u64), CompileError> {
-        let notes = cost::TypeMap::default();
+        let notes = TypeMap::default();
         let old = TypeScope {
             name: "oldSelf",
             kind: was,

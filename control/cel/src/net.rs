@@ -2,19 +2,18 @@
 
 use std::net::IpAddr;
 
-use super::functions::no_matching_overload;
-use super::value::CelValue;
-use super::{EvalBudget, EvalError, mismatch};
+use crate::value::{CelValue, no_matching_overload};
+use crate::{EvalBudget, EvalError, mismatch};
 
 /// An address that has one way of being written: no IPv4 in IPv6.
-pub(super) fn address(text: &str) -> Option<IpAddr> {
+pub(crate) fn address(text: &str) -> Option<IpAddr> {
     let address = text.parse::<IpAddr>().ok()?;
     let mapped = matches!(address, IpAddr::V6(six) if six.to_ipv4_mapped().is_some());
     (!mapped).then_some(address)
 }
 
 /// `10.0.0.0/8`
-pub(super) fn range(text: &str) -> Option<(IpAddr, u8)> {
+pub(crate) fn range(text: &str) -> Option<(IpAddr, u8)> {
     let (start, bits) = text.split_once('/')?;
     let start = address(start)?;
     let plain = !bits.is_empty() && bits.bytes().all(|b| b.is_ascii_digit());
@@ -40,7 +39,7 @@ fn masked(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
-pub(super) fn of_address(name: &str, of: IpAddr) -> Result<CelValue, EvalError> {
+pub(crate) fn of_address(name: &str, of: IpAddr) -> Result<CelValue, EvalError> {
     let local = match of {
         IpAddr::V4(four) => four.is_link_local(),
         IpAddr::V6(six) => six.is_unicast_link_local(),
@@ -63,7 +62,7 @@ pub(super) fn of_address(name: &str, of: IpAddr) -> Result<CelValue, EvalError> 
     Ok(CelValue::Bool(truth))
 }
 
-pub(super) fn of_range(name: &str, (start, bits): (IpAddr, u8), given: &[CelValue]) -> Result<CelValue, EvalError> {
+pub(crate) fn of_range(name: &str, (start, bits): (IpAddr, u8), given: &[CelValue]) -> Result<CelValue, EvalError> {
     let holds = |other: IpAddr| other.is_ipv4() == start.is_ipv4() && masked(other, bits) == masked(start, bits);
     match (name, given) {
         ("ip", []) => Ok(CelValue::Ip(start)),
@@ -83,15 +82,8 @@ pub(super) fn of_range(name: &str, (start, bits): (IpAddr, u8), given: &[CelValu
     }
 }
 
-/// With a scheme and a host, or a path of its own.
-pub(super) fn is_url(text: &str) -> bool {
-    text.parse::<http::Uri>()
-        .is_ok_and(|url| url.path().starts_with('/') && (url.scheme().is_some() == url.host().is_some()))
-        && (text.starts_with('/') || text.contains("://"))
-}
-
 /// A part of a text that is a URL.
-pub(super) fn of_url(name: &str, url: &str, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+pub(crate) fn of_url(name: &str, url: &str, steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     steps.spend_text(url.len())?;
     let (scheme, rest) = if url.starts_with('/') { ("", url) } else { url.split_once("://").unwrap_or(("", url)) };
     let end = if scheme.is_empty() { 0 } else { rest.find(['/', '?', '#']).unwrap_or(rest.len()) };

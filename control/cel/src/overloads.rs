@@ -1,10 +1,10 @@
 //! Which kinds of values operators and functions take, and what they give.
 
-use super::formats;
-use super::type_check::CelType;
+use crate::CelType;
+use crate::formats;
 
 /// `None`: the operator does not go with the two.
-pub(super) fn binary<'a>(operator: &str, one: &CelType<'a>, two: &CelType<'a>) -> Option<CelType<'a>> {
+pub(crate) fn binary<'a>(operator: &str, one: &CelType<'a>, two: &CelType<'a>) -> Option<CelType<'a>> {
     let dynamic = matches!(one, CelType::Dyn) || matches!(two, CelType::Dyn);
     match operator {
         "==" | "!=" => one.is_assignable_to(two).then_some(CelType::Bool),
@@ -48,7 +48,7 @@ fn same_number<'a>(one: &CelType<'a>, two: &CelType<'a>) -> Option<CelType<'a>> 
 }
 
 /// What a method of a value gives.
-pub(super) fn method<'a>(name: &str, of: &CelType<'a>, given: &[CelType<'a>]) -> Option<CelType<'a>> {
+pub(crate) fn method<'a>(name: &str, of: &CelType<'a>, given: &[CelType<'a>]) -> Option<CelType<'a>> {
     match of {
         CelType::Dyn => Some(CelType::Dyn),
         CelType::String => string_method(name, given),
@@ -154,7 +154,7 @@ fn list_method<'a>(name: &str, item: &CelType<'a>, given: &[CelType<'a>]) -> Opt
 }
 
 /// What a function gives.
-pub(super) fn function<'a>(name: &str, given: &[CelType<'a>]) -> Option<CelType<'a>> {
+pub(crate) fn function<'a>(name: &str, given: &[CelType<'a>]) -> Option<CelType<'a>> {
     if formats::argument_count(name) == Some(given.len()) {
         return match given {
             [] => Some(CelType::Format),

@@ -1,20 +1,21 @@
 //! Words become a tree. What a rule may call and speak of is checked here, once.
 
-use super::functions::{is_function, is_function_name, is_method, is_method_name};
-use super::lexer::{self, CelToken};
-use super::value::CelValue;
-use super::{CompileError, DEPTH_MAX, NESTING_MAX};
+use crate::CompileError;
+use crate::function_table::{is_function, is_function_name, is_method, is_method_name};
+use crate::lexer::{self, CelToken};
+use crate::limits::{DEPTH_MAX, NESTING_MAX};
+use crate::value::CelValue;
 
 /// A part of a rule.
 #[derive(Debug)]
-pub(super) struct Expr {
+pub(crate) struct Expr {
     /// The byte of the rule that stands for it.
-    pub(super) at: usize,
-    pub(super) kind: ExprKind,
+    pub(crate) at: usize,
+    pub(crate) kind: ExprKind,
 }
 
 #[derive(Debug)]
-pub(super) enum ExprKind {
+pub(crate) enum ExprKind {
     Literal(CelValue),
     Name(String),
     /// `of.field`; `optional`: of what may not be there.
@@ -57,7 +58,7 @@ pub(super) enum ExprKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Comprehension {
+pub(crate) enum Comprehension {
     All,
     Exists,
     ExistsOne,
@@ -91,7 +92,7 @@ struct CelParser<'a> {
 }
 
 /// The tree of `rule`, and whether it speaks of what was there before.
-pub(super) fn parse(rule: &str, names: &[&str]) -> Result<(Expr, bool), CompileError> {
+pub(crate) fn parse(rule: &str, names: &[&str]) -> Result<(Expr, bool), CompileError> {
     let tokens = lexer::tokenize(rule)?;
     let mut parser = CelParser {
         tokens,

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::type_check::CelType;
+use crate::CelType;
 use crate::bounded_regex::PatternSet;
 
 /// Bytes of the largest request that estimates reckon with; Kubernetes' figure, whatever a body may have here.
@@ -21,7 +21,7 @@ const DATE_BYTES: u64 = 12;
 
 /// What a step leads to from a value.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum SchemaStep<'a> {
+pub(crate) enum SchemaStep<'a> {
     Field(&'a str),
     /// An item of a list, or a value of a map.
     Item,
@@ -30,7 +30,7 @@ pub(super) enum SchemaStep<'a> {
 
 /// A place that a schema describes.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum SchemaNode<'a> {
+pub(crate) enum SchemaNode<'a> {
     /// `whole`: an object of its own.
     Schema { schema: &'a Value, whole: bool },
     /// Of an object of its own.
@@ -42,12 +42,12 @@ pub(super) enum SchemaNode<'a> {
 /// Remembers of each schema what was reckoned, and the patterns of a definition's rules, which are bounded together.
 #[derive(Debug, Default)]
 pub struct SizeEstimator {
-    pub(super) patterns: RefCell<PatternSet>,
+    pub(crate) patterns: RefCell<PatternSet>,
     least: RefCell<HashMap<*const Value, u64>>,
 }
 
 impl<'a> SchemaNode<'a> {
-    pub(super) fn step(self, step: SchemaStep<'_>) -> Option<Self> {
+    pub(crate) fn step(self, step: SchemaStep<'_>) -> Option<Self> {
         let seen = |schema: &'a Value| {
             let whole = schema["x-kubernetes-embedded-resource"] == true;
             CelType::of(schema, false).map(|_| Self::Schema { schema, whole })
@@ -78,7 +78,7 @@ fn is_map(schema: &Value) -> bool {
 
 impl SizeEstimator {
     /// How many items, entries or bytes there can be; 0 of what has none.
-    pub(super) fn max_size(&self, node: SchemaNode<'_>) -> u64 {
+    pub(crate) fn max_size(&self, node: SchemaNode<'_>) -> u64 {
         let SchemaNode::Schema { schema, .. } = node else {
             return if let SchemaNode::Text(bytes) = node { bytes } else { 0 };
         };

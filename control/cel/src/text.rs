@@ -1,13 +1,12 @@
 //! What can be asked of text. Places in it are counted in characters.
 
-use super::functions::no_matching_overload;
-use super::value::CelValue;
-use super::{EvalBudget, EvalError, format, mismatch};
+use crate::value::{CelValue, no_matching_overload};
+use crate::{EvalBudget, EvalError, format, mismatch};
 
 /// What reading a pattern counts as: some take milliseconds. Each is read once for all rules of a write.
 const PATTERN_STEPS: usize = 10_000;
 
-pub(super) fn method(name: &str, of: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
+pub(crate) fn method(name: &str, of: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
     steps.spend_text(of.len())?;
     let argument = |at: usize| match given.get(at) {
         Some(CelValue::String(text)) => Some(&**text),
@@ -132,49 +131,4 @@ fn split(of: &str, part: &str, most: Option<i64>, steps: &mut EvalBudget) -> Res
         _ if part.is_empty() => collect(&mut of.chars().map(|one| CelValue::text(String::from(one)))),
         _ => collect(&mut of.split(part).map(CelValue::text)),
     }
-}
-
-/// A value in words. Its parts are counted as they are written: a list may hold the same list many times over, so that the text
-/// of a short rule's value would not fit into memory.
-pub(super) fn to_text(value: &CelValue, steps: &mut EvalBudget) -> Result<String, EvalError> {
-    append_text(value, false, steps)
-}
-
-/// `within`: a text within a list or a map has quotes.
-fn append_text(value: &CelValue, within: bool, steps: &mut EvalBudget) -> Result<String, EvalError> {
-    steps.spend(1)?;
-    let text = match value {
-        CelValue::Null => "null".into(),
-        CelValue::Bool(one) => one.to_string(),
-        CelValue::Int(number) => number.to_string(),
-        CelValue::Uint(number) => number.to_string(),
-        CelValue::Double(number) => format::double(*number),
-        CelValue::String(text) if within => format!("\"{text}\""),
-        CelValue::String(text) => text.to_string(),
-        CelValue::Bytes(bytes) => String::from_utf8_lossy(bytes).into_owned(),
-        CelValue::List(items) => {
-            let items: Result<Vec<_>, _> = items.iter().map(|item| append_text(item, true, steps)).collect();
-            format!("[{}]", items?.join(", "))
-        }
-        CelValue::Map(fields) => {
-            let mut pairs = Vec::with_capacity(fields.len());
-            for (key, value) in fields.iter() {
-                pairs.push(format!("{}:{}", append_text(&key.value(), true, steps)?, append_text(value, true, steps)?));
-            }
-            format!("{{{}}}", pairs.join(", "))
-        }
-        CelValue::Duration(span) => format!("{}s", span.as_secs_f64()),
-        CelValue::Timestamp(moment) => moment.to_string(),
-        CelValue::Quantity(amount) if amount % 1000 == 0 => (amount / 1000).to_string(),
-        CelValue::Quantity(amount) => format!("{amount}m"),
-        CelValue::Ip(address) => address.to_string(),
-        CelValue::Cidr(start, bits) => format!("{start}/{bits}"),
-        CelValue::Url(url) => url.to_string(),
-        CelValue::Format(format) => format.name.into(),
-        CelValue::Type(name) => (*name).into(),
-        CelValue::Optional(None) => "none".into(),
-        CelValue::Optional(Some(inner)) => append_text(inner, within, steps)?,
-    };
-    steps.spend_text(text.len())?;
-    Ok(text)
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
-use super::formats::NamedFormat;
-use super::{EvalBudget, EvalError, mismatch};
+use crate::formats::NamedFormat;
+use crate::{EvalBudget, EvalError, mismatch};
 
 /// A value of CEL.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ pub enum CelMapKey {
 }
 
 impl CelMapKey {
-    pub(super) fn of(value: &CelValue) -> Result<Self, EvalError> {
+    pub(crate) fn of(value: &CelValue) -> Result<Self, EvalError> {
         match value {
             CelValue::Bool(one) => Ok(Self::Bool(*one)),
             CelValue::Int(number) => Ok(Self::Number(i128::from(*number))),
@@ -56,7 +56,7 @@ impl CelMapKey {
         }
     }
 
-    pub(super) fn value(&self) -> CelValue {
+    pub(crate) fn value(&self) -> CelValue {
         match self {
             Self::Bool(one) => CelValue::Bool(*one),
             Self::Number(number) => i64::try_from(*number)
@@ -71,12 +71,12 @@ impl CelValue {
         Self::String(text.as_ref().into())
     }
 
-    pub(super) fn list(items: Vec<Self>) -> Self {
+    pub(crate) fn list(items: Vec<Self>) -> Self {
         Self::List(Arc::new(items))
     }
 
     /// The name of its type.
-    pub(super) fn type_name(&self) -> &'static str {
+    pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Self::Null => "null_type",
             Self::Bool(_) => "bool",
@@ -165,7 +165,7 @@ impl CelValue {
     }
 
     /// Whether the two are equal; what is of another type is not.
-    pub(super) fn equals(&self, other: &Self, steps: &mut EvalBudget) -> Result<bool, EvalError> {
+    pub(crate) fn equals(&self, other: &Self, steps: &mut EvalBudget) -> Result<bool, EvalError> {
         steps.spend(1)?;
         Ok(match (self, other) {
             (Self::Null, Self::Null) => true,
@@ -241,7 +241,7 @@ impl CelValue {
     }
 
     /// Which of the two comes first, if they can be compared.
-    pub(super) fn compare(&self, other: &Self, steps: &mut EvalBudget) -> Result<Ordering, EvalError> {
+    pub(crate) fn compare(&self, other: &Self, steps: &mut EvalBudget) -> Result<Ordering, EvalError> {
         let found = match (self, other) {
             (Self::Bool(one), Self::Bool(two)) => Some(one.cmp(two)),
             (Self::String(one), Self::String(two)) => {
@@ -267,7 +267,7 @@ impl CelValue {
 }
 
 /// `1h30m`, `100ms`, `-1.5s`: as Go writes them.
-pub(super) fn duration(text: &str) -> Option<SignedDuration> {
+pub(crate) fn duration(text: &str) -> Option<SignedDuration> {
     const UNITS: [(&str, f64); 7] =
         [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 60e9), ("h", 3600e9)];
     let (sign, mut rest) = match text.strip_prefix('-') {
@@ -293,4 +293,9 @@ pub(super) fn duration(text: &str) -> Option<SignedDuration> {
     let seconds = sign * nanoseconds / 1e9;
     // Three centuries, which is what the type holds in Go.
     (seconds.abs() < 9.2e9).then(|| SignedDuration::from_secs_f64(seconds))
+}
+
+/// The error of a function that a value of this type does not have.
+pub(crate) fn no_matching_overload<T>(name: &str, of: &CelValue) -> Result<T, EvalError> {
+    mismatch(format!("no such overload: {name} of a {}", of.type_name()))
 }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::context::ControllerContext;
 use crate::clock::{Deadline, Now};
-use crate::kinds::names::is_path_segment;
+use support::names::is_path_segment;
 
 /// How long a token is asked to be good for, in seconds.
 const SECONDS: i64 = 3_600;

@@ -11,8 +11,8 @@ use super::informer_cache::{InformerCache, follow};
 use super::work_queue::{ControllerKind, WorkItem};
 use crate::kinds::eventing::broker::{Broker, BrokerSpec};
 use crate::kinds::eventing::trigger::Trigger;
-use crate::kinds::names::{is_dns1123_label, is_path_segment};
 use crate::kinds::shared::{name, namespace};
+use support::names::{is_dns1123_label, is_path_segment};
 
 /// The Broker of a namespace.
 const DEFAULT: &str = "default";

@@ -25,10 +25,10 @@ use super::urls::{self, resolve_reference};
 use super::work_queue::{WorkItem, WorkQueue};
 use crate::kind_registry::KindMeta;
 use crate::kinds;
-use crate::kinds::names::{is_dns_subdomain, is_dns1035_label, is_dns1123_label, is_path_segment};
 use crate::kinds::settings::{REFERENCE_BY_GROUP, REFERENCE_MAPPING, Settings};
 use crate::kinds::shared::{Destination, KReference};
 pub use runtime::dns::CLUSTER_DOMAIN;
+use support::names::{is_dns_subdomain, is_dns1035_label, is_dns1123_label, is_path_segment};
 
 use reference_tracker::{ReferenceTracker, TrackedReference};
 use reference_watches::ReferenceWatches;

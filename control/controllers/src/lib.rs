@@ -74,7 +74,7 @@ use crate::expiry::Expiries;
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::traffic::TrafficTarget;
 use crate::kinds::shared::{HasConditions as _, name, namespace};
-use crate::kinds::sources::sink_binding::BindableKind;
+use crate::kinds::sink_injection::BindableKind;
 use crate::publish::{Publisher, QuotaConfig};
 use crate::store::ObjectStore;
 use autoscaler::Autoscaler;

@@ -11,9 +11,9 @@ use super::service::children::owner_references;
 use super::work_queue::WorkItem;
 use crate::kind_registry::ResourceStrategy;
 use crate::kinds::conditions::ConditionManager;
-use crate::kinds::names::is_path_segment;
 use crate::kinds::shared::{AuthStatus, KReference, name, namespace};
 use crate::sha256;
+use support::names::is_path_segment;
 
 /// Longest name as upstream makes them, in characters; longer ones end in a hash.
 const NAME_CHARS_MAX: usize = 63;
@@ -165,7 +165,7 @@ async fn remove_account<K: NamespacedObject>(
 mod tests {
     use super::*;
     use crate::kinds::eventing::trigger::Trigger;
-    use crate::kinds::names::is_dns_subdomain;
+    use support::names::is_dns_subdomain;
 
     /// X-FEA-07
     #[test]

@@ -10,8 +10,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sluicegate_control::kind_registry::{
-    FieldErrors, KindEntry, KindMeta, KindRegistry, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
+    KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy, UnknownFieldPolicy,
 };
+use sluicegate_control::kinds::field_errors::FieldErrors;
+use sluicegate_control::kinds::printer_column::PrinterColumn;
 use sluicegate_control::store::ObjectStore;
 use sluicegate_control::{api, kinds};
 use tempfile::TempDir;

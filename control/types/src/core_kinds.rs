@@ -4,35 +4,13 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceA
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::{column, secrets, settings};
-use crate::kind_registry::{
-    COUNT, FieldErrors, KindEntry, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, STAMP, UnknownFieldPolicy,
-};
+use super::{secrets, settings};
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
+use crate::printer_column::{AGE, COUNT, PrinterColumn, column};
 
 /// What every namespace waits for, until all in it is gone.
 pub const NAMESPACE_FINALIZER: &str = "kubernetes";
-
-pub const AGE: PrinterColumn =
-    PrinterColumn { name: "Age", path: ".metadata.creationTimestamp", format: "date", priority: 0, custom: None };
-
-pub(super) const CREATED_AT: PrinterColumn =
-    PrinterColumn { name: "Created At", path: ".metadata.creationTimestamp", format: STAMP, priority: 0, custom: None };
-
-/// What all core kinds have in common.
-pub const CORE: KindMeta = KindMeta {
-    group: "",
-    version: "v1",
-    kind: "",
-    plural: "",
-    singular: "",
-    short_names: &[],
-    categories: &[],
-    namespaced: true,
-    has_status: false,
-    unknown_fields: UnknownFieldPolicy::Prune,
-    user_creatable: true,
-    columns: &[AGE],
-};
 
 pub const NAMESPACE: KindMeta = KindMeta {
     kind: "Namespace",

@@ -10,14 +10,11 @@ use k8s_openapi::api::core::v1::{ClientIPConfig, Service, ServicePort, ServiceSp
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::column;
-use super::core_kinds::{AGE, CORE};
-use super::labels;
-use super::names::{self, NOT_A_SUBDOMAIN};
-use crate::kind_registry::{
-    FieldErrors, KindMeta, LABELS, PrinterColumn, RequestContext, ResourceStrategy, SERVICE_EXTERNAL_ADDRESSES,
-    SERVICE_PORTS,
-};
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
+use crate::printer_column::{AGE, LABELS, PrinterColumn, SERVICE_EXTERNAL_ADDRESSES, SERVICE_PORTS, column};
+use support::labels;
+use support::names::{self, NOT_A_SUBDOMAIN};
 
 const CLUSTER_IP: &str = "ClusterIP";
 const EXTERNAL_NAME: &str = "ExternalName";

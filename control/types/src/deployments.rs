@@ -5,12 +5,10 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::column;
-use super::core_kinds::{AGE, CORE};
 use super::pods;
-use crate::kind_registry::{
-    FieldErrors, KindEntry, KindMeta, LABELS, PAIR, PrinterColumn, RequestContext, ResourceStrategy,
-};
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
+use crate::printer_column::{AGE, LABELS, PAIR, PrinterColumn, column};
 use crate::schema;
 
 /// The row of deployments.

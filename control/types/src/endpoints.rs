@@ -10,12 +10,10 @@ use k8s_openapi::api::core::v1::Endpoints;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::column;
-use super::core_kinds::{AGE, CORE};
-use super::names::{self, NOT_A_SUBDOMAIN, label_error};
-use crate::kind_registry::{
-    ENDPOINTS, FIRST_FEW, FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy,
-};
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
+use crate::printer_column::{AGE, ENDPOINTS, FIRST_FEW, PrinterColumn, column};
+use support::names::{self, NOT_A_SUBDOMAIN, label_error};
 
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 /// Addresses of one endpoint; Kubernetes' figure.

@@ -6,13 +6,10 @@ use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::column;
-use super::core_kinds::CORE;
 use super::storage_only::{EVENT, check_event_namespace};
-use crate::kind_registry::{
-    AdmissionError, FieldErrors, KindEntry, KindMeta, PrinterColumn, RequestContext, ResourceStrategy,
-    VersionConversion,
-};
+use crate::field_errors::{AdmissionError, FieldErrors};
+use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy, VersionConversion};
+use crate::printer_column::{PrinterColumn, column};
 
 /// Bytes of a note; Kubernetes' figure.
 const NOTE_BYTES_MAX: usize = 1024;

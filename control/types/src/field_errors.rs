@@ -9,6 +9,10 @@ pub const PROBLEMS_MAX: usize = 64;
 /// does not stand in the answer 64 times.
 const PROBLEM_BYTES_MAX: usize = 64 * 1024;
 
+/// Upstream's words for a field that is needed, and for one that is not to be set.
+pub(crate) const MISSING: &str = "missing field(s)";
+pub(crate) const MUST_NOT_SET: &str = "must not set the field(s)";
+
 /// One thing wrong with an object, as it stands in `Status.details.causes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -53,6 +57,26 @@ impl FieldErrors {
             self.list.push(Problem { field: String::new(), message });
         }
         self.list
+    }
+}
+
+/// Why an object was not admitted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdmissionError {
+    /// It does not have the kind's shape: 400.
+    Malformed(String),
+    /// The same, of a kind whose schema Kubernetes itself holds objects against: 422 with causes.
+    WrongTypes(Vec<Problem>),
+    /// It has it, and breaks the kind's rules: 422 with causes.
+    Invalid(Vec<Problem>),
+}
+
+/// Adds a problem unless just one of the `fields` is set.
+pub(crate) fn exactly_one(set: usize, at: &str, fields: &str, problems: &mut FieldErrors) {
+    match set {
+        1 => {}
+        0 => problems.add(at, format!("expected exactly one, got neither: {fields}")),
+        _ => problems.add(at, format!("expected exactly one, got both: {fields}")),
     }
 }
 

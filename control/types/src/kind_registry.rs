@@ -10,68 +10,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_ignored::Path;
 use serde_json::Value;
 
-use crate::kinds::custom_kinds::{self, CustomKind};
-use crate::kinds::settings::Settings;
-use crate::kinds::sources::sink_binding::SinkBinding;
-use crate::strict_deserializer::StrictDeserializer;
+use crate::custom_kinds::{self, CustomKind};
+use crate::field_errors::{AdmissionError, FieldErrors};
+use crate::object_reader::read;
+use crate::printer_column::{AGE, PrinterColumn};
+use crate::settings::Settings;
+use crate::sink_injection::SinkInjection;
 use crate::user_info::{CONTROLLER_USER, UserInfo};
 use crate::{items, nulls, schema};
 
-pub use crate::field_errors::{FieldErrors, PROBLEMS_MAX, Problem};
-
-/// Unknown fields that are told one by one; a client that has more has the wrong kind.
-pub const UNKNOWN_FIELDS_REPORTED_MAX: usize = 100;
-/// Bytes of their paths: a key of a map may be as long as the body.
-const UNKNOWN_BYTES_MAX: usize = 64 * 1024;
-
 /// How the groups of Knative's kinds end. There Kubernetes judges by a schema; of its own kinds, Go's reader does.
 const KNATIVE: &str = "knative.dev";
-
-/// Format of a column that counts: how many of the found are true, of how many.
-pub const RATIO: &str = "ratio";
-
-/// Format of a column that counts the entries of what is found.
-pub const COUNT: &str = "count";
-/// ... that shows a moment as it is.
-pub const STAMP: &str = "stamp";
-/// ... that shows what two paths (with `+` between) find, as `one/other`; and the same with the first in lower
-/// case.
-pub const PAIR: &str = "pair";
-pub const LOWER_PAIR: &str = "lower-pair";
-/// ... that shows a map as `key=value,...`.
-pub const LABELS: &str = "labels";
-/// ... that shows the first few of what is found, and how many more there are.
-pub const FIRST_FEW: &str = "some";
-/// ... that shows the first few addresses with ports of subsets of Endpoints.
-pub const ENDPOINTS: &str = "endpoints";
-/// ... that shows a Service's ports, and by which addresses those outside reach it.
-pub const SERVICE_PORTS: &str = "service-ports";
-pub const SERVICE_EXTERNAL_ADDRESSES: &str = "service-outside";
-
-/// A column of `kubectl get`, after Name; a kind that has a column Name of its own shows it where that is.
-#[derive(Debug, Clone, Copy)]
-pub struct PrinterColumn {
-    pub name: &'static str,
-    /// JSONPath as in a CRD's `additionalPrinterColumns`; of several with `|` between, the first that finds
-    /// something. One that starts with `=` is what to show then.
-    pub path: &'static str,
-    /// `string`, `integer`, `date` or one of the constants above, which only Kubernetes' own kinds use.
-    pub format: &'static str,
-    /// 0 = always shown, 1 = only with `-o wide`.
-    pub priority: i32,
-    /// Of a client's definition: then the path is only a path, and what it finds is shown as the type that `format` names.
-    pub custom: Option<CustomColumn>,
-}
-
-/// What a client's definition says of a column besides.
-#[derive(Debug, Clone, Copy)]
-pub struct CustomColumn {
-    pub description: &'static str,
-    pub format: &'static str,
-}
 
 /// Names and shape of a kind.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +42,22 @@ pub struct KindMeta {
     pub user_creatable: bool,
     pub columns: &'static [PrinterColumn],
 }
+
+/// What all core kinds have in common.
+pub const CORE: KindMeta = KindMeta {
+    group: "",
+    version: "v1",
+    kind: "",
+    plural: "",
+    singular: "",
+    short_names: &[],
+    categories: &[],
+    namespaced: true,
+    has_status: false,
+    unknown_fields: UnknownFieldPolicy::Prune,
+    user_creatable: true,
+    columns: &[AGE],
+};
 
 impl KindMeta {
     /// `GROUP/VERSION`, or `v1` in the core group.
@@ -130,8 +97,8 @@ pub struct RequestContext {
     pub internal: bool,
     /// As they are at this moment.
     pub settings: Arc<Settings>,
-    /// Of the namespace that is written to, where they may have something to say.
-    pub bindings: Vec<SinkBinding>,
+    /// Of the SinkBindings in the namespace that is written to, where they may have something to say.
+    pub injections: Vec<SinkInjection>,
 }
 
 impl RequestContext {
@@ -168,17 +135,6 @@ pub trait ResourceStrategy: Serialize + DeserializeOwned + JsonSchema + 'static 
     fn validate_settings(&self, before: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let _ = (before, settings, problems);
     }
-}
-
-/// Why an object was not admitted.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum AdmissionError {
-    /// It does not have the kind's shape: 400.
-    Malformed(String),
-    /// The same, of a kind whose schema Kubernetes itself holds objects against: 422 with causes.
-    WrongTypes(Vec<Problem>),
-    /// It has it, and breaks the kind's rules: 422 with causes.
-    Invalid(Vec<Problem>),
 }
 
 type AdmitFn = fn(Value, Option<&Value>, &RequestContext) -> Result<Value, AdmissionError>;
@@ -449,21 +405,6 @@ fn schema_error<R: ResourceStrategy>(object: &Value, why: &serde_json::Error) ->
     }
 }
 
-/// Reads an object and notes the fields that its type does not know.
-pub fn read<R: DeserializeOwned>(object: &Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
-    let mut bytes = 0;
-    let mut note = |path: Path<'_>| {
-        if unknown.len() < UNKNOWN_FIELDS_REPORTED_MAX && bytes < UNKNOWN_BYTES_MAX {
-            let path = format_path(&path);
-            bytes += path.len();
-            unknown.push(path);
-        }
-    };
-    // Named by its trait: a closure's own type would have every kind read a pod's template by code of its own.
-    let note: &mut dyn FnMut(Path<'_>) = &mut note;
-    serde_ignored::deserialize(StrictDeserializer(object), note)
-}
-
 /// The same with what Go's reader makes of `null` in lists; that is rare, and schemas are big.
 fn read_with_null_items<R: ResourceStrategy>(object: &mut Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
     let found = read(object, unknown);
@@ -473,17 +414,4 @@ fn read_with_null_items<R: ResourceStrategy>(object: &mut Value, unknown: &mut V
     nulls::fill_null_items(object, &schema::of::<R>());
     unknown.clear();
     read(object, unknown)
-}
-
-/// `spec.containers[0].foo`
-fn format_path(path: &Path<'_>) -> String {
-    match path {
-        Path::Root => String::new(),
-        Path::Seq { parent, index } => format!("{}[{index}]", format_path(parent)),
-        Path::Map { parent, key } => match format_path(parent) {
-            parent if parent.is_empty() => key.clone(),
-            parent => format!("{parent}.{key}"),
-        },
-        Path::Some { parent } | Path::NewtypeStruct { parent } | Path::NewtypeVariant { parent } => format_path(parent),
-    }
 }

@@ -5,17 +5,19 @@
 //! [`registry`], and the controllers as a Rust type that `kube::Api` takes.
 
 pub mod autoscaling;
+pub mod classes;
 pub mod conditions;
 pub mod core_kinds;
 pub mod core_service;
 pub mod crd;
 pub mod custom_kinds;
+pub mod delivery;
 pub mod deployments;
 pub mod duration;
 pub mod endpoints;
 pub mod eventing;
 pub mod events_v1;
-mod field_errors;
+pub mod field_errors;
 pub mod flows;
 pub mod items;
 pub mod kind_registry;
@@ -23,7 +25,9 @@ pub mod limits;
 pub mod messaging;
 pub mod networking;
 mod nulls;
+pub mod object_reader;
 pub mod pods;
+pub mod printer_column;
 pub mod quantity;
 pub mod rbac;
 pub mod schema;
@@ -32,6 +36,7 @@ pub mod selector;
 pub mod serving;
 pub mod settings;
 pub mod shared;
+pub mod sink_injection;
 pub mod sources;
 pub mod storage_only;
 mod strict_deserializer;
@@ -39,18 +44,16 @@ pub mod user_info;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
-pub use support::{labels, names};
-
-pub(crate) use crate as kinds;
-use crate::kind_registry::{KindEntry, KindRegistry, PrinterColumn};
+use crate::kind_registry::{KindEntry, KindRegistry};
 
 /// All kinds that the appliance serves.
 #[must_use]
 pub fn registry() -> KindRegistry {
     let mut entries = core_kinds::core_entries();
     entries.extend([
-        KindEntry::of::<serving::service::Service>().with_warnings(serving::resources::warnings),
-        KindEntry::of::<serving::configuration::Configuration>().with_warnings(serving::resources::warnings),
+        KindEntry::of::<serving::service::Service>().with_warnings(serving::revision_spec::resources::warnings),
+        KindEntry::of::<serving::configuration::Configuration>()
+            .with_warnings(serving::revision_spec::resources::warnings),
         KindEntry::of::<serving::revision::Revision>(),
         KindEntry::of::<serving::route::Route>(),
         KindEntry::of::<serving::domain_mapping::DomainMapping>(),
@@ -147,34 +150,14 @@ macro_rules! kind {
             }
         }
 
-        impl crate::kinds::shared::HasConditions for $kind {
-            fn status_base(&self) -> Option<&crate::kinds::shared::Status> {
+        impl crate::shared::HasConditions for $kind {
+            fn status_base(&self) -> Option<&crate::shared::Status> {
                 self.status.as_ref().map(|status| &status.base)
             }
         }
     };
 }
 pub(crate) use kind;
-
-/// The two columns that every kind has.
-pub const READY: PrinterColumn = PrinterColumn {
-    name: "Ready",
-    path: ".status.conditions[?(@.type==\"Ready\")].status",
-    format: "string",
-    priority: 0,
-    custom: None,
-};
-pub const REASON: PrinterColumn = PrinterColumn {
-    name: "Reason",
-    path: ".status.conditions[?(@.type==\"Ready\")].reason",
-    format: "string",
-    priority: 0,
-    custom: None,
-};
-
-pub const fn column(name: &'static str, path: &'static str) -> PrinterColumn {
-    PrinterColumn { name, path, format: "string", priority: 0, custom: None }
-}
 
 #[cfg(test)]
 mod tests {

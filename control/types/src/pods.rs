@@ -5,9 +5,9 @@ use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::column;
-use super::core_kinds::{AGE, CORE};
-use crate::kind_registry::{FieldErrors, KindEntry, KindMeta, PrinterColumn, RATIO, RequestContext, ResourceStrategy};
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
+use crate::printer_column::{AGE, PrinterColumn, RATIO, column};
 use crate::schema;
 
 /// What of a container is shown; the rest of Kubernetes' fields mean nothing here.

@@ -3,9 +3,9 @@
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::column;
-use super::core_kinds::{AGE, CORE, CREATED_AT};
-use crate::kind_registry::{FieldErrors, KindMeta, PAIR, PrinterColumn, RequestContext, ResourceStrategy};
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
+use crate::printer_column::{AGE, CREATED_AT, PAIR, PrinterColumn, column};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const RBAC: KindMeta = KindMeta { group: GROUP, ..CORE };

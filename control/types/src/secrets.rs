@@ -5,9 +5,9 @@ use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::column;
-use super::core_kinds::{AGE, CORE};
-use crate::kind_registry::{COUNT, FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy};
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
+use crate::printer_column::{AGE, COUNT, PrinterColumn, column};
 
 /// Bytes of all values of a Secret or a ConfigMap; Kubernetes' figure.
 pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;

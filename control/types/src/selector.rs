@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelectorRequirement, ObjectMeta};
 
 use super::shared::label;
-use crate::kind_registry::FieldErrors;
+use crate::field_errors::{FieldErrors, MISSING};
 
 /// Whether the object has these labels, and satisfies these expressions; nothing asked is satisfied by all.
 #[must_use]
@@ -46,7 +46,7 @@ pub fn validate(expressions: &[LabelSelectorRequirement], at: &str, problems: &m
             problems.add(format!("{at}.values"), format!("invalid value for {}", part.operator));
         }
         if part.key.is_empty() {
-            problems.add(format!("{at}.key"), "missing field(s)");
+            problems.add(format!("{at}.key"), MISSING);
         }
     }
 }

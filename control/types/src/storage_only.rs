@@ -11,11 +11,9 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::column;
-use super::core_kinds::{AGE, CORE};
-use crate::kind_registry::{
-    FieldErrors, KindEntry, KindMeta, LOWER_PAIR, PrinterColumn, RequestContext, ResourceStrategy,
-};
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
+use crate::printer_column::{AGE, LOWER_PAIR, PrinterColumn, column};
 
 /// Where events live, whichever group they are asked for in.
 pub const EVENT: KindMeta = KindMeta {

@@ -4,25 +4,20 @@
 //! other threads) carries the id; a wake on another thread goes through the wake flag.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
 
 use crate::prefetch::prefetch;
-use crate::wake::WakeFlag;
+use crate::ready_queue::{RUNNING, ReadyQueue, TaskId};
+use crate::wake::{TaskWaker, WakeFlag};
 
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
-
-thread_local! {
-    /// The ready queue of the ring that runs on this thread now.
-    static RUNNING: RefCell<Option<Rc<ReadyQueue>>> = const { RefCell::new(None) };
-}
 
 /// Numbers the rings, so that a waker knows whether the ring on this thread is its own.
 static RINGS: AtomicU64 = AtomicU64::new(0);
@@ -38,68 +33,8 @@ pub(crate) struct Executor {
     turn_ended: Cell<bool>,
 }
 
-/// A task, or a future that `block_on` runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TaskId {
-    slot: u32,
-    /// Generation of the slot: the slot may belong to another task by now. Wraps, so an id kept for four
-    /// billion generations would cost one poll too many.
-    life: u32,
-}
-
 /// The slot of the future that `block_on` runs.
 const MAIN: u32 = 0;
-
-/// The tasks to poll.
-struct ReadyQueue {
-    ring: u64,
-    /// Oldest first.
-    queue: RefCell<VecDeque<TaskId>>,
-    /// By slot.
-    lives: RefCell<Vec<TaskState>>,
-}
-
-#[derive(Default)]
-struct TaskState {
-    count: u32,
-    /// Already in the queue; a second wake changes nothing.
-    queued: bool,
-}
-
-impl ReadyQueue {
-    fn wake(&self, task: TaskId) {
-        if let Some(life) = self.lives.borrow_mut().get_mut(task.slot as usize)
-            && life.count == task.life
-            && !life.queued
-        {
-            life.queued = true;
-            self.queue.borrow_mut().push_back(task);
-        }
-    }
-
-    /// The next queued task that still exists.
-    fn next(&self) -> Option<TaskId> {
-        loop {
-            let next = self.queue.borrow_mut().pop_front()?;
-            let life = &mut self.lives.borrow_mut()[next.slot as usize];
-            if life.count == next.life {
-                life.queued = false;
-                return Some(next);
-            }
-        }
-    }
-
-    /// Starts a new generation of the slot and returns its id, which no earlier task had.
-    fn begin(&self, slot: u32) -> TaskId {
-        let lives = &mut *self.lives.borrow_mut();
-        let at = slot as usize;
-        if at >= lives.len() {
-            lives.resize_with(at + 1, TaskState::default);
-        }
-        lives[at] = TaskState { count: lives[at].count.wrapping_add(1), queued: false };
-        TaskId { slot, life: lives[at].count }
-    }
-}
 
 struct TaskSlots {
     /// `None` while its task is being polled, and when it is free; [`MAIN`] is never used.
@@ -110,32 +45,6 @@ struct TaskSlots {
 struct Task {
     future: TaskFuture,
     waker: Waker,
-}
-
-/// The shared state of a task's wakers.
-pub(crate) struct TaskWaker {
-    ring: u64,
-    task: TaskId,
-    /// Already passed to the wake flag.
-    detached: AtomicBool,
-    wake_flag: Arc<WakeFlag>,
-}
-
-impl Wake for TaskWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        let here = RUNNING.try_with(|running| {
-            let running = running.borrow();
-            let ready = running.as_ref().filter(|ready| ready.ring == self.ring);
-            ready.map(|ready| ready.wake(self.task)).is_some()
-        });
-        if here != Ok(true) && !self.detached.swap(true, Ordering::AcqRel) {
-            self.wake_flag.detach(Arc::clone(self));
-        }
-    }
 }
 
 impl Executor {

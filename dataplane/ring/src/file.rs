@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use crate::chunk::Chunk;
 use crate::op::{Op, WriteOp};
-use crate::ring::{Ring, RingState};
+use crate::ring::Ring;
+use crate::ring_state::RingState;
 use crate::stream::checked;
 
 /// A file on this ring. A write that was started may happen even if its future is dropped.

@@ -9,7 +9,8 @@ use std::task::{Context, Poll};
 
 use crate::address::SocketAddress;
 use crate::op::{Op, SharedSocket};
-use crate::ring::{OpTicket, Ring, RingState};
+use crate::ring::Ring;
+use crate::ring_state::{OpTicket, RingState};
 use crate::slab::{MultishotPoll, QueuedCompletion};
 use crate::stream::{RingStream, checked};
 

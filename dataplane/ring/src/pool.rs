@@ -7,8 +7,6 @@ use std::io;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use crate::chunk::Chunk;
-
 pub(crate) struct BufferPool {
     memory: MemoryRegion,
     buffer_bytes: u32,
@@ -51,13 +49,13 @@ impl BufferPool {
         unsafe { self.memory.start.add(offset) }
     }
 
-    /// Lends out buffer `id`, of which the driver has just filled the first `bytes`.
+    /// Lends out buffer `id`, which the driver has just filled.
     ///
     /// # Safety The buffer is not lent out, and is not written to until it is returned.
-    pub(crate) unsafe fn lend(self: &Rc<Self>, id: u16, bytes: u32) -> Chunk {
+    pub(crate) unsafe fn lend(self: &Rc<Self>, id: u16) -> BufferLease {
         assert!(self.holders[usize::from(id)].replace(1) == 0, "a buffer is out once");
         self.out.set(self.out.get() + 1);
-        Chunk::leased(BufferLease { pool: Rc::clone(self), id }, bytes)
+        BufferLease { pool: Rc::clone(self), id }
     }
 
     /// Passes the buffers returned since the last call to `take`, and says whether there were any. `take`
@@ -147,6 +145,7 @@ impl Drop for MemoryRegion {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::chunk::Chunk;
 
     impl BufferPool {
         pub(crate) fn copied(self: &Rc<Self>, id: u16, bytes: &[u8]) -> Chunk {
@@ -154,7 +153,7 @@ mod tests {
             // SAFETY: tests use each buffer once, and the length was checked.
             unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.buffer(id).as_ptr(), bytes.len());
-                self.lend(id, bytes.len() as u32)
+                Chunk::leased(self.lend(id), bytes.len() as u32)
             }
         }
     }

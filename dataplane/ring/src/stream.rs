@@ -12,7 +12,8 @@ use crate::chunk::Chunk;
 use crate::endpoint_address::EndpointAddress;
 use crate::limits::{DETACHED_SEND_BYTES_MAX, FALLBACK_BUFFER_BYTES};
 use crate::op::{Op, OpBuffer, OpKey, SharedSocket};
-use crate::ring::{OpTicket, Ring, RingState};
+use crate::ring::Ring;
+use crate::ring_state::{OpTicket, RingState};
 use crate::slab::{MultishotPoll, QueuedCompletion};
 
 /// A connection. Methods take `&self`, so that one task may receive while another sends.

@@ -2,7 +2,8 @@
 
 use std::task::Waker;
 
-use crate::executor::{Executor, TaskId};
+use crate::executor::Executor;
+use crate::ready_queue::TaskId;
 
 /// A task of this ring by its id, or another waiter by its waker. Nearly always a task itself waits, and an
 /// id is free: a waker has an atomic count, changed at the start and end of each wait.

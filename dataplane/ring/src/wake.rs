@@ -7,8 +7,9 @@ use std::fs;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Wake;
 
-use crate::executor::TaskWaker;
+use crate::ready_queue::{RUNNING, TaskId};
 
 /// Wakes a ring from any thread.
 #[derive(Clone)]
@@ -75,6 +76,32 @@ impl WakeFlag {
             // the descriptor is closed, and the WakeFlag owns it.
             let written = eventfd.write(&1_u64.to_ne_bytes());
             debug_assert!(written.is_ok(), "{written:?}");
+        }
+    }
+}
+
+/// The shared state of a task's wakers.
+pub(crate) struct TaskWaker {
+    pub(crate) ring: u64,
+    pub(crate) task: TaskId,
+    /// Already passed to the wake flag.
+    pub(crate) detached: AtomicBool,
+    pub(crate) wake_flag: Arc<WakeFlag>,
+}
+
+impl Wake for TaskWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let here = RUNNING.try_with(|running| {
+            let running = running.borrow();
+            let ready = running.as_ref().filter(|ready| ready.ring == self.ring);
+            ready.map(|ready| ready.wake(self.task)).is_some()
+        });
+        if here != Ok(true) && !self.detached.swap(true, Ordering::AcqRel) {
+            self.wake_flag.detach(Arc::clone(self));
         }
     }
 }

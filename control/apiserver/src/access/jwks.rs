@@ -3,32 +3,14 @@
 use contract::stream_admission::{TokenError, TokenVerifier, VerifiedToken};
 use jsonwebtoken::jwk::{Jwk, JwkSet};
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::service_account_tokens::KubernetesClaims;
+use super::token_claims::TokenClaims;
 
 /// Keys taken from one API; a server that turns its keys over has two or three.
 const KEYS_MAX: usize = 32;
 /// How far ahead the signer's clock may be, in seconds.
 const SKEW_SECONDS: i64 = 10;
-
-/// What a service account's token says.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct TokenClaims {
-    #[serde(default)]
-    pub(super) iss: String,
-    pub(super) sub: String,
-    #[serde(default)]
-    pub(super) aud: Vec<String>,
-    pub(super) exp: i64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) iat: Option<i64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) nbf: Option<i64>,
-    #[serde(rename = "kubernetes.io", default, skip_serializing_if = "Option::is_none")]
-    pub(super) kubernetes: Option<KubernetesClaims>,
-}
 
 /// Keys by which tokens are checked. Without any, nothing can be said of a token.
 #[derive(Default)]

@@ -9,6 +9,7 @@ pub mod self_signed;
 pub mod service_account_tokens;
 pub mod signing;
 pub mod static_tokens;
+mod token_claims;
 
 pub use types::user_info::{CONTROLLER_USER, UserInfo};
 

@@ -12,10 +12,10 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use ring_crypto::digest::{SHA256, digest};
 use ring_crypto::rand::SystemRandom;
 use ring_crypto::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, KeyPair as _};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::jwks::{TokenClaims, VerificationKeys};
+use super::jwks::VerificationKeys;
+use super::token_claims::{KubernetesClaims, NamedObject, TokenClaims};
 use super::{AUTHENTICATED, UserInfo};
 
 /// The name that tokens of this API carry as their issuer, and as their audience if none is asked for.
@@ -60,24 +60,6 @@ pub struct BoundObject {
 pub enum BoundObjectKind {
     Pod,
     Secret,
-}
-
-/// What Kubernetes says of the account in a claim of its own.
-#[derive(Debug, Serialize, Deserialize)]
-pub(super) struct KubernetesClaims {
-    namespace: String,
-    /// With the account's uid, so that a token dies with it and not with its name.
-    serviceaccount: NamedObject,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pod: Option<NamedObject>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    secret: Option<NamedObject>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-struct NamedObject {
-    name: String,
-    uid: String,
 }
 
 impl std::fmt::Debug for TokenSigner {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use super::{AUTHENTICATED, UserInfo};
-use crate::bounded_file;
+use support::bounded_file;
 
 /// Some ten thousand tokens; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 1 << 20;

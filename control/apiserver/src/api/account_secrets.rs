@@ -93,8 +93,8 @@ mod tests {
 
     use super::*;
     use crate::api::seed;
-    use crate::kind_registry::KindEntry;
-    use crate::kinds;
+    use types;
+    use types::kind_registry::KindEntry;
 
     async fn until(store: &ObjectStore, good: impl Fn(&ObjectStore) -> bool) {
         for _ in 0..300 {
@@ -111,7 +111,7 @@ mod tests {
     async fn a_secret_that_asks_for_a_token_gets_it_and_goes_with_the_account() {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
-        seed::seed(&store, &kinds::registry()).await.unwrap();
+        seed::seed(&store, &types::registry()).await.unwrap();
         let signer = Arc::new(TokenSigner::open(&folder.path().join("key")).unwrap());
         let server = crate::api::run_namespace_defaults(Arc::clone(&store), "PEM".into(), Some(Arc::clone(&signer)));
         let keeper = tokio::spawn(server);

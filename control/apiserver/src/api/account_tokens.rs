@@ -10,9 +10,8 @@ use serde_json::{Value, json};
 use crate::access::service_account_tokens::{
     BoundObject, BoundObjectKind, SECONDS_DEFAULT, SECONDS_MAX, SECONDS_MIN, ServiceAccountIdentity,
 };
-use crate::kind_registry::{KindMeta, ResourceStrategy as _};
-use crate::kinds::core_kinds::CORE;
 use crate::store::ObjectKey;
+use types::kind_registry::{CORE, KindMeta, ResourceStrategy as _};
 
 use super::errors::StatusError;
 use super::query_parameters::QueryParameters;

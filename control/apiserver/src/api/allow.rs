@@ -3,7 +3,7 @@
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
 
-use crate::kind_registry::KindRegistry;
+use types::kind_registry::KindRegistry;
 
 use super::request_path::RequestTarget;
 use super::{account_tokens, backup, discovery, logs, request_path};
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn allow_lists_the_methods_of_each_path() {
-        let registry = crate::kinds::registry();
+        let registry = types::registry();
         for (path, allowed) in [
             ("/api/v1/namespaces/default/configmaps", "GET, POST, DELETE"),
             ("/api/v1/configmaps", "GET"),

@@ -12,7 +12,7 @@ use http::{StatusCode, header};
 use jiff::Timestamp;
 use serde_json::json;
 
-use crate::kind_registry::RequestContext;
+use types::kind_registry::RequestContext;
 
 use super::reviews;
 

@@ -9,8 +9,8 @@ use jiff::Timestamp;
 
 use crate::access::service_account_tokens::{BoundObjectKind, ISSUER, ServiceAccountIdentity};
 use crate::access::{AUTHENTICATED, MASTERS, UserInfo, static_tokens::StaticTokens};
-use crate::kind_registry::RequestContext;
 use crate::store::{ObjectKey, ObjectStore};
+use types::kind_registry::RequestContext;
 
 use super::errors::StatusError;
 use super::{ApiServer, LOCAL_USER, impersonation};

@@ -6,8 +6,8 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use serde_json::Value;
 
 use crate::access::{RequestAttributes, rbac};
-use crate::kind_registry::{RequestContext, ResourceStrategy as _};
 use crate::store::MemoryIndex;
+use types::kind_registry::{RequestContext, ResourceStrategy as _};
 
 use super::errors::StatusError;
 use super::{ApiRequest, ApiServer, body, patch, request_path};

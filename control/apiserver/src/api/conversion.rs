@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use crate::kind_registry::KindEntry;
 use crate::store::{ChangeEvent, StoredObject};
+use types::kind_registry::KindEntry;
 
 /// The object as this kind shows it.
 pub(super) fn convert_object(entry: &KindEntry, object: &Arc<StoredObject>) -> Arc<StoredObject> {

@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use serde_json::Value;
 
-use crate::kind_registry::{KindEntry, KindMeta, KindRegistry, ResourceStrategy as _};
-use crate::kinds::custom_kinds;
 use crate::store::lifecycle::{DEFINITIONS, definition_key};
 use crate::store::{ObjectKey, ObjectStore, StagedView, WriteOperation};
+use types::crd::versions;
+use types::kind_registry::{KindEntry, KindMeta, KindRegistry};
 
+use super::crd_status::is_definition;
 use super::errors::StatusError;
 use super::{ApiRequest, crd_names};
 
@@ -90,7 +90,7 @@ impl CrdSnapshot {
             tracing::error!(%kind, "too many kinds were defined; it is served after a restart");
             return Vec::new();
         }
-        let entries = custom_kinds::entries(definition);
+        let entries = versions::entries(definition);
         self.entries_by_spec.insert(text, entries.clone());
         entries
     }
@@ -98,7 +98,7 @@ impl CrdSnapshot {
 
 /// What a shape is known by.
 fn text_of(definition: &Value) -> String {
-    let (spec, is_first) = (&definition["spec"], custom_kinds::is_original(definition));
+    let (spec, is_first) = (&definition["spec"], versions::is_original(definition));
     format!("{spec}{}{is_first}", definition["status"]["storedVersions"])
 }
 
@@ -107,10 +107,6 @@ fn is_built_in(fixed: &KindRegistry, name: &str) -> bool {
     let named =
         |meta: &KindMeta| name.strip_prefix(meta.plural).and_then(|rest| rest.strip_prefix('.')) == Some(meta.group);
     fixed.entries.iter().any(|entry| entry.custom.is_none() && named(entry.meta))
-}
-
-pub(super) fn is_definition(meta: &KindMeta) -> bool {
-    meta.group == CustomResourceDefinition::META.group && meta.plural == CustomResourceDefinition::META.plural
 }
 
 /// The definitions of our own kinds follow from the program; nobody writes them.
@@ -140,6 +136,7 @@ pub(super) fn check_still_defined(view: &StagedView, entry: &KindEntry, key: &Ob
 mod tests {
     use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
     use serde_json::json;
+    use types::kind_registry::ResourceStrategy as _;
 
     use super::*;
 

@@ -3,13 +3,13 @@
 use axum::response::Response;
 use http::StatusCode;
 
-use crate::kind_registry::KindMeta;
 use crate::store::{StagedView, WriteOperation, event_retention, lifecycle};
+use types::kind_registry::KindMeta;
 
 use super::decide::prepared;
 use super::errors::StatusError;
 use super::prepare::{self, CreationContext};
-use super::{ApiRequest, apply, as_dry_run, body, crd_names, crd_registry, field_validation, get};
+use super::{ApiRequest, as_dry_run, body, crd_names, crd_registry, field_ownership, field_validation, get};
 
 /// Times that a name is made for an object whose name another one took meanwhile.
 const NAMES_TRIED_MAX: usize = 8;
@@ -42,7 +42,8 @@ pub(super) async fn create(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
         prepare::generate_name(&entry, &mut new, namespace.as_deref(), &birth, |key| store.read().get(key).is_some())?;
         let sent = writer.user_object(&entry, &new);
         let (key, object) = prepare::prepare_create(&entry, new, namespace.as_deref(), &requester, &birth)?;
-        let change = apply::track_update(WriteOperation::Put(key.clone(), object), None, &writer, sent.as_ref());
+        let change =
+            field_ownership::track_update(WriteOperation::Put(key.clone(), object), None, &writer, sent.as_ref());
         call.server.crds.check_capacity(meta, &change)?;
         let change = prepared(change, dry_run)?;
         // If the client has disconnected, this future is not polled again, so nothing is written for it.
@@ -80,7 +81,7 @@ pub(super) fn check_namespace_exists(
     namespace: &str,
 ) -> Result<(), StatusError> {
     match view.get(&lifecycle::namespace_key(namespace)) {
-        None => Err(StatusError::not_found(&crate::kinds::core_kinds::NAMESPACE, namespace)),
+        None => Err(StatusError::not_found(&types::core_kinds::NAMESPACE, namespace)),
         Some(home) if home.head.deleting => Err(StatusError::namespace_terminating(meta, name, namespace)),
         Some(_) => Ok(()),
     }

@@ -7,10 +7,11 @@ use serde_json::Value;
 use super::errors::StatusError;
 use super::{ApiRequest, body};
 use crate::access::{RequestAttributes, rbac};
-use crate::kind_registry::{Problem, ResourceStrategy as _};
-use crate::kinds::eventing::trigger::Trigger;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::settings::CROSS_NAMESPACE;
+use types::eventing::trigger::Trigger;
+use types::field_errors::Problem;
+use types::kind_registry::ResourceStrategy as _;
+use types::messaging::subscription::Subscription;
+use types::settings::CROSS_NAMESPACE;
 
 /// Upstream's verb for it.
 const VERB: &str = "knsubscribe";

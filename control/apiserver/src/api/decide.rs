@@ -21,19 +21,19 @@ const SHORT_BYTES_MAX: usize = 16 * 1024;
 
 /// Why a write was not carried out.
 #[derive(Debug)]
-enum Outcome {
+enum DecideError {
     /// Another version than the one that it was judged against is the newest.
     Superseded,
     Refused(StatusError),
 }
 
-impl From<StoreError> for Outcome {
+impl From<StoreError> for DecideError {
     fn from(why: StoreError) -> Self {
         Self::Refused(why.into())
     }
 }
 
-impl From<StatusError> for Outcome {
+impl From<StatusError> for DecideError {
     fn from(why: StatusError) -> Self {
         Self::Refused(why)
     }
@@ -80,14 +80,14 @@ where
             let written = store.write(move |view| {
                 let newest = view.get(&last.key).map(|newest| newest.resource_version);
                 if newest != version {
-                    return Err(Outcome::Superseded);
+                    return Err(DecideError::Superseded);
                 }
                 Ok((last.settle)(view, change, newest.is_none())?)
             });
             match written.await {
                 Ok(written) => return Ok(written),
-                Err(Outcome::Refused(why)) => return Err(why),
-                Err(Outcome::Superseded) => {}
+                Err(DecideError::Refused(why)) => return Err(why),
+                Err(DecideError::Superseded) => {}
             }
         }
         Self::run_there(this, store).await

@@ -6,15 +6,15 @@ use http::StatusCode;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::kind_registry::KindMeta;
-use crate::kinds::core_kinds::NAMESPACE;
 use crate::store::lifecycle::{self, PropagationPolicy};
 use crate::store::{DecodedObject, ObjectKey, WriteOutcome, gc};
+use types::core_kinds::NAMESPACE;
+use types::kind_registry::KindMeta;
 
 use super::content_negotiation;
 use super::errors::StatusError;
 use super::selectors::RequestSelector;
-use super::{ApiRequest, SEED_NAMESPACES, as_dry_run, body, conversion, crd_registry, get, list, prepare};
+use super::{ApiRequest, SEED_NAMESPACES, as_dry_run, body, conversion, crd_status, get, list, prepare};
 
 const OPTIONS: &str = "DeleteOptions";
 /// Objects of a collection that are deleted at a time, so that they share commits: ten thousand one after the other took 18 s.
@@ -55,7 +55,7 @@ pub(super) async fn delete(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
     let options = parse(call, bytes)?;
     let dry_run = options.dry_run;
     let written = remove(call, key.clone(), options).await?;
-    if crd_registry::is_definition(meta) && !dry_run {
+    if crd_status::is_definition(meta) && !dry_run {
         gc::delete_custom_objects(&call.server.store, key).await?;
     }
     let object = written.object();
@@ -83,7 +83,7 @@ pub(super) async fn delete(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
 
 /// Whether all objects of a kind can be deleted at a time: not namespaces, nor kinds with all of their objects.
 pub(super) fn has_collection(meta: &KindMeta) -> bool {
-    meta.plural != NAMESPACE.plural && !crd_registry::is_definition(meta)
+    meta.plural != NAMESPACE.plural && !crd_status::is_definition(meta)
 }
 
 /// Deletes what the selectors choose, and stops where one may not go; answers with what was chosen.
@@ -115,7 +115,7 @@ async fn remove(call: &ApiRequest, key: ObjectKey, options: DeleteOptions) -> Re
     let write = call.server.store.write(move |view| {
         let before = view.get(&key).ok_or_else(|| StatusError::not_found(meta, &key.name))?.decode();
         check_preconditions(meta, &before, &options.preconditions)?;
-        let change = if crd_registry::is_definition(meta) {
+        let change = if crd_status::is_definition(meta) {
             let has_objects = !view.kind_is_empty(&lifecycle::resource_of_definition(&key.name));
             lifecycle::start_definition_delete(&before, has_objects, options.policy, &now)
         } else {

@@ -6,9 +6,9 @@ use http::{HeaderMap, Method, StatusCode, header};
 use serde_json::{Value, json};
 
 use crate::access::service_account_tokens::ISSUER;
-use crate::kind_registry::{AllowedVerbs, KindEntry, KindMeta, KindRegistry};
-use crate::kinds::custom_kinds;
+use types::kind_registry::{AllowedVerbs, KindEntry, KindRegistry};
 
+use super::api_groups::{groups, kinds, versions};
 use super::errors::StatusError;
 use super::{ApiServer, content_negotiation, delete, openapi, readiness};
 
@@ -64,38 +64,6 @@ fn paths(registry: &KindRegistry) -> Value {
     }
     paths.extend(["/openapi/v2", "/openapi/v3", "/openid/v1/jwks", "/readyz", "/version"].map(str::to_owned));
     json!({ "paths": paths })
-}
-
-/// The kinds' named groups, each once, in the registry's order.
-pub(super) fn groups(registry: &KindRegistry) -> Vec<&'static str> {
-    let mut groups = Vec::new();
-    for entry in &registry.entries {
-        if !entry.meta.group.is_empty() && !groups.contains(&entry.meta.group) {
-            groups.push(entry.meta.group);
-        }
-    }
-    groups
-}
-
-/// A group's versions, each once, in the order of their rank; the first one is preferred.
-pub(super) fn versions(registry: &KindRegistry, group: &str) -> Vec<&'static str> {
-    let mut versions = Vec::new();
-    for entry in registry.entries.iter().filter(|entry| entry.meta.group == group) {
-        if !versions.contains(&entry.meta.version) {
-            versions.push(entry.meta.version);
-        }
-    }
-    versions.sort_by_key(|version| custom_kinds::version_order(version));
-    versions
-}
-
-pub(super) fn kinds<'a>(
-    registry: &'a KindRegistry,
-    group: &'a str,
-    version: &'a str,
-) -> impl Iterator<Item = &'a KindEntry> + 'a {
-    let wanted = move |entry: &&KindEntry| entry.meta.group == group && entry.meta.version == version;
-    registry.entries.iter().filter(wanted)
 }
 
 /// The keys that service accounts' tokens can be checked by.
@@ -316,10 +284,4 @@ fn aggregated_resource(entry: &KindEntry) -> Value {
 
 fn document(document: &Value) -> Response {
     content_negotiation::json(StatusCode::OK, document.to_string())
-}
-
-/// `apis/GROUP/VERSION`, or `api/v1`: where a kind's version lives.
-pub(super) fn root(meta: &KindMeta) -> String {
-    let at = if meta.group.is_empty() { "api" } else { "apis" };
-    format!("{at}/{}", meta.api_version())
 }

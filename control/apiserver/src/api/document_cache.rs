@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode, header};
 use ring_crypto::digest::{SHA256, digest};
 
-use crate::kind_registry::KindRegistry;
+use types::kind_registry::KindRegistry;
 
 /// Seconds that a document under its own print may be kept: it never changes.
 const CACHE_MAX_AGE_SECONDS: i64 = 365 * 24 * 3600;

@@ -7,9 +7,10 @@ use serde_json::{Value, json};
 
 use crate::access::RequestAttributes;
 use crate::cross_origin::Rejection;
-use crate::kind_registry::{AdmissionError, KindMeta, Problem, ResourceStrategy as _};
-use crate::kinds::serving;
 use crate::store::{RevisionExpired, StoreError};
+use types::field_errors::{AdmissionError, Problem};
+use types::kind_registry::{KindMeta, ResourceStrategy as _};
+use types::serving;
 
 /// Seconds after which a write that found the disk full may be tried again; client-go does so by itself.
 const FULL_RETRY_SECONDS: u64 = 2;

@@ -12,7 +12,8 @@ use http::{HeaderName, HeaderValue};
 use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 
-use crate::kind_registry::{AdmissionError, KindEntry, KindMeta};
+use types::field_errors::AdmissionError;
+use types::kind_registry::{KindEntry, KindMeta};
 
 use super::errors::StatusError;
 

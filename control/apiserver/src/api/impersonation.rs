@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue};
 
 use crate::access::service_account_tokens::ServiceAccountIdentity;
 use crate::access::{AUTHENTICATED, RequestAttributes, UserInfo, rbac};
-use crate::kinds::labels::{is_dns_label, is_subdomain};
+use support::labels::{is_dns_label, is_subdomain};
 
 use super::errors::StatusError;
 use super::{ANONYMOUS, ApiServer, UNAUTHENTICATED};

@@ -77,7 +77,7 @@ pub(super) fn list_response(
     let internal = call.server.default_requester.internal;
     let share = if internal { None } else { Some(call.server.budget.answer(bytes)?) };
     let answer =
-        |body: Vec<u8>| content_negotiation::json(StatusCode::OK, Bytes::from_owner(Answer { body, _share: share }));
+        |body: Vec<u8>| content_negotiation::json(StatusCode::OK, Bytes::from_owner(ListBody { body, _share: share }));
     Ok(match call.format {
         ResponseFormat::Object => {
             let head = json!({
@@ -110,12 +110,12 @@ pub(super) fn list_response(
 }
 
 /// A list on its way to a client, with its share of the memory for answers.
-struct Answer {
+struct ListBody {
     body: Vec<u8>,
     _share: Option<AnswerShare>,
 }
 
-impl AsRef<[u8]> for Answer {
+impl AsRef<[u8]> for ListBody {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }

@@ -22,9 +22,9 @@ use tokio_rustls::server::TlsStream;
 
 use crate::access::self_signed::{SelfSignedCertificates, names_of};
 use crate::access::{AUTHENTICATED, UserInfo};
-use crate::bounded_file;
-use crate::clock::{Deadline, WallClock};
 use crate::expiry::{Expiries, Source};
+use support::bounded_file;
+use support::clock::{Deadline, WallClock};
 
 use super::authentication::PeerIdentity;
 

@@ -21,9 +21,9 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::kind_registry::ResourceStrategy as _;
 use crate::store::{ObjectKey, StoredObject};
 use support::instance_logs;
+use types::kind_registry::ResourceStrategy as _;
 
 use super::errors::StatusError;
 use super::{ApiServer, prepare};

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 
 use serde_json::{Map, Value, json};
 
-use crate::kind_registry::{AdmissionError, FieldErrors, KindMeta};
-use crate::kinds::labels;
-use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns1035_label, label_1035_error, label_error};
 use crate::store::DecodedObject;
 use crate::store::lifecycle::{FOREGROUND, ORPHAN};
+use support::labels;
+use support::names::{NOT_A_SUBDOMAIN, is_dns1035_label, label_1035_error, label_error};
+use types::field_errors::{AdmissionError, FieldErrors};
+use types::kind_registry::KindMeta;
 
 use super::errors::StatusError;
 

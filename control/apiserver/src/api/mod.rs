@@ -6,6 +6,7 @@
 mod account_secrets;
 mod account_tokens;
 mod allow;
+mod api_groups;
 mod apply;
 mod audit;
 mod authentication;
@@ -18,6 +19,7 @@ mod content_negotiation;
 mod conversion;
 mod crd_names;
 mod crd_registry;
+mod crd_status;
 mod create;
 mod cross_namespace_links;
 mod decide;
@@ -25,6 +27,7 @@ mod delete;
 mod discovery;
 mod document_cache;
 mod errors;
+mod field_ownership;
 mod field_validation;
 mod get;
 pub mod http_server;
@@ -41,9 +44,6 @@ mod openapi;
 mod patch;
 mod prepare;
 mod protobuf;
-mod protobuf_definition;
-mod protobuf_fields;
-mod protobuf_traffic;
 mod query_parameters;
 mod readiness;
 mod request_path;
@@ -57,8 +57,6 @@ mod selectors;
 mod settings;
 mod sink_bindings;
 mod strategic_merge;
-mod swagger;
-mod swagger_protobuf;
 mod table;
 mod unsupported_subresources;
 mod update;
@@ -80,9 +78,9 @@ use tokio::sync::oneshot;
 
 use crate::access::RequestAttributes;
 use crate::cross_origin::CrossOriginProtection;
-use crate::kind_registry::{AllowedVerbs, KindRegistry, RequestContext};
-use crate::kinds::custom_kinds::CustomKind;
 use crate::store::{ObjectKey, ObjectStore, StoredObject, WriteOperation};
+use types::custom_kinds::CustomKind;
+use types::kind_registry::{AllowedVerbs, KindRegistry, RequestContext};
 
 use body::Received;
 use budget::Budget;
@@ -214,8 +212,8 @@ impl ApiRequest {
     /// The caller, with the settings that its write is validated under.
     fn requester(&self) -> RequestContext {
         let settings = self.server.settings.get(&self.server.store);
-        let bindings = sink_bindings::bindings_for(self);
-        RequestContext { settings, bindings, ..RequestContext::clone(&self.server.default_requester) }
+        let injections = sink_bindings::injections_for(self);
+        RequestContext { settings, injections, ..RequestContext::clone(&self.server.default_requester) }
     }
 
     fn resource(&self) -> Arc<str> {
@@ -223,12 +221,12 @@ impl ApiRequest {
     }
 
     /// The field manager of this write: the one that the request names, or else the client program.
-    fn field_writer(&self) -> apply::FieldWriter {
+    fn field_writer(&self) -> field_ownership::FieldWriter {
         let agent = user_agent(&self.headers);
         let agent = agent.split('/').next().unwrap_or("");
         let named = [&self.parameters.field_manager, agent, "unknown"].into_iter().find(|name| !name.is_empty());
         let manager: String = named.unwrap_or_default().chars().take(query_parameters::MANAGER_BYTES_MAX).collect();
-        apply::FieldWriter {
+        field_ownership::FieldWriter {
             manager,
             status: self.target.status,
             scale: self.target.scale.is_some(),

@@ -10,17 +10,17 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use serde_json::{Value, json};
 
-use crate::kind_registry::{KindEntry, KindRegistry, ResourceStrategy as _};
-use crate::kinds::core_kinds::NAMESPACE;
 use crate::store::maintenance::{self, SkipReason};
 use crate::store::{
     ChangeEvent, DecodedObject, ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteOperation, gc,
     lifecycle,
 };
+use types::core_kinds::NAMESPACE;
+use types::kind_registry::{KindEntry, KindRegistry, ResourceStrategy as _};
 
 use super::authentication::TokenSigner;
 use super::errors::StatusError;
-use super::{account_secrets, apply, create, prepare, seed};
+use super::{account_secrets, create, field_ownership, prepare, seed};
 
 /// The account of objects that name none.
 const ACCOUNT: &str = "default";
@@ -74,7 +74,7 @@ pub async fn run_garbage_collector(store: Arc<ObjectStore>, registry: Arc<KindRe
 }
 
 fn set_status_manager(change: WriteOperation, before: &DecodedObject, now: &str) -> WriteOperation {
-    let writer = apply::FieldWriter {
+    let writer = field_ownership::FieldWriter {
         manager: NAMESPACE_CONTROLLER.into(),
         status: true,
         scale: false,
@@ -82,7 +82,7 @@ fn set_status_manager(change: WriteOperation, before: &DecodedObject, now: &str)
         meta: &NAMESPACE,
         schema: None,
     };
-    apply::track_update(change, Some(before), &writer, None)
+    field_ownership::track_update(change, Some(before), &writer, None)
 }
 
 /// Warns of an object, once for each thing to say of it.
@@ -196,7 +196,7 @@ fn ensure_root_ca(view: &StagedView, home: &str, authority: &str) -> Result<Writ
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds;
+    use types;
 
     async fn object(store: &ObjectStore, key: &ObjectKey) -> Value {
         loop {
@@ -215,7 +215,7 @@ mod tests {
     async fn every_namespace_has_an_account_and_the_authority() {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
-        seed::seed(&store, &kinds::registry()).await.unwrap();
+        seed::seed(&store, &types::registry()).await.unwrap();
         let keeper = tokio::spawn(run_namespace_defaults(Arc::clone(&store), "PEM".into(), None));
         let account = account_key("default");
         let first = object(&store, &account).await;

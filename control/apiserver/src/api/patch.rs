@@ -8,14 +8,15 @@ use json_patch::jsonptr::Pointer;
 use json_patch::{AddOperation, PatchOperation};
 use serde_json::Value;
 
-use crate::kind_registry::KindEntry;
 use crate::store::{DecodedObject, OBJECT_BYTES_MAX, StagedView};
+use types::kind_registry::KindEntry;
 
 use super::decide::Write;
 use super::errors::StatusError;
 use super::field_validation::FieldValidation;
 use super::{
-    ApiRequest, apply, as_dry_run, body, crd_names, field_validation, get, integers, prepare, strategic_merge, weight,
+    ApiRequest, apply, as_dry_run, body, crd_names, field_ownership, field_validation, get, integers, prepare,
+    strategic_merge, weight,
 };
 
 /// Operations of one JSON patch; Kubernetes' figure.
@@ -83,7 +84,7 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
             };
             let change = change.map_err(StatusError::for_patch)?;
             crds.check_capacity(entry.meta, &change)?;
-            Ok(apply::track_update(change, Some(before), &writer, sent.as_ref()))
+            Ok(field_ownership::track_update(change, Some(before), &writer, sent.as_ref()))
         }
     };
     let settle = move |view: &StagedView, change, _| {
@@ -330,7 +331,7 @@ mod tests {
     /// APP-29: strategic merge is for core kinds.
     #[test]
     fn a_patch_type_that_is_not_offered_is_named_in_the_refusal() {
-        let custom = KindEntry::of::<crate::kinds::eventing::broker::Broker>();
+        let custom = KindEntry::of::<types::eventing::broker::Broker>();
         for media in ["application/strategic-merge-patch+json", "text/plain", ""] {
             assert_eq!(parse(&custom, media, b"{}").unwrap_err().code, 415, "{media}");
         }

@@ -2,24 +2,25 @@
 //!
 //! Values in, values out. Time and chance come in as a [`Birth`].
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::items;
-use crate::kind_registry::{AdmissionError, KindEntry, KindMeta, Problem, RequestContext, UnknownFieldPolicy};
-use crate::kinds::custom_kinds::{self, CustomKind};
-use crate::kinds::labels;
 use crate::store::lifecycle::{NAMESPACE_FINALIZER, finish_update, has_generation};
 use crate::store::{DecodedObject, ObjectKey, WriteOperation};
+use support::labels;
+use types::custom_kinds::{self, CustomKind};
+use types::field_errors::{AdmissionError, Problem};
+use types::items;
+use types::kind_registry::{KindEntry, KindMeta, RequestContext, UnknownFieldPolicy};
 
+use super::crd_status::{self, check_definition_status, establish_definition};
 use super::errors::StatusError;
+use super::field_ownership;
 use super::metadata_validation::{
     check_deletion_timestamp, check_finalizers, check_generate_name, check_identity, check_metadata, check_name,
     check_namespace, check_shape, check_system_fields, remove_empty, text,
 };
-use super::{apply, crd_registry, seed};
 
 /// Characters kept of a `generateName`, so that the result with its suffix is a DNS label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
@@ -163,7 +164,7 @@ pub(super) fn prepare_update(
     let metadata = check_identity(meta, before, &mut new)?;
     let old = &before.value["metadata"];
     check_deletion_timestamp(meta, before, metadata)?;
-    let owners = apply::effective_managed_fields(old.get("managedFields"), metadata.get("managedFields"));
+    let owners = field_ownership::effective_managed_fields(old.get("managedFields"), metadata.get("managedFields"));
     for field in SYSTEM_FIELDS {
         match old.get(field) {
             Some(value) => metadata.insert(field.into(), value.clone()),
@@ -258,7 +259,7 @@ pub(super) fn prepare_status(
     if let Some(problem) = items::too_many(&object).filter(|_| entry.custom.is_none()) {
         return Err(StatusError::invalid(meta, &before.key.name, &[problem]));
     }
-    if crd_registry::is_definition(meta) {
+    if crd_status::is_definition(meta) {
         check_definition_status(meta, &object)?;
     }
     if meta.is_of_knative() && !requester.is_controller() && object.get("status").is_some() {
@@ -323,56 +324,6 @@ fn admit(
     check_metadata(meta, name, metadata)?;
     remove_empty(metadata);
     Ok(object)
-}
-
-/// A definition that is admitted is served: its status says so. A version that objects may be stored in stays, until
-/// somebody who has written them anew takes it out of the status.
-fn establish_definition(meta: &KindMeta, object: &mut Value) -> Result<(), StatusError> {
-    if !crd_registry::is_definition(meta) || object["metadata"]["deletionTimestamp"].is_string() {
-        return Ok(());
-    }
-    check_stored_versions(meta, object)?;
-    let since = object["metadata"]["creationTimestamp"].clone();
-    let stored = object["status"]["storedVersions"].clone();
-    object["status"] = seed::definition_status(&object["spec"], &stored, &since);
-    Ok(())
-}
-
-/// None in which objects may be stored may go.
-fn check_stored_versions(meta: &KindMeta, object: &Value) -> Result<(), StatusError> {
-    let stored = object["status"]["storedVersions"].as_array();
-    let versions = object["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
-    let present: HashSet<String> = versions.iter().map(|version| version["name"].to_string()).collect();
-    for (index, name) in stored.into_iter().flatten().enumerate() {
-        if !present.contains(&name.to_string()) {
-            let version = name.as_str().unwrap_or("");
-            let why = format!(
-                "Invalid value: {name}: missing from spec.versions; {version} was previously a storage version, and must \
-                 remain in spec.versions until a storage migration ensures no data remains persisted in {version} and \
-                 removes {version} from status.storedVersions"
-            );
-            let owner = object["metadata"]["name"].as_str().unwrap_or("");
-            return Err(StatusError::invalid_field(meta, owner, &format!("status.storedVersions[{index}]"), why));
-        }
-    }
-    Ok(())
-}
-
-/// A status that somebody writes names the version in which objects are stored now, and no version that is no more.
-fn check_definition_status(meta: &KindMeta, object: &Value) -> Result<(), StatusError> {
-    let stored = object["status"]["storedVersions"].as_array().map_or(&[][..], Vec::as_slice);
-    let versions = object["spec"]["versions"].as_array().into_iter().flatten();
-    let mut present = versions.filter(|version| version["storage"] == true).map(|version| &version["name"]);
-    let why = match present.find(|name| !stored.contains(name)) {
-        Some(_) if stored.is_empty() => "Invalid value: []: must have at least one stored version".to_owned(),
-        Some(name) => {
-            let name = name.as_str().unwrap_or("");
-            format!("Invalid value: {name:?}: must have the storage version {name}")
-        }
-        None => return check_stored_versions(meta, object),
-    };
-    let owner = object["metadata"]["name"].as_str().unwrap_or("");
-    Err(StatusError::invalid_field(meta, owner, "status.storedVersions", why))
 }
 
 fn restore_status(meta: &KindMeta, before: &DecodedObject, object: &mut Value) {

@@ -4,8 +4,8 @@ use http::Uri;
 use http::uri::PathAndQuery;
 
 use crate::access::RequestAttributes;
-use crate::kind_registry::{KindEntry, KindRegistry};
-use crate::kinds::custom_kinds::{CustomKind, ScaleSubresource};
+use types::custom_kinds::{CustomKind, ScaleSubresource};
+use types::kind_registry::{KindEntry, KindRegistry};
 
 use super::errors::StatusError;
 

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::compressed::{CompressedText, DictionaryCache};
 use crate::store::{OBJECT_BYTES_MAX, ObjectKey};
+use support::compressed::{CompressedText, DictionaryCache};
 
 pub(super) const FORMAT: u64 = 1;
 /// Bytes that the objects of a backup may take while it comes in, packed: some ten times as many of its text.

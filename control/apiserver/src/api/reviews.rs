@@ -7,7 +7,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::access::{RequestAttributes, rbac};
-use crate::kind_registry::RequestContext;
+use types::kind_registry::RequestContext;
 
 use super::errors::StatusError;
 use super::{ApiRequest, authentication, body, content_negotiation, field_validation, metadata_validation};

@@ -8,9 +8,9 @@ use k8s_openapi::api::rbac::v1::ClusterRole;
 use serde_json::Value;
 
 use crate::access::rbac;
-use crate::kind_registry::ResourceStrategy as _;
 use crate::store::maintenance::{self, SkipReason};
 use crate::store::{ObjectKey, ObjectStore, StagedView, StoreError, WriteOperation};
+use types::kind_registry::ResourceStrategy as _;
 
 use super::prepare;
 

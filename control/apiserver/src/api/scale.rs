@@ -7,19 +7,19 @@ use axum::response::Response;
 use http::{Method, StatusCode};
 use serde_json::{Map, Value, json};
 
-use crate::kind_registry::{KindMeta, PrinterColumn, UnknownFieldPolicy};
-use crate::kinds::core_kinds::AGE;
-use crate::kinds::custom_kinds::ScaleSubresource;
 use crate::store::{DecodedObject, ObjectKey, StagedView, StoredObject};
+use types::custom_kinds::ScaleSubresource;
+use types::kind_registry::{KindMeta, UnknownFieldPolicy};
+use types::printer_column::{AGE, PrinterColumn};
 
 use super::content_negotiation::{self, ResponseFormat};
 use super::decide::Write;
 use super::errors::StatusError;
-use super::{ApiRequest, apply, as_dry_run, body, metadata_validation, patch, prepare, table};
+use super::{ApiRequest, as_dry_run, body, field_ownership, metadata_validation, patch, prepare, table};
 
 const COLUMNS: [PrinterColumn; 3] = [
-    PrinterColumn { format: "integer", ..crate::kinds::column("Desired", ".spec.replicas") },
-    PrinterColumn { format: "integer", ..crate::kinds::column("Available", ".status.replicas") },
+    PrinterColumn { format: "integer", ..types::printer_column::column("Desired", ".spec.replicas") },
+    PrinterColumn { format: "integer", ..types::printer_column::column("Available", ".status.replicas") },
     AGE,
 ];
 
@@ -80,7 +80,7 @@ async fn write(
             let new =
                 with_replicas(entry.from_stored(before.value.clone()), change(scale_of(&before.value, scale))?, scale)?;
             let change = prepare::prepare_update(&entry, before, new, &requester)?;
-            Ok(apply::track_update(change, Some(before), &writer, None))
+            Ok(field_ownership::track_update(change, Some(before), &writer, None))
         }
     };
     let settle = move |_: &StagedView, change, _| Ok(if dry_run { as_dry_run(change) } else { change });

@@ -16,9 +16,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use serde_json::{Value, json};
 
 use crate::access::CONTROLLER_ACCOUNT;
-use crate::kind_registry::{KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy};
-use crate::kinds::{crd, custom_kinds, settings};
 use crate::store::{ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteOperation};
+use types::kind_registry::{KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy};
+use types::{crd, settings};
 
 use super::errors::StatusError;
 use super::prepare::{self, CreationContext};
@@ -226,27 +226,15 @@ fn version(entry: &KindEntry, storage: bool) -> Value {
     version
 }
 
-pub(super) fn definition_status(spec: &Value, stored: &Value, now: &Value) -> Value {
-    let condition = |kind: &str, reason: &str, message: &str| json!({ "type": kind, "status": "True", "reason": reason, "message": message, "lastTransitionTime": now });
-    json!({
-        "conditions": [
-            condition("NamesAccepted", "NoConflicts", "no conflicts found"),
-            condition("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-        ],
-        "acceptedNames": spec["names"],
-        "storedVersions": custom_kinds::stored_versions(spec, stored),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds;
+    use types;
 
     /// APP-20: what we say of our own kinds is what we would take from a client.
     #[test]
     fn the_definitions_of_our_own_kinds_keep_the_rules_for_definitions() {
-        let definitions = definitions(&kinds::registry());
+        let definitions = definitions(&types::registry());
         assert!(definitions.as_ref().is_ok_and(|all| all.len() > 15), "{definitions:?}");
     }
 }

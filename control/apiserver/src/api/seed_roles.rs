@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::access::CONTROLLER_ACCOUNT;
-use crate::kinds::settings::SERVING;
+use types::settings::SERVING;
 
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 /// What an appliance that follows another API may do.

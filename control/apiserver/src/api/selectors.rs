@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use serde_json::Value;
 
-use crate::kind_registry::KindEntry;
-use crate::kinds::labels;
 use crate::store::StoredObject;
+use support::labels;
+use types::kind_registry::KindEntry;
 
 use super::errors::StatusError;
 
@@ -297,7 +297,7 @@ mod tests {
     use crate::store::ObjectKey;
 
     fn of_event(labels: &str, fields: &str) -> Result<RequestSelector, StatusError> {
-        RequestSelector::parse(&crate::kinds::events_v1::entry(), labels, fields)
+        RequestSelector::parse(&types::events_v1::entry(), labels, fields)
     }
 
     fn stored(object: &Value) -> StoredObject {

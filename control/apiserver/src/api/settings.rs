@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use crate::kind_registry::ResourceStrategy as _;
-use crate::kinds::settings::{self, ConfigMapData, ConfigMapSetting as _, ServingFeatures, Settings};
 use crate::store::{ObjectKey, ObjectStore, StoredObject};
+use types::kind_registry::ResourceStrategy as _;
+use types::settings::{self, ConfigMapData, ConfigMapSetting as _, ServingFeatures, Settings};
 
 use super::{ApiRequest, prepare};
 

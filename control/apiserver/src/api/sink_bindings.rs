@@ -5,12 +5,12 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use crate::kind_registry::{KindMeta, ResourceStrategy as _};
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::service::Service;
-use crate::kinds::sources::sink_binding::SinkBinding;
-use crate::kinds::sources::sink_binding_env;
 use crate::store::ObjectKey;
+use types::kind_registry::{KindMeta, ResourceStrategy as _};
+use types::serving::configuration::Configuration;
+use types::serving::service::Service;
+use types::sink_injection::{self, SinkInjection};
+use types::sources::sink_binding::SinkBinding;
 
 use super::{ApiRequest, prepare};
 
@@ -19,7 +19,7 @@ use super::{ApiRequest, prepare};
 const BINDINGS_READ_MAX: usize = 100;
 
 /// Those that the write of this call has to do with.
-pub(super) fn bindings_for(call: &ApiRequest) -> Vec<SinkBinding> {
+pub(super) fn injections_for(call: &ApiRequest) -> Vec<SinkInjection> {
     let Some(namespace) = call.target.namespace.as_deref().filter(|_| is_bindable_write(call)) else {
         return Vec::new();
     };
@@ -36,13 +36,14 @@ pub(super) fn bindings_for(call: &ApiRequest) -> Vec<SinkBinding> {
     if home.is_some_and(|home| is_excluded(&home.value())) {
         return Vec::new();
     }
-    found.iter().filter_map(|one| serde_json::from_value(one.value()).ok()).collect()
+    let bindings = found.iter().filter_map(|one| serde_json::from_value::<SinkBinding>(one.value()).ok());
+    bindings.filter_map(|binding| binding.injection()).collect()
 }
 
 /// The namespace is kept from being bound (X-SRC-04).
 fn is_excluded(home: &Value) -> bool {
     let meta = serde_json::from_value::<ObjectMeta>(home["metadata"].clone());
-    meta.is_ok_and(|meta| sink_binding_env::is_excluded(&meta))
+    meta.is_ok_and(|meta| sink_injection::is_excluded(&meta))
 }
 
 /// Our controllers know what they write.

@@ -3,11 +3,12 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::kind_registry::{
-    COUNT, ENDPOINTS, FIRST_FEW, KindMeta, LABELS, LOWER_PAIR, PAIR, PrinterColumn, RATIO, SERVICE_EXTERNAL_ADDRESSES,
+use crate::store::StoredObject;
+use types::kind_registry::KindMeta;
+use types::printer_column::{
+    COUNT, ENDPOINTS, FIRST_FEW, LABELS, LOWER_PAIR, PAIR, PrinterColumn, RATIO, SERVICE_EXTERNAL_ADDRESSES,
     SERVICE_PORTS, STAMP,
 };
-use crate::store::StoredObject;
 
 use super::content_negotiation;
 use super::jsonpath::{JsonPath, PathBudget};
@@ -314,7 +315,7 @@ fn age(seconds: i64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind_registry::CustomColumn;
+    use types::printer_column::CustomColumn;
 
     #[test]
     fn cells_show_counts_pairs_and_labels_as_kubectl_shows_them() {
@@ -334,7 +335,7 @@ mod tests {
             ("string", ".none|.name", json!("p")),
             ("string", ".none", Value::Null),
         ] {
-            let column = PrinterColumn { format, ..crate::kinds::column("", path) };
+            let column = PrinterColumn { format, ..types::printer_column::column("", path) };
             let reading = ColumnReader::of(&column).unwrap();
             let cell = reading.cell(&object, Timestamp::UNIX_EPOCH, &mut PathBudget::of(1000));
             assert_eq!(cell, text, "{format} {path}");
@@ -377,7 +378,7 @@ mod tests {
             ("string", ".missing", Value::Null),
         ] {
             let client = Some(CustomColumn { description: "", format: "" });
-            let column = PrinterColumn { format: kind, custom: client, ..crate::kinds::column("", path) };
+            let column = PrinterColumn { format: kind, custom: client, ..types::printer_column::column("", path) };
             let found =
                 ColumnReader::of(&column).unwrap().cell(&object, Timestamp::UNIX_EPOCH, &mut PathBudget::of(1000));
             assert_eq!(found, cell, "{kind} {path}");
@@ -391,7 +392,7 @@ mod tests {
         let object = json!({ "metadata": { "labels": { label: "c", "serving.knative.dev/configurationGeneration": "7" },
             "annotations": { "eventing.knative.dev/broker.class": "Sluicegate" } } });
         let mut found = Vec::new();
-        for entry in &crate::kinds::registry().entries {
+        for entry in &types::registry().entries {
             for column in entry.meta.columns {
                 let reading = ColumnReader::of(column).unwrap_or_else(|| panic!("{} {}", entry.meta.kind, column.path));
                 if column.path.contains('[') && column.path.contains("knative") {

@@ -7,8 +7,8 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::access::RequestAttributes;
-use crate::kind_registry::{KindMeta, ResourceStrategy as _};
 use crate::store::ObjectKey;
+use types::kind_registry::{KindMeta, ResourceStrategy as _};
 
 use super::errors::StatusError;
 use super::{ApiServer, authorization, prepare};

@@ -9,7 +9,7 @@ use crate::store::{DecodedObject, StagedView};
 
 use super::decide::Write;
 use super::errors::StatusError;
-use super::{ApiRequest, apply, as_dry_run, body, crd_names, field_validation, get, prepare};
+use super::{ApiRequest, as_dry_run, body, crd_names, field_ownership, field_validation, get, prepare};
 
 pub(super) async fn update(call: &ApiRequest, bytes: &[u8]) -> Result<Response, StatusError> {
     let key = call.key()?;
@@ -34,7 +34,7 @@ pub(super) async fn update(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
                 prepare::prepare_update(&entry, before, new.clone(), &requester)?
             };
             crds.check_capacity(entry.meta, &change)?;
-            Ok(apply::track_update(change, Some(before), &writer, sent.as_ref()))
+            Ok(field_ownership::track_update(change, Some(before), &writer, sent.as_ref()))
         }
     };
     let settle = move |view: &StagedView, change, _| {

@@ -21,12 +21,12 @@ use std::sync::Arc;
 use contract::allocator;
 use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
 
+use super::change_event::ChangeEvent;
 use super::fault_tracking::{DiskFaults, FaultTrackingBackend};
-use super::history::ChangeEvent;
 use super::stored_object::SharedStrings;
 use super::uid_index::WarmUidEntries;
 use super::{ObjectHead, ObjectKey, StoreError, StoredObject};
-use crate::worker_threads;
+use support::worker_threads;
 
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const METADATA: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");

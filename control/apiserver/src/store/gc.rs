@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::kind_registry::KindRegistry;
+use types::kind_registry::KindRegistry;
 
 use super::gc_rate_limiter::GcRateLimiter;
 use super::lifecycle::{self, CUSTOM_RESOURCE_CLEANUP, DEFINITIONS, FOREGROUND, ORPHAN, PropagationPolicy};

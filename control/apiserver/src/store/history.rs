@@ -6,13 +6,10 @@ use std::time::Duration;
 
 use contract::allocator;
 
+use super::ObjectStore;
+use super::change_event::{ChangeEvent, HISTORY_EVENTS_MAX};
 use super::history_chunk::HistoryChunk;
 use super::tombstones::Tombstones;
-use super::{ObjectStore, StoredObject};
-
-/// Changes kept for watchers. At 100 changes a second a watcher may be away for more than a minute
-/// before it has to list again.
-pub const HISTORY_EVENTS_MAX: usize = 10_000;
 
 /// What those changes hold, in bytes (packed, mostly): a burst of huge objects must not cost the process its memory.
 pub const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
@@ -30,35 +27,12 @@ pub const HISTORY_OLD_EVENTS_MAX: usize = 1000;
 /// While changes grow old enough to be forgotten, few as they may be, there are so many looks for many of them.
 const TRIMS_PER_PERIOD: u64 = HISTORY_AGE_MIN.as_secs() / HISTORY_BURST_AGE_MIN.as_secs();
 
-/// One change of one object.
-#[derive(Debug, Clone)]
-pub struct ChangeEvent {
-    /// `None`: created.
-    pub before: Option<Arc<StoredObject>>,
-    /// The new version; of a deleted object, its last words.
-    pub object: Arc<StoredObject>,
-    pub deleted: bool,
-}
-
 /// The changes asked for are no longer kept: list again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RevisionExpired {
     pub requested: u64,
     /// The oldest revision one can go on from.
     pub oldest: u64,
-}
-
-impl ChangeEvent {
-    /// The version that the store had by it.
-    #[must_use]
-    pub fn revision(&self) -> u64 {
-        self.object.resource_version
-    }
-
-    pub(super) fn matches(&self, resource: &Arc<str>, namespace: Option<&str>) -> bool {
-        let key = &self.object.key;
-        key.resource == *resource && namespace.is_none_or(|name| &*key.namespace == name)
-    }
 }
 
 #[derive(Debug)]

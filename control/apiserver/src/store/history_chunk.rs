@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use contract::allocator;
 
+use super::StoredObject;
 use super::block::{BlockCompressor, BlockRow, ObjectBlock};
-use super::{ChangeEvent, StoredObject};
+use super::change_event::ChangeEvent;
 
 /// Changes in one chapter: who goes on from the middle of it opens all of it, 0.3 ms.
 const CHUNK_EVENTS_MAX: usize = 64;

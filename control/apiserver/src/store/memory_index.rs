@@ -5,13 +5,14 @@ use std::hash::{BuildHasher, RandomState};
 use std::iter::successors;
 use std::sync::Arc;
 
+use super::change_event::ChangeEvent;
 use super::cold_objects::ColdObjects;
-use super::history::{ChangeEvent, ChangeHistory, RevisionExpired, TrimmedHistory};
+use super::history::{ChangeHistory, RevisionExpired, TrimmedHistory};
 use super::object_list::{ListScope, ObjectList};
 use super::stored_object::KeyOrderedObject;
 use super::uid_index::{WarmUidEntries, WarmUidIndex, uid};
 use super::{ObjectKey, StoredObject};
-use crate::worker_threads;
+use support::worker_threads;
 
 /// The state as of [`MemoryIndex::revision`], with the changes that led there.
 #[derive(Debug)]

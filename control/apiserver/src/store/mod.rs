@@ -8,6 +8,7 @@
 //! decompresses while it reads.
 
 mod block;
+mod change_event;
 mod cold_objects;
 mod compaction;
 mod compaction_runs;
@@ -43,10 +44,11 @@ use contract::allocator;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
+pub use change_event::{ChangeEvent, HISTORY_EVENTS_MAX};
 pub use compaction::run_compaction;
 pub use history::{
-    ChangeEvent, HISTORY_AGE_MIN, HISTORY_BURST_AGE_MIN, HISTORY_BYTES_MAX, HISTORY_EVENTS_MAX, HISTORY_OLD_EVENTS_MAX,
-    RevisionExpired, run_history_expiry,
+    HISTORY_AGE_MIN, HISTORY_BURST_AGE_MIN, HISTORY_BYTES_MAX, HISTORY_OLD_EVENTS_MAX, RevisionExpired,
+    run_history_expiry,
 };
 pub use memory_index::MemoryIndex;
 pub use object_head::ObjectHead;

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use super::ObjectKey;
 use super::object_head::{ObjectHead, StringTable};
-use crate::compressed::{CompressedText, DictionaryCache};
+use support::compressed::{CompressedText, DictionaryCache};
 
 /// Lists of labels' names that are held once: kinds have some each, and clients' labels some more.
 const LISTS_SHARED_MAX: usize = 4096;

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 
-use super::{ChangeEvent, HISTORY_EVENTS_MAX};
+use super::change_event::{ChangeEvent, HISTORY_EVENTS_MAX};
 
 /// Deletions that are kept at most, in 0.5 KiB each: a reader that is behind by ten histories has stopped.
 const TOMBSTONES_MAX: usize = 10 * HISTORY_EVENTS_MAX;

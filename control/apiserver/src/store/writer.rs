@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
+use super::change_event::ChangeEvent;
 use super::database::ObjectDatabase;
-use super::history::ChangeEvent;
 use super::stored_object::SharedStrings;
 
 use super::{MemoryIndex, ObjectKey, PreparedObject, StoreError, StoredObject, WriteOperation, WriteOutcome, read};

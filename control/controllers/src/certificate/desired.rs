@@ -8,9 +8,8 @@ use crate::child_name::child_name;
 use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
 use crate::controllers::route::hosts::{self, RouteNaming};
 use crate::controllers::service::children::owner_references;
-use crate::kinds::networking::certificate::{
-    CLASS_ANNOTATIONS, Certificate, CertificateSpec, TYPE_LABEL, WILDCARD_LABEL,
-};
+use crate::kinds::classes::CERTIFICATE_ANNOTATIONS;
+use crate::kinds::networking::certificate::{Certificate, CertificateSpec, TYPE_LABEL, WILDCARD_LABEL};
 use crate::kinds::serving::annotations::{LAST_APPLIED, ROUTE, inherited};
 use crate::kinds::serving::domain_mapping::DomainMapping;
 use crate::kinds::serving::route::Route;
@@ -98,7 +97,7 @@ pub fn for_namespace<'a>(
         let mut made = Certificate::new(ns, &own, spec);
         made.metadata.labels = Some([(WILDCARD_LABEL.to_owned(), domain.to_owned())].into());
         let class = class(&home.metadata, network).to_owned();
-        made.metadata.annotations = Some([(CLASS_ANNOTATIONS[0].to_owned(), class)].into());
+        made.metadata.annotations = Some([(CERTIFICATE_ANNOTATIONS[0].to_owned(), class)].into());
         made.metadata.owner_references = owner_references(home);
         Some(made)
     });
@@ -116,7 +115,7 @@ pub fn wildcard(ns: &str, domain: &str, network: &NetworkSettings) -> Option<Str
 }
 
 fn class<'a>(meta: &'a ObjectMeta, network: &'a NetworkSettings) -> &'a str {
-    let own = CLASS_ANNOTATIONS.iter().find_map(|key| annotation(meta, key));
+    let own = CERTIFICATE_ANNOTATIONS.iter().find_map(|key| annotation(meta, key));
     own.unwrap_or(&network.certificate_class)
 }
 
@@ -127,8 +126,8 @@ fn certificate<K: Resource<DynamicType = ()>>(
     spec: CertificateSpec,
 ) -> Certificate {
     let mut annotations =
-        inherited(of.meta().annotations.as_ref(), &[LAST_APPLIED, CLASS_ANNOTATIONS[1], INGRESS_CLASS]);
-    annotations.insert(CLASS_ANNOTATIONS[0].to_owned(), class.to_owned());
+        inherited(of.meta().annotations.as_ref(), &[LAST_APPLIED, CERTIFICATE_ANNOTATIONS[1], INGRESS_CLASS]);
+    annotations.insert(CERTIFICATE_ANNOTATIONS[0].to_owned(), class.to_owned());
     let labels = labels.into_iter().filter(|(_, value)| value.len() <= LABEL_BYTES_MAX);
     let mut made = Certificate::new(namespace(of.meta()), &spec.secret_name.clone(), spec);
     made.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).collect());
@@ -162,7 +161,7 @@ mod tests {
     use crate::controllers::certificate::state::HostTls;
     use crate::controllers::informer_cache::InformerCache;
     use crate::controllers::route::hosts::PublicPorts;
-    use crate::kind_registry::FieldErrors;
+    use crate::kinds::field_errors::FieldErrors;
     use crate::kinds::settings::ConfigMapSetting as _;
     use crate::kinds::shared::label;
 
@@ -192,7 +191,7 @@ mod tests {
     #[test]
     fn a_route_asks_for_a_certificate_for_each_public_host() {
         let annotations = json!({
-            "mine": "1", LAST_APPLIED: "{}", CLASS_ANNOTATIONS[1]: "other.example.com", INGRESS_CLASS: "x"
+            "mine": "1", LAST_APPLIED: "{}", CERTIFICATE_ANNOTATIONS[1]: "other.example.com", INGRESS_CLASS: "x"
         });
         let found = made(json!({ "annotations": annotations }));
         let [own, blue] = found.as_slice() else { panic!("{found:?}") };
@@ -205,7 +204,7 @@ mod tests {
         assert_eq!(serde_json::to_value(&blue.spec).unwrap(), spec);
         let labels = json!({ "serving.knative.dev/route": "app", TYPE_LABEL: "external-domain" });
         assert_eq!(serde_json::to_value(&own.metadata.labels).unwrap(), labels);
-        let annotations = json!({ "mine": "1", CLASS_ANNOTATIONS[0]: "other.example.com" });
+        let annotations = json!({ "mine": "1", CERTIFICATE_ANNOTATIONS[0]: "other.example.com" });
         assert_eq!(serde_json::to_value(&own.metadata.annotations).unwrap(), annotations);
     }
 

@@ -235,7 +235,8 @@ fn status(certificate: &Certificate, outcome: IssueOutcome, now: Timestamp) -> C
 mod tests {
     use super::*;
     use crate::access::signing::create_authority;
-    use crate::kinds::networking::certificate::{CLASS, CLASS_ANNOTATIONS, CertificateSpec};
+    use crate::kinds::classes::{CERTIFICATE, CERTIFICATE_ANNOTATIONS};
+    use crate::kinds::networking::certificate::CertificateSpec;
 
     fn days(days: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + days * DAY_SECONDS).unwrap()
@@ -245,7 +246,7 @@ mod tests {
         let spec = CertificateSpec { dns_names: vec![host.to_owned()], secret_name: "s".into(), domain: String::new() };
         let mut made = Certificate::new("ns", "s", spec);
         made.metadata.uid = Some("u".into());
-        made.metadata.annotations = Some([(CLASS_ANNOTATIONS[0].to_owned(), CLASS.to_owned())].into());
+        made.metadata.annotations = Some([(CERTIFICATE_ANNOTATIONS[0].to_owned(), CERTIFICATE.to_owned())].into());
         made
     }
 

@@ -8,7 +8,6 @@ use serde_json::Value;
 
 use crate::controllers::sender_policy::SenderPolicy;
 use crate::controllers::service::children::owner_references;
-use crate::kind_registry::read;
 use crate::kinds::conditions::ConditionManager;
 use crate::kinds::eventing::stream_options::CHANNEL_KEYS;
 use crate::kinds::messaging::channel::{
@@ -17,6 +16,7 @@ use crate::kinds::messaging::channel::{
 };
 use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
 use crate::kinds::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
+use crate::kinds::object_reader::read;
 use crate::kinds::shared::{ConditionStatus, HasConditions, KReference, annotation, name, namespace};
 
 /// What carries a Channel's events.

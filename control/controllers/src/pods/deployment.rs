@@ -112,7 +112,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::kinds::serving::template::RevisionSpec;
+    use crate::kinds::serving::revision_spec::RevisionSpec;
 
     fn seen(stage: InstancePhase) -> InstanceStatus {
         let at = Timestamp::UNIX_EPOCH;

@@ -290,7 +290,7 @@ fn terminated(last: &LastTermination) -> ContainerStateTerminated {
 mod tests {
     use super::*;
     use crate::kinds::serving::annotations::{CONFIGURATION_UID, SERVICE};
-    use crate::kinds::serving::template::RevisionSpec;
+    use crate::kinds::serving::revision_spec::RevisionSpec;
     use runtime::SidecarStatus;
 
     fn seen(stage: InstancePhase, restarts: u32) -> InstanceStatus {

@@ -240,7 +240,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::kinds::serving::template::RevisionSpec;
+    use crate::kinds::serving::revision_spec::RevisionSpec;
 
     #[test]
     fn the_private_slice_has_an_endpoint_for_each_ready_instance() {

@@ -15,7 +15,7 @@ use super::plan::RevisionError;
 use super::projected_tokens::{self, ProjectedTokenRequest};
 use crate::controllers::context::{ControllerContext, Error};
 use crate::controllers::work_queue::WorkItem;
-use crate::kinds::serving::template::RevisionSpec;
+use crate::kinds::serving::revision_spec::RevisionSpec;
 use crate::kinds::shared::{KReference, name, namespace};
 use runtime::deployment_name;
 use runtime::environment::expand_variables;

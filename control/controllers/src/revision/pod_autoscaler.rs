@@ -222,7 +222,7 @@ mod tests {
 
     use super::*;
     use crate::controllers::revision::scale::scale;
-    use crate::kinds::serving::autoscaler_settings::AutoscalerSettings;
+    use crate::kinds::settings::AutoscalerSettings;
 
     fn revision(active: &str, reason: &str, ready: &str) -> Revision {
         serde_json::from_value(json!({

@@ -13,7 +13,7 @@ use crate::clock::Deadline;
 use crate::controllers::access_tokens::{RENEW_AT_FRACTION, request_token};
 use crate::controllers::context::ControllerContext;
 use crate::controllers::work_queue::WorkItem;
-use crate::kinds::serving::template::RevisionSpec;
+use crate::kinds::serving::revision_spec::RevisionSpec;
 
 /// How long a token is good if nothing is said, in seconds (Kubernetes' default).
 const SECONDS_DEFAULT: i64 = 3_600;

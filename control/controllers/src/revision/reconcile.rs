@@ -154,7 +154,7 @@ fn mark_scaled_to_zero(conditions: &mut ConditionManager<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::serving::template::RevisionSpec;
+    use crate::kinds::serving::revision_spec::RevisionSpec;
     use crate::kinds::shared::HasConditions;
 
     fn observed(state: RevisionState) -> ScaleStatus {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::plan::concurrency_max;
 use crate::kinds::duration;
 use crate::kinds::serving::annotations::autoscaling;
-use crate::kinds::serving::autoscaler_settings::AutoscalerSettings;
 use crate::kinds::serving::revision::Revision;
+use crate::kinds::settings::AutoscalerSettings;
 use autoscaler::ScalingMetric;
 
 #[derive(Debug, Clone, PartialEq)]

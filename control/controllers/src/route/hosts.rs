@@ -6,11 +6,11 @@ use k8s_openapi::api::core::v1::Service;
 use crate::controllers::certificate::state::{HostCertificate, HostTls, ready_certificate};
 use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
 use crate::controllers::informer_cache::InformerCache;
-use crate::kinds::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, label_error};
 use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use crate::kinds::serving::route::Route;
 use crate::kinds::settings::{HttpProtocol, NetworkSettings};
 use crate::kinds::shared::{Addressable, label, name, namespace};
+use support::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, label_error};
 
 /// The port that URLs need not name; the other is [`HTTPS_PORT`].
 const HTTP_PORT: u16 = 80;
@@ -157,7 +157,7 @@ mod tests {
     use super::*;
     use crate::controllers::certificate::state::CertificateState;
     use crate::controllers::service_names::index_keys;
-    use crate::kind_registry::FieldErrors;
+    use crate::kinds::field_errors::FieldErrors;
     use crate::kinds::serving::route::RouteSpec;
     use crate::kinds::settings::ConfigMapSetting as _;
 

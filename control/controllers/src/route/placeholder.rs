@@ -13,11 +13,11 @@ use super::hosts::{self, RouteNaming};
 use crate::controllers::context::{ControllerContext, Error};
 use crate::controllers::service::children::owner_references;
 use crate::controllers::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::names::is_dns1035_label;
 use crate::kinds::serving::annotations::{LAST_APPLIED, ROUTE, VISIBILITY, inherited};
 use crate::kinds::serving::route::Route;
 use crate::kinds::serving::traffic::TrafficTarget;
 use crate::kinds::shared::{label, name, namespace};
+use support::names::is_dns1035_label;
 
 /// What the placeholder's port is called, and its number.
 const PORT: (&str, i32) = ("http2", 80);

@@ -21,12 +21,12 @@ use crate::kinds::serving::configuration::Configuration;
 use crate::kinds::serving::service::Service;
 use crate::kinds::serving::template::RevisionTemplate;
 use crate::kinds::shared::{controller, name, namespace};
+use crate::kinds::sink_injection::{self, BindableKind, BindingSubject};
+use crate::kinds::sources::SourceKind;
 use crate::kinds::sources::ping::OIDC_IDENTITY_CREATED;
 use crate::kinds::sources::sink_binding::{
-    AVAILABLE, BindableKind, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, SinkBinding, TRUST_BUNDLE_PROPAGATED,
+    AVAILABLE, FINALIZER, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, SinkBinding, TRUST_BUNDLE_PROPAGATED,
 };
-use crate::kinds::sources::sink_binding_env::{self, FINALIZER};
-use crate::kinds::sources::{BindingSubject, SourceKind};
 
 /// What has a template that a binding may change.
 trait HasTemplate: NamespacedObject {
@@ -68,7 +68,7 @@ pub fn on_subject_change(context: &ControllerContext, runs: BindableKind, home: 
 /// Looks again at the bindings of a namespace that was kept from being bound, or is from now on.
 pub(super) fn on_namespace_change(context: &ControllerContext, (before, after): ObjectChange<'_, Namespace>) {
     let is_excluded =
-        |home: Option<&Arc<Namespace>>| home.is_some_and(|home| sink_binding_env::is_excluded(&home.metadata));
+        |home: Option<&Arc<Namespace>>| home.is_some_and(|home| sink_injection::is_excluded(&home.metadata));
     let Some(home) = after.filter(|_| is_excluded(before) != is_excluded(after)) else { return };
     let home = name(&home.metadata);
     for binding in context.sources.bindings.list(home) {
@@ -79,7 +79,7 @@ pub(super) fn on_namespace_change(context: &ControllerContext, (before, after): 
 /// Whether a namespace is kept from being bound (X-SRC-04).
 async fn is_excluded(context: &ControllerContext, home: &str) -> Result<bool, Error> {
     let home = Api::<Namespace>::all(context.client.clone()).get_opt(home).await?;
-    Ok(home.is_some_and(|home| sink_binding_env::is_excluded(&home.metadata)))
+    Ok(home.is_some_and(|home| sink_injection::is_excluded(&home.metadata)))
 }
 
 pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
@@ -145,7 +145,7 @@ async fn apply_to_subjects<K: HasTemplate>(
             return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
         }
         let mut after = (*subject).clone();
-        sink_binding_env::set_environment(after.template_mut(), told);
+        after.template_mut().set_sink_environment(told);
         if after.template() != subject.template() {
             context.replace(&after).await?;
         }
@@ -170,7 +170,7 @@ fn subjects<K: HasTemplate>(cache: &InformerCache<K>, binding: &SinkBinding) -> 
             message: format!("there is no {kind} {name:?} in namespace {home}"),
         })?;
         return match controller(subject.meta()) {
-            None if sink_binding_env::is_excluded(subject.meta()) => Err(BindError {
+            None if sink_injection::is_excluded(subject.meta()) => Err(BindError {
                 reason: "SubjectUnavailable",
                 message: format!("the {kind} {name:?} is kept from being bound by its label"),
             }),
@@ -189,7 +189,7 @@ fn subjects<K: HasTemplate>(cache: &InformerCache<K>, binding: &SinkBinding) -> 
     let fits = |meta: &ObjectMeta| selector.matches(meta.labels.as_ref().unwrap_or(&nothing));
     found.retain(|subject| {
         let meta = subject.meta();
-        controller(meta).is_none() && !sink_binding_env::is_excluded(meta) && fits(meta)
+        controller(meta).is_none() && !sink_injection::is_excluded(meta) && fits(meta)
     });
     Ok(found)
 }

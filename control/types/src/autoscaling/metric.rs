@@ -5,10 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::shared::Status;
-use crate::kinds::{READY, REASON, kind};
+use crate::conditions::ConditionSet;
+use crate::field_errors::FieldErrors;
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{READY, REASON};
+use crate::shared::Status;
 
 /// Ready is set directly: the counters are in this process, so they can always be read.
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[] };

@@ -5,12 +5,12 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind_registry::{
-    FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
-};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::shared::Status;
-use crate::kinds::{READY, REASON, kind};
+use crate::conditions::ConditionSet;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{PrinterColumn, READY, REASON};
+use crate::shared::Status;
 
 /// Instances take requests, or will as soon as they are ready.
 pub const ACTIVE: &str = "Active";
@@ -56,7 +56,7 @@ impl ScaleTarget {
     pub fn validate(&self, at: &str, problems: &mut FieldErrors) {
         for (field, value) in [("apiVersion", &self.api_version), ("kind", &self.kind), ("name", &self.name)] {
             if value.is_empty() {
-                problems.add(format!("{at}.{field}"), "missing field(s)");
+                problems.add(format!("{at}.{field}"), MISSING);
             }
         }
     }

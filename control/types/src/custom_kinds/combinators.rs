@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::structural_schema::{INT_OR_STRING, LIST_KEYS, LIST_TYPE, MAP_TYPE, PRESERVE};
 use super::work::At;
-use crate::kind_registry::FieldErrors;
+use crate::field_errors::FieldErrors;
 
 /// What stays outside, with how it may be there all the same.
 const FORBIDDEN_INSIDE: [(&str, &str); 11] = [

@@ -4,8 +4,8 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use crate::kind_registry::FieldErrors;
-use crate::kinds::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1035_label, label_1035_error as wrong_with_label};
+use crate::field_errors::FieldErrors;
+use support::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1035_label, label_1035_error as wrong_with_label};
 
 /// Characters of what users of a version are told that goes; Kubernetes' figure.
 const WARNING_BYTES_MAX: usize = 256;

@@ -3,26 +3,12 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value};
 
-use super::structural_schema::Dropped;
 use super::work::At;
-use crate::kind_registry::FieldErrors;
-use crate::kinds::{labels, names};
+use crate::field_errors::FieldErrors;
+use support::{labels, names};
 
 /// What every object has, whether its schema says so or not.
 pub(super) const IDENTITY: [&str; 3] = ["apiVersion", "kind", "metadata"];
-
-/// Drops from metadata what no metadata has, as of a whole object.
-pub(super) fn prune(name: &str, value: &mut Value, at: At<'_>, dropped: &mut Dropped) {
-    if name != "metadata" || !value.is_object() {
-        return;
-    }
-    let mut note = |path: serde_ignored::Path<'_>| dropped.note(At::Field(&at, &path.to_string()));
-    // Metadata of the wrong shape is refused by `validate`.
-    let read: Result<ObjectMeta, _> = serde_ignored::deserialize(&*value, &mut note);
-    if let Some(known) = read.ok().and_then(|read| serde_json::to_value(read).ok()) {
-        *value = known;
-    }
-}
 
 /// Says what is wrong with what an embedded object says of itself, in the words of Kubernetes.
 pub(super) fn validate(fields: &Map<String, Value>, at: At<'_>, problems: &mut FieldErrors) {

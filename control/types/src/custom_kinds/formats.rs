@@ -7,7 +7,8 @@ use std::net::IpAddr;
 
 use serde_json::Value;
 
-use crate::kinds::{duration, names};
+use crate::duration;
+use support::names;
 
 /// A host's name, and one label of it; the figures of DNS.
 const HOSTNAME_BYTES_MAX: usize = 255;

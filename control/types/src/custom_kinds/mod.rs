@@ -5,26 +5,26 @@ mod crd_names;
 mod embedded;
 mod formats;
 mod patterns;
+mod pruning;
 mod rule_costs;
 mod schema_validation;
 mod structural_schema;
 mod validation_rules;
-mod versions;
 mod work;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::kind_registry::{self, AdmissionError, FieldErrors, Problem};
+use crate::field_errors::{AdmissionError, FieldErrors, Problem};
+use crate::object_reader;
 
 pub use structural_schema::{below, stays_null, type_mismatches};
 use validation_rules::ValidationRules;
-pub use versions::entries;
-pub use versions::{is_original, stored_versions, version_order};
 
 use patterns::Patterns;
-use structural_schema::{Dropped, SchemaContext};
-use work::{At, ValidationWork};
+use pruning::Dropped;
+use structural_schema::SchemaContext;
+use work::{At, ROOT_PATH, ValidationWork};
 
 /// Types and formats of a column, as Kubernetes lists them.
 const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string"];
@@ -68,8 +68,8 @@ impl ScaleSubresource {
 }
 
 impl CustomKind {
-    fn of(version: &Value, deprecated: Option<String>) -> Self {
-        let schema = versions::schema(version);
+    pub(crate) fn of(version: &Value, deprecated: Option<String>) -> Self {
+        let schema = version_schema(version);
         let fields = version["selectableFields"].as_array().into_iter().flatten();
         let selectable = fields.filter_map(|field| {
             let path = field["jsonPath"].as_str()?.strip_prefix('.')?;
@@ -92,7 +92,7 @@ impl CustomKind {
             .map_err(|why| AdmissionError::Malformed(format!("metadata: {why}")))?;
         object["metadata"] =
             serde_json::to_value(metadata).map_err(|why| AdmissionError::Malformed(why.to_string()))?;
-        structural_schema::prune(&mut object, &self.schema, At::Root(""), &mut Dropped::default());
+        pruning::prune(&mut object, &self.schema, At::Root(""), &mut Dropped::default());
         let (work, mut problems) = (ValidationWork::default(), FieldErrors::default());
         structural_schema::apply_defaults(&mut object, &self.schema, &work);
         if work.exceeded().is_none() {
@@ -106,14 +106,14 @@ impl CustomKind {
         } else if !self.rules.is_empty() {
             let why = "Invalid value: null: some validation rules were not checked because the object was invalid; \
                 correct the existing errors to complete validation";
-            problems.add(validation_rules::ROOT_PATH, why);
+            problems.add(ROOT_PATH, why);
         }
         if problems.list.is_empty() { Ok(object) } else { Err(AdmissionError::Invalid(problems.told())) }
     }
 
     /// Makes a stored object one of this version, which `is_stored` or not.
     pub fn convert(&self, object: &mut Value, is_stored: bool) {
-        structural_schema::prune(object, &self.schema, At::Root(""), &mut Dropped::default());
+        pruning::prune(object, &self.schema, At::Root(""), &mut Dropped::default());
         if is_stored {
             // A definition may have got more defaults than its objects can hold: then the last ones are left out.
             structural_schema::apply_defaults(object, &self.schema, &ValidationWork::default());
@@ -122,7 +122,7 @@ impl CustomKind {
 
     /// Whether a validation error of a whole object may come from its status.
     pub fn is_status_field(field: &str) -> bool {
-        field.starts_with("status") || field == validation_rules::ROOT_PATH
+        field.starts_with("status") || field == ROOT_PATH
     }
 
     #[must_use]
@@ -142,11 +142,11 @@ impl CustomKind {
     /// The fields that the schema does not name.
     pub fn unknown(&self, object: &Value) -> Vec<String> {
         let mut dropped = Dropped::default();
-        structural_schema::prune(&mut object.clone(), &self.schema, At::Root(""), &mut dropped);
+        pruning::prune(&mut object.clone(), &self.schema, At::Root(""), &mut dropped);
         let mut dropped = dropped.paths;
         let mut unknown = Vec::new();
         // Metadata of the wrong shape is refused elsewhere.
-        let _ = kind_registry::read::<ObjectMeta>(&object["metadata"], &mut unknown);
+        let _ = object_reader::read::<ObjectMeta>(&object["metadata"], &mut unknown);
         dropped.extend(unknown.into_iter().map(|path| format!("metadata.{path}")));
         dropped
     }
@@ -154,6 +154,19 @@ impl CustomKind {
     pub fn schema(&self) -> &Value {
         &self.schema
     }
+}
+
+/// The version's schema, with what every object has.
+fn version_schema(version: &Value) -> Value {
+    let mut schema = version["schema"]["openAPIV3Schema"].clone();
+    if !schema.is_object() {
+        schema = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    }
+    for field in ["apiVersion", "kind"] {
+        schema["properties"][field] = json!({ "type": "string" });
+    }
+    schema["properties"]["metadata"] = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    schema
 }
 
 /// What a kind's schema has against a status; what stays as it was is left in peace.
@@ -276,8 +289,6 @@ pub(super) fn validate(name: &str, spec: &Value, problems: &mut FieldErrors) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn spec() -> Value {
@@ -294,7 +305,7 @@ mod tests {
 
     #[test]
     fn a_definition_becomes_a_row_with_its_names_columns_and_rules() {
-        let found = entries(&json!({ "spec": spec() }));
+        let found = crate::crd::versions::entries(&json!({ "spec": spec() }));
         let [entry] = &found[..] else { panic!("{found:?}") };
         let meta = entry.meta;
         assert_eq!((meta.kind, meta.singular, meta.short_names, meta.has_status), ("Cron", "cron", &["ct"][..], true));

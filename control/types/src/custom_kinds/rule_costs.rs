@@ -1,7 +1,7 @@
 //! What the rules of one version of a definition cost together: each, and all of them, have a limit.
 
 use super::work::At;
-use crate::kind_registry::FieldErrors;
+use crate::field_errors::FieldErrors;
 use cel::SizeEstimator;
 
 /// Estimated cost of one rule, for all places at which it can stand; Kubernetes' figure. Ten million are about a second.

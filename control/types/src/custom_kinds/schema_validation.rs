@@ -13,7 +13,7 @@ use super::structural_schema::{
 };
 use super::validation_rules::{self, RuleLocation};
 use super::work::{At, ValidationWork};
-use crate::kind_registry::FieldErrors;
+use crate::field_errors::FieldErrors;
 use cel::declared_max;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];

@@ -8,7 +8,7 @@ use super::embedded;
 use super::formats;
 use super::patterns::Patterns;
 use super::work::{At, ValidationWork, size};
-use crate::kind_registry::{FieldErrors, PROBLEMS_MAX, Problem, UNKNOWN_FIELDS_REPORTED_MAX};
+use crate::field_errors::{FieldErrors, PROBLEMS_MAX, Problem};
 
 pub(super) const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 pub(super) const EMBEDDED: &str = "x-kubernetes-embedded-resource";
@@ -16,59 +16,6 @@ pub(super) const LIST_TYPE: &str = "x-kubernetes-list-type";
 pub(super) const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 pub(super) const MAP_TYPE: &str = "x-kubernetes-map-type";
 pub(super) const INT_OR_STRING: &str = "x-kubernetes-int-or-string";
-
-/// Bytes of the paths of all fields that are told to be unknown.
-const DROPPED_BYTES_MAX: usize = 64 * 1024;
-
-/// Fields that were dropped, the first of them with their paths.
-#[derive(Debug, Default)]
-pub(super) struct Dropped {
-    pub(super) paths: Vec<String>,
-    bytes: usize,
-}
-
-impl Dropped {
-    pub(super) fn note(&mut self, at: At<'_>) {
-        if self.paths.len() < UNKNOWN_FIELDS_REPORTED_MAX && self.bytes < DROPPED_BYTES_MAX {
-            let path = String::from(at);
-            self.bytes += path.len();
-            self.paths.push(path);
-        }
-    }
-}
-
-/// Drops every field that the schema does not name, and notes where it was.
-pub(super) fn prune(value: &mut Value, schema: &Value, at: At<'_>, dropped: &mut Dropped) {
-    match value {
-        Value::Object(fields) => prune_fields(fields, schema, at, dropped),
-        Value::Array(items) => {
-            for (index, item) in items.iter_mut().enumerate() {
-                prune(item, &schema["items"], At::Item(&at, index), dropped);
-            }
-        }
-        _ => {}
-    }
-}
-
-fn prune_fields(fields: &mut Map<String, Value>, schema: &Value, at: At<'_>, dropped: &mut Dropped) {
-    let keeps = schema[PRESERVE] == true || schema["additionalProperties"] == true;
-    let is_embedded = schema[EMBEDDED] == true;
-    fields.retain(|name, value| {
-        let here = At::Field(&at, name);
-        if is_embedded && embedded::IDENTITY.contains(&name.as_str()) {
-            // Whatever the schema says of them: every object has these, in the same shape.
-            embedded::prune(name, value, here, dropped);
-        } else if let Some(known) = schema["properties"].get(name) {
-            prune(value, known, here, dropped);
-        } else if schema["additionalProperties"].is_object() {
-            prune(value, &schema["additionalProperties"], here, dropped);
-        } else if !keeps {
-            dropped.note(here);
-            return false;
-        }
-        true
-    });
-}
 
 /// Drops what is null and may not be, and fills in what is left out and has a default.
 pub(super) fn apply_defaults(value: &mut Value, schema: &Value, work: &ValidationWork) {
@@ -399,6 +346,7 @@ fn validate_choices(value: &Value, held: SchemaContext<'_>, at: At<'_>, problems
 mod tests {
     use serde_json::json;
 
+    use super::super::pruning::{Dropped, prune};
     use super::*;
 
     fn schema() -> Value {

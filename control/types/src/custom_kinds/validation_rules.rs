@@ -6,8 +6,8 @@ use serde_json::Value;
 
 use super::rule_costs::RuleCosts;
 use super::structural_schema::{LIST_KEYS, LIST_TYPE, below};
-use super::work::At;
-use crate::kind_registry::FieldErrors;
+use super::work::{At, ROOT_PATH};
+use crate::field_errors::FieldErrors;
 use cel::{CelProgram, CelType, CelValue, CompileError, EvalBudget, EvalError, EvalScope, SizeEstimator};
 
 pub(super) const RULES: &str = "x-kubernetes-validations";
@@ -15,9 +15,6 @@ pub(super) const RULES: &str = "x-kubernetes-validations";
 const NAMES: [&str; 2] = ["self", "oldSelf"];
 /// The reasons that a rule may give, as the first words of what is told.
 const REASONS: [&str; 4] = ["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"];
-/// Where a rule stands that is about the whole object.
-pub(super) const ROOT_PATH: &str = "<nil>";
-
 /// All rules of a schema, read; by their text.
 #[derive(Debug, Default)]
 pub(super) struct ValidationRules {

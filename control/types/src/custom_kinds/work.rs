@@ -7,9 +7,11 @@ use serde_json::Value;
 
 use cel::bounded_regex::RegexCaches;
 
-use super::validation_rules::ROOT_PATH;
-use crate::kind_registry::Problem;
+use crate::field_errors::Problem;
 use crate::limits::OBJECT_BYTES_MAX;
+
+/// Where a rule stands that is about the whole object.
+pub(super) const ROOT_PATH: &str = "<nil>";
 
 /// Comparisons that one object and its schema may take: values, properties, words of an enum, branches of `anyOf`, steps of
 /// regular expressions. A schema of 1 MB and an object of 1 MB could ask for a million times a million; five million take some

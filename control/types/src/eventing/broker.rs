@@ -4,17 +4,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, delivery_validation, stream_options};
-use crate::kind_registry::{
-    FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
-};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core_kinds::AGE;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{
+use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, delivery_features, stream_options};
+use crate::conditions::ConditionSet;
+use crate::delivery;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{AGE, PrinterColumn, READY, REASON, column};
+use crate::settings::Settings;
+use crate::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, annotation, namespace,
 };
-use crate::kinds::{READY, REASON, column, kind};
 
 pub const INGRESS_READY: &str = "IngressReady";
 pub const TRIGGER_CHANNEL_READY: &str = "TriggerChannelReady";
@@ -139,24 +139,24 @@ impl ResourceStrategy for Broker {
             };
         }
         if let Some(config) = &mut self.spec.config {
-            delivery_validation::default_reference(config, &home);
+            delivery::default_reference(config, &home);
         }
         let given = || default.delivery.unwrap_or_else(default_delivery);
         let delivery = self.spec.delivery.get_or_insert_with(given);
-        delivery_validation::default_delivery(delivery, &home);
+        delivery::default_delivery(delivery, &home);
     }
 
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         let class = annotation(&self.metadata, BROKER_CLASS).unwrap_or_default();
         if class.is_empty() {
-            problems.add(format!("metadata.annotations[{BROKER_CLASS}]"), "missing field(s)");
+            problems.add(format!("metadata.annotations[{BROKER_CLASS}]"), MISSING);
         }
         stream_options::validate(&self.metadata, problems);
         if let Some(config) = &self.spec.config {
-            delivery_validation::validate_reference(config, "spec.config", problems);
+            delivery::validate_reference(config, "spec.config", problems);
         }
         if let Some(delivery) = &self.spec.delivery {
-            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
+            delivery::validate_delivery(delivery, "spec.delivery", problems);
         }
         let Some(before) = before else { return };
         let home = namespace(&self.metadata);
@@ -182,7 +182,7 @@ impl ResourceStrategy for Broker {
             problems.add("spec.config.namespace", format!("mismatched namespaces: {why}"));
         }
         let delivery = self.spec.delivery.as_ref();
-        delivery_validation::check_delivery_features(delivery, "spec.delivery", &settings.event_features, problems);
+        delivery_features::check_delivery_features(delivery, "spec.delivery", &settings.event_features, problems);
     }
 }
 
@@ -191,8 +191,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
-    use crate::kinds::settings::{BrokerDefaults, ConfigMapSetting as _};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
+    use crate::settings::{BrokerDefaults, ConfigMapSetting as _};
 
     fn admit(new: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
         (KindEntry::of::<Broker>().admit)(

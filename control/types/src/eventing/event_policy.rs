@@ -9,12 +9,13 @@ use serde::{Deserialize, Serialize};
 
 use super::GROUP;
 use super::filters::{self, SubscriptionsApiFilter};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::selector;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Status, name, namespace};
-use crate::kinds::{READY, REASON, kind};
+use crate::conditions::ConditionSet;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{READY, REASON};
+use crate::settings::Settings;
+use crate::shared::{Status, name, namespace};
+use crate::{kind, selector};
 
 pub const VERSION: &str = "v1alpha1";
 /// Group and version as `status.policies` names them.
@@ -26,7 +27,6 @@ pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[AUTHENTICATION
 
 /// Entries of `from`, and of `to`: each is read whenever the policy is compiled.
 const ENTRIES_MAX: usize = 1000;
-const MISSING: &str = "missing field(s)";
 
 kind! {
     /// `eventing.knative.dev/v1alpha1` EventPolicy.
@@ -262,9 +262,10 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
-    use crate::kinds::eventing::broker::Broker;
-    use crate::kinds::settings::{ConfigMapSetting as _, EventingFeatures};
+    use crate::eventing::broker::Broker;
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
+    use crate::settings::{ConfigMapSetting as _, EventingFeatures};
 
     fn admit(spec: &Value, oidc: &str) -> Result<Value, AdmissionError> {
         let data = [("authentication-oidc".to_owned(), oidc.to_owned())].into();

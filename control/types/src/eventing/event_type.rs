@@ -5,12 +5,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GROUP, VERSION, delivery_validation};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::names::is_attribute;
-use crate::kinds::shared::{KReference, SPEC_CHANGED, Status, namespace};
-use crate::kinds::{READY, REASON, column, kind};
+use super::{GROUP, VERSION};
+use crate::conditions::ConditionSet;
+use crate::delivery;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{READY, REASON, column};
+use crate::shared::{KReference, SPEC_CHANGED, Status, namespace};
+use support::names::is_attribute;
 
 pub const REFERENCE_EXISTS: &str = "ReferenceExists";
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[REFERENCE_EXISTS] };
@@ -105,18 +108,18 @@ impl ResourceStrategy for EventType {
         }
         let home = namespace(&self.metadata).to_owned();
         if let Some(reference) = &mut self.spec.reference {
-            delivery_validation::default_reference(reference, &home);
+            delivery::default_reference(reference, &home);
         }
     }
 
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         match &self.spec.attributes {
             Some(attributes) => validate_attributes(attributes, problems),
-            None if self.spec.kind.is_empty() => problems.add("spec.type", "missing field(s)"),
+            None if self.spec.kind.is_empty() => problems.add("spec.type", MISSING),
             None => {}
         }
         if let Some(reference) = &self.spec.reference {
-            delivery_validation::validate_reference(reference, "spec.reference", problems);
+            delivery::validate_reference(reference, "spec.reference", problems);
         }
         for (url, at) in [(&self.spec.source, "spec.source"), (&self.spec.schema, "spec.schema")] {
             if let Some(url) = url
@@ -180,7 +183,7 @@ impl EventTypeSpec {
 fn validate_attributes(attributes: &[EventAttribute], problems: &mut FieldErrors) {
     for needed in ["type", "source", "specversion", "id"] {
         if !attributes.iter().any(|attribute| attribute.name == needed) {
-            problems.add(format!("spec.attributes.{needed}"), "missing field(s)");
+            problems.add(format!("spec.attributes.{needed}"), MISSING);
         }
     }
     for (index, attribute) in attributes.iter().enumerate().filter(|(_, one)| !is_attribute(&one.name)) {
@@ -194,7 +197,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
 
     fn admit(spec: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
         let object = json!({"metadata": {"name": "e", "namespace": "ns"}, "spec": spec});

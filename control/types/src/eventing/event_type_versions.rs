@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::event_type::{EventAttribute, EventType, EventTypeSpec, EventTypeStatus};
 use crate::kind_registry::{KindEntry, KindMeta, ResourceStrategy as _, VersionConversion};
-use crate::kinds::shared::KReference;
-use crate::kinds::{READY, REASON, column};
+use crate::printer_column::{READY, REASON, column};
+use crate::shared::KReference;
 
 /// Fields of the stored version and the attributes that say the same; upstream's names.
 const FIELDS: [(&str, &str); 3] = [("type", "type"), ("source", "source"), ("schema", "schemadata")];
@@ -163,7 +163,8 @@ fn to_attributes(spec: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kind_registry::{AdmissionError, RequestContext};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::RequestContext;
 
     fn object(version: &str, spec: Value) -> Value {
         json!({ "apiVersion": format!("eventing.knative.dev/{version}"), "kind": "EventType",

@@ -7,8 +7,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::kind_registry::FieldErrors;
-use crate::kinds::names::is_attribute;
+use crate::field_errors::FieldErrors;
+use support::names::is_attribute;
 
 /// Deepest nesting of `all`, `any` and `not`: each level is a frame of the stack for every event.
 pub const FILTER_DEPTH_MAX: usize = 32;

@@ -1,7 +1,7 @@
 //! `eventing.knative.dev`: Broker, Trigger, EventType and EventPolicy, and the rules of what they share.
 
 pub mod broker;
-pub mod delivery_validation;
+pub mod delivery_features;
 pub mod event_policy;
 pub mod event_type;
 pub mod event_type_versions;

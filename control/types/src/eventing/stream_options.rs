@@ -9,9 +9,9 @@ use std::time::Duration;
 use contract::table::{Durability, RetentionPolicy};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::kind_registry::FieldErrors;
-use crate::kinds::shared::annotation;
-use crate::kinds::{duration, quantity};
+use crate::field_errors::FieldErrors;
+use crate::shared::annotation;
+use crate::{duration, quantity};
 
 /// What the keys of annotations begin with, and those of a ConfigMap do not.
 const PREFIX: &str = "sluicegate.dev/";

@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::filters::{self, SubscriptionsApiFilter};
-use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, delivery_validation};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core_kinds::AGE;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{
-    AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace,
-};
-use crate::kinds::{READY, REASON, column, kind};
+use super::{BROKER_LABEL, DEPENDENCY, GROUP, INJECTION, VERSION, delivery_features};
+use crate::conditions::ConditionSet;
+use crate::delivery;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{AGE, READY, REASON, column};
+use crate::settings::Settings;
+use crate::shared::{AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace};
 use crate::strict_deserializer::StrictDeserializer;
 
 pub const BROKER_READY: &str = "BrokerReady";
@@ -38,7 +38,7 @@ pub const CONDITIONS: ConditionSet = ConditionSet {
     ],
 };
 
-/// As [`SPEC_CHANGED`](crate::kinds::shared::SPEC_CHANGED): what upstream says to a Trigger that is to have another Broker.
+/// As [`SPEC_CHANGED`](crate::shared::SPEC_CHANGED): what upstream says to a Trigger that is to have another Broker.
 const BROKER_CHANGED: &str = "Immutable fields changed (-old +new): broker, spec";
 /// Upstream's annotation for the order of delivery (its Kafka Broker), and ours.
 const ORDER_KAFKA: &str = "kafka.eventing.knative.dev/delivery.order";
@@ -141,21 +141,21 @@ impl ResourceStrategy for Trigger {
         }
         self.spec.filter.get_or_insert_default();
         let home = namespace(&self.metadata).to_owned();
-        delivery_validation::default_destination(&mut self.spec.subscriber, &home);
+        delivery::default_destination(&mut self.spec.subscriber, &home);
         if let Some(delivery) = &mut self.spec.delivery {
-            delivery_validation::default_delivery(delivery, &home);
+            delivery::default_delivery(delivery, &home);
         }
     }
 
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         match &self.spec.broker_ref {
-            None if self.spec.broker.is_empty() => problems.add("spec.broker", "missing field(s)"),
+            None if self.spec.broker.is_empty() => problems.add("spec.broker", MISSING),
             None => {}
             Some(_) if !self.spec.broker.is_empty() => {
                 problems.add("spec.broker", "expected exactly one, got both: broker, brokerRef");
             }
             Some(reference) => {
-                delivery_validation::validate_reference(reference, "spec.brokerRef", problems);
+                delivery::validate_reference(reference, "spec.brokerRef", problems);
                 let (group, _) = reference.api_version.split_once('/').unwrap_or_default();
                 // A right to subscribe to another group's Brokers does not extend to ours.
                 if reference.kind != "Broker" || group != GROUP {
@@ -173,9 +173,9 @@ impl ResourceStrategy for Trigger {
         filters::validate(&self.spec.filters, "spec.filters", problems);
         let filters = before.map(|before| before.spec.filters.as_slice());
         filters::refuse_empty(&self.spec.filters, filters, "spec.filters", problems);
-        delivery_validation::validate_destination(&self.spec.subscriber, "spec.subscriber", problems);
+        delivery::validate_destination(&self.spec.subscriber, "spec.subscriber", problems);
         if let Some(delivery) = &self.spec.delivery {
-            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
+            delivery::validate_delivery(delivery, "spec.delivery", problems);
         }
         self.validate_annotations(problems);
         if before.is_some_and(|before| before.broker() != self.broker()) {
@@ -185,10 +185,10 @@ impl ResourceStrategy for Trigger {
 
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let (delivery, features) = (self.spec.delivery.as_ref(), &settings.event_features);
-        delivery_validation::check_delivery_features(delivery, "spec.delivery", features, problems);
-        delivery_validation::check_destination_features(&self.spec.subscriber, "spec.subscriber", features, problems);
+        delivery_features::check_delivery_features(delivery, "spec.delivery", features, problems);
+        delivery_features::check_destination_features(&self.spec.subscriber, "spec.subscriber", features, problems);
         if let Some(broker) = &self.spec.broker_ref {
-            delivery_validation::check_cross_namespace_link(broker, "spec.brokerRef", features, problems);
+            delivery_features::check_cross_namespace_link(broker, "spec.brokerRef", features, problems);
         }
     }
 }
@@ -259,7 +259,7 @@ impl Trigger {
                 problems.add(at(DEPENDENCY), format!("The provided annotation was not a corev1.ObjectReference: {why}"))
             }
             Some(Ok(reference)) => {
-                delivery_validation::validate_reference(&reference, &at(DEPENDENCY), problems);
+                delivery::validate_reference(&reference, &at(DEPENDENCY), problems);
                 let other = reference.explicit_namespace();
                 if other.is_some_and(|ns| ns != namespace(&self.metadata)) {
                     problems.add(
@@ -295,7 +295,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
 
     fn admit(new: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
         (KindEntry::of::<Trigger>().admit)(

@@ -6,8 +6,8 @@ pub mod sequence;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::shared::{Condition, KReference};
+use crate::conditions::ConditionSet;
+use crate::shared::{Condition, KReference};
 
 pub const GROUP: &str = "flows.knative.dev";
 pub const VERSION: &str = "v1";

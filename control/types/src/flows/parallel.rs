@@ -5,13 +5,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::core_kinds::AGE;
-use crate::kinds::eventing::delivery_validation;
-use crate::kinds::messaging::channel::ChannelTemplate;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, Status, namespace};
-use crate::kinds::{READY, REASON, column, kind};
+use crate::delivery;
+use crate::eventing::delivery_features;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::messaging::channel::ChannelTemplate;
+use crate::printer_column::{AGE, READY, REASON, column};
+use crate::settings::Settings;
+use crate::shared::{Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, Status, namespace};
 
 kind! {
     /// `flows.knative.dev/v1` Parallel.
@@ -97,41 +99,41 @@ impl ResourceStrategy for Parallel {
         let given = || ChannelTemplate::default_for(&requester.settings, &home);
         self.spec.channel_template.get_or_insert_with(given);
         for branch in &mut self.spec.branches {
-            delivery_validation::default_destination(&mut branch.subscriber, &home);
+            delivery::default_destination(&mut branch.subscriber, &home);
             for destination in [&mut branch.filter, &mut branch.reply].into_iter().flatten() {
-                delivery_validation::default_destination(destination, &home);
+                delivery::default_destination(destination, &home);
             }
             if let Some(delivery) = &mut branch.delivery {
-                delivery_validation::default_delivery(delivery, &home);
+                delivery::default_delivery(delivery, &home);
             }
         }
         if let Some(reply) = &mut self.spec.reply {
-            delivery_validation::default_destination(reply, &home);
+            delivery::default_destination(reply, &home);
         }
     }
 
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         if self.spec.branches.is_empty() {
-            problems.add("spec.branches", "missing field(s)");
+            problems.add("spec.branches", MISSING);
         }
         for (n, branch) in self.spec.branches.iter().enumerate() {
             let at = format!("spec.branches[{n}]");
-            delivery_validation::validate_destination(&branch.subscriber, &format!("{at}.subscriber"), problems);
+            delivery::validate_destination(&branch.subscriber, &format!("{at}.subscriber"), problems);
             for (destination, field) in [(&branch.filter, "filter"), (&branch.reply, "reply")] {
                 if let Some(destination) = destination {
-                    delivery_validation::validate_destination(destination, &format!("{at}.{field}"), problems);
+                    delivery::validate_destination(destination, &format!("{at}.{field}"), problems);
                 }
             }
             if let Some(delivery) = &branch.delivery {
-                delivery_validation::validate_delivery(delivery, &format!("{at}.delivery"), problems);
+                delivery::validate_delivery(delivery, &format!("{at}.delivery"), problems);
             }
         }
         match &self.spec.channel_template {
             Some(template) => template.validate("spec.channelTemplate", problems),
-            None => problems.add("spec.channelTemplate", "missing field(s)"),
+            None => problems.add("spec.channelTemplate", MISSING),
         }
         if let Some(reply) = &self.spec.reply {
-            delivery_validation::validate_destination(reply, "spec.reply", problems);
+            delivery::validate_destination(reply, "spec.reply", problems);
         }
     }
 
@@ -139,28 +141,28 @@ impl ResourceStrategy for Parallel {
         let features = &settings.event_features;
         for (n, branch) in self.spec.branches.iter().enumerate() {
             let at = format!("spec.branches[{n}]");
-            delivery_validation::check_destination_features(
+            delivery_features::check_destination_features(
                 &branch.subscriber,
                 &format!("{at}.subscriber"),
                 features,
                 problems,
             );
             for (destination, field) in [(&branch.filter, "filter"), (&branch.reply, "reply")] {
-                delivery_validation::check_destination_features(
+                delivery_features::check_destination_features(
                     destination,
                     &format!("{at}.{field}"),
                     features,
                     problems,
                 );
             }
-            delivery_validation::check_delivery_features(
+            delivery_features::check_delivery_features(
                 branch.delivery.as_ref(),
                 &format!("{at}.delivery"),
                 features,
                 problems,
             );
         }
-        delivery_validation::check_destination_features(&self.spec.reply, "spec.reply", features, problems);
+        delivery_features::check_destination_features(&self.spec.reply, "spec.reply", features, problems);
     }
 }
 
@@ -169,7 +171,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
 
     fn admit(spec: Value) -> Result<Value, AdmissionError> {
         let object = json!({"metadata": {"name": "p", "namespace": "ns"}, "spec": spec});

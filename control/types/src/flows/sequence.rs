@@ -5,15 +5,15 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::core_kinds::AGE;
-use crate::kinds::eventing::delivery_validation;
-use crate::kinds::messaging::channel::ChannelTemplate;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{
-    Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, KReference, Status, namespace,
-};
-use crate::kinds::{READY, REASON, column, kind};
+use crate::delivery;
+use crate::eventing::delivery_features;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::messaging::channel::ChannelTemplate;
+use crate::printer_column::{AGE, READY, REASON, column};
+use crate::settings::Settings;
+use crate::shared::{Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, KReference, Status, namespace};
 
 kind! {
     /// `flows.knative.dev/v1` Sequence.
@@ -107,34 +107,34 @@ impl ResourceStrategy for Sequence {
         self.spec.channel_template.get_or_insert_with(given);
         for step in &mut self.spec.steps {
             if let Some(reference) = &mut step.reference {
-                delivery_validation::default_reference(reference, &home);
+                delivery::default_reference(reference, &home);
             }
             if let Some(delivery) = &mut step.delivery {
-                delivery_validation::default_delivery(delivery, &home);
+                delivery::default_delivery(delivery, &home);
             }
         }
         if let Some(reply) = &mut self.spec.reply {
-            delivery_validation::default_destination(reply, &home);
+            delivery::default_destination(reply, &home);
         }
     }
 
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         if self.spec.steps.is_empty() {
-            problems.add("spec.steps", "missing field(s)");
+            problems.add("spec.steps", MISSING);
         }
         for (n, step) in self.spec.steps.iter().enumerate() {
             let at = format!("spec.steps[{n}]");
-            delivery_validation::validate_destination(&step.destination(), &at, problems);
+            delivery::validate_destination(&step.destination(), &at, problems);
             if let Some(delivery) = &step.delivery {
-                delivery_validation::validate_delivery(delivery, &format!("{at}.delivery"), problems);
+                delivery::validate_delivery(delivery, &format!("{at}.delivery"), problems);
             }
         }
         match &self.spec.channel_template {
             Some(template) => template.validate("spec.channelTemplate", problems),
-            None => problems.add("spec.channelTemplate", "missing field(s)"),
+            None => problems.add("spec.channelTemplate", MISSING),
         }
         if let Some(reply) = &self.spec.reply {
-            delivery_validation::validate_destination(reply, "spec.reply", problems);
+            delivery::validate_destination(reply, "spec.reply", problems);
         }
     }
 
@@ -142,15 +142,15 @@ impl ResourceStrategy for Sequence {
         let features = &settings.event_features;
         for (n, step) in self.spec.steps.iter().enumerate() {
             let at = format!("spec.steps[{n}]");
-            delivery_validation::check_destination_features(&step.destination(), &at, features, problems);
-            delivery_validation::check_delivery_features(
+            delivery_features::check_destination_features(&step.destination(), &at, features, problems);
+            delivery_features::check_delivery_features(
                 step.delivery.as_ref(),
                 &format!("{at}.delivery"),
                 features,
                 problems,
             );
         }
-        delivery_validation::check_destination_features(&self.spec.reply, "spec.reply", features, problems);
+        delivery_features::check_destination_features(&self.spec.reply, "spec.reply", features, problems);
     }
 }
 
@@ -159,7 +159,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
 
     fn admit(spec: Value) -> Result<Value, AdmissionError> {
         let object = json!({"metadata": {"name": "s", "namespace": "ns"}, "spec": spec});

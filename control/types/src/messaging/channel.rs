@@ -6,16 +6,18 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::subscribable::{SubscriberSpec, SubscriberStatus};
-use super::{API_VERSION, GROUP, MISSING, MUST_NOT, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core_kinds::AGE;
-use crate::kinds::eventing::{delivery_validation, stream_options};
-use crate::kinds::settings::{ChannelDefaultTemplate, Settings};
-use crate::kinds::shared::{
+use super::{API_VERSION, GROUP, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
+use crate::conditions::ConditionSet;
+use crate::delivery;
+use crate::eventing::{delivery_features, stream_options};
+use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{AGE, READY, REASON, column};
+use crate::settings::{ChannelDefaultTemplate, Settings};
+use crate::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, group_of, namespace,
 };
-use crate::kinds::{READY, REASON, column, kind};
 
 pub const BACKING_CHANNEL_READY: &str = "BackingChannelReady";
 pub const ADDRESSABLE: &str = "Addressable";
@@ -147,7 +149,7 @@ impl ResourceStrategy for Channel {
         }
         let home = namespace(&self.metadata).to_owned();
         if let Some(delivery) = &mut self.spec.delivery {
-            delivery_validation::default_delivery(delivery, &home);
+            delivery::default_delivery(delivery, &home);
         }
     }
 
@@ -158,10 +160,10 @@ impl ResourceStrategy for Channel {
         }
         stream_options::validate_channel(&self.metadata, problems);
         if !self.spec.subscribers.is_empty() {
-            problems.add("spec.subscribers", MUST_NOT);
+            problems.add("spec.subscribers", MUST_NOT_SET);
         }
         if let Some(delivery) = &self.spec.delivery {
-            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
+            delivery::validate_delivery(delivery, "spec.delivery", problems);
         }
         if before.is_some_and(|before| before.spec.channel_template != self.spec.channel_template) {
             problems.add("spec.channelTemplate", SPEC_CHANGED);
@@ -170,7 +172,7 @@ impl ResourceStrategy for Channel {
 
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let delivery = self.spec.delivery.as_ref();
-        delivery_validation::check_delivery_features(delivery, "spec.delivery", &settings.event_features, problems);
+        delivery_features::check_delivery_features(delivery, "spec.delivery", &settings.event_features, problems);
     }
 }
 
@@ -179,7 +181,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
 
     fn admit(new: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
         (KindEntry::of::<Channel>().admit)(

@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::subscribable::{SubscriberSpec, SubscriberStatus, validate_subscribers};
 use super::{GROUP, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core_kinds::AGE;
-use crate::kinds::eventing::{delivery_validation, stream_options};
-use crate::kinds::shared::{Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, Status, annotation, namespace};
-use crate::kinds::{READY, REASON, column, kind};
+use crate::conditions::ConditionSet;
+use crate::delivery;
+use crate::eventing::stream_options;
+use crate::field_errors::FieldErrors;
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{AGE, READY, REASON, column};
+use crate::shared::{Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, Status, annotation, namespace};
 
 pub const SERVICE_READY: &str = "ServiceReady";
 pub const ENDPOINTS_READY: &str = "EndpointsReady";
@@ -97,7 +99,7 @@ impl ResourceStrategy for InMemoryChannel {
         self.spec.external_writer = (!requester.is_controller()).then(|| requester.user.clone());
         let home = namespace(&self.metadata).to_owned();
         if let Some(delivery) = &mut self.spec.delivery {
-            delivery_validation::default_delivery(delivery, &home);
+            delivery::default_delivery(delivery, &home);
         }
     }
 
@@ -114,7 +116,7 @@ impl ResourceStrategy for InMemoryChannel {
             );
         }
         if let Some(delivery) = &self.spec.delivery {
-            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
+            delivery::validate_delivery(delivery, "spec.delivery", problems);
         }
         for (key, allowed) in [(SCOPE, ["cluster", "namespace"]), (ASYNC_HANDLER, ["true", "false"])] {
             if let Some(value) = annotation(&self.metadata, key)
@@ -131,7 +133,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
 
     fn admit(new: Value, before: Option<&Value>, internal: bool) -> Result<Value, AdmissionError> {
         (KindEntry::of::<InMemoryChannel>().admit)(

@@ -13,6 +13,3 @@ pub const API_VERSION: &str = "messaging.knative.dev/v1";
 /// Says by which contract a kind takes subscribers.
 pub const SUBSCRIBABLE: &str = "messaging.knative.dev/subscribable";
 pub const SUBSCRIBABLE_VERSION: &str = "v1";
-
-const MISSING: &str = "missing field(s)";
-const MUST_NOT: &str = "must not set the field(s)";

@@ -4,8 +4,8 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kind_registry::FieldErrors;
-use crate::kinds::shared::{AuthStatus, ConditionStatus, DeliverySpec};
+use crate::field_errors::FieldErrors;
+use crate::shared::{AuthStatus, ConditionStatus, DeliverySpec};
 
 /// One subscriber of a channel, resolved.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

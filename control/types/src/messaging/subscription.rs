@@ -4,16 +4,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{GROUP, MISSING, VERSION};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::core_kinds::AGE;
-use crate::kinds::eventing::delivery_validation;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{
+use super::{GROUP, VERSION};
+use crate::conditions::ConditionSet;
+use crate::delivery;
+use crate::eventing::delivery_features;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{AGE, READY, REASON};
+use crate::settings::Settings;
+use crate::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, SPEC_CHANGED, Status, namespace,
 };
-use crate::kinds::{READY, REASON, kind};
 
 pub const REFERENCES_RESOLVED: &str = "ReferencesResolved";
 pub const ADDED_TO_CHANNEL: &str = "AddedToChannel";
@@ -96,11 +98,11 @@ impl ResourceStrategy for Subscription {
             // `subscriber: {}` says as little as no subscriber.
             destination.take_if(|found| *found == Destination::default());
             if let Some(destination) = destination {
-                delivery_validation::default_destination(destination, &home);
+                delivery::default_destination(destination, &home);
             }
         }
         if let Some(delivery) = &mut self.spec.delivery {
-            delivery_validation::default_delivery(delivery, &home);
+            delivery::default_delivery(delivery, &home);
         }
     }
 
@@ -109,7 +111,7 @@ impl ResourceStrategy for Subscription {
         if spec.channel == KReference::default() {
             problems.add("spec.channel", format!("{MISSING}: the Subscription must reference a channel"));
         } else {
-            delivery_validation::validate_group_reference(&spec.channel, "spec.channel", problems);
+            delivery::validate_group_reference(&spec.channel, "spec.channel", problems);
         }
         if spec.subscriber.is_none() && spec.reply.is_none() {
             let why = "the Subscription must reference a subscriber or a reply";
@@ -117,11 +119,11 @@ impl ResourceStrategy for Subscription {
         }
         for (destination, at) in [(&spec.subscriber, "spec.subscriber"), (&spec.reply, "spec.reply")] {
             if let Some(destination) = destination {
-                delivery_validation::validate_destination(destination, at, problems);
+                delivery::validate_destination(destination, at, problems);
             }
         }
         if let Some(delivery) = &spec.delivery {
-            delivery_validation::validate_delivery(delivery, "spec.delivery", problems);
+            delivery::validate_delivery(delivery, "spec.delivery", problems);
         }
         let home = namespace(&self.metadata);
         let channel = spec.channel.with_namespace(home);
@@ -132,12 +134,12 @@ impl ResourceStrategy for Subscription {
 
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let (spec, features) = (&self.spec, &settings.event_features);
-        delivery_validation::check_delivery_features(spec.delivery.as_ref(), "spec.delivery", features, problems);
-        delivery_validation::check_destination_features(&spec.subscriber, "spec.subscriber", features, problems);
-        delivery_validation::check_destination_features(&spec.reply, "spec.reply", features, problems);
-        delivery_validation::check_reference_features(&spec.channel, "spec.channel", features, problems);
+        delivery_features::check_delivery_features(spec.delivery.as_ref(), "spec.delivery", features, problems);
+        delivery_features::check_destination_features(&spec.subscriber, "spec.subscriber", features, problems);
+        delivery_features::check_destination_features(&spec.reply, "spec.reply", features, problems);
+        delivery_features::check_reference_features(&spec.channel, "spec.channel", features, problems);
         // AMB-40: a channel is read in its own namespace, unless the operator allows more.
-        delivery_validation::check_cross_namespace_link(&spec.channel, "spec.channel", features, problems);
+        delivery_features::check_cross_namespace_link(&spec.channel, "spec.channel", features, problems);
     }
 }
 
@@ -155,7 +157,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
 
     fn admit(new: Value, before: Option<&Value>) -> Result<Value, AdmissionError> {
         (KindEntry::of::<Subscription>().admit)(

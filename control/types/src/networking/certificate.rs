@@ -6,16 +6,14 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::shared::{Status, annotation};
-use crate::kinds::{READY, REASON, kind};
+use crate::classes;
+use crate::conditions::ConditionSet;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{READY, REASON};
+use crate::shared::{Status, annotation};
 
-/// We issue the Certificates of this class.
-pub const CLASS: &str = "sluicegate.certificate.networking.knative.dev";
-/// The first is the one that Certificates have.
-pub const CLASS_ANNOTATIONS: [&str; 2] =
-    ["networking.knative.dev/certificate.class", "networking.knative.dev/certificate-class"];
 /// What the certificate is for.
 pub const TYPE_LABEL: &str = "networking.knative.dev/certificate-type";
 /// On one for all names of a namespace: the domain that they are in.
@@ -24,8 +22,6 @@ pub const WILDCARD_LABEL: &str = "networking.knative.dev/wildcardDomain";
 pub const UID_LABEL: &str = "networking.internal.knative.dev/certificate-uid";
 
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[] };
-
-const MISSING: &str = "missing field(s)";
 
 kind! {
     /// `networking.internal.knative.dev/v1alpha1` Certificate.
@@ -86,7 +82,8 @@ impl Certificate {
     /// Whether it is for us to provide.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        CLASS_ANNOTATIONS.iter().find_map(|key| annotation(&self.metadata, key)) == Some(CLASS)
+        classes::CERTIFICATE_ANNOTATIONS.iter().find_map(|key| annotation(&self.metadata, key))
+            == Some(classes::CERTIFICATE)
     }
 }
 
@@ -163,10 +160,12 @@ mod tests {
 
     #[test]
     fn the_class_says_whose_it_is() {
-        for (class, ours) in [(CLASS, true), ("cert-manager.certificate.networking.knative.dev", false)] {
+        for (class, ours) in [(classes::CERTIFICATE, true), ("cert-manager.certificate.networking.knative.dev", false)]
+        {
             let mut certificate = Certificate::new("ns", "c", CertificateSpec::default());
             assert!(!certificate.is_ours());
-            certificate.metadata.annotations = Some([(CLASS_ANNOTATIONS[0].to_owned(), class.to_owned())].into());
+            certificate.metadata.annotations =
+                Some([(classes::CERTIFICATE_ANNOTATIONS[0].to_owned(), class.to_owned())].into());
             assert_eq!(certificate.is_ours(), ours, "{class}");
         }
     }

@@ -9,22 +9,18 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::shared::{Status, annotation, namespace};
-use crate::kinds::{READY, REASON, kind};
+use crate::classes;
+use crate::conditions::ConditionSet;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{READY, REASON};
+use crate::shared::{Status, annotation, namespace};
 
 pub const NETWORK_CONFIGURED: &str = "NetworkConfigured";
 pub const LOAD_BALANCER_READY: &str = "LoadBalancerReady";
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[NETWORK_CONFIGURED, LOAD_BALANCER_READY] };
 
-/// The class that is ours. Objects of another, or of none, are left alone (X-KI-01).
-pub const CLASS: &str = "sluicegate.ingress.networking.knative.dev";
-/// Its annotation: the present name and the former one.
-pub const CLASS_ANNOTATIONS: [&str; 2] =
-    ["networking.knative.dev/ingress-class", "networking.knative.dev/ingress.class"];
-
-const MISSING: &str = "missing field(s)";
 /// The whole, of which splits take their percent.
 const PERCENT_TOTAL: i32 = 100;
 
@@ -185,7 +181,7 @@ impl Ingress {
     /// Whether it is for us.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        CLASS_ANNOTATIONS.iter().find_map(|key| annotation(&self.metadata, key)) == Some(CLASS)
+        classes::INGRESS_ANNOTATIONS.iter().find_map(|key| annotation(&self.metadata, key)) == Some(classes::INGRESS)
     }
 }
 
@@ -390,10 +386,10 @@ mod tests {
     #[test]
     fn the_class_says_whose_it_is() {
         for (key, value, ours) in [
-            ("networking.knative.dev/ingress-class", CLASS, true),
-            ("networking.knative.dev/ingress.class", CLASS, true),
+            ("networking.knative.dev/ingress-class", classes::INGRESS, true),
+            ("networking.knative.dev/ingress.class", classes::INGRESS, true),
             ("networking.knative.dev/ingress-class", "kourier.ingress.networking.knative.dev", false),
-            ("other", CLASS, false),
+            ("other", classes::INGRESS, false),
         ] {
             let mut ingress = ingress(json!({}));
             ingress.metadata.annotations = Some([(key.to_owned(), value.to_owned())].into());

@@ -5,13 +5,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, VERSION};
-use crate::kind_registry::{
-    FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
-};
-use crate::kinds::autoscaling::pod_autoscaler::ScaleTarget;
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::shared::Status;
-use crate::kinds::{READY, REASON, column, kind};
+use crate::autoscaling::pod_autoscaler::ScaleTarget;
+use crate::conditions::ConditionSet;
+use crate::field_errors::FieldErrors;
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{PrinterColumn, READY, REASON, column};
+use crate::shared::Status;
 
 /// There are instances.
 pub const ENDPOINTS_POPULATED: &str = "EndpointsPopulated";

@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::autoscaler_settings::{AutoscalerSettings, TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
-use super::{resources, spare_instances, stream_timeouts};
-use crate::kind_registry::{FieldErrors, RequestContext};
-use crate::kinds::duration;
-use crate::kinds::names::is_dns1035_label;
-use crate::kinds::networking::{certificate, ingress};
-use crate::kinds::settings::HttpProtocol;
-use crate::kinds::shared::{annotation, controller, label, name};
+use super::{spare_instances, stream_timeouts};
+use crate::classes;
+use crate::duration;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind_registry::RequestContext;
+use crate::serving::revision_spec::resources;
+use crate::settings::HttpProtocol;
+use crate::settings::autoscaler::{AutoscalerSettings, TARGET_MIN, WINDOW_MAX, WINDOW_MIN};
+use crate::shared::{annotation, controller, label};
+use support::names::is_dns1035_label;
 
 pub const SERVICE: &str = "serving.knative.dev/service";
 pub const SERVICE_UID: &str = "serving.knative.dev/serviceUID";
@@ -52,8 +54,6 @@ pub const RUNTIME_CLASS: &str = "runtime.sluicegate.dev/class";
 pub const RUNTIME_VOLUMES: &str = "runtime.sluicegate.dev/volumes";
 
 pub const AUTOSCALING: &str = "autoscaling.knative.dev/";
-/// The class whose scaler is ours.
-pub const KPA: &str = "kpa.autoscaling.knative.dev";
 const HPA: &str = "hpa.autoscaling.knative.dev";
 /// One instance is what any activation starts (upstream's limit).
 const ACTIVATION_MIN: u32 = 2;
@@ -146,7 +146,7 @@ pub fn validate_owner_label(meta: &ObjectMeta, key: &str, kind: &str, problems: 
     let Some(value) = label(meta, key) else { return };
     let owners = meta.owner_references.as_deref().unwrap_or_default();
     if !owners.iter().any(|owner| owner.kind == kind && owner.name == value) {
-        problems.add(format!("metadata.labels[{key}]"), "missing field(s)");
+        problems.add(format!("metadata.labels[{key}]"), MISSING);
     }
 }
 
@@ -173,7 +173,7 @@ pub fn reject_autoscaling(meta: &ObjectMeta, problems: &mut FieldErrors) {
 
 /// Of what is said to the network a template may say only what upstream knows; a slip would be passed over in silence.
 pub fn reject_unknown_networking(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
-    let known = [&NO_TLS[..], &HTTP_PROTOCOL, &ingress::CLASS_ANNOTATIONS, &certificate::CLASS_ANNOTATIONS];
+    let known = [&NO_TLS[..], &HTTP_PROTOCOL, &classes::INGRESS_ANNOTATIONS, &classes::CERTIFICATE_ANNOTATIONS];
     for (key, _) in meta.annotations.iter().flatten() {
         if key.starts_with(NETWORKING) && !known.iter().any(|keys| keys.contains(&key.as_str())) {
             problems.add(format!("{at}.annotations"), format!("invalid key name \"{key}\""));
@@ -266,12 +266,12 @@ fn field_path(at: &str, key: &str) -> String {
 
 /// The annotations that take one of a few words.
 fn validate_enums(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
-    let class = autoscaling(meta, "class").unwrap_or(KPA);
-    if class.ends_with(".autoscaling.knative.dev") && class != KPA && class != HPA {
+    let class = autoscaling(meta, "class").unwrap_or(classes::KPA);
+    if class.ends_with(".autoscaling.knative.dev") && class != classes::KPA && class != HPA {
         problems.add(field_path(at, "class"), format!("invalid value: {class}"));
     }
     // Another class's metrics and algorithms are its own.
-    if class != KPA {
+    if class != classes::KPA {
         return;
     }
     for (key, words) in
@@ -340,12 +340,6 @@ pub fn inherited(map: Option<&BTreeMap<String, String>>, except: &[&str]) -> BTr
         .filter(|(key, _)| !except.contains(&key.as_str()))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect()
-}
-
-/// The Service that a child belongs to, by its label.
-#[must_use]
-pub fn service_of(meta: &ObjectMeta) -> &str {
-    label(meta, SERVICE).unwrap_or_else(|| name(meta))
 }
 
 #[cfg(test)]

@@ -4,8 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::core_kinds::AGE;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::AGE;
 
 /// `networking.internal.knative.dev/v1alpha1` ClusterDomainClaim. Lives in no namespace.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -89,7 +90,7 @@ impl ResourceStrategy for ClusterDomainClaim {
 
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         if self.spec.namespace.is_empty() {
-            problems.add("spec.namespace", "missing field(s)");
+            problems.add("spec.namespace", MISSING);
         }
     }
 }

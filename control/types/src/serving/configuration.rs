@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::template::RevisionTemplate;
 use super::{GROUP, VERSION, annotations};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::Status;
-use crate::kinds::sources::sink_binding::BindableKind;
-use crate::kinds::sources::sink_binding_env;
-use crate::kinds::{READY, REASON, column, kind};
+use crate::conditions::ConditionSet;
+use crate::field_errors::FieldErrors;
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{READY, REASON, column};
+use crate::settings::Settings;
+use crate::shared::Status;
+use crate::sink_injection::BindableKind;
 
 /// Ready is set directly: it says what the newest Revision says.
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[] };
@@ -70,12 +71,8 @@ impl ResourceStrategy for Configuration {
     fn set_defaults(&mut self, before: Option<&Self>, requester: &RequestContext) {
         self.spec.template.set_defaults(&requester.settings);
         let was = before.map(|before| &before.spec.template);
-        sink_binding_env::apply_bindings(
-            &requester.bindings,
-            (BindableKind::Configuration, &self.metadata),
-            &mut self.spec.template,
-            was,
-        );
+        let bound = (BindableKind::Configuration, &self.metadata);
+        self.spec.template.inject_sink(&requester.injections, bound, was);
         let changed = before.is_some_and(|b| b.spec != self.spec);
         annotations::set_user(&mut self.metadata, before.map(|b| &b.metadata), changed, requester);
     }

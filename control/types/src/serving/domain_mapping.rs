@@ -5,11 +5,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{GROUP, annotations};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::names::is_dns_subdomain;
-use crate::kinds::shared::{Addressable, KReference, Status, name, namespace};
-use crate::kinds::{READY, REASON, column, kind};
+use crate::conditions::ConditionSet;
+use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{READY, REASON, column};
+use crate::shared::{Addressable, KReference, Status, name, namespace};
+use support::names::is_dns_subdomain;
 
 pub const DOMAIN_CLAIMED: &str = "DomainClaimed";
 pub const REFERENCE_RESOLVED: &str = "ReferenceResolved";
@@ -90,7 +92,7 @@ impl ResourceStrategy for DomainMapping {
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         let domain = name(&self.metadata);
         if self.metadata.generate_name.as_ref().is_some_and(|prefix| !prefix.is_empty()) {
-            problems.add("metadata.generateName", "must not set the field(s)");
+            problems.add("metadata.generateName", MUST_NOT_SET);
         }
         if !is_dns_subdomain(domain) || !domain.contains('.') {
             problems
@@ -108,7 +110,7 @@ impl ResourceStrategy for DomainMapping {
             [("apiVersion", &reference.api_version), ("kind", &reference.kind), ("name", &reference.name)]
         {
             if value.is_empty() {
-                problems.add(format!("spec.ref.{field}"), "missing field(s)");
+                problems.add(format!("spec.ref.{field}"), MISSING);
             }
         }
         if reference.namespace.as_deref().is_some_and(|ns| !ns.is_empty() && ns != namespace(&self.metadata)) {

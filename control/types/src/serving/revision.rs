@@ -4,14 +4,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::template::RevisionSpec;
 use super::{GROUP, VERSION, annotations};
-use crate::kind_registry::{
-    FieldErrors, KindMeta, PrinterColumn, RequestContext, ResourceStrategy, UnknownFieldPolicy,
-};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::shared::{SPEC_CHANGED, Status};
-use crate::kinds::{READY, REASON, column, kind};
+use crate::conditions::ConditionSet;
+use crate::field_errors::FieldErrors;
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{PrinterColumn, READY, REASON, column};
+use crate::serving::revision_spec::RevisionSpec;
+use crate::shared::{SPEC_CHANGED, Status};
 
 pub const RESOURCES_AVAILABLE: &str = "ResourcesAvailable";
 pub const CONTAINER_HEALTHY: &str = "ContainerHealthy";
@@ -119,7 +119,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
 
     /// SRV-API-10, SRV-API-11, SRV-REV-02: labels may change, the spec may not.
     #[test]

@@ -6,10 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use super::traffic::{self, TrafficParent, TrafficTarget};
 use super::{GROUP, VERSION, annotations, traffic_policy};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::shared::{Addressable, Status};
-use crate::kinds::{READY, REASON, column, kind};
+use crate::conditions::ConditionSet;
+use crate::field_errors::FieldErrors;
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{READY, REASON, column};
+use crate::shared::{Addressable, Status};
 
 pub const ALL_TRAFFIC_ASSIGNED: &str = "AllTrafficAssigned";
 pub const INGRESS_READY: &str = "IngressReady";

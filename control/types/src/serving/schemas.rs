@@ -54,9 +54,9 @@ fn pruned_schema<T: JsonSchema>(generator: &mut SchemaGenerator, names: &[&str])
 
 #[cfg(test)]
 mod tests {
-    use super::super::template::RevisionSpec;
     use super::*;
     use crate::schema;
+    use crate::serving::revision_spec::RevisionSpec;
 
     /// What a revision refuses is not offered by `kubectl explain`.
     #[test]

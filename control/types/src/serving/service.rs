@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 use super::template::RevisionTemplate;
 use super::traffic::{self, TrafficParent, TrafficTarget};
 use super::{GROUP, VERSION, annotations, traffic_policy};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
-use crate::kinds::conditions::ConditionSet;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Addressable, Status};
-use crate::kinds::sources::sink_binding::BindableKind;
-use crate::kinds::sources::sink_binding_env;
-use crate::kinds::{READY, REASON, column, kind};
+use crate::conditions::ConditionSet;
+use crate::field_errors::FieldErrors;
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::printer_column::{READY, REASON, column};
+use crate::settings::Settings;
+use crate::shared::{Addressable, Status};
+use crate::sink_injection::BindableKind;
 
 pub const CONFIGURATIONS_READY: &str = "ConfigurationsReady";
 pub const ROUTES_READY: &str = "RoutesReady";
@@ -87,12 +88,8 @@ impl ResourceStrategy for Service {
         // the stored one however bare the manifest is.
         self.spec.template.set_defaults(&requester.settings);
         let was = before.map(|before| &before.spec.template);
-        sink_binding_env::apply_bindings(
-            &requester.bindings,
-            (BindableKind::Service, &self.metadata),
-            &mut self.spec.template,
-            was,
-        );
+        let bound = (BindableKind::Service, &self.metadata);
+        self.spec.template.inject_sink(&requester.injections, bound, was);
         if self.spec.traffic.is_empty() {
             self.spec.traffic.push(TrafficTarget::all_to_latest());
         }
@@ -125,7 +122,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, KindEntry};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::KindEntry;
 
     fn alice() -> RequestContext {
         RequestContext { user: "alice".into(), ..RequestContext::default() }

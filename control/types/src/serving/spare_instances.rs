@@ -5,8 +5,8 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::kind_registry::FieldErrors;
-use crate::kinds::shared::annotation;
+use crate::field_errors::FieldErrors;
+use crate::shared::annotation;
 
 const SPARE_INSTANCES: &str = "sluicegate.dev/spare-instances";
 const SPARE_MODE: &str = "sluicegate.dev/spare-mode";

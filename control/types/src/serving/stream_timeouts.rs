@@ -3,9 +3,9 @@
 use contract::table::{OwnTimeout, RequestTimeouts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::kind_registry::FieldErrors;
-use crate::kinds::duration;
-use crate::kinds::shared::annotation;
+use crate::duration;
+use crate::field_errors::FieldErrors;
+use crate::shared::annotation;
 
 /// How long a request's body may bring nothing while there is no response; `0`: any time.
 const REQUEST_BODY_TIMEOUT: &str = "sluicegate.dev/request-body-timeout";

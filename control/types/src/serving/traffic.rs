@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::kind_registry::FieldErrors;
-use crate::kinds::names::is_dns1035_label;
+use crate::field_errors::{FieldErrors, MUST_NOT_SET};
+use support::names::is_dns1035_label;
 
 /// All of the traffic.
 pub const PERCENT_ALL: i64 = 100;
@@ -96,7 +96,7 @@ pub fn validate(targets: &[TrafficTarget], within: TrafficParent, problems: &mut
 fn validate_target(target: &TrafficTarget, within: TrafficParent, at: &str, problems: &mut FieldErrors) {
     match (target.revision(), target.configuration(), within) {
         (_, Some(_), TrafficParent::Service) => {
-            problems.add(format!("{at}.configurationName"), "must not set the field(s)");
+            problems.add(format!("{at}.configurationName"), MUST_NOT_SET);
         }
         (Some(_), Some(_), TrafficParent::Route) => {
             problems
@@ -122,7 +122,7 @@ fn validate_target(target: &TrafficTarget, within: TrafficParent, at: &str, prob
         problems.add(format!("{at}.tag"), format!("invalid value: {tag}: not a DNS 1035 label"));
     }
     if target.url.as_deref().is_some_and(|url| !url.is_empty()) {
-        problems.add(format!("{at}.url"), "must not set the field(s)");
+        problems.add(format!("{at}.url"), MUST_NOT_SET);
     }
 }
 

@@ -10,8 +10,8 @@ use contract::table::{SessionKey, names_clients};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::traffic::TrafficTarget;
-use crate::kind_registry::FieldErrors;
-use crate::kinds::shared::annotation;
+use crate::field_errors::FieldErrors;
+use crate::shared::annotation;
 
 pub const STICKY: &str = "sluicegate.dev/sticky";
 pub const HEADER_ROUTES: &str = "sluicegate.dev/header-routes";

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::ConfigMapData;
-use crate::kind_registry::FieldErrors;
-use crate::kinds::duration;
+use crate::duration;
+use crate::field_errors::FieldErrors;
 
 #[derive(Debug)]
 pub struct ConfigMapReader<'a> {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
-use crate::kind_registry::FieldErrors;
-use crate::kinds::names::is_dns1123_label;
+use crate::field_errors::FieldErrors;
+use support::names::is_dns1123_label;
 
 /// Upper bound of times and counts in the map; they are added and multiplied later.
 const INTEGER_MAX: i64 = i32::MAX as i64;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
-use crate::kind_registry::FieldErrors;
+use crate::field_errors::FieldErrors;
 
 /// A start that takes longer than a day is not waited for.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3_600);

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 
 use super::{ConfigMapData, ConfigMapSetting, SERVING};
-use crate::kind_registry::FieldErrors;
-use crate::kinds::names::is_dns_subdomain;
+use crate::field_errors::FieldErrors;
+use support::names::is_dns_subdomain;
 
 /// Domains with the labels that a Route must have to be in them (X-RTE-01).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

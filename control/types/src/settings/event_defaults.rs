@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{ConfigMapData, ConfigMapSetting, EVENTING};
-use crate::kind_registry::FieldErrors;
-use crate::kinds::eventing::delivery_validation::validate_delivery;
-use crate::kinds::shared::{DeliverySpec, KReference};
+use crate::delivery::validate_delivery;
+use crate::field_errors::FieldErrors;
+use crate::shared::{DeliverySpec, KReference};
 
 const BROKERS: &str = "default-br-config";
 const CHANNELS: &str = "default-ch-config";

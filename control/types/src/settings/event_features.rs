@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{ConfigMapData, ConfigMapSetting, EVENTING};
-use crate::kind_registry::FieldErrors;
-use crate::kinds::duration;
+use crate::duration;
+use crate::field_errors::FieldErrors;
 
 const SWITCH: &[&str] = &["disabled", "enabled"];
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
-use crate::kind_registry::FieldErrors;
+use crate::field_errors::FieldErrors;
 
 /// How far something may be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::template::fill;
 use super::{ConfigMapData, ConfigMapSetting, EVENTING};
-use crate::kind_registry::FieldErrors;
-use crate::kinds::shared::KReference;
+use crate::field_errors::FieldErrors;
+use crate::shared::KReference;
 
 /// A template for each kind that the operator gives URLs to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

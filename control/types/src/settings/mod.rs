@@ -5,6 +5,7 @@
 //! controllers from their world; a change takes effect at the next look, without a restart. A new map is a
 //! type that implements [`ConfigMapSetting`] and a line in [`Settings`].
 
+pub mod autoscaler;
 mod config_map_reader;
 mod defaults;
 mod deployment;
@@ -12,6 +13,7 @@ mod domains;
 mod event_defaults;
 mod event_features;
 mod features;
+mod gc;
 mod kreference_mapping;
 mod network;
 mod observability;
@@ -23,11 +25,10 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::serving::autoscaler_settings::AutoscalerSettings;
-use super::serving::gc_settings::RevisionGcSettings;
 use super::shared::{name, namespace};
-use crate::kind_registry::FieldErrors;
+use crate::field_errors::FieldErrors;
 
+pub use autoscaler::AutoscalerSettings;
 pub use config_map_reader::ConfigMapReader;
 pub use defaults::RevisionDefaults;
 pub use deployment::DeploymentSettings;
@@ -37,6 +38,7 @@ pub use event_features::{
     ALLOW_ALL, ALLOW_SAME_NAMESPACE, CROSS_NAMESPACE, EventingFeatures, REFERENCE_BY_GROUP, REFERENCE_MAPPING,
 };
 pub use features::{FeatureFlag, SECURE_DEFAULTS, ServingFeatures};
+pub use gc::RevisionGcSettings;
 pub use kreference_mapping::KReferenceMapping;
 pub use network::{HttpProtocol, NetworkSettings};
 pub use observability::ObservabilitySettings;

@@ -7,14 +7,13 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::sugar::{ObjectSelector, read_selector};
 use super::template::{TemplateVariable, fill, render};
 use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
-use crate::kind_registry::FieldErrors;
-use crate::kinds::names::is_dns_subdomain;
-use crate::kinds::networking::certificate::CLASS;
-use crate::kinds::shared::{annotation, label, name, namespace};
+use crate::classes;
+use crate::field_errors::FieldErrors;
+use crate::shared::{annotation, label, name, namespace};
+use support::names::is_dns_subdomain;
 
 /// Longer than any rollout that an operator plans.
 const ROLLOUT_SECONDS_MAX: i64 = 31 * 24 * 3_600;
-const INGRESS_CLASS: &str = "sluicegate.ingress.networking.knative.dev";
 
 /// What plain HTTP is answered where there is TLS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,13 +63,13 @@ pub struct NetworkSettings {
 impl Default for NetworkSettings {
     fn default() -> Self {
         Self {
-            ingress_class: INGRESS_CLASS.into(),
+            ingress_class: classes::INGRESS.into(),
             domain_template: "{{.Name}}.{{.Namespace}}.{{.Domain}}".into(),
             tag_template: "{{.Tag}}-{{.Name}}".into(),
             http_protocol: HttpProtocol::Enabled,
             auto_tls: AutoTls::default(),
             namespace_wildcard_selector: None,
-            certificate_class: CLASS.into(),
+            certificate_class: classes::CERTIFICATE.into(),
             default_external_scheme: "http".into(),
             rollout_duration: Duration::ZERO,
             autocreate_cluster_domain_claims: false,

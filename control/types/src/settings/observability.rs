@@ -6,7 +6,7 @@ use contract::request_log::LogTemplate;
 use contract::request_log::RequestLog;
 
 use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
-use crate::kind_registry::FieldErrors;
+use crate::field_errors::FieldErrors;
 
 const URL: &str = "logging.revision-url-template";
 const UID: &str = "${REVISION_UID}";

@@ -3,8 +3,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use super::{ConfigMapData, ConfigMapSetting, EVENTING};
-use crate::kind_registry::FieldErrors;
-use crate::kinds::selector;
+use crate::field_errors::FieldErrors;
+use crate::selector;
 
 const NAMESPACES: &str = "namespace-selector";
 const TRIGGERS: &str = "trigger-selector";

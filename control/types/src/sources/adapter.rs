@@ -5,14 +5,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{
-    AGE, CloudEventAttributes, CloudEventOverrides, MISSING, READY, REASON, SINK, SOURCE, SourceKind, SourceStatus,
-};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy};
-use crate::kinds::eventing::delivery_validation;
-use crate::kinds::kind;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, namespace};
+use super::{AGE, CloudEventAttributes, CloudEventOverrides, READY, REASON, SINK, SOURCE, SourceKind, SourceStatus};
+use crate::delivery;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
+use crate::settings::Settings;
+use crate::shared::{Destination, namespace};
 
 pub const GROUP: &str = "adapters.sluicegate.dev";
 /// The sink is resolved.
@@ -134,7 +133,7 @@ impl ResourceStrategy for AdapterSource {
 
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
-        delivery_validation::default_destination(&mut self.spec.sink, &home);
+        delivery::default_destination(&mut self.spec.sink, &home);
         if self.spec.source.is_null() {
             self.spec.source = Value::Object(serde_json::Map::new());
         }

@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ping::OIDC_IDENTITY_CREATED;
-use super::{CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy};
-use crate::kinds::eventing::delivery_validation;
-use crate::kinds::kind;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, namespace};
+use super::{CloudEventOverrides, SINK_PROVIDED, SOURCE, SourceStatus};
+use crate::delivery;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
+use crate::settings::Settings;
+use crate::shared::{Destination, namespace};
 
 const DEPLOYED: &str = "Deployed";
 const SUFFICIENT_PERMISSIONS: &str = "SufficientPermissions";
@@ -79,7 +80,7 @@ impl ResourceStrategy for ApiServerSource {
 
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
-        delivery_validation::default_destination(&mut self.spec.sink, &home);
+        delivery::default_destination(&mut self.spec.sink, &home);
         for (field, default) in [(&mut self.spec.mode, "Reference"), (&mut self.spec.account, "default")] {
             if field.is_empty() {
                 *field = default.to_owned();

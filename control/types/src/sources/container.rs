@@ -5,12 +5,13 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{CloudEventOverrides, MISSING, SOURCE, SourceStatus, is_empty_list};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy};
-use crate::kinds::eventing::delivery_validation;
-use crate::kinds::kind;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, name, namespace};
+use super::{CloudEventOverrides, SOURCE, SourceStatus, is_empty_list};
+use crate::delivery;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
+use crate::settings::Settings;
+use crate::shared::{Destination, name, namespace};
 
 const BINDING_READY: &str = "SinkBindingReady";
 const ADAPTER_READY: &str = "ReceiveAdapterReady";
@@ -44,7 +45,7 @@ impl ResourceStrategy for ContainerSource {
 
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
-        delivery_validation::default_destination(&mut self.spec.sink, &home);
+        delivery::default_destination(&mut self.spec.sink, &home);
         let source = name(&self.metadata).to_owned();
         let containers = self.spec.template.pointer_mut("/spec/containers").and_then(Value::as_array_mut);
         for (nth, container) in containers.into_iter().flatten().filter_map(Value::as_object_mut).enumerate() {

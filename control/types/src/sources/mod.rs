@@ -4,16 +4,16 @@
 /// Makes a kind of object with `spec.sink` a [`Source`].
 macro_rules! source {
     ($kind:ty { conditions: $conditions:expr, not_run: $not_run:expr }) => {
-        impl $crate::kinds::sources::SourceKind for $kind {
-            const CONDITIONS: $crate::kinds::conditions::ConditionSet =
-                $crate::kinds::conditions::ConditionSet { dependents: &$conditions };
+        impl $crate::sources::SourceKind for $kind {
+            const CONDITIONS: $crate::conditions::ConditionSet =
+                $crate::conditions::ConditionSet { dependents: &$conditions };
             const NOT_RUN: Option<(&'static str, &'static str)> = $not_run;
 
-            fn sink(&self) -> &$crate::kinds::shared::Destination {
+            fn sink(&self) -> &$crate::shared::Destination {
                 &self.spec.sink
             }
 
-            fn status_mut(&mut self) -> &mut $crate::kinds::sources::SourceStatus {
+            fn status_mut(&mut self) -> &mut $crate::sources::SourceStatus {
                 self.status.get_or_insert_default()
             }
         }
@@ -28,29 +28,27 @@ pub mod integration;
 pub mod ping;
 pub mod redis_stream;
 pub mod sink_binding;
-pub mod sink_binding_env;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::conditions::ConditionSet;
-use super::core_kinds::AGE;
-use super::eventing::delivery_validation;
 use super::settings::Settings;
 use super::shared::{AuthStatus, Destination, HasConditions, Status};
-use super::{READY, REASON, column};
-use crate::kind_registry::{FieldErrors, KindEntry, KindMeta, PrinterColumn, UnknownFieldPolicy};
+use crate::delivery;
+use crate::eventing::delivery_features;
+use crate::field_errors::FieldErrors;
+use crate::kind_registry::{KindEntry, KindMeta, UnknownFieldPolicy};
+use crate::printer_column::{AGE, PrinterColumn, READY, REASON, column};
 
 pub const GROUP: &str = "sources.knative.dev";
 pub const VERSION: &str = "v1";
 
 pub const SINK_PROVIDED: &str = "SinkProvided";
 
-const MISSING: &str = "missing field(s)";
 const SINK: PrinterColumn = column("Sink", ".status.sinkUri");
 
 /// What all source kinds have in common.
@@ -119,20 +117,6 @@ pub struct CloudEventAttributes {
     pub source: String,
 }
 
-/// Objects of a kind, by name or by labels.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase", default)]
-pub struct BindingSubject {
-    pub api_version: String,
-    pub kind: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub name: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub selector: Option<LabelSelector>,
-}
-
 /// The rows of the source kinds.
 #[must_use]
 pub fn entries() -> Vec<KindEntry> {
@@ -154,7 +138,7 @@ fn warning(why: &str) -> Vec<String> {
 
 /// The rules of what all sources say of where events go.
 fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problems: &mut FieldErrors) {
-    delivery_validation::validate_destination(sink, "spec.sink", problems);
+    delivery::validate_destination(sink, "spec.sink", problems);
     for key in overrides.iter().flat_map(|overrides| overrides.extensions.keys()) {
         if key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
             problems.add(
@@ -167,7 +151,7 @@ fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problem
 
 /// What the operator's features have to allow.
 fn validate_by(sink: &Destination, settings: &Settings, problems: &mut FieldErrors) {
-    delivery_validation::check_destination_features(sink, "spec.sink", &settings.event_features, problems);
+    delivery_features::check_destination_features(sink, "spec.sink", &settings.event_features, problems);
 }
 
 /// A part of an object that is kept as it is.
@@ -180,7 +164,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind_registry::{AdmissionError, RequestContext};
+    use crate::field_errors::AdmissionError;
+    use crate::kind_registry::RequestContext;
 
     fn judged(kind: &str, spec: Value) -> Result<Value, Vec<String>> {
         let entry = entries().into_iter().find(|entry| entry.meta.kind == kind).unwrap();
@@ -199,7 +184,7 @@ mod tests {
         for entry in entries() {
             assert!(entry.meta.categories.contains(&"sources"), "{}", entry.meta.kind);
             let name = format!("{}.{}", entry.meta.plural, entry.meta.group);
-            let labels: Vec<_> = crate::kinds::crd::labels(&name).collect();
+            let labels: Vec<_> = crate::crd::labels(&name).collect();
             assert!(labels.contains(&"duck.knative.dev/source"), "{name}");
         }
     }

@@ -10,11 +10,13 @@ use serde_json::{Map, Value};
 
 use super::cron::CronSchedule;
 use super::{AGE, CloudEventOverrides, SINK, SINK_PROVIDED, SOURCE, SourceStatus};
-use crate::kind_registry::{FieldErrors, KindEntry, KindMeta, RequestContext, ResourceStrategy, VersionConversion};
-use crate::kinds::eventing::delivery_validation;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, namespace};
-use crate::kinds::{READY, REASON, column, kind};
+use crate::delivery;
+use crate::field_errors::FieldErrors;
+use crate::kind;
+use crate::kind_registry::{KindEntry, KindMeta, RequestContext, ResourceStrategy, VersionConversion};
+use crate::printer_column::{READY, REASON, column};
+use crate::settings::Settings;
+use crate::shared::{Destination, namespace};
 
 /// The type of the events.
 pub const TYPE: &str = "dev.knative.sources.ping";
@@ -117,7 +119,7 @@ impl ResourceStrategy for PingSource {
             self.spec.schedule = EVERY_MINUTE.to_owned();
         }
         let home = namespace(&self.metadata).to_owned();
-        delivery_validation::default_destination(&mut self.spec.sink, &home);
+        delivery::default_destination(&mut self.spec.sink, &home);
     }
 
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {

@@ -6,12 +6,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::adapter::{AdapterBacked, AdapterPlan, AdapterProgram, DEPLOYED};
-use super::{CloudEventAttributes, CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy};
-use crate::kinds::eventing::delivery_validation;
-use crate::kinds::kind;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, name, namespace};
+use super::{CloudEventAttributes, CloudEventOverrides, SINK_PROVIDED, SOURCE, SourceStatus};
+use crate::delivery;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
+use crate::settings::Settings;
+use crate::shared::{Destination, name, namespace};
 
 kind! {
     /// `sources.knative.dev/v1alpha1` RedisStreamSource.
@@ -89,7 +90,7 @@ impl ResourceStrategy for RedisStreamSource {
 
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
-        delivery_validation::default_destination(&mut self.spec.sink, &home);
+        delivery::default_destination(&mut self.spec.sink, &home);
     }
 
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {

@@ -1,18 +1,23 @@
 //! SinkBinding: tells the programs of other objects where to send.
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::EnvVar;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::ping::OIDC_IDENTITY_CREATED;
-use super::{BindingSubject, CloudEventOverrides, MISSING, SINK_PROVIDED, SOURCE, SourceStatus};
-use crate::kind_registry::{FieldErrors, KindMeta, RequestContext, ResourceStrategy};
-use crate::kinds::eventing::delivery_validation;
-use crate::kinds::kind;
-use crate::kinds::serving;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, SPEC_CHANGED, namespace};
+use super::{CloudEventOverrides, SINK_PROVIDED, SOURCE, SourceStatus};
+use crate::delivery;
+use crate::field_errors::{FieldErrors, MISSING};
+use crate::kind;
+use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
+use crate::settings::Settings;
+use crate::shared::{Destination, SPEC_CHANGED, name, namespace};
+use crate::sink_injection::{self, BindableKind, BindingSubject, CA_CERTS, OVERRIDES, SINK, SinkInjection};
+
+/// What holds a binding until its subjects are told nothing any more, by upstream's name.
+pub const FINALIZER: &str = "sinkbindings.sources.knative.dev";
 
 pub const AVAILABLE: &str = "SinkBindingAvailable";
 pub const OIDC_TOKEN_SECRET_CREATED: &str = "OIDCTokenSecretCreated";
@@ -20,13 +25,6 @@ pub const TRUST_BUNDLE_PROPAGATED: &str = "TrustBundlePropagated";
 /// Why a binding changes nothing.
 pub const NOT_BOUND: &str = "nothing here runs objects of the subject's kind: \
     Services and Configurations of serving.knative.dev can be bound";
-
-/// What has programs here that can be told where to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BindableKind {
-    Service,
-    Configuration,
-}
 
 kind! {
     /// `sources.knative.dev/v1` SinkBinding.
@@ -44,16 +42,58 @@ pub struct SinkBindingSpec {
     pub subject: BindingSubject,
 }
 
-impl BindingSubject {
-    /// Which of the kinds with programs it is of, if any.
+impl SinkBinding {
     #[must_use]
-    pub fn bindable_kind(&self) -> Option<BindableKind> {
-        let (group, _) = self.api_version.split_once('/')?;
-        match &*self.kind {
-            "Service" if group == serving::GROUP => Some(BindableKind::Service),
-            "Configuration" if group == serving::GROUP => Some(BindableKind::Configuration),
-            _ => None,
-        }
+    pub fn has_finalizer(&self) -> bool {
+        self.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER)
+    }
+
+    /// Whether an object of the kind `runs` is told by this binding, or would be if no older one told it.
+    #[must_use]
+    pub fn applies_to(&self, runs: BindableKind, object: &ObjectMeta) -> bool {
+        self.is_in_force()
+            && self.spec.subject.bindable_kind() == Some(runs)
+            && sink_injection::applies_to(&self.spec.subject, object)
+    }
+
+    /// It has been taken up, and is not being deleted.
+    fn is_in_force(&self) -> bool {
+        self.metadata.deletion_timestamp.is_none() && self.has_finalizer()
+    }
+
+    /// What it tells its subjects when they are written.
+    #[must_use]
+    pub fn injection(&self) -> Option<SinkInjection> {
+        let kind = self.spec.subject.bindable_kind().filter(|_| self.is_in_force())?;
+        Some(SinkInjection {
+            kind,
+            subject: self.spec.subject.clone(),
+            created: self.metadata.creation_timestamp.clone(),
+            name: name(&self.metadata).to_owned(),
+            environment: self.last_environment(),
+        })
+    }
+
+    /// The older one of two goes first.
+    #[must_use]
+    pub fn age(&self) -> (Option<&Time>, &str) {
+        (self.metadata.creation_timestamp.as_ref(), name(&self.metadata))
+    }
+
+    /// What the programs are told of a sink.
+    #[must_use]
+    pub fn environment(&self, url: &str, ca_certs: Option<&str>) -> Vec<EnvVar> {
+        let overrides = self.spec.ce_overrides.as_ref().and_then(|known| serde_json::to_string(known).ok());
+        let one = |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), ..EnvVar::default() };
+        let mut told = vec![one(SINK, url.to_owned()), one(OVERRIDES, overrides.unwrap_or_default())];
+        told.extend(ca_certs.map(|known| one(CA_CERTS, known.to_owned())));
+        told
+    }
+
+    /// What they are told by what the status says of the sink.
+    fn last_environment(&self) -> Option<Vec<EnvVar>> {
+        let status = self.status.as_ref().filter(|status| status.sink_audience.is_none())?;
+        Some(self.environment(status.sink_uri.as_deref()?, status.sink_ca_certs.as_deref()))
     }
 }
 
@@ -93,7 +133,7 @@ impl ResourceStrategy for SinkBinding {
 
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
-        delivery_validation::default_destination(&mut self.spec.sink, &home);
+        delivery::default_destination(&mut self.spec.sink, &home);
         let subject = &mut self.spec.subject;
         if subject.namespace.as_deref().unwrap_or_default().is_empty() {
             subject.namespace = Some(home);
@@ -125,5 +165,116 @@ impl ResourceStrategy for SinkBinding {
 
     fn validate_settings(&self, _: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         super::validate_by(&self.spec.sink, settings, problems);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::serving::template::RevisionTemplate;
+    use crate::sink_injection::EXCLUDE;
+
+    fn template(own_name: Option<&str>, env: Value) -> RevisionTemplate {
+        let spec = json!({ "containers": [{ "name": "a", "env": env }, { "name": "b" }], "initContainers": [{ "name": "c" }] });
+        serde_json::from_value(json!({ "metadata": { "name": own_name }, "spec": spec })).unwrap()
+    }
+
+    fn environments(template: &RevisionTemplate) -> Value {
+        let spec = json!(template.spec);
+        let env = |list: &str, nth: usize| spec[list][nth]["env"].clone();
+        json!([env("containers", 0), env("containers", 1), env("initContainers", 0)])
+    }
+
+    /// SRC-16, SRC-20: all containers are told, once; an author's variables stay where they are, and nothing of ours stays behind.
+    #[test]
+    fn an_environment_has_what_is_told_and_nothing_older() {
+        let told = |env: &Value, told: &[(&str, &str)]| {
+            let mut template = template(None, env.clone());
+            let one = |(name, value): &(&str, &str)| json!({ "name": name, "value": value });
+            let told: Vec<EnvVar> = told.iter().map(|told| serde_json::from_value(one(told)).unwrap()).collect();
+            template.set_sink_environment(&told);
+            environments(&template)
+        };
+        let sink = json!({ "name": "K_SINK", "value": "http://b" });
+        let (author, last) = (json!({ "name": "A", "value": "1" }), json!({ "name": "Z", "value": "2" }));
+        let old =
+            json!([author, { "name": "K_SINK", "value": "http://a" }, { "name": "K_CA_CERTS", "value": "pem" }, last]);
+        assert_eq!(told(&old, &[("K_SINK", "http://b")]), json!([[author, sink, last], [sink], [sink]]));
+        assert_eq!(told(&old, &[]), json!([[author, last], null, null]));
+        assert_eq!(told(&json!(null), &[]), json!([null, null, null]));
+    }
+
+    fn binding(name: &str, made: &str, subject: Value) -> SinkBinding {
+        let mut subject = subject;
+        subject["apiVersion"] = "serving.knative.dev/v1".into();
+        subject["kind"] = "Service".into();
+        serde_json::from_value(json!({
+            "metadata": { "name": name, "finalizers": [FINALIZER],
+                "creationTimestamp": format!("2026-01-01T00:00:{made}Z") },
+            "spec": { "subject": subject },
+            "status": { "sinkUri": format!("http://{name}") },
+        }))
+        .unwrap()
+    }
+
+    /// What `K_SINK` the first container of a Service is told.
+    fn sink(bindings: &[SinkBinding], object: Value, template: &mut RevisionTemplate) -> Option<String> {
+        let object: ObjectMeta = serde_json::from_value(object).unwrap();
+        let told: Vec<_> = bindings.iter().filter_map(SinkBinding::injection).collect();
+        template.inject_sink(&told, (BindableKind::Service, &object), None);
+        let env = template.spec.containers[0].env.iter().flatten().find(|one| one.name == SINK)?;
+        env.value.clone()
+    }
+
+    /// SRC-16, X-SRC-04: who is written after the binding is told by the oldest that has a sink and stays, unless its label says no.
+    #[test]
+    fn a_template_is_told_by_the_oldest_binding_of_its_object() {
+        let named = |name: &str, made: &str| binding(name, made, json!({ "name": "app" }));
+        let (old, young) = (named("old", "01"), named("young", "02"));
+        let chosen = binding("chosen", "00", json!({ "selector": { "matchLabels": { "a": "b" } } }));
+        let app = || json!({ "name": "app" });
+        let told = |bindings: &[SinkBinding], object: Value| sink(bindings, object, &mut template(None, json!(null)));
+        let all = [young.clone(), old.clone(), chosen];
+        assert_eq!(told(&all, app()).as_deref(), Some("http://old"));
+        assert_eq!(told(&all, json!({ "name": "app", "labels": { "a": "b" } })).as_deref(), Some("http://chosen"));
+        assert_eq!(told(&all, json!({ "name": "other" })), None);
+        let excluded = |value| json!({ "name": "app", "labels": { "a": "b", EXCLUDE: value } });
+        assert_eq!(told(&all, excluded("true")), None, "it asks to be left alone");
+        assert!(told(&all, excluded("false")).is_some());
+        let owner = json!([{ "apiVersion": "v1", "kind": "K", "name": "n", "uid": "u", "controller": true }]);
+        assert_eq!(told(&all, json!({ "name": "app", "ownerReferences": owner })), None, "its owner is told");
+
+        let (mut free, mut going, mut lost, mut strict) = (old.clone(), old.clone(), old.clone(), old.clone());
+        free.metadata.finalizers = None;
+        going.metadata.deletion_timestamp = old.metadata.creation_timestamp.clone();
+        for passed in [free, going] {
+            assert_eq!(told(&[passed, young.clone()], app()).as_deref(), Some("http://young"));
+        }
+        lost.status = None;
+        strict.status.as_mut().unwrap().sink_audience = Some("a".into());
+        for first in [lost, strict] {
+            assert_eq!(told(&[first, young.clone()], app()), None, "it is the older one's all the same");
+        }
+    }
+
+    /// Its author's next write would be refused otherwise: a template that keeps its name cannot change.
+    #[test]
+    fn a_revision_that_its_author_named_is_told_with_its_next_name() {
+        let bindings = [binding("one", "01", json!({ "name": "app" })).injection().unwrap()];
+        let app: ObjectMeta = serde_json::from_value(json!({ "name": "app" })).unwrap();
+        let bare = |own_name| template(own_name, json!(null));
+        let bound = |own_name, before: Option<&RevisionTemplate>| {
+            let mut template = bare(own_name);
+            template.inject_sink(&bindings, (BindableKind::Service, &app), before);
+            template
+        };
+        let first = bound(Some("app-1"), None);
+        assert_ne!(first, bare(Some("app-1")));
+        assert_eq!(bound(Some("app-1"), Some(&first)), first, "the same manifest again is no change");
+        assert_eq!(bound(Some("app-1"), Some(&bare(Some("app-1")))), bare(Some("app-1")));
+        assert_ne!(bound(Some("app-2"), Some(&first)), bare(Some("app-2")));
+        assert_ne!(bound(None, Some(&bare(None))), bare(None));
     }
 }

@@ -79,7 +79,7 @@ impl ProvidedBuffers {
         self.arrived = self.arrived.saturating_add(1);
         // SAFETY: a buffer that the kernel names was provided and is not lent out; naming it removes it
         // from the kernel's ring, and it returns there only through `refill`.
-        unsafe { self.pool.lend(id, bytes) }
+        Chunk::leased(unsafe { self.pool.lend(id) }, bytes)
     }
 
     /// Writes one entry at the tail. At most `count` buffers exist, so the slot is free.

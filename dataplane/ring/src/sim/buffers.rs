@@ -40,7 +40,7 @@ impl SimBuffers {
         // most its size. From here on only the chunk uses it.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pool.buffer(id).as_ptr(), count);
-            Some(self.pool.lend(id, count as u32))
+            Some(Chunk::leased(self.pool.lend(id), count as u32))
         }
     }
 

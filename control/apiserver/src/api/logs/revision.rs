@@ -18,9 +18,9 @@ use super::{PodLogOptions, text_response};
 use crate::access::RequestAttributes;
 use crate::api::errors::StatusError;
 use crate::api::{ApiServer, authorization, prepare};
-use crate::kind_registry::ResourceStrategy as _;
-use crate::kinds::serving::revision::Revision;
 use support::instance_logs;
+use types::kind_registry::ResourceStrategy as _;
+use types::serving::revision::Revision;
 
 /// What a Revision's uid follows.
 const PATH: &str = "/sluicegate/logs/";

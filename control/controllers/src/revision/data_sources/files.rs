@@ -13,7 +13,7 @@ use crate::controllers::revision::downward_api;
 use crate::controllers::revision::plan::RevisionError;
 use crate::controllers::revision::projected_tokens::ProjectedTokenRequest;
 use crate::kinds::quantity;
-use crate::kinds::serving::volumes::MEMORY;
+use crate::kinds::serving::revision_spec::volumes::MEMORY;
 use crate::kinds::shared::namespace;
 use runtime::volumes::{InstanceVolume, VolumeContent, VolumeFile, VolumeMedium, is_contained_path};
 
