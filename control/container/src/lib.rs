@@ -19,6 +19,7 @@ mod mounts;
 pub mod namespaces;
 mod overlay;
 mod parent;
+mod path_text;
 pub mod process_config;
 pub mod program;
 pub mod rootfs;

@@ -109,7 +109,7 @@ pub(super) fn encode_variables(variables: &[(String, String)]) -> Option<Vec<u8>
 }
 
 fn json(spec: &impl Serialize) -> OsString {
-    serde_json::to_string(spec).expect("the appliance's paths are UTF-8, and the rest is text and numbers").into()
+    serde_json::to_string(spec).expect("text and numbers always become JSON").into()
 }
 
 fn from_json<T: DeserializeOwned>(word: Option<OsString>) -> Result<T, &'static str> {
@@ -295,7 +295,11 @@ mod tests {
             hostname: Some("a-b".into()),
             read_only_root: true,
             host_devices: true,
-            container: Some(Box::new(ContainerSpec { hostname: "--".into(), ..ContainerSpec::default() })),
+            container: Some(Box::new(ContainerSpec {
+                hostname: "--".into(),
+                scratch: OsString::from_vec(b"/not \xff UTF-8".to_vec()).into(),
+                ..ContainerSpec::default()
+            })),
         };
         let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
         assert_eq!(written[0], init::VERB);

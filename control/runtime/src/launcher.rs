@@ -1,7 +1,8 @@
 //! Starting a process through init, and noticing its end.
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, Write};
+use std::fs::File;
+use std::io::{self, Seek, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
@@ -10,6 +11,7 @@ use std::sync::Arc;
 use container::namespaces;
 use container::program::ProtectedProgram;
 use dataplane::target_policy::TargetPolicy;
+use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::{Pid, PidfdFlags, Signal, getpid, kill_process, kill_process_group, pidfd_open};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -70,7 +72,7 @@ impl Launcher {
             Some(child) => child,
             None => {
                 before();
-                send_words(spawn_first_process(&self.init, &container.program, &joins)?, &encoded)
+                spawn_first_process(&self.init, &container.program, &joins, stdin_file(&encoded)?)?
             }
         };
         container.started(&child).inspect_err(|_| {
@@ -98,9 +100,10 @@ impl Launcher {
         let joins = SandboxSpec { cgroups: self.sandbox.cgroups.clone(), ..SandboxSpec::default() };
         let encoded = launch_spec::encode_beside(&spec, environment, words).ok_or_else(nul_error)?;
         let arguments = launch_spec::beside_arguments(getpid(), &joins);
-        let mut command = waiting_command(&self.init, container.program.path().as_os_str(), arguments);
+        let stdin = stdin_file(&encoded)?;
+        let mut command = waiting_command(&self.init, container.program.path().as_os_str(), arguments, stdin);
         command.stdout(output.try_clone()?).stderr(output);
-        Ok(send_words(namespaces::spawn_beside(&first, &mut command)?, &encoded))
+        namespaces::spawn_beside(&first, &mut command)
     }
 
     /// Returns when there is something to probe.
@@ -128,8 +131,9 @@ impl Launcher {
     ) -> io::Result<Child> {
         let variables = launch_spec::encode_variables(environment).ok_or_else(nul_error)?;
         let arguments = launch_spec::arguments(getpid(), &self.sandbox, words);
-        let mut command = waiting_command(&self.init, self.init.program.as_os_str(), arguments);
-        Ok(send_words(command.stdout(stdout).stderr(stderr).spawn()?, &variables))
+        let stdin = stdin_file(&variables)?;
+        let mut command = waiting_command(&self.init, self.init.program.as_os_str(), arguments, stdin);
+        command.stdout(stdout).stderr(stderr).spawn()
     }
 }
 
@@ -137,18 +141,19 @@ fn nul_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the command or a variable contains a NUL byte; remove it")
 }
 
-/// Writes `words` to the stdin of `child`, and closes it.
-fn send_words(mut child: Child, words: &[u8]) -> Child {
-    if let Some(mut stdin) = child.stdin.take() {
-        let _ = stdin.write_all(words); // fails only if it has ended, and then its log says why
-    }
-    child
+/// A file in memory with `words`, as the stdin of a process. A pipe takes 64 KiB at most before its reader reads, and the thread
+/// that runs all instances must not wait for one of them.
+fn stdin_file(words: &[u8]) -> io::Result<Stdio> {
+    let mut file = File::from(memfd_create("launch-spec", MemfdFlags::CLOEXEC)?);
+    file.write_all(words)?;
+    file.rewind()?;
+    Ok(file.into())
 }
 
 /// A process that waits at `place` for the rest of its words, on its stdin.
 pub(super) fn spawn_waiting(init: &InitProgram, place: &SandboxSpec) -> io::Result<Child> {
     let words = launch_spec::prefork_arguments(getpid(), place);
-    waiting_command(init, init.program.as_os_str(), words).spawn()
+    waiting_command(init, init.program.as_os_str(), words, Stdio::piped()).spawn()
 }
 
 /// The same as the first process of a pid namespace, from a `program` that its container cannot write to.
@@ -156,15 +161,16 @@ pub(super) fn spawn_first_process(
     init: &InitProgram,
     program: &ProtectedProgram,
     place: &SandboxSpec,
+    stdin: Stdio,
 ) -> io::Result<Child> {
     let words = launch_spec::first_process_arguments(getpid(), place);
-    namespaces::spawn_first_process(&mut waiting_command(init, program.path().as_os_str(), words))
+    namespaces::spawn_first_process(&mut waiting_command(init, program.path().as_os_str(), words, stdin))
 }
 
-fn waiting_command(init: &InitProgram, program: &OsStr, words: Vec<OsString>) -> Command {
+fn waiting_command(init: &InitProgram, program: &OsStr, words: Vec<OsString>, stdin: Stdio) -> Command {
     let mut command = Command::new(program);
     command.arg0("sluicegate").args(&init.arguments).args(words).env_clear();
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 

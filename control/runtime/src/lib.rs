@@ -286,6 +286,8 @@ pub trait InstanceHandle: Send {
     fn verify(&self);
     /// Gives it no more processor time, and does not probe it, until it is thawed or stopped. It has to be ready.
     fn freeze(&self);
+    /// It is as ready as it was, which no report repeats: if it was in doubt when it was frozen, `Unready` follows, and then
+    /// `Ready` once it passes its readiness probe.
     fn thaw(&self);
     /// When its process began to run, as far as is known.
     fn spawned(&self) -> Option<Instant> {

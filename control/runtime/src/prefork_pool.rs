@@ -11,9 +11,10 @@
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io::{self, Write};
-use std::process::Child;
+use std::process::{Child, Stdio};
 use std::rc::Rc;
 
+use rustix::io::ioctl_fionbio;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
@@ -159,7 +160,7 @@ fn spawn(host: &HostContext, id: u64, PreforkKind { port, is_container }: Prefor
     let named = host.assign_port(&mut group, port, real).is_ok().then_some(port);
     let place = host.sandbox_spec(&group);
     let child = if is_container {
-        host.container_program().and_then(|program| spawn_first_process(&host.init, &program, &place))
+        host.container_program().and_then(|program| spawn_first_process(&host.init, &program, &place, Stdio::piped()))
     } else {
         spawn_waiting(&host.init, &place)
     };
@@ -195,8 +196,10 @@ impl PreforkProcess {
         if encoded.len() > LAUNCH_SPEC_BYTES_MAX {
             return None;
         }
-        let child = self.child.as_mut()?;
-        child.stdin.take()?.write_all(encoded).ok()?; // and with the end of the pipe it has all of them
+        let mut stdin = self.child.as_mut()?.stdin.take()?;
+        // A pipe may be smaller where a user has many, and the thread that runs all instances must not wait for one of them.
+        ioctl_fionbio(&stdin, true).ok()?;
+        stdin.write_all(encoded).ok()?; // and with the end of the pipe it has all of them
         self.child.take()
     }
 

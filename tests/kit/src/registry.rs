@@ -23,6 +23,8 @@ pub enum RegistryFault {
     FlipFirstByte,
     /// So many bytes, then nothing more until the client goes.
     StallAfter(usize),
+    /// A byte every few milliseconds, until the client goes.
+    Drip,
     /// Nothing at all, until the client goes.
     Hang,
     /// Range headers are not looked at.

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
+use tokio::time::Instant;
 
 use super::RegistryClient;
 use super::retry::{self, Failure};
@@ -15,7 +16,7 @@ use super::session::{RegistryRequest, Session};
 use super::transport::{Exchange, with_causes};
 use crate::digest::{Digest, Hasher};
 use crate::error::Error;
-use crate::limits::{CORRUPT_DOWNLOADS_MAX, WRITE_BYTES};
+use crate::limits::{CORRUPT_DOWNLOADS_MAX, RequestLimits, WRITE_BYTES};
 use crate::manifest::Descriptor;
 use crate::progress::{Progress, ProgressEvent};
 
@@ -148,10 +149,11 @@ impl Download<'_> {
                     }
                 },
                 Some(failure) => {
-                    // Any progress is a reason to go on.
-                    failures = if sink.bytes > before { 1 } else { failures + 1 };
-                    let error = session.error(&failure);
                     let limits = &self.client.settings.limits;
+                    // Enough progress is a reason to go on.
+                    let is_progress = sink.bytes.saturating_sub(before) >= limits.progress_bytes_min;
+                    failures = if is_progress { 1 } else { failures + 1 };
+                    let error = session.error(&failure);
                     let pause =
                         retry::decide(&failure, failures, limits, fastrand::f64()).ok_or_else(|| error.clone())?;
                     let registry = session.endpoint.name.clone();
@@ -211,10 +213,14 @@ impl Download<'_> {
         exchange: &mut Exchange,
         sink: &mut Sink,
     ) -> Result<Option<Failure>, Error> {
-        let limit = self.client.settings.limits.progress_timeout;
+        let RequestLimits { progress_timeout: limit, progress_bytes_min, .. } = self.client.settings.limits;
         let body = exchange.response.body_mut();
+        let (mut counted, mut deadline) = (sink.bytes, Instant::now() + limit);
         loop {
-            let frame = match tokio::time::timeout(limit, body.frame()).await {
+            if sink.bytes - counted >= progress_bytes_min {
+                (counted, deadline) = (sink.bytes, Instant::now() + limit);
+            }
+            let frame = match tokio::time::timeout_at(deadline, body.frame()).await {
                 Err(_) => return Ok(Some(Failure::Timeout { what: "the next bytes of a layer", limit })),
                 Ok(Some(Err(why))) => {
                     return Ok(Some(Failure::Unreachable(format!("the download broke: {}", with_causes(&why)))));

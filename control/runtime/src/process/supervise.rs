@@ -16,6 +16,15 @@ use crate::runtime::probe::{ProbePace, ProbeTarget};
 use crate::runtime::probe_http2;
 use crate::runtime::{InstanceReporter, InstanceSpec};
 
+/// Why a ready instance is probed again, or not any more.
+enum ReadinessEnd {
+    /// Its owner doubts it.
+    Verify,
+    /// It failed its readiness probe, or a sidecar did.
+    Unready(ProbePace),
+    Stopped,
+}
+
 impl InstanceProcess {
     /// Until something ends it.
     pub(super) async fn serve(&self, life: &mut InstanceRun) -> TerminationCause {
@@ -84,7 +93,11 @@ impl InstanceProcess {
             tokio::select! {
                 biased;
                 told = next_interrupt(&mut life.commands) => match told {
-                    ProbeInterrupt::Freeze if self.wait_while_frozen(life).await => continue,
+                    ProbeInterrupt::Freeze if self.wait_while_frozen(life).await => {
+                        // Thawed, it counts as ready again; it is not, until it passes.
+                        life.reporter.unready();
+                        continue;
+                    }
                     ProbeInterrupt::Freeze | ProbeInterrupt::Stop => return TerminationCause::Stopped,
                 },
                 passed = timeout(within, passes) => match (passed, limit.take()) {
@@ -96,23 +109,33 @@ impl InstanceProcess {
                 },
             }
             self.start_guard.take();
+            match self.while_ready(life, &spec).await {
+                ReadinessEnd::Verify => {
+                    (pace, limit) = (ProbePace::Fast, Some((VERIFY_TIMEOUT, TerminationCause::Unreachable)));
+                }
+                ReadinessEnd::Unready(next) => {
+                    life.reporter.unready();
+                    pace = next;
+                }
+                ReadinessEnd::Stopped => return TerminationCause::Stopped,
+            }
+        }
+    }
+
+    /// Returns what ends the time in which it is ready. A freeze does not: requests and the next readiness probe see whether it
+    /// answers after its thaw.
+    async fn while_ready(&self, life: &mut InstanceRun, spec: &InstanceSpec) -> ReadinessEnd {
+        loop {
             tokio::select! {
                 biased;
                 order = life.commands.recv() => match order {
-                    Some(InstanceCommand::Verify) => (pace, limit) = (ProbePace::Fast, Some((VERIFY_TIMEOUT, TerminationCause::Unreachable))),
-                    // It was ready and is ready again: that it answers is for its first request to see.
+                    Some(InstanceCommand::Verify) => return ReadinessEnd::Verify,
                     Some(InstanceCommand::Freeze) if self.wait_while_frozen(life).await => {}
-                    Some(InstanceCommand::Freeze | InstanceCommand::Stop) | None => return TerminationCause::Stopped,
+                    Some(InstanceCommand::Freeze | InstanceCommand::Stop) | None => return ReadinessEnd::Stopped,
                     Some(InstanceCommand::Thaw) => {}
                 },
-                () = self.until_unready(&spec) => {
-                    life.reporter.unready();
-                    pace = ProbePace::Period;
-                }
-                () = self.sidecars.until_unready() => {
-                    life.reporter.unready();
-                    pace = ProbePace::Fast;
-                }
+                () = self.until_unready(spec) => return ReadinessEnd::Unready(ProbePace::Period),
+                () = self.sidecars.until_unready() => return ReadinessEnd::Unready(ProbePace::Fast),
             }
         }
     }

@@ -171,6 +171,15 @@ fn write_response(mut stream: &TcpStream, request: &SeenRequest, response: &Test
             let _ = stream.read(&mut [0]); // until it goes
             return false;
         }
+        Some(RegistryFault::Drip) => {
+            for byte in &body {
+                if stream.write_all(&[*byte]).is_err() {
+                    break;
+                }
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+            return false;
+        }
         Some(RegistryFault::FlipFirstByte) => body.iter_mut().take(1).for_each(|byte| *byte ^= 1),
         _ => {}
     }
