@@ -4,18 +4,18 @@ use std::collections::VecDeque;
 
 /// Positions in the order of their messages. Only the settled ones before the first unsettled one count.
 #[derive(Debug, Default)]
-pub(crate) struct Progress {
+pub(crate) struct OffsetTracker {
     pending: VecDeque<(u64, bool)>,
 }
 
-impl Progress {
+impl OffsetTracker {
     /// A message is on its way; once it is settled, everything before `next` is done.
     pub(crate) fn begin(&mut self, next: u64) {
         debug_assert!(self.pending.back().is_none_or(|(last, _)| *last < next));
         self.pending.push_back((next, false));
     }
 
-    /// The message of [`Progress::begin`] is settled. Returns how far all are, if that moved.
+    /// The message of [`OffsetTracker::begin`] is settled. Returns how far all are, if that moved.
     pub(crate) fn settle(&mut self, next: u64) -> Option<u64> {
         let at = self.pending.binary_search_by_key(&next, |(next, _)| *next).ok()?;
         self.pending[at].1 = true;
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn gap_holds_the_position_back() {
-        let mut progress = Progress::default();
+        let mut progress = OffsetTracker::default();
         for next in [10, 20, 30] {
             progress.begin(next);
         }
