@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::RegistryClient;
 use super::retry::{self, Failure};
-use super::session::{RegistryRequest, Session};
+use super::session::{RegistryRequest, RegistrySession};
 use super::transport::{Exchange, with_causes};
 use crate::digest::{Digest, Hasher};
 use crate::error::Error;
@@ -118,7 +118,7 @@ pub(super) struct Download<'a> {
 
 impl Download<'_> {
     /// Downloads to `path` from the first of `sessions` that has the blob.
-    pub(super) async fn run(&self, sessions: &[Session], path: &Path) -> Result<File, Error> {
+    pub(super) async fn run(&self, sessions: &[RegistrySession], path: &Path) -> Result<File, Error> {
         let mut sink = Sink::new(path, &self.descriptor.digest)?;
         let mut last = None;
         for session in sessions {
@@ -133,7 +133,7 @@ impl Download<'_> {
         Err(last.unwrap_or_else(|| Error::Cancelled(self.image.to_owned())))
     }
 
-    async fn download_from(&self, session: &Session, sink: &mut Sink) -> Result<(), Error> {
+    async fn download_from(&self, session: &RegistrySession, sink: &mut Sink) -> Result<(), Error> {
         let (mut failures, mut corrupt) = (0, 0);
         loop {
             let before = sink.bytes;
@@ -164,7 +164,7 @@ impl Download<'_> {
         }
     }
 
-    fn corrupt(&self, session: &Session, detail: String) -> Error {
+    fn corrupt(&self, session: &RegistrySession, detail: String) -> Error {
         Error::Corrupt {
             image: self.image.to_owned(),
             part: "layer",
@@ -174,7 +174,7 @@ impl Download<'_> {
     }
 
     /// One request. None when all bytes are there; else why they are not.
-    async fn attempt(&self, session: &Session, sink: &mut Sink) -> Result<Option<Failure>, Error> {
+    async fn attempt(&self, session: &RegistrySession, sink: &mut Sink) -> Result<Option<Failure>, Error> {
         let path = format!("blobs/{}", self.descriptor.digest);
         let registry_request = RegistryRequest { method: Method::GET, path, accept: None, from: sink.bytes };
         if sink.bytes == self.descriptor.size && sink.bytes > 0 {
@@ -195,7 +195,7 @@ impl Download<'_> {
     }
 
     /// A length that is announced wrongly is refused before the first byte.
-    fn check_length(&self, session: &Session, exchange: &Exchange, have: u64) -> Result<(), Error> {
+    fn check_length(&self, session: &RegistrySession, exchange: &Exchange, have: u64) -> Result<(), Error> {
         let announced =
             exchange.response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         match announced {
@@ -209,7 +209,7 @@ impl Download<'_> {
 
     async fn receive(
         &self,
-        session: &Session,
+        session: &RegistrySession,
         exchange: &mut Exchange,
         sink: &mut Sink,
     ) -> Result<Option<Failure>, Error> {

@@ -108,9 +108,9 @@ pub(super) fn run(
         .map_err(|why| UnpackError::storage(&format!("{} {VERB}", program.display()), &why))?;
     let outcome = match child.stdout.take() {
         Some(stdout) => read_outcome(stdout, limits.progress_timeout, cancelled),
-        None => Ok(Outcome::Ended),
+        None => Ok(ChildOutcome::Ended),
     };
-    if matches!(outcome, Ok(Outcome::Line(_))) {
+    if matches!(outcome, Ok(ChildOutcome::Line(_))) {
         wait_for_exit(&child);
     }
     let _ = child.kill(); // it may have ended by itself
@@ -118,7 +118,7 @@ pub(super) fn run(
 }
 
 /// How the child's reports end.
-enum Outcome {
+enum ChildOutcome {
     Line(Line),
     /// It reported nothing for too long.
     Silent,
@@ -128,16 +128,16 @@ enum Outcome {
 }
 
 /// Reads reports until the outcome. Never blocks for longer than `silence_max`, whatever the child writes or does not write.
-fn read_outcome(mut stdout: ChildStdout, silence_max: Duration, cancelled: &AtomicBool) -> io::Result<Outcome> {
+fn read_outcome(mut stdout: ChildStdout, silence_max: Duration, cancelled: &AtomicBool) -> io::Result<ChildOutcome> {
     let mut text = Vec::new();
     let mut last_report = Instant::now();
     loop {
         if cancelled.load(Relaxed) {
-            return Ok(Outcome::Cancelled);
+            return Ok(ChildOutcome::Cancelled);
         }
         let left = silence_max.saturating_sub(last_report.elapsed());
         if left.is_zero() {
-            return Ok(Outcome::Silent);
+            return Ok(ChildOutcome::Silent);
         }
         if !is_readable(&stdout, left.min(UNPACKER_CANCEL_INTERVAL))? {
             continue;
@@ -145,7 +145,7 @@ fn read_outcome(mut stdout: ChildStdout, silence_max: Duration, cancelled: &Atom
         let mut piece = [0; 4096];
         let bytes = stdout.read(&mut piece)?;
         if bytes == 0 {
-            return Ok(Outcome::Ended);
+            return Ok(ChildOutcome::Ended);
         }
         text.extend_from_slice(&piece[..bytes]);
         while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
@@ -153,7 +153,7 @@ fn read_outcome(mut stdout: ChildStdout, silence_max: Duration, cancelled: &Atom
             text.drain(..=end);
             match line {
                 Line::Progress(_) => last_report = Instant::now(),
-                outcome => return Ok(Outcome::Line(outcome)),
+                outcome => return Ok(ChildOutcome::Line(outcome)),
             }
         }
         if text.len() > LINE_BYTES_MAX {
@@ -178,15 +178,19 @@ fn wait_for_exit(child: &Child) {
     let _ = ended.map(|ended| is_readable(ended, UNPACKER_EXIT_TIMEOUT)); // the caller kills it
 }
 
-fn finish(mut child: Child, outcome: io::Result<Outcome>, silence_max: Duration) -> Result<LayerSummary, UnpackError> {
+fn finish(
+    mut child: Child,
+    outcome: io::Result<ChildOutcome>,
+    silence_max: Duration,
+) -> Result<LayerSummary, UnpackError> {
     let status = child.wait().map_err(|why| UnpackError::storage("the process that unpacks", &why))?;
     let detail = match outcome {
-        Ok(Outcome::Line(Line::Done(summary))) if status.success() => return Ok(summary),
-        Ok(Outcome::Line(Line::Failed(error))) => return Err(error),
-        Ok(Outcome::Silent) => {
+        Ok(ChildOutcome::Line(Line::Done(summary))) if status.success() => return Ok(summary),
+        Ok(ChildOutcome::Line(Line::Failed(error))) => return Err(error),
+        Ok(ChildOutcome::Silent) => {
             format!("no progress in {silence_max:?}, so it was killed; check the disk of the image store")
         }
-        Ok(Outcome::Cancelled) => "the pull was cancelled".to_owned(),
+        Ok(ChildOutcome::Cancelled) => "the pull was cancelled".to_owned(),
         Err(why) => format!("its report cannot be read: {why}"),
         _ => format!("{status} without an outcome {}", stderr_text(&mut child)).trim_end().to_owned(),
     };

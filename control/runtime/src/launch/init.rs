@@ -18,7 +18,9 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
 use container::CgroupView;
-use container::launch::{EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE, LaunchError, Prepared, Variables, close_inherited};
+use container::launch::{
+    EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE, LaunchError, PreparedContainer, Variables, close_inherited,
+};
 use rustix::fs::fchown;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal, setsid};
@@ -108,7 +110,7 @@ fn become_container(parent: Pid, launch: &LaunchSpec) -> ExitCode {
         setsid().map_err(|why| why.to_string())?;
         join(&launch.sandbox.cgroups)?;
         set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
-        let prepared = Prepared::create(parent.as_raw_nonzero().get()).map_err(|why| why.message)?;
+        let prepared = PreparedContainer::create(parent.as_raw_nonzero().get()).map_err(|why| why.message)?;
         let Some(launch_spec) = read_launch_spec()? else { return Ok(None) };
         let others: Vec<_> = launch_spec
             .sandbox
