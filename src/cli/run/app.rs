@@ -25,9 +25,10 @@ use super::access_log::AccessLogThread;
 use super::api::ApiTlsFiles;
 use super::arrival::{self, Arrival};
 use super::cluster_local::{self, ClusterLocalGateway};
-use super::control::{self, AdminPort, ControlThread, ControlThreadConfig};
+use super::control::{self, AdminPort, ControlHandle, ControlThread, ControlThreadConfig};
 use super::control_config::control_config;
 use super::cores::{RunningCores, SharedCoreConfig};
+use super::data_folder::DataFolder;
 use super::events_tls::EventsTls;
 use super::first_table::await_objects;
 use super::hot_restart::{HandoverListener, HandoverState, Successor};
@@ -36,7 +37,7 @@ use super::log_names::LogNames;
 use super::logs::CoreLogs;
 use super::otlp::{self, OtlpExporter};
 use super::preflight::{self, Preflight};
-use super::sockets::BoundSockets;
+use super::sockets::{BoundSockets, SocketDescriptors};
 use super::{certificates, descriptors, routes, signals, targets, watchdog};
 use crate::admin::Health;
 use crate::config::{RunConfig, ServerTiming};
@@ -75,22 +76,13 @@ impl App {
         let tables = TablePublisher::new(RoutingTable::default());
         let log_names = LogNames::new(&config.data, &tables);
         let publisher = publisher(&config, &tables, (certificates, trust), log_names.clone())?;
-        let ClusterLocalGateway { listeners: inside, gateway } = cluster_local::open(&config, &tables);
+        let ClusterLocalGateway { listeners: cluster_local, gateway } = cluster_local::open(&config, &tables);
         let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
         let (health, ways) = (Arc::new(Health { targets, expiries, ..Health::default() }), Arc::default());
         let (spans, exporter) = otlp::start(&config, &health)?.unzip();
         let ((notify, signals), (control_handle, steered)) = (signal_queue(), control::control_handle());
         let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
-        let state = HandoverState {
-            sockets: sockets.keep()?,
-            folder: Some(folder),
-            cores: config.workers,
-            stop: Arc::clone(&shared.stop),
-            tables: Arc::clone(&shared.tables),
-            successors: 0,
-            control_handle,
-            health: Arc::clone(&health),
-        };
+        let state = handover_state(&config, (sockets.keep()?, folder), &shared, control_handle, &health);
         let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
             control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
             config: config.clone(),
@@ -113,19 +105,10 @@ impl App {
             return control.join().map_err(|_| panicked())?.map(|()| None);
         }
         let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
-        let core_listeners = CoreListeners {
-            http,
-            https,
-            private,
-            private_https,
-            cluster_local: inside,
-            events,
-            events_https,
-            events_tls,
-        };
-        let targets = Arc::clone(&health.targets);
-        let cores =
-            start_cores(&config, &shared, core_listeners, logs.finish()?, (access, spans, targets), say.clone())?;
+        let listeners =
+            CoreListeners { http, https, private, private_https, cluster_local, events, events_https, events_tls };
+        let access = (access, spans, Arc::clone(&health.targets));
+        let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, say.clone())?;
         watchdog::start(&config, &cores, &tables, &health)?;
         drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
         start_handover_listener(&config, say.clone());
@@ -133,7 +116,7 @@ impl App {
         if let Some(predecessor) = predecessor {
             predecessor.dismiss(clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
         }
-        let parts = Self {
+        Ok(Some(Self {
             config,
             publisher,
             shared,
@@ -145,8 +128,7 @@ impl App {
             exporter,
             events: hear,
             sender: say,
-        };
-        Ok(Some(parts))
+        }))
     }
 
     /// Serves until there is a reason to stop.
@@ -193,6 +175,26 @@ impl App {
         let _ended = control.join().map_err(|_| panicked())?;
         drop((folder, successor));
         outcome
+    }
+}
+
+/// What a successor gets of this process, or takes over from it.
+fn handover_state(
+    config: &RunConfig,
+    (sockets, folder): (SocketDescriptors, DataFolder),
+    shared: &SharedCoreConfig,
+    control_handle: ControlHandle,
+    health: &Arc<Health>,
+) -> HandoverState {
+    HandoverState {
+        sockets,
+        folder: Some(folder),
+        cores: config.workers,
+        stop: Arc::clone(&shared.stop),
+        tables: Arc::clone(&shared.tables),
+        successors: 0,
+        control_handle,
+        health: Arc::clone(health),
     }
 }
 
