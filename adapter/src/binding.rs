@@ -5,6 +5,16 @@ use bytes::Bytes;
 use crate::event::{Event, is_attribute_name};
 use crate::json::{from_batch, from_json, to_batch, to_json};
 
+/// How an event is a message of a protocol (CloudEvents, protocol bindings): its attributes in the headers, or all of it in the
+/// body.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum MessageMode {
+    #[default]
+    Binary,
+    Structured,
+}
+
 /// Headers of a message, as transports have them.
 pub type Headers = Vec<(String, String)>;
 

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::error::Error;
 use crate::limits::FILE_BYTES_MAX;
-use crate::sink::SinkConfig;
+use crate::sink_config::SinkConfig;
 
 /// What a transport may know beside its own section.
 #[derive(Debug, Clone, Default)]
@@ -47,7 +47,7 @@ pub(crate) enum SenderSection {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct AdapterSettings {
     /// `None`: events come as HTTP requests on `$PORT`.
     pub(crate) receiver: Option<Section>,
     pub(crate) sender: SenderSection,
@@ -61,7 +61,7 @@ pub(crate) struct Settings {
 /// The environment as a function, so that tests need no process.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
 
-pub(crate) fn read(environment: Environment<'_>) -> Result<Settings, Error> {
+pub(crate) fn read(environment: Environment<'_>) -> Result<AdapterSettings, Error> {
     let variable = |name: &str| environment(name).filter(|value| !value.trim().is_empty());
     let document = variable("ADAPTER_CONFIG").map(|path| document(&path)).transpose()?;
     let section = |key: &str, name: &str| -> Result<Option<Section>, Error> {
@@ -96,7 +96,7 @@ pub(crate) fn read(environment: Environment<'_>) -> Result<Settings, Error> {
             "no source: set ADAPTER_RECEIVER to the configuration of the transport, as a JSON object",
         ));
     }
-    let mut settings = Settings {
+    let mut settings = AdapterSettings {
         receiver,
         sender,
         context: Context {
@@ -186,7 +186,7 @@ mod tests {
     use super::*;
     use serde::Deserialize;
 
-    fn settings(variables: &[(&str, &str)]) -> Result<Settings, Error> {
+    fn settings(variables: &[(&str, &str)]) -> Result<AdapterSettings, Error> {
         read(&|name| variables.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned()))
     }
 

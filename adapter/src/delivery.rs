@@ -9,12 +9,12 @@ use tokio::sync::{mpsc, watch};
 
 use crate::error::SendError;
 use crate::event::Event;
-use crate::intake::{Outcome, Settled, Work};
+use crate::intake::{DeliveryResult, Settled, Work};
 use crate::limits::BATCH_BYTES_MAX;
 use crate::parked::{ParkingFile, error_attributes};
 use crate::response::Backoff;
 use crate::sink::HttpSink;
-use crate::status::{Status, count};
+use crate::status::{AdapterStatus, count};
 use crate::traits::Sender;
 
 /// A sender behind a pointer.
@@ -39,7 +39,7 @@ impl<S: Sender> AnySender for S {
 }
 
 /// What to do with events that are not accepted at once.
-pub(crate) struct Policy {
+pub(crate) struct SinkPolicy {
     /// Attempts after the first before the dead letter sink. `None`: without end. Without a dead letter sink it is not used.
     pub(crate) retry: Option<u32>,
     pub(crate) backoff: Backoff,
@@ -56,8 +56,8 @@ pub(crate) struct Policy {
 
 pub(crate) struct Delivery {
     pub(crate) sender: Rc<dyn AnySender>,
-    pub(crate) policy: Policy,
-    pub(crate) status: Rc<Status>,
+    pub(crate) policy: SinkPolicy,
+    pub(crate) status: Rc<AdapterStatus>,
     pub(crate) stop: watch::Receiver<bool>,
 }
 
@@ -91,7 +91,7 @@ impl Delivery {
     /// Quality of service 0: settled before it is sent, sent once.
     async fn send_unreliably(&self, batch: Vec<Work>, reports: &Reports) {
         for work in &batch {
-            let _ = reports.send((work.sequence, work.bytes, Outcome::Accepted));
+            let _ = reports.send((work.sequence, work.bytes, DeliveryResult::Accepted));
         }
         let events: Vec<&Event> = batch.iter().map(|work| &work.event).collect();
         let counters = &self.status.counters;
@@ -152,7 +152,7 @@ impl Delivery {
             tracing::info!("sink accepts events again");
         }
         for work in part {
-            let _ = reports.send((work.sequence, work.bytes, Outcome::Accepted));
+            let _ = reports.send((work.sequence, work.bytes, DeliveryResult::Accepted));
         }
     }
 
@@ -162,7 +162,7 @@ impl Delivery {
             SendError::Unavailable { retry_after, .. } => *retry_after,
             _ => None,
         };
-        let outcome = Outcome::Released { status: error.status(), message: error.to_string(), retry_after };
+        let outcome = DeliveryResult::Released { status: error.status(), message: error.to_string(), retry_after };
         let _ = reports.send((work.sequence, work.bytes, outcome));
     }
 
@@ -171,7 +171,7 @@ impl Delivery {
         for work in part {
             if let SendError::Rejected { status, message } = error {
                 count(&self.status.counters.rejected, 1);
-                let outcome = Outcome::Rejected { status: *status, message: message.clone() };
+                let outcome = DeliveryResult::Rejected { status: *status, message: message.clone() };
                 let _ = reports.send((work.sequence, work.bytes, outcome));
             } else {
                 self.release(&work, error, reports);
@@ -205,11 +205,11 @@ impl Delivery {
                 }
                 count(&counters.dead_lettered, 1);
                 tracing::warn!(id = event.id(), %error, "event went to the dead letter sink");
-                Outcome::Accepted
+                DeliveryResult::Accepted
             } else if self.policy.keeps_rejected {
                 count(&counters.rejected, 1);
                 tracing::warn!(id = work.event.id(), %error, "event was rejected; the receiving protocol keeps it");
-                Outcome::Rejected { status: error.status(), message: error.to_string() }
+                DeliveryResult::Rejected { status: error.status(), message: error.to_string() }
             } else if let Some(parking) = &self.policy.parking {
                 if let Err(failure) = parking.append(&work.event, error) {
                     tracing::error!(path = %parking.path().display(), error = %failure, "parking file cannot be written");
@@ -217,7 +217,7 @@ impl Delivery {
                 }
                 count(&counters.parked, 1);
                 tracing::warn!(id = work.event.id(), %error, path = %parking.path().display(), "event was rejected and is parked");
-                Outcome::Accepted
+                DeliveryResult::Accepted
             } else {
                 return Some(part.into());
             };

@@ -8,11 +8,11 @@ use tokio::sync::{mpsc, watch};
 
 use crate::event::Event;
 use crate::limits::{WINDOW_BYTES_MAX, WINDOW_EVENTS_MAX};
-use crate::status::{Status, count};
+use crate::status::{AdapterStatus, count};
 
 /// What became of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum DeliveryResult {
     /// A 2xx, or a dead letter that is safe: acknowledge.
     Accepted,
     /// The sink will never take it, and the protocol said that it has a place for such messages.
@@ -30,14 +30,14 @@ pub(crate) struct Work {
 }
 
 /// What comes back: sequence, bytes, outcome.
-pub(crate) type Settled = (u64, usize, Outcome);
+pub(crate) type Settled = (u64, usize, DeliveryResult);
 
 /// The receiver's end.
 pub struct Intake<T> {
     lanes: Vec<mpsc::UnboundedSender<Work>>,
     settled: mpsc::UnboundedReceiver<Settled>,
     stop: watch::Receiver<bool>,
-    status: Rc<Status>,
+    status: Rc<AdapterStatus>,
     tokens: HashMap<u64, T>,
     sequence: u64,
     pending_bytes: usize,
@@ -49,7 +49,7 @@ impl<T> Intake<T> {
         lanes: Vec<mpsc::UnboundedSender<Work>>,
         settled: mpsc::UnboundedReceiver<Settled>,
         stop: watch::Receiver<bool>,
-        status: Rc<Status>,
+        status: Rc<AdapterStatus>,
     ) -> Intake<T> {
         Intake {
             lanes,
@@ -97,7 +97,7 @@ impl<T> Intake<T> {
     }
 
     /// The next outcome. Waits for ever while none is due. Safe to use in `select!`.
-    pub async fn settled(&mut self) -> (T, Outcome) {
+    pub async fn settled(&mut self) -> (T, DeliveryResult) {
         loop {
             let Some((sequence, bytes, outcome)) = self.settled.recv().await else {
                 return std::future::pending().await;
@@ -110,7 +110,7 @@ impl<T> Intake<T> {
     }
 
     /// An outcome that is there already.
-    pub fn try_settled(&mut self) -> Option<(T, Outcome)> {
+    pub fn try_settled(&mut self) -> Option<(T, DeliveryResult)> {
         while let Ok((sequence, bytes, outcome)) = self.settled.try_recv() {
             self.pending_bytes = self.pending_bytes.saturating_sub(bytes);
             if let Some(token) = self.tokens.remove(&sequence) {
@@ -186,13 +186,13 @@ mod tests {
         let (lane, _work) = mpsc::unbounded_channel();
         let (reports, settled) = mpsc::unbounded_channel();
         let (_stop, stopped) = watch::channel(false);
-        let status = Rc::new(Status::new(1));
+        let status = Rc::new(AdapterStatus::new(1));
         let mut intake = Intake::new(vec![lane], settled, stopped, Rc::clone(&status));
         for id in ["1", "2", "3"] {
             intake.push(Event::new("t", "/s", id), None, ());
         }
         count(&status.counters.accepted, 1);
-        reports.send((1, 0, Outcome::Accepted)).unwrap();
+        reports.send((1, 0, DeliveryResult::Accepted)).unwrap();
         drop(intake);
         assert_eq!(status.counters.released.get(), 2);
         assert!(status.to_metrics().contains("adapter_events_pending 0\n"), "{}", status.to_metrics());

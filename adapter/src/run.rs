@@ -11,8 +11,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use crate::binding::from_http;
-use crate::config::{self, SenderSection, Settings};
-use crate::delivery::{AnySender, Delivery, Policy};
+use crate::config::{self, AdapterSettings, SenderSection};
+use crate::delivery::{AnySender, Delivery, SinkPolicy};
 use crate::error::Error;
 use crate::limits::SETTLE_TIMEOUT;
 use crate::parked::ParkingFile;
@@ -20,7 +20,7 @@ use crate::response::Backoff;
 use crate::server::{self, Handler, Request, Response, Submissions, Submitter, submissions};
 use crate::session::{self, AnyReceiver, Connects, Foreign, Requests};
 use crate::sink::HttpSink;
-use crate::status::{Status, count};
+use crate::status::{AdapterStatus, count};
 use crate::traits::{Receiver, Sender};
 
 /// A transport of a program with several.
@@ -74,19 +74,22 @@ fn start(kind: &Kind) -> ExitCode {
     }
 }
 
-fn read_settings() -> Result<Settings, Error> {
+fn read_settings() -> Result<AdapterSettings, Error> {
     config::read(&|name| std::env::var(name).ok())
 }
 
 /// A configuration that is ready to run.
-struct Prepared<R> {
+struct PreparedAdapter<R> {
     receiver: Option<R>,
     sender: Rc<dyn AnySender>,
     connects: Rc<dyn Connects>,
-    policy: Policy,
+    policy: SinkPolicy,
 }
 
-fn prepare<R: Receiver, S: Sender>(settings: &Settings, status: &Rc<Status>) -> Result<Prepared<R>, Error> {
+fn prepare<R: Receiver, S: Sender>(
+    settings: &AdapterSettings,
+    status: &Rc<AdapterStatus>,
+) -> Result<PreparedAdapter<R>, Error> {
     let context = &settings.context;
     let receiver = settings.receiver.as_ref().map(|section| R::new(section.parse()?, context)).transpose()?;
     let best = receiver.as_ref().map_or(2, Receiver::qos_max);
@@ -94,7 +97,7 @@ fn prepare<R: Receiver, S: Sender>(settings: &Settings, status: &Rc<Status>) -> 
     if qos > best {
         return Err(Error::config(format!("qos: {qos} is refused, because this transport allows at most {best} here")));
     }
-    let mut policy = Policy {
+    let mut policy = SinkPolicy {
         retry: None,
         backoff: Backoff::default(),
         dead_letter: None,
@@ -120,7 +123,7 @@ fn prepare<R: Receiver, S: Sender>(settings: &Settings, status: &Rc<Status>) -> 
         }
     };
     status.set_qos(qos);
-    Ok(Prepared { receiver, sender, connects, policy })
+    Ok(PreparedAdapter { receiver, sender, connects, policy })
 }
 
 async fn run<R: Receiver, S: Sender>() -> Result<(), Error> {
@@ -131,7 +134,7 @@ async fn run<R: Receiver, S: Sender>() -> Result<(), Error> {
         hangup: signal(SignalKind::hangup()).map_err(failed)?,
     };
     let settings = read_settings()?;
-    let status = Rc::new(Status::new(settings.context.qos.unwrap_or(1)));
+    let status = Rc::new(AdapterStatus::new(settings.context.qos.unwrap_or(1)));
     let (submitter, mut submissions) = submissions();
     let takes_events = settings.receiver.is_none();
     let port = settings.port.or(takes_events.then_some(8080));
@@ -154,14 +157,14 @@ struct Signals {
 
 /// Runs one configuration. Returns the next one after SIGHUP, `None` once the adapter is done.
 async fn serve<R: Receiver>(
-    prepared: Prepared<R>,
+    prepared: PreparedAdapter<R>,
     submissions: &mut Submissions,
-    status: &Rc<Status>,
+    status: &Rc<AdapterStatus>,
     signals: &mut Signals,
-    reload: &dyn Fn() -> Result<Prepared<R>, Error>,
-) -> Result<Option<Prepared<R>>, Error> {
+    reload: &dyn Fn() -> Result<PreparedAdapter<R>, Error>,
+) -> Result<Option<PreparedAdapter<R>>, Error> {
     let (stop, stopped) = watch::channel(false);
-    let Prepared { receiver, sender, connects, policy } = prepared;
+    let PreparedAdapter { receiver, sender, connects, policy } = prepared;
     let delivery = Rc::new(Delivery { sender, policy, status: Rc::clone(status), stop: stopped });
     let mut receiver: Box<dyn AnyReceiver + '_> = match receiver {
         Some(receiver) => Box::new(Foreign(receiver)),
@@ -196,7 +199,7 @@ async fn serve<R: Receiver>(
 }
 
 /// Health, metrics and, if events come as requests, the events.
-async fn listen(address: SocketAddr, status: &Rc<Status>, submitter: Option<Submitter>) -> Result<(), Error> {
+async fn listen(address: SocketAddr, status: &Rc<AdapterStatus>, submitter: Option<Submitter>) -> Result<(), Error> {
     let listener = TcpListener::bind(address)
         .await
         .map_err(|error| Error::config(format!("PORT: listen on {address}: {error}")))?;
@@ -212,7 +215,7 @@ async fn listen(address: SocketAddr, status: &Rc<Status>, submitter: Option<Subm
     Ok(())
 }
 
-async fn answer(request: Request, status: &Status, submitter: Option<Submitter>) -> Response {
+async fn answer(request: Request, status: &AdapterStatus, submitter: Option<Submitter>) -> Response {
     match (request.method.as_str(), request.path.as_str(), submitter) {
         ("GET", "/healthz", _) => Response::new(200, "ok"),
         ("GET", "/readyz", _) => {

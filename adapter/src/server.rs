@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 
 use crate::error::Error;
 use crate::event::Event;
-use crate::intake::{Intake, Outcome};
+use crate::intake::{DeliveryResult, Intake};
 use crate::limits::{BODY_BYTES_MAX, BODY_TIMEOUT, CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, RESPONSE_TIME};
 
 #[derive(Debug)]
@@ -159,18 +159,18 @@ impl Submitter {
 }
 
 /// Acknowledges one event of a request; the last one answers it.
-pub struct Answer(Rc<Answering>);
+pub struct PendingResponse(Rc<Answering>);
 
 struct Answering {
     remaining: Cell<usize>,
-    failure: RefCell<Option<Outcome>>,
+    failure: RefCell<Option<DeliveryResult>>,
     answer: RefCell<Option<oneshot::Sender<Response>>>,
 }
 
-impl Answer {
-    pub fn settle(self, outcome: Outcome) {
+impl PendingResponse {
+    pub fn settle(self, outcome: DeliveryResult) {
         let state = self.0;
-        if outcome != Outcome::Accepted {
+        if outcome != DeliveryResult::Accepted {
             state.failure.borrow_mut().get_or_insert(outcome);
         }
         state.remaining.set(state.remaining.get().saturating_sub(1));
@@ -178,9 +178,9 @@ impl Answer {
             return;
         }
         let response = match state.failure.take() {
-            None | Some(Outcome::Accepted) => Response::new(202, ""),
-            Some(Outcome::Rejected { status, message }) => Response::new(status.unwrap_or(400), message),
-            Some(Outcome::Released { status, message, retry_after }) => {
+            None | Some(DeliveryResult::Accepted) => Response::new(202, ""),
+            Some(DeliveryResult::Rejected { status, message }) => Response::new(status.unwrap_or(400), message),
+            Some(DeliveryResult::Released { status, message, retry_after }) => {
                 let retry_after = retry_after.or(status.is_none().then_some(Duration::from_secs(1)));
                 Response { retry_after, ..Response::new(status.unwrap_or(503), message) }
             }
@@ -194,7 +194,7 @@ impl Answer {
 
 impl Submissions {
     /// Passes requests on until the adapter stops and all are answered.
-    pub async fn relay(&mut self, intake: &mut Intake<Answer>) -> Result<(), Error> {
+    pub async fn relay(&mut self, intake: &mut Intake<PendingResponse>) -> Result<(), Error> {
         let mut requests: u64 = 0;
         let mut stop = intake.stop();
         intake.ready();
@@ -217,7 +217,7 @@ impl Submissions {
                         answer: RefCell::new(Some(submission.answer)),
                     });
                     for event in submission.events {
-                        intake.push(event, Some(&key), Answer(Rc::clone(&state)));
+                        intake.push(event, Some(&key), PendingResponse(Rc::clone(&state)));
                     }
                 }
                 () = stop.wait(), if !stopping => {}

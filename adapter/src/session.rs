@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::intake::{Intake, Settled, Work};
 use crate::limits::{LANES, LANES_BATCHED, RECONNECT_MAX, RECONNECT_MIN};
 use crate::server::Submissions;
-use crate::status::{Status, count};
+use crate::status::{AdapterStatus, count};
 use crate::traits::{Receiver, Sender};
 
 /// The ends of the lanes that a receiver uses.
@@ -20,7 +20,7 @@ pub(crate) struct Ends {
     lanes: Vec<mpsc::UnboundedSender<Work>>,
     settled: mpsc::UnboundedReceiver<Settled>,
     stop: watch::Receiver<bool>,
-    status: Rc<Status>,
+    status: Rc<AdapterStatus>,
 }
 
 impl Ends {

@@ -1,7 +1,6 @@
 //! The sink over HTTP: binary or structured events, or batches that are accepted as a whole.
 
 use std::cell::RefCell;
-use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -11,106 +10,20 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use serde::Deserialize;
 use tokio::net::TcpStream;
 
-use crate::binding::{Headers, to_batched, to_binary, to_structured};
+use crate::binding::{Headers, MessageMode, to_batched, to_binary, to_structured};
 use crate::error::{Error, SendError};
 use crate::event::Event;
 use crate::limits::{
     BATCH_EVENTS_MAX, CONNECT_TIMEOUT, IDLE_CONNECTIONS_MAX, RESPONSE_BYTES_MAX, SINK_TIMEOUT, TOKEN_AGE_MAX,
 };
-use crate::response::{Backoff, retry_after, verdict};
+use crate::response::{retry_after, verdict};
 use crate::secret::SecretFile;
-use crate::status::Status;
+use crate::sink_config::{SinkConfig, duration};
+use crate::status::AdapterStatus;
 use crate::tls::client_config;
 use crate::traits::Sender;
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) enum Mode {
-    #[default]
-    Binary,
-    Structured,
-}
-
-/// The `sink` section of a source's adapter.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct SinkConfig {
-    pub(crate) sink_uri: String,
-    #[serde(default)]
-    mode: Mode,
-    /// The sink takes `application/cloudevents-batch+json` and accepts a batch as a whole, as Sluicegate's Brokers and Channels do.
-    #[serde(default)]
-    batch: bool,
-    /// PEM text or the path of a PEM file.
-    pub(crate) ca_certs: Option<String>,
-    cert: Option<SecretFile>,
-    key: Option<SecretFile>,
-    /// A bearer token.
-    token: Option<SecretFile>,
-    #[serde(default)]
-    pub(crate) delivery: DeliveryConfig,
-}
-
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub(crate) struct DeliveryConfig {
-    pub(crate) retry: Option<u32>,
-    backoff_policy: Option<BackoffPolicy>,
-    backoff_delay: Option<String>,
-    timeout: Option<String>,
-    pub(crate) dead_letter_sink: Option<DeadLetterSink>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum BackoffPolicy {
-    Linear,
-    Exponential,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
-pub(crate) enum DeadLetterSink {
-    Text(String),
-    Object { uri: String },
-}
-
-impl SinkConfig {
-    pub(crate) fn new(sink_uri: String) -> SinkConfig {
-        SinkConfig {
-            sink_uri,
-            mode: Mode::Binary,
-            batch: false,
-            ca_certs: None,
-            cert: None,
-            key: None,
-            token: None,
-            delivery: DeliveryConfig::default(),
-        }
-    }
-
-    /// The same client for the dead letter sink, one event a request.
-    pub(crate) fn dead_letter(&self) -> Option<SinkConfig> {
-        let (DeadLetterSink::Text(uri) | DeadLetterSink::Object { uri }) = self.delivery.dead_letter_sink.clone()?;
-        Some(SinkConfig { sink_uri: uri, batch: false, ..self.clone() })
-    }
-
-    pub(crate) fn backoff(&self) -> Result<Backoff, Error> {
-        let default = Backoff::default();
-        let first = duration("delivery.backoffDelay", self.delivery.backoff_delay.as_deref())?.unwrap_or(default.first);
-        Ok(Backoff { first, linear: self.delivery.backoff_policy == Some(BackoffPolicy::Linear) })
-    }
-}
-
-fn duration(field: &str, text: Option<&str>) -> Result<Option<Duration>, Error> {
-    let Some(text) = text else { return Ok(None) };
-    let wrong = || Error::config(format!("ADAPTER_SENDER: {field}: {text:?} is no ISO 8601 duration such as PT2S"));
-    let parsed: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
-    Duration::try_from(parsed).map(Some).map_err(|_| wrong())
-}
 
 struct Address {
     tls: Option<Arc<rustls::ClientConfig>>,
@@ -122,17 +35,17 @@ struct Address {
 
 pub(crate) struct HttpSink {
     address: Address,
-    mode: Mode,
+    mode: MessageMode,
     batch: bool,
     timeout: Duration,
     token: Option<SecretFile>,
     token_value: RefCell<Option<(Instant, String)>>,
     idle: RefCell<Vec<SendRequest<Full<Bytes>>>>,
-    status: Rc<Status>,
+    status: Rc<AdapterStatus>,
 }
 
 impl HttpSink {
-    pub(crate) fn new_with_status(config: &SinkConfig, status: Rc<Status>) -> Result<HttpSink, Error> {
+    pub(crate) fn new_with_status(config: &SinkConfig, status: Rc<AdapterStatus>) -> Result<HttpSink, Error> {
         Ok(HttpSink {
             address: Address::parse(config)?,
             mode: config.mode,
@@ -281,7 +194,7 @@ impl Address {
 fn tls(config: &SinkConfig) -> Result<Arc<rustls::ClientConfig>, Error> {
     let ca = match &config.ca_certs {
         Some(pem) if pem.contains("-----BEGIN") => Some(pem.clone().into_bytes()),
-        Some(path) => Some(SecretFile::new(PathBuf::from(path)).read_bytes()?),
+        Some(path) => Some(SecretFile::new(std::path::PathBuf::from(path)).read_bytes()?),
         None => None,
     };
     let identity = match (&config.cert, &config.key) {
@@ -295,7 +208,7 @@ impl Sender for HttpSink {
     type Config = SinkConfig;
 
     fn new(config: SinkConfig, context: &crate::Context) -> Result<Self, Error> {
-        HttpSink::new_with_status(&config, Rc::new(Status::new(context.qos.unwrap_or(1))))
+        HttpSink::new_with_status(&config, Rc::new(AdapterStatus::new(context.qos.unwrap_or(1))))
     }
 
     async fn connect(&self) -> Result<(), Error> {
@@ -304,8 +217,8 @@ impl Sender for HttpSink {
 
     async fn send(&self, event: &Event) -> Result<(), SendError> {
         let (headers, body) = match self.mode {
-            Mode::Binary => to_binary(event),
-            Mode::Structured => to_structured(event),
+            MessageMode::Binary => to_binary(event),
+            MessageMode::Structured => to_structured(event),
         };
         self.post(headers, body, crate::child_of(event)).await
     }

@@ -24,7 +24,7 @@ pub(crate) fn count(counter: &Cell<u64>, by: u64) {
 }
 
 #[derive(Debug)]
-pub(crate) struct Status {
+pub(crate) struct AdapterStatus {
     pub(crate) counters: Counters,
     responses: RefCell<BTreeMap<u16, u64>>,
     /// Why the receiver is not connected, as reason and message. `None`: it is.
@@ -34,9 +34,9 @@ pub(crate) struct Status {
     qos: Cell<u8>,
 }
 
-impl Status {
-    pub(crate) fn new(qos: u8) -> Status {
-        Status {
+impl AdapterStatus {
+    pub(crate) fn new(qos: u8) -> AdapterStatus {
+        AdapterStatus {
             counters: Counters::default(),
             responses: RefCell::default(),
             receiver: RefCell::new(Some(("Connecting".to_owned(), "the adapter is connecting".to_owned()))),

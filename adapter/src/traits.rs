@@ -26,7 +26,7 @@ pub trait Receiver: Sized + 'static {
         1
     }
 
-    /// The protocol has its own place for messages that the sink rejects: it is given [`crate::Outcome::Rejected`].
+    /// The protocol has its own place for messages that the sink rejects: it is given [`crate::DeliveryResult::Rejected`].
     fn keeps_rejected(&self) -> bool {
         false
     }
@@ -66,16 +66,16 @@ pub trait Sender: Sized + 'static {
 
 /// The configuration of a direction that a transport does not have.
 #[derive(Debug, Deserialize)]
-pub struct Unsupported {}
+pub struct UnsupportedDirection {}
 
 /// For a transport that only sends.
 #[derive(Debug)]
 pub struct NoReceiver;
 
 impl Receiver for NoReceiver {
-    type Config = Unsupported;
+    type Config = UnsupportedDirection;
     type Token = ();
-    fn new(_: Unsupported, _: &Context) -> Result<Self, Error> {
+    fn new(_: UnsupportedDirection, _: &Context) -> Result<Self, Error> {
         Err(Error::config("ADAPTER_RECEIVER: this transport only sends; set ADAPTER_SENDER instead"))
     }
 
@@ -89,9 +89,9 @@ impl Receiver for NoReceiver {
 pub struct NoSender;
 
 impl Sender for NoSender {
-    type Config = Unsupported;
+    type Config = UnsupportedDirection;
 
-    fn new(_: Unsupported, _: &Context) -> Result<Self, Error> {
+    fn new(_: UnsupportedDirection, _: &Context) -> Result<Self, Error> {
         Err(Error::config("ADAPTER_SENDER: this transport only receives; give a sink as {\"sinkUri\": \"http://...\"}"))
     }
 

@@ -21,7 +21,7 @@ pub(crate) enum EventCommand {
     /// Show the path of an event: arrival, filters, attempts, replies, dead letters
     Trace(TraceArgs),
     /// Show the newest events, or those that were given up
-    List(ListArgs),
+    List(EventListArgs),
     /// Send events to a Trigger's subscriber again
     Replay(ReplayArgs),
     /// Send a Trigger's dead letters to its subscriber again
@@ -54,7 +54,7 @@ pub(crate) struct TraceArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct EventListArgs {
     #[command(flatten)]
     admin: AdminClient,
     /// Only events that were dead-lettered, or dropped because there is no dead letter sink
@@ -208,7 +208,7 @@ fn show_trace(trace: &TraceArgs) -> Result<bool> {
 }
 
 /// One line for each event, the newest last.
-fn show_newest(order: &ListArgs) -> Result<bool> {
+fn show_newest(order: &EventListArgs) -> Result<bool> {
     let found = ask(&order.admin, "trace", &[("since", order.since.as_deref())])?;
     if order.json {
         return tell(&format!("{found:#}\n")).map(|()| true);
@@ -240,7 +240,7 @@ fn show_newest(order: &ListArgs) -> Result<bool> {
     tell(&out).map(|()| true)
 }
 
-fn print_dead_letters(order: &ListArgs) -> Result<bool> {
+fn print_dead_letters(order: &EventListArgs) -> Result<bool> {
     let query = [("trigger", order.trigger.as_deref()), ("since", order.since.as_deref())];
     let found = ask(&order.admin, "dead-letters", &query)?;
     if order.json {

@@ -27,7 +27,7 @@ pub(crate) enum ImageCommand {
     /// Pull an image from its registry; layers that are here already are not pulled again
     Pull(PullArgs),
     /// List the images
-    List(ListArgs),
+    List(ImageListArgs),
     /// Print an image's digest, configuration and layers as JSON
     Inspect(NamedArgs),
     /// Add the images of a `docker save` archive, an OCI archive or an OCI layout folder, without any registry
@@ -60,7 +60,7 @@ pub(crate) struct PullArgs {
 }
 
 #[derive(Debug, clap::Args)]
-pub(crate) struct ListArgs {
+pub(crate) struct ImageListArgs {
     #[command(flatten)]
     folder: ImageFolderArgs,
     /// Print JSON
@@ -143,7 +143,7 @@ fn host_credentials() -> Result<Credentials> {
     Ok(credentials)
 }
 
-async fn list(args: &ListArgs) -> Result<String> {
+async fn list(args: &ImageListArgs) -> Result<String> {
     let records = open(&args.folder, RegistrySettings::default(), false)?.list().await?;
     if args.json {
         return Ok(format!("{}\n", serde_json::to_string_pretty(&records)?));

@@ -9,6 +9,7 @@
 //! A killed process loses nothing that the kernel has, so this does not detect a disk that reports flushes
 //! it did not make: that takes a real power cut. The report says so.
 
+mod acknowledged;
 mod check;
 mod content;
 mod damage;
@@ -27,9 +28,9 @@ use fastrand::Rng;
 use wal::{LogOptions, WriteAheadLog};
 
 use super::run::data_folder;
+use acknowledged::AcknowledgedState;
 use check::Violation;
 use report::SelftestReport;
-use supervisor::AcknowledgedState;
 
 /// Torn copies, and copies with flipped bits, after each kill.
 const COPIES_PER_ROUND: usize = 2;
@@ -148,7 +149,7 @@ impl CampaignState {
         }
         fs::remove_dir_all(&copy).with_context(|| format!("{} cannot be removed", copy.display()))?;
         if let (log, true) = self.open(&home, "a kill")? {
-            self.promise.settle(&log);
+            self.promise.settle(&log, check::end(&log));
         }
         Ok(())
     }

@@ -1,12 +1,10 @@
 //! The config file: TOML, or YAML by its extension.
 
 use std::fmt;
-use std::marker::PhantomData;
 use std::path::Path;
 
 use control::bounded_file;
-use serde::de::value::SeqAccessDeserializer;
-use serde::de::{Deserialize, Deserializer, IntoDeserializer, SeqAccess, Visitor};
+use serde::Deserializer;
 
 use super::Settings;
 
@@ -48,33 +46,6 @@ fn one_line(why: &impl fmt::Display) -> String {
     let text = why.to_string();
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !is_shown(line));
     lines.collect::<Vec<_>>().join(": ")
-}
-
-/// A list, or one value in its place: `route = "a=1.2.3.4:80"`.
-pub(super) fn one_or_many<'de, D, T>(input: D) -> Result<Vec<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct OneOrManyVisitor<T>(PhantomData<T>);
-
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
-        type Value = Vec<T>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("a string or a list of strings")
-        }
-
-        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
-            T::deserialize(text.into_deserializer()).map(|one| vec![one])
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
-            Vec::deserialize(SeqAccessDeserializer::new(list))
-        }
-    }
-
-    input.deserialize_any(OneOrManyVisitor(PhantomData))
 }
 
 #[cfg(test)]

@@ -1,7 +1,11 @@
 //! Settings with several values: a repeated flag, a list in the file, or one variable separated by `;`.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 
+use serde::de::value::SeqAccessDeserializer;
+use serde::de::{IntoDeserializer, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 /// The values of one flag, one variable or one entry of the file's list.
@@ -39,6 +43,33 @@ fn pieces(text: &str) -> impl Iterator<Item = &str> {
         c == ';' && !was_escaped && !was_quoted
     };
     text.split(ends).map(str::trim).filter(|piece| !piece.is_empty())
+}
+
+/// A list, or one value in its place: `route = "a=1.2.3.4:80"`.
+pub(super) fn one_or_many<'de, D, T>(input: D) -> Result<Vec<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct OneOrManyVisitor<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for OneOrManyVisitor<T> {
+        type Value = Vec<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a string or a list of strings")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            T::deserialize(text.into_deserializer()).map(|one| vec![one])
+        }
+
+        fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+            Vec::deserialize(SeqAccessDeserializer::new(list))
+        }
+    }
+
+    input.deserialize_any(OneOrManyVisitor(PhantomData))
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde::Deserialize;
 use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
-use super::{AccessFormat, ManyValues, RouteRule, ServerTiming, TlsVersion, file, value};
+use super::{AccessFormat, ManyValues, RouteRule, ServerTiming, TlsVersion, multi_value, value};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -40,7 +40,7 @@ pub(crate) struct Settings {
     /// Certificate chain and private key (PEM) of a host, `*.PARENT` or `*`; reloaded at SIGHUP; may be
     /// given more than once
     #[arg(long, value_name = "HOST=CERT,KEY", env = "SLUICEGATE_TLS_CERT")]
-    #[serde(default, deserialize_with = "file::one_or_many")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) tls_cert: Vec<ManyValues<CertificateRule>>,
 
     /// Address for internal callers, which also serves cluster-local hosts; the other listeners answer them 404
@@ -118,7 +118,7 @@ pub(crate) struct Settings {
     /// Host name by which clients may call API and admin, besides localhost and addresses; `*.PARENT` is
     /// for every name one label below; may be given more than once
     #[arg(long, value_name = "NAME", env = "SLUICEGATE_ALLOWED_HOST")]
-    #[serde(default, deserialize_with = "file::one_or_many")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) allowed_host: Vec<ManyValues<AllowedHostRule>>,
 
     /// Write a line for every response: off, common (the format of NCSA's httpd) or json [default: off]
@@ -157,17 +157,17 @@ pub(crate) struct Settings {
     /// Apply the YAML manifests of this file or folder at start and when they change; may be given more than
     /// once
     #[arg(long, value_name = "PATH", env = "SLUICEGATE_MANIFESTS")]
-    #[serde(default, deserialize_with = "file::one_or_many")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) manifests: Vec<ManyValues<PathBuf>>,
 
     /// Run images called REF as this command of this host; may be given more than once
     #[arg(long, value_name = "REF=COMMAND", env = "SLUICEGATE_IMAGE")]
-    #[serde(default, deserialize_with = "file::one_or_many")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) image: Vec<ManyValues<ImageRule>>,
 
     /// A registry of images whose certificate is not verified and that may speak plain HTTP; may be given more than once
     #[arg(long, value_name = "HOST[:PORT]", env = "SLUICEGATE_INSECURE_REGISTRY")]
-    #[serde(default, deserialize_with = "file::one_or_many")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) insecure_registry: Vec<ManyValues<String>>,
 
     /// Mirrors, CA files and insecure registries of images (TOML)
@@ -199,7 +199,7 @@ pub(crate) struct Settings {
     /// https:// or h2://; options follow `?`, separated by `&`: ca=FILE (required by the last two), name=NAME,
     /// request-body-timeout=WAIT, stream-idle-timeout=WAIT; may be given more than once
     #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
-    #[serde(default, deserialize_with = "file::one_or_many")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) route: Vec<ManyValues<RouteRule>>,
 
     /// End a request whose body makes no progress for this long before the response begins (408) [default:
@@ -228,13 +228,13 @@ pub(crate) struct Settings {
     /// Let clients of HTTP/1.1 switch to these protocols by `Upgrade`, if the instance agrees; what they then send passes as it
     /// is; may be given more than once [default: WebSocket only]
     #[arg(long, value_name = "PROTOCOL[,PROTOCOL...]", env = "SLUICEGATE_UPGRADE_PROTOCOLS")]
-    #[serde(default, deserialize_with = "file::one_or_many")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) upgrade_protocols: Vec<ManyValues<UpgradeProtocolList>>,
 
     /// Let objects name addresses as sinks, backends and probes that are refused otherwise: listeners of the appliance (only
     /// with their port), link-local and metadata addresses; may be given more than once
     #[arg(long, value_name = "CIDR[:PORT]", env = "SLUICEGATE_ALLOW_TARGET")]
-    #[serde(default, deserialize_with = "file::one_or_many")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) allow_target: Vec<ManyValues<AllowedTargetRule>>,
 
     /// Maximum size of each core's event log; a full log answers senders 503 [default: 8Gi]
@@ -254,7 +254,7 @@ pub(crate) struct Settings {
     /// Maximum undelivered events of one namespace (`*` = each that is not named); may be given more than
     /// once
     #[arg(long, value_name = "NAMESPACE=BYTES", env = "SLUICEGATE_NAMESPACE_EVENT_QUOTA")]
-    #[serde(default, deserialize_with = "file::one_or_many")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) namespace_event_quota: Vec<ManyValues<QuotaRule>>,
 
     /// Follow the cluster of this kubeconfig instead of serving an API of our own

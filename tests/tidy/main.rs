@@ -61,7 +61,7 @@ const CONNECTS: [(&str, &str); 6] = [
     ("dataplane/protocol/src/http/client.rs", "asks the target policy"),
     ("dataplane/protocol/src/h2/client.rs", "asks the target policy"),
     ("dataplane/protocol/src/tls/transport.rs", "called by these two"),
-    ("control/runtime/src/probe.rs", "asks the target policy, but for what an instance of ours speaks"),
+    ("control/runtime/src/probes/mod.rs", "asks the target policy, but for what an instance of ours speaks"),
     ("control/runtime/src/dns/forward.rs", "asks the name servers of the host"),
     (
         "control/images/src/registry/transport.rs",

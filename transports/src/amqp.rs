@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use adapter::tls::Tls;
-use adapter::{Context, Error, Event, Intake, Outcome, SecretFile, from_headers};
+use adapter::{Context, DeliveryResult, Error, Event, Intake, SecretFile, from_headers};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use lapin::message::Delivery;
@@ -18,8 +18,8 @@ use serde::Deserialize;
 mod connection;
 mod sender;
 
-use connection::{Connection, failed};
-pub(crate) use sender::Sender;
+use connection::{AmqpConnection, failed};
+pub(crate) use sender::AmqpSender;
 
 /// Messages that the server sends before they are acknowledged.
 const PREFETCH: u16 = 512;
@@ -44,8 +44,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    fn connection(&self) -> Connection {
-        Connection {
+    fn connection(&self) -> AmqpConnection {
+        AmqpConnection {
             host: self.host.clone(),
             port: self.port,
             vhost: self.vhost.clone(),
@@ -56,12 +56,12 @@ impl Config {
     }
 }
 
-pub(crate) struct Receiver {
+pub(crate) struct AmqpReceiver {
     config: Config,
     source: String,
 }
 
-impl adapter::Receiver for Receiver {
+impl adapter::Receiver for AmqpReceiver {
     type Config = Config;
     /// It acknowledges itself.
     type Token = Delivery;
@@ -72,7 +72,7 @@ impl adapter::Receiver for Receiver {
         }
         let source =
             format!("/apis/v1/namespaces/{}/rabbitmqsources/{}#{}", context.namespace, context.name, config.queue);
-        Ok(Receiver { config, source })
+        Ok(AmqpReceiver { config, source })
     }
 
     fn keeps_rejected(&self) -> bool {
@@ -117,11 +117,11 @@ impl adapter::Receiver for Receiver {
     }
 }
 
-async fn settle(acker: &Delivery, outcome: Outcome) -> Result<(), Error> {
+async fn settle(acker: &Delivery, outcome: DeliveryResult) -> Result<(), Error> {
     let settled = match outcome {
-        Outcome::Accepted => acker.ack(BasicAckOptions::default()).await,
-        Outcome::Rejected { .. } => acker.reject(BasicRejectOptions { requeue: false }).await,
-        Outcome::Released { .. } => acker.nack(BasicNackOptions { multiple: false, requeue: true }).await,
+        DeliveryResult::Accepted => acker.ack(BasicAckOptions::default()).await,
+        DeliveryResult::Rejected { .. } => acker.reject(BasicRejectOptions { requeue: false }).await,
+        DeliveryResult::Released { .. } => acker.nack(BasicNackOptions { multiple: false, requeue: true }).await,
     };
     settled.map(|_| ()).map_err(failed)
 }

@@ -8,7 +8,7 @@ use adapter::{Context, Error, Event, Intake, SendError, append_line, to_json};
 use serde::Deserialize;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt, BufReader};
 
-use crate::progress::Progress;
+use crate::offset_tracker::OffsetTracker;
 
 mod tail;
 use tail::{Checkpoint, Tail};
@@ -30,13 +30,13 @@ pub(crate) struct ReceiverConfig {
     checkpoint: Option<PathBuf>,
 }
 
-pub(crate) struct Receiver {
+pub(crate) struct FileReceiver {
     config: ReceiverConfig,
     checkpoint: Option<PathBuf>,
     source: String,
 }
 
-impl adapter::Receiver for Receiver {
+impl adapter::Receiver for FileReceiver {
     type Config = ReceiverConfig;
     /// The position after the line.
     type Token = u64;
@@ -49,7 +49,7 @@ impl adapter::Receiver for Receiver {
         let source = format!("file://{}", path.as_ref().map_or("stdin".into(), |path| path.to_string_lossy()));
         let checkpoint =
             config.checkpoint.clone().or_else(|| context.state.as_ref().map(|state| state.join("checkpoint.json")));
-        Ok(Receiver { config: ReceiverConfig { path, ..config }, checkpoint, source })
+        Ok(FileReceiver { config: ReceiverConfig { path, ..config }, checkpoint, source })
     }
 
     /// A file has the same positions after a restart; a pipe has none.
@@ -65,7 +65,7 @@ impl adapter::Receiver for Receiver {
     }
 }
 
-impl Receiver {
+impl FileReceiver {
     async fn receive_stdin(&mut self, intake: &mut Intake<u64>) -> Result<(), Error> {
         intake.ready();
         let mut stop = intake.stop();
@@ -98,7 +98,7 @@ impl Receiver {
         let checkpoint = self.checkpoint.as_deref().map(Checkpoint::read).transpose()?.flatten();
         let mut tail = Tail::open(&path, checkpoint)?;
         intake.ready();
-        let mut progress = Progress::default();
+        let mut progress = OffsetTracker::default();
         let mut done = tail.position();
         let mut stop = intake.stop();
         loop {
@@ -120,7 +120,7 @@ impl Receiver {
             }
             if at_end && intake.pending() == 0 {
                 if tail.advance(&path)? {
-                    progress = Progress::default();
+                    progress = OffsetTracker::default();
                     done = tail.position();
                     continue;
                 }
@@ -146,7 +146,7 @@ impl Receiver {
             let mut settled = settled;
             let before = done.1;
             while let Some((position, outcome)) = settled {
-                if outcome == adapter::Outcome::Accepted
+                if outcome == adapter::DeliveryResult::Accepted
                     && let Some(moved) = progress.settle(position)
                 {
                     done.1 = moved;
@@ -193,17 +193,17 @@ pub(crate) struct SenderConfig {
 }
 
 /// Appends a line an event.
-pub(crate) struct Sender {
+pub(crate) struct FileSender {
     path: Option<PathBuf>,
     file: RefCell<Option<std::fs::File>>,
 }
 
-impl adapter::Sender for Sender {
+impl adapter::Sender for FileSender {
     type Config = SenderConfig;
 
     fn new(config: SenderConfig, _: &Context) -> Result<Self, Error> {
         let path = config.path.filter(|path| path.as_os_str() != "-");
-        Ok(Sender { path, file: RefCell::new(None) })
+        Ok(FileSender { path, file: RefCell::new(None) })
     }
 
     async fn connect(&self) -> Result<(), Error> {

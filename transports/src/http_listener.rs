@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use adapter::server::{Answer, Handler, Request, Response, Submissions, Submitter, serve, submissions};
+use adapter::server::{Handler, PendingResponse, Request, Response, Submissions, Submitter, serve, submissions};
 use adapter::tls::Tls;
 use adapter::{Context, Error, Event, Intake, SecretFile, from_http};
 use ring_crypto::hmac;
@@ -68,15 +68,15 @@ struct Plain {
     type_header: Option<String>,
 }
 
-pub(crate) struct Receiver {
+pub(crate) struct HttpReceiver {
     config: Rc<Config>,
     submitter: Submitter,
     submissions: Submissions,
 }
 
-impl adapter::Receiver for Receiver {
+impl adapter::Receiver for HttpReceiver {
     type Config = Config;
-    type Token = Answer;
+    type Token = PendingResponse;
     const RELAYS: bool = true;
 
     fn new(config: Config, _: &Context) -> Result<Self, Error> {
@@ -84,10 +84,10 @@ impl adapter::Receiver for Receiver {
             return Err(Error::config("ADAPTER_RECEIVER: servicePorts: at least one port is needed"));
         }
         let (submitter, submissions) = submissions();
-        Ok(Receiver { config: Rc::new(config), submitter, submissions })
+        Ok(HttpReceiver { config: Rc::new(config), submitter, submissions })
     }
 
-    async fn receive(&mut self, intake: &mut Intake<Answer>) -> Result<(), Error> {
+    async fn receive(&mut self, intake: &mut Intake<PendingResponse>) -> Result<(), Error> {
         let mut listeners = JoinSet::new();
         for port in &self.config.service_ports {
             let tls = match port.name.as_str() {

@@ -13,9 +13,10 @@ mod consumer;
 mod record;
 mod sender;
 
+use crate::ordering::Ordering;
 use connection::Net;
-use consumer::{Position, Session};
-pub(crate) use sender::Sender;
+use consumer::{ConsumerSession, Position};
+pub(crate) use sender::KafkaSender;
 
 /// The fields of upstream's KafkaSource.
 #[derive(Debug, Clone, Deserialize)]
@@ -26,7 +27,7 @@ pub(crate) struct Config {
     /// Default: made of namespace and name of the object.
     consumer_group: Option<String>,
     #[serde(default)]
-    initial_offset: InitialOffset,
+    initial_offset: OffsetReset,
     #[serde(default)]
     ordering: Ordering,
     #[serde(default)]
@@ -45,29 +46,19 @@ fn session_timeout() -> u64 {
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
-enum InitialOffset {
+enum OffsetReset {
     #[default]
     Latest,
     Earliest,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum Ordering {
-    /// One record after the other of each partition.
-    #[default]
-    Ordered,
-    /// Records with different keys are sent at the same time.
-    Unordered,
-}
-
-pub(crate) struct Receiver {
+pub(crate) struct KafkaReceiver {
     config: Config,
     group: String,
     source: String,
 }
 
-impl adapter::Receiver for Receiver {
+impl adapter::Receiver for KafkaReceiver {
     type Config = Config;
     type Token = Position;
 
@@ -78,7 +69,7 @@ impl adapter::Receiver for Receiver {
         let group = config.consumer_group.clone();
         let group = group.unwrap_or_else(|| format!("sluicegate-{}-{}", context.namespace, context.name));
         let source = format!("/apis/v1/namespaces/{}/kafkasources/{}", context.namespace, context.name);
-        Ok(Receiver { config, group, source })
+        Ok(KafkaReceiver { config, group, source })
     }
 
     /// Offsets stay.
@@ -88,7 +79,7 @@ impl adapter::Receiver for Receiver {
 
     async fn receive(&mut self, intake: &mut Intake<Position>) -> Result<(), Error> {
         let kafka = connect(&self.config.bootstrap_servers, &self.config.net).await?;
-        let mut session = Session::start(&kafka, &self.config, &self.group).await?;
+        let mut session = ConsumerSession::start(&kafka, &self.config, &self.group).await?;
         let result = session.run(intake, &self.config, &self.source).await;
         // Leaving the group lets another consumer take the partitions at once.
         let _ = tokio::time::timeout(Duration::from_secs(3), session.close()).await;

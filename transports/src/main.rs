@@ -18,32 +18,34 @@ mod kafka;
 mod mqtt;
 #[cfg(feature = "nats")]
 mod nats;
+#[cfg(any(feature = "file", feature = "kafka"))]
+mod offset_tracker;
+#[cfg(any(feature = "kafka", feature = "nats"))]
+mod ordering;
 #[cfg(feature = "postgresql")]
 mod postgresql;
-#[cfg(any(feature = "file", feature = "kafka"))]
-mod progress;
 #[cfg(feature = "redis")]
 mod redis_stream;
 mod timer;
 
 const KINDS: &[Kind] = &[
-    kind::<timer::Receiver, NoSender>("timer"),
+    kind::<timer::TimerReceiver, NoSender>("timer"),
     #[cfg(feature = "http")]
-    kind::<http_listener::Receiver, NoSender>("http"),
+    kind::<http_listener::HttpReceiver, NoSender>("http"),
     #[cfg(feature = "file")]
-    kind::<file::Receiver, file::Sender>("file"),
+    kind::<file::FileReceiver, file::FileSender>("file"),
     #[cfg(feature = "nats")]
-    kind::<nats::Receiver, nats::Sender>("nats"),
+    kind::<nats::NatsReceiver, nats::NatsSender>("nats"),
     #[cfg(feature = "redis")]
-    kind::<redis_stream::Receiver, redis_stream::Sender>("redis"),
+    kind::<redis_stream::RedisStreamReceiver, redis_stream::RedisStreamSender>("redis"),
     #[cfg(feature = "mqtt")]
-    kind::<mqtt::Receiver, mqtt::Sender>("mqtt"),
+    kind::<mqtt::MqttReceiver, mqtt::MqttSender>("mqtt"),
     #[cfg(feature = "amqp")]
-    kind::<amqp::Receiver, amqp::Sender>("amqp"),
+    kind::<amqp::AmqpReceiver, amqp::AmqpSender>("amqp"),
     #[cfg(feature = "kafka")]
-    kind::<kafka::Receiver, kafka::Sender>("kafka"),
+    kind::<kafka::KafkaReceiver, kafka::KafkaSender>("kafka"),
     #[cfg(feature = "postgresql")]
-    kind::<postgresql::Receiver, postgresql::Sender>("postgresql"),
+    kind::<postgresql::PostgresqlReceiver, postgresql::PostgresqlSender>("postgresql"),
 ];
 
 fn main() -> ExitCode {

@@ -6,14 +6,14 @@
 use std::collections::VecDeque;
 
 use adapter::tls::Tls;
-use adapter::{Context, Error, Event, Intake, Outcome, SecretFile, from_json};
+use adapter::{Context, DeliveryResult, Error, Event, Intake, SecretFile, from_json};
 use serde::Deserialize;
 
 mod link;
 mod sender;
 
-use link::{Acknowledgement, Incoming, Link, Signal};
-pub(crate) use sender::Sender;
+use link::{Acknowledgement, Incoming, Link, MqttSignal};
+pub(crate) use sender::MqttSender;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub(crate) enum Version {
@@ -26,7 +26,7 @@ pub(crate) enum Version {
 
 /// How to reach the broker.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
+pub(crate) struct MqttConnection {
     pub(crate) host: String,
     pub(crate) port: Option<u16>,
     pub(crate) version: Version,
@@ -53,8 +53,8 @@ pub(crate) struct Config {
     topics: Vec<String>,
 }
 
-pub(crate) struct Receiver {
-    connection: Connection,
+pub(crate) struct MqttReceiver {
+    connection: MqttConnection,
     topics: Vec<String>,
     source: String,
     at_least_once: bool,
@@ -63,7 +63,7 @@ pub(crate) struct Receiver {
 /// The order of arrival, for acknowledgements in order.
 pub(crate) type Token = u64;
 
-impl adapter::Receiver for Receiver {
+impl adapter::Receiver for MqttReceiver {
     type Config = Config;
     type Token = Token;
 
@@ -71,7 +71,7 @@ impl adapter::Receiver for Receiver {
         if config.topics.is_empty() {
             return Err(Error::config("ADAPTER_RECEIVER: topics: at least one filter is needed"));
         }
-        let connection = Connection {
+        let connection = MqttConnection {
             client_id: config.client_id.unwrap_or_else(|| format!("{}-{}", context.namespace, context.name)),
             host: config.host,
             port: config.port,
@@ -81,7 +81,7 @@ impl adapter::Receiver for Receiver {
             tls: config.tls,
         };
         let source = format!("mqtt://{}:{}", connection.host, connection.port());
-        Ok(Receiver { connection, topics: config.topics, source, at_least_once: context.qos != Some(0) })
+        Ok(MqttReceiver { connection, topics: config.topics, source, at_least_once: context.qos != Some(0) })
     }
 
     async fn receive(&mut self, intake: &mut Intake<Token>) -> Result<(), Error> {
@@ -97,12 +97,12 @@ impl adapter::Receiver for Receiver {
                 }
                 // The broker sends at most as many unacknowledged messages as the window holds.
                 signal = link.signal(), if !stopping => match signal? {
-                    Signal::Connected => link.subscribe(&self.topics, self.at_least_once)?,
-                    Signal::Subscribed(true) => intake.ready(),
-                    Signal::Subscribed(false) => {
+                    MqttSignal::Connected => link.subscribe(&self.topics, self.at_least_once)?,
+                    MqttSignal::Subscribed(true) => intake.ready(),
+                    MqttSignal::Subscribed(false) => {
                         return Err(Error { reason: "SubscriptionRefused", ..Error::connection(format!("the broker refuses {:?}", self.topics)) });
                     }
-                    Signal::Message(message) => {
+                    MqttSignal::Message(message) => {
                         if message.acknowledgement.is_none() && !intake.has_room() {
                             tracing::warn!(topic = message.topic, "a message of quality 0 was dropped, because the sink is slow");
                             continue;
@@ -114,7 +114,7 @@ impl adapter::Receiver for Receiver {
                         }
                         intake.push(event, Some(&message.topic), arrivals);
                     }
-                    Signal::Published(_) | Signal::Confirmed(..) => {}
+                    MqttSignal::Published(_) | MqttSignal::Confirmed(..) => {}
                 },
                 () = stop.wait(), if !stopping => {}
             }
@@ -128,10 +128,10 @@ impl adapter::Receiver for Receiver {
 fn settle(
     unacknowledged: &mut VecDeque<(Token, Acknowledgement, bool)>,
     token: Token,
-    outcome: Outcome,
+    outcome: DeliveryResult,
     link: &Link,
 ) -> Result<(), Error> {
-    if outcome != Outcome::Accepted {
+    if outcome != DeliveryResult::Accepted {
         return Ok(());
     }
     if let Ok(at) = unacknowledged.binary_search_by_key(&token, |(token, ..)| *token) {

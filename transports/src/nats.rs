@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use adapter::tls::Tls;
-use adapter::{Context, Error, Event, Headers, Intake, Outcome, SecretFile, from_headers};
+use adapter::{Context, DeliveryResult, Error, Event, Headers, Intake, SecretFile, from_headers};
 use async_nats::jetstream::{self, AckKind};
 use async_nats::{HeaderMap, Message};
 use futures_util::StreamExt;
@@ -14,8 +14,9 @@ mod connection;
 mod jetstream_receiver;
 mod sender;
 
-use connection::Connection;
-pub(crate) use sender::Sender;
+use crate::ordering::Ordering;
+use connection::NatsConnection;
+pub(crate) use sender::NatsSender;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -46,8 +47,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    fn connection(&self) -> Connection {
-        Connection {
+    fn connection(&self) -> NatsConnection {
+        NatsConnection {
             servers: self.servers.clone(),
             user: self.user.clone(),
             password: self.password.clone(),
@@ -67,15 +68,7 @@ enum DeliverPolicy {
     New,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum Ordering {
-    #[default]
-    Ordered,
-    Unordered,
-}
-
-pub(crate) struct Receiver {
+pub(crate) struct NatsReceiver {
     config: Config,
     consumer: String,
     source: String,
@@ -86,7 +79,7 @@ pub(crate) struct Receiver {
 /// What acknowledges a message. `None` for core NATS.
 pub(crate) type Token = Option<jetstream::message::Acker>;
 
-impl adapter::Receiver for Receiver {
+impl adapter::Receiver for NatsReceiver {
     type Config = Config;
     type Token = Token;
 
@@ -98,7 +91,7 @@ impl adapter::Receiver for Receiver {
         let source = format!("{}/{from}", config.connection().authority());
         // Names of consumers must not hold these.
         let consumer = config.consumer.clone().unwrap_or_else(|| context.name.replace(['.', '*', '>', ' '], "-"));
-        Ok(Receiver { config, consumer, source, replacement_start: Cell::new(None) })
+        Ok(NatsReceiver { config, consumer, source, replacement_start: Cell::new(None) })
     }
 
     fn qos_max(&self) -> u8 {
@@ -119,7 +112,7 @@ impl adapter::Receiver for Receiver {
     }
 }
 
-impl Receiver {
+impl NatsReceiver {
     async fn receive_core(&self, client: async_nats::Client, intake: &mut Intake<Token>) -> Result<(), Error> {
         let subject = self.config.subject.clone().unwrap_or_default();
         let failed = |error: &dyn std::fmt::Display| Error::connection(format!("subscribe to {subject}: {error}"));

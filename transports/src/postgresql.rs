@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 mod connection;
 mod sender;
 
-use connection::{Connection, quote_identifier};
-pub(crate) use sender::Sender;
+use connection::{PostgresqlConnection, quote_identifier};
+pub(crate) use sender::PostgresqlSender;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -26,8 +26,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    fn connection(&self) -> Connection {
-        Connection {
+    fn connection(&self) -> PostgresqlConnection {
+        PostgresqlConnection {
             host: self.host.clone(),
             port: self.port,
             database: self.database.clone(),
@@ -38,12 +38,12 @@ impl Config {
     }
 }
 
-pub(crate) struct Receiver {
+pub(crate) struct PostgresqlReceiver {
     config: Config,
     source: String,
 }
 
-impl adapter::Receiver for Receiver {
+impl adapter::Receiver for PostgresqlReceiver {
     type Config = Config;
     type Token = ();
 
@@ -52,7 +52,7 @@ impl adapter::Receiver for Receiver {
             return Err(Error::config("ADAPTER_RECEIVER: channels: at least one is needed"));
         }
         let source = config.connection().source();
-        Ok(Receiver { config, source })
+        Ok(PostgresqlReceiver { config, source })
     }
 
     fn qos_max(&self) -> u8 {

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use adapter::tls::Tls;
-use adapter::{Context, Error, Event, Intake, Outcome, SecretFile};
+use adapter::{Context, DeliveryResult, Error, Event, Intake, SecretFile};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisError, Value, cmd};
 use serde::Deserialize;
@@ -16,9 +16,9 @@ mod connection;
 mod entry;
 mod sender;
 
-use connection::Connection;
-use entry::{Entry, entries, event_of};
-pub(crate) use sender::Sender;
+use connection::RedisStreamConnection;
+use entry::{RedisEntry, entries, event_of};
+pub(crate) use sender::RedisStreamSender;
 
 /// XREADGROUP returns after this time without entries, so that a stop is seen.
 const BLOCK_MS: usize = 1000;
@@ -45,8 +45,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    fn connection(&self) -> Connection {
-        Connection {
+    fn connection(&self) -> RedisStreamConnection {
+        RedisStreamConnection {
             address: self.address.clone(),
             user: self.user.clone(),
             password: self.password.clone(),
@@ -59,7 +59,7 @@ fn end() -> String {
     "$".to_owned()
 }
 
-pub(crate) struct Receiver {
+pub(crate) struct RedisStreamReceiver {
     config: Config,
     consumer: String,
     source: String,
@@ -68,7 +68,7 @@ pub(crate) struct Receiver {
 /// A read that must not be dropped half-way: its entries are assigned to this consumer once the server sends them.
 type Read = Pin<Box<dyn Future<Output = Result<Value, RedisError>>>>;
 
-impl adapter::Receiver for Receiver {
+impl adapter::Receiver for RedisStreamReceiver {
     type Config = Config;
     /// The id of the entry.
     type Token = String;
@@ -76,7 +76,7 @@ impl adapter::Receiver for Receiver {
     fn new(config: Config, context: &Context) -> Result<Self, Error> {
         let consumer = config.consumer.clone().unwrap_or_else(|| context.name.clone());
         let source = format!("redis://{}/{}", config.connection().authority()?, config.stream);
-        Ok(Receiver { config, consumer, source })
+        Ok(RedisStreamReceiver { config, consumer, source })
     }
 
     /// Ids of entries stay.
@@ -127,7 +127,7 @@ async fn poll(read: &mut Option<Read>) -> Result<Value, RedisError> {
     }
 }
 
-impl Receiver {
+impl RedisStreamReceiver {
     async fn create_group(&self, connection: &mut MultiplexedConnection) -> Result<(), Error> {
         let mut command = cmd("XGROUP");
         command
@@ -180,7 +180,7 @@ impl Receiver {
 
     async fn push(
         &self,
-        read: Vec<Entry>,
+        read: Vec<RedisEntry>,
         intake: &mut Intake<String>,
         acks: &mut MultiplexedConnection,
     ) -> Result<(), Error> {
@@ -201,14 +201,14 @@ impl Receiver {
         &self,
         acks: &mut MultiplexedConnection,
         id: String,
-        outcome: Outcome,
+        outcome: DeliveryResult,
         intake: &mut Intake<String>,
     ) -> Result<(), Error> {
         let mut accepted = Vec::new();
         let mut next = Some((id, outcome));
         while let Some((id, outcome)) = next {
             // Other outcomes stay in the list of pending entries.
-            if outcome == Outcome::Accepted {
+            if outcome == DeliveryResult::Accepted {
                 accepted.push(id);
             }
             next = intake.try_settled();

@@ -27,13 +27,13 @@ fn default_content_type() -> String {
     "text/plain".to_owned()
 }
 
-pub(crate) struct Receiver {
+pub(crate) struct TimerReceiver {
     config: Config,
     source: String,
     sent: u64,
 }
 
-impl adapter::Receiver for Receiver {
+impl adapter::Receiver for TimerReceiver {
     type Config = Config;
     type Token = ();
 
@@ -42,7 +42,7 @@ impl adapter::Receiver for Receiver {
             return Err(Error::config("ADAPTER_RECEIVER: period: must be at least 1 ms"));
         }
         let source = format!("/apis/v1/namespaces/{}/integrationsources/{}", context.namespace, context.name);
-        Ok(Receiver { config, source, sent: 0 })
+        Ok(TimerReceiver { config, source, sent: 0 })
     }
 
     async fn receive(&mut self, intake: &mut Intake<()>) -> Result<(), Error> {

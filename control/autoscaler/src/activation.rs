@@ -7,10 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::instance::LifecyclePhase;
 use super::limits::ACTIVATION_BUFFER;
-use super::revision_scaler::RevisionScaler;
-use runtime::{ExitCause, InstanceExit};
 
 #[derive(Debug, Default)]
 pub(super) struct Activation {
@@ -32,37 +29,11 @@ impl Activation {
 
     /// Whether the deadline has just passed. An instance that `is_starting` at the deadline gets a little longer, because its
     /// own end says what it waited for.
-    fn expire(&mut self, now: Instant, deadline: Duration, is_starting: bool) -> bool {
+    pub(super) fn expire(&mut self, now: Instant, deadline: Duration, is_starting: bool) -> bool {
         let limit = if is_starting { deadline.saturating_add(ACTIVATION_BUFFER) } else { deadline };
         let expired = !self.exceeded && self.since.is_some_and(|since| now.duration_since(since) >= limit);
         self.exceeded |= expired;
         expired
-    }
-}
-
-impl RevisionScaler {
-    /// Forgets what failed: the next start is as good as the first.
-    pub(super) fn retry(&mut self, now: Instant) {
-        self.failures = 0;
-        self.backoff_until = now;
-        self.activation.reset();
-    }
-
-    /// Gives up a revision that was not ready within its progress deadline, unless a request waits for it.
-    pub(super) fn expire(&mut self, now: Instant) {
-        let deadline = self.plan.instance.startup_timeout;
-        let is_starting = self.count(|phase| phase == LifecyclePhase::Starting) > 0;
-        if self.load.demand() > 0 || !self.activation.expire(now, deadline, is_starting) {
-            return;
-        }
-        let seconds = deadline.as_secs();
-        tracing::warn!(revision = %self.key, seconds, "not ready within the progress deadline; scaled to zero");
-        let hindrance = self.instances.iter().find_map(|member| member.not_ready_reason.clone());
-        self.last_failure.get_or_insert_with(|| {
-            let mut message = format!("no instance was ready within {seconds} s");
-            hindrance.iter().for_each(|why| message.extend([": ", why]));
-            InstanceExit { cause: ExitCause::NotReady, message }
-        });
     }
 }
 

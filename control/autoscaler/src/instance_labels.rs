@@ -6,13 +6,13 @@ use contract::load::{BackendLoad, RevisionLabels};
 use contract::table::{InstanceStart, Protocol, StartupDuration};
 use tokio::time::Instant;
 
+use super::EndpointSink;
 use super::instance::Instance;
-use super::revision_scaler::ScalerContext;
 use runtime::{InstanceSpec, pod_name};
 
 /// The counters of `key`, which say whose they are.
-pub(super) fn backend_load(key: &str, spec: &InstanceSpec, context: &ScalerContext) -> Arc<BackendLoad> {
-    let load = context.sink.load(key);
+pub(super) fn backend_load(key: &str, spec: &InstanceSpec, sink: &dyn EndpointSink) -> Arc<BackendLoad> {
+    let load = sink.load(key);
     load.labels.get_or_init(|| {
         let (service, configuration) = (spec.service.as_str().into(), spec.configuration.as_str().into());
         Box::new(RevisionLabels { service, configuration })

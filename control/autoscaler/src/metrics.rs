@@ -6,7 +6,6 @@ use contract::load::BackendLoad;
 use contract::request_histograms::DurationHistogram;
 
 use super::decide::{ScalingDecision, ScalingInputs, excess_burst_capacity};
-use super::revision_scaler::RevisionScaler;
 use super::{Autoscaler, InstancePhase, InstanceStatus, RevisionPlan, RevisionSnapshot, ScalingMetric};
 
 /// What the scaler last saw and said.
@@ -38,18 +37,6 @@ impl ScalingSignals {
             is_panicking: panics,
             excess_burst_capacity: excess,
             desired: decision.count,
-        }
-    }
-}
-
-impl RevisionScaler {
-    pub(super) fn figures(&self) -> ScalingFigures {
-        let awake = self.desired > 0 || self.running() > 0;
-        ScalingFigures {
-            load: Arc::clone(&self.load),
-            is_limited: self.plan.concurrency_max > 0,
-            // The windows of a revision without instances are not shown, and it has no demand.
-            signals: if awake { self.signals } else { ScalingSignals { stable: 0.0, panic: 0.0, ..self.signals } },
         }
     }
 }

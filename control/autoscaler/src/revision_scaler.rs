@@ -1,5 +1,8 @@
 //! The instances of one revision, and what each is doing.
 
+mod figures;
+mod progress_deadline;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -77,7 +80,7 @@ struct PanicMode {
 
 impl RevisionScaler {
     pub(super) fn new(key: Arc<str>, plan: RevisionPlan, context: &ScalerContext, now: Instant) -> Self {
-        let load = instance_labels::backend_load(&key, &plan.instance, context);
+        let load = instance_labels::backend_load(&key, &plan.instance, &*context.sink);
         let requests_seen = load.requests.load(Relaxed);
         Self {
             key,

@@ -18,6 +18,7 @@ use crate::launch::{
     LaunchError, Variables, become_user, close_inherited, enter_working_dir, filter_for, not_prepared, start,
 };
 use crate::parent::Parent;
+use crate::path_text;
 use crate::scope;
 use crate::user::{self, UserSpec};
 
@@ -25,6 +26,7 @@ use crate::user::{self, UserSpec};
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ExecSpec {
+    #[serde(with = "path_text")]
     pub working_dir: Option<PathBuf>,
     pub user: UserSpec,
     pub capabilities: u64,

@@ -25,7 +25,7 @@ use crate::rootfs::{self, KernelFilesystems};
 use crate::scope;
 use crate::seccomp::SeccompFilter;
 use crate::spec::ContainerSpec;
-use crate::user::Credentials;
+use crate::user::ProcessCredentials;
 
 /// As in shells: the program exists and cannot be run.
 pub const EXIT_NOT_RUNNABLE: u8 = 126;
@@ -40,12 +40,12 @@ pub struct LaunchError {
 }
 
 /// A process that has done the steps common to all containers. It is the first process of its pid namespace.
-pub struct Prepared {
+pub struct PreparedContainer {
     kernel: KernelFilesystems,
     parent: Parent,
 }
 
-impl Prepared {
+impl PreparedContainer {
     /// The part of a start that is the same for all containers. `parent` is the parent's process, as it calls itself.
     pub fn create(parent: i32) -> Result<Self, LaunchError> {
         let steps = || {
@@ -77,7 +77,7 @@ impl Prepared {
         }
     }
 
-    fn enter(self, spec: &ContainerSpec) -> Result<Credentials, String> {
+    fn enter(self, spec: &ContainerSpec) -> Result<ProcessCredentials, String> {
         let told = |why: io::Error| why.to_string();
         umask(Mode::from_raw_mode(0o022));
         // Paths in /proc/self/cgroup begin at its own group, as they do in what is mounted.
@@ -134,7 +134,7 @@ pub(crate) fn filter_for(capabilities: u64) -> SeccompFilter {
 }
 
 /// RT-USER-01: takes the user and its groups, and keeps at most `capabilities`.
-pub(crate) fn become_user(credentials: &Credentials, capabilities: u64) -> io::Result<()> {
+pub(crate) fn become_user(credentials: &ProcessCredentials, capabilities: u64) -> io::Result<()> {
     let kept = CapabilitySet::from_bits_truncate(capabilities);
     // Without it the bounding set stays as it is, and a program of root gets all of it back when it starts.
     if !rustix::thread::capabilities(None)?.effective.contains(CapabilitySet::SETPCAP) {

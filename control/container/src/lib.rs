@@ -1,7 +1,7 @@
 //! Runs a program in a container of its own on this host: no daemon and no OCI runtime beside us.
 //!
 //! The parent starts its own program again as the first process of a new pid namespace ([`namespaces`]), from a read-only
-//! view of its file ([`program`]). That process prepares what all containers have in common ([`launch::Prepared`]), may
+//! view of its file ([`program`]). That process prepares what all containers have in common ([`launch::PreparedContainer`]), may
 //! wait there, and then becomes the container that a [`ContainerSpec`] describes: an overlay of the image's layers as its
 //! root ([`rootfs`]), the user of the image ([`user`]), few capabilities, and a seccomp filter ([`seccomp`]).
 //!
@@ -19,6 +19,7 @@ mod mounts;
 pub mod namespaces;
 mod overlay;
 mod parent;
+mod path_text;
 pub mod process_config;
 pub mod program;
 pub mod rootfs;

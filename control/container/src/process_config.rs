@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// The image's own words (OCI image specification, `config`).
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ImageConfig {
+pub struct ImageProcess {
     #[serde(rename = "Entrypoint", deserialize_with = "or_empty")]
     pub entrypoint: Vec<String>,
     #[serde(rename = "Cmd", deserialize_with = "or_empty")]
@@ -32,7 +32,7 @@ fn or_empty<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(fro
 }
 
 /// What `command` and `args` of a manifest make of it. An error: there is nothing to run.
-pub fn command_line(image: &ImageConfig, command: &[String], args: &[String]) -> Result<Vec<String>, String> {
+pub fn command_line(image: &ImageProcess, command: &[String], args: &[String]) -> Result<Vec<String>, String> {
     let (program, arguments) = match (command, args) {
         ([], []) => (&*image.entrypoint, &*image.cmd),
         ([], args) => (&*image.entrypoint, args),
@@ -47,7 +47,7 @@ pub fn command_line(image: &ImageConfig, command: &[String], args: &[String]) ->
 
 /// The image's variables, and a PATH as Docker has it where the image has none. The manifest's come after them and win.
 #[must_use]
-pub fn variables(image: &ImageConfig) -> Vec<(String, String)> {
+pub fn variables(image: &ImageProcess) -> Vec<(String, String)> {
     let mut all = vec![("PATH".to_owned(), DEFAULT_PATH.to_owned())];
     // An image's configuration may name some hundred thousand variables: too many to search the list for each.
     let mut positions = HashMap::from([("PATH", 0)]);
@@ -70,7 +70,7 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// The signal that asks it to end: a number, or a name in any case, with or without `SIG`. SIGTERM if the image names no
 /// signal or an unknown one.
 #[must_use]
-pub fn stop_signal(image: &ImageConfig) -> Signal {
+pub fn stop_signal(image: &ImageProcess) -> Signal {
     let text = image.stop_signal.trim().to_ascii_uppercase();
     let by_number = text.parse().ok().and_then(Signal::from_named_raw);
     let name = text.strip_prefix("SIG").unwrap_or(&text);
@@ -102,7 +102,7 @@ mod tests {
         list.iter().map(|&word| word.to_owned()).collect()
     }
 
-    fn image() -> ImageConfig {
+    fn image() -> ImageProcess {
         let text = r#"{"Entrypoint":["/entry","a"],"Cmd":["b"],"Env":["A=1","PATH=/bin","A=2","=x","B"],
                        "WorkingDir":"/srv","User":"app","StopSignal":"SIGQUIT","Labels":null}"#;
         serde_json::from_str(text).unwrap()
@@ -119,8 +119,8 @@ mod tests {
         ] {
             assert_eq!(command_line(&image(), &words(command), &words(args)).unwrap(), words(wanted));
         }
-        assert!(command_line(&ImageConfig::default(), &[], &[]).is_err());
-        assert_eq!(command_line(&ImageConfig::default(), &[], &words(&["x"])).unwrap(), ["x"]);
+        assert!(command_line(&ImageProcess::default(), &[], &[]).is_err());
+        assert_eq!(command_line(&ImageProcess::default(), &[], &words(&["x"])).unwrap(), ["x"]);
     }
 
     #[test]
@@ -128,13 +128,13 @@ mod tests {
         let all = variables(&image());
         let pairs: Vec<_> = all.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         assert_eq!(pairs, [("PATH", "/bin"), ("A", "2"), ("B", "")]);
-        assert_eq!(variables(&ImageConfig::default())[0].1, DEFAULT_PATH);
+        assert_eq!(variables(&ImageProcess::default())[0].1, DEFAULT_PATH);
     }
 
     #[test]
     fn null_in_image_config_is_nothing() {
         let nothing = r#"{"Entrypoint":null,"Cmd":null,"Env":null,"User":null,"ExposedPorts":{"80/tcp":{}}}"#;
-        assert_eq!(serde_json::from_str::<ImageConfig>(nothing).unwrap(), ImageConfig::default());
+        assert_eq!(serde_json::from_str::<ImageProcess>(nothing).unwrap(), ImageProcess::default());
     }
 
     #[test]
@@ -148,7 +148,7 @@ mod tests {
             ("SIGRTMIN+3", Signal::TERM),
             ("99", Signal::TERM),
         ] {
-            let image = ImageConfig { stop_signal: text.to_owned(), ..ImageConfig::default() };
+            let image = ImageProcess { stop_signal: text.to_owned(), ..ImageProcess::default() };
             assert_eq!(stop_signal(&image), wanted, "{text}");
         }
     }

@@ -19,7 +19,7 @@ use crate::mounts::{attach, clone_of, clone_tree, descriptor_path, new_filesyste
 use crate::overlay::mount_layers;
 use crate::spec::{BindMount, ContainerSpec};
 use crate::targets::{TargetKind, open_in_root, open_or_create};
-use crate::user::{self, Credentials};
+use crate::user::{self, ProcessCredentials};
 
 const TMP: &str = "/tmp";
 const RESOLVER: &str = "/etc/resolv.conf";
@@ -32,7 +32,10 @@ pub(crate) struct KernelFilesystems {
 }
 
 /// Puts the root together, in a mount namespace of this process's own, and says which user the container is.
-pub(crate) fn assemble(spec: &ContainerSpec, kernel: KernelFilesystems) -> Result<(OwnedFd, Credentials), String> {
+pub(crate) fn assemble(
+    spec: &ContainerSpec,
+    kernel: KernelFilesystems,
+) -> Result<(OwnedFd, ProcessCredentials), String> {
     let failed = |what: &'static str| move |why: io::Error| format!("{what} of the container cannot be mounted: {why}");
     // Everything of the host is held before anything of the image is in sight.
     let cgroups = cgroup_views::open(&spec.cgroups);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::path_text;
 use crate::user::UserSpec;
 
 /// One container, but for its command and its variables.
@@ -11,12 +12,15 @@ use crate::user::UserSpec;
 #[serde(default)]
 pub struct ContainerSpec {
     /// The unpacked layers of its image; the last one is the top.
+    #[serde(with = "path_text")]
     pub layers: Vec<PathBuf>,
     /// An empty folder of its own, on a file system that overlayfs can write to. It is never used twice.
+    #[serde(with = "path_text")]
     pub scratch: PathBuf,
     /// Volumes, at their paths inside.
     pub mounts: Vec<BindMount>,
     /// What it finds as `/etc/resolv.conf`; without it, what the host has there.
+    #[serde(with = "path_text")]
     pub resolver: Option<PathBuf>,
     pub hostname: String,
     /// Its own control groups, for reading.
@@ -24,6 +28,7 @@ pub struct ContainerSpec {
     /// Nothing but volumes and `/tmp` can be written to.
     pub read_only_root: bool,
     /// Made if it is missing.
+    #[serde(with = "path_text")]
     pub working_dir: Option<PathBuf>,
     pub user: UserSpec,
     /// What it keeps of root's power, as bits (capabilities(7)).
@@ -35,10 +40,12 @@ pub struct ContainerSpec {
 /// A folder or file of the host that a container sees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BindMount {
+    #[serde(with = "path_text")]
     pub source: PathBuf,
     /// Only this file or folder below `source`, and never one outside of it.
-    #[serde(default)]
+    #[serde(default, with = "path_text")]
     pub sub_path: Option<PathBuf>,
+    #[serde(with = "path_text")]
     pub target: PathBuf,
     pub read_only: bool,
     /// It belongs to the container's user from the start on.
@@ -49,6 +56,8 @@ pub struct BindMount {
 /// A control group, and where programs look for its hierarchy.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CgroupView {
+    #[serde(with = "path_text")]
     pub folder: PathBuf,
+    #[serde(with = "path_text")]
     pub mount_point: PathBuf,
 }

@@ -31,7 +31,7 @@ pub struct UserSpec {
 
 /// The same in the kernel's terms.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Credentials {
+pub struct ProcessCredentials {
     pub uid: u32,
     pub gid: u32,
     /// With `gid`, so that a rule about that group cannot be evaded by leaving it.
@@ -40,13 +40,13 @@ pub struct Credentials {
 }
 
 /// Looks `spec` up below `root`.
-pub(crate) fn resolve(root: &OwnedFd, spec: &UserSpec) -> Result<Credentials, String> {
+pub(crate) fn resolve(root: &OwnedFd, spec: &UserSpec) -> Result<ProcessCredentials, String> {
     let read =
         |path: &str| read_database(root, path).map_err(|why| format!("{path} of the image cannot be read: {why}"));
     resolve_in(spec, &read("/etc/passwd")?, &read("/etc/group")?)
 }
 
-fn resolve_in(spec: &UserSpec, passwd: &str, group: &str) -> Result<Credentials, String> {
+fn resolve_in(spec: &UserSpec, passwd: &str, group: &str) -> Result<ProcessCredentials, String> {
     let (image_user, image_group) = spec.image.split_once(':').unwrap_or((&spec.image, ""));
     let image_user = if image_user.is_empty() { "0" } else { image_user };
     // A number in the manifest is never looked up as a name: an image could have a user with that name and uid 0.
@@ -95,7 +95,7 @@ fn resolve_in(spec: &UserSpec, passwd: &str, group: &str) -> Result<Credentials,
         return Err(format!("user {user} is in {} groups, limit {GROUPS_MAX}", groups.len()));
     }
     let home = if home.is_empty() { "/" } else { home }.to_owned();
-    Ok(Credentials { uid, gid, groups, home })
+    Ok(ProcessCredentials { uid, gid, groups, home })
 }
 
 struct PasswdEntry<'a> {

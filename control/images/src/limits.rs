@@ -43,12 +43,23 @@ pub const RECORD_BYTES_MAX: u64 = 8 << 20;
 pub const HELPER_OUTPUT_BYTES_MAX: u64 = 256 << 10;
 /// Entries of an archive that an import looks at.
 pub const ARCHIVE_ENTRIES_MAX: usize = 10_000;
+/// All entries of an archive together, uncompressed: they are on the disk while it is imported. As much as the layers of one
+/// image may have.
+pub const ARCHIVE_BYTES_MAX: u64 = 64 << 30;
 /// Bytes of headers (long names, attributes) before one entry of an archive: they are in memory.
 pub const ARCHIVE_HEADER_BYTES_MAX: u64 = 1 << 20;
 /// Images of one archive: their configurations are in memory together.
 pub const ARCHIVE_IMAGES_MAX: usize = 256;
 /// Links between files of an archive that are followed; `docker save` writes one.
 pub const ARCHIVE_LINKS_MAX: usize = 8;
+
+/// A record that is being written is renamed within milliseconds. One that is older than this was left by a process that was
+/// killed.
+pub const RECORD_WRITE_TIMEOUT: Duration = Duration::from_secs(600);
+/// A process that has unpacked a layer has nothing left to do but exit.
+pub const UNPACKER_EXIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pull may be cancelled while its layer is unpacked: this is how soon that is noticed.
+pub const UNPACKER_CANCEL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// How long the registry client waits, and how often it retries.
 #[derive(Debug, Clone)]
@@ -57,8 +68,11 @@ pub struct RequestLimits {
     pub connect_timeout: Duration,
     /// From the request to the head of its response.
     pub response_timeout: Duration,
-    /// Without a byte of a body; then the download resumes on a new connection.
+    /// For each `progress_bytes_min` of a layer; then the download resumes on a new connection.
     pub progress_timeout: Duration,
+    /// A download that brings less on each of `attempts_max` connections fails: a registry that sends a byte a minute would hold
+    /// one of the few downloads for ever.
+    pub progress_bytes_min: u64,
     /// Requests in a row that fail before the pull fails; the caller backs off from there.
     pub attempts_max: u32,
     /// Before the second attempt; doubled for each one after it.
@@ -73,6 +87,7 @@ impl Default for RequestLimits {
             connect_timeout: Duration::from_secs(10),
             response_timeout: Duration::from_secs(30),
             progress_timeout: Duration::from_secs(30),
+            progress_bytes_min: 32 << 10, // some 1 KiB/s: an image of 100 MB would take a day
             attempts_max: 5,
             backoff_min: Duration::from_millis(250),
             backoff_max: Duration::from_secs(20),
@@ -95,6 +110,9 @@ pub struct LayerLimits {
     pub header_bytes_max: u64,
     /// Folders whose times are set at the end: their paths are in memory until then.
     pub folder_path_bytes_max: u64,
+    /// Between two reports of the process that unpacks. It is silent for longest at the end of a layer, where it may have to
+    /// hash as many zeros as `bytes_max` allows.
+    pub progress_timeout: Duration,
 }
 
 impl Default for LayerLimits {
@@ -106,6 +124,7 @@ impl Default for LayerLimits {
             ratio_free_bytes: 64 << 20,
             header_bytes_max: 1 << 20,
             folder_path_bytes_max: 64 << 20,
+            progress_timeout: Duration::from_secs(600),
         }
     }
 }

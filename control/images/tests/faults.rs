@@ -68,6 +68,21 @@ async fn stalled_download_resumes_after_its_timeout() {
 }
 
 #[tokio::test]
+async fn download_of_a_byte_at_a_time_fails() {
+    let layer = large_layer(1_000_000, 1);
+    let (registry, name) = registry_with(&TestImage::new(vec![layer.clone()], "{}"));
+    registry.fail(&layer.digest(), RegistryFault::Drip, usize::MAX);
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut options = options();
+    options.registries.limits.progress_timeout = Duration::from_millis(500);
+    let store = ImageStore::open(folder.path(), options).expect("a store");
+    let error = ensure(&store, &name).await.expect_err("too slow");
+    assert!(error.to_string().contains("the next bytes of a layer"), "{error}");
+    assert_eq!(registry.requests_for(&layer.digest()).len(), 4);
+    assert!(is_clean(folder.path()));
+}
+
+#[tokio::test]
 async fn download_that_never_progresses_fails() {
     let layer = large_layer(1_000_000, 1);
     let (registry, name) = registry_with(&TestImage::new(vec![layer.clone()], "{}"));

@@ -64,21 +64,21 @@ impl Capabilities {
         Self(kept)
     }
 
-    pub(super) fn bits(self) -> u64 {
+    pub(crate) fn bits(self) -> u64 {
         self.0.bits()
     }
 
-    pub(super) fn from_bits(bits: u64) -> Self {
+    pub(crate) fn from_bits(bits: u64) -> Self {
         Self(CapabilitySet::from_bits_truncate(bits))
     }
 
     /// Those of all instances, or fewer.
-    pub(super) fn within_defaults(self) -> bool {
+    pub(crate) fn within_defaults(self) -> bool {
         CONTAINER_DEFAULTS.contains(self.0)
     }
 
     /// Nothing that this process starts has more. To be done while it is still root; `before`: what it was bound to then.
-    pub(super) fn limit_bounding_set(self, before: Option<Self>) -> Result<()> {
+    pub(crate) fn limit_bounding_set(self, before: Option<Self>) -> Result<()> {
         if !capabilities(None)?.effective.contains(CapabilitySet::SETPCAP) {
             return Ok(()); // nor has it anything to hand on
         }
@@ -93,7 +93,7 @@ impl Capabilities {
     }
 
     /// Nor has it more itself.
-    pub(super) fn apply(self) -> Result<()> {
+    pub(crate) fn apply(self) -> Result<()> {
         let now = capabilities(None)?;
         let kept = CapabilitySets {
             effective: now.effective & self.0,

@@ -5,16 +5,16 @@
 
 use std::path::Path;
 
-use super::{InstanceSpec, host_name, termination_message};
+use crate::InstanceSpec;
+use crate::logs::termination_message;
+use crate::names::host_name;
+use crate::process::host_processes::INSTANCE_MARK;
 
 /// Where programs are looked up unless the developer says otherwise; what container images use.
 pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The folder that holds the files of all volumes by their names, for programs that cannot be given mounts.
 const VOLUMES: &str = "SLUICEGATE_VOLUMES";
-
-/// Marks every process of an instance, so that leftovers of a crashed appliance can be told from others.
-pub(super) const INSTANCE_MARK: &str = "SLUICEGATE_INSTANCE";
 
 /// What all instances are given under our own prefix.
 pub const PLATFORM_VARIABLES: [&str; 3] = [INSTANCE_MARK, VOLUMES, termination_message::VARIABLE];
@@ -26,21 +26,21 @@ pub const POD_UID_PLACEHOLDER: &str = "\0uid\0";
 
 /// What only one instance is told.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct InstanceVariables<'a> {
+pub(crate) struct InstanceVariables<'a> {
     /// `None`: it is not the one who serves.
-    pub(super) port: Option<u16>,
+    pub(crate) port: Option<u16>,
     /// Its Pod's.
-    pub(super) name: &'a str,
+    pub(crate) name: &'a str,
     /// Unique among all instances.
-    pub(super) mark: &'a str,
+    pub(crate) mark: &'a str,
     /// The folder of its volumes.
-    pub(super) volumes: &'a Path,
+    pub(crate) volumes: &'a Path,
     /// The file for its last words, if it has one.
-    pub(super) termination_message: Option<&'a Path>,
+    pub(crate) termination_message: Option<&'a Path>,
 }
 
 /// Every variable of one instance, each name once.
-pub(super) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Vec<(String, String)> {
+pub(crate) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Vec<(String, String)> {
     let home = spec.working_dir.as_ref().map_or_else(|| "/".into(), |dir| dir.display().to_string());
     // A container's home is its user's, whom only its image knows.
     let home = spec.image.is_none().then(|| ("HOME".into(), home));
@@ -82,7 +82,7 @@ pub(super) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Ve
 }
 
 /// SRV-CON-03, SRV-CON-04: the words of a command, in which `$(PORT)` is the instance's.
-pub(super) fn command(spec: &InstanceSpec, environment: &[(String, String)]) -> Vec<String> {
+pub(crate) fn command(spec: &InstanceSpec, environment: &[(String, String)]) -> Vec<String> {
     spec.command.iter().map(|word| expand_variables(word, environment)).collect()
 }
 

@@ -31,8 +31,8 @@ pub const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Processes that wait, seated, for an instance to become. Each costs the host a process and some hundred KiB; two, so that
 /// one is there while the other is made anew.
 pub const PREFORK_PROCESSES_MAX: usize = 2;
-/// What one is told goes through a pipe, which takes this many bytes before somebody reads; more, and a new process is told
-/// by its command line.
+/// A prefork process gets its launch spec through a pipe, which takes this many bytes before they are read. A longer one goes to
+/// a new process.
 pub const LAUNCH_SPEC_BYTES_MAX: usize = 64 * 1024;
 /// After an instance became ready and before a process is made that waits for the next: its first request goes first. Until that has
 /// its answer takes some milliseconds where all processors are busy, and making one takes four.

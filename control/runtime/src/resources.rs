@@ -32,7 +32,7 @@ impl ResourceLimits {
         }
     }
 
-    pub(super) fn is_limited(self) -> bool {
+    pub(crate) fn is_limited(self) -> bool {
         self != Self::default()
     }
 }

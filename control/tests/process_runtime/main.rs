@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use common::{TIMEOUT, example, init, listener, spec};
 use sluicegate_control::runtime::{
-    ExitCause, HostConfig, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, InstanceSpec, ProbeCheck,
-    ProbeSpec, ProcessRuntime, Runtime,
+    ExitCause, HostConfig, InitProgram, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, InstanceSpec,
+    ProbeCheck, ProbeSpec, ProcessRuntime, Runtime,
 };
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 
@@ -112,6 +112,7 @@ impl TestInstance {
         }
     }
 
+    /// No report may come before its end: `Ready` comes once for each start, `Unready` and `verify`, and never for a thaw alone.
     async fn gone(&mut self) -> InstanceExit {
         match self.report().await {
             InstanceReport::Exited(gone) => gone,
@@ -374,6 +375,31 @@ async fn a_forgotten_revision_leaves_no_folder() {
     host.runtime.remove_revision("default", "hello-00001");
     let folder = host.folder();
     assert!(eventually(|| !folder.exists()).await);
+}
+
+/// A launch spec is longer than a pipe and its process does not read it: the runtime goes on.
+#[tokio::test]
+async fn process_that_reads_no_launch_spec_blocks_no_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let deaf = InitProgram { program: "/bin/sh".into(), arguments: ["-c", "sleep 1000"].map(Into::into).to_vec() };
+    let host = TestRuntimeHost { runtime: ProcessRuntime::open(dir.path(), deaf, HostConfig::minimal()).unwrap(), dir };
+    let large: Vec<_> = (0..10).map(|n| (format!("LARGE_{n}"), "x".repeat(100_000))).collect();
+    for id in 1..=3 {
+        let mut instance = host.start(id, InstanceSpec { env: large.clone(), ..shell("true") });
+        instance.handle.stop();
+        instance.gone().await;
+    }
+}
+
+/// RT-ENV-01: variables of a megabyte arrive as they are.
+#[tokio::test]
+async fn large_environment_arrives_whole() {
+    let host = TestRuntimeHost::new();
+    let large: Vec<_> = (0..10).map(|n| (format!("LARGE_{n}"), format!("{n}").repeat(100_000))).collect();
+    let script = "echo ${#LARGE_0} ${#LARGE_9}; cat; ls -l /proc/self/fd/0";
+    let gone = host.start(1, InstanceSpec { env: large, ..shell(script) }).gone().await;
+    assert_eq!(gone.cause, ExitCause::Exited(0), "{}", gone.message);
+    assert!(gone.message.contains("100000 100000") && gone.message.ends_with("/dev/null"), "{}", gone.message);
 }
 
 /// The appliance is killed: its instance dies with it, and the instance's children are killed at the next start.

@@ -160,6 +160,39 @@ async fn a_frozen_instance_stands_still_until_it_is_thawed() {
     assert_eq!(gone.cause, ExitCause::Signaled(15), "it heard the signal: {}", gone.message);
 }
 
+/// RT-PROBE-01, RT-CG-05: the first probe after a thaw may fail, and that is reported as ever; a thawed instance repeats no `Ready`.
+#[tokio::test]
+async fn thawed_instance_that_fails_its_probe_is_unready() {
+    let (host, file, spec) = with_file();
+    fs::write(&file, "").unwrap();
+    let mut instance = host.start(1, InstanceSpec { readiness: asks("test -e $FILE", 1), ..spec });
+    let address = instance.ready().await;
+    instance.handle.freeze();
+    fs::remove_file(&file).unwrap();
+    instance.handle.thaw();
+    assert_eq!(instance.report().await, InstanceReport::Unready);
+    fs::write(&file, "").unwrap();
+    assert_eq!(instance.ready().await, address);
+    instance.handle.stop();
+    instance.gone().await;
+}
+
+/// An instance whose state was in doubt when it was frozen is in doubt after its thaw.
+#[tokio::test]
+async fn unready_instance_is_unready_again_after_a_thaw() {
+    let (host, file, spec) = with_file();
+    fs::write(&file, "").unwrap();
+    let mut instance = host.start(1, InstanceSpec { readiness: asks("test -e $FILE", 1), ..spec });
+    instance.ready().await;
+    fs::remove_file(&file).unwrap();
+    assert_eq!(instance.report().await, InstanceReport::Unready);
+    instance.handle.freeze();
+    instance.handle.thaw();
+    assert_eq!(instance.report().await, InstanceReport::Unready);
+    fs::write(&file, "").unwrap();
+    instance.ready().await;
+}
+
 /// SRV-CON-15: the report of its end has what the program wrote at the manifest's path, and a file of the host at
 /// that path is not touched.
 #[tokio::test]

@@ -19,11 +19,11 @@ const SHORT_DIGEST_DIGITS: usize = 12;
 pub(super) struct ConsoleProgress {
     name: String,
     is_terminal: bool,
-    state: Mutex<State>,
+    state: Mutex<ProgressBars>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProgressBars {
     layers: Vec<LayerProgress>,
     /// Lines of the last frame, which the next one replaces.
     drawn: usize,
@@ -57,11 +57,11 @@ impl ConsoleProgress {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ProgressBars> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner) // only a frame
     }
 
-    fn say(&self, state: &mut State, line: &str) {
+    fn say(&self, state: &mut ProgressBars, line: &str) {
         complain!("{line}");
         // The bars go on below it.
         state.drawn = 0;
@@ -98,7 +98,7 @@ impl Progress for ConsoleProgress {
     }
 }
 
-impl State {
+impl ProgressBars {
     fn layer(&mut self, layer: &Digest) -> &mut LayerProgress {
         let at = self.layers.iter().position(|entry| entry.layer == *layer).unwrap_or_else(|| {
             let stage = Stage::Downloading;
@@ -109,7 +109,7 @@ impl State {
     }
 }
 
-fn draw(state: &mut State) {
+fn draw(state: &mut ProgressBars) {
     let mut frame = String::new();
     if state.drawn > 0 {
         frame.push_str(&format!("\x1b[{}A", state.drawn));

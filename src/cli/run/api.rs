@@ -19,8 +19,8 @@ use control::expiry::Expiries;
 use futures_util::future;
 use jiff::Timestamp;
 
-use super::control::ControlThreadConfig;
-use super::{advertised_address, hosts};
+use super::hosts;
+use crate::admin::Health;
 use crate::cli::kubeconfig::{self, ClusterAuthority};
 use crate::config::{AllowedHostRule, RunConfig};
 
@@ -101,10 +101,14 @@ fn without_tls(why: &str) -> anyhow::Error {
 }
 
 /// What the API gets from the appliance around it.
-pub(super) fn surroundings(parts: &ControlThreadConfig, signer: Arc<TokenSigner>) -> ApiServerConfig {
-    let (config, ApiTlsFiles { tokens, audit }) = (&parts.config, parts.given.clone());
+pub(super) fn api_server_config(
+    config: &RunConfig,
+    ApiTlsFiles { tokens, audit }: ApiTlsFiles,
+    health: &Arc<Health>,
+    signer: Arc<TokenSigner>,
+) -> ApiServerConfig {
     ApiServerConfig {
-        readiness: Some(parts.health.readiness()),
+        readiness: Some(health.readiness()),
         log_dir: Some(config.data.join("instances")),
         authentication: AuthenticationSources {
             static_tokens: tokens,
@@ -213,7 +217,7 @@ fn tls_files(config: &RunConfig, at: SocketAddr, expiries: Arc<Expiries>) -> Tls
     let (certificate, key, made_by) = match &config.api_tls_cert {
         Some(pair) => (pair.certificate.clone(), pair.key.clone(), None),
         None => {
-            let mut names = names(at.ip());
+            let mut names = hosts::names(at.ip());
             names.extend(config.allowed_hosts.iter().map(|AllowedHostRule(host)| host.clone()));
             let maker = SelfSignedCertificates::new(&config.data.join(FOLDER), &names);
             (maker.server_path(), maker.server_path(), Some(maker))
@@ -221,15 +225,6 @@ fn tls_files(config: &RunConfig, at: SocketAddr, expiries: Arc<Expiries>) -> Tls
     };
     let (clients, authenticates) = (config.api_client_ca.clone(), config.api_authenticate);
     TlsFiles { certificate, key, client_ca: clients, self_signed: made_by, authenticates, expiries }
-}
-
-/// The host names and addresses of this API, as far as this host knows them.
-pub(super) fn names(bound: IpAddr) -> Vec<String> {
-    let mut names = vec![advertised_address::address(bound).to_string()];
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
-    let is_name = !host.is_empty() && host.chars().all(|c| c.is_ascii_alphanumeric() || "-.".contains(c));
-    names.extend(is_name.then_some(host));
-    names
 }
 
 /// `DATA/api/kubeconfig`, with which kubectl on this host works at once. It is a convenience: a full disk

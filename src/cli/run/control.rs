@@ -296,7 +296,8 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
             task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client = api::client_with_signer(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
-            let surroundings = entrance::surroundings(parts, Arc::clone(&signer));
+            let surroundings =
+                entrance::api_server_config(&parts.config, parts.given.clone(), &parts.health, Arc::clone(&signer));
             (
                 Some(Arc::clone(&store)),
                 Some(signer),

@@ -11,7 +11,7 @@ use dataplane::tls::{DefaultCertificate, TlsIdentity};
 use jiff::Timestamp;
 
 use super::sockets::BoundSockets;
-use super::{advertised_address, api};
+use super::{advertised_address, hosts};
 use crate::config::RunConfig;
 
 /// Below the data folder: the keys of the CA and of the certificate.
@@ -45,7 +45,7 @@ impl EventsTls {
     fn make(config: &RunConfig, at: SocketAddr) -> Result<Self> {
         let folder = config.data.join(FOLDER);
         std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        let maker = SelfSignedCertificates::new(&folder, &api::names(at.ip())).with_authority_name(AUTHORITY);
+        let maker = SelfSignedCertificates::new(&folder, &hosts::names(at.ip())).with_authority_name(AUTHORITY);
         maker.renew(Timestamp::now()).map_err(|why| anyhow!("events-https: {why}"))?;
         let ca = maker.ca_path();
         let ca_certs = std::fs::read_to_string(&ca).with_context(|| ca.display().to_string())?;

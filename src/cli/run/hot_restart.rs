@@ -15,6 +15,7 @@
 //! its last request is answered, and the new one starts others.
 
 mod fits;
+mod handover;
 mod handover_state;
 mod pending;
 mod predecessor;
@@ -27,8 +28,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::listener_name::ListenerName;
+
+pub(super) use handover::{PendingHandover, Successor};
 pub(super) use handover_state::HandoverState;
-pub(super) use predecessor::{HandoverListener, PendingHandover, Successor};
+pub(super) use predecessor::HandoverListener;
 pub(super) use successor::{Predecessor, begin};
 
 /// Changes whenever the two sides could misunderstand each other.
@@ -69,35 +73,6 @@ struct StateReleased;
 /// The new process serves.
 #[derive(Debug, Serialize, Deserialize)]
 struct SuccessorReady;
-
-/// The purpose of a listening socket.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(super) enum ListenerName {
-    Http,
-    Https,
-    Private,
-    PrivateHttps,
-    Events,
-    EventsHttps,
-    Api,
-    Admin,
-}
-
-impl ListenerName {
-    /// The flag of its address.
-    const fn flag(self) -> &'static str {
-        match self {
-            Self::Http => "--http",
-            Self::Https => "--https",
-            Self::Private => "--cluster-local",
-            Self::PrivateHttps => "--cluster-local-https",
-            Self::Events => "--events",
-            Self::EventsHttps => "--events-https",
-            Self::Api => "--api",
-            Self::Admin => "--admin",
-        }
-    }
-}
 
 /// A path of any length, where a socket's address has 108 bytes: through the folder's descriptor.
 fn socket_path(folder: &std::fs::File) -> std::path::PathBuf {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::hot_restart::ListenerName;
+use super::listener_name::ListenerName;
 use crate::config::RunConfig;
 use unix::PreparedSocket;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use wal::{LogGap, LogPosition, StreamId, WriteAheadLog};
 
+use super::acknowledged::AcknowledgedState;
 use super::content::{STREAMS, SUBSCRIBER, batch_of, batch_records, next_of_stream, read, stream_of};
 use super::damage::BitFlip;
-use super::supervisor::AcknowledgedState;
 
 /// A broken promise.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,9 +4,9 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use super::acknowledged::ChildRun;
 use super::check::Violation;
 use super::content::batch_records;
-use super::supervisor::ChildRun;
 
 /// Violations that are reported one by one; the rest is counted.
 const REPORTED_MAX: usize = 20;

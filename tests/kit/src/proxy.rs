@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 #[derive(Debug)]
 pub struct TcpProxy {
     address: SocketAddr,
-    state: Arc<State>,
+    state: Arc<ProxyState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct ProxyState {
     target: SocketAddr,
     accepted: AtomicU64,
     /// Connections with a lower number are open and forward nothing: the kernel at the other end still acknowledges.
@@ -27,7 +27,7 @@ impl TcpProxy {
     pub fn start(target: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(State {
+        let state = Arc::new(ProxyState {
             target,
             accepted: AtomicU64::new(0),
             stalled_below: AtomicU64::new(0),
@@ -76,7 +76,7 @@ impl Drop for TcpProxy {
     }
 }
 
-fn forward(state: &Arc<State>, number: u64, client: TcpStream, server: TcpStream) {
+fn forward(state: &Arc<ProxyState>, number: u64, client: TcpStream, server: TcpStream) {
     let (mut to_server, mut from_server) = (server.try_clone().unwrap(), server);
     let (mut from_client, mut to_client) = (client.try_clone().unwrap(), client);
     let own = Arc::clone(state);
@@ -85,7 +85,7 @@ fn forward(state: &Arc<State>, number: u64, client: TcpStream, server: TcpStream
     std::thread::spawn(move || copy(&own, number, &mut from_server, &mut to_client, true));
 }
 
-fn copy(state: &State, number: u64, from: &mut TcpStream, to: &mut TcpStream, is_answer: bool) {
+fn copy(state: &ProxyState, number: u64, from: &mut TcpStream, to: &mut TcpStream, is_answer: bool) {
     let (mut buffer, mut copied) = (vec![0; 16 << 10], 0_u64);
     while let Ok(read @ 1..) = from.read(&mut buffer) {
         while number < state.stalled_below.load(SeqCst) {

@@ -23,6 +23,8 @@ pub enum RegistryFault {
     FlipFirstByte,
     /// So many bytes, then nothing more until the client goes.
     StallAfter(usize),
+    /// A byte every few milliseconds, until the client goes.
+    Drip,
     /// Nothing at all, until the client goes.
     Hang,
     /// Range headers are not looked at.
@@ -47,7 +49,7 @@ pub enum RegistryLogin {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RegistryState {
     login: RegistryLogin,
     /// By path behind `/v2/`: content type and content.
     documents: HashMap<String, (String, Vec<u8>)>,
@@ -62,7 +64,7 @@ struct State {
 #[derive(Debug)]
 pub struct TestRegistry {
     address: SocketAddr,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<RegistryState>>,
 }
 
 impl TestRegistry {
@@ -72,7 +74,7 @@ impl TestRegistry {
     pub fn start(login: RegistryLogin) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it listens");
-        let state = Arc::new(Mutex::new(State { login, ..State::default() }));
+        let state = Arc::new(Mutex::new(RegistryState { login, ..RegistryState::default() }));
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -94,7 +96,7 @@ impl TestRegistry {
         format!("{}/{repository}:{tag}", self.address)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RegistryState> {
         self.state.lock().expect("no test panicked with it")
     }
 

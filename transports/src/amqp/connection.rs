@@ -12,7 +12,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Built from the flat fields of a configuration, so that errors there have their path.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
+pub(crate) struct AmqpConnection {
     pub(super) host: String,
     pub(super) port: Option<u16>,
     pub(super) vhost: Option<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Connection {
     pub(super) tls: Option<Tls>,
 }
 
-impl Connection {
+impl AmqpConnection {
     pub(crate) async fn open(&self) -> Result<lapin::Connection, Error> {
         let tls = self.tls.as_ref().filter(|tls| tls.is_enabled());
         let password = self.password.as_ref().map(SecretFile::read).transpose()?;

@@ -8,7 +8,7 @@ use lapin::{BasicProperties, Channel, Confirmation};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::connection::{Connection, failed};
+use super::connection::{AmqpConnection, failed};
 
 /// The message is written to disk by a durable queue.
 const PERSISTENT: u8 = 2;
@@ -32,8 +32,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    fn connection(&self) -> Connection {
-        Connection {
+    fn connection(&self) -> AmqpConnection {
+        AmqpConnection {
             host: self.host.clone(),
             port: self.port,
             vhost: self.vhost.clone(),
@@ -44,16 +44,16 @@ impl Config {
     }
 }
 
-pub(crate) struct Sender {
+pub(crate) struct AmqpSender {
     config: Config,
     open: Mutex<Option<(lapin::Connection, Channel)>>,
 }
 
-impl adapter::Sender for Sender {
+impl adapter::Sender for AmqpSender {
     type Config = Config;
 
     fn new(config: Config, _: &Context) -> Result<Self, Error> {
-        Ok(Sender { config, open: Mutex::new(None) })
+        Ok(AmqpSender { config, open: Mutex::new(None) })
     }
 
     async fn connect(&self) -> Result<(), Error> {
@@ -91,7 +91,7 @@ impl adapter::Sender for Sender {
     }
 }
 
-impl Sender {
+impl AmqpSender {
     async fn open(&self) -> Result<(lapin::Connection, Channel), Error> {
         let connection = self.config.connection().open().await?;
         let channel = connection.create_channel().await.map_err(failed)?;

@@ -10,7 +10,7 @@ pub(crate) struct Net {
     #[serde(default)]
     sasl: Sasl,
     #[serde(default)]
-    tls: Tls,
+    tls: KafkaTls,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -26,7 +26,7 @@ struct Sasl {
 
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Tls {
+struct KafkaTls {
     #[serde(default)]
     enable: bool,
     cert: Option<SecretFile>,
@@ -62,7 +62,7 @@ impl Net {
     }
 }
 
-impl Tls {
+impl KafkaTls {
     fn config(&self) -> Result<TlsConfig, Error> {
         let mut config = TlsConfig::new();
         config = match &self.ca_cert {

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering as Atomic};
 use std::time::Duration;
 
-use adapter::{Error, Intake, Outcome};
+use adapter::{DeliveryResult, Error, Intake};
 use krafka::consumer::{AutoOffsetReset, Consumer, ConsumerRebalanceListener, OffsetAndMetadata, TopicPartition};
 use krafka::{ConsumerRecord, Kafka, KrafkaError};
 
 use super::record::event_of;
-use super::{Config, InitialOffset, Ordering, failed};
-use crate::progress::Progress;
+use super::{Config, OffsetReset, Ordering, failed};
+use crate::offset_tracker::OffsetTracker;
 
 /// A poll returns after this time without records, so that a stop is seen.
 const POLL_TIMEOUT: Duration = Duration::from_millis(500);
@@ -32,10 +32,10 @@ type Partition = (Arc<str>, i32);
 type Poll = Pin<Box<dyn Future<Output = Result<Vec<ConsumerRecord>, KrafkaError>>>>;
 type Commit = Pin<Box<dyn Future<Output = Result<(), KrafkaError>>>>;
 
-pub(super) struct Session {
+pub(super) struct ConsumerSession {
     consumer: Arc<Consumer>,
     handover: Arc<Handover>,
-    progress: HashMap<Partition, Progress>,
+    progress: HashMap<Partition, OffsetTracker>,
     last: HashMap<Partition, u64>,
     /// Settled and not committed.
     dirty: BTreeMap<Partition, u64>,
@@ -82,16 +82,16 @@ impl ConsumerRebalanceListener for Listener {
     }
 }
 
-impl Session {
-    pub(super) async fn start(kafka: &Kafka, config: &Config, group: &str) -> Result<Session, Error> {
+impl ConsumerSession {
+    pub(super) async fn start(kafka: &Kafka, config: &Config, group: &str) -> Result<ConsumerSession, Error> {
         let handover = Arc::new(Handover::default());
         let timeout = Duration::from_millis(config.session_timeout_ms);
         let consumer = kafka
             .consumer(group)
             .enable_auto_commit(false)
             .auto_offset_reset(match config.initial_offset {
-                InitialOffset::Latest => AutoOffsetReset::Latest,
-                InitialOffset::Earliest => AutoOffsetReset::Earliest,
+                OffsetReset::Latest => AutoOffsetReset::Latest,
+                OffsetReset::Earliest => AutoOffsetReset::Earliest,
             })
             .session_timeout(timeout)
             .heartbeat_interval(timeout / 4)
@@ -101,7 +101,7 @@ impl Session {
             .await
             .map_err(failed)?;
         consumer.subscribe(&config.topics).await.map_err(failed)?;
-        Ok(Session {
+        Ok(ConsumerSession {
             consumer: Arc::new(consumer),
             handover,
             progress: HashMap::new(),
@@ -244,8 +244,8 @@ impl Session {
         intake.push(event, key.as_deref(), Position { topic: record.topic, partition: record.partition, next });
     }
 
-    fn settle(&mut self, position: Position, outcome: &Outcome) {
-        if *outcome != Outcome::Accepted {
+    fn settle(&mut self, position: Position, outcome: &DeliveryResult) {
+        if *outcome != DeliveryResult::Accepted {
             return;
         }
         let partition = (position.topic, position.partition);

@@ -1,6 +1,6 @@
 //! Producing with acks=all. An event is confirmed once the partition has it.
 
-use adapter::{Context, Error, Event, SendError, child_of, to_json};
+use adapter::{Context, Error, Event, MessageMode, SendError, child_of, to_json};
 use krafka::error::ErrorCode;
 use krafka::producer::Producer;
 use krafka::{KrafkaError, Record};
@@ -17,32 +17,24 @@ pub(crate) struct Config {
     bootstrap_servers: Vec<String>,
     topic: String,
     #[serde(default)]
-    content_mode: ContentMode,
+    content_mode: MessageMode,
     #[serde(default)]
     net: Net,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum ContentMode {
-    #[default]
-    Binary,
-    Structured,
-}
-
-pub(crate) struct Sender {
+pub(crate) struct KafkaSender {
     config: Config,
     producer: Mutex<Option<std::rc::Rc<Producer>>>,
 }
 
-impl adapter::Sender for Sender {
+impl adapter::Sender for KafkaSender {
     type Config = Config;
 
     fn new(config: Config, _: &Context) -> Result<Self, Error> {
         if config.bootstrap_servers.is_empty() {
             return Err(Error::config("ADAPTER_SENDER: bootstrapServers: at least one is needed"));
         }
-        Ok(Sender { config, producer: Mutex::new(None) })
+        Ok(KafkaSender { config, producer: Mutex::new(None) })
     }
 
     async fn connect(&self) -> Result<(), Error> {
@@ -64,7 +56,7 @@ impl adapter::Sender for Sender {
     }
 }
 
-impl Sender {
+impl KafkaSender {
     async fn producer(&self) -> Result<std::rc::Rc<Producer>, Error> {
         let mut producer = self.producer.lock().await;
         if let Some(producer) = &*producer {
@@ -87,7 +79,7 @@ impl Sender {
         if let Some(content_type) = &event.opaque {
             return record.header("content-type", content_type.clone());
         }
-        if self.config.content_mode == ContentMode::Structured {
+        if self.config.content_mode == MessageMode::Structured {
             return record.value(to_json(event)).header("content-type", "application/cloudevents+json");
         }
         for (name, value) in event.attributes() {

@@ -9,7 +9,7 @@ use rumqttc::{Transport, v5};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-use super::{Connection, Version};
+use super::{MqttConnection, Version};
 
 mod version311;
 mod version5;
@@ -46,7 +46,7 @@ pub(super) struct Outgoing {
     pub(super) properties: Vec<(String, String)>,
 }
 
-pub(super) enum Signal {
+pub(super) enum MqttSignal {
     Connected,
     Subscribed(bool),
     Message(Box<Incoming>),
@@ -63,11 +63,11 @@ enum Client {
 
 pub(super) struct Link {
     client: Client,
-    signals: mpsc::UnboundedReceiver<Result<Signal, Error>>,
+    signals: mpsc::UnboundedReceiver<Result<MqttSignal, Error>>,
     tasks: JoinSet<()>,
 }
 
-impl Connection {
+impl MqttConnection {
     pub(super) fn port(&self) -> u16 {
         self.port.unwrap_or(if self.is_tls() { 8883 } else { 1883 })
     }
@@ -91,7 +91,7 @@ impl Connection {
 
 impl Link {
     /// `keeps_session`: the broker remembers subscriptions and messages of this client.
-    pub(super) fn open(connection: &Connection, keeps_session: bool) -> Result<Link, Error> {
+    pub(super) fn open(connection: &MqttConnection, keeps_session: bool) -> Result<Link, Error> {
         let (sender, signals) = mpsc::unbounded_channel();
         let mut tasks = JoinSet::new();
         let client = match connection.version {
@@ -112,7 +112,7 @@ impl Link {
     }
 
     /// Safe to use in `select!`.
-    pub(super) async fn signal(&mut self) -> Result<Signal, Error> {
+    pub(super) async fn signal(&mut self) -> Result<MqttSignal, Error> {
         self.signals.recv().await.unwrap_or_else(|| Err(Error::connection("the connection to the broker ended")))
     }
 
@@ -141,7 +141,7 @@ impl Link {
         }
     }
 
-    /// Quality 1. The order of [`Signal::Published`] is the order of the calls.
+    /// Quality 1. The order of [`MqttSignal::Published`] is the order of the calls.
     pub(super) fn publish(&self, message: Outgoing) -> Result<(), Error> {
         match &self.client {
             Client::V5(client) => {

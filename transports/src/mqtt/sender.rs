@@ -3,12 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 
 use adapter::tls::Tls;
-use adapter::{Context, Error, Event, SecretFile, SendError, child_of, to_json};
+use adapter::{Context, Error, Event, MessageMode, SecretFile, SendError, child_of, to_json};
 use serde::Deserialize;
 use tokio::sync::{Mutex, mpsc, oneshot};
 
-use super::link::{Link, Outgoing, Signal};
-use super::{Connection, Version};
+use super::link::{Link, MqttSignal, Outgoing};
+use super::{MqttConnection, Version};
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -24,33 +24,25 @@ pub(crate) struct Config {
     topic: String,
     /// `structured` is the only mode of version 3.1.1.
     #[serde(default)]
-    content_mode: ContentMode,
-}
-
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum ContentMode {
-    #[default]
-    Binary,
-    Structured,
+    content_mode: MessageMode,
 }
 
 /// A message and what waits for its confirmation.
 type Submission = (Outgoing, oneshot::Sender<Result<(), SendError>>);
 
-pub(crate) struct Sender {
-    connection: Connection,
+pub(crate) struct MqttSender {
+    connection: MqttConnection,
     topic: String,
     is_binary: bool,
     submissions: Mutex<Option<mpsc::UnboundedSender<Submission>>>,
 }
 
-impl adapter::Sender for Sender {
+impl adapter::Sender for MqttSender {
     type Config = Config;
 
     fn new(config: Config, context: &Context) -> Result<Self, Error> {
-        let is_binary = config.version == Version::V5 && config.content_mode == ContentMode::Binary;
-        let connection = Connection {
+        let is_binary = config.version == Version::V5 && config.content_mode == MessageMode::Binary;
+        let connection = MqttConnection {
             client_id: config.client_id.unwrap_or_else(|| format!("{}-{}-sink", context.namespace, context.name)),
             host: config.host,
             port: config.port,
@@ -59,7 +51,7 @@ impl adapter::Sender for Sender {
             password: config.password,
             tls: config.tls,
         };
-        Ok(Sender { connection, topic: config.topic, is_binary, submissions: Mutex::new(None) })
+        Ok(MqttSender { connection, topic: config.topic, is_binary, submissions: Mutex::new(None) })
     }
 
     async fn connect(&self) -> Result<(), Error> {
@@ -84,12 +76,12 @@ impl adapter::Sender for Sender {
     }
 }
 
-impl Sender {
+impl MqttSender {
     /// Connects and drives the link in a task of its own.
     async fn open(&self) -> Result<mpsc::UnboundedSender<Submission>, Error> {
         let mut link = Link::open(&self.connection, false)?;
         loop {
-            if let Signal::Connected = link.signal().await? {
+            if let MqttSignal::Connected = link.signal().await? {
                 break;
             }
         }
@@ -138,12 +130,12 @@ async fn drive(mut link: Link, mut submissions: mpsc::UnboundedReceiver<Submissi
     loop {
         tokio::select! {
             signal = link.signal() => match signal {
-                Ok(Signal::Published(id)) => {
+                Ok(MqttSignal::Published(id)) => {
                     if let Some(waiting) = leaving.pop_front() {
                         confirming.insert(id, waiting);
                     }
                 }
-                Ok(Signal::Confirmed(id, good)) => {
+                Ok(MqttSignal::Confirmed(id, good)) => {
                     let refused = || SendError::Refused { status: None, message: "the MQTT broker refuses the message".to_owned() };
                     if let Some(waiting) = confirming.remove(&id) {
                         let _ = waiting.send(if good { Ok(()) } else { Err(refused()) });

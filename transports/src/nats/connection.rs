@@ -8,7 +8,7 @@ use async_nats::{Client, ConnectOptions, ServerAddr};
 
 /// Built from the flat fields of a configuration, so that errors there have their path.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
+pub(crate) struct NatsConnection {
     /// `nats://HOST:PORT` or `HOST:PORT`.
     pub(super) servers: Vec<String>,
     pub(super) user: Option<String>,
@@ -20,7 +20,7 @@ pub(crate) struct Connection {
     pub(super) tls: Option<Tls>,
 }
 
-impl Connection {
+impl NatsConnection {
     /// The first server, without credentials.
     pub(crate) fn authority(&self) -> String {
         let first = self.servers.first().map(String::as_str).unwrap_or("nats");

@@ -14,7 +14,7 @@ const PULL_MAX: usize = 256;
 /// Time for the last acknowledgements to leave.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-impl Receiver {
+impl NatsReceiver {
     pub(super) async fn receive_jetstream(
         &self,
         client: async_nats::Client,
@@ -98,13 +98,13 @@ impl Receiver {
     }
 }
 
-async fn settle(token: Token, outcome: Outcome) -> Result<(), Error> {
+async fn settle(token: Token, outcome: DeliveryResult) -> Result<(), Error> {
     let Some(acker) = token else { return Ok(()) };
     let kind = match outcome {
-        Outcome::Accepted => AckKind::Ack,
-        Outcome::Rejected { .. } => AckKind::Term,
+        DeliveryResult::Accepted => AckKind::Ack,
+        DeliveryResult::Rejected { .. } => AckKind::Term,
         // The next session begins behind the last acknowledged message.
-        Outcome::Released { .. } => return Ok(()),
+        DeliveryResult::Released { .. } => return Ok(()),
     };
     acker.ack_with(kind).await.map_err(|error| Error::connection(format!("acknowledge: {error}")))
 }

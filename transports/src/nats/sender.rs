@@ -1,13 +1,13 @@
 //! Publishing, with JetStream's confirmation if a stream takes the subject.
 
 use adapter::tls::Tls;
-use adapter::{Context, Error, Event, SecretFile, SendError, child_of, encode_value, to_json};
+use adapter::{Context, Error, Event, MessageMode, SecretFile, SendError, child_of, encode_value, to_json};
 use async_nats::{Client, HeaderMap, HeaderName, HeaderValue, jetstream};
 use bytes::Bytes;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::connection::Connection;
+use super::connection::NatsConnection;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -26,12 +26,12 @@ pub(crate) struct Config {
     #[serde(default = "yes")]
     jetstream: bool,
     #[serde(default)]
-    content_mode: ContentMode,
+    content_mode: MessageMode,
 }
 
 impl Config {
-    fn connection(&self) -> Connection {
-        Connection {
+    fn connection(&self) -> NatsConnection {
+        NatsConnection {
             servers: self.servers.clone(),
             user: self.user.clone(),
             password: self.password.clone(),
@@ -47,24 +47,16 @@ fn yes() -> bool {
     true
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase")]
-enum ContentMode {
-    #[default]
-    Binary,
-    Structured,
-}
-
-pub(crate) struct Sender {
+pub(crate) struct NatsSender {
     config: Config,
     open: Mutex<Option<(Client, jetstream::Context)>>,
 }
 
-impl adapter::Sender for Sender {
+impl adapter::Sender for NatsSender {
     type Config = Config;
 
     fn new(config: Config, _: &Context) -> Result<Self, Error> {
-        Ok(Sender { config, open: Mutex::new(None) })
+        Ok(NatsSender { config, open: Mutex::new(None) })
     }
 
     async fn connect(&self) -> Result<(), Error> {
@@ -98,7 +90,7 @@ impl adapter::Sender for Sender {
     }
 }
 
-impl Sender {
+impl NatsSender {
     async fn client(&self) -> Result<(Client, jetstream::Context), SendError> {
         let mut open = self.open.lock().await;
         if let Some(open) = &*open {
@@ -110,7 +102,7 @@ impl Sender {
 }
 
 /// The NATS binding: `ce-` headers with `ce-datacontenttype`, or the JSON format.
-fn message(event: &Event, mode: ContentMode) -> Result<(HeaderMap, Bytes), SendError> {
+fn message(event: &Event, mode: MessageMode) -> Result<(HeaderMap, Bytes), SendError> {
     let mut headers = HeaderMap::new();
     let mut set = |name: &str, value: &str| -> Result<(), SendError> {
         let name: HeaderName = name.parse().map_err(|error| SendError::rejected(format!("header {name}: {error}")))?;
@@ -127,7 +119,7 @@ fn message(event: &Event, mode: ContentMode) -> Result<(HeaderMap, Bytes), SendE
         None => {
             // JetStream drops a second message with this id within its duplicate window.
             set("Nats-Msg-Id", &encode_value(&format!("{}#{}", event.text("source"), event.id())))?;
-            if mode == ContentMode::Structured {
+            if mode == MessageMode::Structured {
                 set("Content-Type", "application/cloudevents+json")?;
                 to_json(event).into()
             } else {

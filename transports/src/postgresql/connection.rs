@@ -17,7 +17,7 @@ use tokio_postgres::{AsyncMessage, Client, Notification};
 
 /// Built from the flat fields of a configuration, so that errors there have their path.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
+pub(crate) struct PostgresqlConnection {
     pub(super) host: String,
     pub(super) port: Option<u16>,
     pub(super) database: String,
@@ -26,7 +26,7 @@ pub(crate) struct Connection {
     pub(super) tls: Option<Tls>,
 }
 
-impl Connection {
+impl PostgresqlConnection {
     pub(crate) fn source(&self) -> String {
         format!("postgresql://{}:{}/{}", self.host, self.port.unwrap_or(5432), self.database)
     }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tokio::sync::Mutex;
 use tokio_postgres::Client;
 
-use super::connection::{Connection, quote_identifier};
+use super::connection::{PostgresqlConnection, quote_identifier};
 
 /// PostgreSQL takes payloads of fewer bytes than this.
 const NOTIFICATION_BYTES_MAX: usize = 8000;
@@ -26,8 +26,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    fn connection(&self) -> Connection {
-        Connection {
+    fn connection(&self) -> PostgresqlConnection {
+        PostgresqlConnection {
             host: self.host.clone(),
             port: self.port,
             database: self.database.clone(),
@@ -38,13 +38,13 @@ impl Config {
     }
 }
 
-pub(crate) struct Sender {
+pub(crate) struct PostgresqlSender {
     config: Config,
     statement: String,
     client: Mutex<Option<std::rc::Rc<Client>>>,
 }
 
-impl adapter::Sender for Sender {
+impl adapter::Sender for PostgresqlSender {
     type Config = Config;
 
     fn new(config: Config, _: &Context) -> Result<Self, Error> {
@@ -60,7 +60,7 @@ impl adapter::Sender for Sender {
             }
             _ => return Err(Error::config("ADAPTER_SENDER: give either channel or table")),
         };
-        Ok(Sender { config, statement, client: Mutex::new(None) })
+        Ok(PostgresqlSender { config, statement, client: Mutex::new(None) })
     }
 
     async fn connect(&self) -> Result<(), Error> {
@@ -97,7 +97,7 @@ impl adapter::Sender for Sender {
     }
 }
 
-impl Sender {
+impl PostgresqlSender {
     async fn client(&self) -> Result<std::rc::Rc<Client>, Error> {
         let mut client = self.client.lock().await;
         if let Some(client) = client.as_ref().filter(|client| !client.is_closed()) {

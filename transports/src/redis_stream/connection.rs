@@ -14,7 +14,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Built from the flat fields of a configuration, so that errors there have their path.
 #[derive(Debug, Clone)]
-pub(crate) struct Connection {
+pub(crate) struct RedisStreamConnection {
     /// `redis://HOST:PORT[/DB]`, `rediss://…` for TLS, or `HOST:PORT`.
     pub(super) address: String,
     pub(super) user: Option<String>,
@@ -22,7 +22,7 @@ pub(crate) struct Connection {
     pub(super) tls: Option<Tls>,
 }
 
-impl Connection {
+impl RedisStreamConnection {
     fn info(&self) -> Result<ConnectionInfo, Error> {
         let wrong = |_: RedisError| Error::config("address: give redis://HOST:PORT or HOST:PORT");
         let text =

@@ -6,14 +6,14 @@ use redis::Value;
 /// The field that holds a whole CloudEvent as JSON.
 pub(super) const EVENT_FIELD: &str = "event";
 
-pub(super) struct Entry {
+pub(super) struct RedisEntry {
     pub(super) id: String,
     /// Names and values in turn. `None`: the entry was deleted.
     pub(super) fields: Option<Vec<String>>,
 }
 
 /// The entries in a reply to XREADGROUP of one stream.
-pub(super) fn entries(reply: Value) -> Vec<Entry> {
+pub(super) fn entries(reply: Value) -> Vec<RedisEntry> {
     let Value::Array(streams) = reply else { return Vec::new() };
     let Some(Value::Array(mut stream)) = streams.into_iter().next() else { return Vec::new() };
     let Some(Value::Array(entries)) = stream.pop() else { return Vec::new() };
@@ -23,7 +23,7 @@ pub(super) fn entries(reply: Value) -> Vec<Entry> {
             Value::Array(fields) => Some(fields.iter().map(text).collect()),
             _ => None,
         };
-        Some(Entry { id: text(&parts.pop()?), fields })
+        Some(RedisEntry { id: text(&parts.pop()?), fields })
     };
     entries.into_iter().filter_map(entry).collect()
 }
@@ -39,7 +39,7 @@ pub(super) fn text(value: &Value) -> String {
 }
 
 /// A CloudEvent in the field `event` stays as it is; other entries become upstream's event: an array of names and values.
-pub(super) fn event_of(entry: &Entry, source: &str) -> Event {
+pub(super) fn event_of(entry: &RedisEntry, source: &str) -> Event {
     let fields = entry.fields.as_deref().unwrap_or_default();
     if let [name, value] = fields
         && name == EVENT_FIELD

@@ -7,7 +7,7 @@ use redis::cmd;
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::connection::Connection;
+use super::connection::RedisStreamConnection;
 use super::entry::EVENT_FIELD;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -22,8 +22,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    fn connection(&self) -> Connection {
-        Connection {
+    fn connection(&self) -> RedisStreamConnection {
+        RedisStreamConnection {
             address: self.address.clone(),
             user: self.user.clone(),
             password: self.password.clone(),
@@ -32,17 +32,17 @@ impl Config {
     }
 }
 
-pub(crate) struct Sender {
+pub(crate) struct RedisStreamSender {
     config: Config,
     open: Mutex<Option<MultiplexedConnection>>,
 }
 
-impl adapter::Sender for Sender {
+impl adapter::Sender for RedisStreamSender {
     type Config = Config;
 
     fn new(config: Config, _: &Context) -> Result<Self, Error> {
         config.connection().authority()?;
-        Ok(Sender { config, open: Mutex::new(None) })
+        Ok(RedisStreamSender { config, open: Mutex::new(None) })
     }
 
     async fn connect(&self) -> Result<(), Error> {

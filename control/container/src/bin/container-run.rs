@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io::Read;
 use std::process::ExitCode;
 
-use container::launch::{LaunchError, Prepared, Variables};
+use container::launch::{LaunchError, PreparedContainer, Variables};
 use container::{ContainerSpec, ExecSpec};
 use serde::Deserialize;
 
@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 }
 
 fn run(parent: i32) -> LaunchError {
-    let prepared = match Prepared::create(parent) {
+    let prepared = match PreparedContainer::create(parent) {
         Ok(prepared) => prepared,
         Err(why) => return why,
     };

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use container::process_config::{self, ImageConfig};
+use container::process_config::{self, ImageProcess};
 use images::credentials::docker_config::DockerConfig;
 use images::progress::{Progress, ProgressEvent};
 use images::{Credentials, Digest, Image, ImageStore, PullPolicy, Reference, StoreOptions};
@@ -322,7 +322,7 @@ fn by_digest(reference: &Reference, digest: &Digest) -> String {
 }
 
 fn local(image: Image, digest: String) -> LocalImage {
-    let config = ImageConfig {
+    let config = ImageProcess {
         entrypoint: image.config.entrypoint.clone(),
         cmd: image.config.cmd.clone(),
         env: image.config.env.clone(),

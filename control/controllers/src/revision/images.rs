@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-use container::process_config::{self, ImageConfig};
+use container::process_config::{self, ImageProcess};
 use images::{Credentials, Reference};
 use k8s_openapi::api::core::v1::{Container, Secret, ServiceAccount};
 
@@ -71,7 +71,7 @@ pub enum ImageState {
 #[derive(Debug)]
 pub struct LocalImage {
     pub image: ContainerImage,
-    pub config: ImageConfig,
+    pub config: ImageProcess,
     /// `REPOSITORY@sha256:…`
     pub digest: String,
 }
@@ -191,10 +191,10 @@ const IMAGE_REASONS: [&str; 7] = [
 ];
 
 /// The words that `container` runs. Only a manifest's may refer to variables.
-pub(super) fn command(image: &ImageConfig, container: &Container) -> Result<Vec<String>, RevisionError> {
+pub(super) fn command(image: &ImageProcess, container: &Container) -> Result<Vec<String>, RevisionError> {
     let literal = |words: &[String]| words.iter().map(|word| word.replace('$', "$$")).collect::<Vec<_>>();
     let image =
-        ImageConfig { entrypoint: literal(&image.entrypoint), cmd: literal(&image.cmd), ..ImageConfig::default() };
+        ImageProcess { entrypoint: literal(&image.entrypoint), cmd: literal(&image.cmd), ..ImageProcess::default() };
     let own = |words: &Option<Vec<String>>| words.clone().unwrap_or_default();
     process_config::command_line(&image, &own(&container.command), &own(&container.args))
         .map_err(|why| RevisionError { reason: "CommandMissing", message: format!("{why}.") })

@@ -11,7 +11,7 @@ use crate::manifest::{Descriptor, Manifest, OCI_CONFIG, OCI_LAYER, OCI_MANIFEST}
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Entry {
+struct ManifestEntry {
     config: String,
     #[serde(default)]
     repo_tags: Option<Vec<String>>,
@@ -20,7 +20,7 @@ struct Entry {
 
 pub(super) fn images(files: &Files) -> Result<Vec<ArchivedImage>, String> {
     let text = files.read("manifest.json", MANIFEST_BYTES_MAX as u64)?;
-    let entries: Vec<Entry> =
+    let entries: Vec<ManifestEntry> =
         serde_json::from_slice(&text).map_err(|why| format!("its manifest.json cannot be read: {why}"))?;
     if entries.len() > ARCHIVE_IMAGES_MAX {
         return Err(format!("it has {} images, limit {ARCHIVE_IMAGES_MAX}", entries.len()));
@@ -28,7 +28,7 @@ pub(super) fn images(files: &Files) -> Result<Vec<ArchivedImage>, String> {
     entries.iter().map(|entry| image(files, entry)).collect()
 }
 
-fn image(files: &Files, entry: &Entry) -> Result<ArchivedImage, String> {
+fn image(files: &Files, entry: &ManifestEntry) -> Result<ArchivedImage, String> {
     if entry.layers.len() > LAYERS_MAX {
         return Err(format!("it has {} layers, limit {LAYERS_MAX}", entry.layers.len()));
     }

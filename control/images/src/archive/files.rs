@@ -11,7 +11,9 @@ use tar::EntryType;
 
 use crate::digest::Digest;
 use crate::error::Error;
-use crate::limits::{ARCHIVE_ENTRIES_MAX, ARCHIVE_HEADER_BYTES_MAX, ARCHIVE_LINKS_MAX, BLOB_BYTES_MAX};
+use crate::limits::{
+    ARCHIVE_BYTES_MAX, ARCHIVE_ENTRIES_MAX, ARCHIVE_HEADER_BYTES_MAX, ARCHIVE_LINKS_MAX, BLOB_BYTES_MAX,
+};
 
 /// A folder, or a tar whose files were written to another folder.
 #[derive(Debug)]
@@ -34,7 +36,7 @@ impl Files {
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Box::new(zstd::stream::read::Decoder::with_buffer(input).map_err(failed)?),
             _ => Box::new(input),
         };
-        extract(reader, target).map_err(|why| match why {
+        extract(reader, target, ARCHIVE_BYTES_MAX).map_err(|why| match why {
             // Without this, an archive on a full disk would look like one that is broken.
             Extract::Write(why) => Error::storage(target, "the files of an archive", &why),
             Extract::Read(detail) => Error::Unsupported { image: path.display().to_string(), detail },
@@ -95,10 +97,12 @@ enum Extract {
     Write(io::Error),
 }
 
-fn extract(reader: impl Read, target: &Path) -> Result<Files, Extract> {
+/// Writes the files of a tar to `target`, with `bytes_max` in all of its entries.
+fn extract(reader: impl Read, target: &Path, bytes_max: u64) -> Result<Files, Extract> {
     let not_tar = |why: io::Error| Extract::Read(format!("it is no valid tar: {why}"));
     let (mut files, mut links) = (HashMap::new(), HashMap::new());
     let allowance = Rc::new(Cell::new(ARCHIVE_HEADER_BYTES_MAX));
+    let mut bytes_left = bytes_max;
     let mut archive = tar::Archive::new(HeaderLimit { inner: reader, allowance: Rc::clone(&allowance) });
     for (number, entry) in archive.entries().map_err(not_tar)?.enumerate() {
         let mut entry = entry.map_err(not_tar)?;
@@ -106,6 +110,9 @@ fn extract(reader: impl Read, target: &Path) -> Result<Files, Extract> {
             return Err(Extract::Read(format!("it has more than {ARCHIVE_ENTRIES_MAX} entries")));
         }
         allowance.set(u64::MAX);
+        bytes_left = bytes_left
+            .checked_sub(entry.size())
+            .ok_or_else(|| Extract::Read(format!("its entries have more than {bytes_max} bytes")))?;
         let name = String::from_utf8(entry.path_bytes().into_owned()).ok();
         match (name.and_then(|name| normalize(&name)), entry.header().entry_type()) {
             (Some(name), EntryType::Regular) if entry.size() > BLOB_BYTES_MAX => {
@@ -186,4 +193,27 @@ fn normalize(name: &str) -> Option<String> {
         }
     }
     Some(parts.join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archive_past_its_bytes_is_refused() {
+        let mut tar = tar::Builder::new(Vec::new());
+        for name in ["a", "b", "c"] {
+            let mut header = tar::Header::new_gnu();
+            header.set_size(1000);
+            header.set_mode(0o644);
+            tar.append_data(&mut header, name, [0; 1000].as_slice()).expect("appended");
+        }
+        let bytes = tar.into_inner().expect("finished");
+        let folder = tempfile::tempdir().expect("a folder");
+        assert!(extract(bytes.as_slice(), folder.path(), 3000).is_ok());
+        match extract(bytes.as_slice(), folder.path(), 2999) {
+            Err(Extract::Read(detail)) => assert_eq!(detail, "its entries have more than 2999 bytes"),
+            _ => panic!("taken"),
+        }
+    }
 }

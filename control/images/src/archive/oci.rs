@@ -6,6 +6,7 @@ use super::ArchivedImage;
 use super::files::{Files, blob_name};
 use crate::digest::Digest;
 use crate::error::Error;
+use crate::index;
 use crate::limits::{ARCHIVE_IMAGES_MAX, CONFIG_BYTES_MAX, MANIFEST_BYTES_MAX};
 use crate::manifest::{self, Descriptor, Document, Manifest, OCI_INDEX};
 use crate::platform::Platform;
@@ -19,8 +20,8 @@ const REF_NAME: &str = "org.opencontainers.image.ref.name";
 pub(super) fn images(files: &Files, path: &Path, platform: &Platform) -> Result<Vec<ArchivedImage>, Error> {
     let shown = path.display().to_string();
     let unsupported = |detail| Error::Unsupported { image: shown.clone(), detail };
-    let index = files.read("index.json", MANIFEST_BYTES_MAX as u64).map_err(unsupported)?;
-    let Document::Index(entries) = manifest::parse(&index, OCI_INDEX).map_err(unsupported)? else {
+    let text = files.read("index.json", MANIFEST_BYTES_MAX as u64).map_err(unsupported)?;
+    let Document::Index(entries) = manifest::parse(&text, OCI_INDEX).map_err(unsupported)? else {
         return Err(unsupported("its index.json is no index".into()));
     };
     // Attestations stand beside the image they are about.
@@ -37,7 +38,7 @@ pub(super) fn images(files: &Files, path: &Path, platform: &Platform) -> Result<
             continue;
         }
         let same: Vec<Descriptor> = entries.iter().filter(|other| reference(other) == name).cloned().collect();
-        let chosen = if same.len() == 1 { Ok(entry) } else { platform.choose_or_error(&shown, &same) };
+        let chosen = if same.len() == 1 { Ok(entry) } else { index::choose_or_error(platform, &shown, &same) };
         images.push(image(files, chosen?, name.clone(), &shown, platform)?);
         names.push(name);
     }
@@ -67,7 +68,7 @@ fn image(
     let (manifest_digest, manifest) = match document(files, entry, shown)? {
         Document::Image(manifest) => (entry.digest.clone(), manifest),
         Document::Index(entries) => {
-            let chosen = platform.choose_or_error(shown, &entries)?;
+            let chosen = index::choose_or_error(platform, shown, &entries)?;
             match document(files, chosen, shown)? {
                 Document::Image(manifest) => (chosen.digest.clone(), manifest),
                 Document::Index(_) => return Err(unsupported("its index leads to another index".into())),

@@ -21,7 +21,7 @@ const TOKEN_USER: &str = "<token>";
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-struct Answer {
+struct HelperAnswer {
     #[serde(default)]
     username: String,
     secret: String,
@@ -62,7 +62,8 @@ fn run(program: &str, server: &str, timeout: Duration) -> Result<Option<Login>, 
         let said = output.trim();
         return if said.contains(NOT_FOUND) { Ok(None) } else { Err(format!("{status}: {}", first_line(said))) };
     }
-    let answer: Answer = serde_json::from_str(&output).map_err(|_| "its answer is not the expected JSON".to_owned())?;
+    let answer: HelperAnswer =
+        serde_json::from_str(&output).map_err(|_| "its answer is not the expected JSON".to_owned())?;
     Ok(Some(match answer.username.as_str() {
         TOKEN_USER => Login::IdentityToken(answer.secret),
         _ => Login::Basic { username: answer.username, password: answer.secret },

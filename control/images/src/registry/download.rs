@@ -8,14 +8,15 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_RANGE};
 use http::{Method, StatusCode};
 use http_body_util::BodyExt as _;
+use tokio::time::Instant;
 
 use super::RegistryClient;
 use super::retry::{self, Failure};
-use super::session::{RegistryRequest, Session};
+use super::session::{RegistryRequest, RegistrySession};
 use super::transport::{Exchange, with_causes};
 use crate::digest::{Digest, Hasher};
 use crate::error::Error;
-use crate::limits::{CORRUPT_DOWNLOADS_MAX, WRITE_BYTES};
+use crate::limits::{CORRUPT_DOWNLOADS_MAX, RequestLimits, WRITE_BYTES};
 use crate::manifest::Descriptor;
 use crate::progress::{Progress, ProgressEvent};
 
@@ -117,7 +118,7 @@ pub(super) struct Download<'a> {
 
 impl Download<'_> {
     /// Downloads to `path` from the first of `sessions` that has the blob.
-    pub(super) async fn run(&self, sessions: &[Session], path: &Path) -> Result<File, Error> {
+    pub(super) async fn run(&self, sessions: &[RegistrySession], path: &Path) -> Result<File, Error> {
         let mut sink = Sink::new(path, &self.descriptor.digest)?;
         let mut last = None;
         for session in sessions {
@@ -132,7 +133,7 @@ impl Download<'_> {
         Err(last.unwrap_or_else(|| Error::Cancelled(self.image.to_owned())))
     }
 
-    async fn download_from(&self, session: &Session, sink: &mut Sink) -> Result<(), Error> {
+    async fn download_from(&self, session: &RegistrySession, sink: &mut Sink) -> Result<(), Error> {
         let (mut failures, mut corrupt) = (0, 0);
         loop {
             let before = sink.bytes;
@@ -148,10 +149,11 @@ impl Download<'_> {
                     }
                 },
                 Some(failure) => {
-                    // Any progress is a reason to go on.
-                    failures = if sink.bytes > before { 1 } else { failures + 1 };
-                    let error = session.error(&failure);
                     let limits = &self.client.settings.limits;
+                    // Enough progress is a reason to go on.
+                    let is_progress = sink.bytes.saturating_sub(before) >= limits.progress_bytes_min;
+                    failures = if is_progress { 1 } else { failures + 1 };
+                    let error = session.error(&failure);
                     let pause =
                         retry::decide(&failure, failures, limits, fastrand::f64()).ok_or_else(|| error.clone())?;
                     let registry = session.endpoint.name.clone();
@@ -162,7 +164,7 @@ impl Download<'_> {
         }
     }
 
-    fn corrupt(&self, session: &Session, detail: String) -> Error {
+    fn corrupt(&self, session: &RegistrySession, detail: String) -> Error {
         Error::Corrupt {
             image: self.image.to_owned(),
             part: "layer",
@@ -172,7 +174,7 @@ impl Download<'_> {
     }
 
     /// One request. None when all bytes are there; else why they are not.
-    async fn attempt(&self, session: &Session, sink: &mut Sink) -> Result<Option<Failure>, Error> {
+    async fn attempt(&self, session: &RegistrySession, sink: &mut Sink) -> Result<Option<Failure>, Error> {
         let path = format!("blobs/{}", self.descriptor.digest);
         let registry_request = RegistryRequest { method: Method::GET, path, accept: None, from: sink.bytes };
         if sink.bytes == self.descriptor.size && sink.bytes > 0 {
@@ -193,7 +195,7 @@ impl Download<'_> {
     }
 
     /// A length that is announced wrongly is refused before the first byte.
-    fn check_length(&self, session: &Session, exchange: &Exchange, have: u64) -> Result<(), Error> {
+    fn check_length(&self, session: &RegistrySession, exchange: &Exchange, have: u64) -> Result<(), Error> {
         let announced =
             exchange.response.headers().get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
         match announced {
@@ -207,14 +209,18 @@ impl Download<'_> {
 
     async fn receive(
         &self,
-        session: &Session,
+        session: &RegistrySession,
         exchange: &mut Exchange,
         sink: &mut Sink,
     ) -> Result<Option<Failure>, Error> {
-        let limit = self.client.settings.limits.progress_timeout;
+        let RequestLimits { progress_timeout: limit, progress_bytes_min, .. } = self.client.settings.limits;
         let body = exchange.response.body_mut();
+        let (mut counted, mut deadline) = (sink.bytes, Instant::now() + limit);
         loop {
-            let frame = match tokio::time::timeout(limit, body.frame()).await {
+            if sink.bytes - counted >= progress_bytes_min {
+                (counted, deadline) = (sink.bytes, Instant::now() + limit);
+            }
+            let frame = match tokio::time::timeout_at(deadline, body.frame()).await {
                 Err(_) => return Ok(Some(Failure::Timeout { what: "the next bytes of a layer", limit })),
                 Ok(Some(Err(why))) => {
                     return Ok(Some(Failure::Unreachable(format!("the download broke: {}", with_causes(&why)))));

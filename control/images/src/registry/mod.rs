@@ -24,16 +24,16 @@ use crate::manifest::{self, ACCEPT, Descriptor};
 use crate::progress::Progress;
 use crate::reference::Reference;
 
-use session::{RegistryRequest, Session};
-pub use settings::{Endpoint, RegistryEntry, RegistrySettings, Security, is_loopback};
+use session::{RegistryRequest, RegistrySession};
+pub use settings::{RegistryEndpoint, RegistryEntry, RegistrySettings, Security, is_loopback};
 use token::TokenCache;
-use transport::Transport;
+use transport::RegistryTransport;
 
 /// What all pulls share: connections, tokens, settings.
 #[derive(Debug)]
 pub struct RegistryClient {
     settings: RegistrySettings,
-    transport: Transport,
+    transport: RegistryTransport,
     tokens: TokenCache,
 }
 
@@ -49,13 +49,13 @@ pub struct ManifestBytes {
 #[derive(Debug)]
 pub struct Repository {
     reference: Reference,
-    sessions: Vec<Session>,
+    sessions: Vec<RegistrySession>,
 }
 
 impl RegistryClient {
     #[must_use]
     pub fn new(settings: RegistrySettings) -> Self {
-        Self { transport: Transport::new(settings.limits.clone()), tokens: TokenCache::default(), settings }
+        Self { transport: RegistryTransport::new(settings.limits.clone()), tokens: TokenCache::default(), settings }
     }
 
     /// Selects the endpoints and logins for `reference`. Sends no request to them.
@@ -66,7 +66,7 @@ impl RegistryClient {
         let mut sessions = Vec::new();
         for endpoint in self.settings.endpoints(reference) {
             let logins = credentials.logins(&endpoint.name, reference.repository()).await?;
-            sessions.push(Session::new(endpoint, reference.repository(), reference.to_string(), logins));
+            sessions.push(RegistrySession::new(endpoint, reference.repository(), reference.to_string(), logins));
         }
         Ok(Repository { reference: reference.clone(), sessions })
     }
@@ -127,7 +127,7 @@ impl RegistryClient {
 
     async fn manifest_from(
         &self,
-        session: &Session,
+        session: &RegistrySession,
         repository: &Repository,
         registry_request: &RegistryRequest,
         wanted: Option<&Digest>,

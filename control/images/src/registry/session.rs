@@ -14,8 +14,8 @@ use tokio::sync::Mutex;
 use super::RegistryClient;
 use super::challenge::{self, Challenge};
 use super::retry::{self, Failure};
-use super::settings::{Endpoint, Security};
-use super::token::{self, TokenKey};
+use super::settings::{RegistryEndpoint, Security};
+use super::token::{self, RegistryTokenKey};
 use super::transport::{Exchange, Origin};
 use crate::credentials::Login;
 use crate::error::Error;
@@ -24,8 +24,8 @@ use crate::progress::{Progress, ProgressEvent};
 
 /// One pull's way to one endpoint. All downloads of the pull share its authorization.
 #[derive(Debug)]
-pub(crate) struct Session {
-    pub(super) endpoint: Endpoint,
+pub(crate) struct RegistrySession {
+    pub(super) endpoint: RegistryEndpoint,
     repository: String,
     /// For errors.
     image: String,
@@ -73,8 +73,8 @@ impl From<Failure> for Refusal {
     }
 }
 
-impl Session {
-    pub(super) fn new(endpoint: Endpoint, repository: &str, image: String, logins: Vec<Login>) -> Self {
+impl RegistrySession {
+    pub(super) fn new(endpoint: RegistryEndpoint, repository: &str, image: String, logins: Vec<Login>) -> Self {
         Self { endpoint, repository: repository.into(), image, logins, authorization: Mutex::default() }
     }
 
@@ -293,7 +293,7 @@ impl Session {
                 (Challenge::Basic, _) => None,
                 (Challenge::Bearer { realm, service, scope }, login) => {
                     let own = || format!("repository:{}:pull", self.repository);
-                    let key = TokenKey {
+                    let key = RegistryTokenKey {
                         realm: realm.clone(),
                         service: service.clone(),
                         scope: scope.clone().unwrap_or_else(own),
@@ -317,7 +317,7 @@ impl Session {
     async fn token(
         &self,
         client: &RegistryClient,
-        key: TokenKey,
+        key: RegistryTokenKey,
         used: Option<&HeaderValue>,
     ) -> Result<Option<String>, Refusal> {
         if let Some(token) = client.tokens.get(&key, Instant::now()) {

@@ -43,7 +43,7 @@ pub enum Security {
 
 /// One host that serves a repository.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Endpoint {
+pub struct RegistryEndpoint {
     /// `HOST[:PORT]`
     pub authority: String,
     pub security: Security,
@@ -76,10 +76,10 @@ impl RegistrySettings {
 
     /// The endpoints for `reference`, in order: mirrors, then the registry.
     #[must_use]
-    pub fn endpoints(&self, reference: &Reference) -> Vec<Endpoint> {
+    pub fn endpoints(&self, reference: &Reference) -> Vec<RegistryEndpoint> {
         let mirrors = self.registry.get(reference.registry()).map(|entry| entry.mirrors.as_slice()).unwrap_or_default();
-        let mut endpoints: Vec<Endpoint> = mirrors.iter().map(|mirror| self.mirror(mirror)).collect();
-        endpoints.push(Endpoint {
+        let mut endpoints: Vec<RegistryEndpoint> = mirrors.iter().map(|mirror| self.mirror(mirror)).collect();
+        endpoints.push(RegistryEndpoint {
             authority: reference.registry_host().to_owned(),
             security: self.security(reference.registry()),
             name: reference.registry().to_owned(),
@@ -88,7 +88,7 @@ impl RegistrySettings {
         endpoints
     }
 
-    fn mirror(&self, address: &str) -> Endpoint {
+    fn mirror(&self, address: &str) -> RegistryEndpoint {
         let address = address.trim_end_matches('/');
         let (authority, security) = match address.split_once("://") {
             Some(("http", authority)) => (authority, Security::Plain),
@@ -96,7 +96,7 @@ impl RegistrySettings {
             Some((_, authority)) => (authority, Security::Verified),
             None => (address, self.security(address)),
         };
-        Endpoint { authority: authority.to_owned(), security, name: authority.to_owned(), is_mirror: true }
+        RegistryEndpoint { authority: authority.to_owned(), security, name: authority.to_owned(), is_mirror: true }
     }
 
     /// A loopback registry speaks plain HTTP, unless a certificate is configured for it.

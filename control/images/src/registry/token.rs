@@ -16,7 +16,7 @@ const EXPIRES_IN_DEFAULT: Duration = Duration::from_secs(60);
 const TOKENS_MAX: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct TokenKey {
+pub(super) struct RegistryTokenKey {
     pub(super) realm: String,
     pub(super) service: Option<String>,
     pub(super) scope: String,
@@ -24,7 +24,7 @@ pub(super) struct TokenKey {
 }
 
 #[derive(Default)]
-pub(super) struct TokenCache(Mutex<HashMap<TokenKey, (String, Instant)>>);
+pub(super) struct TokenCache(Mutex<HashMap<RegistryTokenKey, (String, Instant)>>);
 
 /// Names the type only: a token is never printed.
 impl std::fmt::Debug for TokenCache {
@@ -34,12 +34,12 @@ impl std::fmt::Debug for TokenCache {
 }
 
 impl TokenCache {
-    pub(super) fn get(&self, key: &TokenKey, now: Instant) -> Option<String> {
+    pub(super) fn get(&self, key: &RegistryTokenKey, now: Instant) -> Option<String> {
         let tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         tokens.get(key).filter(|(_, expiry)| *expiry > now).map(|(token, _)| token.clone())
     }
 
-    pub(super) fn put(&self, key: TokenKey, token: &Token, now: Instant) {
+    pub(super) fn put(&self, key: RegistryTokenKey, token: &Token, now: Instant) {
         let mut tokens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if tokens.len() >= TOKENS_MAX {
             tokens.retain(|_, (_, expiry)| *expiry > now);
@@ -50,7 +50,7 @@ impl TokenCache {
         tokens.insert(key, (token.text.clone(), now + token.valid_for));
     }
 
-    pub(super) fn remove(&self, key: &TokenKey) {
+    pub(super) fn remove(&self, key: &RegistryTokenKey) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 }
@@ -61,7 +61,7 @@ pub(super) struct Token {
 }
 
 #[derive(Deserialize)]
-struct Answer {
+struct TokenAnswer {
     #[serde(default)]
     token: String,
     #[serde(default)]
@@ -72,7 +72,7 @@ struct Answer {
 
 /// Reads the response of a token service. Errors never contain it.
 pub(super) fn parse(bytes: &[u8]) -> Result<Token, String> {
-    let answer: Answer =
+    let answer: TokenAnswer =
         serde_json::from_slice(bytes).map_err(|_| "the token service's answer is not the expected JSON".to_owned())?;
     let text = if answer.token.is_empty() { answer.access_token } else { answer.token };
     if text.is_empty() || !text.bytes().all(|byte| (0x21..0x7f).contains(&byte)) {
@@ -84,7 +84,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Token, String> {
 }
 
 /// `realm` with the query of docker's token specification.
-pub(super) fn query(key: &TokenKey) -> String {
+pub(super) fn query(key: &RegistryTokenKey) -> String {
     let mut url = key.realm.clone();
     let mut separator = if url.contains('?') { '&' } else { '?' };
     for (name, value) in [("service", key.service.as_deref()), ("scope", Some(key.scope.as_str()))] {
@@ -100,7 +100,7 @@ pub(super) fn query(key: &TokenKey) -> String {
 }
 
 /// The form that an identity token is exchanged with (OAuth 2, `refresh_token`).
-pub(super) fn refresh_form(key: &TokenKey, identity_token: &str) -> String {
+pub(super) fn refresh_form(key: &RegistryTokenKey, identity_token: &str) -> String {
     let service = key.service.as_deref().map(|service| format!("&service={}", escape(service))).unwrap_or_default();
     format!(
         "grant_type=refresh_token&client_id=sluicegate{service}&scope={}&refresh_token={}",
@@ -126,9 +126,9 @@ fn escape(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn key() -> TokenKey {
+    fn key() -> RegistryTokenKey {
         let scope = "repository:a/b:pull".to_owned();
-        TokenKey { realm: "https://t/x?y=1".into(), service: Some("s t".into()), scope, login: None }
+        RegistryTokenKey { realm: "https://t/x?y=1".into(), service: Some("s t".into()), scope, login: None }
     }
 
     #[test]

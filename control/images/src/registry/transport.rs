@@ -45,7 +45,7 @@ impl Origin {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Transport {
+pub(super) struct RegistryTransport {
     limits: RequestLimits,
     idle: Mutex<HashMap<Origin, Vec<Sender>>>,
     /// Insecure hosts that answered a TLS handshake with something else.
@@ -62,7 +62,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    pub(super) fn reuse(self, transport: &Transport) {
+    pub(super) fn reuse(self, transport: &RegistryTransport) {
         let mut idle = lock(&transport.idle);
         idle.retain(|_, senders| {
             senders.retain(|sender| !sender.is_closed());
@@ -83,7 +83,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner) // each change is one step
 }
 
-impl Transport {
+impl RegistryTransport {
     pub(super) fn new(limits: RequestLimits) -> Self {
         Self { limits, ..Self::default() }
     }
@@ -206,7 +206,7 @@ mod tests {
             drop(first);
             drop(listener.accept());
         });
-        let transport = Transport::new(RequestLimits::default());
+        let transport = RegistryTransport::new(RequestLimits::default());
         let origin = Origin::new(&uri, Security::Insecure, None).expect("a host");
         transport.connect(&origin).await.expect("plain HTTP");
         server.join().expect("no panic");

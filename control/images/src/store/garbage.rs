@@ -143,7 +143,7 @@ fn remove_layer(layout: &Layout, layer: &Digest) -> Result<bool, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::records::Origin;
+    use super::super::records::ImageOrigin;
     use super::*;
 
     fn layer(name: &str) -> Digest {
@@ -161,7 +161,7 @@ mod tests {
             layers: layers.iter().map(|name| layer(name)).collect(),
             download_bytes: 0,
             bytes: 0,
-            origin: Origin::Registry,
+            origin: ImageOrigin::Registry,
             pulled_s: 0,
             last_used_s,
         }

@@ -8,7 +8,7 @@ use super::Inner;
 use super::layers::LayerRequest;
 use super::pins::Pin;
 use super::pull;
-use super::records::Origin;
+use super::records::ImageOrigin;
 use crate::Image;
 use crate::archive::{Archive, ArchivedImage};
 use crate::error::Error;
@@ -54,7 +54,7 @@ impl Inner {
         let platform = &self.options.platform;
         let manifest = (archived.manifest_digest.clone(), archived.manifest.clone());
         let digest = archived.digest.clone();
-        let plan = pull::plan(reference, digest, manifest, &archived.config, platform, Origin::Import)?;
+        let plan = pull::plan(reference, digest, manifest, &archived.config, platform, ImageOrigin::Import)?;
         let bytes = archived.manifest.layers.iter().map(|layer| layer.size).sum();
         let layers = plan.layers.len();
         progress.event(&ProgressEvent::Started { layers, missing_layers: layers, bytes });

@@ -4,6 +4,7 @@
 //! layers/sha256-HEX/layer.json   what the layer is; a shared lock on it pins the layer
 //! layers/sha256-HEX/fs/          its files
 //! records/HEX.json               one image: its reference, configuration and layers
+//! records/HEX.PID-N.part         the same while it is written
 //! staging/PID-N/                 what one process is working on; removed when that process is gone
 //! ```
 //! A layer is whole when its folder is in `layers`: it gets there by a rename, after its bytes are on the disk.
@@ -19,7 +20,11 @@ use rustix::io::Errno;
 
 use crate::digest::Digest;
 use crate::error::Error;
+use crate::limits::RECORD_WRITE_TIMEOUT;
 use crate::unpack::remove_tree;
+
+/// Of a file that is still to be renamed.
+const PART: &str = "part";
 
 #[derive(Debug)]
 pub(super) struct Layout {
@@ -42,6 +47,7 @@ impl Layout {
         let (staging, lock) = own_staging(&root.join("staging")).map_err(failed)?;
         let layout = Self { root: root.to_owned(), staging, _lock: lock, next: AtomicU64::new(0) };
         layout.sweep().map_err(failed)?;
+        remove_unfinished(&layout.records()).map_err(failed)?;
         Ok(layout)
     }
 
@@ -96,6 +102,22 @@ impl Layout {
     }
 }
 
+/// Removes the records in `folder` that a process was killed over.
+fn remove_unfinished(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        let age = |about: fs::Metadata| about.modified().ok()?.elapsed().ok();
+        let is_old = || fs::metadata(&path).ok().and_then(age).is_some_and(|age| age > RECORD_WRITE_TIMEOUT);
+        if path.extension().is_some_and(|extension| extension == PART)
+            && is_old()
+            && let Err(why) = fs::remove_file(&path)
+        {
+            tracing::warn!(path = %path.display(), %why, "a record that was never finished cannot be removed");
+        }
+    }
+    Ok(())
+}
+
 fn is_alive(staging: &Path) -> bool {
     let pid = staging.file_name().and_then(|name| name.to_str()?.split('-').next()?.parse::<u32>().ok());
     pid.is_some_and(|pid| Path::new(&format!("/proc/{pid}")).exists())
@@ -144,7 +166,7 @@ impl Drop for StagedFolder {
 /// Replaces a small file such that it is whole or as before after a power cut.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // Unique, as two processes may write the same record.
-    let beside = path.with_extension(format!("{}-{:08x}.part", std::process::id(), fastrand::u32(..)));
+    let beside = path.with_extension(format!("{}-{:08x}.{PART}", std::process::id(), fastrand::u32(..)));
     let written = File::create(&beside).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()?;
@@ -164,6 +186,23 @@ pub(super) fn sync_parent(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn record_that_was_never_finished_is_removed() {
+        let root = tempfile::tempdir().expect("a folder");
+        drop(Layout::open(root.path()).expect("opened"));
+        let [old, new, whole] =
+            ["a.1-2.part", "b.1-2.part", "a.json"].map(|name| root.path().join("records").join(name));
+        for path in [&old, &new, &whole] {
+            fs::write(path, "{").expect("written");
+        }
+        let before = std::time::SystemTime::now() - 2 * RECORD_WRITE_TIMEOUT;
+        for path in [&old, &whole] {
+            File::options().write(true).open(path).expect("opened").set_modified(before).expect("set");
+        }
+        drop(Layout::open(root.path()).expect("opened"));
+        assert_eq!([old, new, whole].map(|path| path.exists()), [false, true, true]);
+    }
 
     #[test]
     fn leftovers_of_ended_processes_are_removed() {

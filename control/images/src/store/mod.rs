@@ -33,7 +33,7 @@ use layers::SharedPull;
 use layout::Layout;
 pub use pins::Pin;
 use pins::{LayerRecord, PinTable};
-pub use records::{ImageRecord, Origin};
+pub use records::{ImageOrigin, ImageRecord};
 use sync_group::SyncGroup;
 
 /// When the registry is contacted.
@@ -191,7 +191,7 @@ impl ImageStore {
             let found = records::get(&inner.layout, &wanted);
             found.map_err(|why| Error::storage(&inner.layout.root, "an image's record", &why))
         });
-        if let Some(record) = record.await?.filter(|record| record.origin == Origin::Import) {
+        if let Some(record) = record.await?.filter(|record| record.origin == ImageOrigin::Import) {
             return Ok(record.digest);
         }
         let repository = self.0.client.open(reference, credentials).await?;

@@ -9,12 +9,13 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use super::Inner;
 use super::layers::LayerRequest;
 use super::pins::Pin;
-use super::records::{self, ImageRecord, Origin, now_s};
+use super::records::{self, ImageOrigin, ImageRecord, now_s};
 use crate::Image;
 use crate::config::{self, ConfigDocument};
 use crate::credentials::Credentials;
 use crate::digest::Digest;
 use crate::error::Error;
+use crate::index;
 use crate::limits::DOWNLOADS_AT_ONCE;
 use crate::manifest::{Descriptor, Document, Manifest};
 use crate::platform::Platform;
@@ -30,7 +31,7 @@ pub(super) struct Plan {
     pub(super) manifest_digest: Digest,
     pub(super) config: ConfigDocument,
     pub(super) layers: Vec<Descriptor>,
-    pub(super) origin: Origin,
+    pub(super) origin: ImageOrigin,
 }
 
 impl Inner {
@@ -61,7 +62,7 @@ impl Inner {
         let (manifest_digest, manifest) = match top.parse(&reference)? {
             Document::Image(manifest) => (top.digest.clone(), manifest),
             Document::Index(entries) => {
-                let chosen = self.options.platform.choose_or_error(&reference.to_string(), &entries)?;
+                let chosen = index::choose_or_error(&self.options.platform, &reference.to_string(), &entries)?;
                 let below = self.client.manifest(repository, Some(&chosen.digest), &**progress).await?;
                 let Document::Image(manifest) = below.parse(&reference)? else {
                     let detail = "its index leads to another index".into();
@@ -75,7 +76,7 @@ impl Inner {
         drop(self.client.blob(repository, &manifest.config, &path, &super::SilentDownload(&**progress)).await?);
         let bytes = std::fs::read(&path).map_err(|why| Error::storage(&path, "a configuration", &why))?;
         let digest = top.digest;
-        plan(reference, digest, (manifest_digest, manifest), &bytes, &self.options.platform, Origin::Registry)
+        plan(reference, digest, (manifest_digest, manifest), &bytes, &self.options.platform, ImageOrigin::Registry)
     }
 
     /// Pins the layers that are in the store, and lists those that are not, each once.
@@ -150,7 +151,7 @@ pub(super) fn plan(
     (manifest_digest, manifest): (Digest, Manifest),
     config: &[u8],
     platform: &Platform,
-    origin: Origin,
+    origin: ImageOrigin,
 ) -> Result<Plan, Error> {
     let unsupported = |detail| Error::Unsupported { image: reference.to_string(), detail };
     let config = config::parse(config).map_err(unsupported)?;

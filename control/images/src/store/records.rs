@@ -20,7 +20,7 @@ const LAST_USED_PRECISION_S: u64 = 60;
 /// Where an image came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Origin {
+pub enum ImageOrigin {
     Registry,
     /// Its tag is what the archive said; no registry was asked.
     Import,
@@ -42,7 +42,7 @@ pub struct ImageRecord {
     pub download_bytes: u64,
     /// Bytes of the files.
     pub bytes: u64,
-    pub origin: Origin,
+    pub origin: ImageOrigin,
     /// Seconds since 1970.
     pub pulled_s: u64,
     pub last_used_s: u64,

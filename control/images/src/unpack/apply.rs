@@ -46,8 +46,8 @@ pub(super) fn apply(
     let stream = TarStream::start(file, media_type, limits)?;
     let bounds = Rc::new(Bounds::default());
     let mut archive = Archive::new(Bounded { inner: stream, position: 0, bounds: Rc::clone(&bounds) });
-    let mut layer = Layer::new(root, limits);
-    let outcome = unpack_entries(&mut archive, &mut layer, &bounds, limits, progress);
+    let mut layer = Layer::new(root, limits, progress);
+    let outcome = unpack_entries(&mut archive, &mut layer, &bounds, limits);
     let stream = archive.into_inner().inner;
     match outcome {
         Ok(()) => {
@@ -72,13 +72,11 @@ fn unpack_entries(
     layer: &mut Layer<'_>,
     Bounds { allowance, content_end }: &Bounds,
     limits: &LayerLimits,
-    progress: &mut dyn FnMut(u64),
 ) -> Result<(), UnpackError> {
     let headers = limits.header_bytes_max + HEADER_BLOCKS_BYTES;
     let not_tar = |why: io::Error| UnpackError::corrupt(format!("it is no valid tar: {why}"));
     allowance.set(headers);
     let entries = archive.entries().map_err(not_tar)?;
-    let mut reported = 0;
     for entry in entries {
         let mut entry = entry.map_err(not_tar)?;
         allowance.set(u64::MAX);
@@ -88,9 +86,8 @@ fn unpack_entries(
         // What is left of it is skipped here, so that it does not count as headers.
         io::copy(&mut entry, &mut io::sink()).map_err(not_tar)?;
         allowance.set(headers);
-        if layer.bytes - reported >= PROGRESS_BYTES || layer.entries.is_multiple_of(PROGRESS_ENTRIES) {
-            reported = layer.bytes;
-            progress(layer.bytes);
+        if layer.entries.is_multiple_of(PROGRESS_ENTRIES) {
+            layer.report();
         }
     }
     // Zeros behind the end of the archive are part of the digest and have no bound but the stream's.
@@ -145,10 +142,14 @@ struct Layer<'l> {
     /// Set at the end, as each new entry changes its folder's time.
     folder_times: Vec<(Vec<Vec<u8>>, Timespec)>,
     folder_path_bytes: u64,
+    /// Gets the bytes that were written so far.
+    progress: &'l mut dyn FnMut(u64),
+    /// What it got last.
+    reported: u64,
 }
 
 impl<'l> Layer<'l> {
-    fn new(root: OwnedFd, limits: &'l LayerLimits) -> Self {
+    fn new(root: OwnedFd, limits: &'l LayerLimits, progress: &'l mut dyn FnMut(u64)) -> Self {
         Self {
             root: RootFolder::new(root),
             limits,
@@ -157,7 +158,14 @@ impl<'l> Layer<'l> {
             hides_lower: false,
             folder_times: Vec::new(),
             folder_path_bytes: 0,
+            progress,
+            reported: 0,
         }
+    }
+
+    fn report(&mut self) {
+        self.reported = self.bytes;
+        (self.progress)(self.bytes);
     }
 
     fn entry(&mut self, entry: &mut Entry<'_, Bounded>) -> Result<(), UnpackError> {
@@ -319,6 +327,9 @@ impl<'l> Layer<'l> {
             file.write_all(&buffer[..bytes])?;
             left = left.saturating_sub(bytes as u64);
             self.bytes += bytes as u64;
+            if self.bytes - self.reported >= PROGRESS_BYTES {
+                self.report();
+            }
         }
         Ok(metadata.apply(file.as_fd())?)
     }

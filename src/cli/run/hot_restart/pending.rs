@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::geteuid;
 
-use super::predecessor::PendingHandover;
+use super::handover::PendingHandover;
 use super::{HandoverRequest, MESSAGE_TIMEOUT, wire};
 
 /// A successor sends its message as soon as it is connected, so pending ones are stalled: with one more the

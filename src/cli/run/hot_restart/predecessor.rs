@@ -1,36 +1,19 @@
 //! The old process: waits for a successor, and hands over everything in order.
 
 use std::fs::File;
-use std::net::TcpListener;
-use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 
-use super::super::sockets::SocketDescriptors;
+use super::handover::PendingHandover;
 use super::pending::Pending;
-use super::{
-    HANDOVER_MAX, HandoverOffer, HandoverRequest, ListenerName, SOCKET, StateReleased, SuccessorReady, fits,
-    socket_path, wire,
-};
+use super::{SOCKET, socket_path};
 
 /// The socket for successors.
 pub(in crate::cli::run) struct HandoverListener {
     listener: UnixListener,
-}
-
-/// A successor that has sent its request.
-pub(in crate::cli::run) struct PendingHandover {
-    pub(super) stream: UnixStream,
-    pub(super) hello: HandoverRequest,
-}
-
-/// A successor that has the sockets.
-pub(in crate::cli::run) struct Successor {
-    stream: UnixStream,
-    pub(in crate::cli::run) version: String,
 }
 
 impl HandoverListener {
@@ -59,36 +42,5 @@ impl HandoverListener {
             }
         })?;
         Ok(())
-    }
-}
-
-impl PendingHandover {
-    /// Sends the sockets, if they match the request; this process keeps accepting on them.
-    pub(in crate::cli::run) fn grant(self, kept: &SocketDescriptors) -> Result<Successor> {
-        if let Err(why) = fits::check(&self.hello, kept) {
-            let refused = HandoverOffer::Refused(why.to_string());
-            wire::send(&self.stream, &refused)?;
-            bail!("refused: {why}");
-        }
-        let sockets: Vec<(ListenerName, &TcpListener)> = kept.all().collect();
-        wire::send(&self.stream, &HandoverOffer::Sockets(sockets.iter().map(|(name, _)| *name).collect()))?;
-        for (_, socket) in sockets {
-            wire::give(&self.stream, socket.as_fd())?;
-        }
-        Ok(Successor { stream: self.stream, version: self.hello.version })
-    }
-}
-
-impl Successor {
-    /// Announces that store, logs and folder are released.
-    pub(in crate::cli::run) fn release_state(&self) -> Result<()> {
-        wire::send(&self.stream, &StateReleased)
-    }
-
-    /// Waits until it serves. The connection stays open for as long as this process lives: its end tells
-    /// the successor that this process has ended.
-    pub(in crate::cli::run) fn wait_until_up(&self) -> Result<()> {
-        self.stream.set_read_timeout(Some(HANDOVER_MAX))?;
-        wire::receive::<SuccessorReady>(&self.stream).map(drop)
     }
 }

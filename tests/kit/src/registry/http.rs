@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::{RegistryFault, RegistryLogin, State, sha256};
+use super::{RegistryFault, RegistryLogin, RegistryState, sha256};
 
 /// A request as it came in.
 #[derive(Debug, Clone)]
@@ -31,7 +31,7 @@ pub struct TestResponse {
 /// Longer heads are no client's of ours.
 const HEAD_BYTES_MAX: u64 = 64 << 10;
 
-pub(super) fn serve(stream: &TcpStream, address: SocketAddr, state: &Mutex<State>) {
+pub(super) fn serve(stream: &TcpStream, address: SocketAddr, state: &Mutex<RegistryState>) {
     let mut reader = BufReader::new(stream);
     while let Some((request, body)) = read_request(&mut reader) {
         let response = answer(&request, &body, address, &mut state.lock().expect("no test panicked with it"));
@@ -66,7 +66,7 @@ fn read_request(reader: &mut BufReader<&TcpStream>) -> Option<(SeenRequest, Vec<
     Some((request, body))
 }
 
-fn answer(request: &SeenRequest, body: &[u8], address: SocketAddr, state: &mut State) -> TestResponse {
+fn answer(request: &SeenRequest, body: &[u8], address: SocketAddr, state: &mut RegistryState) -> TestResponse {
     state.seen.push(request.clone());
     let fault = state.faults.iter_mut().find(|(path, _, left)| *left > 0 && request.path.contains(path.as_str()));
     let fault = fault.map(|(_, fault, left)| {
@@ -105,7 +105,7 @@ fn answer(request: &SeenRequest, body: &[u8], address: SocketAddr, state: &mut S
 }
 
 /// The challenge for a request that does not carry what it needs.
-fn challenge(request: &SeenRequest, address: SocketAddr, state: &mut State) -> Option<String> {
+fn challenge(request: &SeenRequest, address: SocketAddr, state: &mut RegistryState) -> Option<String> {
     match &state.login {
         RegistryLogin::None => None,
         RegistryLogin::Basic { user, password } => {
@@ -125,7 +125,7 @@ fn challenge(request: &SeenRequest, address: SocketAddr, state: &mut State) -> O
     }
 }
 
-fn token(request: &SeenRequest, body: &[u8], state: &mut State) -> TestResponse {
+fn token(request: &SeenRequest, body: &[u8], state: &mut RegistryState) -> TestResponse {
     let RegistryLogin::Bearer { user, requests_per_token } = &state.login else {
         return TestResponse { status: 404, ..TestResponse::default() };
     };
@@ -169,6 +169,15 @@ fn write_response(mut stream: &TcpStream, request: &SeenRequest, response: &Test
         Some(RegistryFault::StallAfter(bytes)) => {
             let _ = stream.write_all(&body[..body.len().min(*bytes)]); // the client may be gone
             let _ = stream.read(&mut [0]); // until it goes
+            return false;
+        }
+        Some(RegistryFault::Drip) => {
+            let _ = stream.set_read_timeout(Some(std::time::Duration::from_millis(5))); // else it is slower still
+            for byte in &body {
+                if stream.write_all(&[*byte]).is_err() || matches!(stream.read(&mut [0]), Ok(0)) {
+                    break; // it has gone
+                }
+            }
             return false;
         }
         Some(RegistryFault::FlipFirstByte) => body.iter_mut().take(1).for_each(|byte| *byte ^= 1),

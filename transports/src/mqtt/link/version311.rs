@@ -6,7 +6,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::*;
 
-pub(super) fn options(connection: &Connection, keeps_session: bool) -> Result<MqttOptions, Error> {
+pub(super) fn options(connection: &MqttConnection, keeps_session: bool) -> Result<MqttOptions, Error> {
     let mut options = MqttOptions::new(connection.client_id.as_str(), connection.host.as_str(), connection.port());
     options.set_keep_alive(KEEP_ALIVE).set_manual_acks(true).set_clean_session(!keeps_session);
     options.set_max_packet_size(PACKET_BYTES_MAX as usize, PACKET_BYTES_MAX as usize);
@@ -20,16 +20,16 @@ pub(super) fn options(connection: &Connection, keeps_session: bool) -> Result<Mq
 }
 
 /// Drives the connection until it ends.
-pub(super) async fn run(mut events: EventLoop, signals: UnboundedSender<Result<Signal, Error>>) {
+pub(super) async fn run(mut events: EventLoop, signals: UnboundedSender<Result<MqttSignal, Error>>) {
     loop {
         let signal = match events.poll().await {
-            Ok(Event::Incoming(Packet::ConnAck(_))) => Signal::Connected,
-            Ok(Event::Incoming(Packet::SubAck(ack))) => {
-                Signal::Subscribed(ack.return_codes.iter().all(|code| matches!(code, SubscribeReasonCode::Success(_))))
-            }
-            Ok(Event::Incoming(Packet::Publish(publish))) => Signal::Message(Box::new(incoming(publish))),
-            Ok(Event::Incoming(Packet::PubAck(ack))) => Signal::Confirmed(ack.pkid, true),
-            Ok(Event::Outgoing(Out::Publish(id))) => Signal::Published(id),
+            Ok(Event::Incoming(Packet::ConnAck(_))) => MqttSignal::Connected,
+            Ok(Event::Incoming(Packet::SubAck(ack))) => MqttSignal::Subscribed(
+                ack.return_codes.iter().all(|code| matches!(code, SubscribeReasonCode::Success(_))),
+            ),
+            Ok(Event::Incoming(Packet::Publish(publish))) => MqttSignal::Message(Box::new(incoming(publish))),
+            Ok(Event::Incoming(Packet::PubAck(ack))) => MqttSignal::Confirmed(ack.pkid, true),
+            Ok(Event::Outgoing(Out::Publish(id))) => MqttSignal::Published(id),
             Ok(Event::Outgoing(Out::Disconnect)) => return,
             Ok(_) => continue,
             Err(error) => {

@@ -9,7 +9,7 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::*;
 
-pub(super) fn options(connection: &Connection, keeps_session: bool) -> Result<MqttOptions, Error> {
+pub(super) fn options(connection: &MqttConnection, keeps_session: bool) -> Result<MqttOptions, Error> {
     let mut options = MqttOptions::new(connection.client_id.as_str(), connection.host.as_str(), connection.port());
     options.set_keep_alive(KEEP_ALIVE).set_manual_acks(true).set_clean_start(!keeps_session);
     options.set_connection_timeout(CONNECT_TIMEOUT_SECONDS);
@@ -25,19 +25,19 @@ pub(super) fn options(connection: &Connection, keeps_session: bool) -> Result<Mq
 }
 
 /// Drives the connection until it ends.
-pub(super) async fn run(mut events: EventLoop, signals: UnboundedSender<Result<Signal, Error>>) {
+pub(super) async fn run(mut events: EventLoop, signals: UnboundedSender<Result<MqttSignal, Error>>) {
     loop {
         let signal = match events.poll().await {
-            Ok(Event::Incoming(Packet::ConnAck(_))) => Signal::Connected,
-            Ok(Event::Incoming(Packet::SubAck(ack))) => {
-                Signal::Subscribed(ack.return_codes.iter().all(|code| matches!(code, SubscribeReasonCode::Success(_))))
-            }
-            Ok(Event::Incoming(Packet::Publish(publish))) => Signal::Message(Box::new(incoming(publish))),
+            Ok(Event::Incoming(Packet::ConnAck(_))) => MqttSignal::Connected,
+            Ok(Event::Incoming(Packet::SubAck(ack))) => MqttSignal::Subscribed(
+                ack.return_codes.iter().all(|code| matches!(code, SubscribeReasonCode::Success(_))),
+            ),
+            Ok(Event::Incoming(Packet::Publish(publish))) => MqttSignal::Message(Box::new(incoming(publish))),
             Ok(Event::Incoming(Packet::PubAck(ack))) => {
                 let good = matches!(ack.reason, PubAckReason::Success | PubAckReason::NoMatchingSubscribers);
-                Signal::Confirmed(ack.pkid, good)
+                MqttSignal::Confirmed(ack.pkid, good)
             }
-            Ok(Event::Outgoing(Out::Publish(id))) => Signal::Published(id),
+            Ok(Event::Outgoing(Out::Publish(id))) => MqttSignal::Published(id),
             Ok(Event::Outgoing(Out::Disconnect)) => return,
             Ok(_) => continue,
             Err(error) => {

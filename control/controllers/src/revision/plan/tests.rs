@@ -2,7 +2,7 @@ use std::sync::LazyLock;
 
 use serde_json::{Value, json};
 
-use container::process_config::ImageConfig;
+use container::process_config::ImageProcess;
 
 use super::super::images::ImageState;
 use super::*;
@@ -73,11 +73,11 @@ fn a_template_says_how_long_a_start_may_take_or_the_operator_does() {
 /// SRV-CON-03, SRV-CON-04, SRV-CON-08: an image that is not mapped runs as its own words say, under the manifest's.
 #[test]
 fn unmapped_image_on_this_host_is_a_container() {
-    let config = ImageConfig {
+    let config = ImageProcess {
         entrypoint: vec!["/app".into(), "$HOME".into()],
         env: vec!["A=image".into(), "ONLY=image".into()],
         working_dir: "/srv".into(),
-        ..ImageConfig::default()
+        ..ImageProcess::default()
     };
     let image = ContainerImage {
         layers: [PathBuf::from("/layer")].into(),

@@ -1,0 +1,6 @@
+//! Control groups of instances.
+
+mod manager;
+pub(crate) mod reaper;
+
+pub(crate) use manager::{CgroupManager, InstanceCgroup};

@@ -1,0 +1,45 @@
+//! Control groups that an appliance left which was killed and never started again: nobody else knows its data folder.
+//!
+//! Every appliance removes those that it finds beside its own and that nobody is in: the kernel refuses to remove any other.
+//! A group that was just made has nobody in it either, so only those go that were there for a while; ids are not used twice.
+
+use std::fs;
+
+use super::CgroupManager;
+use crate::limits::ABANDONED_CGROUP_AGE_MIN;
+
+pub(crate) async fn run(cgroups: CgroupManager) {
+    let found = cgroups.all_appliance_cgroups();
+    tokio::time::sleep(ABANDONED_CGROUP_AGE_MIN).await;
+    // Each group stands before the folder that it is in.
+    let removed = found.iter().filter(|folder| fs::remove_dir(folder).is_ok()).count();
+    if removed > 0 {
+        tracing::info!(removed, "removed empty control groups that another appliance left behind");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_empty_groups_of_appliances_are_removed() {
+        let base = tempfile::tempdir().unwrap();
+        let folder = |path: &str| base.path().join(path);
+        let (left, used) = ("sluicegate-00112233445566aa", "sluicegate-ff112233445566aa");
+        for path in [
+            &format!("{left}/7"),
+            &format!("{left}/7-1"),
+            &format!("{used}/8/in-use"), // what is inside stands for a process: neither lets it be removed
+            &format!("{used}/9"),
+            "sluicegate-mine/7",
+            "other",
+        ] {
+            fs::create_dir_all(folder(path)).unwrap();
+        }
+        run(CgroupManager::in_folder(folder("sluicegate-0000000000000000"))).await;
+        assert!(!folder(left).exists());
+        assert!(folder(&format!("{used}/8")).exists() && !folder(&format!("{used}/9")).exists());
+        assert!(folder("sluicegate-mine/7").exists() && folder("other").exists());
+    }
+}

@@ -1,0 +1,260 @@
+//! State shared by the tasks of the runtime thread, and the placement of each instance: its control group and its
+//! port.
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use container::CgroupView;
+use container::program::ProtectedProgram;
+use contract::cgroup_ports::CgroupPortPrograms;
+use contract::target_policy::TargetPolicy;
+
+use super::port_allocator::PortAllocator;
+use crate::InstanceSpec;
+use crate::cgroup::{CgroupManager, InstanceCgroup};
+use crate::cleanup::generations::Generation;
+use crate::cleanup::process_reaper::ProcessReaper;
+use crate::cleanup::records::InstanceRecords;
+use crate::dns::{self, InstanceGateway};
+use crate::launch::InitProgram;
+use crate::launch::container_launcher::ScratchReaper;
+use crate::logs::pace::{Output, OutputTally};
+use crate::sandbox_spec::SandboxSpec;
+
+/// What instances meet on this host.
+#[derive(Debug, Clone)]
+pub struct HostConfig {
+    /// Ports of loopback that are no business of an instance (RT-LIFE-11).
+    pub blocked_ports: Vec<u16>,
+    /// Where names of Services lead to; or why they lead nowhere.
+    pub gateway: Result<InstanceGateway, String>,
+    /// Number of prefork processes, from the first start on.
+    pub prefork_processes: usize,
+    /// Instances see the host's `/dev`, and have none of their own.
+    pub host_devices: bool,
+    /// Where probes may connect.
+    pub targets: Arc<TargetPolicy>,
+    /// Counts what instances print.
+    pub output: Arc<OutputTally>,
+    /// Folders and files of the appliance's own that instances do not see, where they can have a view of their own.
+    pub masked: Vec<PathBuf>,
+}
+
+impl HostConfig {
+    /// No ports are blocked, no DNS server runs, and no prefork processes wait.
+    #[must_use]
+    pub fn minimal() -> Self {
+        let gateway = Err("no DNS server runs".to_owned());
+        Self {
+            blocked_ports: Vec::new(),
+            gateway,
+            prefork_processes: 0,
+            host_devices: false,
+            targets: Arc::default(),
+            output: Arc::default(),
+            masked: Vec::new(),
+        }
+    }
+}
+
+pub(crate) struct HostContext {
+    pub(crate) records: InstanceRecords,
+    /// Held for as long as an instance of this process may run.
+    pub(crate) generation: Generation,
+    pub(crate) init: InitProgram,
+    pub(crate) ports: RefCell<PortAllocator>,
+    pub(crate) process_reaper: ProcessReaper,
+    /// Where control groups can be made, or why not.
+    pub(crate) cgroups: Result<CgroupManager, String>,
+    pub(crate) output: Rc<Output>,
+    config: HostConfig,
+    /// What containers are started with, from the first one on.
+    containers: OnceCell<(Rc<ProtectedProgram>, ScratchReaper)>,
+    /// What instances find as `/etc/resolv.conf`, by namespace.
+    resolvers: RefCell<HashMap<String, PathBuf>>,
+    /// The missing container port of instances has been logged.
+    warned_about_ports: Cell<bool>,
+    /// The missing name resolution between instances has been logged.
+    warned_about_names: Cell<bool>,
+}
+
+/// Where an instance is to be.
+pub(crate) struct InstancePlacement {
+    pub(crate) group: InstanceCgroup,
+    /// The port in the instance's environment.
+    pub(crate) port: u16,
+    /// What it is to find as `/etc/resolv.conf`.
+    pub(crate) resolver: Option<PathBuf>,
+}
+
+impl HostContext {
+    pub(crate) fn new(
+        (records, generation): (InstanceRecords, Generation),
+        init: InitProgram,
+        cgroups: Result<CgroupManager, String>,
+        around: HostConfig,
+    ) -> Self {
+        let (ports, sweeper) = (RefCell::new(PortAllocator::for_host()), ProcessReaper::start());
+        let output = Rc::new(Output::new(Arc::clone(&around.output)));
+        let (told, told_of_names) = (Cell::new(false), Cell::new(false));
+        Self {
+            records,
+            generation,
+            init,
+            ports,
+            process_reaper: sweeper,
+            cgroups,
+            output,
+            config: around,
+            containers: OnceCell::new(),
+            resolvers: RefCell::default(),
+            warned_about_ports: told,
+            warned_about_names: told_of_names,
+        }
+    }
+
+    /// RT-PORT-03, RT-ENV-01: places the instance in `group`, where the container port is redirected to the host's
+    /// `real` one, unless it `has_port` already. If that is not possible, the instance gets `real` as its port, and
+    /// resource limits that cannot be enforced are dropped; the log says both.
+    pub(crate) fn placement(
+        &self,
+        mut group: InstanceCgroup,
+        has_port: bool,
+        spec: &InstanceSpec,
+        real: u16,
+    ) -> InstancePlacement {
+        if spec.resources.is_limited() {
+            let cgroups = self.cgroups.as_ref().map_err(Clone::clone);
+            let added = cgroups
+                .and_then(|cgroups| cgroups.add_resources(&mut group, spec.resources).map_err(|why| why.to_string()));
+            if let Err(why) = added {
+                tracing::warn!(revision = spec.revision, %why, "resources are not enforced, or not all of them");
+            }
+        }
+        let added = if has_port { Ok(()) } else { self.assign_port(&mut group, spec.port, real) };
+        match added {
+            Ok(()) => InstancePlacement { group, port: spec.port, resolver: self.resolver(&spec.namespace) },
+            Err(why) => {
+                if !self.warned_about_ports.replace(true) {
+                    tracing::warn!(%why, "instances get a free PORT instead of their containerPort; as root, with cgroup v2, they get it");
+                }
+                InstancePlacement { group, port: real, resolver: None }
+            }
+        }
+    }
+
+    /// In `group`, the port `named` is the host's `real` one.
+    pub(crate) fn assign_port(&self, group: &mut InstanceCgroup, named: u16, real: u16) -> Result<(), String> {
+        let (closed, gateway) = (&*self.config.blocked_ports, self.config.gateway.as_ref().ok());
+        let rule = CgroupPortPrograms { named, real, closed, gateway: gateway.map(|gateway| gateway.host_ports) };
+        let cgroups = self.cgroups.as_ref().map_err(Clone::clone)?;
+        cgroups.add_port(group, &rule).map_err(|why| why.to_string())
+    }
+
+    /// This program, for the first process of a container.
+    pub(crate) fn container_program(&self) -> io::Result<Rc<ProtectedProgram>> {
+        Ok(self.containers()?.0)
+    }
+
+    /// What the containers of an instance are started with; `None` if it has none.
+    pub(crate) fn containers_of(
+        &self,
+        spec: &InstanceSpec,
+    ) -> io::Result<Option<(Rc<ProtectedProgram>, ScratchReaper)>> {
+        let has_one = spec.all_containers().any(|one| one.image.is_some());
+        has_one.then(|| self.containers()).transpose()
+    }
+
+    /// The same, and what removes the files that a container wrote.
+    pub(crate) fn containers(&self) -> io::Result<(Rc<ProtectedProgram>, ScratchReaper)> {
+        if let Some(containers) = self.containers.get() {
+            return Ok(containers.clone());
+        }
+        // An error is not kept: a descriptor or a thread that is missing now may be there for the next start.
+        let open = || Ok((Rc::new(ProtectedProgram::open(&self.init.program)?), ScratchReaper::start()?));
+        let opened = open().map_err(|why: io::Error| {
+            io::Error::other(format!(
+                "containers cannot be started: {why}; run the appliance as root on Linux 5.10 or later"
+            ))
+        })?;
+        Ok(self.containers.get_or_init(|| opened).clone())
+    }
+
+    /// An instance is over. Nothing is there if it was no container.
+    pub(crate) fn remove_scratch(&self, folder: PathBuf) {
+        if let Some((_, reaper)) = self.containers.get() {
+            reaper.remove(folder);
+        }
+    }
+
+    /// Number of prefork processes.
+    pub(crate) fn prefork_processes(&self) -> usize {
+        self.config.prefork_processes
+    }
+
+    pub(crate) fn targets(&self) -> Arc<TargetPolicy> {
+        Arc::clone(&self.config.targets)
+    }
+
+    /// Where a process in `group` is, whatever it becomes.
+    pub(crate) fn sandbox_spec(&self, group: &InstanceCgroup) -> SandboxSpec {
+        SandboxSpec {
+            cgroups: self.cgroup_mounts(group),
+            masks: self.config.masked.clone(),
+            host_devices: self.config.host_devices,
+            ..SandboxSpec::default()
+        }
+    }
+
+    /// `group` as its process joins and sees it.
+    fn cgroup_mounts(&self, group: &InstanceCgroup) -> Vec<CgroupView> {
+        let point = |folder: &PathBuf| self.cgroups.as_ref().ok()?.mount_point_of(folder).map(PathBuf::from);
+        let of = |folder: &PathBuf| CgroupView {
+            folder: folder.clone(),
+            mount_point: point(folder).unwrap_or_else(|| folder.clone()),
+        };
+        group.folders().iter().map(of).collect()
+    }
+
+    /// The `/etc/resolv.conf` of instances in `namespace`: written once, and shared by all. Without it an instance
+    /// uses the host's name servers, and the log says so once.
+    fn resolver(&self, namespace: &str) -> Option<PathBuf> {
+        if let Some(file) = self.resolvers.borrow().get(namespace) {
+            return Some(file.clone());
+        }
+        let written = self.config.gateway.clone().and_then(|gateway| {
+            let text = dns::instance_file(namespace, gateway.server);
+            self.write_resolver(namespace, gateway.server, &text).map_err(|why| why.to_string())
+        });
+        match written {
+            Ok(file) => {
+                self.resolvers.borrow_mut().insert(namespace.to_owned(), file.clone());
+                Some(file)
+            }
+            Err(why) => {
+                if !self.warned_about_names.replace(true) {
+                    tracing::warn!(%why, "instances do not reach Services by name; as root, with cgroup v2 and port 53 of loopback, they do");
+                }
+                None
+            }
+        }
+    }
+
+    /// Named by the name server, because each process on a data folder has its own, and they may run beside each other.
+    fn write_resolver(&self, namespace: &str, server: Ipv4Addr, text: &str) -> io::Result<PathBuf> {
+        let folder = self.records.namespace(namespace);
+        fs::create_dir_all(&folder)?;
+        let folder = folder.canonicalize()?; // the instance may begin in another root
+        let (new, file) =
+            (folder.join(format!("resolv-{server}.conf.new")), folder.join(format!("resolv-{server}.conf")));
+        fs::write(&new, text)?;
+        fs::rename(new, &file)?; // a mount of the old file keeps the old content
+        Ok(file)
+    }
+}

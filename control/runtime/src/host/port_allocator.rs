@@ -1,0 +1,95 @@
+//! A port for an instance on loopback.
+//!
+//! Taken from below the kernel's range for outgoing connections where possible: a port inside that range
+//! may be given to any outgoing connection before the instance listens, and a probe that dials such a
+//! port can even connect to itself.
+
+use std::collections::HashSet;
+use std::io;
+use std::net::{Ipv4Addr, TcpListener};
+use std::ops::Range;
+
+use crate::limits::PORT_ATTEMPTS_MAX;
+
+/// Below are well-known services and the ports that people choose for them.
+const PORT_MIN: u16 = 16_384;
+
+/// The ports of the instances that live, so that two starts at once never get the same.
+#[derive(Debug)]
+pub(crate) struct PortAllocator {
+    range: Range<u16>,
+    allocated: HashSet<u16>,
+}
+
+impl PortAllocator {
+    pub(crate) fn for_host() -> Self {
+        let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
+        Self { range: range_below(&text), allocated: HashSet::new() }
+    }
+
+    /// A port that nothing listens on now. `chance` gives a number below its argument. Fails with what the kernel
+    /// says, or when there is none.
+    pub(crate) fn allocate(&mut self, mut chance: impl FnMut(u16) -> u16) -> io::Result<u16> {
+        let width = self.range.end - self.range.start;
+        for _ in 0..PORT_ATTEMPTS_MAX {
+            // Without a range the kernel chooses.
+            let wish = if width == 0 { 0 } else { self.range.start + chance(width) };
+            if self.allocated.contains(&wish) {
+                continue;
+            }
+            let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, wish)) {
+                Ok(listener) => listener,
+                Err(why) if why.kind() == io::ErrorKind::AddrInUse => continue,
+                Err(why) => return Err(why), // no descriptor left, say: another port would not help
+            };
+            let port = listener.local_addr()?.port();
+            if self.allocated.insert(port) {
+                return Ok(port);
+            }
+        }
+        Err(io::Error::new(
+            io::ErrorKind::AddrInUse,
+            format!("no free port for an instance after {PORT_ATTEMPTS_MAX} attempts"),
+        ))
+    }
+
+    pub(crate) fn release(&mut self, port: u16) {
+        self.allocated.remove(&port);
+    }
+}
+
+/// From `PORT_MIN` to the kernel's own range; empty when that leaves too little to choose from.
+fn range_below(ip_local_port_range: &str) -> Range<u16> {
+    /// Ports to choose from: fewer, and instances would take turns on just closed ones.
+    const WIDTH_MIN: u16 = 1024;
+    let end = ip_local_port_range.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
+    if end >= PORT_MIN + WIDTH_MIN { PORT_MIN..end } else { 0..0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instance_ports_lie_outside_the_range_of_outgoing_connections() {
+        assert_eq!(range_below("32768\t60999\n"), 16_384..32_768);
+        assert_eq!(range_below("1024 65535"), 0..0);
+        assert_eq!(range_below(""), 0..0);
+        assert_eq!(range_below("99999999 x"), 0..0);
+    }
+
+    #[test]
+    fn a_taken_port_or_one_that_somebody_listens_on_is_not_given_out() {
+        let squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let busy = squatter.local_addr().unwrap().port();
+        // Chance offers the busy port for ever: refused instead of handed out.
+        let mut ports = PortAllocator { range: busy..busy + 1, allocated: HashSet::new() };
+        assert_eq!(ports.allocate(|_| 0).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        drop(squatter);
+
+        assert_eq!(ports.allocate(|_| 0).unwrap(), busy);
+        assert!(ports.allocate(|_| 0).is_err(), "taken by the line above");
+        ports.release(busy);
+        assert_eq!(ports.allocate(|_| 0).unwrap(), busy);
+    }
+}

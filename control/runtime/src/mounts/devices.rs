@@ -1,0 +1,102 @@
+//! An instance's own `/dev`: what programs expect to find there, and nothing of the host's hardware (RT-FS-09).
+//!
+//! A folder in memory, made while the instance still waits to be told what it is, and mounted when what it is to see of the
+//! host is held. Where it cannot be made the instance sees the host's, and its log says so.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use container::BindMount;
+use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, makedev, mkdirat, mknodat, statat, symlinkat};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
+    move_mount,
+};
+
+use super::is_folder;
+use super::tree::create_mount_point;
+use crate::limits::{DEVICES_BYTES_MAX, SHARED_MEMORY_BYTES_MAX};
+
+/// Where programs look for devices.
+const FOLDER: &str = "/dev";
+
+/// Name, major and minor number of each device that the runtime specification of containers names; anybody may use them.
+const DEVICES: [(&str, u32, u32); 6] =
+    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
+const DEVICE_MODE: Mode = Mode::from_raw_mode(0o666);
+
+const LINKS: [(&str, &str); 5] = [
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+    ("ptmx", "pts/ptmx"),
+];
+
+const TERMINALS: &str = "pts";
+const SHARED_MEMORY: &str = "shm";
+const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
+
+/// Not mounted yet.
+pub(crate) struct InstanceDevices {
+    top: OwnedFd,
+    /// In the folders of these names.
+    subfolders: [(&'static str, OwnedFd); 2],
+}
+
+pub(crate) fn create() -> io::Result<InstanceDevices> {
+    let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let bytes = DEVICES_BYTES_MAX.to_string();
+    let top = new_filesystem("tmpfs", &[("mode", "0755"), ("size", &bytes)], MountAttrFlags::MOUNT_ATTR_NOSUID)?;
+    for (name, major, minor) in DEVICES {
+        mknodat(&top, name, FileType::CharacterDevice, DEVICE_MODE, makedev(major, minor))?;
+        chmodat(&top, name, DEVICE_MODE, AtFlags::empty())?; // what is made loses the bits of the umask
+    }
+    for (name, target) in LINKS {
+        symlinkat(target, &top, name)?;
+    }
+    for name in [TERMINALS, SHARED_MEMORY] {
+        mkdirat(&top, name, FOLDER_MODE)?;
+    }
+    // 5 is the group of terminals wherever there is one; those who may have one find it there.
+    let terminals = new_filesystem("devpts", &[("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")], quiet)?;
+    let bytes = SHARED_MEMORY_BYTES_MAX.to_string();
+    let no_devices = quiet | MountAttrFlags::MOUNT_ATTR_NODEV;
+    let shared = new_filesystem("tmpfs", &[("mode", "1777"), ("size", &bytes)], no_devices)?;
+    Ok(InstanceDevices { top, subfolders: [(TERMINALS, terminals), (SHARED_MEMORY, shared)] })
+}
+
+/// A file system of this kind, mounted nowhere.
+fn new_filesystem(kind: &str, options: &[(&str, &str)], flags: MountAttrFlags) -> io::Result<OwnedFd> {
+    let fresh = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for (name, value) in options {
+        fsconfig_set_string(fresh.as_fd(), *name, *value)?;
+    }
+    fsconfig_create(fresh.as_fd())?;
+    Ok(fsmount(fresh.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, flags)?)
+}
+
+impl InstanceDevices {
+    /// Lays it over the host's, with something to mount on for those of `binds` that are inside.
+    pub(crate) fn mount(self, binds: &[BindMount]) -> io::Result<()> {
+        for bind in binds {
+            let Ok(below) = bind.target.strip_prefix(FOLDER) else { continue };
+            if matches!(statat(&self.top, below, AtFlags::SYMLINK_NOFOLLOW), Err(Errno::NOENT)) {
+                create_mount_point(&self.top, below, is_folder(bind))?;
+            }
+        }
+        let within = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(&self.top, "", CWD, Path::new(FOLDER), within)?;
+        for (name, tree) in &self.subfolders {
+            move_mount(tree, "", &self.top, *name, within)?;
+        }
+        Ok(())
+    }
+}
+
+/// None of it is worth failing a start.
+pub(crate) fn warn_unavailable(why: &io::Error) {
+    eprintln!("sluicegate: the host's /dev is seen: {why}");
+}

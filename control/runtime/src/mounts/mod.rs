@@ -1,0 +1,29 @@
+//! What an instance sees of the host's files, and what lies over them.
+
+pub(crate) mod bind;
+pub(crate) mod devices;
+pub(crate) mod host_views;
+mod masks;
+mod mount_table;
+pub(crate) mod read_only_root;
+pub(crate) mod tmpfs;
+mod tree;
+pub(crate) mod volume_store;
+
+use container::BindMount;
+use rustix::process::geteuid;
+
+/// Suffix of the folder with all of an instance's own volumes, after the instance's id.
+const EMPTY_DIR_SUFFIX: &str = ".empty";
+
+/// Whether this process may give its instances mount namespaces. A root without the capability learns it
+/// from the instance's last words.
+#[must_use]
+pub fn may_mount() -> bool {
+    geteuid().is_root()
+}
+
+/// Whether the target of `bind` has to be a folder.
+fn is_folder(bind: &BindMount) -> bool {
+    bind.sub_path.as_ref().map_or_else(|| bind.source.is_dir(), |below| bind.source.join(below).is_dir())
+}

@@ -1,0 +1,374 @@
+//! Instances as processes of this host, and as containers: processes with an image's files and namespaces of their own.
+//!
+//! One long-lived runtime thread starts and watches all of them: an instance's parent-death signal follows
+//! the *thread* that started it, starting blocks for a millisecond, and logs are written to disk. Per
+//! instance there is one task on that thread, which ends when the whole process group is gone and reaped.
+//!
+//! Differences from a container (RT-LIFE-08): same file system and network as the appliance, and the same user
+//! unless the manifest names one. Its container port is its own where the kernel can be told so; else PORT is a free
+//! port on loopback (see [`crate::host`]).
+
+mod commands;
+mod exit;
+mod freezer;
+mod init_containers;
+mod sandbox;
+mod sidecars;
+mod supervise;
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Child;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use contract::allocator;
+use rustix::process::Signal;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
+use tokio::time::Instant;
+
+use crate::cgroup::{CgroupManager, InstanceCgroup, reaper};
+use crate::cleanup::generations::Generation;
+use crate::cleanup::records::{InstanceRecord, InstanceRecords};
+use crate::cleanup::{INSTANCES_DIR, Unclaimed, clear_up, clear_up_after_others};
+use crate::environment::command;
+use crate::host::prefork_pool::{PreforkKind, PreforkPool, PreforkProcess, StartGuard};
+use crate::host::{HostConfig, HostContext};
+use crate::launch::InitProgram;
+use crate::launch::container_launcher::scratch_folder;
+use crate::launch::launcher::Launcher;
+use crate::logs::instance_log::InstanceLog;
+use crate::logs::output_capture::{capture, drain};
+use crate::logs::termination_message::TerminationMessage;
+use crate::mounts::volume_store::{VolumeStore, is_in_memory};
+use crate::probes::LastProbeError;
+use crate::process::child::{pid, signal_group};
+use crate::{InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, Runtime};
+use commands::{InstanceCommand, ProcessHandle};
+use exit::{TerminationCause, exit_of, not_started};
+use freezer::Freezer;
+use sandbox::Sandbox;
+use sidecars::Sidecars;
+
+/// Runs instances as processes.
+pub struct ProcessRuntime {
+    commands: UnboundedSender<RuntimeCommand>,
+    first_id: u64,
+}
+
+impl ProcessRuntime {
+    /// Ends what crashed appliances left behind in `data`, then opens for work. Logs and records are kept in
+    /// `data/instances`. Blocks for as long as the leftovers take to vanish.
+    ///
+    /// The caller holds the lock on `data`. Instances of an appliance that still runs, because it gave `data` away and has
+    /// requests to end, are left alone until it has ended.
+    pub fn open(data: &Path, init: InitProgram, around: HostConfig) -> io::Result<Self> {
+        Self::open_with(data, init, around, Unclaimed::Ended)
+    }
+
+    /// The same beside an appliance that was just replaced. If that is an earlier version, no claim says that its instances
+    /// are its own; [`kill_leftovers`] is due when it has ended.
+    pub fn open_alongside(data: &Path, init: InitProgram, around: HostConfig) -> io::Result<Self> {
+        Self::open_with(data, init, around, Unclaimed::Running)
+    }
+
+    fn open_with(data: &Path, init: InitProgram, around: HostConfig, unclaimed: Unclaimed) -> io::Result<Self> {
+        let folder = data.join(INSTANCES_DIR);
+        let records = InstanceRecords::open(&folder)?;
+        // Instances get ids that grow from start to start, so the newest logs are those with the highest.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let generation = Generation::claim(&folder, u64::try_from(now.as_millis()).unwrap_or(u64::MAX >> 1))?;
+        let first_id = generation.first;
+        clear_up(data, unclaimed)?;
+        clear_up_after_others(data, first_id)?;
+        let cgroups = CgroupManager::open(data).map_err(|why| why.to_string());
+        let (jobs, inbox) = mpsc::unbounded_channel();
+        let reactor = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
+        std::thread::Builder::new().name("instances".into()).spawn(move || {
+            LocalSet::new().block_on(&reactor, async {
+                let host = Rc::new(HostContext::new((records, generation), init, cgroups, around));
+                let preforks = Rc::new(PreforkPool::new(Rc::clone(&host), host.prefork_processes()));
+                run_commands(host, preforks, inbox).await;
+            });
+        })?;
+        Ok(Self { commands: jobs, first_id })
+    }
+
+    /// The first id that is this appliance's to give to an instance.
+    #[must_use]
+    pub fn first_id(&self) -> u64 {
+        self.first_id
+    }
+}
+
+/// Instances that leave enough behind to be looked after when the last of them has ended.
+const TRIM_AFTER_EXITS: u32 = 64;
+
+impl Runtime for ProcessRuntime {
+    fn start(
+        &self,
+        id: u64,
+        line: u64,
+        spec: Arc<InstanceSpec>,
+        reporter: InstanceReporter,
+    ) -> Box<dyn InstanceHandle> {
+        let (orders, inbox) = mpsc::unbounded_channel();
+        let spawned = Arc::<OnceLock<Instant>>::default();
+        let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
+        let life =
+            InstanceRun { id, line, spec, reporter: reports, commands: inbox, began_at: began, spawned: is_spawned };
+        if self.commands.send(RuntimeCommand::Run(life)).is_err() {
+            reporter.exited(not_started(&io::Error::other("the thread that runs instances is gone")));
+        }
+        Box::new(ProcessHandle { commands: orders, spawned })
+    }
+
+    fn refresh(&self, spec: Arc<InstanceSpec>) {
+        let _ = self.commands.send(RuntimeCommand::Refresh(spec));
+    }
+
+    fn remove_revision(&self, namespace: &str, revision: &str) {
+        let _ = self.commands.send(RuntimeCommand::Forget { namespace: namespace.into(), revision: revision.into() });
+    }
+
+    fn idle(&self) {
+        let _ = self.commands.send(RuntimeCommand::Idle);
+    }
+}
+
+enum RuntimeCommand {
+    Run(InstanceRun),
+    Refresh(Arc<InstanceSpec>),
+    Forget { namespace: String, revision: String },
+    Idle,
+}
+
+struct InstanceRun {
+    id: u64,
+    line: u64,
+    spec: Arc<InstanceSpec>,
+    reporter: InstanceReporter,
+    commands: UnboundedReceiver<InstanceCommand>,
+    began_at: Instant,
+    spawned: Arc<OnceLock<Instant>>,
+}
+
+impl InstanceRun {
+    /// When its start has failed if it is not ready.
+    fn deadline(&self) -> Instant {
+        self.began_at + self.spec.startup_timeout
+    }
+}
+
+async fn run_commands(host: Rc<HostContext>, preforks: Rc<PreforkPool>, mut jobs: UnboundedReceiver<RuntimeCommand>) {
+    let (mut lives, mut lived) = (JoinSet::new(), 0);
+    drop(spawn_local(Rc::clone(&preforks).run())); // these end with this thread
+    host.cgroups.iter().for_each(|cgroups| drop(spawn_local(reaper::run(cgroups.clone()))));
+    loop {
+        let job = tokio::select! {
+            job = jobs.recv() => job,
+            // A life that has ended holds 5.6 KB until it is asked how that went.
+            Some(_) = lives.join_next() => {
+                if lives.is_empty() && lived >= TRIM_AFTER_EXITS {
+                    lived = 0;
+                    allocator::give_cache_back();
+                }
+                continue;
+            }
+        };
+        match job {
+            Some(RuntimeCommand::Run(life)) => {
+                lived += 1;
+                drop(lives.spawn_local(run_instance(Rc::clone(&host), Rc::clone(&preforks), life)));
+            }
+            Some(RuntimeCommand::Refresh(spec)) => refresh(&host, &spec),
+            Some(RuntimeCommand::Forget { namespace, revision }) => {
+                host.records.remove_revision(&namespace, &revision, host.generation.first)
+            }
+            Some(RuntimeCommand::Idle) => preforks.clear(),
+            None => break,
+        }
+    }
+    // The runtime was dropped; each life ends when its handle is dropped too.
+    while lives.join_next().await.is_some() {}
+}
+
+/// Running instances see the new files at their next look; one that cannot be given them keeps the old.
+fn refresh(host: &HostContext, spec: &InstanceSpec) {
+    let store = VolumeStore::new(&host.records.folder(&spec.namespace, &spec.revision), 0);
+    if let Err(why) = store.write_files(&spec.volumes) {
+        tracing::error!(revision = spec.revision, %why, "volumes keep their old files");
+    }
+}
+
+/// One instance from start to end.
+async fn run_instance(host: Rc<HostContext>, preforks: Rc<PreforkPool>, mut life: InstanceRun) {
+    // A prefork process has its mount namespace already, and would not see what is mounted for the instance now. It has
+    // also dropped the capabilities that instances do not keep.
+    let spec = &life.spec;
+    let kind = PreforkKind { port: spec.port, is_container: spec.image.is_some() };
+    let is_usual = spec.init_containers.is_empty()
+        && !spec.volumes.iter().any(is_in_memory)
+        && (kind.is_container || spec.credentials.capabilities.within_defaults());
+    let waiting = if is_usual { preforks.acquire(life.id, kind) } else { None };
+    let port = match &waiting {
+        Some(waiting) => Ok(waiting.host_port),
+        None => host.ports.borrow_mut().allocate(|below| fastrand::u16(..below)),
+    };
+    let gone = match port {
+        Ok(port) => {
+            let gone = start_and_run(&host, &preforks, &mut life, (port, waiting))
+                .await
+                .unwrap_or_else(|why| not_started(&why));
+            host.ports.borrow_mut().release(port);
+            gone
+        }
+        Err(why) => not_started(&why),
+    };
+    host.records.remove_record(&life.spec, life.id);
+    let folder = host.records.folder(&life.spec.namespace, &life.spec.revision);
+    VolumeStore::new(&folder, life.id).remove_instance_dirs(&life.spec.volumes);
+    host.remove_scratch(scratch_folder(&folder, life.id));
+    TerminationMessage::new(&folder, life.id).remove();
+    life.reporter.exited(gone);
+}
+
+/// Its life at the host's `port`.
+async fn start_and_run(
+    host: &HostContext,
+    preforks: &Rc<PreforkPool>,
+    life: &mut InstanceRun,
+    (port, mut waiting): (u16, Option<PreforkProcess>),
+) -> io::Result<InstanceExit> {
+    let mut ground = Sandbox::create(host, life, port, waiting.as_mut())?;
+    // Boxed: few instances have init containers.
+    if ground.has_init_containers()
+        && let Err(gone) = Box::pin(ground.run_init_containers(host, life)).await
+    {
+        ground.tear_down(host).await;
+        return Ok(gone);
+    }
+    let process = InstanceProcess::start(host, life, ground, (port, waiting), preforks.start_guard())?;
+    let _ = life.spawned.set(Instant::now()); // a life is started once
+    Ok(process.run(host, life).await)
+}
+
+/// A started process with everything that hangs on it.
+struct InstanceProcess {
+    child: Child,
+    pidfd: AsyncFd<OwnedFd>,
+    address: SocketAddr,
+    record: InstanceRecord,
+    environment: Vec<(String, String)>,
+    launcher: Launcher,
+    log: Rc<RefCell<InstanceLog>>,
+    output_tasks: Vec<JoinHandle<()>>,
+    freezer: Freezer,
+    sidecars: Sidecars,
+    termination_message: TerminationMessage,
+    /// Where it has its port, and is held to what its manifest allows.
+    group: InstanceCgroup,
+    /// Until it was ready once.
+    start_guard: Cell<Option<StartGuard>>,
+    last_probe_error: LastProbeError,
+}
+
+impl InstanceProcess {
+    fn start(
+        host: &HostContext,
+        life: &InstanceRun,
+        ground: Sandbox,
+        (port, mut waiting): (u16, Option<PreforkProcess>),
+        underway: StartGuard,
+    ) -> io::Result<Self> {
+        let InstanceRun { id, ref spec, ref reporter, .. } = *life;
+        let Sandbox {
+            record,
+            launcher,
+            environment,
+            termination_message: last_words,
+            group,
+            sidecars: posts,
+            init_containers,
+        } = ground;
+        // No instance is ever without a record; that of one that waited goes with it, at the end of this.
+        let note = || host.records.write(spec, id, &record);
+        let is_container = |spec: &InstanceSpec| spec.image.is_some();
+        let freezer = if spec.all_containers().any(is_container) {
+            Freezer::by_cgroup(group.freeze_switch())
+        } else {
+            Freezer::default()
+        };
+        let mut child = launcher.start(
+            waiting.as_mut().map(|waiting| &mut waiting.process),
+            &command(spec, &environment),
+            &environment,
+            note,
+        )?;
+        let log =
+            InstanceLog::open(&host.records.folder(&spec.namespace, &spec.revision), id, &spec.revision, &host.output);
+        let log = Rc::new(RefCell::new(log));
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        match capture(&mut child, &log) {
+            Ok((pidfd, pumps)) => {
+                let record = record.with_leader(pid(&child));
+                host.records.write(spec, id, &record);
+                Ok(Self {
+                    child,
+                    pidfd,
+                    address,
+                    record,
+                    environment,
+                    launcher,
+                    log,
+                    output_tasks: pumps,
+                    freezer,
+                    sidecars: Sidecars::start(posts, init_containers.statuses(), reporter),
+                    group,
+                    termination_message: last_words,
+                    start_guard: Cell::new(Some(underway)),
+                    last_probe_error: LastProbeError::default(),
+                })
+            }
+            Err(why) => {
+                signal_group(&child, Signal::KILL);
+                child.wait()?;
+                Err(why)
+            }
+        }
+    }
+
+    async fn run(mut self, host: &HostContext, life: &mut InstanceRun) -> InstanceExit {
+        let end = self.serve(life).await;
+        let asked = async {
+            if matches!(end, TerminationCause::Exited) {
+                // Frozen sidecars in the same control group do not receive their stop signal.
+                self.freezer.set(&self.child, false);
+            } else {
+                self.terminate(&life.spec).await;
+            }
+        };
+        tokio::join!(asked, self.sidecars.stop(life.spec.termination_grace_period));
+        // The leader is dead and not reaped, so its number still means this group.
+        signal_group(&self.child, Signal::KILL);
+        let status = self.child.wait();
+        // What a container started ended with its first process.
+        if !life.spec.all_containers().all(|spec| spec.image.is_some()) {
+            host.process_reaper.reap(self.record).await;
+        }
+        drain(self.output_tasks, &self.log).await;
+        let starved = self.group.was_out_of_memory();
+        self.group.remove().await;
+        let log = self.log.borrow();
+        match status {
+            Ok(status) => exit_of(&end, status, &life.spec, (&self.termination_message.read(), &log.tail()), starved),
+            Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
+        }
+    }
+}

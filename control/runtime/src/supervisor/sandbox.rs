@@ -1,0 +1,184 @@
+//! The sandbox of an instance, prepared before it runs: its record, its files, its control group, its variables, its
+//! init containers and its sidecars.
+
+use std::cell::RefCell;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use container::BindMount;
+
+use super::InstanceRun;
+use super::init_containers::InitContainers;
+use super::sidecars::{SidecarContainer, SidecarState};
+use crate::cgroup::InstanceCgroup;
+use crate::cleanup::records::InstanceRecord;
+use crate::environment::{InstanceVariables, environment};
+use crate::host::HostContext;
+use crate::host::prefork_pool::PreforkProcess;
+use crate::launch::container_launcher::{ContainerLauncher, scratch_folder};
+use crate::launch::launcher::Launcher;
+use crate::logs::instance_log::InstanceLog;
+use crate::logs::termination_message::TerminationMessage;
+use crate::mounts::volume_store::VolumeStore;
+use crate::names::host_name;
+use crate::sandbox_spec::SandboxSpec;
+use crate::{InstanceExit, InstanceSpec, Sidecar, TerminationMessagePath, may_mount, pod_name};
+
+pub(crate) struct Sandbox {
+    pub(crate) record: InstanceRecord,
+    pub(crate) launcher: Launcher,
+    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) termination_message: TerminationMessage,
+    /// Where it has its port, and is held to what its manifest allows.
+    pub(crate) group: InstanceCgroup,
+    pub(crate) init_containers: InitContainers,
+    /// Its running sidecars.
+    pub(crate) sidecars: Vec<SidecarContainer>,
+}
+
+impl Sandbox {
+    pub(crate) fn create(
+        host: &HostContext,
+        life: &InstanceRun,
+        port: u16,
+        mut waiting: Option<&mut PreforkProcess>,
+    ) -> io::Result<Self> {
+        let InstanceRun { id, line, ref spec, .. } = *life;
+        if spec.command.is_empty() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "the instance has no command"));
+        }
+        let record = waiting.as_ref().map_or_else(InstanceRecord::new, |waiting| waiting.record().clone());
+        let store = VolumeStore::new(&host.records.folder(&spec.namespace, &spec.revision), id);
+        store.write_files(&spec.volumes)?;
+        let others = spec.init_containers.iter().chain(&spec.sidecars).flat_map(|one| &one.spec.mounts);
+        store.create_instance_dirs(&spec.volumes, spec.mounts.iter().chain(others))?;
+        let last_words = TerminationMessage::new(&host.records.folder(&spec.namespace, &spec.revision), id);
+        let words_at = spec
+            .termination_message
+            .as_ref()
+            .map(|_| last_words.create(&spec.credentials).map(|()| last_words.path()))
+            .transpose()?;
+        let containers = host.containers_of(spec)?;
+        let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
+        let group = waiting.as_mut().map_or_else(|| InstanceCgroup::new(id.to_string()), |it| it.take_cgroup());
+        let prefork = host.placement(group, has_port, spec, port);
+        let name = pod_name(&spec.revision, line);
+        let own = InstanceVariables {
+            port: Some(prefork.port),
+            name: &name,
+            mark: &record.mark,
+            volumes: store.volumes_dir(),
+            termination_message: words_at,
+        };
+        let place_of = |spec: &InstanceSpec| SandboxSpec {
+            resolver: prefork.resolver.clone().filter(|_| may_mount()),
+            hostname: may_mount().then(|| host_name(&name).to_owned()),
+            ..sandbox_spec(host.sandbox_spec(&prefork.group), spec, &store, &last_words)
+        };
+        let scratch = scratch_folder(&host.records.folder(&spec.namespace, &spec.revision), id);
+        let launcher = |spec: &InstanceSpec, name: &str| {
+            let sandbox = place_of(spec);
+            let image = spec.image.as_ref().zip(containers.clone());
+            let container =
+                image.map(|(image, host)| ContainerLauncher::new(host, (&scratch, name), (spec, image), &sandbox));
+            Launcher { init: host.init.clone(), sandbox, container, targets: host.targets() }
+        };
+        let posts = |kind: &str, others: &[Sidecar]| -> Vec<SidecarContainer> {
+            let one = |one: &Sidecar| {
+                sidecar_container(host, one, id, launcher(&one.spec, &format!("{kind}-{}", one.name)), own)
+            };
+            others.iter().map(one).collect()
+        };
+        Ok(Self {
+            launcher: launcher(spec, "main"),
+            environment: environment(spec, own),
+            init_containers: InitContainers::new(posts("init", &spec.init_containers)),
+            sidecars: posts("sidecar", &spec.sidecars),
+            termination_message: last_words.clone(),
+            group: prefork.group,
+            record: record.clone(),
+        })
+    }
+
+    pub(crate) fn has_init_containers(&self) -> bool {
+        !self.init_containers.is_empty()
+    }
+
+    /// Runs the init containers. An error ends the instance.
+    pub(crate) async fn run_init_containers(
+        &mut self,
+        host: &HostContext,
+        life: &mut InstanceRun,
+    ) -> Result<(), InstanceExit> {
+        let spec = &life.spec;
+        host.records.write(spec, life.id, &self.record); // no process is ever without one
+        // They are no more kept than the instance's own.
+        InstanceLog::prune(&host.records.folder(&spec.namespace, &spec.revision));
+        let (deadline, group) = (life.deadline(), &self.group);
+        let starved = || group.was_out_of_memory();
+        self.init_containers.run(&mut life.commands, &life.reporter, deadline, starved).await
+    }
+
+    /// Nothing runs on it: one of those before it failed.
+    pub(crate) async fn tear_down(self, host: &HostContext) {
+        host.process_reaper.reap(self.record).await;
+        self.group.remove().await;
+    }
+}
+
+/// Where a sidecar of the instance `id` runs, and by what.
+fn sidecar_container(
+    host: &HostContext,
+    sidecar: &Sidecar,
+    id: u64,
+    launcher: Launcher,
+    own: InstanceVariables<'_>,
+) -> SidecarContainer {
+    let spec = &sidecar.spec;
+    let folder = host.records.folder(&spec.namespace, &spec.revision);
+    let log = InstanceLog::open_sidecar(&folder, id, (&spec.revision, &sidecar.name), &host.output);
+    SidecarContainer {
+        sidecar: sidecar.clone(),
+        launcher,
+        environment: environment(spec, InstanceVariables { port: None, termination_message: None, ..own }),
+        address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
+        log: Rc::new(RefCell::new(log)),
+        state: SidecarState::default(),
+    }
+}
+
+/// The place `at` some group, with what the manifest says of it.
+fn sandbox_spec(
+    at: SandboxSpec,
+    spec: &InstanceSpec,
+    store: &VolumeStore,
+    last_words: &TerminationMessage,
+) -> SandboxSpec {
+    let bind = |mount| BindMount {
+        source: store.source(&spec.volumes, mount),
+        sub_path: mount.sub_path.as_ref().map(PathBuf::from),
+        target: mount.path.clone(),
+        read_only: VolumeStore::is_read_only(&spec.volumes, mount),
+        is_own: false,
+    };
+    // Its own files are in the appliance's folder, which is masked: the variables name their real paths.
+    let kept = spec.termination_message.is_some().then(|| last_words.path().to_owned());
+    let volumes = (!spec.volumes.is_empty()).then(|| store.volumes_dir().to_owned());
+    let words = match &spec.termination_message {
+        Some(TerminationMessagePath::Path(path)) => {
+            let source = last_words.path().to_owned();
+            Some(BindMount { source, sub_path: None, target: path.clone(), read_only: false, is_own: true })
+        }
+        Some(TerminationMessagePath::Variable) | None => None,
+    };
+    SandboxSpec {
+        binds: spec.mounts.iter().map(bind).chain(words).collect(),
+        unmasked: volumes.into_iter().chain(kept).collect(),
+        working_dir: spec.working_dir.clone(),
+        credentials: spec.credentials,
+        read_only_root: spec.read_only_root,
+        ..at
+    }
+}

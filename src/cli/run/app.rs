@@ -1,0 +1,324 @@
+//! The appliance: what it is made of, in the order in which it is put together, and how it is taken apart.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use ::control::expiry::Expiries;
+use ::control::publish::Publisher;
+use ::control::runtime::kill_leftovers;
+use anyhow::{Context, Result, anyhow};
+use dataplane::core::{CoreLimits, StopSignal};
+use dataplane::signal::SignalQueue;
+use dataplane::spans::SpanQueue;
+use dataplane::table::RoutingTable;
+use dataplane::table_publisher::TablePublisher;
+use dataplane::target_policy::TargetPolicy;
+use dataplane::tls::{CertificateStore, TlsClientConfig};
+use tokio::sync::Notify;
+
+use super::MainEvent;
+use super::access_log::AccessLogThread;
+use super::api::ApiTlsFiles;
+use super::arrival::{self, Arrival};
+use super::cluster_local::{self, ClusterLocalGateway};
+use super::control::{self, AdminPort, ControlHandle, ControlThread, ControlThreadConfig};
+use super::control_config::control_config;
+use super::cores::{RunningCores, SharedCoreConfig};
+use super::data_folder::DataFolder;
+use super::events_tls::EventsTls;
+use super::first_table::await_objects;
+use super::hot_restart::{HandoverListener, HandoverState, Successor};
+use super::listeners::CoreListeners;
+use super::log_names::LogNames;
+use super::logs::CoreLogs;
+use super::otlp::{self, OtlpExporter};
+use super::preflight::{self, Preflight};
+use super::sockets::{BoundSockets, SocketDescriptors};
+use super::{certificates, descriptors, routes, signals, targets, watchdog};
+use crate::admin::Health;
+use crate::config::{RunConfig, ServerTiming};
+
+/// A running appliance.
+pub(super) struct App {
+    config: RunConfig,
+    publisher: Arc<Publisher>,
+    shared: SharedCoreConfig,
+    state: HandoverState,
+    cores: RunningCores,
+    control: JoinHandle<Result<()>>,
+    access_log: AccessLogThread,
+    api_files: ApiTlsFiles,
+    exporter: Option<OtlpExporter>,
+    events: mpsc::Receiver<MainEvent>,
+    sender: mpsc::Sender<MainEvent>,
+}
+
+impl App {
+    /// Starts everything, in this order: what can fail without a trace, the data folder and the sockets, the control thread, and
+    /// with the first table the cores. `None`: the process was stopped before that.
+    pub(super) fn start(config: RunConfig) -> Result<Option<Self>> {
+        let (say, hear) = mpsc::channel();
+        let arrived = Arc::new(AtomicBool::new(false));
+        signals::listen(say.clone(), Arc::clone(&arrived))?;
+        descriptors::raise_limit(config.workers)?;
+        let expiries = Arc::<Expiries>::default();
+        let Preflight { certificates, trust, given, access, access_log: log_thread, api_socket } =
+            preflight::run(&config, &expiries)?;
+        let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
+        arrived.store(true, Relaxed);
+        let ready = sockets.ready_line()?;
+        let events_tls = EventsTls::open(&config, &sockets)?;
+
+        let tables = TablePublisher::new(RoutingTable::default());
+        let log_names = LogNames::new(&config.data, &tables);
+        let publisher = publisher(&config, &tables, (certificates, trust), log_names.clone())?;
+        let ClusterLocalGateway { listeners: cluster_local, gateway } = cluster_local::open(&config, &tables);
+        let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
+        let (health, ways) = (Arc::new(Health { targets, expiries, ..Health::default() }), Arc::default());
+        let (spans, exporter) = otlp::start(&config, &health)?.unzip();
+        let ((notify, signals), (control_handle, steered)) = (signal_queue(), control::control_handle());
+        let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
+        let state = handover_state(&config, (sockets.keep()?, folder), &shared, control_handle, &health);
+        let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
+            control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
+            config: config.clone(),
+            publisher: Arc::clone(&publisher),
+            signals,
+            wake: notify,
+            api: sockets.api,
+            api_socket: sockets.api_socket,
+            given: given.clone(),
+            admin: sockets.admin,
+            health: Arc::clone(&health),
+            steered,
+            events_tls: events_tls.clone(),
+            gateway,
+            handover: predecessor.is_some(),
+            log_names,
+        })?;
+        if !await_objects(synced, (&hear, &say))? {
+            state.control_handle.stop.send_replace(true);
+            return control.join().map_err(|_| panicked())?.map(|()| None);
+        }
+        let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
+        let listeners =
+            CoreListeners { http, https, private, private_https, cluster_local, events, events_https, events_tls };
+        let access = (access, spans, Arc::clone(&health.targets));
+        let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, say.clone())?;
+        watchdog::start(&config, &cores, &tables, &health)?;
+        drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
+        start_handover_listener(&config, say.clone());
+        announce(&ready)?;
+        if let Some(predecessor) = predecessor {
+            predecessor.dismiss(clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
+        }
+        Ok(Some(Self {
+            config,
+            publisher,
+            shared,
+            state,
+            cores,
+            control,
+            access_log: log_thread,
+            api_files: given,
+            exporter,
+            events: hear,
+            sender: say,
+        }))
+    }
+
+    /// Serves until there is a reason to stop.
+    pub(super) fn run(mut self) -> Result<()> {
+        let event = self.next_stop()?;
+        self.shutdown(event)
+    }
+
+    /// Reloads and hands over as it is asked, until an event ends this process.
+    fn next_stop(&mut self) -> Result<MainEvent> {
+        let Self { config, sender, state, .. } = self;
+        loop {
+            match self.events.recv().context("every event sender is gone")? {
+                MainEvent::Reload => {
+                    certificates::reload(config, &self.publisher, &state.health.expiries);
+                    self.access_log.reopen();
+                    self.api_files.reopen();
+                }
+                MainEvent::HandoverRequested(request) => match state.hand_over(request) {
+                    Ok(successor) => await_successor(successor, sender.clone())?,
+                    Err(why) => state.keep(&why, || start_handover_listener(config, sender.clone())),
+                },
+                MainEvent::Orphaned(why) => state.outlive(&why, || start_handover_listener(config, sender.clone())),
+                event => return Ok(event),
+            }
+        }
+    }
+
+    /// Ends everything because of `event`: listeners, cores, logs, and with the last request the control thread.
+    fn shutdown(self, event: MainEvent) -> Result<()> {
+        let Self { shared, state, cores, control, access_log, exporter, events, .. } = self;
+        state.health.draining.store(true, Relaxed);
+        if matches!(event, MainEvent::Replaced(_)) {
+            state.control_handle.admin_port.send_replace(AdminPort::Closed);
+        }
+        let HandoverState { sockets, folder, control_handle, .. } = state;
+        drop(sockets); // otherwise the kernel would continue to accept connections
+        let (outcome, successor) = end_cores(event, &shared, events, cores);
+        access_log.finish();
+        if let Some(exporter) = exporter {
+            exporter.finish();
+        }
+        control_handle.stop.send_replace(true);
+        let _ended = control.join().map_err(|_| panicked())?;
+        drop((folder, successor));
+        outcome
+    }
+}
+
+/// What a successor gets of this process, or takes over from it.
+fn handover_state(
+    config: &RunConfig,
+    (sockets, folder): (SocketDescriptors, DataFolder),
+    shared: &SharedCoreConfig,
+    control_handle: ControlHandle,
+    health: &Arc<Health>,
+) -> HandoverState {
+    HandoverState {
+        sockets,
+        folder: Some(folder),
+        cores: config.workers,
+        stop: Arc::clone(&shared.stop),
+        tables: Arc::clone(&shared.tables),
+        successors: 0,
+        control_handle,
+        health: Arc::clone(health),
+    }
+}
+
+fn panicked() -> anyhow::Error {
+    anyhow!("the control thread panicked, see its message above")
+}
+
+/// Ends the cores. Keep `successor` alive as long as this process has resources.
+fn end_cores(
+    event: MainEvent,
+    shared: &SharedCoreConfig,
+    hear: mpsc::Receiver<MainEvent>,
+    cores: RunningCores,
+) -> (Result<()>, Option<Successor>) {
+    tracing::info!("draining: requests in flight finish, new ones are not accepted");
+    let by_itself = matches!(event, MainEvent::CoreEnded);
+    let successor = match event {
+        MainEvent::Replaced(successor) => {
+            shared.stop.signal_graceful(&shared.tables);
+            let (stop, tables) = (Arc::clone(&shared.stop), Arc::clone(&shared.tables));
+            std::thread::spawn(move || {
+                if hear.iter().any(|event| matches!(event, MainEvent::Signal)) {
+                    stop.signal(&tables); // a second signal: stop at once
+                }
+            });
+            Some(successor)
+        }
+        _ => {
+            shared.stop.signal(&shared.tables);
+            None
+        }
+    };
+    let mut outcome = cores.join();
+    if by_itself && outcome.is_ok() {
+        outcome = Err(anyhow!("a core ended by itself"));
+    }
+    (outcome, successor)
+}
+
+fn await_successor(successor: Successor, say: mpsc::Sender<MainEvent>) -> Result<()> {
+    let wait = move || {
+        let event = match successor.wait_until_up() {
+            Ok(()) => MainEvent::Replaced(successor),
+            Err(why) => MainEvent::Orphaned(why),
+        };
+        drop(say.send(event)); // fails only when this process is ending anyway
+    };
+    std::thread::Builder::new().name("successor".to_owned()).spawn(wait).context("no thread").map(drop)
+}
+
+/// Starts to listen for successors. Without it only `--hot-restart` does not work.
+fn start_handover_listener(config: &RunConfig, say: mpsc::Sender<MainEvent>) {
+    let opened = HandoverListener::open(&config.data).and_then(|listener| {
+        // fails only when this process has ended
+        listener.watch(move |request| drop(say.send(MainEvent::HandoverRequested(request))))
+    });
+    if let Err(why) = opened {
+        tracing::warn!(why = format!("{why:#}"), "this process cannot be taken over");
+    }
+}
+
+/// Cleans up when the previous process has ended.
+fn clear_up(data: PathBuf, stop: Arc<StopSignal>) -> impl FnOnce() + Send + 'static {
+    move || {
+        stop.set_handover(false);
+        match kill_leftovers(&data) {
+            Ok(()) => tracing::info!("the process that was replaced has ended"),
+            Err(why) => tracing::warn!(%why, "cannot search for instances of the previous process"),
+        }
+    }
+}
+
+fn start_cores(
+    config: &RunConfig,
+    shared: &SharedCoreConfig,
+    core_listeners: CoreListeners,
+    logs: Vec<CoreLogs>,
+    (access, spans, targets): (dataplane::access_log::AccessLogConfig, Option<SpanQueue>, Arc<TargetPolicy>),
+    say: mpsc::Sender<MainEvent>,
+) -> Result<RunningCores> {
+    let configs = core_listeners.addresses(&shared.tables, config.tls_min_version, logs)?;
+    let tells_timing = config.server_timing == ServerTiming::Cold;
+    let http = config.http_limits;
+    let stall_timeout = config.stall_timeout();
+    let mut limits = CoreLimits {
+        http,
+        access: Some(access),
+        server_timing: tells_timing,
+        spans,
+        stall_timeout,
+        targets,
+        ..CoreLimits::default()
+    };
+    limits.ring.sockets_max = descriptors::sockets_max();
+    RunningCores::start(shared, &limits, configs.into_iter(), move || {
+        drop(say.send(MainEvent::CoreEnded)); // fails only when this process has ended
+    })
+}
+
+fn signal_queue() -> (Arc<Notify>, SignalQueue) {
+    let notify = Arc::new(Notify::new());
+    let notified = Arc::clone(&notify);
+    (notify, SignalQueue::new(move || notified.notify_one()))
+}
+
+fn publisher(
+    config: &RunConfig,
+    tables: &Arc<TablePublisher>,
+    (certificates, trust): (CertificateStore, Vec<Option<Arc<TlsClientConfig>>>),
+    log_names: LogNames,
+) -> Result<Arc<Publisher>> {
+    let tables = Arc::clone(tables);
+    let publisher = Publisher::new(Arc::new(move |table| {
+        tables.publish(table);
+        log_names.changed();
+    }));
+    publisher.set_certificates(certificates);
+    let publisher = Arc::new(publisher);
+    routes::publish(&config.routes, trust, &publisher)?;
+    Ok(publisher)
+}
+
+/// Prints the line that tells a supervisor, a script or a test that everything listens, and where.
+fn announce(ready: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{ready}").and_then(|()| out.flush()).context("stdout is closed")
+}

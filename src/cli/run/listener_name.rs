@@ -1,0 +1,32 @@
+//! The listening sockets of the appliance by their purpose.
+
+use serde::{Deserialize, Serialize};
+
+/// The purpose of a listening socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(super) enum ListenerName {
+    Http,
+    Https,
+    Private,
+    PrivateHttps,
+    Events,
+    EventsHttps,
+    Api,
+    Admin,
+}
+
+impl ListenerName {
+    /// The flag of its address.
+    pub(super) const fn flag(self) -> &'static str {
+        match self {
+            Self::Http => "--http",
+            Self::Https => "--https",
+            Self::Private => "--cluster-local",
+            Self::PrivateHttps => "--cluster-local-https",
+            Self::Events => "--events",
+            Self::EventsHttps => "--events-https",
+            Self::Api => "--api",
+            Self::Admin => "--admin",
+        }
+    }
+}
