@@ -16,14 +16,14 @@ use kube::api::PostParams;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::context::ControllerContext;
-use crate::clock::{Deadline, Now};
-use crate::kinds::names::is_path_segment;
+use crate::context::ControllerContext;
+use support::clock::{Deadline, Now};
+use types::names::is_path_segment;
 
 /// How long a token is asked to be good for, in seconds.
 const SECONDS: i64 = 3_600;
 /// Of that, the share after which it is renewed: an API that is away for ten minutes costs nothing.
-pub(super) const RENEW_AT_FRACTION: f64 = 0.8;
+pub(crate) const RENEW_AT_FRACTION: f64 = 0.8;
 /// Between two attempts to get a token, at first and at most: an account may be made a moment after it is named.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
@@ -113,7 +113,7 @@ impl AccessTokenCache {
     }
 
     /// Those that need a token are looked for by both clocks.
-    pub(super) fn clock_stepped(&self) {
+    pub(crate) fn clock_stepped(&self) {
         self.added.notify_one();
     }
 
@@ -163,7 +163,7 @@ impl AccessTokenCache {
 }
 
 /// Gets and renews tokens, for ever.
-pub(super) async fn run(context: &ControllerContext) {
+pub(crate) async fn run(context: &ControllerContext) {
     loop {
         let (due, next) = context.access_tokens.due(context.config.clock.both());
         if !due.is_empty() {
@@ -202,7 +202,7 @@ async fn renew(context: &ControllerContext, holder: &TokenKey, pass: &AccessToke
 }
 
 /// A token of `account` for `audience` (none: for the API), and for how long it is good; or why there is none.
-pub(super) async fn request_token(
+pub(crate) async fn request_token(
     context: &ControllerContext,
     namespace: &str,
     account: &str,
@@ -240,8 +240,8 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::clock::WallClock;
-    use crate::controllers::trust_store::TrustStore;
+    use crate::trust_store::TrustStore;
+    use support::clock::WallClock;
 
     #[tokio::test(start_paused = true)]
     async fn a_pass_is_shared_renewed_in_time_and_forgotten_with_its_last_holder() {

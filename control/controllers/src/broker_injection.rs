@@ -5,14 +5,14 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tokio::sync::Notify;
 
-use super::certificate;
-use super::context::{ControllerContext, Error};
-use super::informer_cache::{InformerCache, follow};
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::eventing::broker::{Broker, BrokerSpec};
-use crate::kinds::eventing::trigger::Trigger;
-use crate::kinds::names::{is_dns1123_label, is_path_segment};
-use crate::kinds::shared::{name, namespace};
+use crate::certificate;
+use crate::context::{ControllerContext, Error};
+use crate::informer_cache::{InformerCache, follow};
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::eventing::broker::{Broker, BrokerSpec};
+use types::eventing::trigger::Trigger;
+use types::names::{is_dns1123_label, is_path_segment};
+use types::shared::{name, namespace};
 
 /// The Broker of a namespace.
 const DEFAULT: &str = "default";
@@ -28,13 +28,13 @@ pub struct BrokerInjection {
 }
 
 impl BrokerInjection {
-    pub(super) fn settings_changed(&self) {
+    pub(crate) fn settings_changed(&self) {
         self.settings_changed.notify_one();
     }
 }
 
 /// Watches namespaces while the settings want Brokers in them, for ever.
-pub(super) async fn run(context: &ControllerContext) {
+pub(crate) async fn run(context: &ControllerContext) {
     loop {
         let settings = context.settings();
         if settings.sugar.namespaces.is_none() && settings.network.namespace_wildcard_selector.is_none() {
@@ -53,11 +53,11 @@ pub(super) async fn run(context: &ControllerContext) {
 }
 
 /// The namespace may need its Broker.
-pub(super) fn enqueue_namespace(context: &ControllerContext, namespace: &str) {
+pub(crate) fn enqueue_namespace(context: &ControllerContext, namespace: &str) {
     context.enqueue(WorkItem::new(ControllerKind::Namespace, "", namespace));
 }
 
-pub(super) async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+pub(crate) async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let Some(namespace) = context.broker_injection.namespaces.get("", &item.name) else { return Ok(()) };
     certificate::reconcile_for_namespace(context, &namespace).await?;
     let meta = &namespace.metadata;
@@ -70,7 +70,7 @@ pub(super) async fn reconcile(context: &ControllerContext, item: &WorkItem) -> R
 
 /// Makes the Broker that a Trigger names, if the settings want that and there can be one; the Trigger is looked at again
 /// when it is there.
-pub(super) async fn ensure_for_trigger(context: &ControllerContext, trigger: &Trigger) -> Result<(), Error> {
+pub(crate) async fn ensure_for_trigger(context: &ControllerContext, trigger: &Trigger) -> Result<(), Error> {
     let (meta, (ns, broker)) = (&trigger.metadata, trigger.broker());
     let is_wanted = context.settings().sugar.triggers.as_ref().is_some_and(|wanted| wanted.matches(meta));
     let can_be = is_dns1123_label(ns) && is_path_segment(broker);

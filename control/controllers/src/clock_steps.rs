@@ -2,11 +2,11 @@
 
 use tokio::time::sleep;
 
-use super::context::ControllerContext;
-use crate::clock::{STEP_LOOK_EVERY, StepWatch};
+use crate::context::ControllerContext;
+use support::clock::{STEP_LOOK_EVERY, StepWatch};
 
 /// Compares the two clocks, for ever.
-pub(super) async fn tend(context: &ControllerContext) {
+pub(crate) async fn tend(context: &ControllerContext) {
     let mut watch = StepWatch::new(context.config.clock.both());
     loop {
         sleep(STEP_LOOK_EVERY).await;

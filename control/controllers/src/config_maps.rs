@@ -5,16 +5,16 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 
-use super::ControllerTask;
-use super::certificate::authority;
-use super::context::{ControllerContext, Error};
-use super::informer_cache::{InformerCache, ObjectChange, follow};
-use super::ingress::system_internal_tls;
-use super::trust_store::BUNDLE_LABEL;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::expiry::Source;
-use crate::kinds::settings::{EVENTING, SERVING, Settings};
-use crate::kinds::shared::{label, name};
+use crate::ControllerTask;
+use crate::certificate::authority;
+use crate::context::{ControllerContext, Error};
+use crate::informer_cache::{InformerCache, ObjectChange, follow};
+use crate::ingress::system_internal_tls;
+use crate::trust_store::BUNDLE_LABEL;
+use crate::work_queue::{ControllerKind, WorkItem};
+use apiserver::expiry::Source;
+use types::settings::{EVENTING, SERVING, Settings};
+use types::shared::{label, name};
 
 /// The maps of both namespaces.
 #[derive(Debug, Default)]
@@ -26,7 +26,7 @@ pub struct OperatorConfigMaps {
 impl OperatorConfigMaps {
     /// One of them.
     #[must_use]
-    pub(super) fn get(&self, namespace: &str, name: &str) -> Option<Arc<ConfigMap>> {
+    pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<ConfigMap>> {
         self.of(namespace).get(namespace, name)
     }
 
@@ -40,7 +40,7 @@ impl OperatorConfigMaps {
 
     /// The authorities that backends of Ingresses are believed by. Upstream asks for the label alone, whatever it says.
     /// Ours is for names that developers choose, and says nothing of who a backend is.
-    pub(super) fn serving_bundles(&self) -> Vec<String> {
+    pub(crate) fn serving_bundles(&self) -> Vec<String> {
         let maps = self.serving.all();
         let bundles = maps.iter().filter(|map| {
             label(&map.metadata, BUNDLE_LABEL).is_some() && !authority::is_authority(SERVING, name(&map.metadata))
@@ -64,7 +64,7 @@ fn is_trust_bundle(map: &ConfigMap) -> bool {
 }
 
 /// Reads what is there, before anything is looked at.
-pub(super) async fn restore(context: &ControllerContext) -> Result<(), Error> {
+pub(crate) async fn restore(context: &ControllerContext) -> Result<(), Error> {
     for namespace in [SERVING, EVENTING] {
         context.source_in(namespace).fill(context.config_maps.of(namespace)).await?;
     }
@@ -87,7 +87,7 @@ fn set_bundles(context: &ControllerContext) -> bool {
     is_changed
 }
 
-pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 2] {
+pub(crate) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 2] {
     [SERVING, EVENTING].map(|namespace| -> ControllerTask<'_> {
         let maps = context.config_maps.of(namespace);
         Box::pin(follow(context.source_in(namespace), maps, move |change| {
@@ -124,7 +124,7 @@ fn affects_trust_bundles((before, after): ObjectChange<'_, ConfigMap>) -> bool {
 }
 
 /// Any of them may be made otherwise now.
-pub(super) fn requeue_all(context: &ControllerContext) {
+pub(crate) fn requeue_all(context: &ControllerContext) {
     requeue_kind(context, ControllerKind::Service, &context.services);
     requeue_kind(context, ControllerKind::Configuration, &context.configurations);
     requeue_kind(context, ControllerKind::Revision, &context.revisions);
@@ -144,7 +144,7 @@ pub(super) fn requeue_all(context: &ControllerContext) {
     requeue_kind(context, ControllerKind::Certificate, &context.certificates);
 }
 
-pub(super) fn requeue_kind<K: kube::Resource>(
+pub(crate) fn requeue_kind<K: kube::Resource>(
     context: &ControllerContext,
     kind: ControllerKind,
     cache: &InformerCache<K>,

@@ -11,44 +11,44 @@ use kube::{Api, Client, Resource};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::access_tokens::AccessTokenCache;
-use super::broker_injection::BrokerInjection;
-use super::config_maps::OperatorConfigMaps;
-use super::destination_resolver::DestinationResolver;
-use super::field_managers;
-use super::informer_cache::{InformerCache, ObjectSource, without_managed_fields};
-use super::ingress::IngressContext;
-use super::jwks_cache::JwksCache;
-use super::leader_election::{Leadership, NotLeader};
-use super::revision::projected_tokens::ProjectedTokenCache;
-use super::service_names::ServiceNameIndex;
-use super::sources::SourceCaches;
-use super::trust_store::TrustStore;
-use super::work_queue::{WorkItem, WorkQueue};
-use super::{ControllerConfig, certificate, configuration, pods, route, stream_addresses, subscription, trigger};
+use crate::access_tokens::AccessTokenCache;
+use crate::broker_injection::BrokerInjection;
+use crate::config_maps::OperatorConfigMaps;
+use crate::destination_resolver::DestinationResolver;
 use crate::event_recorder::{self, EventRecorder};
-use crate::kinds::autoscaling::metric::Metric;
-use crate::kinds::autoscaling::pod_autoscaler::PodAutoscaler;
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::event_policy::EventPolicy;
-use crate::kinds::eventing::event_type::EventType;
-use crate::kinds::eventing::trigger::Trigger;
-use crate::kinds::flows::parallel::Parallel;
-use crate::kinds::flows::sequence::Sequence;
-use crate::kinds::messaging::channel::Channel;
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::networking::certificate::Certificate;
-use crate::kinds::serving::cluster_domain_claim::ClusterDomainClaim;
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::domain_mapping::DomainMapping;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::service::Service;
-use crate::kinds::settings::{CROSS_NAMESPACE, Settings};
-use crate::kinds::shared::{ConditionStatus, HasConditions, name, namespace};
+use crate::field_managers;
+use crate::informer_cache::{InformerCache, ObjectSource, without_managed_fields};
+use crate::ingress::IngressContext;
+use crate::jwks_cache::JwksCache;
+use crate::leader_election::{Leadership, NotLeader};
 use crate::publish::{NamespaceQuotas, Publisher};
+use crate::revision::projected_tokens::ProjectedTokenCache;
+use crate::service_names::ServiceNameIndex;
+use crate::sources::SourceCaches;
+use crate::trust_store::TrustStore;
+use crate::work_queue::{WorkItem, WorkQueue};
+use crate::{ControllerConfig, certificate, configuration, pods, route, stream_addresses, subscription, trigger};
 use autoscaler::Autoscaler;
+use types::autoscaling::metric::Metric;
+use types::autoscaling::pod_autoscaler::PodAutoscaler;
+use types::eventing::broker::Broker;
+use types::eventing::event_policy::EventPolicy;
+use types::eventing::event_type::EventType;
+use types::eventing::trigger::Trigger;
+use types::flows::parallel::Parallel;
+use types::flows::sequence::Sequence;
+use types::messaging::channel::Channel;
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscription::Subscription;
+use types::networking::certificate::Certificate;
+use types::serving::cluster_domain_claim::ClusterDomainClaim;
+use types::serving::configuration::Configuration;
+use types::serving::domain_mapping::DomainMapping;
+use types::serving::revision::Revision;
+use types::serving::route::Route;
+use types::serving::service::Service;
+use types::settings::{CROSS_NAMESPACE, Settings};
+use types::shared::{ConditionStatus, HasConditions, name, namespace};
 
 pub struct ControllerContext {
     pub config: ControllerConfig,
@@ -61,7 +61,7 @@ pub struct ControllerContext {
     pub queue: Arc<WorkQueue>,
     pub resolver: DestinationResolver,
     /// The operator's ConfigMaps.
-    pub(super) config_maps: OperatorConfigMaps,
+    pub(crate) config_maps: OperatorConfigMaps,
     /// What they say.
     settings: Arc<Mutex<Arc<Settings>>>,
     /// What senders' tokens are checked by.
@@ -213,7 +213,7 @@ impl ControllerContext {
     }
 
     /// The same for somebody who lives as long as the world: what is in it changes.
-    pub(super) fn shared_settings(&self) -> Arc<Mutex<Arc<Settings>>> {
+    pub(crate) fn shared_settings(&self) -> Arc<Mutex<Arc<Settings>>> {
         Arc::clone(&self.settings)
     }
 
@@ -223,18 +223,18 @@ impl ControllerContext {
         home == other || self.settings().event_features.is_enabled(CROSS_NAMESPACE)
     }
 
-    pub(super) fn set_settings(&self, settings: Settings) {
+    pub(crate) fn set_settings(&self, settings: Settings) {
         self.publisher.set_event_schemes(stream_addresses::event_schemes(&settings.event_features));
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
     /// All objects of a kind, for a cache.
-    pub(super) fn source<K: Resource<DynamicType = ()>>(&self) -> ObjectSource<K> {
+    pub(crate) fn source<K: Resource<DynamicType = ()>>(&self) -> ObjectSource<K> {
         ObjectSource::new(Api::all(self.client.clone()), self.config.store.clone(), None)
     }
 
     /// Those of one namespace.
-    pub(super) fn source_in<K: NamespacedObject>(&self, namespace: &str) -> ObjectSource<K> {
+    pub(crate) fn source_in<K: NamespacedObject>(&self, namespace: &str) -> ObjectSource<K> {
         ObjectSource::new(self.api(namespace), self.config.store.clone(), Some(namespace))
     }
 

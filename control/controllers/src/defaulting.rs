@@ -4,13 +4,13 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::context::ControllerContext;
-use super::informer_cache::InformerCache;
-use crate::kind_registry::{RequestContext, ResourceStrategy};
-use crate::kinds::settings::Settings;
+use crate::context::ControllerContext;
+use crate::informer_cache::InformerCache;
+use types::kind_registry::{RequestContext, ResourceStrategy};
+use types::settings::Settings;
 
 /// From now on, for every kind that people write.
-pub(super) fn install(context: &ControllerContext) {
+pub(crate) fn install(context: &ControllerContext) {
     install_for(context, &context.services);
     install_for(context, &context.configurations);
     install_for(context, &context.routes);
@@ -47,9 +47,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::eventing::broker::Broker;
-    use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-    use crate::kinds::serving::service::Service;
+    use types::eventing::broker::Broker;
+    use types::messaging::in_memory_channel::InMemoryChannel;
+    use types::serving::service::Service;
 
     fn dressed<K: ResourceStrategy + Clone + DeserializeOwned>(object: Value) -> Value {
         let mut object: K = serde_json::from_value(object).unwrap();

@@ -24,11 +24,11 @@ use kube::Resource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::kinds::shared::{name, namespace};
-use crate::store::{ObjectStore, StoredObject};
-use crate::worker_threads;
+use apiserver::store::{ObjectStore, StoredObject};
 use managed_fields::strip_managed_fields;
 use state::{CacheSlot, CacheState, CachedObject, IndexFn, KEY_SEPARATOR, ObjectCompressor};
+use support::worker_threads;
+use types::shared::{name, namespace};
 
 pub use cluster_watch::WATCH_SECONDS;
 pub(super) use cluster_watch::watch_config;

@@ -9,8 +9,8 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::context::ControllerContext;
-use crate::access::jwks::VerificationKeys;
+use crate::context::ControllerContext;
+use apiserver::access::jwks::VerificationKeys;
 
 /// Where the API publishes them.
 const PATH: &str = "/openid/v1/jwks";
@@ -45,7 +45,7 @@ impl JwksCache {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    pub(super) fn settings_changed(&self) {
+    pub(crate) fn settings_changed(&self) {
         self.settings_changed.notify_one();
     }
 
@@ -62,7 +62,7 @@ impl JwksCache {
 }
 
 /// Asks once; whether the keys are new.
-pub(super) async fn fetch(context: &ControllerContext) -> Result<bool, String> {
+pub(crate) async fn fetch(context: &ControllerContext) -> Result<bool, String> {
     let request = http::Request::get(PATH).body(Vec::new()).map_err(|why| why.to_string())?;
     match timeout(REQUEST_TIMEOUT, context.client.request::<Value>(request)).await {
         Ok(Ok(document)) => context.jwks.update(document),
@@ -72,14 +72,14 @@ pub(super) async fn fetch(context: &ControllerContext) -> Result<bool, String> {
 }
 
 /// Keeps them current, for ever.
-pub(super) async fn run(context: &ControllerContext) {
+pub(crate) async fn run(context: &ControllerContext) {
     let mut told = String::new();
     loop {
         let mut rest = REFRESH_INTERVAL;
         if context.settings().event_features.authenticates() {
             let why = match fetch(context).await {
                 Ok(true) => {
-                    super::sender_policy::requeue_protected(context, None);
+                    crate::sender_policy::requeue_protected(context, None);
                     String::new()
                 }
                 Ok(false) => String::new(),

@@ -14,11 +14,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Api;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::config_maps::requeue_all;
-use super::context::{ControllerContext, Error};
-use super::field_managers;
-use crate::clock::Deadline;
-use crate::kinds::settings::SERVING;
+use crate::config_maps::requeue_all;
+use crate::context::{ControllerContext, Error};
+use crate::field_managers;
+use support::clock::Deadline;
+use types::settings::SERVING;
 
 /// Where the Lease is: in the namespace that every installation of Knative has.
 pub const LEASE: &str = "sluicegate";
@@ -158,7 +158,7 @@ fn metadata() -> ObjectMeta {
 }
 
 /// Holds the Lease or waits for it, forever.
-pub(super) async fn run(context: &ControllerContext, me: &str) {
+pub(crate) async fn run(context: &ControllerContext, me: &str) {
     let api = api(context);
     let mut seen = LeaseObservation::default();
     let clock = &context.config.clock;
@@ -218,7 +218,7 @@ fn on_leadership_change(context: &ControllerContext, ours: bool) {
 }
 
 /// Gives the Lease up, so that the next one need not wait for it to lapse.
-pub(super) async fn release(context: &ControllerContext) {
+pub(crate) async fn release(context: &ControllerContext) {
     if !context.leadership.set(false) {
         return;
     }
@@ -244,7 +244,7 @@ pub(super) async fn release(context: &ControllerContext) {
 ///
 /// # Errors
 /// The API refuses.
-pub(super) async fn hold_permanently(context: &ControllerContext) -> Result<(), Error> {
+pub(crate) async fn hold_permanently(context: &ControllerContext) -> Result<(), Error> {
     let api = api(context);
     let found = api.get_opt(LEASE).await?;
     let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());

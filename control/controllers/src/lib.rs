@@ -64,23 +64,18 @@ use kube::Client;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 
-pub(crate) use crate as controllers;
-pub(crate) use apiserver::{access, expiry, store};
-pub(crate) use support::{blocking, bounded_file, child_name, clock, compressed, sha256, worker_threads};
-pub(crate) use types::{self as kinds, kind_registry};
-
-use crate::clock::WallClock;
-use crate::expiry::Expiries;
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{HasConditions as _, name, namespace};
-use crate::kinds::sources::sink_binding::BindableKind;
 use crate::publish::{Publisher, QuotaConfig};
-use crate::store::ObjectStore;
+use apiserver::expiry::Expiries;
+use apiserver::store::ObjectStore;
 use autoscaler::Autoscaler;
 use context::{ControllerContext, Error, NamespacedObject};
 use informer_cache::{InformerCache, ObjectChange, follow};
 pub use stream_addresses::EventsTlsListener;
+use support::clock::WallClock;
+use types::serving::route::Route;
+use types::serving::traffic::TrafficTarget;
+use types::shared::{HasConditions as _, name, namespace};
+use types::sources::sink_binding::BindableKind;
 use work_queue::{ControllerKind, WorkItem};
 
 /// Objects in work at once. They wait for durable writes most of the time, and writes that wait together
@@ -484,7 +479,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::serving::service::Service;
+    use types::serving::service::Service;
 
     #[tokio::test]
     async fn a_kind_that_is_lacking_is_told_from_an_object() {

@@ -1,14 +1,14 @@
 //! The wiring of messaging and flows, and of EventType: who is looked at when what changes, and what a start restores.
 
-use super::context::{ControllerContext, Error};
-use super::informer_cache::{ObjectChange, follow};
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{
+use crate::context::{ControllerContext, Error};
+use crate::informer_cache::{ObjectChange, follow};
+use crate::work_queue::{ControllerKind, WorkItem};
+use crate::{
     ControllerTask, channel, event_type, fill_cache, flows, in_memory_channel, item_of, newest, sender_policy,
     subscription,
 };
-use crate::kinds::messaging::channel::Channel;
-use crate::kinds::shared::{ConditionStatus, HasConditions};
+use types::messaging::channel::Channel;
+use types::shared::{ConditionStatus, HasConditions};
 
 pub async fn list_all(context: &ControllerContext) -> Result<(), Error> {
     fill_cache(context, &context.channels).await?;

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use dataplane::events::auth::{AdmissionRule, StreamAdmission, SubjectMatcher};
 use dataplane::table::EventFilter;
 
-use super::context::ControllerContext;
-use super::informer_cache::{InformerCache, ObjectChange};
-use super::oidc_identity::subject;
-use super::trigger::filter::compiled;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::eventing::event_policy::{API_VERSION, EventPolicy, PolicyTarget};
-use crate::kinds::settings::{ALLOW_ALL, ALLOW_SAME_NAMESPACE};
-use crate::kinds::shared::{AppliedPolicy, HasConditions, name, namespace};
+use crate::context::ControllerContext;
+use crate::informer_cache::{InformerCache, ObjectChange};
+use crate::oidc_identity::subject;
+use crate::trigger::filter::compiled;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::conditions::ConditionManager;
+use types::eventing::event_policy::{API_VERSION, EventPolicy, PolicyTarget};
+use types::settings::{ALLOW_ALL, ALLOW_SAME_NAMESPACE};
+use types::shared::{AppliedPolicy, HasConditions, name, namespace};
 
 /// The senders that one object admits.
 #[derive(Debug, Clone, Default)]
@@ -126,14 +126,14 @@ fn grant(policy: &EventPolicy) -> AdmissionRule {
 }
 
 /// Requeues the objects that a changed policy may apply to, or applied to: all of its namespace.
-pub(super) fn on_policy_change(context: &ControllerContext, (before, after): ObjectChange<'_, EventPolicy>) {
+pub(crate) fn on_policy_change(context: &ControllerContext, (before, after): ObjectChange<'_, EventPolicy>) {
     if let Some(policy) = after.or(before) {
         requeue_protected(context, Some(namespace(&policy.metadata)));
     }
 }
 
 /// Requeues all objects with an ingress, in one namespace or in all.
-pub(super) fn requeue_protected(context: &ControllerContext, ns: Option<&str>) {
+pub(crate) fn requeue_protected(context: &ControllerContext, ns: Option<&str>) {
     requeue_kind(context, ControllerKind::Broker, &context.brokers, ns);
     requeue_kind(context, ControllerKind::Channel, &context.channels, ns);
     requeue_kind(context, ControllerKind::InMemoryChannel, &context.in_memory_channels, ns);
@@ -159,9 +159,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::conditions::ConditionSet;
-    use crate::kinds::eventing::broker::{Broker, BrokerSpec};
-    use crate::kinds::shared::{Condition, ConditionStatus};
+    use types::conditions::ConditionSet;
+    use types::eventing::broker::{Broker, BrokerSpec};
+    use types::shared::{Condition, ConditionStatus};
 
     fn policy(spec: Value, status: Value) -> Arc<EventPolicy> {
         let metadata = json!({"name": "p", "namespace": "ns", "generation": 2});

@@ -10,21 +10,21 @@ use dataplane::service_names::{ServiceName, ServiceNames};
 use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::context::ControllerContext;
-use super::destination_resolver::CLUSTER_DOMAIN;
-use super::informer_cache::{InformerCache, ObjectChange, ObjectSource, follow};
-use super::route::hosts::service_host;
-use super::{ControllerTask, ingress, newest, route};
-use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
-use crate::kinds::shared::{label, name, namespace};
+use crate::context::ControllerContext;
+use crate::destination_resolver::CLUSTER_DOMAIN;
+use crate::informer_cache::{InformerCache, ObjectChange, ObjectSource, follow};
+use crate::route::hosts::service_host;
+use crate::{ControllerTask, ingress, newest, route};
+use types::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
+use types::shared::{label, name, namespace};
 
 /// The label by which a slice names its Service.
-pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
+pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// Marks slices that only show what is known here anyway: nobody needs to hear of them.
-pub(super) const DERIVED_LABEL: &str = "sluicegate.dev/derived";
+pub(crate) const DERIVED_LABEL: &str = "sluicegate.dev/derived";
 
 /// Slices that say something new.
-pub(super) fn external_slices(context: &ControllerContext) -> ObjectSource<EndpointSlice> {
+pub(crate) fn external_slices(context: &ControllerContext) -> ObjectSource<EndpointSlice> {
     context.source().without_label(DERIVED_LABEL)
 }
 
@@ -50,13 +50,13 @@ impl Default for ServiceNameIndex {
 const NOT_PLACEHOLDER: &str = "others";
 
 /// What Services are found by: others than placeholders, and those whose visibility is [`CLUSTER_LOCAL`], by that.
-pub(super) fn index_keys(service: &Service) -> Vec<String> {
+pub(crate) fn index_keys(service: &Service) -> Vec<String> {
     let is_local = label(&service.metadata, VISIBILITY) == Some(CLUSTER_LOCAL);
     let others = (!is_placeholder(service)).then_some(NOT_PLACEHOLDER);
     others.into_iter().chain(is_local.then_some(CLUSTER_LOCAL)).map(str::to_owned).collect()
 }
 
-pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 3] {
+pub(crate) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 3] {
     let core = &context.service_names;
     let changed = move || context.publisher.set_service_names(core.compile());
     let service_changed = move |change: ObjectChange<'_, Service>| {

@@ -2,9 +2,9 @@
 
 use dataplane::table::EventsTransport;
 
-use super::context::ControllerContext;
-use crate::kinds::settings::EventingFeatures;
-use crate::kinds::shared::Addressable;
+use crate::context::ControllerContext;
+use types::settings::EventingFeatures;
+use types::shared::Addressable;
 
 /// The flag of ConfigMap `config-features` that decides.
 const TRANSPORT_ENCRYPTION: &str = "transport-encryption";

@@ -10,10 +10,10 @@ use kube::api::Patch;
 use serde_json::json;
 
 use super::path;
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::field_managers;
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::shared::{name, namespace};
+use crate::context::{ControllerContext, Error};
+use crate::field_managers;
+use types::eventing::broker::Broker;
+use types::shared::{name, namespace};
 
 /// What holds a Broker.
 pub const FINALIZER: &str = "sluicegate.dev/drain";

@@ -3,19 +3,19 @@
 pub mod drain;
 pub mod reconcile;
 
-use super::context::{ControllerContext, Error, now};
-use super::destination_resolver::{DestinationAddress, ResolveError, describe};
-use super::sender_policy::SenderPolicy;
-use super::stream_addresses;
-use super::trigger;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::controllers::event_type::AUTO_CREATE;
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::event_policy::PolicyTarget;
-use crate::kinds::eventing::stream_options::{BrokerConfigMap, check_config, stream_options};
-use crate::kinds::shared::{DeliveryStatus, Destination, name};
+use crate::context::{ControllerContext, Error, now};
+use crate::destination_resolver::{DestinationAddress, ResolveError, describe};
+use crate::event_type::AUTO_CREATE;
 use crate::publish::StreamSpec;
+use crate::sender_policy::SenderPolicy;
+use crate::stream_addresses;
+use crate::trigger;
+use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{BrokerDependencies, status};
+use types::eventing::broker::Broker;
+use types::eventing::event_policy::PolicyTarget;
+use types::eventing::stream_options::{BrokerConfigMap, check_config, stream_options};
+use types::shared::{DeliveryStatus, Destination, name};
 
 /// The path of a Broker on the events listener.
 #[must_use]
@@ -90,7 +90,7 @@ async fn load_config(
 /// now keeps everything that it was not told to drop, until it is looked at.
 pub async fn restore(context: &ControllerContext) {
     for broker in context.brokers.all().iter().filter(|broker| broker.is_ours()) {
-        let ns = crate::kinds::shared::namespace(&broker.metadata);
+        let ns = types::shared::namespace(&broker.metadata);
         let item = WorkItem::new(ControllerKind::Broker, ns, name(&broker.metadata));
         let read = load_config(context, &item, broker).await;
         let read = read.inspect_err(|why| tracing::warn!(%item, %why, "its config cannot be read"));
@@ -105,7 +105,7 @@ fn sender_policy(context: &ControllerContext, broker: &Broker) -> SenderPolicy {
 
 /// Tells the cores of the Broker's stream.
 fn publish_stream(context: &ControllerContext, broker: &Broker, config: &BrokerConfigMap, rules: &SenderPolicy) {
-    let (ns, name) = (crate::kinds::shared::namespace(&broker.metadata), name(&broker.metadata));
+    let (ns, name) = (types::shared::namespace(&broker.metadata), name(&broker.metadata));
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();
     // The uid makes a recreated Broker start empty.
     let name_in_log = format!("broker/{ns}/{name}/{uid}");

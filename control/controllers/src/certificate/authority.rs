@@ -8,13 +8,13 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::issue::{CERTIFICATE, KEY, RENEW_BEFORE_DAYS, VALIDITY_DAYS, secret_data};
-use crate::access::signing::{
+use crate::context::{ControllerContext, Error};
+use crate::trust_store::BUNDLE_LABEL;
+use apiserver::access::signing::{
     CertificateKeyPair, check_authority, create_authority, expires_within, has_common_name, is_not_yet_valid,
 };
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::trust_store::BUNDLE_LABEL;
-use crate::kinds::settings::SERVING;
-use crate::kinds::shared::annotation;
+use types::settings::SERVING;
+use types::shared::annotation;
 
 /// Of the Secret, and of the ConfigMap.
 const NAME: &str = "sluicegate-domain-authority";
@@ -122,7 +122,7 @@ fn metadata() -> ObjectMeta {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::signing::sign;
+    use apiserver::access::signing::sign;
 
     /// X-RTE-07: a certificate beside another one's key signs nothing, and one that lasts a day still does.
     #[test]

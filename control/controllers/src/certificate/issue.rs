@@ -8,14 +8,14 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
 use super::authority;
 use super::desired::wildcard;
-use crate::access::signing::{CertificateKeyPair, DAY_SECONDS, expires_within, is_not_yet_valid, not_after, sign};
-use crate::controllers::context::{ControllerContext, Error, now};
-use crate::controllers::domain_mapping;
-use crate::controllers::service::children::owner_references;
-use crate::controllers::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::networking::certificate::{CONDITIONS, Certificate, CertificateStatus, UID_LABEL};
-use crate::kinds::settings::SERVING;
-use crate::kinds::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, namespace};
+use crate::context::{ControllerContext, Error, now};
+use crate::domain_mapping;
+use crate::service::children::owner_references;
+use crate::work_queue::{ControllerKind, WorkItem};
+use apiserver::access::signing::{CertificateKeyPair, DAY_SECONDS, expires_within, is_not_yet_valid, not_after, sign};
+use types::networking::certificate::{CONDITIONS, Certificate, CertificateStatus, UID_LABEL};
+use types::settings::SERVING;
+use types::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, namespace};
 
 pub(super) const CERTIFICATE: &str = "tls.crt";
 pub(super) const KEY: &str = "tls.key";
@@ -234,8 +234,8 @@ fn status(certificate: &Certificate, outcome: IssueOutcome, now: Timestamp) -> C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::signing::create_authority;
-    use crate::kinds::networking::certificate::{CLASS, CLASS_ANNOTATIONS, CertificateSpec};
+    use apiserver::access::signing::create_authority;
+    use types::networking::certificate::{CLASS, CLASS_ANNOTATIONS, CertificateSpec};
 
     fn days(days: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + days * DAY_SECONDS).unwrap()

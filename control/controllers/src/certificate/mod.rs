@@ -3,7 +3,7 @@
 //!
 //! An authority of our own signs ours (`issue`). Certificates that the operator gave with `--tls-cert` need none.
 
-pub(super) mod authority;
+pub(crate) mod authority;
 pub mod challenges;
 pub mod desired;
 mod issue;
@@ -16,19 +16,19 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DeleteParams;
 
-use super::context::{ControllerContext, Error, now};
-use super::informer_cache::{ObjectChange, follow};
-use super::route::hosts::RouteNaming;
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{ControllerTask, config_maps};
-use crate::kinds::networking::certificate::{Certificate, WILDCARD_LABEL};
-use crate::kinds::serving::annotations::declines_tls;
-use crate::kinds::serving::route::Route;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, name, namespace};
+use crate::context::{ControllerContext, Error, now};
+use crate::informer_cache::{ObjectChange, follow};
+use crate::route::hosts::RouteNaming;
+use crate::work_queue::{ControllerKind, WorkItem};
+use crate::{ControllerTask, config_maps};
 use authority::CA_CERT_KEY;
 use issue::secret_data;
 use state::{CertificateState, HostCertificate, HostTls};
+use types::networking::certificate::{Certificate, WILDCARD_LABEL};
+use types::serving::annotations::declines_tls;
+use types::serving::route::Route;
+use types::settings::Settings;
+use types::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, name, namespace};
 
 pub use issue::reconcile;
 
@@ -36,7 +36,7 @@ pub use issue::reconcile;
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// What TLS there is for the hosts of a Route.
-pub(super) fn route_tls(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> HostTls {
+pub(crate) fn route_tls(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> HostTls {
     let wanted = desired_for_route(context, route, naming);
     if !is_enabled(context, &route.metadata) {
         return HostTls::Disabled(state::NOT_ENABLED);
@@ -49,7 +49,7 @@ pub(super) fn route_tls(context: &ControllerContext, route: &Route, naming: Rout
 }
 
 /// The certificates of a Route's names inside; none unless the operator wants them.
-pub(super) fn cluster_local_certificates(
+pub(crate) fn cluster_local_certificates(
     context: &ControllerContext,
     route: &Route,
     naming: RouteNaming<'_>,
@@ -72,7 +72,7 @@ fn desired_for_cluster_local(route: &Route, naming: RouteNaming<'_>) -> Vec<Cert
 }
 
 /// Requests all Certificates that a Route needs.
-pub(super) async fn reconcile_for_route(
+pub(crate) async fn reconcile_for_route(
     context: &ControllerContext,
     route: &Route,
     naming: RouteNaming<'_>,
@@ -83,13 +83,13 @@ pub(super) async fn reconcile_for_route(
 }
 
 /// Whether the hosts of such an object are to have certificates.
-pub(super) fn is_enabled(context: &ControllerContext, meta: &ObjectMeta) -> bool {
+pub(crate) fn is_enabled(context: &ControllerContext, meta: &ObjectMeta) -> bool {
     context.settings().network.auto_tls.external_domain_tls && !declines_tls(meta)
 }
 
 /// Creates the Certificates that an object needs, resets those that were changed, and deletes those that it no longer
 /// needs. All are in its namespace, and in `domain`. The hosts' owner must be settled before.
-pub(super) async fn reconcile_certificates(
+pub(crate) async fn reconcile_certificates(
     context: &ControllerContext,
     owner: &ObjectMeta,
     domain: &str,
@@ -107,7 +107,7 @@ pub(super) async fn reconcile_certificates(
 }
 
 /// Keeps the certificates for all names of a namespace, if the operator wants such.
-pub(super) async fn reconcile_for_namespace(context: &ControllerContext, home: &Namespace) -> Result<(), Error> {
+pub(crate) async fn reconcile_for_namespace(context: &ControllerContext, home: &Namespace) -> Result<(), Error> {
     let settings = context.settings();
     let is_wanted =
         settings.network.namespace_wildcard_selector.as_ref().is_some_and(|wanted| wanted.matches(&home.metadata));
@@ -145,14 +145,14 @@ async fn delete_unwanted(
 
 async fn delete(context: &ControllerContext, ns: &str, name: &str) -> Result<(), Error> {
     match context.api::<Certificate>(ns).delete(name, &DeleteParams::default()).await {
-        Err(why) if super::is_not_found(&why) => Ok(()),
+        Err(why) if crate::is_not_found(&why) => Ok(()),
         Err(why) => Err(why.into()),
         Ok(_) => Ok(()),
     }
 }
 
 /// How far they are.
-pub(super) fn certificate_states(
+pub(crate) fn certificate_states(
     context: &ControllerContext,
     owner: &ObjectMeta,
     domain: &str,
@@ -288,7 +288,7 @@ fn on_certificate_change(context: &ControllerContext, (before, after): ObjectCha
 }
 
 /// A Secret changed: the Certificates that are kept in it, and the objects that depend on them.
-pub(super) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
+pub(crate) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
     let kept = context.certificates.by_index(ns, &secret_key(secret));
     let mut items: Vec<_> = kept.iter().flat_map(|certificate| affected_items(context, certificate)).collect();
     items.extend(kept.iter().map(|certificate| item(certificate)));
@@ -299,7 +299,7 @@ pub(super) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: 
 }
 
 /// The owners of Certificates whose challenges a core Service answers.
-pub(super) fn affected_by_service(context: &ControllerContext, ns: &str, service: &str) -> Vec<WorkItem> {
+pub(crate) fn affected_by_service(context: &ControllerContext, ns: &str, service: &str) -> Vec<WorkItem> {
     let asked = context.certificates.by_index(ns, &solver_key(service));
     asked.iter().flat_map(|certificate| affected_items(context, certificate)).collect()
 }
@@ -321,7 +321,7 @@ fn item(certificate: &Certificate) -> WorkItem {
     WorkItem::new(ControllerKind::Certificate, namespace(&certificate.metadata), name(&certificate.metadata))
 }
 
-pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 3] {
+pub(crate) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 3] {
     [
         Box::pin(follow(context.source(), &context.certificates, |change| on_certificate_change(context, change))),
         Box::pin(run_renewal(context)),

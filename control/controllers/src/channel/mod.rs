@@ -4,21 +4,21 @@ pub mod reconcile;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::context::{ControllerContext, Error, now};
-use super::is_kind_not_found;
-use super::sender_policy::SenderPolicy;
-use super::service::apply;
-use super::service::reconcile::{decide, keep_foreign_metadata};
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::eventing::event_policy::PolicyTarget;
-use crate::kinds::eventing::stream_options::CHANNEL_KEYS;
-use crate::kinds::messaging::channel::Channel;
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::shared::{controller, name, namespace};
+use crate::context::{ControllerContext, Error, now};
+use crate::is_kind_not_found;
+use crate::sender_policy::SenderPolicy;
+use crate::service::apply;
+use crate::service::reconcile::{decide, keep_foreign_metadata};
+use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{BackingChannel, desired_backing, status};
+use types::eventing::event_policy::PolicyTarget;
+use types::eventing::stream_options::CHANNEL_KEYS;
+use types::messaging::channel::Channel;
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::shared::{controller, name, namespace};
 
 /// What is said where a cluster that is followed has no kind for what stands behind a Channel.
-pub(super) const KIND_NOT_SERVED: &str = "The cluster does not have the kind InMemoryChannel of messaging.knative.dev/v1: \
+pub(crate) const KIND_NOT_SERVED: &str = "The cluster does not have the kind InMemoryChannel of messaging.knative.dev/v1: \
     install its CustomResourceDefinition; it needs no controller of its own.";
 
 /// The Channel that a backing channel belongs to, or that may wait for its name.

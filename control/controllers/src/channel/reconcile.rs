@@ -6,18 +6,18 @@ use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::controllers::sender_policy::SenderPolicy;
-use crate::controllers::service::children::owner_references;
-use crate::kind_registry::read;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::eventing::stream_options::CHANNEL_KEYS;
-use crate::kinds::messaging::channel::{
+use crate::sender_policy::SenderPolicy;
+use crate::service::children::owner_references;
+use types::conditions::ConditionManager;
+use types::eventing::stream_options::CHANNEL_KEYS;
+use types::kind_registry::read;
+use types::messaging::channel::{
     ADDRESSABLE, BACKING_CHANNEL_READY, CONDITIONS, Channel, ChannelSpec, ChannelStatus, ChannelTemplate,
     DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
 };
-use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
-use crate::kinds::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
-use crate::kinds::shared::{ConditionStatus, HasConditions, KReference, annotation, name, namespace};
+use types::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
+use types::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
+use types::shared::{ConditionStatus, HasConditions, KReference, annotation, name, namespace};
 
 /// What carries a Channel's events.
 #[derive(Debug, Clone)]
@@ -175,8 +175,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::messaging::in_memory_channel::InMemoryChannelStatus;
-    use crate::kinds::shared::{Addressable, Condition, DeliverySpec, Status};
+    use types::messaging::in_memory_channel::InMemoryChannelStatus;
+    use types::shared::{Addressable, Condition, DeliverySpec, Status};
 
     fn channel(template: ChannelTemplate) -> Channel {
         let spec = ChannelSpec { channel_template: Some(template), ..ChannelSpec::default() };

@@ -11,17 +11,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::{DeleteParams, Preconditions};
 
-use super::context::{ControllerContext, Error, now};
-use super::informer_cache::ObjectChange;
-use super::revision;
-use super::route;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{HasConditions as _, controller, name, namespace};
+use crate::context::{ControllerContext, Error, now};
+use crate::informer_cache::ObjectChange;
+use crate::revision;
+use crate::route;
+use crate::work_queue::{ControllerKind, WorkItem};
 use children::{desired_revision, revision_name};
 use gc::collectable;
 use reconcile::{LatestRevision, adopt, status};
+use types::serving::configuration::Configuration;
+use types::serving::revision::Revision;
+use types::shared::{HasConditions as _, controller, name, namespace};
 
 pub fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
     let owner = controller(meta).filter(|owner| owner.kind == "Configuration")?;

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::kinds::serving::annotations::CONFIGURATION_GENERATION;
-use crate::kinds::serving::configuration::{CONDITIONS, Configuration, ConfigurationStatus};
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, label, name};
+use types::serving::annotations::CONFIGURATION_GENERATION;
+use types::serving::configuration::{CONDITIONS, Configuration, ConfigurationStatus};
+use types::serving::revision::Revision;
+use types::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, label, name};
 
 /// What became of the current template.
 #[derive(Debug, Clone)]
@@ -102,7 +102,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::configuration::children::{desired_revision, revision_name};
+    use crate::configuration::children::{desired_revision, revision_name};
 
     fn configuration(generation: i64) -> Configuration {
         serde_json::from_value(json!({

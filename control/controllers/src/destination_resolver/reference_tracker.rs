@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::controllers::work_queue::WorkItem;
+use crate::work_queue::WorkItem;
 
 /// An object that somebody refers to, whether it or its kind is there or not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,7 +49,7 @@ impl ReferenceTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers::work_queue::ControllerKind;
+    use crate::work_queue::ControllerKind;
 
     #[test]
     fn a_forgotten_interest_is_told_no_more() {

@@ -8,24 +8,24 @@ use std::sync::Arc;
 use kube::Api;
 use kube::api::DeleteParams;
 
-use super::certificate::challenges::{challenge_rules, merge_rules};
-use super::certificate::desired::for_domain_mapping;
-use super::certificate::state::{HostTls, NOT_ENABLED};
-use super::context::{ControllerContext, Error, now};
-use super::field_managers;
-use super::informer_cache::{ObjectChange, follow};
-use super::route::reconcile::NOT_CONFIGURED;
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{ControllerTask, certificate, fill_cache, is_not_found, item_of, newest, route};
-use crate::kinds::networking::certificate::Certificate;
-use crate::kinds::serving::annotations::http_protocol;
-use crate::kinds::serving::cluster_domain_claim::ClusterDomainClaim;
-use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY, REFERENCE_RESOLVED};
-use crate::kinds::serving::route::Route;
-use crate::kinds::settings::HttpProtocol;
-use crate::kinds::shared::{ConditionStatus, Destination, HasConditions, name, namespace};
+use crate::certificate::challenges::{challenge_rules, merge_rules};
+use crate::certificate::desired::for_domain_mapping;
+use crate::certificate::state::{HostTls, NOT_ENABLED};
+use crate::context::{ControllerContext, Error, now};
+use crate::field_managers;
+use crate::informer_cache::{ObjectChange, follow};
 use crate::publish::{HostRule, ObjectCertificates};
+use crate::route::reconcile::NOT_CONFIGURED;
+use crate::work_queue::{ControllerKind, WorkItem};
+use crate::{ControllerTask, certificate, fill_cache, is_not_found, item_of, newest, route};
 use reconcile::{DomainClaimState, DomainMappingDependencies, parse_local_name, status};
+use types::networking::certificate::Certificate;
+use types::serving::annotations::http_protocol;
+use types::serving::cluster_domain_claim::ClusterDomainClaim;
+use types::serving::domain_mapping::{DomainMapping, INGRESS_READY, REFERENCE_RESOLVED};
+use types::serving::route::Route;
+use types::settings::HttpProtocol;
+use types::shared::{ConditionStatus, Destination, HasConditions, name, namespace};
 
 pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let Some(mapping) = context.domain_mappings.get(&item.namespace, &item.name) else {
@@ -75,7 +75,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
 }
 
 /// The owner of its hosts in the publisher; no Route has a colon in its name.
-pub(super) fn route_owner(item: &WorkItem) -> String {
+pub(crate) fn route_owner(item: &WorkItem) -> String {
     format!("domain:{}/{}", item.namespace, item.name)
 }
 
@@ -112,7 +112,7 @@ fn desired_certificate(context: &ControllerContext, mapping: &DomainMapping) -> 
 }
 
 /// The mappings that show a Secret's certificate.
-pub(super) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
+pub(crate) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
     let shows = |mapping: &DomainMapping| mapping.spec.tls.as_ref().is_some_and(|tls| tls.secret_name == secret);
     let mappings = context.domain_mappings.list(ns);
     let shown = mappings.iter().filter(|mapping| shows(mapping));
@@ -201,7 +201,7 @@ fn mappings_of_domain(context: &ControllerContext, domain: &str) -> Vec<WorkItem
 }
 
 /// The mappings whose host belongs to a Route or an Ingress, which may have released it.
-pub(super) fn mappings_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
+pub(crate) fn mappings_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
     let is_refused = |m: &DomainMapping| m.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
     let all = context.domain_mappings.all();
     let refused = all.iter().map(|mapping| &**mapping).filter(|mapping| is_refused(mapping));
@@ -216,13 +216,13 @@ fn mappings_of_route(context: &ControllerContext, route: &Route) -> BTreeSet<Wor
     to_it.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, ns, name(&mapping.metadata))).collect()
 }
 
-pub(super) async fn list_all(context: &ControllerContext) -> Result<(), Error> {
+pub(crate) async fn list_all(context: &ControllerContext) -> Result<(), Error> {
     fill_cache(context, &context.domain_mappings).await?;
     Ok(context.source().fill(&context.domain_claims).await?)
 }
 
 /// What flowed before a restart flows again; Routes are restored already.
-pub(super) fn restore(context: &ControllerContext) {
+pub(crate) fn restore(context: &ControllerContext) {
     for mapping in context.domain_mappings.all() {
         let is_true = |kind: &str| mapping.condition(kind).is_some_and(|c| c.status == ConditionStatus::True);
         // An annotation that makes no sense leaves things as they were.
@@ -249,7 +249,7 @@ pub(super) fn restore(context: &ControllerContext) {
 }
 
 /// Reconciled when a Route that it refers to is.
-pub(super) fn on_route_change(context: &ControllerContext, (before, after): ObjectChange<'_, Route>) {
+pub(crate) fn on_route_change(context: &ControllerContext, (before, after): ObjectChange<'_, Route>) {
     // Annotations change how a Route treats its requests.
     let shown = |route: Option<&Arc<Route>>| {
         let route = route?;
@@ -263,7 +263,7 @@ pub(super) fn on_route_change(context: &ControllerContext, (before, after): Obje
     }
 }
 
-pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 2] {
+pub(crate) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 2] {
     [
         Box::pin(follow(context.source(), &context.domain_mappings, move |change| {
             context.enqueue(item_of(ControllerKind::DomainMapping, change));

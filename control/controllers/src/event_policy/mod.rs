@@ -2,14 +2,14 @@
 
 use jiff::Timestamp;
 
-use super::context::{ControllerContext, Error, now};
-use super::destination_resolver::ResolveError;
-use super::oidc_identity::subject;
-use super::work_queue::WorkItem;
-use crate::kinds::eventing::event_policy::{
+use crate::context::{ControllerContext, Error, now};
+use crate::destination_resolver::ResolveError;
+use crate::oidc_identity::subject;
+use crate::work_queue::WorkItem;
+use types::eventing::event_policy::{
     AUTHENTICATION_ENABLED, CONDITIONS, EventPolicy, EventPolicyReference, EventPolicyStatus, SUBJECTS_RESOLVED,
 };
-use crate::kinds::shared::KReference;
+use types::shared::KReference;
 
 pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
@@ -87,8 +87,8 @@ fn status(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::eventing::event_policy::EventPolicySpec;
-    use crate::kinds::shared::ConditionStatus;
+    use types::eventing::event_policy::EventPolicySpec;
+    use types::shared::ConditionStatus;
 
     /// X-FEA-09
     #[test]

@@ -11,10 +11,10 @@ use dataplane::events::event_types::EventTypeKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::{broker, field_managers, in_memory_channel, service::children::owner_references};
-use crate::kinds::eventing::event_type::{EventType, EventTypeSpec};
-use crate::kinds::shared::{KReference, namespace};
+use crate::context::{ControllerContext, Error};
+use crate::{broker, field_managers, in_memory_channel, service::children::owner_references};
+use types::eventing::event_type::{EventType, EventTypeSpec};
+use types::shared::{KReference, namespace};
 
 /// How often new types are fetched: a user looks for the type of an event soon after sending it.
 const FETCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -149,9 +149,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind_registry::{KindEntry, RequestContext};
-    use crate::kinds::eventing::trigger::Trigger;
-    use crate::kinds::shared::name;
+    use types::eventing::trigger::Trigger;
+    use types::kind_registry::{KindEntry, RequestContext};
+    use types::shared::name;
 
     #[test]
     fn what_came_becomes_an_event_type_that_is_admitted() {

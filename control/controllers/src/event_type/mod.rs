@@ -4,10 +4,10 @@ pub mod auto_create;
 
 use jiff::Timestamp;
 
-use super::context::{ControllerContext, Error, now};
-use super::destination_resolver::ResolveError;
-use super::work_queue::WorkItem;
-use crate::kinds::eventing::event_type::{CONDITIONS, EventType, EventTypeStatus, REFERENCE_EXISTS};
+use crate::context::{ControllerContext, Error, now};
+use crate::destination_resolver::ResolveError;
+use crate::work_queue::WorkItem;
+use types::eventing::event_type::{CONDITIONS, EventType, EventTypeStatus, REFERENCE_EXISTS};
 
 /// The flag of ConfigMap `config-features` that has EventTypes made of what comes in.
 pub const AUTO_CREATE: &str = "eventtype-auto-create";
@@ -43,8 +43,8 @@ fn status(event_type: &EventType, found: Option<Result<(), ResolveError>>, now: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::eventing::event_type::EventTypeSpec;
-    use crate::kinds::shared::ConditionStatus;
+    use types::eventing::event_type::EventTypeSpec;
+    use types::shared::ConditionStatus;
 
     #[test]
     fn an_event_type_is_ready_unless_its_reference_leads_nowhere() {

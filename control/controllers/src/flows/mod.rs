@@ -10,22 +10,22 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Preconditions};
 
-use super::channel::KIND_NOT_SERVED;
-use super::context::{ControllerContext, Error, NamespacedObject, now};
-use super::informer_cache::{InformerCache, ObjectChange};
-use super::sender_policy::SenderPolicy;
-use super::service::apply;
-use super::service::reconcile::{decide, keep_foreign_metadata};
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{in_memory_channel, is_kind_not_found, subscription};
-use crate::kinds::eventing::event_policy::PolicyTarget;
-use crate::kinds::flows::parallel::Parallel;
-use crate::kinds::flows::sequence::Sequence;
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::shared::{HasConditions, controller, is_controlled_by, name, namespace};
+use crate::channel::KIND_NOT_SERVED;
+use crate::context::{ControllerContext, Error, NamespacedObject, now};
+use crate::informer_cache::{InformerCache, ObjectChange};
+use crate::sender_policy::SenderPolicy;
+use crate::service::apply;
+use crate::service::reconcile::{decide, keep_foreign_metadata};
+use crate::work_queue::{ControllerKind, WorkItem};
+use crate::{in_memory_channel, is_kind_not_found, subscription};
 use plan::FlowPlan;
 use status::{FlowChild, FlowChildren, MissingChild};
+use types::eventing::event_policy::PolicyTarget;
+use types::flows::parallel::Parallel;
+use types::flows::sequence::Sequence;
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscription::Subscription;
+use types::shared::{HasConditions, controller, is_controlled_by, name, namespace};
 
 /// How often a flow is looked at that has a channel on its way out.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_secs(1);

@@ -8,16 +8,16 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use crate::controllers::channel::reconcile::{flow_channel_spec, subscribable};
-use crate::controllers::service::children::owner_references;
-use crate::kinds::flows::parallel::Parallel;
-use crate::kinds::flows::sequence::Sequence;
-use crate::kinds::messaging::API_VERSION;
-use crate::kinds::messaging::channel::{ChannelTemplate, DEFAULT_KIND};
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscription::{Subscription, SubscriptionSpec};
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, KReference, name, namespace};
+use crate::channel::reconcile::{flow_channel_spec, subscribable};
+use crate::service::children::owner_references;
+use types::flows::parallel::Parallel;
+use types::flows::sequence::Sequence;
+use types::messaging::API_VERSION;
+use types::messaging::channel::{ChannelTemplate, DEFAULT_KIND};
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscription::{Subscription, SubscriptionSpec};
+use types::settings::Settings;
+use types::shared::{Destination, KReference, name, namespace};
 
 /// What stands in the names of a flow's children behind its own.
 pub const SEQUENCE: &str = "-kn-sequence";

@@ -10,19 +10,19 @@ use std::collections::{HashMap, HashSet};
 
 use dataplane::table::HoldReason;
 
-use super::broker::resolve_deliverable;
-use super::context::{ControllerContext, Error, now};
-use super::stream_addresses;
-use super::subscription;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::controllers::event_type::AUTO_CREATE;
-use crate::kinds::eventing::stream_options::{BrokerConfigMap, stream_options};
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::shared::{name, namespace};
+use crate::broker::resolve_deliverable;
+use crate::context::{ControllerContext, Error, now};
+use crate::event_type::AUTO_CREATE;
 use crate::publish::StreamSpec;
+use crate::stream_addresses;
+use crate::subscription;
+use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{is_channel, status, stream_subscriber, subscriber_entries, suspension};
+use types::eventing::stream_options::{BrokerConfigMap, stream_options};
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
+use types::messaging::subscription::Subscription;
+use types::shared::{name, namespace};
 
 /// The path of a channel on the events listener.
 #[must_use]

@@ -5,24 +5,24 @@ use std::sync::Arc;
 use dataplane::table::{EventFilter, HoldReason, InitialOffset, ReplyTarget};
 use jiff::Timestamp;
 
-use crate::controllers::dead_letter_sink;
-use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
-use crate::controllers::sender_policy::SenderPolicy;
-use crate::controllers::stream_addresses::{AddressesResult, NO_LISTENER};
-use crate::controllers::trigger::delivery_options::delivery;
-use crate::controllers::trust_store::TrustStore;
-use crate::kinds::eventing::broker::default_delivery;
-use crate::kinds::messaging::GROUP;
-use crate::kinds::messaging::in_memory_channel::{
+use crate::dead_letter_sink;
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::publish;
+use crate::sender_policy::SenderPolicy;
+use crate::stream_addresses::{AddressesResult, NO_LISTENER};
+use crate::trigger::delivery_options::delivery;
+use crate::trust_store::TrustStore;
+use types::eventing::broker::default_delivery;
+use types::messaging::GROUP;
+use types::messaging::in_memory_channel::{
     ADDRESSABLE, CHANNEL_SERVICE_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DISPATCHER_READY, ENDPOINTS_READY,
     EVENT_POLICIES_READY, InMemoryChannel, InMemoryChannelStatus, SERVICE_READY,
 };
-use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
-use crate::kinds::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
-use crate::kinds::shared::{
+use types::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
+use types::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
+use types::shared::{
     ConditionStatus, DeliverySpec, Destination, HasConditions, KReference, controller, name, namespace,
 };
-use crate::publish;
 
 /// Whether a reference names a channel of a kind that is served here.
 #[must_use]

@@ -2,19 +2,19 @@
 
 use dataplane::table::ReplyTarget;
 
-use crate::controllers::context::ControllerContext;
-use crate::controllers::flows::plan;
-use crate::controllers::oidc_identity::account_name;
-use crate::controllers::sender_policy::SenderPolicy;
-use crate::kinds::eventing::event_policy::PolicyTarget;
-use crate::kinds::flows::parallel::Parallel;
-use crate::kinds::flows::sequence::Sequence;
-use crate::kinds::messaging::channel::Channel;
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscribable::SubscriberSpec;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
+use crate::context::ControllerContext;
+use crate::flows::plan;
+use crate::oidc_identity::account_name;
 use crate::publish;
+use crate::sender_policy::SenderPolicy;
+use types::eventing::event_policy::PolicyTarget;
+use types::flows::parallel::Parallel;
+use types::flows::sequence::Sequence;
+use types::messaging::channel::Channel;
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscribable::SubscriberSpec;
+use types::messaging::subscription::Subscription;
+use types::shared::{controller, is_controlled_by, name, namespace};
 
 /// Policies apply to a channel by its own name, and by that of the object it is the ingress of: a Channel, or a flow
 /// whose first channel it is. Policies for either apply.

@@ -7,7 +7,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
 use super::{InformerCache, ObjectChange, cluster_watch, store_watch};
-use crate::store::{self, ObjectStore, StoredObject};
+use apiserver::store::{self, ObjectStore, StoredObject};
 
 /// Objects of one kind.
 #[derive(Debug, Clone)]

@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
-use crate::controllers::revision;
-use crate::kinds::networking::ingress::IngressBackendSplit;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::Route;
+use crate::destination_resolver::CLUSTER_DOMAIN;
+use crate::revision;
+use types::networking::ingress::IngressBackendSplit;
+use types::serving::revision::Revision;
+use types::serving::route::Route;
 
 /// Ports by which a Service says that its instances speak HTTP/2 without TLS.
 const H2C_NAMES: [&str; 2] = ["h2c", "http2"];

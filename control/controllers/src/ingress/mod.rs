@@ -17,20 +17,20 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Endpoints, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::context::{ControllerContext, Error, now};
-use super::informer_cache::InformerCache;
-use super::route;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::blocking;
-use crate::expiry::{Expiries, Source};
-use crate::kinds::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::Route;
-use crate::kinds::shared::{HasConditions, label, name, namespace};
+use crate::context::{ControllerContext, Error, now};
+use crate::informer_cache::InformerCache;
 use crate::publish::ObjectCertificates;
+use crate::route;
+use crate::work_queue::{ControllerKind, WorkItem};
+use apiserver::expiry::{Expiries, Source};
 use backends::{BackendResolveError, ServiceLookup, SplitBackend, resolve_backend};
 use reconcile::{IngressOutcome, status};
+use support::blocking;
 use system_internal_tls::InternalTlsTrusts;
+use types::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
+use types::serving::revision::Revision;
+use types::serving::route::Route;
+use types::shared::{HasConditions, label, name, namespace};
 
 pub use reconcile::ListenerAddresses;
 pub use watches::{list_all, on_service_change, requeue_polled, watches};
@@ -233,7 +233,7 @@ fn certificates(context: &ControllerContext, ingress: &Ingress) -> Result<Object
 
 impl IngressContext {
     /// The certificate in a Secret.
-    pub(super) fn identity(
+    pub(crate) fn identity(
         &self,
         ns: &str,
         name: &str,

@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use jiff::Timestamp;
 
-use crate::kinds::networking::ingress::{
+use crate::publish::HostConflict;
+use types::networking::ingress::{
     CONDITIONS, Ingress, IngressStatus, LOAD_BALANCER_READY, LoadBalancerIngress, LoadBalancerStatus,
     NETWORK_CONFIGURED,
 };
-use crate::kinds::shared::{HasConditions, Status};
-use crate::publish::HostConflict;
+use types::shared::{HasConditions, Status};
 
 /// The names under which a cluster would know our listeners.
 pub(super) const PUBLIC_NAME: &str = "sluicegate.knative-serving.svc.cluster.local";
@@ -118,8 +118,8 @@ fn load_balancer(name: &str, address: Option<SocketAddr>) -> LoadBalancerStatus 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::networking::ingress::IngressSpec;
-    use crate::kinds::shared::{Condition, ConditionStatus};
+    use types::networking::ingress::IngressSpec;
+    use types::shared::{Condition, ConditionStatus};
 
     fn find<'a>(status: &'a IngressStatus, kind: &str) -> &'a Condition {
         status.base.conditions.iter().find(|c| c.kind == kind).unwrap()

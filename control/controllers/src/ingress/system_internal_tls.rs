@@ -9,9 +9,9 @@ use dataplane::tls::TlsClientConfig;
 
 use super::backends::BackendResolveError;
 use super::item;
-use crate::controllers::context::ControllerContext;
-use crate::kinds::networking::ingress::HttpIngressPath;
-use crate::kinds::settings::SERVING;
+use crate::context::ControllerContext;
+use types::networking::ingress::HttpIngressPath;
+use types::settings::SERVING;
 
 /// The Secret of the operator's namespace with the authority, in [`CA`].
 const SECRET: &str = "routing-serving-certs";

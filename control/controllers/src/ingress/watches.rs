@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Service;
 
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::informer_cache::{ObjectChange, follow};
-use crate::controllers::work_queue::{ControllerKind, WorkItem};
-use crate::controllers::{ControllerTask, fill_cache, item_of, newest};
-use crate::controllers::{certificate, domain_mapping, service_names};
-use crate::kinds::networking::ingress::Ingress;
-use crate::kinds::shared::{label, name, namespace};
+use crate::context::{ControllerContext, Error};
+use crate::informer_cache::{ObjectChange, follow};
+use crate::work_queue::{ControllerKind, WorkItem};
+use crate::{ControllerTask, fill_cache, item_of, newest};
+use crate::{certificate, domain_mapping, service_names};
+use types::networking::ingress::Ingress;
+use types::shared::{label, name, namespace};
 
 use super::{SERVICE_LABEL, item, splits, system_internal_tls};
 

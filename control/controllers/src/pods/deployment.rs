@@ -10,11 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::pod::{annotations, labels, owner};
-use crate::kinds::serving::annotations::REVISION_UID;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{name, namespace};
 use autoscaler::{InstancePhase, InstanceStatus};
 use runtime::deployment_name;
+use types::serving::annotations::REVISION_UID;
+use types::serving::revision::Revision;
+use types::shared::{name, namespace};
 
 /// The Deployment of `revision`, of which `desired` instances are wanted; `before` is the one that is there.
 pub(super) fn desired_deployment(
@@ -112,7 +112,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::kinds::serving::template::RevisionSpec;
+    use types::serving::template::RevisionSpec;
 
     fn seen(stage: InstancePhase) -> InstanceStatus {
         let at = Timestamp::UNIX_EPOCH;

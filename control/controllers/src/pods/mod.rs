@@ -13,15 +13,15 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 
-use super::context::{ControllerContext, Error};
-use super::informer_cache::ObjectChange;
-use super::newest;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::serving::annotations::REVISION;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{label, name, namespace};
+use crate::context::{ControllerContext, Error};
+use crate::informer_cache::ObjectChange;
+use crate::newest;
+use crate::work_queue::{ControllerKind, WorkItem};
 use autoscaler::InstanceStatus;
 use runtime::deployment_name;
+use types::serving::annotations::REVISION;
+use types::serving::revision::Revision;
+use types::shared::{label, name, namespace};
 
 pub use pod::instance_id;
 

@@ -9,14 +9,12 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 
-use crate::controllers::revision::projected_tokens::account;
-use crate::kinds::serving::annotations::{
-    REVISION, REVISION_UID, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED, inherited,
-};
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{name, namespace};
+use crate::revision::projected_tokens::account;
 use autoscaler::{InstancePhase, InstanceStatus, LastTermination};
 use runtime::{ExitCause, pod_name};
+use types::serving::annotations::{REVISION, REVISION_UID, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED, inherited};
+use types::serving::revision::Revision;
+use types::shared::{name, namespace};
 
 /// What `containerID` begins with; the instance's number follows.
 const RUNTIME: &str = "process://";
@@ -289,9 +287,9 @@ fn terminated(last: &LastTermination) -> ContainerStateTerminated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::serving::annotations::{CONFIGURATION_UID, SERVICE};
-    use crate::kinds::serving::template::RevisionSpec;
     use runtime::SidecarStatus;
+    use types::serving::annotations::{CONFIGURATION_UID, SERVICE};
+    use types::serving::template::RevisionSpec;
 
     fn seen(stage: InstancePhase, restarts: u32) -> InstanceStatus {
         let at = Timestamp::UNIX_EPOCH;

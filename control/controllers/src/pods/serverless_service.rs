@@ -14,19 +14,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DeleteParams;
 
 use super::pod::{labels, owner};
-use crate::child_name::child_name;
-use crate::controllers::context::{ControllerContext, Error, now};
-use crate::controllers::service_names::{DERIVED_LABEL, SERVICE_NAME};
-use crate::kinds::autoscaling::pod_autoscaler::ScaleTarget;
-use crate::kinds::networking::serverless_service::{
+use crate::context::{ControllerContext, Error, now};
+use crate::service_names::{DERIVED_LABEL, SERVICE_NAME};
+use autoscaler::{InstancePhase, InstanceStatus};
+use runtime::{deployment_name, pod_name};
+use support::child_name::child_name;
+use types::autoscaling::pod_autoscaler::ScaleTarget;
+use types::networking::serverless_service::{
     ACTIVATOR_ENDPOINTS_POPULATED, CONDITIONS, ENDPOINTS_POPULATED, ServerlessService, ServerlessServiceSpec,
     ServerlessServiceStatus,
 };
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::settings::SERVING;
-use crate::kinds::shared::{Condition, ConditionStatus, Status, name, namespace};
-use autoscaler::{InstancePhase, InstanceStatus};
-use runtime::{deployment_name, pod_name};
+use types::serving::revision::Revision;
+use types::settings::SERVING;
+use types::shared::{Condition, ConditionStatus, Status, name, namespace};
 
 /// Who takes requests in, as upstream calls it.
 const ACTIVATOR: &str = "activator-service";
@@ -240,7 +240,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::kinds::serving::template::RevisionSpec;
+    use types::serving::template::RevisionSpec;
 
     #[test]
     fn the_private_slice_has_an_endpoint_for_each_ready_instance() {

@@ -13,12 +13,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::downward_api;
 use super::plan::RevisionError;
 use super::projected_tokens::{self, ProjectedTokenRequest};
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::work_queue::WorkItem;
-use crate::kinds::serving::template::RevisionSpec;
-use crate::kinds::shared::{KReference, name, namespace};
+use crate::context::{ControllerContext, Error};
+use crate::work_queue::WorkItem;
 use runtime::deployment_name;
 use runtime::environment::expand_variables;
+use types::serving::template::RevisionSpec;
+use types::shared::{KReference, name, namespace};
 
 /// The reason that a kubelet gives when something is not there.
 pub const MISSING: &str = "CreateContainerConfigError";

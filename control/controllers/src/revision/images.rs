@@ -16,11 +16,11 @@ use super::plan::RevisionError;
 use super::{key, projected_tokens};
 use crate::context::{ControllerContext, Error};
 use crate::event_recorder::EventMessage;
-use crate::kinds::serving::annotations::RUNTIME_CLASS;
-use crate::kinds::serving::revision::{Revision, RevisionStatus};
-use crate::kinds::shared::{KReference, annotation, name, namespace};
 use crate::work_queue::WorkItem;
 use runtime::ContainerImage;
+use types::serving::annotations::RUNTIME_CLASS;
+use types::serving::revision::{Revision, RevisionStatus};
+use types::shared::{KReference, annotation, name, namespace};
 
 /// Requeue delay of a Revision whose images are being pulled: no event reports the end of a pull.
 pub(super) const PULL_LOOKED_FOR_AFTER: Duration = Duration::from_millis(100);

@@ -21,17 +21,17 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::Patch;
 
-use super::context::{ControllerContext, Error, now};
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{field_managers, pods};
-use crate::kinds::serving::annotations::CONFIGURATION;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{HasConditions, label, name, namespace};
+use crate::context::{ControllerContext, Error, now};
+use crate::work_queue::{ControllerKind, WorkItem};
+use crate::{field_managers, pods};
 use images::ImageStates;
 use plan::{PlanInputs, RevisionError, backend, plan};
 use reconcile::status;
-pub(super) use routing::is_routed;
+pub(crate) use routing::is_routed;
 use runtime::may_mount;
+use types::serving::annotations::CONFIGURATION;
+use types::serving::revision::Revision;
+use types::shared::{HasConditions, label, name, namespace};
 
 /// A Revision whose service account lacks a policy is reconciled again after this: no watch reports a new role
 /// binding.

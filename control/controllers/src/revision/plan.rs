@@ -13,17 +13,17 @@ use super::images::{self, ImageStates, LocalImage};
 use super::scale::scale;
 use super::security_context::{container_credentials, credentials, security};
 use super::{devices, downward_api, ports, probes};
-use crate::kinds::duration;
-use crate::kinds::serving::annotations::{CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE};
-use crate::kinds::serving::autoscaler_settings::AutoscalerSettings;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::template::TIMEOUT_SECONDS_DEFAULT;
-use crate::kinds::serving::{spare_instances::spares, stream_timeouts::stream_timeouts};
-use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
 use autoscaler::{RevisionPlan, SparePolicy};
 use runtime::volumes::{InstanceMount, is_contained_path};
 use runtime::{InstanceSpec, ResourceLimits, Sidecar};
+use types::duration;
+use types::serving::annotations::{CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE};
+use types::serving::autoscaler_settings::AutoscalerSettings;
+use types::serving::revision::Revision;
+use types::serving::template::TIMEOUT_SECONDS_DEFAULT;
+use types::serving::{spare_instances::spares, stream_timeouts::stream_timeouts};
+use types::shared::{annotation, label, name, namespace};
 
 /// Why a Revision cannot run on this host.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,17 +5,17 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 
 use super::scale::ScalingConfig;
-use crate::controllers::context::{ControllerContext, Error, NamespacedObject, now};
-use crate::controllers::service::children::owner_references;
-use crate::controllers::{field_managers, is_not_found};
-use crate::kinds::autoscaling::metric::{self, Metric, MetricSpec, MetricStatus};
-use crate::kinds::autoscaling::pod_autoscaler::{
+use crate::context::{ControllerContext, Error, NamespacedObject, now};
+use crate::service::children::owner_references;
+use crate::{field_managers, is_not_found};
+use types::autoscaling::metric::{self, Metric, MetricSpec, MetricStatus};
+use types::autoscaling::pod_autoscaler::{
     ACTIVE, CONDITIONS, PodAutoscaler, PodAutoscalerSpec, PodAutoscalerStatus, SCALE_TARGET_INITIALIZED, SKS_READY,
     ScaleTarget,
 };
-use crate::kinds::serving::annotations::{AUTOSCALING, REVISION, REVISION_UID, ROUTING_STATE, autoscaling, inherited};
-use crate::kinds::serving::revision::{self, Revision};
-use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, label, name, namespace};
+use types::serving::annotations::{AUTOSCALING, REVISION, REVISION_UID, ROUTING_STATE, autoscaling, inherited};
+use types::serving::revision::{self, Revision};
+use types::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, label, name, namespace};
 
 /// Brings both objects to what `revision`, with its newest status, and its scale say.
 pub(super) async fn reconcile(
@@ -221,8 +221,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::revision::scale::scale;
-    use crate::kinds::serving::autoscaler_settings::AutoscalerSettings;
+    use crate::revision::scale::scale;
+    use types::serving::autoscaler_settings::AutoscalerSettings;
 
     fn revision(active: &str, reason: &str, ready: &str) -> Revision {
         serde_json::from_value(json!({
@@ -243,7 +243,7 @@ mod tests {
     }
 
     fn words(status: &PodAutoscalerStatus) -> Vec<String> {
-        let shown = |c: &crate::kinds::shared::Condition| format!("{} {:?} {}", c.kind, c.status, c.reason);
+        let shown = |c: &types::shared::Condition| format!("{} {:?} {}", c.kind, c.status, c.reason);
         status.base.conditions.iter().map(shown).collect()
     }
 

@@ -16,11 +16,11 @@ use kube::api::PostParams;
 use super::images::runs_image;
 use super::plan::RevisionError;
 use super::security_context::security;
-use crate::access::{AUTHENTICATED, RequestAttributes, rbac};
-use crate::controllers::context::{ControllerContext, Error};
-use crate::kinds::serving::annotations::RUNTIME_CLASS;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{annotation, namespace};
+use crate::context::{ControllerContext, Error};
+use apiserver::access::{AUTHENTICATED, RequestAttributes, rbac};
+use types::serving::annotations::RUNTIME_CLASS;
+use types::serving::revision::Revision;
+use types::shared::{annotation, namespace};
 
 /// What roles name.
 const GROUP: &str = "sluicegate.dev";

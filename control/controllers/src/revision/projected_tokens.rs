@@ -9,11 +9,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ServiceAccountTokenProjection;
 use tokio::time::Instant;
 
-use crate::clock::Deadline;
-use crate::controllers::access_tokens::{RENEW_AT_FRACTION, request_token};
-use crate::controllers::context::ControllerContext;
-use crate::controllers::work_queue::WorkItem;
-use crate::kinds::serving::template::RevisionSpec;
+use crate::access_tokens::{RENEW_AT_FRACTION, request_token};
+use crate::context::ControllerContext;
+use crate::work_queue::WorkItem;
+use support::clock::Deadline;
+use types::serving::template::RevisionSpec;
 
 /// How long a token is good if nothing is said, in seconds (Kubernetes' default).
 const SECONDS_DEFAULT: i64 = 3_600;
@@ -174,8 +174,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::clock::WallClock;
-    use crate::controllers::work_queue::ControllerKind;
+    use crate::work_queue::ControllerKind;
+    use support::clock::WallClock;
 
     #[test]
     fn each_token_is_asked_for_once_as_kubernetes_would() {

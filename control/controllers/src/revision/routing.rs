@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::controllers::context::{ControllerContext, now};
-use crate::controllers::route;
-use crate::kinds::serving::annotations::{
+use crate::context::{ControllerContext, now};
+use crate::route;
+use types::serving::annotations::{
     CONFIGURATION, CONFIGURATION_GENERATION, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED,
 };
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::{CONTAINER_HEALTHY, RESOURCES_AVAILABLE, Revision};
-use crate::kinds::shared::{ConditionStatus, HasConditions, annotation, label, name, namespace};
+use types::serving::configuration::Configuration;
+use types::serving::revision::{CONTAINER_HEALTHY, RESOURCES_AVAILABLE, Revision};
+use types::shared::{ConditionStatus, HasConditions, annotation, label, name, namespace};
 
 /// Upstream's words for the label.
 const ACTIVE: &str = "active";

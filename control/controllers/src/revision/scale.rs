@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::plan::concurrency_max;
-use crate::kinds::duration;
-use crate::kinds::serving::annotations::autoscaling;
-use crate::kinds::serving::autoscaler_settings::AutoscalerSettings;
-use crate::kinds::serving::revision::Revision;
 use autoscaler::ScalingMetric;
+use types::duration;
+use types::serving::annotations::autoscaling;
+use types::serving::autoscaler_settings::AutoscalerSettings;
+use types::serving::revision::Revision;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScalingConfig {

@@ -3,14 +3,14 @@
 use dataplane::table::HTTPS_PORT;
 use k8s_openapi::api::core::v1::Service;
 
-use crate::controllers::certificate::state::{HostCertificate, HostTls, ready_certificate};
-use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
-use crate::controllers::informer_cache::InformerCache;
-use crate::kinds::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, label_error};
-use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
-use crate::kinds::serving::route::Route;
-use crate::kinds::settings::{HttpProtocol, NetworkSettings};
-use crate::kinds::shared::{Addressable, label, name, namespace};
+use crate::certificate::state::{HostCertificate, HostTls, ready_certificate};
+use crate::destination_resolver::CLUSTER_DOMAIN;
+use crate::informer_cache::InformerCache;
+use types::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, label_error};
+use types::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
+use types::serving::route::Route;
+use types::settings::{HttpProtocol, NetworkSettings};
+use types::shared::{Addressable, label, name, namespace};
 
 /// The port that URLs need not name; the other is [`HTTPS_PORT`].
 const HTTP_PORT: u16 = 80;
@@ -155,11 +155,11 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
-    use crate::controllers::certificate::state::CertificateState;
-    use crate::controllers::service_names::index_keys;
-    use crate::kind_registry::FieldErrors;
-    use crate::kinds::serving::route::RouteSpec;
-    use crate::kinds::settings::ConfigMapSetting as _;
+    use crate::certificate::state::CertificateState;
+    use crate::service_names::index_keys;
+    use types::kind_registry::FieldErrors;
+    use types::serving::route::RouteSpec;
+    use types::settings::ConfigMapSetting as _;
 
     static NETWORK: LazyLock<NetworkSettings> = LazyLock::new(NetworkSettings::default);
     static SERVICES: LazyLock<InformerCache<Service>> = LazyLock::new(InformerCache::default);

@@ -13,24 +13,24 @@ use std::time::Duration;
 use futures_util::future::join;
 use k8s_openapi::api::core::v1::Service;
 
-use super::certificate::challenges::{challenge_rules, merge_rules};
-use super::certificate::state::{self, HostCertificate, HostTls};
-use super::context::{ControllerContext, Error, now};
-use super::informer_cache::ObjectChange;
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{certificate, domain_mapping, ingress};
-use crate::kinds::duration;
-use crate::kinds::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION, http_protocol};
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::{ALL_TRAFFIC_ASSIGNED, INGRESS_READY, Route};
-use crate::kinds::settings::{HttpProtocol, Settings};
-use crate::kinds::shared::{Condition, ConditionStatus, HasConditions, annotation, label, name, namespace};
+use crate::certificate::challenges::{challenge_rules, merge_rules};
+use crate::certificate::state::{self, HostCertificate, HostTls};
+use crate::context::{ControllerContext, Error, now};
+use crate::informer_cache::ObjectChange;
 use crate::publish::{HostRule, ObjectCertificates};
+use crate::work_queue::{ControllerKind, WorkItem};
+use crate::{certificate, domain_mapping, ingress};
 use hosts::{PublicPorts, RouteNaming};
 use reconcile::{NOT_CONFIGURED, ROLLOUT_IN_PROGRESS, RouteOutcome, status};
 use rollout::divide_traffic;
 use traffic::{RouteRuleOptions, TrafficLookup, resolve, rules};
+use types::duration;
+use types::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION, http_protocol};
+use types::serving::configuration::Configuration;
+use types::serving::revision::Revision;
+use types::serving::route::{ALL_TRAFFIC_ASSIGNED, INGRESS_READY, Route};
+use types::settings::{HttpProtocol, Settings};
+use types::shared::{Condition, ConditionStatus, HasConditions, annotation, label, name, namespace};
 
 pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let owner = format!("{}/{}", item.namespace, item.name);
@@ -106,7 +106,7 @@ fn assign(context: &ControllerContext, route: &Route, settings: &Settings, namin
 }
 
 /// Hosts were released: requeues the Routes that were refused them, in all namespaces (AMB-05).
-pub(super) fn requeue_host_conflicts(context: &ControllerContext) {
+pub(crate) fn requeue_host_conflicts(context: &ControllerContext) {
     let routes = context.routes.keys_by_index(HOST_CONFLICT).into_iter();
     routes.for_each(|(ns, name)| context.enqueue(WorkItem::new(ControllerKind::Route, &ns, &name)));
     let others =
@@ -116,7 +116,7 @@ pub(super) fn requeue_host_conflicts(context: &ControllerContext) {
 
 /// A placeholder that was changed or deleted is set back by its Route. One that was a tag's may have stood where another
 /// Route's own is to be.
-pub(super) fn on_placeholder_change(context: &ControllerContext, (before, after): ObjectChange<'_, Service>) {
+pub(crate) fn on_placeholder_change(context: &ControllerContext, (before, after): ObjectChange<'_, Service>) {
     let Some(before) = before else { return };
     if let Some(item) = placeholder::route_of(before) {
         context.enqueue(item);
@@ -128,7 +128,7 @@ pub(super) fn on_placeholder_change(context: &ControllerContext, (before, after)
 }
 
 /// A core Service was deleted: its name may be one that a Route of `ns` was refused.
-pub(super) fn requeue_name_conflicts(context: &ControllerContext, ns: &str) {
+pub(crate) fn requeue_name_conflicts(context: &ControllerContext, ns: &str) {
     routes_with_conflicts(context, ns).for_each(|item| context.enqueue(item));
 }
 

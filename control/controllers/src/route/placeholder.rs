@@ -10,14 +10,14 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::DeleteParams;
 
 use super::hosts::{self, RouteNaming};
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::service::children::owner_references;
-use crate::controllers::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::names::is_dns1035_label;
-use crate::kinds::serving::annotations::{LAST_APPLIED, ROUTE, VISIBILITY, inherited};
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{label, name, namespace};
+use crate::context::{ControllerContext, Error};
+use crate::service::children::owner_references;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::names::is_dns1035_label;
+use types::serving::annotations::{LAST_APPLIED, ROUTE, VISIBILITY, inherited};
+use types::serving::route::Route;
+use types::serving::traffic::TrafficTarget;
+use types::shared::{label, name, namespace};
 
 /// What the placeholder's port is called, and its number.
 const PORT: (&str, i32) = ("http2", 80);
@@ -139,11 +139,11 @@ fn repaired(there: &Service, wanted: &Service) -> Option<Service> {
 mod tests {
     use super::hosts::PublicPorts;
     use super::*;
-    use crate::controllers::certificate::state::HostTls;
-    use crate::controllers::informer_cache::InformerCache;
-    use crate::kind_registry::{RequestContext, ResourceStrategy as _};
-    use crate::kinds::serving::route::RouteSpec;
-    use crate::kinds::settings::NetworkSettings;
+    use crate::certificate::state::HostTls;
+    use crate::informer_cache::InformerCache;
+    use types::kind_registry::{RequestContext, ResourceStrategy as _};
+    use types::serving::route::RouteSpec;
+    use types::settings::NetworkSettings;
 
     fn route() -> Route {
         let mut route = Route::new("ns", "app", RouteSpec::default());

@@ -5,12 +5,12 @@ use jiff::Timestamp;
 use super::hosts::{self, RouteNaming};
 use super::rollout::{self, TrafficDivision};
 use super::traffic::TrafficError;
-use crate::kinds::serving::route::{
+use crate::publish::HostConflict;
+use types::serving::route::{
     ALL_TRAFFIC_ASSIGNED, CERTIFICATE_PROVISIONED, CONDITIONS, INGRESS_READY, Route, RouteStatus,
 };
-use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{ConditionStatus, Status};
-use crate::publish::HostConflict;
+use types::serving::traffic::TrafficTarget;
+use types::shared::{ConditionStatus, Status};
 
 /// The newest Revision has not got its whole share yet.
 pub const ROLLOUT_IN_PROGRESS: &str = "RolloutInProgress";

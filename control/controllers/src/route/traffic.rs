@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use dataplane::table::{HeaderEdits, MirrorPolicy, TrafficPolicy};
 
-use crate::controllers::revision::key;
-use crate::kinds::serving::annotations::SERVICE;
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::serving::traffic_policy::{self, header_routes};
-use crate::kinds::shared::{ConditionStatus, HasConditions, label, name, namespace};
 use crate::publish::{HostRule, PathRule, WeightedBackend};
+use crate::revision::key;
+use types::serving::annotations::SERVICE;
+use types::serving::configuration::Configuration;
+use types::serving::revision::Revision;
+use types::serving::route::Route;
+use types::serving::traffic::TrafficTarget;
+use types::serving::traffic_policy::{self, header_routes};
+use types::shared::{ConditionStatus, HasConditions, label, name, namespace};
 
 use super::hosts::{self, RouteNaming};
 
@@ -238,9 +238,9 @@ mod tests {
 
     use super::hosts::PublicPorts;
     use super::*;
-    use crate::controllers::certificate::state::HostTls;
-    use crate::controllers::informer_cache::InformerCache;
-    use crate::kinds::settings::NetworkSettings;
+    use crate::certificate::state::HostTls;
+    use crate::informer_cache::InformerCache;
+    use types::settings::NetworkSettings;
 
     static NETWORK: LazyLock<NetworkSettings> = LazyLock::new(NetworkSettings::default);
     static SERVICES: LazyLock<InformerCache<Service>> = LazyLock::new(InformerCache::default);

@@ -3,12 +3,12 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
-use crate::kinds::serving::annotations::{LAST_APPLIED, ROLLOUT_DURATION, ROUTES, SERVICE, inherited};
-use crate::kinds::serving::configuration::{Configuration, ConfigurationSpec};
-use crate::kinds::serving::route::{Route, RouteSpec};
-use crate::kinds::serving::service::Service;
-use crate::kinds::serving::traffic_policy::{HEADER_ROUTES, MIRROR, STICKY};
-use crate::kinds::shared::{name, namespace};
+use types::serving::annotations::{LAST_APPLIED, ROLLOUT_DURATION, ROUTES, SERVICE, inherited};
+use types::serving::configuration::{Configuration, ConfigurationSpec};
+use types::serving::route::{Route, RouteSpec};
+use types::serving::service::Service;
+use types::serving::traffic_policy::{HEADER_ROUTES, MIRROR, STICKY};
+use types::shared::{name, namespace};
 
 #[must_use]
 pub fn desired_configuration(service: &Service) -> Configuration {

@@ -5,13 +5,13 @@ pub mod reconcile;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::context::{ControllerContext, Error, NamespacedObject, now};
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::route::Route;
-use crate::kinds::shared::{controller, name, namespace};
+use crate::context::{ControllerContext, Error, NamespacedObject, now};
+use crate::work_queue::{ControllerKind, WorkItem};
 use children::{desired_configuration, desired_route};
 use reconcile::{ChildAction, conflicting_revision_name, decide, status};
+use types::serving::configuration::Configuration;
+use types::serving::route::Route;
+use types::shared::{controller, name, namespace};
 
 /// Reconciles a changed Service, the owner of a changed child, and the Service that waits for the name of an object
 /// with another owner.

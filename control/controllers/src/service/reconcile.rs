@@ -5,13 +5,13 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::controllers::configuration::reconcile::{LatestRevision, adopt};
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::service::{CONDITIONS, CONFIGURATIONS_READY, ROUTES_READY, Service, ServiceStatus};
-use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, name};
+use crate::configuration::reconcile::{LatestRevision, adopt};
+use types::conditions::ConditionManager;
+use types::serving::configuration::Configuration;
+use types::serving::revision::Revision;
+use types::serving::route::Route;
+use types::serving::service::{CONDITIONS, CONFIGURATIONS_READY, ROUTES_READY, Service, ServiceStatus};
+use types::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, name};
 
 /// What to do about one child.
 #[derive(Debug, Clone, PartialEq)]
@@ -156,8 +156,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::configuration::children::desired_revision;
-    use crate::controllers::service::children::{desired_configuration, desired_route};
+    use crate::configuration::children::desired_revision;
+    use crate::service::children::{desired_configuration, desired_route};
 
     fn service() -> Service {
         serde_json::from_value(json!({
@@ -198,7 +198,7 @@ mod tests {
         json!([{"type": "Ready", "status": word, "reason": "Because", "message": "of that"}])
     }
 
-    fn find<'a>(status: &'a ServiceStatus, kind: &str) -> &'a crate::kinds::shared::Condition {
+    fn find<'a>(status: &'a ServiceStatus, kind: &str) -> &'a types::shared::Condition {
         status.base.conditions.iter().find(|c| c.kind == kind).unwrap()
     }
 

@@ -12,15 +12,15 @@ use super::event_types;
 use crate::context::{ControllerContext, Error, NamespacedObject, now};
 use crate::destination_resolver::ResolveError;
 use crate::informer_cache::InformerCache;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::serving::service::Service;
-use crate::kinds::shared::{ConditionStatus, HasConditions, controller, namespace};
-use crate::kinds::sources::CloudEventAttributes;
-use crate::kinds::sources::adapter::AdapterBacked;
 use crate::service::apply;
 use crate::service::reconcile::decide;
 use crate::work_queue::{ControllerKind, WorkItem};
 use plan::{AdapterTarget, Secrets, service_name};
+use types::conditions::ConditionManager;
+use types::serving::service::Service;
+use types::shared::{ConditionStatus, HasConditions, controller, namespace};
+use types::sources::CloudEventAttributes;
+use types::sources::adapter::AdapterBacked;
 
 /// How often the controller looks for a missing Secret or program.
 const MISSING_POLL_INTERVAL: Duration = Duration::from_secs(2);

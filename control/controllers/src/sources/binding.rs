@@ -11,22 +11,22 @@ use kube::Api;
 use kube::core::{Selector, SelectorExt};
 
 use super::{NOT_RUN_HERE, set_sink};
-use crate::controllers::context::{ControllerContext, Error, NamespacedObject, now};
-use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
-use crate::controllers::informer_cache::{InformerCache, ObjectChange};
-use crate::controllers::oidc_identity::OidcIdentity;
-use crate::controllers::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::service::Service;
-use crate::kinds::serving::template::RevisionTemplate;
-use crate::kinds::shared::{controller, name, namespace};
-use crate::kinds::sources::ping::OIDC_IDENTITY_CREATED;
-use crate::kinds::sources::sink_binding::{
+use crate::context::{ControllerContext, Error, NamespacedObject, now};
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::informer_cache::{InformerCache, ObjectChange};
+use crate::oidc_identity::OidcIdentity;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::conditions::ConditionManager;
+use types::serving::configuration::Configuration;
+use types::serving::service::Service;
+use types::serving::template::RevisionTemplate;
+use types::shared::{controller, name, namespace};
+use types::sources::ping::OIDC_IDENTITY_CREATED;
+use types::sources::sink_binding::{
     AVAILABLE, BindableKind, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, SinkBinding, TRUST_BUNDLE_PROPAGATED,
 };
-use crate::kinds::sources::sink_binding_env::{self, FINALIZER};
-use crate::kinds::sources::{BindingSubject, SourceKind};
+use types::sources::sink_binding_env::{self, FINALIZER};
+use types::sources::{BindingSubject, SourceKind};
 
 /// What has a template that a binding may change.
 trait HasTemplate: NamespacedObject {
@@ -246,8 +246,8 @@ fn mark_identity(conditions: &mut ConditionManager<'_>, wants_token: bool, is_fo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::shared::ConditionStatus;
-    use crate::kinds::sources::sink_binding::SinkBindingSpec;
+    use types::shared::ConditionStatus;
+    use types::sources::sink_binding::SinkBindingSpec;
 
     fn concluded(
         sink: Result<DestinationAddress, ResolveError>,

@@ -16,24 +16,24 @@ use dataplane::events::auth::AccessToken;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Namespace;
 
-use super::context::{ControllerContext, Error, NamespacedObject, now};
-use super::destination_resolver::{DestinationAddress, ResolveError};
-use super::informer_cache::{InformerCache, follow};
-use super::oidc_identity::{self, OidcIdentity};
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{ControllerTask, item_of};
-use crate::kind_registry::ResourceStrategy;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::shared::ConditionStatus;
-use crate::kinds::sources::adapter::AdapterSource;
-use crate::kinds::sources::api_server::ApiServerSource;
-use crate::kinds::sources::container::ContainerSource;
-use crate::kinds::sources::integration::IntegrationSource;
-use crate::kinds::sources::ping::{self as ping_kind, PingSource};
-use crate::kinds::sources::redis_stream::RedisStreamSource;
-use crate::kinds::sources::sink_binding::SinkBinding;
-use crate::kinds::sources::{CloudEventAttributes, SINK_PROVIDED, SourceKind, SourceStatus};
+use crate::context::{ControllerContext, Error, NamespacedObject, now};
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::informer_cache::{InformerCache, follow};
+use crate::oidc_identity::{self, OidcIdentity};
+use crate::work_queue::{ControllerKind, WorkItem};
+use crate::{ControllerTask, item_of};
 pub use ping_outcomes::{PingOutcomes, SourceName};
+use types::conditions::ConditionManager;
+use types::kind_registry::ResourceStrategy;
+use types::shared::ConditionStatus;
+use types::sources::adapter::AdapterSource;
+use types::sources::api_server::ApiServerSource;
+use types::sources::container::ContainerSource;
+use types::sources::integration::IntegrationSource;
+use types::sources::ping::{self as ping_kind, PingSource};
+use types::sources::redis_stream::RedisStreamSource;
+use types::sources::sink_binding::SinkBinding;
+use types::sources::{CloudEventAttributes, SINK_PROVIDED, SourceKind, SourceStatus};
 
 /// The reason of a condition of what nothing here runs.
 const NOT_RUN_HERE: &str = "KindNotSupported";
@@ -165,7 +165,7 @@ fn set_sink(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::shared::{AuthStatus, Condition};
+    use types::shared::{AuthStatus, Condition};
 
     fn concluded<S: SourceKind>(sink: Result<DestinationAddress, ResolveError>) -> (SourceStatus, Condition) {
         concluded_as::<S>(sink, &OidcIdentity::Disabled)

@@ -21,10 +21,10 @@ use tokio::sync::Notify;
 
 use super::SourceName;
 use super::event_sender::{self, OutgoingEvent};
-use crate::controllers::context::ControllerContext;
-use crate::controllers::destination_resolver::DestinationAddress;
-use crate::kinds::shared::{HasConditions as _, name, namespace};
-use crate::kinds::sources::ping::{PingSource, TYPE, is_header_value};
+use crate::context::ControllerContext;
+use crate::destination_resolver::DestinationAddress;
+use types::shared::{HasConditions as _, name, namespace};
+use types::sources::ping::{PingSource, TYPE, is_header_value};
 
 /// Events in flight at once; one that comes due beyond is dropped, and logged.
 const IN_FLIGHT_MAX: usize = 256;

@@ -4,19 +4,19 @@ pub mod reconcile;
 
 use std::sync::Arc;
 
-use super::broker::resolve_deliverable;
-use super::context::{ControllerContext, Error, now};
-use super::destination_resolver::{DestinationAddress, ResolveError};
-use super::in_memory_channel::reconcile::{is_channel, is_subscribed_to};
-use super::informer_cache::ObjectChange;
-use super::messaging::not_ready_reason;
-use super::oidc_identity;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::settings::{CROSS_NAMESPACE, REFERENCE_BY_GROUP};
-use crate::kinds::shared::{Destination, name, namespace};
+use crate::broker::resolve_deliverable;
+use crate::context::{ControllerContext, Error, now};
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::in_memory_channel::reconcile::{is_channel, is_subscribed_to};
+use crate::informer_cache::ObjectChange;
+use crate::messaging::not_ready_reason;
+use crate::oidc_identity;
+use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{SubscriptionDependencies, status};
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscription::Subscription;
+use types::settings::{CROSS_NAMESPACE, REFERENCE_BY_GROUP};
+use types::shared::{Destination, name, namespace};
 
 pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
@@ -97,7 +97,7 @@ fn check_channel(
 /// The channel's dead letter sink, if it wants one.
 fn channel_sink(channel: &InMemoryChannel) -> Option<Result<DestinationAddress, ResolveError>> {
     channel.spec.delivery.as_ref()?.dead_letter_sink.as_ref()?;
-    let found = channel.status.as_ref().and_then(|status| super::dead_letter_sink::address_of(&status.delivery));
+    let found = channel.status.as_ref().and_then(|status| crate::dead_letter_sink::address_of(&status.delivery));
     Some(found.ok_or_else(|| ResolveError("The channel's dead letter sink is not resolved.".to_owned())))
 }
 

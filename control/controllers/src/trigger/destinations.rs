@@ -2,12 +2,12 @@
 
 use dataplane::table::HoldReason;
 
-use crate::controllers::dead_letter_sink;
-use crate::controllers::destination_resolver::DestinationAddress;
-use crate::controllers::last_address::{DEAD_LETTER_SINK, LastAddress, SUBSCRIBER};
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::trigger::Trigger;
-use crate::kinds::shared::Destination;
+use crate::dead_letter_sink;
+use crate::destination_resolver::DestinationAddress;
+use crate::last_address::{DEAD_LETTER_SINK, LastAddress, SUBSCRIBER};
+use types::eventing::broker::Broker;
+use types::eventing::trigger::Trigger;
+use types::shared::Destination;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TriggerDestinations {

@@ -9,22 +9,22 @@ use std::sync::Arc;
 
 use dataplane::table::{DeliveryPolicy, DeliveryTarget, HoldReason, InitialOffset, ReplyTarget};
 
-use super::RESTORE_BATCH;
-use super::broker;
-use super::broker_injection;
-use super::context::{ControllerContext, Error, now};
-use super::dead_letter_sink;
-use super::destination_resolver::{DestinationAddress, ResolveError};
-use super::oidc_identity::{self, OidcIdentity};
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::trigger::{StartPosition, Trigger};
-use crate::kinds::shared::{ConditionStatus, KReference};
+use crate::RESTORE_BATCH;
+use crate::broker;
+use crate::broker_injection;
+use crate::context::{ControllerContext, Error, now};
+use crate::dead_letter_sink;
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::oidc_identity::{self, OidcIdentity};
 use crate::publish::StreamSubscriberSpec;
+use crate::work_queue::{ControllerKind, WorkItem};
 use delivery_options::{delivery, delivery_order};
 use destinations::{TriggerDestinations, destinations};
 use filter::filter;
 use reconcile::{BrokerUnavailable, TriggerDependencies, status};
+use types::eventing::broker::Broker;
+use types::eventing::trigger::{StartPosition, Trigger};
+use types::shared::{ConditionStatus, KReference};
 
 pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
@@ -83,7 +83,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
 
 /// Whether the object is still the one that was read.
 fn is_current(context: &ControllerContext, trigger: &Trigger) -> bool {
-    let now = context.triggers.get(namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
+    let now = context.triggers.get(namespace(trigger), types::shared::name(&trigger.metadata));
     now.is_some_and(|now| now.metadata.uid == trigger.metadata.uid)
 }
 
@@ -123,7 +123,7 @@ pub fn restore(context: &ControllerContext) {
 /// something means it for them too. Where their events go is as their last statuses say.
 pub async fn resubscribe_inheriting(context: &ControllerContext, broker: &Broker) {
     let meta = &broker.metadata;
-    let of_it = format!("{}/{}", crate::kinds::shared::namespace(meta), crate::kinds::shared::name(meta));
+    let of_it = format!("{}/{}", types::shared::namespace(meta), types::shared::name(meta));
     for some in context.triggers.keys_by_index(&of_it).chunks(RESTORE_BATCH) {
         let triggers = context.triggers.get_many(some);
         // Options of its own win as a whole, and only the sink may be missing in them.
@@ -172,7 +172,7 @@ fn subscribe(
         unsubscribe(context, trigger);
         return false;
     }
-    let (ns, name) = (namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
+    let (ns, name) = (namespace(trigger), types::shared::name(&trigger.metadata));
     let brokers = broker.and_then(|broker| broker.spec.delivery.as_ref());
     let sink = ways.sink.as_ref().map(|sink| target(context, trigger, sink));
     let hold = match (ways.hold, &sink) {
@@ -253,5 +253,5 @@ async fn resolve_dependency(
 }
 
 fn namespace(trigger: &Trigger) -> &str {
-    crate::kinds::shared::namespace(&trigger.metadata)
+    types::shared::namespace(&trigger.metadata)
 }

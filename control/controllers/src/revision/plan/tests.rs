@@ -6,8 +6,8 @@ use container::process_config::ImageConfig;
 
 use super::super::images::ImageState;
 use super::*;
-use crate::kinds::settings::{DeploymentSettings, RevisionDefaults};
 use runtime::ContainerImage;
+use types::settings::{DeploymentSettings, RevisionDefaults};
 
 pub(in super::super) fn revision(container: Value, annotations: Value) -> Revision {
     let mut revision: Revision = serde_json::from_value(json!({

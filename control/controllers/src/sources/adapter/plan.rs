@@ -6,11 +6,11 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::context::NamespacedObject;
-use crate::kinds::serving::annotations::{CLUSTER_LOCAL, RUNTIME_CLASS, VISIBILITY};
-use crate::kinds::serving::service::{Service, ServiceSpec};
-use crate::kinds::shared::{name, namespace};
-use crate::kinds::sources::adapter::{AdapterBacked, AdapterPlan, AdapterProgram};
 use crate::service::children::owner_references;
+use types::serving::annotations::{CLUSTER_LOCAL, RUNTIME_CLASS, VISIBILITY};
+use types::serving::service::{Service, ServiceSpec};
+use types::shared::{name, namespace};
+use types::sources::adapter::{AdapterBacked, AdapterPlan, AdapterProgram};
 
 /// The annotation of the template that says which configuration it was made of.
 const CONFIG_HASH: &str = "adapters.sluicegate.dev/config-hash";
@@ -205,7 +205,7 @@ fn hash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::sources::adapter::AdapterSource;
+    use types::sources::adapter::AdapterSource;
 
     fn source(spec: Value) -> AdapterSource {
         serde_json::from_value(
