@@ -3,6 +3,7 @@
 use tokio::time::sleep;
 
 use crate::context::ControllerContext;
+use crate::context_change::ContextChange;
 use support::clock::{STEP_LOOK_EVERY, StepWatch};
 
 /// Compares the two clocks, for ever.
@@ -17,9 +18,6 @@ pub(crate) async fn tend(context: &ControllerContext) {
         );
         context.access_tokens.clock_stepped();
         context.jwks.settings_changed();
-        context.sources.ping_changed.notify_one();
-        for revision in context.projected_tokens.revisions() {
-            context.queue.add(revision);
-        }
+        context.notify(ContextChange::ClockStepped);
     }
 }

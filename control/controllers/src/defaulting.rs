@@ -11,18 +11,18 @@ use types::settings::Settings;
 
 /// From now on, for every kind that people write.
 pub(crate) fn install(context: &ControllerContext) {
-    install_for(context, &context.services);
-    install_for(context, &context.configurations);
-    install_for(context, &context.routes);
-    install_for(context, &context.domain_mappings);
-    install_for(context, &context.ingress.ingresses);
-    install_for(context, &context.brokers);
-    install_for(context, &context.triggers);
-    install_for(context, &context.channels);
-    install_for(context, &context.in_memory_channels);
-    install_for(context, &context.subscriptions);
-    install_for(context, &context.sequences);
-    install_for(context, &context.parallels);
+    install_for(context, &context.caches.services);
+    install_for(context, &context.caches.configurations);
+    install_for(context, &context.caches.routes);
+    install_for(context, &context.caches.domain_mappings);
+    install_for(context, &context.caches.ingresses);
+    install_for(context, &context.caches.brokers);
+    install_for(context, &context.caches.triggers);
+    install_for(context, &context.caches.channels);
+    install_for(context, &context.caches.in_memory_channels);
+    install_for(context, &context.caches.subscriptions);
+    install_for(context, &context.caches.sequences);
+    install_for(context, &context.caches.parallels);
 }
 
 fn install_for<K: ResourceStrategy + Clone + kube::Resource>(context: &ControllerContext, cache: &InformerCache<K>) {

@@ -19,11 +19,11 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use crate::context::Error;
-use crate::is_not_found;
+use crate::api::Error;
+use crate::api::is_not_found;
 use crate::urls::{self, resolve_reference};
 use crate::work_queue::{WorkItem, WorkQueue};
-pub use runtime::dns::CLUSTER_DOMAIN;
+use runtime::dns::CLUSTER_DOMAIN;
 use types::kind_registry::KindMeta;
 use types::names::{is_dns_subdomain, is_dns1035_label, is_dns1123_label, is_path_segment};
 use types::settings::{REFERENCE_BY_GROUP, REFERENCE_MAPPING, Settings};
@@ -377,7 +377,7 @@ mod tests {
         let mute = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);
         let resolver =
             DestinationResolver::new(Client::new(mute, "ns"), Arc::default(), Arc::default(), Arc::default());
-        let item = WorkItem::new(ControllerKind::Trigger, "ns", "t");
+        let item = WorkItem::new(ControllerKind::new("Trigger"), "ns", "t");
         for api_version in ["v1", "x.example/v1"] {
             let reference = reference(json!({"apiVersion": api_version, "kind": "Service", "name": "a"}));
             let found = resolver.read(&item, &reference).await;

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use dataplane::events::abandoned::AbandonedEvents;
 
-use crate::context::{ControllerContext, now};
+use crate::api::now;
+use crate::context::ControllerContext;
 use crate::event_recorder::{EventMessage, EventSeverity};
 use crate::publish::DroppedEvents;
 use types::eventing::broker::{Broker, BrokerSpec};
@@ -72,9 +73,9 @@ async fn record(
     let Some((namespace, name)) = label.split_once('/') else { return };
     let news = warning(reason, why);
     let is = |found: &Option<String>| found.as_ref() == Some(uid);
-    if let Some(trigger) = context.triggers.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
+    if let Some(trigger) = context.caches.triggers.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
         context.recorder.record(&*trigger, &news, now()).await;
-    } else if let Some(one) = context.subscriptions.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
+    } else if let Some(one) = context.caches.subscriptions.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
         context.recorder.record(&*one, &news, now()).await;
     }
 }

@@ -22,15 +22,5 @@ pub(crate) async fn run(context: &ControllerContext) {
 /// 64 objects of each kind take 2.5 MB with their fields open.
 fn trim_memory(context: &ControllerContext) {
     context.queue.shrink();
-    context.services.compress_all();
-    context.configurations.compress_all();
-    context.revisions.compress_all();
-    context.deployments.compress_all();
-    context.pods.compress_all();
-    context.routes.compress_all();
-    context.certificates.compress_all();
-    context.pod_autoscalers.compress_all();
-    context.metrics.compress_all();
-    context.triggers.compress_all();
-    context.service_names.services().compress_all();
+    context.caches.compress();
 }

@@ -5,9 +5,10 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Preconditions};
 
-use crate::context::{ControllerContext, Error, NamespacedObject};
+use crate::api::{Error, NamespacedObject};
+use crate::context::ControllerContext;
 use crate::field_managers;
-use crate::service::children::owner_references;
+use crate::owned_child::owner_references;
 use crate::work_queue::WorkItem;
 use support::sha256;
 use types::conditions::ConditionManager;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::service::children::owner_references;
+use crate::owned_child::owner_references;
 use types::names::LABEL_CHARS_MAX;
 use types::serving::annotations as keys;
 use types::serving::configuration::Configuration;

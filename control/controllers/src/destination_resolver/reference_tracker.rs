@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn a_forgotten_interest_is_told_no_more() {
         let mut interests = ReferenceTracker::default();
-        let item = WorkItem::new(ControllerKind::Trigger, "ns", "t");
+        let item = WorkItem::new(ControllerKind::new("Trigger"), "ns", "t");
         let referent =
             TrackedReference { group: String::new(), kind: "X".into(), namespace: "ns".into(), name: "x".into() };
         interests.add(&item, referent.clone());

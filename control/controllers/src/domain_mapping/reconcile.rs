@@ -2,10 +2,10 @@
 
 use jiff::Timestamp;
 
-use crate::certificate::state::HostTls;
-use crate::destination_resolver::CLUSTER_DOMAIN;
-use crate::route::hosts::PublicPorts;
-use crate::route::reconcile::NOT_CONFIGURED;
+use crate::host_tls::HostTls;
+use crate::route_hosts::PublicPorts;
+use crate::route_rules::NOT_CONFIGURED;
+use runtime::dns::CLUSTER_DOMAIN;
 use types::conditions::ConditionManager;
 use types::serving::domain_mapping::{
     CERTIFICATE_PROVISIONED, CONDITIONS, DOMAIN_CLAIMED, DomainMapping, DomainMappingStatus, INGRESS_READY,
@@ -131,8 +131,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::certificate::state::{CertificateState, HostCertificate, NOT_ENABLED};
-    use crate::ingress::backends::BackendResolveError;
+    use crate::host_tls::{CertificateState, HostCertificate, NOT_ENABLED};
+    use crate::service_backends::BackendResolveError;
     use types::shared::{Condition, ConditionStatus};
 
     fn ready(findings: &DomainMappingDependencies) -> (String, String, String) {

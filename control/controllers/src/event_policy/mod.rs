@@ -2,18 +2,39 @@
 
 use jiff::Timestamp;
 
-use crate::context::{ControllerContext, Error, now};
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches};
 use crate::destination_resolver::ResolveError;
 use crate::oidc_identity::subject;
-use crate::work_queue::WorkItem;
+use crate::work_queue::{ControllerKind, WorkItem};
 use types::eventing::event_policy::{
     AUTHENTICATION_ENABLED, CONDITIONS, EventPolicy, EventPolicyReference, EventPolicyStatus, SUBJECTS_RESOLVED,
 };
 use types::shared::KReference;
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+const KIND: ControllerKind = ControllerKind::new("EventPolicy");
+
+#[derive(Debug)]
+pub struct EventPolicyController;
+
+impl Controller for EventPolicyController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.primary::<EventPolicy>(KIND);
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
+}
+
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
-    let Some(policy) = context.event_policies.get(&item.namespace, &item.name) else { return Ok(()) };
+    let Some(policy) = context.caches.event_policies.get(&item.namespace, &item.name) else { return Ok(()) };
     let (mut subjects, mut missing) = (Vec::new(), Vec::new());
     for from in &policy.spec.from {
         subjects.extend(from.sub.clone());

@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::plan::uses;
+use crate::flow_plan::uses;
 use crate::sender_policy::SenderPolicy;
 use types::conditions::ConditionManager;
 use types::flows::parallel::{Parallel, ParallelBranchStatus, ParallelStatus};

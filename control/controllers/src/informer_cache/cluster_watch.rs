@@ -14,7 +14,7 @@ use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use super::{InformerCache, ObjectChange, ObjectSource};
-use crate::is_not_found;
+use crate::api::is_not_found;
 
 /// All that there are; none if the cluster does not have the kind.
 pub(super) async fn list<K>(source: &ObjectSource<K>) -> Result<Vec<K>, kube::Error>

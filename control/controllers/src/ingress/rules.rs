@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use dataplane::table::{HTTPS_PORT, HeaderEdits};
 
-use crate::destination_resolver::CLUSTER_DOMAIN;
 use crate::publish::{HostRule, PathRule, WeightedBackend};
+use runtime::dns::CLUSTER_DOMAIN;
 use support::sha256;
 use types::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
 use types::shared::{name, namespace};

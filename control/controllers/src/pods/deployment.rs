@@ -9,7 +9,8 @@ use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::pod::{annotations, labels, owner};
+use super::pod::annotations;
+use crate::serverless_service::{labels, owner};
 use autoscaler::{InstancePhase, InstanceStatus};
 use runtime::deployment_name;
 use types::serving::annotations::REVISION_UID;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Container;
 
-use super::plan::{PlanInputs, uses_volume_variable};
+use super::plan_inputs::{PlanInputs, uses_volume_variable};
 use runtime::limits::SHARED_MEMORY_BYTES_MAX;
 use runtime::volumes::{InstanceMount, InstanceVolume, VolumeContent, VolumeMedium};
 use runtime::{InstanceSpec, Sidecar, TerminationMessagePath};

@@ -6,7 +6,7 @@
 use k8s_openapi::api::core::v1::{Container, ObjectFieldSelector, ResourceFieldSelector};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::plan::RevisionError;
+use super::error::RevisionError;
 use runtime::ResourceLimits;
 use runtime::environment::{POD_NAME_PLACEHOLDER, POD_UID_PLACEHOLDER};
 use types::quantity;

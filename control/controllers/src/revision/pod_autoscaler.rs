@@ -5,9 +5,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 
 use super::scale::ScalingConfig;
-use crate::context::{ControllerContext, Error, NamespacedObject, now};
-use crate::service::children::owner_references;
-use crate::{field_managers, is_not_found};
+use crate::api::is_not_found;
+use crate::api::{Error, NamespacedObject, now};
+use crate::context::ControllerContext;
+use crate::field_managers;
+use crate::owned_child::owner_references;
 use types::autoscaling::metric::{self, Metric, MetricSpec, MetricStatus};
 use types::autoscaling::pod_autoscaler::{
     ACTIVE, CONDITIONS, PodAutoscaler, PodAutoscalerSpec, PodAutoscalerStatus, SCALE_TARGET_INITIALIZED, SKS_READY,
@@ -25,14 +27,14 @@ pub(super) async fn reconcile(
 ) -> Result<(), Error> {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
     let wanted = pod_autoscaler(revision, scale);
-    let found = context.pod_autoscalers.get(ns, own);
+    let found = context.caches.pod_autoscalers.get(ns, own);
     let Some(kept) = apply(context, found.as_deref(), wanted).await? else { return Ok(()) };
     let mut after = kept.clone();
     after.status = Some(status(&kept, revision, now()));
     write_status(context, &kept, &after).await?;
 
     let wanted = metric(revision, &kept, scale);
-    let found = context.metrics.get(ns, own);
+    let found = context.caches.metrics.get(ns, own);
     let Some(kept) = apply(context, found.as_deref(), wanted).await? else { return Ok(()) };
     let mut after = kept.clone();
     after.status = Some(metric_status(&kept, now()));

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 
+use super::error::RevisionError;
 use super::images;
-use super::plan::RevisionError;
 use autoscaler::{RevisionState, ScaleStatus};
 use types::conditions::ConditionManager;
 use types::serving::revision::{

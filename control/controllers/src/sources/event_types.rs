@@ -2,10 +2,11 @@
 
 use kube::ResourceExt;
 
-use crate::context::{ControllerContext, Error, NamespacedObject};
-use crate::event_type::auto_create::event_type_name;
+use crate::api::{Error, NamespacedObject};
+use crate::context::ControllerContext;
+use crate::event_type_names::event_type_name;
 use crate::field_managers;
-use crate::service::children::owner_references;
+use crate::owned_child::owner_references;
 use types::eventing::event_type::{EventType, EventTypeSpec};
 use types::shared::{is_controlled_by, namespace};
 use types::sources::{CloudEventAttributes, SourceKind};
@@ -18,7 +19,7 @@ pub(super) async fn reconcile<S: NamespacedObject + SourceKind>(
 ) -> Result<(), Error> {
     let home = namespace(source.meta());
     let wanted: Vec<EventType> = now.iter().filter_map(|one| event_type(source, one)).collect();
-    let mut there = context.event_types.list(home);
+    let mut there = context.caches.event_types.list(home);
     there.retain(|known| is_controlled_by(&known.metadata, source.meta()));
     for old in &there {
         let name = old.name_any();

@@ -2,9 +2,9 @@
 
 use jiff::Timestamp;
 
+use crate::channel_subscribers::has_subscription;
 use crate::dead_letter_sink;
 use crate::destination_resolver::{DestinationAddress, ResolveError};
-use crate::in_memory_channel::reconcile::has_subscription;
 use crate::oidc_identity::OidcIdentity;
 use types::conditions::ConditionManager;
 use types::messaging::in_memory_channel::InMemoryChannel;

@@ -2,11 +2,12 @@
 
 use jiff::Timestamp;
 
-use super::destinations;
 use crate::dead_letter_sink;
 use crate::destination_resolver::{DestinationAddress, ResolveError};
 use crate::last_address::{DEAD_LETTER_SINK, SUBSCRIBER};
 use crate::oidc_identity::OidcIdentity;
+use crate::trigger_subscription::BrokerUnavailable;
+use crate::trigger_subscription::destinations;
 use types::conditions::ConditionManager;
 use types::eventing::broker::Broker;
 use types::eventing::filters::missing_functions;
@@ -19,7 +20,7 @@ use types::shared::{ConditionStatus, Destination, HasConditions, Status};
 
 /// What a Trigger depends on, as found.
 #[derive(Debug, Clone)]
-pub struct TriggerDependencies<'a> {
+pub(crate) struct TriggerDependencies<'a> {
     pub broker: Result<&'a Broker, BrokerUnavailable>,
     pub subscriber: Result<DestinationAddress, ResolveError>,
     /// Its own sink or else the Broker's, if there is any.
@@ -32,16 +33,8 @@ pub struct TriggerDependencies<'a> {
     pub identity: OidcIdentity,
 }
 
-/// Why a Trigger has no Broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BrokerUnavailable {
-    NotFound,
-    /// It is in another namespace, and the operator does not let anybody read from there.
-    OtherNamespace,
-}
-
 #[must_use]
-pub fn status(trigger: &Trigger, found: TriggerDependencies<'_>, now: Timestamp) -> TriggerStatus {
+pub(crate) fn status(trigger: &Trigger, found: TriggerDependencies<'_>, now: Timestamp) -> TriggerStatus {
     let mut status = trigger.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);

@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{DataSourceKind, RevisionDataSources, missing};
 use crate::revision::downward_api;
-use crate::revision::plan::RevisionError;
+use crate::revision::error::RevisionError;
 use crate::revision::projected_tokens::ProjectedTokenRequest;
 use runtime::volumes::{InstanceVolume, VolumeContent, VolumeFile, VolumeMedium, is_contained_path};
 use types::quantity;

@@ -3,9 +3,10 @@
 use dataplane::table::HTTPS_PORT;
 use k8s_openapi::api::core::v1::Service;
 
-use crate::certificate::state::{HostCertificate, HostTls, ready_certificate};
-use crate::destination_resolver::CLUSTER_DOMAIN;
+use crate::host_tls::{HostCertificate, HostTls, ready_certificate};
 use crate::informer_cache::InformerCache;
+use crate::names::service_host;
+use runtime::dns::CLUSTER_DOMAIN;
 use types::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, label_error};
 use types::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
 use types::serving::route::Route;
@@ -118,12 +119,6 @@ fn cluster_local_host(route: &Route) -> String {
     service_host(name(&route.metadata), namespace(&route.metadata))
 }
 
-/// What Kubernetes calls the Service `name`.
-#[must_use]
-pub fn service_host(name: &str, namespace: &str) -> String {
-    format!("{name}.{namespace}.svc.{CLUSTER_DOMAIN}")
-}
-
 /// X-RTE-02, X-RTE-03: by the operator's templates.
 pub fn public_host(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> String {
     naming.network.host(tag, &route.metadata, naming.domain)
@@ -143,7 +138,7 @@ pub fn host_error(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> 
 }
 
 /// The first label of its hosts, or of its tag's.
-pub(super) fn first_label(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> String {
+pub(crate) fn first_label(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> String {
     let name = name(&route.metadata);
     tag.map_or_else(|| name.to_owned(), |tag| naming.network.tagged(tag, name))
 }
@@ -155,8 +150,8 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
-    use crate::certificate::state::CertificateState;
-    use crate::service_names::index_keys;
+    use crate::host_tls::CertificateState;
+    use crate::indexes::core_service_keys;
     use types::kind_registry::FieldErrors;
     use types::serving::route::RouteSpec;
     use types::settings::ConfigMapSetting as _;
@@ -281,7 +276,7 @@ mod tests {
     #[test]
     fn a_tag_is_cluster_local_by_its_placeholder() {
         let labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
-        let services = InformerCache::with_index(index_keys);
+        let services = InformerCache::with_index(core_service_keys);
         let metadata =
             ObjectMeta { name: Some("blue-app".into()), namespace: Some("ns".into()), labels, ..ObjectMeta::default() };
         services.replace(vec![Service { metadata, ..Service::default() }], |_| {});

@@ -2,7 +2,7 @@
 
 use dataplane::tls::TlsIdentity;
 
-use crate::ingress::backends::BackendResolveError;
+use crate::service_backends::BackendResolveError;
 use types::conditions::ConditionManager;
 use types::networking::certificate::Http01Challenge;
 use types::settings::HttpProtocol;

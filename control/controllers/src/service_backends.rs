@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::destination_resolver::CLUSTER_DOMAIN;
-use crate::revision;
+use crate::names::revision_key;
+use runtime::dns::CLUSTER_DOMAIN;
 use types::networking::ingress::IngressBackendSplit;
 use types::serving::revision::Revision;
 use types::serving::route::Route;
@@ -73,7 +73,7 @@ pub fn resolve_backend(
     let (ns, name) = (split.service_namespace.as_str(), split.service_name.as_str());
     let Some(service) = lookup.service(ns, name) else {
         if lookup.revision(ns, name).is_some() {
-            return Ok(SplitBackend::Revisions(vec![(revision::key(ns, name), 1)]));
+            return Ok(SplitBackend::Revisions(vec![(revision_key(ns, name), 1)]));
         }
         return match lookup.route(ns, name) {
             Some(route) => route_backend(ns, &route),
@@ -133,7 +133,7 @@ fn route_backend(ns: &str, route: &Route) -> Result<SplitBackend, BackendResolve
     let traffic = route.status.iter().flat_map(|status| &status.traffic);
     let weighted = traffic.filter_map(|target| {
         let weight = u32::try_from(target.percent?).ok().filter(|weight| *weight > 0)?;
-        Some((revision::key(ns, target.revision()?), weight))
+        Some((revision_key(ns, target.revision()?), weight))
     });
     let weighted: Vec<_> = weighted.collect();
     if weighted.is_empty() {
@@ -232,5 +232,4 @@ fn sort_addresses(addresses: &mut Vec<SocketAddr>) {
 }
 
 #[cfg(test)]
-#[path = "backends_tests.rs"]
 mod tests;

@@ -4,9 +4,9 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
-use crate::destination_resolver::CLUSTER_DOMAIN;
-use crate::route::hosts::{self, RouteNaming};
-use crate::service::children::owner_references;
+use crate::owned_child::owner_references;
+use crate::route_hosts::{self as hosts, RouteNaming};
+use runtime::dns::CLUSTER_DOMAIN;
 use support::child_name::child_name;
 use types::networking::certificate::{CLASS_ANNOTATIONS, Certificate, CertificateSpec, TYPE_LABEL, WILDCARD_LABEL};
 use types::serving::annotations::{LAST_APPLIED, ROUTE, inherited};
@@ -157,9 +157,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::certificate::state::HostTls;
+    use crate::host_tls::HostTls;
     use crate::informer_cache::InformerCache;
-    use crate::route::hosts::PublicPorts;
+    use crate::route_hosts::PublicPorts;
     use types::kind_registry::FieldErrors;
     use types::settings::ConfigMapSetting as _;
     use types::shared::label;

@@ -3,10 +3,10 @@
 
 use http::Uri;
 
-use super::state::HostTls;
 use crate::context::ControllerContext;
-use crate::ingress::backends::{self, SplitBackend, resolve_backend};
+use crate::host_tls::HostTls;
 use crate::publish::{HostRule, PathRule, WeightedBackend};
+use crate::service_backends::{self as backends, SplitBackend, resolve_backend};
 use types::networking::certificate::Http01Challenge;
 use types::networking::ingress::IngressBackendSplit;
 
