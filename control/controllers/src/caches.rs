@@ -82,6 +82,12 @@ macro_rules! caches {
         }
 
         impl Caches {
+            /// Group and plural of each kind.
+            #[cfg(test)]
+            fn resources() -> Vec<(String, String)> {
+                vec![$((<$kind>::group(&()).into_owned(), <$kind>::plural(&()).into_owned()),)+]
+            }
+
             /// Compresses all objects, for a time when none of them is in use.
             pub(crate) fn compress(&self) {
                 $(self.$field.compress_all();)+
@@ -171,4 +177,38 @@ caches! {
     subscriptions: Subscription = InformerCache::with_index(indexes::subscription_keys);
     sequences: Sequence = InformerCache::default();
     parallels: Parallel = InformerCache::default();
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize as _;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// Shown as Pods in an API of our own alone, so a follower does not watch them.
+    const EMBEDDED_ONLY: [&str; 2] = ["pods", "deployments"];
+
+    /// AMB-62: a follower watches every kind that the controllers read.
+    #[test]
+    fn follower_may_watch_every_cached_kind() {
+        let text = include_str!("../../../deploy/follow.yaml");
+        let documents = serde_norway::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap());
+        let role = documents.into_iter().find(|one| one["kind"] == "ClusterRole").unwrap();
+        let rules = role["rules"].as_array().unwrap();
+        let has = |list: &Value, word: &str| list.as_array().is_some_and(|all| all.iter().any(|one| *one == word));
+        let is_granted = |group: &str, plural: &str, verb: &str| {
+            let mut all = rules.iter();
+            all.any(|rule| {
+                has(&rule["apiGroups"], group) && has(&rule["resources"], plural) && has(&rule["verbs"], verb)
+            })
+        };
+        let all = Caches::resources();
+        assert!(all.len() > EMBEDDED_ONLY.len());
+        for (group, plural) in all.iter().filter(|(_, plural)| !EMBEDDED_ONLY.contains(&plural.as_str())) {
+            for verb in ["get", "list", "watch"] {
+                assert!(is_granted(group, plural, verb), "{verb} {plural}.{group} in deploy/follow.yaml");
+            }
+        }
+    }
 }
