@@ -2,7 +2,7 @@
 //! and the handlers that controllers register for it.
 
 use std::fmt::Debug;
-use std::sync::Weak;
+use std::sync::{Arc, Mutex, Weak};
 
 use apiserver::store::ObjectStore;
 use k8s_openapi::api::apps::v1::Deployment;
@@ -12,6 +12,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::api::NamespacedObject;
+use crate::defaulting;
 use crate::indexes;
 use crate::informer_cache::{InformerCache, ObjectChange, ObjectSource, follow};
 use crate::names::DERIVED_LABEL;
@@ -34,6 +35,7 @@ use types::serving::domain_mapping::DomainMapping;
 use types::serving::revision::Revision;
 use types::serving::route::Route;
 use types::serving::service::Service;
+use types::settings::Settings;
 
 /// What is called when an object of the kind `K` changes.
 pub(crate) type Handler<'a, K> = Box<dyn Fn(ObjectChange<'_, K>) + 'a>;
@@ -66,10 +68,11 @@ impl ObjectSources {
     }
 }
 
-/// `FIELD: KIND = CACHE;`, and if need be the label of objects to leave out, and whether the controllers start without the
-/// right to read the kind.
+/// `FIELD: KIND = CACHE;`, and if need be the label of objects to leave out, whether the controllers start without the
+/// right to read the kind, and what fills in the defaults of a kind that people write.
 macro_rules! caches {
-    ($($field:ident: $kind:ty = $cache:expr $(, without $label:path)? $(, optional $optional:literal)?;)+) => {
+    ($($field:ident: $kind:ty = $cache:expr $(, without $label:path)? $(, optional $optional:literal)?
+        $(, defaulted by $install:path)?;)+) => {
         #[derive(Debug)]
         pub struct Caches {
             $(pub $field: InformerCache<$kind>,)+
@@ -91,6 +94,13 @@ macro_rules! caches {
             /// Compresses all objects, for a time when none of them is in use.
             pub(crate) fn compress(&self) {
                 $(self.$field.compress_all();)+
+            }
+        }
+
+        impl Caches {
+            /// Fills in what the authors of objects left out, when these come in.
+            pub(crate) fn install_defaults(&self, settings: &Arc<Mutex<Arc<Settings>>>) {
+                $($($install(&self.$field, settings);)?)+
             }
         }
 
@@ -151,32 +161,32 @@ macro_rules! caches {
 }
 
 caches! {
-    services: Service = InformerCache::compressed();
-    configurations: Configuration = InformerCache::compressed();
+    services: Service = InformerCache::compressed(), defaulted by defaulting::install;
+    configurations: Configuration = InformerCache::compressed(), defaulted by defaulting::install;
     revisions: Revision = InformerCache::compressed_with_index(indexes::revision_keys);
-    routes: Route = InformerCache::compressed_with_index(indexes::route_keys);
+    routes: Route = InformerCache::compressed_with_index(indexes::route_keys), defaulted by defaulting::install;
     pod_autoscalers: PodAutoscaler = InformerCache::compressed();
     metrics: Metric = InformerCache::compressed();
     pods: Pod = InformerCache::compressed_with_index(indexes::pod_keys);
     deployments: Deployment = InformerCache::compressed();
-    domain_mappings: DomainMapping = InformerCache::default();
+    domain_mappings: DomainMapping = InformerCache::default(), defaulted by defaulting::install;
     domain_claims: ClusterDomainClaim = InformerCache::default();
     // A cluster may still have the roles of an earlier version of ours.
     certificates: Certificate = InformerCache::compressed_with_index(indexes::certificate_keys), optional true;
-    ingresses: Ingress = InformerCache::default();
+    ingresses: Ingress = InformerCache::default(), defaulted by defaulting::install;
     core_services: CoreService = InformerCache::compressed_with_index(indexes::core_service_keys);
     endpoints: Endpoints = InformerCache::default();
     endpoint_slices: EndpointSlice = InformerCache::default(), without DERIVED_LABEL;
     secrets: Secret = InformerCache::default();
-    brokers: Broker = InformerCache::default();
-    triggers: Trigger = InformerCache::compressed_with_index(indexes::trigger_keys);
+    brokers: Broker = InformerCache::default(), defaulted by defaulting::install;
+    triggers: Trigger = InformerCache::compressed_with_index(indexes::trigger_keys), defaulted by defaulting::install;
     event_types: EventType = InformerCache::default();
     event_policies: EventPolicy = InformerCache::default();
-    channels: Channel = InformerCache::default();
-    in_memory_channels: InMemoryChannel = InformerCache::default();
-    subscriptions: Subscription = InformerCache::with_index(indexes::subscription_keys);
-    sequences: Sequence = InformerCache::default();
-    parallels: Parallel = InformerCache::default();
+    channels: Channel = InformerCache::default(), defaulted by defaulting::install;
+    in_memory_channels: InMemoryChannel = InformerCache::default(), defaulted by defaulting::install;
+    subscriptions: Subscription = InformerCache::with_index(indexes::subscription_keys), defaulted by defaulting::install;
+    sequences: Sequence = InformerCache::default(), defaulted by defaulting::install;
+    parallels: Parallel = InformerCache::default(), defaulted by defaulting::install;
 }
 
 #[cfg(test)]

@@ -203,7 +203,6 @@ impl ControllerContext {
     }
 
     /// Where a stream takes events in, for its status.
-    #[must_use]
     pub fn stream_addresses(&self, path: &str) -> AddressesResult {
         let schemes = stream_addresses::event_schemes(&self.settings().event_features);
         stream_addresses::addresses(schemes, &self.config.events_url_base, self.config.events_tls.as_ref(), path)

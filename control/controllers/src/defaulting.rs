@@ -4,29 +4,16 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::context::ControllerContext;
 use crate::informer_cache::InformerCache;
 use types::kind_registry::{RequestContext, ResourceStrategy};
 use types::settings::Settings;
 
-/// From now on, for every kind that people write.
-pub(crate) fn install(context: &ControllerContext) {
-    install_for(context, &context.caches.services);
-    install_for(context, &context.caches.configurations);
-    install_for(context, &context.caches.routes);
-    install_for(context, &context.caches.domain_mappings);
-    install_for(context, &context.caches.ingresses);
-    install_for(context, &context.caches.brokers);
-    install_for(context, &context.caches.triggers);
-    install_for(context, &context.caches.channels);
-    install_for(context, &context.caches.in_memory_channels);
-    install_for(context, &context.caches.subscriptions);
-    install_for(context, &context.caches.sequences);
-    install_for(context, &context.caches.parallels);
-}
-
-fn install_for<K: ResourceStrategy + Clone + kube::Resource>(context: &ControllerContext, cache: &InformerCache<K>) {
-    let settings: Arc<Mutex<Arc<Settings>>> = context.shared_settings();
+/// From now on, for the objects of `cache`.
+pub(crate) fn install<K: ResourceStrategy + Clone + kube::Resource>(
+    cache: &InformerCache<K>,
+    settings: &Arc<Mutex<Arc<Settings>>>,
+) {
+    let settings = Arc::clone(settings);
     cache.set_transform(move |object| {
         let now = Arc::clone(&settings.lock().unwrap_or_else(PoisonError::into_inner));
         apply_defaults(object, now);

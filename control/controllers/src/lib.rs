@@ -129,7 +129,7 @@ pub async fn run(
     let controllers = list::controllers(&context, revisions, pings);
     let context = ControllerContext::new(context, client, autoscaler, publisher);
     if context.config.leader_identity.is_some() {
-        defaulting::install(&context);
+        context.caches.install_defaults(&context.shared_settings());
     }
     let mut watches = Watches::new(&context);
     operator_settings::register(&context, &mut watches);
