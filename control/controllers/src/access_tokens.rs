@@ -11,19 +11,18 @@ use futures_util::StreamExt;
 use futures_util::stream;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::ServiceAccount;
-use kube::Api;
 use kube::api::PostParams;
+use kube::{Api, Client};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::context::ControllerContext;
-use crate::clock::{Deadline, Now};
+use support::clock::{Deadline, Now, WallClock};
 use support::names::is_path_segment;
 
 /// How long a token is asked to be good for, in seconds.
 const SECONDS: i64 = 3_600;
 /// Of that, the share after which it is renewed: an API that is away for ten minutes costs nothing.
-pub(super) const RENEW_AT_FRACTION: f64 = 0.8;
+pub(crate) const RENEW_AT_FRACTION: f64 = 0.8;
 /// Between two attempts to get a token, at first and at most: an account may be made a moment after it is named.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
@@ -36,7 +35,7 @@ const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Who shows a token, and to whom.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct TokenKey {
+struct AccessTokenKey {
     namespace: String,
     account: String,
     audience: String,
@@ -77,7 +76,7 @@ impl Due {
 
 #[derive(Debug, Default)]
 pub struct AccessTokenCache {
-    by_key: Mutex<HashMap<TokenKey, TokenEntry>>,
+    by_key: Mutex<HashMap<AccessTokenKey, TokenEntry>>,
     /// There is a new one, a receiver refused one, or the wall clock was set.
     added: Arc<Notify>,
 }
@@ -86,7 +85,7 @@ impl AccessTokenCache {
     /// Has `account` shown to `target`, if both are there. Otherwise that gets the login of its URL, if it has one.
     pub fn attach(&self, target: &mut DeliveryTarget, namespace: &str, account: Option<&str>, audience: Option<&str>) {
         target.access_token = match (account, audience) {
-            (Some(account), Some(audience)) if !audience.is_empty() => Some(self.get(TokenKey {
+            (Some(account), Some(audience)) if !audience.is_empty() => Some(self.get(AccessTokenKey {
                 namespace: namespace.into(),
                 account: account.into(),
                 audience: audience.into(),
@@ -95,7 +94,7 @@ impl AccessTokenCache {
         };
     }
 
-    fn get(&self, holder: TokenKey) -> Arc<AccessToken> {
+    fn get(&self, holder: AccessTokenKey) -> Arc<AccessToken> {
         let mut known = self.lock();
         if let Some(pass) = known.get(&holder).and_then(|entry| entry.token.upgrade()) {
             return pass;
@@ -113,12 +112,12 @@ impl AccessTokenCache {
     }
 
     /// Those that need a token are looked for by both clocks.
-    pub(super) fn clock_stepped(&self) {
+    pub(crate) fn clock_stepped(&self) {
         self.added.notify_one();
     }
 
     /// Those that need a token now, and how long until the next one does.
-    fn due(&self, now: Now) -> (Vec<(TokenKey, Arc<AccessToken>)>, Option<Duration>) {
+    fn due(&self, now: Now) -> (Vec<(AccessTokenKey, Arc<AccessToken>)>, Option<Duration>) {
         let mut known = self.lock();
         known.retain(|_, entry| entry.token.strong_count() > 0);
         let (mut due, mut next) = (Vec::new(), None::<Duration>);
@@ -140,7 +139,7 @@ impl AccessTokenCache {
     }
 
     /// Notes how a request went: for how long its token is good.
-    fn record_result(&self, holder: &TokenKey, good_for: Option<Duration>, now: Now) -> Duration {
+    fn record_result(&self, holder: &AccessTokenKey, good_for: Option<Duration>, now: Now) -> Duration {
         let mut known = self.lock();
         let Some(entry) = known.get_mut(holder) else { return RETRY_DELAY_MIN };
         match good_for {
@@ -157,81 +156,92 @@ impl AccessTokenCache {
         entry.retry_delay
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<TokenKey, TokenEntry>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<AccessTokenKey, TokenEntry>> {
         self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Gets and renews tokens, for ever.
-pub(super) async fn run(context: &ControllerContext) {
-    loop {
-        let (due, next) = context.access_tokens.due(context.config.clock.both());
-        if !due.is_empty() {
-            stream::iter(due)
-                .for_each_concurrent(REQUESTS_MAX, |(holder, pass)| async move {
-                    renew(context, &holder, &pass).await;
-                })
-                .await;
-            continue;
+/// Asks an API for tokens.
+#[derive(Clone, Copy)]
+pub(crate) struct TokenRequester<'a> {
+    pub(crate) client: &'a Client,
+    pub(crate) clock: &'a WallClock,
+}
+
+impl AccessTokenCache {
+    /// Gets and renews tokens, for ever.
+    pub(crate) async fn run(&self, requester: TokenRequester<'_>) {
+        loop {
+            let (due, next) = self.due(requester.clock.both());
+            if !due.is_empty() {
+                stream::iter(due)
+                    .for_each_concurrent(REQUESTS_MAX, |(holder, pass)| async move {
+                        self.renew(requester, &holder, &pass).await;
+                    })
+                    .await;
+                continue;
+            }
+            let rest = next.map_or(CLEANUP_INTERVAL, |next| next.min(CLEANUP_INTERVAL));
+            tokio::select! {
+                () = sleep(rest) => {}
+                () = self.added.notified() => {}
+            }
         }
-        let rest = next.map_or(CLEANUP_INTERVAL, |next| next.min(CLEANUP_INTERVAL));
-        tokio::select! {
-            () = sleep(rest) => {}
-            () = context.access_tokens.added.notified() => {}
+    }
+
+    async fn renew(&self, requester: TokenRequester<'_>, holder: &AccessTokenKey, pass: &AccessToken) {
+        let AccessTokenKey { namespace, account, audience } = holder;
+        let why = match requester.request(namespace, account, audience, SECONDS).await {
+            Ok((token, good_for)) => {
+                pass.renew(&token);
+                self.record_result(holder, Some(good_for), requester.clock.both());
+                return;
+            }
+            Err(why) => why,
+        };
+        let wait = self.record_result(holder, None, requester.clock.both());
+        // The first attempts may come before the account.
+        if wait >= RETRY_DELAY_MAX {
+            tracing::warn!(namespace, account, audience, why, "no token for deliveries; tried again");
+        } else {
+            tracing::debug!(namespace, account, audience, why, "no token yet");
         }
     }
 }
 
-async fn renew(context: &ControllerContext, holder: &TokenKey, pass: &AccessToken) {
-    let TokenKey { namespace, account, audience } = holder;
-    let why = match request_token(context, namespace, account, audience, SECONDS).await {
-        Ok((token, good_for)) => {
-            pass.renew(&token);
-            context.access_tokens.record_result(holder, Some(good_for), context.config.clock.both());
-            return;
+impl TokenRequester<'_> {
+    /// A token of `account` for `audience` (none: for the API), and for how long it is good; or why there is none.
+    pub(crate) async fn request(
+        self,
+        namespace: &str,
+        account: &str,
+        audience: &str,
+        seconds: i64,
+    ) -> Result<(String, Duration), String> {
+        if !is_path_segment(account) {
+            return Err(format!("serviceaccounts \"{account}\" not found"));
         }
-        Err(why) => why,
-    };
-    let wait = context.access_tokens.record_result(holder, None, context.config.clock.both());
-    // The first attempts may come before the account.
-    if wait >= RETRY_DELAY_MAX {
-        tracing::warn!(namespace, account, audience, why, "no token for deliveries; tried again");
-    } else {
-        tracing::debug!(namespace, account, audience, why, "no token yet");
-    }
-}
-
-/// A token of `account` for `audience` (none: for the API), and for how long it is good; or why there is none.
-pub(super) async fn request_token(
-    context: &ControllerContext,
-    namespace: &str,
-    account: &str,
-    audience: &str,
-    seconds: i64,
-) -> Result<(String, Duration), String> {
-    if !is_path_segment(account) {
-        return Err(format!("serviceaccounts \"{account}\" not found"));
-    }
-    let api: Api<ServiceAccount> = Api::namespaced(context.client.clone(), namespace);
-    let wanted = TokenRequest {
-        spec: TokenRequestSpec {
-            audiences: if audience.is_empty() { Vec::new() } else { vec![audience.to_owned()] },
-            expiration_seconds: Some(seconds),
-            ..TokenRequestSpec::default()
-        },
-        ..TokenRequest::default()
-    };
-    let parameters = PostParams::default();
-    match timeout(REQUEST_TIMEOUT, api.create_token_request(account, &parameters, &wanted)).await {
-        Ok(Ok(TokenRequest { status: Some(status), .. })) => {
-            let ends = status.expiration_timestamp.0.as_second();
-            let seconds = ends.saturating_sub(context.config.clock.now().as_second());
-            Ok((status.token, Duration::from_secs(u64::try_from(seconds).unwrap_or(0))))
+        let api: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let wanted = TokenRequest {
+            spec: TokenRequestSpec {
+                audiences: if audience.is_empty() { Vec::new() } else { vec![audience.to_owned()] },
+                expiration_seconds: Some(seconds),
+                ..TokenRequestSpec::default()
+            },
+            ..TokenRequest::default()
+        };
+        let parameters = PostParams::default();
+        match timeout(REQUEST_TIMEOUT, api.create_token_request(account, &parameters, &wanted)).await {
+            Ok(Ok(TokenRequest { status: Some(status), .. })) => {
+                let ends = status.expiration_timestamp.0.as_second();
+                let seconds = ends.saturating_sub(self.clock.now().as_second());
+                Ok((status.token, Duration::from_secs(u64::try_from(seconds).unwrap_or(0))))
+            }
+            Ok(Ok(_)) => Err("the answer has no token".to_owned()),
+            Ok(Err(kube::Error::Api(status))) => Err(status.message),
+            Ok(Err(why)) => Err(why.to_string()),
+            Err(_) => Err("no answer".to_owned()),
         }
-        Ok(Ok(_)) => Err("the answer has no token".to_owned()),
-        Ok(Err(kube::Error::Api(status))) => Err(status.message),
-        Ok(Err(why)) => Err(why.to_string()),
-        Err(_) => Err("no answer".to_owned()),
     }
 }
 
@@ -240,8 +250,7 @@ mod tests {
     use jiff::SignedDuration;
 
     use super::*;
-    use crate::clock::WallClock;
-    use crate::controllers::trust_store::TrustStore;
+    use crate::trust_store::TrustStore;
 
     #[tokio::test(start_paused = true)]
     async fn a_pass_is_shared_renewed_in_time_and_forgotten_with_its_last_holder() {

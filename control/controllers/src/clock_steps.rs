@@ -2,11 +2,12 @@
 
 use tokio::time::sleep;
 
-use super::context::ControllerContext;
-use crate::clock::{STEP_LOOK_EVERY, StepWatch};
+use crate::context::ControllerContext;
+use crate::context_change::ContextChange;
+use support::clock::{STEP_LOOK_EVERY, StepWatch};
 
 /// Compares the two clocks, for ever.
-pub(super) async fn tend(context: &ControllerContext) {
+pub(crate) async fn tend(context: &ControllerContext) {
     let mut watch = StepWatch::new(context.config.clock.both());
     loop {
         sleep(STEP_LOOK_EVERY).await;
@@ -17,9 +18,6 @@ pub(super) async fn tend(context: &ControllerContext) {
         );
         context.access_tokens.clock_stepped();
         context.jwks.settings_changed();
-        context.sources.ping_changed.notify_one();
-        for revision in context.projected_tokens.revisions() {
-            context.queue.add(revision);
-        }
+        context.notify(ContextChange::ClockStepped);
     }
 }

@@ -1,160 +1,68 @@
-//! What every controller works with: the API, caches of it, the autoscaler and the publisher.
+//! What every controller works with: the API, caches of it, the autoscaler and the publisher. It knows no controller.
 
-use std::fmt::Debug;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
-use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::Pod;
+use contract::tls::TlsIdentity;
+use k8s_openapi::api::core::v1::{Endpoints, Service as CoreService};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client, Resource};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
-use super::access_tokens::AccessTokenCache;
-use super::broker_injection::BrokerInjection;
-use super::config_maps::OperatorConfigMaps;
-use super::destination_resolver::DestinationResolver;
-use super::field_managers;
-use super::informer_cache::{InformerCache, ObjectSource, without_managed_fields};
-use super::ingress::IngressContext;
-use super::jwks_cache::JwksCache;
-use super::leader_election::{Leadership, NotLeader};
-use super::revision::projected_tokens::ProjectedTokenCache;
-use super::service_names::ServiceNameIndex;
-use super::sources::SourceCaches;
-use super::trust_store::TrustStore;
-use super::work_queue::{WorkItem, WorkQueue};
-use super::{ControllerConfig, certificate, configuration, pods, route, stream_addresses, subscription, trigger};
+use crate::access_tokens::AccessTokenCache;
+use crate::api::{Error, NamespacedObject, now};
+use crate::caches::{Caches, ObjectSources};
+use crate::config::ContextConfig;
+use crate::config_maps::OperatorConfigMaps;
+use crate::context_change::{ContextChange, ContextChanges};
+use crate::destination_resolver::{DestinationAddress, DestinationResolver, ResolveError, describe};
 use crate::event_recorder::{self, EventRecorder};
-use crate::kinds::autoscaling::metric::Metric;
-use crate::kinds::autoscaling::pod_autoscaler::PodAutoscaler;
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::event_policy::EventPolicy;
-use crate::kinds::eventing::event_type::EventType;
-use crate::kinds::eventing::trigger::Trigger;
-use crate::kinds::flows::parallel::Parallel;
-use crate::kinds::flows::sequence::Sequence;
-use crate::kinds::messaging::channel::Channel;
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::networking::certificate::Certificate;
-use crate::kinds::serving::cluster_domain_claim::ClusterDomainClaim;
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::domain_mapping::DomainMapping;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::service::Service;
-use crate::kinds::settings::{CROSS_NAMESPACE, Settings};
-use crate::kinds::shared::{ConditionStatus, HasConditions, name, namespace};
+use crate::field_managers;
+use crate::informer_cache::{ObjectSource, without_managed_fields};
+use crate::jwks_cache::JwksCache;
+use crate::leadership::Leadership;
+use crate::names::SERVICE_NAME;
 use crate::publish::{NamespaceQuotas, Publisher};
+use crate::service_backends::{BackendResolveError, ServiceLookup};
+use crate::stream_addresses::{self, AddressesResult};
+use crate::tls_secrets::TlsIdentityCache;
+use crate::trust_store::TrustStore;
+use crate::work_queue::{WorkItem, WorkQueue};
 use autoscaler::Autoscaler;
+use types::serving::revision::Revision;
+use types::serving::route::Route;
+use types::settings::{CROSS_NAMESPACE, Settings};
+use types::shared::{ConditionStatus, Destination, HasConditions, label, name, namespace};
 
 pub struct ControllerContext {
-    pub config: ControllerConfig,
+    pub config: ContextConfig,
     pub client: Client,
-    /// Whether it is ours to write.
+    /// What the API has of the kinds that controllers share.
+    pub caches: Caches,
+    pub queue: Arc<WorkQueue>,
+    /// Changes of what is in here that controllers have to see.
+    pub changes: ContextChanges,
+    /// Whether this appliance writes.
     pub leadership: Leadership,
+    pub recorder: EventRecorder,
+    /// The operator's ConfigMaps.
+    pub(crate) config_maps: OperatorConfigMaps,
+    /// What they say.
+    settings: Arc<Mutex<Arc<Settings>>>,
+    pub resolver: DestinationResolver,
     pub autoscaler: Autoscaler,
     pub publisher: Arc<Publisher>,
     pub quotas: NamespaceQuotas,
-    pub queue: Arc<WorkQueue>,
-    pub resolver: DestinationResolver,
-    /// The operator's ConfigMaps.
-    pub(super) config_maps: OperatorConfigMaps,
-    /// What they say.
-    settings: Arc<Mutex<Arc<Settings>>>,
-    /// What senders' tokens are checked by.
+    /// By which senders' tokens are verified.
     pub jwks: JwksCache,
     /// Tokens of our own.
     pub access_tokens: AccessTokenCache,
-    /// Tokens that instances read.
-    pub projected_tokens: ProjectedTokenCache,
-    /// Whom deliveries by TLS believe.
+    /// The authorities that deliveries over TLS trust.
     pub trust_store: TrustStore,
-    /// Namespaces that may get a Broker.
-    pub broker_injection: BrokerInjection,
-    pub recorder: EventRecorder,
-    /// Core Services and who stands behind them.
-    pub service_names: ServiceNameIndex,
-    pub services: InformerCache<Service>,
-    pub configurations: InformerCache<Configuration>,
-    pub revisions: InformerCache<Revision>,
-    pub pods: InformerCache<Pod>,
-    pub deployments: InformerCache<Deployment>,
-    pub routes: InformerCache<Route>,
-    pub domain_mappings: InformerCache<DomainMapping>,
-    pub domain_claims: InformerCache<ClusterDomainClaim>,
-    pub certificates: InformerCache<Certificate>,
-    pub pod_autoscalers: InformerCache<PodAutoscaler>,
-    pub metrics: InformerCache<Metric>,
-    pub brokers: InformerCache<Broker>,
-    pub triggers: InformerCache<Trigger>,
-    pub channels: InformerCache<Channel>,
-    pub in_memory_channels: InformerCache<InMemoryChannel>,
-    pub subscriptions: InformerCache<Subscription>,
-    pub event_types: InformerCache<EventType>,
-    pub event_policies: InformerCache<EventPolicy>,
-    pub sequences: InformerCache<Sequence>,
-    pub parallels: InformerCache<Parallel>,
-    pub sources: SourceCaches,
-    pub ingress: IngressContext,
-}
-
-/// Why an object has to be looked at again.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    #[error(transparent)]
-    Api(#[from] kube::Error),
-    /// What is missing will come from another appliance.
-    #[error(transparent)]
-    NotLeader(#[from] NotLeader),
-    #[error("no answer in {0:?}")]
-    ApiTimeout(Duration),
-}
-
-impl Error {
-    /// Somebody else wrote first. The watch brings the news and a retry settles it.
-    #[must_use]
-    pub fn is_conflict(&self) -> bool {
-        match self {
-            Self::Api(kube::Error::Api(status)) => {
-                status.is_conflict() || status.is_already_exists() || status.is_not_found()
-            }
-            Self::Api(_) | Self::NotLeader(_) | Self::ApiTimeout(_) => false,
-        }
-    }
-}
-
-/// What the typed clients need of a kind.
-pub trait NamespacedObject:
-    Resource<DynamicType = (), Scope = NamespaceResourceScope>
-    + Clone
-    + Debug
-    + PartialEq
-    + Serialize
-    + DeserializeOwned
-    + Send
-    + Sync
-    + 'static
-{
-}
-
-impl<K> NamespacedObject for K where
-    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + PartialEq
-        + Serialize
-        + DeserializeOwned
-        + Send
-        + Sync
-        + 'static
-{
+    /// Certificates that were read from Secrets.
+    pub(crate) tls_identities: TlsIdentityCache,
 }
 
 impl ControllerContext {
-    pub fn new(config: ControllerConfig, client: Client, scaler: Autoscaler, publisher: Arc<Publisher>) -> Self {
+    pub fn new(config: ContextConfig, client: Client, scaler: Autoscaler, publisher: Arc<Publisher>) -> Self {
         let (queue, settings) = (Arc::new(WorkQueue::default()), Arc::default());
         let by_tls = config.events_tls.as_ref().map(|tls| tls.url_base.as_str());
         let trusts = TrustStore::with_own_endpoints([config.events_url_base.as_str()].into_iter().chain(by_tls));
@@ -170,39 +78,17 @@ impl ControllerContext {
             leadership: Leadership::new(config.leader_identity.is_none()),
             config,
             client,
+            caches: Caches::default(),
             autoscaler: scaler,
             publisher,
             queue,
+            changes: ContextChanges::default(),
             config_maps: OperatorConfigMaps::default(),
             settings,
             jwks: JwksCache::default(),
             access_tokens: AccessTokenCache::default(),
-            projected_tokens: ProjectedTokenCache::default(),
             trust_store: trusts,
-            broker_injection: BrokerInjection::default(),
-            service_names: ServiceNameIndex::default(),
-            services: InformerCache::compressed(),
-            configurations: InformerCache::compressed(),
-            revisions: InformerCache::compressed_with_index(configuration::index_keys),
-            pods: InformerCache::compressed_with_index(pods::index_keys),
-            deployments: InformerCache::compressed(),
-            routes: InformerCache::compressed_with_index(route::index_keys),
-            domain_mappings: InformerCache::default(),
-            domain_claims: InformerCache::default(),
-            certificates: InformerCache::compressed_with_index(certificate::index_keys),
-            pod_autoscalers: InformerCache::compressed(),
-            metrics: InformerCache::compressed(),
-            brokers: InformerCache::default(),
-            triggers: InformerCache::compressed_with_index(trigger::index_keys),
-            channels: InformerCache::default(),
-            in_memory_channels: InformerCache::default(),
-            subscriptions: InformerCache::with_index(subscription::index_keys),
-            event_types: InformerCache::default(),
-            event_policies: InformerCache::default(),
-            sequences: InformerCache::default(),
-            parallels: InformerCache::default(),
-            sources: SourceCaches::default(),
-            ingress: IngressContext::default(),
+            tls_identities: TlsIdentityCache::default(),
         }
     }
 
@@ -213,7 +99,7 @@ impl ControllerContext {
     }
 
     /// The same for somebody who lives as long as the world: what is in it changes.
-    pub(super) fn shared_settings(&self) -> Arc<Mutex<Arc<Settings>>> {
+    pub(crate) fn shared_settings(&self) -> Arc<Mutex<Arc<Settings>>> {
         Arc::clone(&self.settings)
     }
 
@@ -223,19 +109,23 @@ impl ControllerContext {
         home == other || self.settings().event_features.is_enabled(CROSS_NAMESPACE)
     }
 
-    pub(super) fn set_settings(&self, settings: Settings) {
+    pub(crate) fn set_settings(&self, settings: Settings) {
         self.publisher.set_event_schemes(stream_addresses::event_schemes(&settings.event_features));
         *self.settings.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(settings);
     }
 
+    pub(crate) fn sources(&self) -> ObjectSources {
+        ObjectSources { client: self.client.clone(), store: self.config.store.clone() }
+    }
+
     /// All objects of a kind, for a cache.
-    pub(super) fn source<K: Resource<DynamicType = ()>>(&self) -> ObjectSource<K> {
-        ObjectSource::new(Api::all(self.client.clone()), self.config.store.clone(), None)
+    pub(crate) fn source<K: Resource<DynamicType = ()>>(&self) -> ObjectSource<K> {
+        self.sources().all()
     }
 
     /// Those of one namespace.
-    pub(super) fn source_in<K: NamespacedObject>(&self, namespace: &str) -> ObjectSource<K> {
-        ObjectSource::new(self.api(namespace), self.config.store.clone(), Some(namespace))
+    pub(crate) fn source_in<K: NamespacedObject>(&self, namespace: &str) -> ObjectSource<K> {
+        self.sources().in_namespace(namespace)
     }
 
     #[must_use]
@@ -289,11 +179,61 @@ impl ControllerContext {
     pub fn enqueue(&self, item: WorkItem) {
         self.queue.add(item);
     }
+
+    /// Has the controllers that depend on it look at it again.
+    pub fn notify(&self, change: ContextChange) {
+        self.changes.add(change);
+    }
+
+    /// A destination's address, if it exists and the data plane can speak to it.
+    pub async fn resolve_deliverable(
+        &self,
+        item: &WorkItem,
+        destination: &Destination,
+    ) -> Result<Result<DestinationAddress, ResolveError>, Error> {
+        let resolved = self.resolver.resolve(item, destination).await?;
+        Ok(resolved.and_then(|found| match self.trust_store.target(&found) {
+            Ok(_) => Ok(found),
+            // The object that gave the address, unless it is in the destination itself (EV-ADR-06).
+            Err(why) => Err(ResolveError(match &destination.reference {
+                Some(reference) => format!("{}: {why}", describe(item, reference)),
+                None => why,
+            })),
+        }))
+    }
+
+    /// Where a stream takes events in, for its status.
+    pub fn stream_addresses(&self, path: &str) -> AddressesResult {
+        let schemes = stream_addresses::event_schemes(&self.settings().event_features);
+        stream_addresses::addresses(schemes, &self.config.events_url_base, self.config.events_tls.as_ref(), path)
+    }
+
+    /// The certificate in a Secret.
+    pub(crate) fn tls_identity(&self, ns: &str, name: &str) -> Result<TlsIdentity, BackendResolveError> {
+        self.tls_identities.identity(&self.caches.secrets, ns, name, &self.config.expiries)
+    }
 }
 
-/// Conditions carry whole seconds, as Kubernetes' times do.
-#[must_use]
-pub fn now() -> jiff::Timestamp {
-    let now = jiff::Timestamp::now();
-    jiff::Timestamp::from_second(now.as_second()).unwrap_or(now)
+impl ServiceLookup for ControllerContext {
+    fn service(&self, namespace: &str, name: &str) -> Option<Arc<CoreService>> {
+        self.caches.core_services.get(namespace, name)
+    }
+
+    fn endpoints(&self, namespace: &str, name: &str) -> Option<Arc<Endpoints>> {
+        self.caches.endpoints.get(namespace, name)
+    }
+
+    fn slices(&self, namespace: &str, service: &str) -> Vec<Arc<EndpointSlice>> {
+        let mut slices = self.caches.endpoint_slices.list(namespace);
+        slices.retain(|slice| label(&slice.metadata, SERVICE_NAME) == Some(service));
+        slices
+    }
+
+    fn revision(&self, namespace: &str, name: &str) -> Option<Arc<Revision>> {
+        self.caches.revisions.get(namespace, name)
+    }
+
+    fn route(&self, namespace: &str, name: &str) -> Option<Arc<Route>> {
+        self.caches.routes.get(namespace, name)
+    }
 }

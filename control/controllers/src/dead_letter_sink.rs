@@ -1,10 +1,10 @@
 //! Dead letter sinks, as statuses tell of them.
 
-use super::destination_resolver::{DestinationAddress, ResolveError};
-use super::last_address::{DEAD_LETTER_SINK, LastAddress};
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::shared::{DeliveryStatus, Destination};
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::last_address::{DEAD_LETTER_SINK, LastAddress};
+use types::conditions::ConditionManager;
+use types::eventing::broker::Broker;
+use types::shared::{DeliveryStatus, Destination};
 
 /// Marks the condition `kind` by what became of the sink, if one is wanted, and says where it is.
 pub fn mark(

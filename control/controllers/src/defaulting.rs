@@ -4,29 +4,16 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::context::ControllerContext;
-use super::informer_cache::InformerCache;
-use crate::kind_registry::{RequestContext, ResourceStrategy};
-use crate::kinds::settings::Settings;
+use crate::informer_cache::InformerCache;
+use types::kind_registry::{RequestContext, ResourceStrategy};
+use types::settings::Settings;
 
-/// From now on, for every kind that people write.
-pub(super) fn install(context: &ControllerContext) {
-    install_for(context, &context.services);
-    install_for(context, &context.configurations);
-    install_for(context, &context.routes);
-    install_for(context, &context.domain_mappings);
-    install_for(context, &context.ingress.ingresses);
-    install_for(context, &context.brokers);
-    install_for(context, &context.triggers);
-    install_for(context, &context.channels);
-    install_for(context, &context.in_memory_channels);
-    install_for(context, &context.subscriptions);
-    install_for(context, &context.sequences);
-    install_for(context, &context.parallels);
-}
-
-fn install_for<K: ResourceStrategy + Clone + kube::Resource>(context: &ControllerContext, cache: &InformerCache<K>) {
-    let settings: Arc<Mutex<Arc<Settings>>> = context.shared_settings();
+/// From now on, for the objects of `cache`.
+pub(crate) fn install<K: ResourceStrategy + Clone + kube::Resource>(
+    cache: &InformerCache<K>,
+    settings: &Arc<Mutex<Arc<Settings>>>,
+) {
+    let settings = Arc::clone(settings);
     cache.set_transform(move |object| {
         let now = Arc::clone(&settings.lock().unwrap_or_else(PoisonError::into_inner));
         apply_defaults(object, now);
@@ -47,9 +34,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::eventing::broker::Broker;
-    use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-    use crate::kinds::serving::service::Service;
+    use types::eventing::broker::Broker;
+    use types::messaging::in_memory_channel::InMemoryChannel;
+    use types::serving::service::Service;
 
     fn dressed<K: ResourceStrategy + Clone + DeserializeOwned>(object: Value) -> Value {
         let mut object: K = serde_json::from_value(object).unwrap();

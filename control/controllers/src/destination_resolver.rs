@@ -19,16 +19,15 @@ use kube::{Api, Client};
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::context::Error;
-use super::is_not_found;
-use super::urls::{self, resolve_reference};
-use super::work_queue::{WorkItem, WorkQueue};
-use crate::kind_registry::KindMeta;
-use crate::kinds;
-use crate::kinds::settings::{REFERENCE_BY_GROUP, REFERENCE_MAPPING, Settings};
-use crate::kinds::shared::{Destination, KReference};
-pub use runtime::dns::CLUSTER_DOMAIN;
+use crate::api::Error;
+use crate::api::is_not_found;
+use crate::urls::{self, resolve_reference};
+use crate::work_queue::{WorkItem, WorkQueue};
+use runtime::dns::CLUSTER_DOMAIN;
+use types::kind_registry::KindMeta;
 use support::names::{is_dns_subdomain, is_dns1035_label, is_dns1123_label, is_path_segment};
+use types::settings::{REFERENCE_BY_GROUP, REFERENCE_MAPPING, Settings};
+use types::shared::{Destination, KReference};
 
 use reference_tracker::{ReferenceTracker, TrackedReference};
 use reference_watches::ReferenceWatches;
@@ -73,7 +72,7 @@ impl DestinationResolver {
         settings: Arc<Mutex<Arc<Settings>>>,
         targets: Arc<TargetPolicy>,
     ) -> Self {
-        let known = kinds::registry().entries.iter().map(|entry| entry.meta).collect();
+        let known = types::registry().entries.iter().map(|entry| entry.meta).collect();
         let interests: Arc<Mutex<ReferenceTracker>> = Arc::default();
         let watches = ReferenceWatches::new(client.clone(), queue, Arc::clone(&interests));
         Self { client, settings, known_kinds: known, tracker: interests, watches, targets }
@@ -282,7 +281,7 @@ fn namespace_of<'a>(item: &'a WorkItem, reference: &'a KReference) -> &'a str {
 }
 
 /// Describes an object that `item` refers to, in words that a person can search for.
-pub(super) fn describe(item: &WorkItem, reference: &KReference) -> String {
+pub(crate) fn describe(item: &WorkItem, reference: &KReference) -> String {
     format!("{} {}/{}", reference.kind, namespace_of(item, reference), reference.name)
 }
 
@@ -327,7 +326,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::work_queue::ControllerKind;
+    use crate::work_queue::ControllerKind;
 
     fn reference(json: Value) -> KReference {
         serde_json::from_value(json).unwrap()
@@ -378,7 +377,7 @@ mod tests {
         let mute = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);
         let resolver =
             DestinationResolver::new(Client::new(mute, "ns"), Arc::default(), Arc::default(), Arc::default());
-        let item = WorkItem::new(ControllerKind::Trigger, "ns", "t");
+        let item = WorkItem::new(ControllerKind::new("Trigger"), "ns", "t");
         for api_version in ["v1", "x.example/v1"] {
             let reference = reference(json!({"apiVersion": api_version, "kind": "Service", "name": "a"}));
             let found = resolver.read(&item, &reference).await;

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use contract::abandoned::AbandonedEvents;
 
-use super::context::{ControllerContext, now};
+use crate::api::now;
+use crate::context::ControllerContext;
 use crate::event_recorder::{EventMessage, EventSeverity};
-use crate::kinds::eventing::broker::{Broker, BrokerSpec};
-use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
 use crate::publish::DroppedEvents;
+use types::eventing::broker::{Broker, BrokerSpec};
+use types::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
 
 /// How often is looked: a person who wonders has not got further than `kubectl describe` by then.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
@@ -35,7 +36,7 @@ const STREAM_DELETED: &str = "It was deleted while its subscribers had events st
     The counter sluicegate_abandoned_total says how many, for all that was deleted.";
 
 /// Runs for ever.
-pub(super) async fn run(context: &ControllerContext) {
+pub(crate) async fn run(context: &ControllerContext) {
     let mut told: HashMap<String, ([u64; 5], u64)> = HashMap::new();
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
@@ -72,9 +73,9 @@ async fn record(
     let Some((namespace, name)) = label.split_once('/') else { return };
     let news = warning(reason, why);
     let is = |found: &Option<String>| found.as_ref() == Some(uid);
-    if let Some(trigger) = context.triggers.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
+    if let Some(trigger) = context.caches.triggers.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
         context.recorder.record(&*trigger, &news, now()).await;
-    } else if let Some(one) = context.subscriptions.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
+    } else if let Some(one) = context.caches.subscriptions.get(namespace, name).filter(|one| is(&one.metadata.uid)) {
         context.recorder.record(&*one, &news, now()).await;
     }
 }

@@ -12,8 +12,8 @@ use kube::api::Patch;
 use kube::{Api, Client, Resource};
 use serde_json::json;
 
-use crate::controllers::field_managers;
-use crate::kinds::shared::{Condition, ConditionStatus, HasConditions};
+use crate::field_managers;
+use types::shared::{Condition, ConditionStatus, HasConditions};
 
 const REPORTER: &str = "sluicegate";
 /// Bytes kept of a message; Kubernetes' figure for notes.
@@ -138,8 +138,8 @@ pub fn readiness_change<K: HasConditions + Resource<DynamicType = ()>>(before: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::serving::service::{Service, ServiceStatus};
-    use crate::kinds::shared::Status;
+    use types::serving::service::{Service, ServiceStatus};
+    use types::shared::Status;
 
     fn service(status: ConditionStatus, reason: &str) -> Service {
         let ready = Condition { kind: "Ready".into(), status, reason: reason.into(), ..Condition::default() };

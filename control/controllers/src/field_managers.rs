@@ -50,9 +50,9 @@ pub fn patch_params() -> PatchParams {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::autoscaling::metric::Metric;
-    use crate::kinds::eventing::trigger::Trigger;
-    use crate::kinds::serving::revision::Revision;
+    use types::autoscaling::metric::Metric;
+    use types::eventing::trigger::Trigger;
+    use types::serving::revision::Revision;
 
     #[test]
     fn a_kind_is_written_by_whom_upstream_has_write_it() {

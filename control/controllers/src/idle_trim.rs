@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::context::ControllerContext;
+use crate::context::ControllerContext;
 
 /// Nothing was looked at for so long: shorter than it takes until the heap's empty pages are given back (5 s), so that they
 /// are more by then; and longer than the steps of a start or a rollout are apart, which need their objects again.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
 /// Lets go whenever work is over, for ever.
-pub(super) async fn run(context: &ControllerContext) {
+pub(crate) async fn run(context: &ControllerContext) {
     loop {
         context.queue.activity().await;
         while timeout(QUIET_AFTER, context.queue.activity()).await.is_ok() {}
@@ -22,15 +22,5 @@ pub(super) async fn run(context: &ControllerContext) {
 /// 64 objects of each kind take 2.5 MB with their fields open.
 fn trim_memory(context: &ControllerContext) {
     context.queue.shrink();
-    context.services.compress_all();
-    context.configurations.compress_all();
-    context.revisions.compress_all();
-    context.deployments.compress_all();
-    context.pods.compress_all();
-    context.routes.compress_all();
-    context.certificates.compress_all();
-    context.pod_autoscalers.compress_all();
-    context.metrics.compress_all();
-    context.triggers.compress_all();
-    context.service_names.services().compress_all();
+    context.caches.compress();
 }

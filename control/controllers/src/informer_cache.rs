@@ -24,17 +24,17 @@ use kube::Resource;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::kinds::shared::{name, namespace};
-use crate::store::{ObjectStore, StoredObject};
-use crate::worker_threads;
+use apiserver::store::{ObjectStore, StoredObject};
 use managed_fields::strip_managed_fields;
 use state::{CacheSlot, CacheState, CachedObject, IndexFn, KEY_SEPARATOR, ObjectCompressor};
+use support::worker_threads;
+use types::shared::{name, namespace};
 
 pub use cluster_watch::WATCH_SECONDS;
 pub(super) use cluster_watch::watch_config;
 pub use managed_fields::without_managed_fields;
 use source::BackingStore;
-pub use source::{ObjectSource, follow};
+pub use source::ObjectSource;
 
 /// Namespace and name with [`SEAM`] between them, in one piece: as a pair of strings a name takes twice as much.
 type CacheKey = Box<str>;
@@ -304,4 +304,30 @@ fn join_key<const N: usize>(words: [&str; N]) -> CacheKey {
 
 fn split_key(key: &str) -> Option<(String, String)> {
     key.split_once(KEY_SEPARATOR).map(|(namespace, name)| (namespace.to_owned(), name.to_owned()))
+}
+
+impl<K> ObjectSource<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    /// Puts all that there are into `cache`; none if a cluster does not have the kind. Its watch goes on asking.
+    pub async fn fill(&self, cache: &InformerCache<K>) -> Result<(), kube::Error> {
+        match self.store.upgrade() {
+            Some(store) => cache.fill_from_store(&self.backing_store(), &store),
+            None => cache.replace(cluster_watch::list(self).await?, |_| {}),
+        }
+        Ok(())
+    }
+}
+
+/// Keeps `cache` current for ever, and tells of each change; first of all that are there.
+pub async fn follow<K>(source: ObjectSource<K>, cache: &InformerCache<K>, told: impl FnMut(ObjectChange<'_, K>))
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    if source.store.strong_count() > 0 {
+        store_watch::follow(&source, cache, told).await;
+    } else {
+        cluster_watch::follow(source, cache, told).await;
+    }
 }

@@ -9,8 +9,8 @@ use serde_json::Value;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
-use super::context::ControllerContext;
-use crate::access::jwks::VerificationKeys;
+use apiserver::access::jwks::VerificationKeys;
+use kube::Client;
 
 /// Where the API publishes them.
 const PATH: &str = "/openid/v1/jwks";
@@ -45,7 +45,7 @@ impl JwksCache {
         Arc::clone(&self.current.lock().unwrap_or_else(PoisonError::into_inner).1)
     }
 
-    pub(super) fn settings_changed(&self) {
+    pub(crate) fn settings_changed(&self) {
         self.settings_changed.notify_one();
     }
 
@@ -61,45 +61,47 @@ impl JwksCache {
     }
 }
 
-/// Asks once; whether the keys are new.
-pub(super) async fn fetch(context: &ControllerContext) -> Result<bool, String> {
-    let request = http::Request::get(PATH).body(Vec::new()).map_err(|why| why.to_string())?;
-    match timeout(REQUEST_TIMEOUT, context.client.request::<Value>(request)).await {
-        Ok(Ok(document)) => context.jwks.update(document),
-        Ok(Err(why)) => Err(why.to_string()),
-        Err(_) => Err("no answer".to_owned()),
-    }
-}
-
-/// Keeps them current, for ever.
-pub(super) async fn run(context: &ControllerContext) {
-    let mut told = String::new();
-    loop {
-        let mut rest = REFRESH_INTERVAL;
-        if context.settings().event_features.authenticates() {
-            let why = match fetch(context).await {
-                Ok(true) => {
-                    super::sender_policy::requeue_protected(context, None);
-                    String::new()
-                }
-                Ok(false) => String::new(),
-                Err(why) => why,
-            };
-            if !why.is_empty() {
-                rest = RETRY_AFTER;
-                if why != told {
-                    tracing::warn!(
-                        why,
-                        "the keys of {PATH} cannot be had; until then the events of senders that nobody knows get 503. \
-                         The appliance's account must be allowed to get that path"
-                    );
-                }
-            }
-            told = why;
+impl JwksCache {
+    /// Asks once; whether the keys are new.
+    pub(crate) async fn fetch(&self, client: &Client) -> Result<bool, String> {
+        let request = http::Request::get(PATH).body(Vec::new()).map_err(|why| why.to_string())?;
+        match timeout(REQUEST_TIMEOUT, client.request::<Value>(request)).await {
+            Ok(Ok(document)) => self.update(document),
+            Ok(Err(why)) => Err(why.to_string()),
+            Err(_) => Err("no answer".to_owned()),
         }
-        tokio::select! {
-            () = sleep(rest) => {}
-            () = context.jwks.settings_changed.notified() => {}
+    }
+
+    /// Keeps the keys current while `is_wanted`, for ever, and calls `changed` when they are others.
+    pub(crate) async fn run(&self, client: &Client, is_wanted: impl Fn() -> bool, changed: impl Fn()) {
+        let mut told = String::new();
+        loop {
+            let mut rest = REFRESH_INTERVAL;
+            if is_wanted() {
+                let why = match self.fetch(client).await {
+                    Ok(true) => {
+                        changed();
+                        String::new()
+                    }
+                    Ok(false) => String::new(),
+                    Err(why) => why,
+                };
+                if !why.is_empty() {
+                    rest = RETRY_AFTER;
+                    if why != told {
+                        tracing::warn!(
+                            why,
+                            "the keys of {PATH} cannot be had; until then the events of senders that nobody knows get 503. \
+                             The appliance's account must be allowed to get that path"
+                        );
+                    }
+                }
+                told = why;
+            }
+            tokio::select! {
+                () = sleep(rest) => {}
+                () = self.settings_changed.notified() => {}
+            }
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Where something was before it was lost. A status must not show an address that leads nowhere, and yet a restart must not
 //! forget it: it stands in the status's annotations, with a word on which destination it is of.
 
-use super::destination_resolver::DestinationAddress;
-use crate::kinds::shared::{Destination, Status};
-use crate::sha256;
+use crate::destination_resolver::DestinationAddress;
+use support::sha256;
+use types::shared::{Destination, Status};
 
 /// Digits of a fingerprint that tell destinations of one object apart.
 const FINGERPRINT_DIGITS: usize = 16;

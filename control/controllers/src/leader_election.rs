@@ -5,7 +5,6 @@
 //! before another may begin. An appliance with an API of its own holds the Lease there forever, so its followers
 //! serve and leave the writing to it.
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,11 +13,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::Api;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::config_maps::requeue_all;
-use super::context::{ControllerContext, Error};
-use super::field_managers;
-use crate::clock::Deadline;
-use crate::kinds::settings::SERVING;
+use crate::api::Error;
+use crate::context::ControllerContext;
+use crate::context_change::ContextChange;
+use crate::field_managers;
+use support::clock::Deadline;
+use types::settings::SERVING;
 
 /// Where the Lease is: in the namespace that every installation of Knative has.
 pub const LEASE: &str = "sluicegate";
@@ -42,40 +42,6 @@ const EMBEDDED: &str = "embedded";
 pub fn new_identity() -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     format!("{}_{}", host.trim(), uuid::Uuid::new_v4())
-}
-
-/// Whether this appliance is the leader and may write.
-#[derive(Debug)]
-pub struct Leadership {
-    is_leader: AtomicBool,
-}
-
-/// Another appliance writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("another appliance holds the Lease and writes")]
-pub struct NotLeader;
-
-impl Leadership {
-    #[must_use]
-    pub fn new(ours: bool) -> Self {
-        Self { is_leader: AtomicBool::new(ours) }
-    }
-
-    #[must_use]
-    pub fn is_leader(&self) -> bool {
-        self.is_leader.load(Relaxed)
-    }
-
-    /// # Errors
-    /// This appliance is not the leader.
-    pub fn check(&self) -> Result<(), NotLeader> {
-        if self.is_leader() { Ok(()) } else { Err(NotLeader) }
-    }
-
-    /// Whether that is news.
-    fn set(&self, ours: bool) -> bool {
-        self.is_leader.swap(ours, Relaxed) != ours
-    }
 }
 
 /// The Lease as it was last seen to change, by our own clock: those of others may be anywhere.
@@ -158,7 +124,7 @@ fn metadata() -> ObjectMeta {
 }
 
 /// Holds the Lease or waits for it, forever.
-pub(super) async fn run(context: &ControllerContext, me: &str) {
+pub(crate) async fn run(context: &ControllerContext, me: &str) {
     let api = api(context);
     let mut seen = LeaseObservation::default();
     let clock = &context.config.clock;
@@ -211,14 +177,14 @@ fn on_leadership_change(context: &ControllerContext, ours: bool) {
     }
     if ours {
         tracing::info!("this appliance writes from now on");
-        requeue_all(context);
+        context.notify(ContextChange::Settings);
     } else {
         tracing::info!("another appliance may write from now on; this one serves");
     }
 }
 
 /// Gives the Lease up, so that the next one need not wait for it to lapse.
-pub(super) async fn release(context: &ControllerContext) {
+pub(crate) async fn release(context: &ControllerContext) {
     if !context.leadership.set(false) {
         return;
     }
@@ -244,7 +210,7 @@ pub(super) async fn release(context: &ControllerContext) {
 ///
 /// # Errors
 /// The API refuses.
-pub(super) async fn hold_permanently(context: &ControllerContext) -> Result<(), Error> {
+pub(crate) async fn hold_permanently(context: &ControllerContext) -> Result<(), Error> {
     let api = api(context);
     let found = api.get_opt(LEASE).await?;
     let spec = found.as_ref().and_then(|lease| lease.spec.as_ref());

@@ -1,139 +1,118 @@
 #![forbid(unsafe_code)]
 //! The controllers: they bring the system to the state that the objects specify, and report in their statuses.
 //!
-//! Each kind has a folder: wiring in `mod.rs`, decisions as values in `reconcile.rs`, children where it has some. All
-//! share one [`ControllerContext`] and one queue. Level-triggered: a reconcile starts from the current state, so any
-//! event may be missed as long as a later one comes. The same code runs over the in-process client and over a
-//! cluster's.
+//! Each kind has a module that implements [`controller::Controller`]: wiring in `mod.rs`, decisions as values in
+//! `reconcile.rs`, children where it has some. [`list`] has them all. No controller knows another: what two of them share
+//! lies in a module below both, or in the [`ControllerContext`], and each watches the kinds that it depends on. All share
+//! one queue. The same code runs over the in-process client and over a cluster's.
 
 pub mod access_tokens;
+pub mod api;
+mod autoscaler_changes;
+mod backing_channel;
 pub mod broker;
-pub mod broker_injection;
+mod broker_injection;
+pub mod caches;
 pub mod certificate;
 pub mod channel;
+mod channel_subscribers;
 mod clock_steps;
-pub mod config_maps;
+pub mod config;
+mod config_maps;
 pub mod configuration;
 pub mod context;
+pub mod context_change;
+pub mod controller;
 pub mod dead_letter_sink;
 mod defaulting;
+pub mod delivery_options;
 pub mod destination_resolver;
 pub mod domain_mapping;
 mod dropped_events;
+pub mod event_filters;
 pub mod event_policy;
 pub mod event_recorder;
 pub mod event_type;
+mod event_type_names;
 pub mod field_managers;
+mod flow_plan;
 pub mod flows;
+pub mod host_certificates;
+pub mod host_tls;
 mod idle_trim;
 pub mod in_memory_channel;
+mod indexes;
 pub mod informer_cache;
 pub mod ingress;
 pub mod jwks_cache;
 pub mod last_address;
+mod latest_revision;
 pub mod leader_election;
+pub mod leadership;
+mod list;
+pub mod listeners;
 pub mod manifests;
-pub mod messaging;
+mod names;
+pub mod namespace;
 pub mod oidc_identity;
+mod operator_settings;
+mod owned_child;
 pub mod pods;
 pub mod publish;
 pub mod revision;
 pub mod route;
+pub mod route_hosts;
+mod route_reachability;
+mod route_rules;
 pub mod sender_policy;
+mod serverless_service;
 pub mod service;
-pub mod service_names;
+pub mod service_backends;
+mod service_names;
 pub mod sources;
 pub mod stream_addresses;
 pub mod subscription;
+pub mod tls_secrets;
 pub mod trigger;
+mod trigger_subscription;
 pub mod trust_store;
 pub mod urls;
 pub mod work_queue;
 
-use std::collections::BTreeSet;
-use std::future::Future;
-use std::pin::Pin;
-use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::Arc;
 
-use contract::core_relay::CoreSenders;
-use contract::target_policy::TargetPolicy;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use kube::Client;
-use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::oneshot;
 
-pub(crate) use crate as controllers;
-pub(crate) use apiserver::{access, expiry, store};
-pub(crate) use support::{blocking, bounded_file, child_name, clock, compressed, sha256, worker_threads};
-pub(crate) use types::{self as kinds, kind_registry};
-
-use crate::clock::WallClock;
-use crate::expiry::Expiries;
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{HasConditions as _, name, namespace};
-use crate::kinds::sink_injection::BindableKind;
-use crate::publish::{Publisher, QuotaConfig};
-use crate::store::ObjectStore;
+use crate::publish::Publisher;
+use access_tokens::TokenRequester;
+use api::Error;
 use autoscaler::Autoscaler;
-use context::{ControllerContext, Error, NamespacedObject};
-use informer_cache::{InformerCache, ObjectChange, follow};
+pub use config::ContextConfig;
+use context::ControllerContext;
+use context_change::ContextChange;
+use controller::{Controller, ControllerTask, Watches};
+use revision::RevisionConfig;
+use sources::ping::PingConfig;
 pub use stream_addresses::EventsTlsListener;
-use work_queue::{ControllerKind, WorkItem};
+use work_queue::ControllerKind;
 
 /// Objects in work at once. They wait for durable writes most of the time, and writes that wait together
 /// share a commit.
 const WORKERS: usize = 32;
-/// Delay before the instances of a ready Revision are written to its status: a request that starts one has its
-/// response by then, if the program starts quickly; two processors are not kept busy, and the status is written once
-/// instead of twice.
-const POD_UPDATE_DELAY: Duration = Duration::from_millis(25);
 
 /// Sleepers that a start has open at once, at 4 KiB each: enough for all processors to have their part.
 const RESTORE_BATCH: usize = 1024;
 
-/// Something that runs as long as the controllers.
-type ControllerTask<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
-
 /// What the controllers have to know of the program.
 #[derive(Debug, Clone)]
 pub struct ControllerConfig {
-    /// `localhost`
-    pub domain: String,
-    /// The port that URLs name.
-    pub http_port: u16,
-    /// `http://127.0.0.1:8081`
-    pub events_url_base: String,
-    /// Where events are taken in by TLS, if anywhere.
-    pub events_tls: Option<EventsTlsListener>,
-    /// Where requests are taken in, for statuses.
-    pub listeners: ingress::ListenerAddresses,
-    /// Image references and the commands that they run here.
-    pub images: Vec<(String, Vec<String>)>,
-    /// Where the images of containers come from; `None`: only mapped images and processes run.
-    pub containers: Option<Arc<dyn revision::images::ImageProvider>>,
-    pub instances: revision::policy::InstanceRules,
-    /// Instances see the host's `/dev`, and have none of their own.
-    pub host_devices: bool,
-    pub quotas: QuotaConfig,
-    /// Which addresses objects may name as targets.
-    pub targets: Arc<TargetPolicy>,
-    /// By which tokens end.
-    pub clock: WallClock,
-    /// Instances are shown as Pods: in an API of our own, not in a cluster's.
-    pub publishes_pods: bool,
-    /// Our identity among the appliances that follow one API server; `None`: the API is our own.
-    pub leader_identity: Option<String>,
-    /// Where the objects are, if the API is our own.
-    pub store: Weak<ObjectStore>,
-    /// What the events of PingSources come to.
-    pub ping_outcomes: Arc<sources::PingOutcomes>,
-    /// Records when certificates of Secrets and trust bundles expire.
-    pub expiries: Arc<Expiries>,
-    /// By these the cores send them, once they run.
-    pub relay: Arc<OnceLock<CoreSenders>>,
+    pub context: ContextConfig,
+    pub revisions: RevisionConfig,
+    pub pings: PingConfig,
 }
 
 /// Runs the controllers until `stop`. `synced` is sent once a first table holds everything that was stored (APP-16);
@@ -146,11 +125,19 @@ pub async fn run(
     synced: oneshot::Sender<()>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let context = ControllerContext::new(config, client, autoscaler, publisher);
+    let ControllerConfig { context, revisions, pings } = config;
+    let controllers = list::controllers(&context, revisions, pings);
+    let context = ControllerContext::new(context, client, autoscaler, publisher);
     if context.config.leader_identity.is_some() {
-        defaulting::install(&context);
+        context.caches.install_defaults(&context.shared_settings());
     }
-    restore(&context).await?;
+    let mut watches = Watches::new(&context);
+    operator_settings::register(&context, &mut watches);
+    service_names::register(&context, &mut watches);
+    for controller in &controllers {
+        controller.watches(&context, &mut watches);
+    }
+    restore(&context, &watches, &controllers).await?;
     if context.config.leader_identity.is_none()
         && let Err(why) = leader_election::hold_permanently(&context).await
     {
@@ -162,40 +149,14 @@ pub async fn run(
         tracing::warn!(%why, "the listeners' Services in knative-serving could not be written");
     }
     let _ = synced.send(()); // the receiver may be gone
-    let mut tasks: FuturesUnordered<ControllerTask<'_>> = FuturesUnordered::new();
-    let all = watches(&context)
-        .into_iter()
-        .chain(messaging::watches(&context))
-        .chain(config_maps::watches(&context))
-        .chain(ingress::watches(&context))
-        .chain(domain_mapping::watches(&context))
-        .chain(certificate::watches(&context))
-        .chain(service_names::watches(&context))
-        .chain(sources::watches(&context));
-    for task in all {
-        tasks.push(task);
-    }
-    if context.config.publishes_pods {
-        tasks.push(Box::pin(follow(context.source(), &context.pods, |change| pods::on_pod_change(&context, change))));
-        tasks.push(Box::pin(follow(context.source(), &context.deployments, |change| {
-            pods::on_deployment_change(&context, change);
-        })));
-    }
-    tasks.push(Box::pin(watch_autoscaler(&context)));
-    tasks.push(Box::pin(configuration::run_gc(&context)));
-    tasks.push(Box::pin(dropped_events::run(&context)));
-    tasks.push(Box::pin(broker::drain::run(&context)));
-    tasks.push(Box::pin(event_type::auto_create::run(&context)));
-    tasks.push(Box::pin(jwks_cache::run(&context)));
-    tasks.push(Box::pin(access_tokens::run(&context)));
-    tasks.push(Box::pin(clock_steps::tend(&context)));
-    tasks.push(Box::pin(broker_injection::run(&context)));
-    tasks.push(Box::pin(idle_trim::run(&context)));
-    if let Some(me) = &context.config.leader_identity {
-        tasks.push(Box::pin(leader_election::run(&context, me)));
-    }
+    let by_kind: HashMap<ControllerKind, &dyn Controller> =
+        controllers.iter().map(|controller| (controller.kind(), &**controller)).collect();
+    let (handlers, own_tasks) = watches.into_tasks();
+    let mut tasks: FuturesUnordered<ControllerTask<'_>> =
+        handlers.follow(&context.sources(), &context.caches).into_iter().chain(own_tasks).collect();
+    tasks.extend(shared_tasks(&context));
     for _ in 0..WORKERS {
-        tasks.push(Box::pin(run_worker(&context)));
+        tasks.push(Box::pin(run_worker(&context, &by_kind)));
     }
     tokio::select! {
         () = stop => {}
@@ -208,260 +169,60 @@ pub async fn run(
     Ok(())
 }
 
+/// What runs beside the controllers, for ever.
+fn shared_tasks(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
+    let requester = TokenRequester { client: &context.client, clock: &context.config.clock };
+    let mut tasks: Vec<ControllerTask<'_>> = vec![
+        Box::pin(dropped_events::run(context)),
+        Box::pin(context.jwks.run(
+            &context.client,
+            || context.settings().event_features.authenticates(),
+            || context.notify(ContextChange::SenderKeys),
+        )),
+        Box::pin(context.access_tokens.run(requester)),
+        Box::pin(clock_steps::tend(context)),
+        Box::pin(idle_trim::run(context)),
+        Box::pin(async {
+            loop {
+                context.publisher.certificates_changed().await;
+                context.notify(ContextChange::OperatorCertificates);
+            }
+        }),
+    ];
+    if let Some(me) = &context.config.leader_identity {
+        tasks.push(Box::pin(leader_election::run(context, me)));
+    }
+    tasks
+}
+
 /// Restores the state of the last statuses, so that traffic flows before the first reconcile.
-async fn restore(context: &ControllerContext) -> Result<(), Error> {
-    config_maps::restore(context).await?;
+async fn restore(
+    context: &ControllerContext,
+    watches: &Watches<'_>,
+    controllers: &[Box<dyn Controller>],
+) -> Result<(), Error> {
+    operator_settings::restore(context).await?;
     if context.settings().event_features.authenticates()
-        && let Err(why) = jwks_cache::fetch(context).await
+        && let Err(why) = context.jwks.fetch(&context.client).await
     {
         tracing::warn!(why, "the keys of senders' tokens are not known yet; asked again");
     }
-    fill_cache(context, &context.services).await?;
-    fill_cache(context, &context.configurations).await?;
-    fill_cache(context, &context.revisions).await?;
-    fill_cache(context, &context.routes).await?;
-    fill_cache(context, &context.pod_autoscalers).await?;
-    fill_cache(context, &context.metrics).await?;
-    domain_mapping::list_all(context).await?;
-    // A cluster may still have the roles of an earlier version of ours.
-    if let Err(why) = fill_cache(context, &context.certificates).await {
-        tracing::warn!(%why, "Certificates cannot be read; the rights of deploy/follow.yaml let us");
+    watches.handlers.fill(&context.sources(), &context.caches).await?;
+    for controller in controllers {
+        controller.restore(context).await?;
     }
-    if context.config.publishes_pods {
-        fill_cache(context, &context.pods).await?;
-        fill_cache(context, &context.deployments).await?;
-    }
-    fill_cache(context, context.service_names.services()).await?;
-    fill_cache(context, &context.brokers).await?;
-    fill_cache(context, &context.triggers).await?;
-    messaging::list_all(context).await?;
-    ingress::list_all(context).await?;
-    for some in context.revisions.keys().chunks(RESTORE_BATCH) {
-        for revision in context.revisions.get_many(some) {
-            let meta = &revision.metadata;
-            let item = WorkItem::new(ControllerKind::Revision, namespace(meta), name(meta));
-            // An object that cannot be restored must not keep the others down; it is reconciled again.
-            if let Err(why) = revision::restore(context, &item, &revision).await {
-                tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
-            }
-        }
-    }
-    pods::restore(context);
-    pods::publish_activator_slice(context).await;
-    route::restore(context);
-    domain_mapping::restore(context);
-    broker::restore(context).await;
-    trigger::restore(context);
-    messaging::restore(context);
-    ingress::restore(context).await;
     context.publisher.start();
     Ok(())
 }
 
-async fn fill_cache<K: NamespacedObject>(context: &ControllerContext, cache: &InformerCache<K>) -> Result<(), Error> {
-    Ok(context.source().fill(cache).await?)
-}
-
-/// The server knows no such kind.
-fn is_kind_not_found(why: &kube::Error) -> bool {
-    let names_object =
-        |status: &kube::core::Status| status.details.as_ref().is_some_and(|details| !details.name.is_empty());
-    matches!(why, kube::Error::Api(status) if status.code == 404 && !names_object(status))
-}
-
-/// The server has no such object, or no such kind. For a kind the error is plain text, which kube does not parse as
-/// `NotFound`.
-fn is_not_found(why: &kube::Error) -> bool {
-    matches!(why, kube::Error::Api(status) if status.code == 404)
-}
-
-/// For each watched kind, the objects to reconcile when it changes.
-fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
-    let look = |items: Vec<WorkItem>| items.into_iter().for_each(|item| context.enqueue(item));
-    vec![
-        Box::pin(follow(context.source(), &context.services, move |change| {
-            let item = item_of(ControllerKind::Service, change);
-            sources::binding::on_subject_change(context, BindableKind::Service, &item.namespace);
-            look(
-                newest(change).and_then(|service| sources::adapter::owner_of(&service.metadata)).into_iter().collect(),
-            );
-            look(vec![item]);
-        })),
-        Box::pin(follow(context.source(), &context.configurations, move |change| {
-            let item = item_of(ControllerKind::Configuration, change);
-            look(route::routes_of_configuration(context, &item.namespace, &item.name));
-            look(configuration::routed_anew(context, change));
-            look(newest(change).map(|c| service::owner_of(&c.metadata)).into_iter().collect());
-            sources::binding::on_subject_change(context, BindableKind::Configuration, &item.namespace);
-            look(vec![item]);
-        })),
-        Box::pin(follow(context.source(), &context.revisions, move |change| {
-            if let Some(revision) = newest(change) {
-                look(configuration::owner_of(&revision.metadata).into_iter().collect());
-                look(route::routes_of_revision(context, revision));
-            }
-            if matches!(change, (None, _) | (_, None)) {
-                ingress::requeue_polled(context);
-            }
-            if let (Some(gone), None) = change {
-                look(configuration::waiting_for_name(context, &gone.metadata));
-            }
-            look(vec![item_of(ControllerKind::Revision, change)]);
-        })),
-        Box::pin(follow(context.source(), &context.routes, move |change| {
-            look(newest(change).map(|r| service::owner_of(&r.metadata)).into_iter().collect());
-            look(revisions_of(context, change));
-            ingress::requeue_polled(context);
-            domain_mapping::on_route_change(context, change);
-            look(vec![item_of(ControllerKind::Route, change)]);
-        })),
-        Box::pin(follow(context.source(), &context.pod_autoscalers, move |change| {
-            look(revision_of_modified_child(change, |before, after| before.spec == after.spec).into_iter().collect());
-        })),
-        Box::pin(follow(context.source(), &context.metrics, move |change| {
-            look(revision_of_modified_child(change, |before, after| before.spec == after.spec).into_iter().collect());
-        })),
-        Box::pin(follow(context.source(), &context.brokers, move |change| {
-            let item = item_of(ControllerKind::Broker, change);
-            look(trigger::triggers_of_broker(context, &item.namespace, &item.name));
-            if change.1.is_none() {
-                broker_injection::enqueue_namespace(context, &item.namespace);
-            }
-            look(vec![item]);
-        })),
-        Box::pin(follow(context.source(), &context.triggers, move |change| {
-            if let (Some(before), after) = change
-                && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
-            {
-                trigger::unsubscribe(context, before);
-            }
-            look(vec![item_of(ControllerKind::Trigger, change)]);
-        })),
-    ]
-}
-
-/// The Revision of the same name, if a child of it was changed or deleted.
-fn revision_of_modified_child<K: kube::Resource>(
-    (before, after): ObjectChange<'_, K>,
-    same: impl Fn(&K, &K) -> bool,
-) -> Option<WorkItem> {
-    let meta = before?.meta();
-    let kept = after.is_some_and(|after| {
-        let (now, then) = (after.meta(), meta);
-        before.is_some_and(|before| same(before, after))
-            && now.labels == then.labels
-            && now.annotations == then.annotations
-    });
-    (!kept).then(|| WorkItem::new(ControllerKind::Revision, namespace(meta), name(meta)))
-}
-
-fn newest<'a, K>((before, after): ObjectChange<'a, K>) -> Option<&'a Arc<K>> {
-    after.or(before)
-}
-
-fn item_of<K: kube::Resource>(kind: ControllerKind, change: ObjectChange<'_, K>) -> WorkItem {
-    let meta = newest(change).map(|object| object.meta());
-    WorkItem::new(kind, meta.map(namespace).unwrap_or_default(), meta.map(name).unwrap_or_default())
-}
-
-/// The Revisions that a Route sends to, or did: whether requests reach them decides their scale.
-fn revisions_of(context: &ControllerContext, (before, after): ObjectChange<'_, Route>) -> Vec<WorkItem> {
-    let named = |route: &Arc<Route>| {
-        let shown = route.status.iter().flat_map(|status| &status.traffic);
-        let all = route.spec.traffic.iter().chain(shown);
-        let ns = namespace(&route.metadata);
-        let of_target = |target: &TrafficTarget| {
-            let revision = target.revision().map(|name| WorkItem::new(ControllerKind::Revision, ns, name));
-            let parent = target.configuration().map(|name| WorkItem::new(ControllerKind::Configuration, ns, name));
-            revision.into_iter().chain(parent)
-        };
-        all.flat_map(of_target).collect::<BTreeSet<_>>()
-    };
-    let before = before.map(named).unwrap_or_default();
-    let after = after.map(named).unwrap_or_default();
-    let of_item = |item: &WorkItem| {
-        if item.kind == ControllerKind::Revision {
-            return vec![item.clone()];
-        }
-        // By a Configuration the Route sends to its newest that is ready, and waits for its newest.
-        let parent = context.configurations.get(&item.namespace, &item.name);
-        let newest = parent.iter().flat_map(|parent| configuration::newest(parent)).flatten();
-        newest.map(|name| WorkItem::new(ControllerKind::Revision, &item.namespace, name)).collect()
-    };
-    before.symmetric_difference(&after).flat_map(of_item).collect()
-}
-
-/// Revisions whose instances changed.
-async fn watch_autoscaler(context: &ControllerContext) {
-    let mut changes = context.autoscaler.changes();
-    loop {
-        match changes.recv().await {
-            Ok(key) => {
-                if let Some((ns, name)) = key.split_once('/') {
-                    enqueue_revision(context, ns, name);
-                }
-            }
-            Err(RecvError::Lagged(_)) => {
-                context.revisions.keys().iter().for_each(|(ns, name)| enqueue_revision(context, ns, name));
-            }
-            // The autoscaler has ended; the controllers end soon.
-            Err(RecvError::Closed) => std::future::pending().await,
-        }
-    }
-}
-
-/// Only the instance count of a ready Revision changes, which is not urgent: it is written when the request that
-/// started an instance is on its way.
-fn enqueue_revision(context: &ControllerContext, namespace: &str, name: &str) {
-    let is_ready = context.revisions.get(namespace, name).is_some_and(|revision| revision.is_ready());
-    for kind in [ControllerKind::Revision, ControllerKind::Pods] {
-        let item = WorkItem::new(kind, namespace, name);
-        if is_ready {
-            context.queue.add_after(item, POD_UPDATE_DELAY);
-        } else {
-            context.enqueue(item);
-        }
-    }
-}
-
-async fn run_worker(context: &ControllerContext) {
+async fn run_worker(context: &ControllerContext, controllers: &HashMap<ControllerKind, &dyn Controller>) {
     loop {
         let item = context.queue.get().await;
-        let result = match item.kind {
-            ControllerKind::Service => service::reconcile(context, &item).await,
-            ControllerKind::Configuration => configuration::reconcile(context, &item).await,
-            ControllerKind::Revision => revision::reconcile(context, &item).await,
-            ControllerKind::Pods => pods::reconcile(context, &item).await,
-            ControllerKind::Scaling => revision::reconcile_scaling(context, &item).await,
-            ControllerKind::Route => route::reconcile(context, &item).await,
-            ControllerKind::DomainMapping => domain_mapping::reconcile(context, &item).await,
-            ControllerKind::Broker => broker::reconcile(context, &item).await,
-            ControllerKind::Trigger => trigger::reconcile(context, &item).await,
-            ControllerKind::Channel => channel::reconcile(context, &item).await,
-            ControllerKind::InMemoryChannel => in_memory_channel::reconcile(context, &item).await,
-            ControllerKind::Subscription => subscription::reconcile(context, &item).await,
-            ControllerKind::EventType => event_type::reconcile(context, &item).await,
-            ControllerKind::EventPolicy => event_policy::reconcile(context, &item).await,
-            ControllerKind::Sequence => flows::reconcile_sequence(context, &item).await,
-            ControllerKind::Ingress => ingress::reconcile(context, &item).await,
-            ControllerKind::Certificate => certificate::reconcile(context, &item).await,
-            ControllerKind::Namespace => broker_injection::reconcile(context, &item).await,
-            ControllerKind::Parallel => flows::reconcile_parallel(context, &item).await,
-            ControllerKind::PingSource => sources::reconcile(context, &context.sources.pings, &item).await,
-            ControllerKind::ApiServerSource => sources::reconcile(context, &context.sources.api_servers, &item).await,
-            ControllerKind::ContainerSource => sources::reconcile(context, &context.sources.containers, &item).await,
-            ControllerKind::AdapterSource => {
-                sources::adapter::reconcile(context, &context.sources.adapters, &item).await
-            }
-            ControllerKind::IntegrationSource => {
-                sources::adapter::reconcile(context, &context.sources.integrations, &item).await
-            }
-            ControllerKind::RedisStreamSource => {
-                sources::adapter::reconcile(context, &context.sources.redis_streams, &item).await
-            }
-            ControllerKind::SinkBinding => sources::binding::reconcile(context, &item).await,
+        let Some(controller) = controllers.get(&item.kind) else {
+            context.queue.done(&item);
+            continue;
         };
-        match result {
+        match controller.reconcile(context, &item).await {
             Ok(()) => context.queue.done(&item),
             // The leader's result comes with the watch; an appliance that becomes the leader reconciles everything.
             Err(Error::NotLeader(_)) => context.queue.done(&item),
@@ -473,28 +234,6 @@ async fn run_worker(context: &ControllerContext) {
                     tracing::warn!(%item, %why, ?again_in, "reconcile failed");
                 }
             }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use axum::Router;
-    use http::StatusCode;
-    use serde_json::json;
-
-    use super::*;
-    use crate::kinds::serving::service::Service;
-
-    #[tokio::test]
-    async fn a_kind_that_is_lacking_is_told_from_an_object() {
-        let refusal = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
-            "message": "not found", "details": { "kind": "services", "name": "s" } });
-        let named = Router::new().fallback(move || async move { (StatusCode::NOT_FOUND, refusal.to_string()) });
-        let plain = Router::new().fallback(|| async { (StatusCode::NOT_FOUND, "404 page not found\n") });
-        for (router, lacks) in [(named, false), (plain, true)] {
-            let api: kube::Api<Service> = kube::Api::namespaced(Client::new(router, "default"), "ns");
-            assert_eq!(is_kind_not_found(&api.get("s").await.unwrap_err()), lacks);
         }
     }
 }

@@ -5,15 +5,16 @@ use k8s_openapi::api::core::v1::ServiceAccount;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Preconditions};
 
-use super::context::{ControllerContext, Error, NamespacedObject};
-use super::field_managers;
-use super::service::children::owner_references;
-use super::work_queue::WorkItem;
-use crate::kind_registry::ResourceStrategy;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::shared::{AuthStatus, KReference, name, namespace};
-use crate::sha256;
+use crate::api::{Error, NamespacedObject};
+use crate::context::ControllerContext;
+use crate::field_managers;
+use crate::owned_child::owner_references;
+use crate::work_queue::WorkItem;
+use support::sha256;
+use types::conditions::ConditionManager;
+use types::kind_registry::ResourceStrategy;
 use support::names::is_path_segment;
+use types::shared::{AuthStatus, KReference, name, namespace};
 
 /// Longest name as upstream makes them, in characters; longer ones end in a hash.
 const NAME_CHARS_MAX: usize = 63;
@@ -149,7 +150,7 @@ async fn remove_account<K: NamespacedObject>(
     }
     let api = context.api::<ServiceAccount>(namespace(meta));
     let Some(found) = api.get_opt(account).await? else { return Ok(()) };
-    if !crate::kinds::shared::is_controlled_by(&found.metadata, meta) {
+    if !types::shared::is_controlled_by(&found.metadata, meta) {
         return Ok(());
     }
     context.leadership.check()?;
@@ -164,7 +165,7 @@ async fn remove_account<K: NamespacedObject>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::eventing::trigger::Trigger;
+    use types::eventing::trigger::Trigger;
     use support::names::is_dns_subdomain;
 
     /// X-FEA-07

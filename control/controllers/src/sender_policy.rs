@@ -5,15 +5,17 @@ use std::sync::Arc;
 use contract::stream_admission::{AdmissionRule, StreamAdmission, SubjectMatcher};
 use contract::table::EventFilter;
 
-use super::context::ControllerContext;
-use super::informer_cache::{InformerCache, ObjectChange};
-use super::oidc_identity::subject;
-use super::trigger::filter::compiled;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::eventing::event_policy::{API_VERSION, EventPolicy, PolicyTarget};
-use crate::kinds::settings::{ALLOW_ALL, ALLOW_SAME_NAMESPACE};
-use crate::kinds::shared::{AppliedPolicy, HasConditions, name, namespace};
+use crate::caches::CachedKind;
+use crate::context::ControllerContext;
+use crate::context_change::ContextChange;
+use crate::controller::{Watches, items_in, newest};
+use crate::event_filters::compiled;
+use crate::oidc_identity::subject;
+use crate::work_queue::ControllerKind;
+use types::conditions::ConditionManager;
+use types::eventing::event_policy::{API_VERSION, EventPolicy, PolicyTarget};
+use types::settings::{ALLOW_ALL, ALLOW_SAME_NAMESPACE};
+use types::shared::{AppliedPolicy, HasConditions, name, namespace};
 
 /// The senders that one object admits.
 #[derive(Debug, Clone, Default)]
@@ -36,7 +38,7 @@ impl SenderPolicy {
             return Self::default();
         }
         let ns = names.first().map(|first| namespace(first.meta)).unwrap_or_default();
-        Self::from_policies(context.event_policies.list(ns), features.default_authorization(), names)
+        Self::from_policies(context.caches.event_policies.list(ns), features.default_authorization(), names)
     }
 
     fn from_policies(mut policies: Vec<Arc<EventPolicy>>, mode: &'static str, names: &[PolicyTarget<'_>]) -> Self {
@@ -125,32 +127,21 @@ fn grant(policy: &EventPolicy) -> AdmissionRule {
     AdmissionRule { subjects: named.chain(found).collect(), filter: compiled(&policy.spec.filters) }
 }
 
-/// Requeues the objects that a changed policy may apply to, or applied to: all of its namespace.
-pub(super) fn on_policy_change(context: &ControllerContext, (before, after): ObjectChange<'_, EventPolicy>) {
-    if let Some(policy) = after.or(before) {
-        requeue_protected(context, Some(namespace(&policy.metadata)));
-    }
-}
-
-/// Requeues all objects with an ingress, in one namespace or in all.
-pub(super) fn requeue_protected(context: &ControllerContext, ns: Option<&str>) {
-    requeue_kind(context, ControllerKind::Broker, &context.brokers, ns);
-    requeue_kind(context, ControllerKind::Channel, &context.channels, ns);
-    requeue_kind(context, ControllerKind::InMemoryChannel, &context.in_memory_channels, ns);
-    requeue_kind(context, ControllerKind::Sequence, &context.sequences, ns);
-    requeue_kind(context, ControllerKind::Parallel, &context.parallels, ns);
-}
-
-fn requeue_kind<K: kube::Resource>(
-    context: &ControllerContext,
+/// Objects of the kind `K` admit senders by policies: they are reconciled when a policy of their namespace changes, and
+/// when the keys of senders' tokens do.
+pub(crate) fn watch<'a, K: CachedKind>(
+    context: &'a ControllerContext,
+    watches: &mut Watches<'a>,
     kind: ControllerKind,
-    cache: &InformerCache<K>,
-    ns: Option<&str>,
 ) {
-    let wanted = |home: &str| ns.is_none_or(|ns| ns == home);
-    for (namespace, name) in cache.keys().iter().filter(|(home, _)| wanted(home)) {
-        context.enqueue(WorkItem::new(kind, namespace, name));
-    }
+    let cache = K::cache(&context.caches);
+    watches.enqueue::<EventPolicy, _>(move |change| {
+        let home = newest(change).map(|policy| namespace(&policy.metadata));
+        home.map(|home| items_in(kind, cache, Some(home))).unwrap_or_default()
+    });
+    watches.on(ContextChange::SenderKeys, move || {
+        items_in(kind, cache, None).into_iter().for_each(|item| context.enqueue(item));
+    });
 }
 
 #[cfg(test)]
@@ -159,9 +150,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::conditions::ConditionSet;
-    use crate::kinds::eventing::broker::{Broker, BrokerSpec};
-    use crate::kinds::shared::{Condition, ConditionStatus};
+    use types::conditions::ConditionSet;
+    use types::eventing::broker::{Broker, BrokerSpec};
+    use types::shared::{Condition, ConditionStatus};
 
     fn policy(spec: Value, status: Value) -> Arc<EventPolicy> {
         let metadata = json!({"name": "p", "namespace": "ns", "generation": 2});

@@ -1,4 +1,4 @@
-//! Core Services as destinations: their names, and who stands behind them, for the cores to send to.
+//! Core Services as destinations: their names, and their endpoints, for the cores to send to.
 //!
 //! There is no cluster's DNS beside the appliance, so `NAME.NAMESPACE.svc.cluster.local` is looked up in
 //! what EndpointSlices, or else Endpoints, say of the Service.
@@ -10,113 +10,48 @@ use contract::service_names::{ServiceName, ServiceNames};
 use k8s_openapi::api::core::v1::{EndpointSubset, Endpoints, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::context::ControllerContext;
-use super::destination_resolver::CLUSTER_DOMAIN;
-use super::informer_cache::{InformerCache, ObjectChange, ObjectSource, follow};
-use super::route::hosts::service_host;
-use super::{ControllerTask, ingress, newest, route};
-use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
-use crate::kinds::shared::{label, name, namespace};
+use crate::caches::Caches;
+use crate::context::ControllerContext;
+use crate::controller::{Watches, newest};
+use crate::indexes::{NOT_PLACEHOLDER, is_placeholder};
+use crate::names::SERVICE_NAME;
+use runtime::dns::CLUSTER_DOMAIN;
+use types::shared::{label, name, namespace};
 
-/// The label by which a slice names its Service.
-pub(super) const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Marks slices that only show what is known here anyway: nobody needs to hear of them.
-pub(super) const DERIVED_LABEL: &str = "sluicegate.dev/derived";
-
-/// Slices that say something new.
-pub(super) fn external_slices(context: &ControllerContext) -> ObjectSource<EndpointSlice> {
-    context.source().without_label(DERIVED_LABEL)
+/// Publishes the names whenever a Service or its endpoints change. Placeholders of Routes are none of them.
+pub(crate) fn register<'a>(context: &'a ControllerContext, watches: &mut Watches<'a>) {
+    let publish = move || context.publisher.set_service_names(compile(&context.caches));
+    watches.call::<Service>(move |change| {
+        if newest(change).is_some_and(|service| !is_placeholder(service)) {
+            publish();
+        }
+    });
+    watches.call::<Endpoints>(move |_| publish());
+    watches.call::<EndpointSlice>(move |_| publish());
 }
 
-/// What the cores' names are made of.
-#[derive(Debug)]
-pub struct ServiceNameIndex {
-    services: InformerCache<Service>,
-    endpoints: InformerCache<Endpoints>,
-    slices: InformerCache<EndpointSlice>,
-}
-
-impl Default for ServiceNameIndex {
-    fn default() -> Self {
-        Self {
-            services: InformerCache::compressed_with_index(index_keys),
-            endpoints: InformerCache::default(),
-            slices: InformerCache::default(),
+fn compile(caches: &Caches) -> ServiceNames {
+    let mut names = ServiceNames::default();
+    let mut slices: BTreeMap<(String, String), Vec<_>> = BTreeMap::new();
+    for slice in caches.endpoint_slices.all() {
+        if let Some(service) = label(&slice.metadata, SERVICE_NAME) {
+            let key = (namespace(&slice.metadata).to_owned(), service.to_owned());
+            slices.entry(key).or_default().push(slice);
         }
     }
-}
-
-/// Services that are no Route's placeholder.
-const NOT_PLACEHOLDER: &str = "others";
-
-/// What Services are found by: others than placeholders, and those whose visibility is [`CLUSTER_LOCAL`], by that.
-pub(super) fn index_keys(service: &Service) -> Vec<String> {
-    let is_local = label(&service.metadata, VISIBILITY) == Some(CLUSTER_LOCAL);
-    let others = (!is_placeholder(service)).then_some(NOT_PLACEHOLDER);
-    others.into_iter().chain(is_local.then_some(CLUSTER_LOCAL)).map(str::to_owned).collect()
-}
-
-pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 3] {
-    let core = &context.service_names;
-    let changed = move || context.publisher.set_service_names(core.compile());
-    let service_changed = move |change: ObjectChange<'_, Service>| {
-        ingress::on_service_change(context, change);
-        match newest(change) {
-            Some(service) if is_placeholder(service) => route::on_placeholder_change(context, change),
-            Some(service) => {
-                changed();
-                if change.1.is_none() {
-                    route::requeue_name_conflicts(context, namespace(&service.metadata));
-                }
-            }
-            None => {}
+    for service in caches.core_services.all_by_index(NOT_PLACEHOLDER) {
+        let (ns, name) = (namespace(&service.metadata), name(&service.metadata));
+        let of_it = slices.get(&(ns.to_owned(), name.to_owned()));
+        let places: Vec<ServiceEndpoint> = match of_it {
+            Some(slices) => slices.iter().flat_map(|slice| of_slice(slice)).collect(),
+            None => caches.endpoints.get(ns, name).map(|found| of_endpoints(&found)).unwrap_or_default(),
+        };
+        let meaning = service_name(&service, &places);
+        for host in [format!("{name}.{ns}"), format!("{name}.{ns}.svc"), format!("{name}.{ns}.svc.{CLUSTER_DOMAIN}")] {
+            names.insert(&host, meaning.clone());
         }
-    };
-    [
-        Box::pin(follow(context.source(), &core.services, service_changed)),
-        Box::pin(follow(context.source(), &core.endpoints, move |_| changed())),
-        Box::pin(follow(external_slices(context), &core.slices, move |_| changed())),
-    ]
-}
-
-impl ServiceNameIndex {
-    #[must_use]
-    pub fn services(&self) -> &InformerCache<Service> {
-        &self.services
     }
-
-    fn compile(&self) -> ServiceNames {
-        let mut names = ServiceNames::default();
-        let mut slices: BTreeMap<(String, String), Vec<_>> = BTreeMap::new();
-        for slice in self.slices.all() {
-            if let Some(service) = label(&slice.metadata, SERVICE_NAME) {
-                let key = (namespace(&slice.metadata).to_owned(), service.to_owned());
-                slices.entry(key).or_default().push(slice);
-            }
-        }
-        for service in self.services.all_by_index(NOT_PLACEHOLDER) {
-            let (ns, name) = (namespace(&service.metadata), name(&service.metadata));
-            let of_it = slices.get(&(ns.to_owned(), name.to_owned()));
-            let places: Vec<ServiceEndpoint> = match of_it {
-                Some(slices) => slices.iter().flat_map(|slice| of_slice(slice)).collect(),
-                None => self.endpoints.get(ns, name).map(|found| of_endpoints(&found)).unwrap_or_default(),
-            };
-            let meaning = service_name(&service, &places);
-            for host in
-                [format!("{name}.{ns}"), format!("{name}.{ns}.svc"), format!("{name}.{ns}.svc.{CLUSTER_DOMAIN}")]
-            {
-                names.insert(&host, meaning.clone());
-            }
-        }
-        names
-    }
-}
-
-/// A Route's placeholder leads to the Route, whose hosts the table knows.
-fn is_placeholder(service: &Service) -> bool {
-    let (ns, name) = (namespace(&service.metadata), name(&service.metadata));
-    let external = service.spec.as_ref().and_then(|spec| spec.external_name.as_deref());
-    external.is_some_and(|external| external == service_host(name, ns))
+    names
 }
 
 /// A port's name, and who serves it.
@@ -185,14 +120,14 @@ mod tests {
     use super::*;
 
     fn compiled(service: Value, endpoints: Value, slices: Value) -> ServiceNames {
-        let names = ServiceNameIndex::default();
+        let caches = Caches::default();
         let meta = json!({"name": "s", "namespace": "ns"});
         let service = json!({"metadata": meta, "spec": service});
-        names.services.replace(vec![serde_json::from_value(service).unwrap()], |_| {});
+        caches.core_services.replace(vec![serde_json::from_value(service).unwrap()], |_| {});
         let endpoints = json!({"metadata": meta, "subsets": endpoints});
-        names.endpoints.replace(vec![serde_json::from_value(endpoints).unwrap()], |_| {});
-        names.slices.replace(serde_json::from_value(slices).unwrap(), |_| {});
-        names.compile()
+        caches.endpoints.replace(vec![serde_json::from_value(endpoints).unwrap()], |_| {});
+        caches.endpoint_slices.replace(serde_json::from_value(slices).unwrap(), |_| {});
+        compile(&caches)
     }
 
     /// EV-ADR-02: a Service is who its endpoints are, by the port's name.

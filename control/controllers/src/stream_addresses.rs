@@ -2,9 +2,8 @@
 
 use contract::table::EventsTransport;
 
-use super::context::ControllerContext;
-use crate::kinds::settings::EventingFeatures;
-use crate::kinds::shared::Addressable;
+use types::settings::EventingFeatures;
+use types::shared::Addressable;
 
 /// The flag of ConfigMap `config-features` that decides.
 const TRANSPORT_ENCRYPTION: &str = "transport-encryption";
@@ -58,13 +57,13 @@ pub fn event_schemes(features: &EventingFeatures) -> EventsTransport {
     }
 }
 
-/// Of the stream at `path`.
-pub fn stream_addresses(context: &ControllerContext, path: &str) -> AddressesResult {
-    let by = event_schemes(&context.settings().event_features);
-    addresses_for(by, &context.config.events_url_base, context.config.events_tls.as_ref(), path)
-}
-
-fn addresses_for(by: EventsTransport, plain: &str, tls: Option<&EventsTlsListener>, path: &str) -> AddressesResult {
+/// Where the stream at `path` takes events in.
+pub(crate) fn addresses(
+    by: EventsTransport,
+    plain: &str,
+    tls: Option<&EventsTlsListener>,
+    path: &str,
+) -> AddressesResult {
     let plain = format!("{}{path}", plain.trim_end_matches('/'));
     let by_tls = |tls: &EventsTlsListener| {
         let url = format!("{}{path}", tls.url_base.trim_end_matches('/'));
@@ -97,7 +96,7 @@ mod tests {
     fn each_mode_has_its_addresses() {
         let tls = EventsTlsListener { url_base: "https://h:2".into(), ca_certs: "pem".into() };
         let told = |by, tls| {
-            let found = addresses_for(by, "http://h:1", tls, "/p")?;
+            let found = addresses(by, "http://h:1", tls, "/p")?;
             let url = |address: &Addressable| address.url.clone().unwrap();
             Ok::<_, String>((found.primary.as_ref().map(url).unwrap(), found.all.iter().map(url).collect::<Vec<_>>()))
         };
@@ -108,8 +107,7 @@ mod tests {
         assert_eq!(told(EventsTransport::Tls, Some(&tls)), Ok((secure.clone(), vec![secure])));
         assert!(told(EventsTransport::Tls, None).unwrap_err().contains("--events-https"));
 
-        let both =
-            addresses_for(EventsTransport::Either, "http://h:1", Some(&tls), "/p").unwrap().with_audience(Some("x"));
+        let both = addresses(EventsTransport::Either, "http://h:1", Some(&tls), "/p").unwrap().with_audience(Some("x"));
         let all = || both.primary.iter().chain(&both.all);
         assert!(all().all(|address| address.audience.as_deref() == Some("x")));
         assert!(all().all(|address| address.ca_certs.is_some() == (address.name.as_deref() == Some("https"))));

@@ -11,8 +11,8 @@ use contract::table::DeliveryTarget;
 use contract::tls::{CertificateAuthorities, TlsClientConfig, TrustError};
 use rustls::RootCertStore;
 
-use super::destination_resolver::DestinationAddress;
-use super::urls::{self, UrlScheme};
+use crate::destination_resolver::DestinationAddress;
+use crate::urls::{self, UrlScheme};
 
 /// ConfigMaps of `knative-eventing` with this label, set to `true`, bring authorities (PEM) in whatever key.
 pub const BUNDLE_LABEL: &str = "networking.knative.dev/trust-bundle";

@@ -75,8 +75,8 @@ pub enum UrlScheme {
 }
 
 /// A URL to deliver to, parsed once; the error says what is wrong with it. The authorities of an `https` one are not
-/// in the URL: see [`super::trust_store::TrustStore::target`].
-pub(super) fn parse_target(url: &str) -> Result<(UrlScheme, DeliveryTarget), String> {
+/// in the URL: see [`crate::trust_store::TrustStore::target`].
+pub(crate) fn parse_target(url: &str) -> Result<(UrlScheme, DeliveryTarget), String> {
     let uri: http::Uri = url.parse().map_err(|why| format!("\"{url}\" is not a URL: {why}"))?;
     let (scheme, usual) = match uri.scheme_str() {
         Some("http") => (UrlScheme::Http, 80),

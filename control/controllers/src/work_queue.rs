@@ -26,38 +26,31 @@ const BUSY_AT: usize = 32;
 /// Times that one item's state in between is not written.
 const REQUEUES_MAX: u32 = 3;
 
-/// The kinds that have a controller.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ControllerKind {
-    Service,
-    Configuration,
-    Revision,
-    /// The instances of a Revision.
-    Pods,
-    /// How a Revision is scaled, as its objects say it.
-    Scaling,
-    Route,
-    DomainMapping,
-    Broker,
-    Trigger,
-    Channel,
-    InMemoryChannel,
-    Subscription,
-    EventType,
-    EventPolicy,
-    Sequence,
-    Parallel,
-    Ingress,
-    Certificate,
-    /// One that may get a Broker.
-    Namespace,
-    PingSource,
-    ApiServerSource,
-    ContainerSource,
-    AdapterSource,
-    IntegrationSource,
-    RedisStreamSource,
-    SinkBinding,
+/// The controller that reconciles an item, by its name; mostly that of the kind.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ControllerKind {
+    name: &'static str,
+    priority: WorkPriority,
+}
+
+impl ControllerKind {
+    /// A controller whose work makes something flow.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        Self { name, priority: WorkPriority::Traffic }
+    }
+
+    /// One that only shows how things are.
+    #[must_use]
+    pub const fn of_statuses(name: &'static str) -> Self {
+        Self { name, priority: WorkPriority::Status }
+    }
+}
+
+impl fmt::Debug for ControllerKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
 }
 
 /// One object to reconcile.
@@ -107,7 +100,7 @@ struct WorkQueueState {
     taken: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum WorkPriority {
     /// Makes something flow.
     Traffic,
@@ -115,19 +108,9 @@ enum WorkPriority {
     Status,
 }
 
-impl WorkItem {
-    fn priority(&self) -> WorkPriority {
-        if matches!(self.kind, ControllerKind::Pods | ControllerKind::Scaling) {
-            WorkPriority::Status
-        } else {
-            WorkPriority::Traffic
-        }
-    }
-}
-
 impl WorkQueue {
     pub fn add(&self, item: WorkItem) {
-        let rank = item.priority();
+        let rank = item.kind.priority;
         self.lock().add(item, rank);
         self.item_added.notify_one();
     }
@@ -273,7 +256,7 @@ impl WorkQueueState {
                 return;
             }
             let ((_, item), ()) = first.remove_entry();
-            let rank = item.priority();
+            let rank = item.kind.priority;
             self.add(item, rank);
         }
     }
@@ -284,7 +267,7 @@ mod tests {
     use super::*;
 
     fn item(name: &str) -> WorkItem {
-        WorkItem::new(ControllerKind::Service, "ns", name)
+        WorkItem::new(ControllerKind::new("Service"), "ns", name)
     }
 
     #[tokio::test(start_paused = true)]
@@ -330,7 +313,7 @@ mod tests {
     #[tokio::test]
     async fn what_makes_requests_flow_goes_first_and_the_rest_does_not_starve() {
         let queue = WorkQueue::default();
-        let pods = |name: &str| WorkItem::new(ControllerKind::Pods, "ns", name);
+        let pods = |name: &str| WorkItem::new(ControllerKind::of_statuses("Pods"), "ns", name);
         queue.add(pods("a"));
         queue.add(pods("b"));
         let count = STATUS_TURN_EVERY + 2;

@@ -100,26 +100,28 @@ impl TestControlPlane {
         let (stop, stopped) = oneshot::channel();
         let (synced, sync) = oneshot::channel();
         let cores = Arc::clone(&publisher);
-        let config = ControllerConfig {
+        let context = controllers::ContextConfig {
             domain: "test".to_owned(),
             http_port: 8080,
             events_url_base: "http://127.0.0.1:8081".to_owned(),
             events_tls: None,
-            listeners: controllers::ingress::ListenerAddresses::default(),
+            listeners: controllers::listeners::ListenerAddresses::default(),
             publishes_pods: shows_pods,
             leader_identity: (!shows_pods).then(controllers::leader_election::new_identity),
-            images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
-            instances: sluicegate_control::controllers::revision::policy::InstanceRules::default(),
-            containers: None,
-            host_devices: false,
             quotas: QuotaConfig::default(),
             targets: Arc::default(),
             clock: WallClock::default(),
             store,
-            ping_outcomes: Arc::default(),
             expiries: Arc::default(),
-            relay: Arc::default(),
         };
+        let revisions = controllers::revision::RevisionConfig {
+            images: ["v1", "v2", "broken", "slow"].map(|i| (i.to_owned(), vec![i.to_owned()])).to_vec(),
+            instances: controllers::revision::policy::InstanceRules::default(),
+            containers: None,
+            host_devices: false,
+        };
+        let pings = controllers::sources::ping::PingConfig { outcomes: Arc::default(), relay: Arc::default() };
+        let config = ControllerConfig { context, revisions, pings };
         let (client_inside, autoscaler_inside) = (client.clone(), autoscaler.clone());
         let work = tokio::task::spawn_local(async move {
             let stopped = async { drop(stopped.await) };

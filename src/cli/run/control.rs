@@ -171,9 +171,10 @@ async fn live(
     }
     task::spawn_local(either(parts.log_names.keep(), leaving()));
     let (first_table, have_table) = oneshot::channel();
-    let objects = state.store.as_ref().map(Arc::downgrade).unwrap_or_default();
+    let mut control = parts.control;
+    control.context.store = state.store.as_ref().map(Arc::downgrade).unwrap_or_default();
     let controllers = task::spawn_local(controllers::run(
-        ControllerConfig { store: objects, ..parts.control },
+        control,
         state.client.clone(),
         state.autoscaler.clone(),
         parts.publisher,

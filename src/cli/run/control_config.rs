@@ -4,8 +4,10 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::Result;
 use control::clock::WallClock;
-use control::controllers::ingress::ListenerAddresses;
-use control::controllers::{ControllerConfig, leader_election};
+use control::controllers::listeners::ListenerAddresses;
+use control::controllers::revision::RevisionConfig;
+use control::controllers::sources::ping::PingConfig;
+use control::controllers::{ContextConfig, ControllerConfig, leader_election};
 use dataplane::core_relay::CoreSenders;
 
 use super::advertised_address;
@@ -23,7 +25,7 @@ pub(super) fn control_config(
     ways: &Arc<OnceLock<CoreSenders>>,
 ) -> Result<ControllerConfig> {
     let events = advertised_address::met_at(sockets.events[0].local_addr()?);
-    Ok(ControllerConfig {
+    let context = ContextConfig {
         domain: config.domain.clone(),
         http_port: sockets.http[0].local_addr()?.port(),
         listeners: ListenerAddresses {
@@ -36,16 +38,18 @@ pub(super) fn control_config(
         events_tls: events_tls.map(EventsTls::told),
         publishes_pods: config.kubeconfig.is_none(),
         leader_identity: config.kubeconfig.is_some().then(leader_election::new_identity),
-        images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
-        containers: image_pulls::provider(config)?,
-        instances: instances::rules(config),
-        host_devices: config.host_devices,
         quotas: config.quotas.clone(),
         targets: Arc::clone(&health.targets),
         clock: WallClock::default(),
         store: Weak::new(), // it is opened later
-        ping_outcomes: Arc::clone(&health.pings),
         expiries: Arc::clone(&health.expiries),
-        relay: Arc::clone(ways),
-    })
+    };
+    let revisions = RevisionConfig {
+        images: config.images.iter().map(|rule| (rule.image.clone(), rule.command.clone())).collect(),
+        containers: image_pulls::provider(config)?,
+        instances: instances::rules(config),
+        host_devices: config.host_devices,
+    };
+    let pings = PingConfig { outcomes: Arc::clone(&health.pings), relay: Arc::clone(ways) };
+    Ok(ControllerConfig { context, revisions, pings })
 }

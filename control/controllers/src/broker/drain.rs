@@ -9,11 +9,12 @@ use std::time::Duration;
 use kube::api::Patch;
 use serde_json::json;
 
-use super::path;
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::field_managers;
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::shared::{name, namespace};
+use crate::api::Error;
+use crate::context::ControllerContext;
+use crate::field_managers;
+use crate::names::broker_path as path;
+use types::eventing::broker::Broker;
+use types::shared::{name, namespace};
 
 /// What holds a Broker.
 pub const FINALIZER: &str = "sluicegate.dev/drain";
@@ -68,7 +69,7 @@ pub async fn run(context: &ControllerContext) {
             quiet.clear();
             continue;
         }
-        let mut brokers = context.brokers.all();
+        let mut brokers = context.caches.brokers.all();
         brokers.retain(|broker| broker.is_ours() && is_draining(broker));
         let uid = |broker: &Broker| broker.metadata.uid.clone().unwrap_or_default();
         quiet.retain(|known, _| brokers.iter().any(|broker| uid(broker) == *known));

@@ -3,47 +3,71 @@
 pub mod drain;
 pub mod reconcile;
 
-use super::context::{ControllerContext, Error, now};
-use super::destination_resolver::{DestinationAddress, ResolveError, describe};
-use super::sender_policy::SenderPolicy;
-use super::stream_addresses;
-use super::trigger;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::controllers::event_type::AUTO_CREATE;
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::event_policy::PolicyTarget;
-use crate::kinds::eventing::stream_options::{BrokerConfigMap, check_config, stream_options};
-use crate::kinds::shared::{DeliveryStatus, Destination, name};
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches};
+use crate::destination_resolver::ResolveError;
+use crate::event_type_names::AUTO_CREATE;
+use crate::names::broker_path as path;
 use crate::publish::StreamSpec;
+use crate::sender_policy::{self, SenderPolicy};
+use crate::trigger_subscription;
+use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{BrokerDependencies, status};
+use types::eventing::broker::Broker;
+use types::eventing::event_policy::PolicyTarget;
+use types::eventing::stream_options::{BrokerConfigMap, check_config, stream_options};
+use types::shared::{DeliveryStatus, name, namespace};
 
-/// The path of a Broker on the events listener.
-#[must_use]
-pub fn path(namespace: &str, name: &str) -> String {
-    format!("/brokers/{namespace}/{name}")
+const KIND: ControllerKind = ControllerKind::new("Broker");
+
+#[derive(Debug)]
+pub struct BrokerController;
+
+impl Controller for BrokerController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.primary::<Broker>(KIND);
+        sender_policy::watch::<Broker>(context, watches, KIND);
+        watches.task(drain::run(context));
+    }
+
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
+        Box::pin(async move {
+            restore(context).await;
+            Ok(())
+        })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
 }
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let path = path(&item.namespace, &item.name);
     context.resolver.forget(item);
-    let Some(broker) = context.brokers.get(&item.namespace, &item.name).filter(|broker| broker.is_ours()) else {
+    let Some(broker) = context.caches.brokers.get(&item.namespace, &item.name).filter(|broker| broker.is_ours()) else {
         context.publisher.remove_stream(&path);
         context.publisher.flush().await;
         return Ok(());
     };
     let sink = broker.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
     let sink = match sink {
-        Some(destination) => Some(resolve_deliverable(context, item, destination).await?),
+        Some(destination) => Some(context.resolve_deliverable(item, destination).await?),
         None => None,
     };
     let config = load_config(context, item, &broker).await?;
     let said = config.clone().unwrap_or_default();
     let broker =
         drain::reconcile_finalizer(context, &broker, stream_options(&broker.metadata, &said).drain_on_delete).await?;
-    let rules = sender_policy(context, &broker);
+    let rules = broker_sender_policy(context, &broker);
     publish_stream(context, &broker, &said, &rules);
     let mut after = broker.clone();
-    let reach = stream_addresses::stream_addresses(context, &path);
+    let reach = context.stream_addresses(&path);
     let found = BrokerDependencies {
         sink,
         config: config.map(drop),
@@ -52,7 +76,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     };
     after.status = Some(status(&broker, reach, found, now()));
     if delivery_for_triggers(&after) != delivery_for_triggers(&broker) {
-        trigger::resubscribe_inheriting(context, &after).await; // before anybody sees that it is so
+        trigger_subscription::resubscribe_inheriting(context, &after).await; // before anybody sees that it is so
     }
     context.publisher.flush().await;
     context.set_status(&broker, &after).await
@@ -88,24 +112,24 @@ async fn load_config(
 
 /// Serves all of them by what the last statuses say: how things were before a restart. One whose config cannot be read
 /// now keeps everything that it was not told to drop, until it is looked at.
-pub async fn restore(context: &ControllerContext) {
-    for broker in context.brokers.all().iter().filter(|broker| broker.is_ours()) {
-        let ns = crate::kinds::shared::namespace(&broker.metadata);
-        let item = WorkItem::new(ControllerKind::Broker, ns, name(&broker.metadata));
+async fn restore(context: &ControllerContext) {
+    for broker in context.caches.brokers.all().iter().filter(|broker| broker.is_ours()) {
+        let ns = namespace(&broker.metadata);
+        let item = WorkItem::new(KIND, ns, name(&broker.metadata));
         let read = load_config(context, &item, broker).await;
         let read = read.inspect_err(|why| tracing::warn!(%item, %why, "its config cannot be read"));
         let said = read.ok().and_then(Result::ok).unwrap_or_default();
-        publish_stream(context, broker, &said, &sender_policy(context, broker));
+        publish_stream(context, broker, &said, &broker_sender_policy(context, broker));
     }
 }
 
-fn sender_policy(context: &ControllerContext, broker: &Broker) -> SenderPolicy {
+fn broker_sender_policy(context: &ControllerContext, broker: &Broker) -> SenderPolicy {
     SenderPolicy::for_object(context, &[PolicyTarget::of::<Broker>(&broker.metadata)])
 }
 
 /// Tells the cores of the Broker's stream.
 fn publish_stream(context: &ControllerContext, broker: &Broker, config: &BrokerConfigMap, rules: &SenderPolicy) {
-    let (ns, name) = (crate::kinds::shared::namespace(&broker.metadata), name(&broker.metadata));
+    let (ns, name) = (namespace(&broker.metadata), name(&broker.metadata));
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();
     // The uid makes a recreated Broker start empty.
     let name_in_log = format!("broker/{ns}/{name}/{uid}");
@@ -120,21 +144,4 @@ fn publish_stream(context: &ControllerContext, broker: &Broker, config: &BrokerC
         reports_event_types: context.settings().event_features.is_enabled(AUTO_CREATE),
     };
     context.publisher.set_stream(&path(ns, name), spec);
-}
-
-/// A destination's address, if it exists and the data plane can speak to it.
-pub async fn resolve_deliverable(
-    context: &ControllerContext,
-    item: &WorkItem,
-    destination: &Destination,
-) -> Result<Result<DestinationAddress, ResolveError>, Error> {
-    let resolved = context.resolver.resolve(item, destination).await?;
-    Ok(resolved.and_then(|found| match context.trust_store.target(&found) {
-        Ok(_) => Ok(found),
-        // Whose fault it is, unless it is in the destination itself (EV-ADR-06).
-        Err(why) => Err(ResolveError(match &destination.reference {
-            Some(reference) => format!("{}: {why}", describe(item, reference)),
-            None => why,
-        })),
-    }))
 }

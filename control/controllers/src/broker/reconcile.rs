@@ -2,16 +2,16 @@
 
 use jiff::Timestamp;
 
-use crate::controllers::dead_letter_sink;
-use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
-use crate::controllers::last_address::DEAD_LETTER_SINK;
-use crate::controllers::sender_policy::SenderPolicy;
-use crate::controllers::stream_addresses::{AddressesResult, NO_LISTENER, StatusAddresses};
-use crate::kinds::eventing::broker::{
+use crate::dead_letter_sink;
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::last_address::DEAD_LETTER_SINK;
+use crate::sender_policy::SenderPolicy;
+use crate::stream_addresses::{AddressesResult, NO_LISTENER, StatusAddresses};
+use types::eventing::broker::{
     ADDRESSABLE, Broker, BrokerStatus, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY, FILTER_READY,
     INGRESS_READY, TRIGGER_CHANNEL_READY,
 };
-use crate::kinds::shared::Destination;
+use types::shared::Destination;
 
 /// What a Broker depends on, as found.
 #[derive(Debug, Clone)]
@@ -64,8 +64,8 @@ pub fn status(broker: &Broker, reach: AddressesResult, found: BrokerDependencies
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::eventing::broker::BrokerSpec;
-    use crate::kinds::shared::ConditionStatus;
+    use types::eventing::broker::BrokerSpec;
+    use types::shared::ConditionStatus;
 
     fn at(url: &str) -> AddressesResult {
         Ok(url.into())

@@ -7,29 +7,26 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::issue::{CERTIFICATE, KEY, RENEW_BEFORE_DAYS, VALIDITY_DAYS, secret_data};
-use crate::access::signing::{
+use crate::api::Error;
+use crate::context::ControllerContext;
+use crate::tls_secrets::{AUTHORITY, CA_CERT_KEY, CERTIFICATE, KEY, secret_data};
+use crate::trust_store::BUNDLE_LABEL;
+use apiserver::access::signing::{
     CertificateKeyPair, check_authority, create_authority, expires_within, has_common_name, is_not_yet_valid,
 };
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::trust_store::BUNDLE_LABEL;
-use crate::kinds::settings::SERVING;
-use crate::kinds::shared::annotation;
+use types::settings::SERVING;
+use types::shared::annotation;
 
-/// Of the Secret, and of the ConfigMap.
-const NAME: &str = "sluicegate-domain-authority";
 const COMMON_NAME: &str = "Sluicegate domain authority";
-/// The key of the public certificate.
-pub(super) const CA_CERT_KEY: &str = "ca.crt";
+/// Validity of a certificate in days: short enough that a stolen key is of use for a limited time.
+pub(super) const VALIDITY_DAYS: i64 = 90;
+
+/// Days before its expiry that it is renewed; an operator has this long to fix a failing renewal.
+pub(super) const RENEW_BEFORE_DAYS: i64 = 30;
 /// On one that we made, and so may make anew.
 const SELF_SIGNED: &str = "sluicegate.dev/self-made";
 /// Validity of an authority in days. Long, because every client that trusts it has to install its successor.
 const AUTHORITY_DAYS: i64 = 3_650;
-
-/// Whether that Secret or ConfigMap is the authority's.
-pub(crate) fn is_authority(ns: &str, name: &str) -> bool {
-    (ns, name) == (SERVING, NAME)
-}
 
 /// The current authority; created if there is none or ours expires soon. The inner error says what is wrong with an
 /// operator's authority, which is never overwritten: the operator may be in the middle of a change.
@@ -37,7 +34,7 @@ pub(super) async fn load_or_create(
     context: &ControllerContext,
     now: Timestamp,
 ) -> Result<Result<CertificateKeyPair, String>, Error> {
-    let there = context.ingress.secrets.get(SERVING, NAME);
+    let there = context.caches.secrets.get(SERVING, AUTHORITY);
     if let Some(secret) = &there {
         let text = |key: &str| String::from_utf8_lossy(secret_data(secret, key)).into_owned();
         let known = CertificateKeyPair { certificate: text(CERTIFICATE), key: text(KEY) };
@@ -52,7 +49,7 @@ pub(super) async fn load_or_create(
                 return Ok(Ok(known));
             }
             Err(AuthorityFault::Expiring) if is_ours => {}
-            Err(fault) => return Ok(Err(format!("Secret \"{SERVING}/{NAME}\": {fault}."))),
+            Err(fault) => return Ok(Err(format!("Secret \"{SERVING}/{AUTHORITY}\": {fault}."))),
         }
     }
     let made = match create_authority(COMMON_NAME, AUTHORITY_DAYS, now) {
@@ -102,7 +99,7 @@ fn validate(authority: &CertificateKeyPair, days: i64, now: Timestamp) -> Result
 /// Publishes the authority's certificate.
 async fn publish(context: &ControllerContext, authority: &CertificateKeyPair) -> Result<(), Error> {
     let data = Some([(CA_CERT_KEY.to_owned(), authority.certificate.clone())].into());
-    let there = context.config_maps.get(SERVING, NAME);
+    let there = context.config_maps.get(SERVING, AUTHORITY);
     let mut map = match &there {
         Some(there) => ConfigMap { data, ..(**there).clone() },
         None => ConfigMap { metadata: metadata(), data, ..ConfigMap::default() },
@@ -116,13 +113,13 @@ async fn publish(context: &ControllerContext, authority: &CertificateKeyPair) ->
 }
 
 fn metadata() -> ObjectMeta {
-    ObjectMeta { namespace: Some(SERVING.into()), name: Some(NAME.into()), ..ObjectMeta::default() }
+    ObjectMeta { namespace: Some(SERVING.into()), name: Some(AUTHORITY.into()), ..ObjectMeta::default() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::signing::sign;
+    use apiserver::access::signing::sign;
 
     /// X-RTE-07: a certificate beside another one's key signs nothing, and one that lasts a day still does.
     #[test]

@@ -6,23 +6,19 @@ use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
-use super::authority;
-use super::desired::wildcard;
-use crate::access::signing::{CertificateKeyPair, DAY_SECONDS, expires_within, is_not_yet_valid, not_after, sign};
-use crate::controllers::context::{ControllerContext, Error, now};
-use crate::controllers::domain_mapping;
-use crate::controllers::service::children::owner_references;
-use crate::controllers::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::networking::certificate::{CONDITIONS, Certificate, CertificateStatus, UID_LABEL};
-use crate::kinds::settings::SERVING;
-use crate::kinds::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, namespace};
-
-pub(super) const CERTIFICATE: &str = "tls.crt";
-pub(super) const KEY: &str = "tls.key";
-/// Validity of a certificate in days: short enough that a stolen key is of use for a limited time.
-pub(super) const VALIDITY_DAYS: i64 = 90;
-/// Days before its expiry that it is renewed; an operator has this long to fix a failing renewal.
-pub(super) const RENEW_BEFORE_DAYS: i64 = 30;
+use super::authority::{self, RENEW_BEFORE_DAYS, VALIDITY_DAYS};
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::host_certificates::desired::wildcard;
+use crate::host_certificates::{self, public_domains};
+use crate::names::domain_mapping_owner;
+use crate::owned_child::owner_references;
+use crate::tls_secrets::{CA_CERT_KEY, CERTIFICATE, KEY, secret_data};
+use crate::work_queue::WorkItem;
+use apiserver::access::signing::{CertificateKeyPair, DAY_SECONDS, expires_within, is_not_yet_valid, not_after, sign};
+use types::networking::certificate::{CONDITIONS, Certificate, CertificateStatus, UID_LABEL};
+use types::settings::SERVING;
+use types::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, namespace};
 
 /// The result of issuing a Certificate.
 #[derive(Debug, PartialEq)]
@@ -35,8 +31,8 @@ enum IssueOutcome {
     },
 }
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let certificate = context.certificates.get(&item.namespace, &item.name);
+pub(super) async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let certificate = context.caches.certificates.get(&item.namespace, &item.name);
     let Some(certificate) = certificate.filter(|certificate| certificate.is_ours()) else { return Ok(()) };
     if certificate.metadata.deletion_timestamp.is_some() {
         return Ok(());
@@ -45,7 +41,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     // Namespaces are followed only while some are to have such.
     let of_namespace = controller(&certificate.metadata).is_some_and(|owner| owner.kind == "Namespace");
     if of_namespace && context.settings().network.namespace_wildcard_selector.is_none() {
-        return super::delete(context, &item.namespace, &item.name).await;
+        return host_certificates::delete(context, &item.namespace, &item.name).await;
     }
     let outcome = issue(context, &certificate, now()).await?;
     let mut after = (*certificate).clone();
@@ -71,7 +67,7 @@ fn validity_days(authority: &CertificateKeyPair, now: Timestamp) -> i64 {
 
 async fn issue(context: &ControllerContext, certificate: &Certificate, now: Timestamp) -> Result<IssueOutcome, Error> {
     let (ns, secret_name) = (namespace(&certificate.metadata), &certificate.spec.secret_name);
-    let there = context.ingress.secrets.get(ns, secret_name);
+    let there = context.caches.secrets.get(ns, secret_name);
     let authority = match authority::load_or_create(context, now).await? {
         Ok(authority) => authority,
         Err(message) => {
@@ -135,14 +131,12 @@ fn is_allowed(context: &ControllerContext, certificate: &Certificate) -> bool {
     match owner.map(|owner| (owner.kind.as_str(), owner.name.as_str())) {
         _ if ns == SERVING => true,
         Some(("Route", name)) => has_all(&format!("{ns}/{name}")),
-        Some(("DomainMapping", name)) => {
-            has_all(&domain_mapping::route_owner(&WorkItem::new(ControllerKind::DomainMapping, ns, name)))
-        }
+        Some(("DomainMapping", name)) => has_all(&domain_mapping_owner(ns, name)),
         // A developer may request names of the own namespace.
         Some(("Namespace", name)) if name == ns => {
             let settings = context.settings();
             let stands = |domain: &str| wildcard(ns, domain, &settings.network);
-            let known: Vec<_> = super::public_domains(context, &settings).into_iter().filter_map(stands).collect();
+            let known: Vec<_> = public_domains(context, &settings).into_iter().filter_map(stands).collect();
             settings.network.namespace_wildcard_selector.is_some() && names.iter().all(|name| known.contains(name))
         }
         _ => false,
@@ -174,7 +168,7 @@ fn inspect_secret(
     let lasts = |days: i64| !expires_within(chain, days, now);
     // As long as it could be, if its authority ends soon.
     let lasts_long = lasts(RENEW_BEFORE_DAYS.min(validity_days(authority, now) - 1)) && !is_not_yet_valid(chain, now);
-    let is_of_authority = || secret_data(secret, authority::CA_CERT_KEY) == authority.certificate.as_bytes();
+    let is_of_authority = || secret_data(secret, CA_CERT_KEY) == authority.certificate.as_bytes();
     match not_after(chain) {
         Some(ends) if is_for_all && is_ours && lasts_long && is_of_authority() => SecretContent::Valid(ends),
         _ if is_ours => SecretContent::Outdated,
@@ -196,7 +190,7 @@ fn valid_until(secret: &Secret, certificate: &Certificate, now: Timestamp) -> Op
 
 fn secret(certificate: &Certificate, made: &CertificateKeyPair, authority: &CertificateKeyPair) -> Secret {
     let meta = &certificate.metadata;
-    let data = [(CERTIFICATE, &made.certificate), (KEY, &made.key), (authority::CA_CERT_KEY, &authority.certificate)];
+    let data = [(CERTIFICATE, &made.certificate), (KEY, &made.key), (CA_CERT_KEY, &authority.certificate)];
     Secret {
         metadata: ObjectMeta {
             name: Some(certificate.spec.secret_name.clone()),
@@ -209,11 +203,6 @@ fn secret(certificate: &Certificate, made: &CertificateKeyPair, authority: &Cert
         data: Some(data.map(|(key, text)| (key.to_owned(), ByteString(text.clone().into_bytes()))).into()),
         ..Secret::default()
     }
-}
-
-/// What a Secret has under a key; nothing if it has none.
-pub(super) fn secret_data<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
-    secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| &bytes.0[..]).unwrap_or_default()
 }
 
 fn status(certificate: &Certificate, outcome: IssueOutcome, now: Timestamp) -> CertificateStatus {
@@ -234,9 +223,8 @@ fn status(certificate: &Certificate, outcome: IssueOutcome, now: Timestamp) -> C
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::signing::create_authority;
-    use crate::kinds::classes::{CERTIFICATE, CERTIFICATE_ANNOTATIONS};
-    use crate::kinds::networking::certificate::CertificateSpec;
+    use apiserver::access::signing::create_authority;
+    use types::networking::certificate::{CLASS, CLASS_ANNOTATIONS, CertificateSpec};
 
     fn days(days: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + days * DAY_SECONDS).unwrap()

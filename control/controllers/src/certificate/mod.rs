@@ -3,342 +3,78 @@
 //!
 //! An authority of our own signs ours (`issue`). Certificates that the operator gave with `--tls-cert` need none.
 
-pub(super) mod authority;
-pub mod challenges;
-pub mod desired;
+mod authority;
 mod issue;
-pub mod state;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Namespace;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::Secret;
 
-use super::context::{ControllerContext, Error, now};
-use super::informer_cache::{ObjectChange, follow};
-use super::route::hosts::RouteNaming;
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{ControllerTask, config_maps};
-use crate::kinds::networking::certificate::{Certificate, WILDCARD_LABEL};
-use crate::kinds::serving::annotations::declines_tls;
-use crate::kinds::serving::route::Route;
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, name, namespace};
-use authority::CA_CERT_KEY;
-use issue::secret_data;
-use state::{CertificateState, HostCertificate, HostTls};
+use crate::api::now;
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::indexes::secret_key;
+use crate::informer_cache::ObjectChange;
+use crate::tls_secrets::is_authority;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::networking::certificate::Certificate;
+use types::shared::{name, namespace};
 
-pub use issue::reconcile;
+const KIND: ControllerKind = ControllerKind::new("Certificate");
+#[derive(Debug)]
+pub struct CertificateController;
+
+impl Controller for CertificateController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.enqueue::<Certificate, _>(changed_spec);
+        watches.resync(KIND, &context.caches.certificates);
+        watches.enqueue::<Secret, _>(move |change| {
+            let meta = newest(change).map(|secret| &secret.metadata);
+            meta.map(|meta| affected_by_secret(context, namespace(meta), name(meta))).unwrap_or_default()
+        });
+        watches.task(run_renewal(context));
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(issue::reconcile(context, item))
+    }
+}
+
+/// The Certificate, unless only its status has changed.
+fn changed_spec((before, after): ObjectChange<'_, Certificate>) -> Option<WorkItem> {
+    let after = after?;
+    let is_new = before.is_none_or(|before| {
+        let (then, now) = (&before.metadata, &after.metadata);
+        before.spec != after.spec || then.uid != now.uid || then.annotations != now.annotations
+    });
+    is_new.then(|| item(after))
+}
+
+/// The Certificates that are kept in a Secret; all, if it is the authority's.
+fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
+    let mut affected = context.caches.certificates.by_index(ns, &secret_key(secret));
+    if is_authority(ns, secret) {
+        affected.extend(context.caches.certificates.all());
+    }
+    affected.iter().map(|certificate| item(certificate)).collect()
+}
 
 /// Interval of the check for certificates to renew: they expire weeks after they are due.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
 
-/// What TLS there is for the hosts of a Route.
-pub(super) fn route_tls(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> HostTls {
-    let wanted = desired_for_route(context, route, naming);
-    if !is_enabled(context, &route.metadata) {
-        return HostTls::Disabled(state::NOT_ENABLED);
-    }
-    match (context.config.listeners.https, wanted.is_empty()) {
-        (_, true) => HostTls::Disabled(state::NOT_FOR_LOCAL),
-        (None, false) => HostTls::NoListener,
-        (Some(_), false) => HostTls::Requested(certificate_states(context, &route.metadata, naming.domain, &wanted)),
-    }
-}
-
-/// The certificates of a Route's names inside; none unless the operator wants them.
-pub(super) fn cluster_local_certificates(
-    context: &ControllerContext,
-    route: &Route,
-    naming: RouteNaming<'_>,
-) -> Vec<HostCertificate> {
-    certificate_states(context, &route.metadata, naming.domain, &desired_for_cluster_local(route, naming))
-}
-
-/// The Certificates that a Route needs for its public hosts.
-fn desired_for_route(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> Vec<Certificate> {
-    if is_enabled(context, &route.metadata) { desired::for_route(route, naming) } else { Vec::new() }
-}
-
-/// ... and for its names inside, which no annotation declines.
-fn desired_for_cluster_local(route: &Route, naming: RouteNaming<'_>) -> Vec<Certificate> {
-    if naming.network.auto_tls.cluster_local_domain_tls {
-        desired::for_cluster_local(route, naming)
-    } else {
-        Vec::new()
-    }
-}
-
-/// Requests all Certificates that a Route needs.
-pub(super) async fn reconcile_for_route(
-    context: &ControllerContext,
-    route: &Route,
-    naming: RouteNaming<'_>,
-) -> Result<(), Error> {
-    let mut wanted = desired_for_route(context, route, naming);
-    wanted.extend(desired_for_cluster_local(route, naming));
-    reconcile_certificates(context, &route.metadata, naming.domain, &wanted).await
-}
-
-/// Whether the hosts of such an object are to have certificates.
-pub(super) fn is_enabled(context: &ControllerContext, meta: &ObjectMeta) -> bool {
-    context.settings().network.auto_tls.external_domain_tls && !declines_tls(meta)
-}
-
-/// Creates the Certificates that an object needs, resets those that were changed, and deletes those that it no longer
-/// needs. All are in its namespace, and in `domain`. The hosts' owner must be settled before.
-pub(super) async fn reconcile_certificates(
-    context: &ControllerContext,
-    owner: &ObjectMeta,
-    domain: &str,
-    wanted: &[Certificate],
-) -> Result<(), Error> {
-    if !context.leadership.is_leader() {
-        return Ok(());
-    }
-    let ns = namespace(owner);
-    delete_unwanted(context, ns, owner, wanted).await?;
-    for one in wanted.iter().filter(|one| provided_certificate(context, ns, domain, one).is_none()) {
-        create_or_reset(context, owner, one).await?;
-    }
-    Ok(())
-}
-
-/// Keeps the certificates for all names of a namespace, if the operator wants such.
-pub(super) async fn reconcile_for_namespace(context: &ControllerContext, home: &Namespace) -> Result<(), Error> {
-    let settings = context.settings();
-    let is_wanted =
-        settings.network.namespace_wildcard_selector.as_ref().is_some_and(|wanted| wanted.matches(&home.metadata));
-    if !context.leadership.is_leader() || home.metadata.deletion_timestamp.is_some() {
-        return Ok(());
-    }
-    let mut wanted = desired::for_namespace(home, public_domains(context, &settings).into_iter(), &settings.network);
-    wanted
-        .retain(|one| is_wanted && !one.spec.dns_names.iter().all(|host| context.publisher.has_certificate_for(host)));
-    delete_unwanted(context, name(&home.metadata), &home.metadata, &wanted).await?;
-    for one in &wanted {
-        create_or_reset(context, &home.metadata, one).await?;
-    }
-    Ok(())
-}
-
-/// The domains that public hosts may be in.
-fn public_domains<'a>(context: &'a ControllerContext, settings: &'a Settings) -> Vec<&'a str> {
-    settings.domains.public().chain([context.config.domain.as_str()]).collect()
-}
-
-async fn delete_unwanted(
-    context: &ControllerContext,
-    ns: &str,
-    owner: &ObjectMeta,
-    wanted: &[Certificate],
-) -> Result<(), Error> {
-    for old in context.certificates.names_by_index(ns, &owner_key(owner)) {
-        if !wanted.iter().any(|one| name(&one.metadata) == old) {
-            delete(context, ns, &old).await?;
-        }
-    }
-    Ok(())
-}
-
-async fn delete(context: &ControllerContext, ns: &str, name: &str) -> Result<(), Error> {
-    match context.api::<Certificate>(ns).delete(name, &DeleteParams::default()).await {
-        Err(why) if super::is_not_found(&why) => Ok(()),
-        Err(why) => Err(why.into()),
-        Ok(_) => Ok(()),
-    }
-}
-
-/// How far they are.
-pub(super) fn certificate_states(
-    context: &ControllerContext,
-    owner: &ObjectMeta,
-    domain: &str,
-    wanted: &[Certificate],
-) -> Vec<HostCertificate> {
-    let each = wanted.iter().map(|one| {
-        provided_certificate(context, namespace(owner), domain, one)
-            .unwrap_or_else(|| certificate_of(context, owner, one))
-    });
-    each.collect()
-}
-
-/// Makes a Certificate, or sets it back.
-async fn create_or_reset(context: &ControllerContext, owner: &ObjectMeta, wanted: &Certificate) -> Result<(), Error> {
-    let Some(there) = context.certificates.get(namespace(&wanted.metadata), name(&wanted.metadata)) else {
-        return context.create(wanted).await.map(drop);
-    };
-    let (meta, own) = (&there.metadata, &wanted.metadata);
-    let same = there.spec == wanted.spec && meta.annotations == own.annotations && meta.labels == own.labels;
-    if same || !is_controlled_by(meta, owner) {
-        return Ok(());
-    }
-    let mut back = (*there).clone();
-    back.spec = wanted.spec.clone();
-    back.metadata.annotations.clone_from(&own.annotations);
-    back.metadata.labels.clone_from(&own.labels);
-    context.replace(&back).await.map(drop)
-}
-
-/// What makes a Certificate needless: the operator's own certificates, or one for all names of the namespace.
-fn provided_certificate(
-    context: &ControllerContext,
-    ns: &str,
-    domain: &str,
-    wanted: &Certificate,
-) -> Option<HostCertificate> {
-    let hosts = &wanted.spec.dns_names;
-    if hosts.iter().all(|host| context.publisher.has_certificate_for(host)) {
-        let name = name(&wanted.metadata).to_owned();
-        return Some(HostCertificate::new(name, hosts.clone(), CertificateState::Ready(None)));
-    }
-    let wild = context.certificates.by_index(ns, &wildcard_key(domain)).into_iter().find(|wild| {
-        let parents: Vec<_> = wild.spec.dns_names.iter().filter_map(|name| name.split_once('.')).collect();
-        let is_below = |host: &String| {
-            host.split_once('.').is_some_and(|(_, parent)| parents.iter().any(|(_, known)| *known == parent))
-        };
-        hosts.iter().all(is_below)
-    })?;
-    let (name, standing) = (name(&wild.metadata).to_owned(), state_of(context, &wild));
-    Some(HostCertificate::new(name, hosts.clone(), standing))
-}
-
-fn certificate_of(context: &ControllerContext, owner: &ObjectMeta, wanted: &Certificate) -> HostCertificate {
-    let own = name(&wanted.metadata);
-    let mut challenges = Vec::new();
-    let standing = match context.certificates.get(namespace(owner), own) {
-        None => CertificateState::Pending(String::new()),
-        Some(there) if !is_controlled_by(&there.metadata, owner) => CertificateState::NotOwned,
-        // Set back a moment ago: what its status says is not of what is wanted.
-        Some(there) if there.spec != wanted.spec => CertificateState::Pending(String::new()),
-        Some(there) => {
-            let standing = state_of(context, &there);
-            let renews = there.condition("Renewing").is_some_and(|c| c.status == ConditionStatus::True);
-            if renews || !matches!(standing, CertificateState::Ready(_)) {
-                challenges = there.status.as_ref().map(|s| s.http01_challenges.clone()).unwrap_or_default();
-            }
-            standing
-        }
-    };
-    let secret = context.ingress.secrets.get(namespace(owner), &wanted.spec.secret_name);
-    let ca = secret.as_ref().map(|secret| secret_data(secret, CA_CERT_KEY)).unwrap_or_default();
-    let ca_certs = (!ca.is_empty()).then(|| String::from_utf8_lossy(ca).into_owned());
-    let held = HostCertificate::new(own, wanted.spec.dns_names.clone(), standing);
-    HostCertificate { ca_certs, challenges, ..held }
-}
-
-fn state_of(context: &ControllerContext, certificate: &Certificate) -> CertificateState {
-    match certificate.ready() {
-        Some(ready) if ready.status == ConditionStatus::True => {
-            let (ns, secret) = (namespace(&certificate.metadata), &certificate.spec.secret_name);
-            match context.ingress.identity(ns, secret, &context.config.expiries) {
-                Ok(identity) => CertificateState::Ready(Some(identity)),
-                Err(why) => CertificateState::Pending(why.reason.to_owned()),
-            }
-        }
-        Some(ready) if ready.status == ConditionStatus::False => CertificateState::Failed(ready.reason.clone()),
-        Some(ready) => CertificateState::Pending(ready.reason.clone()),
-        None => CertificateState::Pending(String::new()),
-    }
-}
-
-/// Certificates are indexed by their owner, their Secret, and the solvers of their challenges.
-pub fn index_keys(certificate: &Certificate) -> Vec<String> {
-    let meta = &certificate.metadata;
-    let owner = controller(meta).map(|owner| format!("owned by {}", owner.uid));
-    let wildcard = label(meta, WILDCARD_LABEL).map(wildcard_key);
-    let secret = secret_key(&certificate.spec.secret_name);
-    let challenges = certificate.status.iter().flat_map(|status| &status.http01_challenges);
-    let answered = challenges.map(|challenge| solver_key(&challenge.service_name));
-    owner.into_iter().chain(wildcard).chain([secret]).chain(answered).collect()
-}
-
-fn solver_key(service: &str) -> String {
-    format!("answered by {service}")
-}
-
-fn owner_key(owner: &ObjectMeta) -> String {
-    format!("owned by {}", owner.uid.as_deref().unwrap_or_default())
-}
-
-fn secret_key(secret: &str) -> String {
-    format!("kept in {secret}")
-}
-
-fn wildcard_key(domain: &str) -> String {
-    format!("wildcard in {domain}")
-}
-
-/// Requeues the objects that depend on a Certificate, and the Certificate itself.
-fn on_certificate_change(context: &ControllerContext, (before, after): ObjectChange<'_, Certificate>) {
-    let all = [before, after];
-    for certificate in all.into_iter().flatten() {
-        affected_items(context, certificate).into_iter().for_each(|item| context.enqueue(item));
-    }
-    if let Some(after) = after
-        && before.is_none_or(|before| {
-            let (then, now) = (&before.metadata, &after.metadata);
-            before.spec != after.spec || then.uid != now.uid || then.annotations != now.annotations
-        })
-    {
-        context.enqueue(item(after));
-    }
-}
-
-/// A Secret changed: the Certificates that are kept in it, and the objects that depend on them.
-pub(super) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
-    let kept = context.certificates.by_index(ns, &secret_key(secret));
-    let mut items: Vec<_> = kept.iter().flat_map(|certificate| affected_items(context, certificate)).collect();
-    items.extend(kept.iter().map(|certificate| item(certificate)));
-    if authority::is_authority(ns, secret) {
-        items.extend(context.certificates.all().iter().map(|certificate| item(certificate)));
-    }
-    items
-}
-
-/// The owners of Certificates whose challenges a core Service answers.
-pub(super) fn affected_by_service(context: &ControllerContext, ns: &str, service: &str) -> Vec<WorkItem> {
-    let asked = context.certificates.by_index(ns, &solver_key(service));
-    asked.iter().flat_map(|certificate| affected_items(context, certificate)).collect()
-}
-
-fn affected_items(context: &ControllerContext, certificate: &Certificate) -> Vec<WorkItem> {
-    let ns = namespace(&certificate.metadata);
-    match controller(&certificate.metadata).map(|owner| (owner.kind.as_str(), owner.name.as_str())) {
-        Some(("Route", name)) => vec![WorkItem::new(ControllerKind::Route, ns, name)],
-        Some(("DomainMapping", name)) => vec![WorkItem::new(ControllerKind::DomainMapping, ns, name)],
-        _ if label(&certificate.metadata, WILDCARD_LABEL).is_some() => {
-            let routes = context.routes.keys().into_iter().filter(|(home, _)| home == ns);
-            routes.map(|(_, name)| WorkItem::new(ControllerKind::Route, ns, &name)).collect()
-        }
-        _ => Vec::new(),
-    }
-}
-
 fn item(certificate: &Certificate) -> WorkItem {
-    WorkItem::new(ControllerKind::Certificate, namespace(&certificate.metadata), name(&certificate.metadata))
-}
-
-pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 3] {
-    [
-        Box::pin(follow(context.source(), &context.certificates, |change| on_certificate_change(context, change))),
-        Box::pin(run_renewal(context)),
-        Box::pin(async {
-            loop {
-                context.publisher.certificates_changed().await;
-                config_maps::requeue_kind(context, ControllerKind::Route, &context.routes);
-                config_maps::requeue_kind(context, ControllerKind::DomainMapping, &context.domain_mappings);
-            }
-        }),
-    ]
+    WorkItem::new(KIND, namespace(&certificate.metadata), name(&certificate.metadata))
 }
 
 async fn run_renewal(context: &ControllerContext) {
     loop {
         tokio::time::sleep(RENEWAL_INTERVAL).await;
-        let all: Vec<Arc<Certificate>> = context.certificates.all();
+        let all: Vec<Arc<Certificate>> = context.caches.certificates.all();
         let due = all.iter().filter(|certificate| issue::needs_renewal(certificate, now()));
         due.for_each(|certificate| context.enqueue(item(certificate)));
     }

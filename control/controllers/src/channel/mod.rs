@@ -4,31 +4,51 @@ pub mod reconcile;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::context::{ControllerContext, Error, now};
-use super::is_kind_not_found;
-use super::sender_policy::SenderPolicy;
-use super::service::apply;
-use super::service::reconcile::{decide, keep_foreign_metadata};
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::eventing::event_policy::PolicyTarget;
-use crate::kinds::eventing::stream_options::CHANNEL_KEYS;
-use crate::kinds::messaging::channel::Channel;
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::shared::{controller, name, namespace};
+use crate::api::is_kind_not_found;
+use crate::api::{Error, now};
+use crate::backing_channel::KIND_NOT_SERVED;
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::owned_child::apply;
+use crate::owned_child::{decide, keep_foreign_metadata};
+use crate::sender_policy::{self, SenderPolicy};
+use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{BackingChannel, desired_backing, status};
+use types::eventing::event_policy::PolicyTarget;
+use types::eventing::stream_options::CHANNEL_KEYS;
+use types::messaging::channel::Channel;
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::shared::{controller, name, namespace};
 
-/// What is said where a cluster that is followed has no kind for what stands behind a Channel.
-pub(super) const KIND_NOT_SERVED: &str = "The cluster does not have the kind InMemoryChannel of messaging.knative.dev/v1: \
-    install its CustomResourceDefinition; it needs no controller of its own.";
+const KIND: ControllerKind = ControllerKind::new("Channel");
 
-/// The Channel that a backing channel belongs to, or that may wait for its name.
-pub fn owner_of(meta: &ObjectMeta) -> WorkItem {
-    let owner = controller(meta).filter(|owner| owner.kind == "Channel");
-    WorkItem::new(ControllerKind::Channel, namespace(meta), owner.map_or(name(meta), |owner| &owner.name))
+#[derive(Debug)]
+pub struct ChannelController;
+
+impl Controller for ChannelController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.primary::<Channel>(KIND);
+        watches.enqueue::<InMemoryChannel, _>(|change| newest(change).map(|channel| owner_of(&channel.metadata)));
+        sender_policy::watch::<Channel>(context, watches, KIND);
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
 }
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(channel) = context.channels.get(&item.namespace, &item.name) else { return Ok(()) };
+/// The Channel that a backing channel belongs to, or that may wait for its name.
+fn owner_of(meta: &ObjectMeta) -> WorkItem {
+    let owner = controller(meta).filter(|owner| owner.kind == "Channel");
+    WorkItem::new(KIND, namespace(meta), owner.map_or(name(meta), |owner| &owner.name))
+}
+
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(channel) = context.caches.channels.get(&item.namespace, &item.name) else { return Ok(()) };
     if channel.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -36,7 +56,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     let mut missing = None;
     let backing = match desired_backing(&channel) {
         Ok(mut wanted) => {
-            let existing = context.in_memory_channels.get(&item.namespace, &item.name);
+            let existing = context.caches.in_memory_channels.get(&item.namespace, &item.name);
             keep_foreign_metadata(
                 &mut wanted.metadata,
                 existing.as_ref().map(|existing| &existing.metadata),

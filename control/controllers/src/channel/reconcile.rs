@@ -1,23 +1,18 @@
 //! What a Channel wants written, and what its status says: values in, values out.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 
-use crate::controllers::sender_policy::SenderPolicy;
-use crate::controllers::service::children::owner_references;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::eventing::stream_options::CHANNEL_KEYS;
-use crate::kinds::messaging::channel::{
-    ADDRESSABLE, BACKING_CHANNEL_READY, CONDITIONS, Channel, ChannelSpec, ChannelStatus, ChannelTemplate,
-    DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY,
+use crate::backing_channel::{backing_of, subscribable};
+use crate::owned_child::owner_references;
+use crate::sender_policy::SenderPolicy;
+use types::conditions::ConditionManager;
+use types::eventing::stream_options::CHANNEL_KEYS;
+use types::messaging::channel::{
+    ADDRESSABLE, BACKING_CHANNEL_READY, CONDITIONS, Channel, ChannelStatus, DEAD_LETTER_SINK_RESOLVED,
+    EVENT_POLICIES_READY,
 };
-use crate::kinds::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
-use crate::kinds::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
-use crate::kinds::object_reader::read;
-use crate::kinds::shared::{ConditionStatus, HasConditions, KReference, annotation, name, namespace};
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::shared::{ConditionStatus, HasConditions, KReference, annotation, name, namespace};
 
 /// What carries a Channel's events.
 #[derive(Debug, Clone)]
@@ -41,56 +36,6 @@ pub fn desired_backing(channel: &Channel) -> Result<InMemoryChannel, String> {
         CHANNEL_KEYS.iter().filter_map(|key| Some(((*key).to_owned(), annotation(&channel.metadata, key)?.to_owned())));
     backing.metadata.annotations.get_or_insert_default().extend(kept);
     Ok(backing)
-}
-
-/// What a Channel of that spec is backed by.
-fn backing_of(channel: &ChannelSpec) -> Result<InMemoryChannelSpec, String> {
-    let backing = backing_spec(channel.channel_template.as_ref())?;
-    Ok(InMemoryChannelSpec { delivery: channel.delivery.clone().or(backing.delivery), ..backing })
-}
-
-/// What a flow's template makes. Where it names Channels, that is what they would be backed by, by the template `given` if
-/// theirs is left out: a flow's channels are reached through the flow alone, and need no second name.
-pub fn flow_channel_spec(
-    template: Option<&ChannelTemplate>,
-    given: impl FnOnce() -> ChannelTemplate,
-) -> Result<InMemoryChannelSpec, String> {
-    match template {
-        Some(template) if template.creates_channels() => {
-            let mut channel: ChannelSpec = parse_strict(template.spec.as_ref(), "a Channel")?;
-            channel.channel_template.get_or_insert_with(given);
-            backing_of(&channel)
-        }
-        template => backing_spec(template),
-    }
-}
-
-/// What a template makes, without subscribers.
-fn backing_spec(template: Option<&ChannelTemplate>) -> Result<InMemoryChannelSpec, String> {
-    let Some(template) = template else { return Err("there is no channelTemplate".to_owned()) };
-    if !template.is_ours() {
-        return Err(format!("{} {} is not served here", template.api_version, template.kind));
-    }
-    let spec: InMemoryChannelSpec = parse_strict(template.spec.as_ref(), "an InMemoryChannel")?;
-    Ok(InMemoryChannelSpec { subscribers: Vec::new(), ..spec })
-}
-
-/// A template's spec with nothing in it that the kind does not know (AMB-01).
-fn parse_strict<S: DeserializeOwned + Default>(spec: Option<&Value>, kind: &str) -> Result<S, String> {
-    let Some(spec) = spec else { return Ok(S::default()) };
-    let mut unknown = Vec::new();
-    let read = read::<S>(spec, &mut unknown).map_err(|why| why.to_string());
-    let read = read.and_then(|spec| match unknown.first() {
-        Some(field) => Err(format!("unknown field \"{field}\"")),
-        None => Ok(spec),
-    });
-    read.map_err(|why| format!("the template's spec is none of {kind}: {why}"))
-}
-
-/// The annotation that every channel is filled with; a child without it would differ for ever.
-#[must_use]
-pub fn subscribable() -> BTreeMap<String, String> {
-    [(SUBSCRIBABLE.to_owned(), SUBSCRIBABLE_VERSION.to_owned())].into()
 }
 
 #[must_use]
@@ -173,10 +118,12 @@ fn reason(found: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use types::messaging::channel::ChannelSpec;
+    use types::messaging::channel::ChannelTemplate;
 
     use super::*;
-    use crate::kinds::messaging::in_memory_channel::InMemoryChannelStatus;
-    use crate::kinds::shared::{Addressable, Condition, DeliverySpec, Status};
+    use types::messaging::in_memory_channel::InMemoryChannelStatus;
+    use types::shared::{Addressable, Condition, DeliverySpec, Status};
 
     fn channel(template: ChannelTemplate) -> Channel {
         let spec = ChannelSpec { channel_template: Some(template), ..ChannelSpec::default() };

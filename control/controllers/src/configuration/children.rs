@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::controllers::service::children::owner_references;
-use crate::kinds::serving::annotations as keys;
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{annotation, controller, label, name, namespace};
+use crate::owned_child::owner_references;
 use support::names::LABEL_CHARS_MAX;
+use types::serving::annotations as keys;
+use types::serving::configuration::Configuration;
+use types::serving::revision::Revision;
+use types::shared::{annotation, controller, label, name, namespace};
 
 /// The name that the current template's Revision has: its author's, or one that counts generations.
 #[must_use]

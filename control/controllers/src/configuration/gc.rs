@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::kinds::serving::annotations::{NO_GC, ROUTING_STATE_MODIFIED};
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::settings::RevisionGcSettings;
-use crate::kinds::shared::annotation;
+use types::serving::annotations::{NO_GC, ROUTING_STATE_MODIFIED};
+use types::serving::gc_settings::RevisionGcSettings;
+use types::serving::revision::Revision;
+use types::shared::annotation;
 
 /// Of `unused` (no Route sends to them, and they are neither the newest nor the newest ready), those to be
 /// deleted.

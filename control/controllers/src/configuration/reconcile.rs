@@ -4,33 +4,15 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
-use crate::kinds::serving::annotations::CONFIGURATION_GENERATION;
-use crate::kinds::serving::configuration::{CONDITIONS, Configuration, ConfigurationStatus};
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, label, name};
-
-/// What became of the current template.
-#[derive(Debug, Clone)]
-pub enum LatestRevision {
-    Revision(Arc<Revision>),
-    /// No Revision could be created, for this reason.
-    Failed(String),
-}
-
-/// Whether a Revision that has the wanted name is the current template's.
-#[must_use]
-pub fn adopt(configuration: &Configuration, found: Arc<Revision>) -> LatestRevision {
-    if is_controlled_by(&found.metadata, &configuration.metadata) && found.spec == configuration.spec.template.spec {
-        LatestRevision::Revision(found)
-    } else {
-        let name = name(&found.metadata);
-        LatestRevision::Failed(format!("revisions.serving.knative.dev \"{name}\" already exists"))
-    }
-}
+use crate::latest_revision::LatestRevision;
+use types::serving::annotations::CONFIGURATION_GENERATION;
+use types::serving::configuration::{CONDITIONS, Configuration, ConfigurationStatus};
+use types::serving::revision::Revision;
+use types::shared::{ConditionStatus, HasConditions, Status, label, name};
 
 /// `owned` are all Revisions of the Configuration, in any order.
 #[must_use]
-pub fn status(
+pub(crate) fn status(
     configuration: &Configuration,
     latest: &LatestRevision,
     owned: &[Arc<Revision>],
@@ -102,7 +84,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::configuration::children::{desired_revision, revision_name};
+    use crate::configuration::children::{desired_revision, revision_name};
+    use crate::latest_revision::adopt;
 
     fn configuration(generation: i64) -> Configuration {
         serde_json::from_value(json!({

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::controllers::work_queue::WorkItem;
+use crate::work_queue::WorkItem;
 
 /// An object that somebody refers to, whether it or its kind is there or not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -49,12 +49,12 @@ impl ReferenceTracker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers::work_queue::ControllerKind;
+    use crate::work_queue::ControllerKind;
 
     #[test]
     fn a_forgotten_interest_is_told_no_more() {
         let mut interests = ReferenceTracker::default();
-        let item = WorkItem::new(ControllerKind::Trigger, "ns", "t");
+        let item = WorkItem::new(ControllerKind::new("Trigger"), "ns", "t");
         let referent =
             TrackedReference { group: String::new(), kind: "X".into(), namespace: "ns".into(), name: "x".into() };
         interests.add(&item, referent.clone());

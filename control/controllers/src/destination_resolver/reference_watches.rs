@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 use tokio::task::{AbortHandle, JoinSet};
 
 use super::reference_tracker::{ReferenceTracker, TrackedReference};
-use crate::controllers::informer_cache::watch_config;
-use crate::controllers::work_queue::WorkQueue;
+use crate::informer_cache::watch_config;
+use crate::work_queue::WorkQueue;
 
 /// A cluster serves a kind some moments after it says so.
 const REQUEUE_AFTER: Duration = Duration::from_secs(5);

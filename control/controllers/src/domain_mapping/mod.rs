@@ -5,30 +5,77 @@ pub mod reconcile;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::DeleteParams;
 
-use super::certificate::challenges::{challenge_rules, merge_rules};
-use super::certificate::desired::for_domain_mapping;
-use super::certificate::state::{HostTls, NOT_ENABLED};
-use super::context::{ControllerContext, Error, now};
-use super::field_managers;
-use super::informer_cache::{ObjectChange, follow};
-use super::route::reconcile::NOT_CONFIGURED;
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{ControllerTask, certificate, fill_cache, is_not_found, item_of, newest, route};
-use crate::kinds::networking::certificate::Certificate;
-use crate::kinds::serving::annotations::http_protocol;
-use crate::kinds::serving::cluster_domain_claim::ClusterDomainClaim;
-use crate::kinds::serving::domain_mapping::{DomainMapping, INGRESS_READY, REFERENCE_RESOLVED};
-use crate::kinds::serving::route::Route;
-use crate::kinds::settings::HttpProtocol;
-use crate::kinds::shared::{ConditionStatus, Destination, HasConditions, name, namespace};
+use crate::api::is_not_found;
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::context_change::ContextChange;
+use crate::controller::{Controller, ControllerFuture, Watches, items_in, newest};
+use crate::field_managers;
+use crate::host_certificates;
+use crate::host_certificates::challenges::{challenge_rules, merge_rules};
+use crate::host_certificates::desired::for_domain_mapping;
+use crate::host_tls::{HostTls, NOT_ENABLED};
+use crate::informer_cache::ObjectChange;
+use crate::names::domain_mapping_owner;
 use crate::publish::{HostRule, ObjectCertificates};
+use crate::route_rules::{self, NOT_CONFIGURED};
+use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{DomainClaimState, DomainMappingDependencies, parse_local_name, status};
+use types::networking::certificate::Certificate;
+use types::serving::annotations::http_protocol;
+use types::serving::cluster_domain_claim::ClusterDomainClaim;
+use types::serving::domain_mapping::{DomainMapping, INGRESS_READY, REFERENCE_RESOLVED};
+use types::serving::route::Route;
+use types::settings::HttpProtocol;
+use types::shared::{ConditionStatus, Destination, HasConditions, name, namespace};
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(mapping) = context.domain_mappings.get(&item.namespace, &item.name) else {
+const KIND: ControllerKind = ControllerKind::new("DomainMapping");
+
+#[derive(Debug)]
+pub struct DomainMappingController;
+
+impl Controller for DomainMappingController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.primary::<DomainMapping>(KIND);
+        watches.enqueue::<ClusterDomainClaim, _>(move |change| {
+            newest(change).map(|claim| mappings_of_domain(context, name(&claim.metadata))).unwrap_or_default()
+        });
+        watches.call::<Route>(move |change| on_route_change(context, change));
+        watches.enqueue::<Secret, _>(move |change| {
+            let meta = newest(change).map(|secret| &secret.metadata);
+            meta.map(|meta| affected_by_secret(context, namespace(meta), name(meta))).unwrap_or_default()
+        });
+        host_certificates::watch(context, watches, KIND, "DomainMapping");
+        watches.on(ContextChange::OperatorCertificates, move || {
+            items_in(KIND, &context.caches.domain_mappings, None).into_iter().for_each(|item| context.enqueue(item));
+        });
+        watches.on(ContextChange::HostsReleased, move || {
+            mappings_with_conflicts(context).into_iter().for_each(|item| context.enqueue(item));
+        });
+    }
+
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
+        Box::pin(async move {
+            restore(context);
+            Ok(())
+        })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
+}
+
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(mapping) = context.caches.domain_mappings.get(&item.namespace, &item.name) else {
         return release(context, item).await;
     };
     context.resolver.forget(item);
@@ -47,36 +94,32 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
                 }
                 Err(why) => findings.invalid_annotation = Some(why),
             }
-            findings.is_routed = context.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
+            findings.is_routed =
+                context.caches.routes.get(&item.namespace, target).is_some_and(|route| has_traffic(&route));
         }
     }
     let flows = findings.is_routable();
     let everybody = if flows { findings.tls.certificates() } else { Vec::new() };
     context.publisher.set_object_certificates(
-        &route_owner(item),
+        &domain_mapping_owner(&item.namespace, &item.name),
         ObjectCertificates { public: everybody, ..ObjectCertificates::default() },
     );
-    let lets_go = !flows && context.publisher.owns_host(&route_owner(item), &item.name);
+    let lets_go = !flows && context.publisher.owns_host(&domain_mapping_owner(&item.namespace, &item.name), &item.name);
     if !flows {
-        context.publisher.remove_route(&route_owner(item));
+        context.publisher.remove_route(&domain_mapping_owner(&item.namespace, &item.name));
     }
     context.publisher.flush().await;
     if lets_go {
-        route::requeue_host_conflicts(context);
+        context.notify(ContextChange::HostsReleased);
     }
     if flows {
         let wanted = desired_certificate(context, &mapping);
-        certificate::reconcile_certificates(context, &mapping.metadata, &item.name, &wanted).await?;
+        host_certificates::reconcile_certificates(context, &mapping.metadata, &item.name, &wanted).await?;
     }
     let mut after = (*mapping).clone();
     let settings = context.settings();
-    after.status = Some(status(&mapping, &findings, (&settings.network, route::ports(context)), now()));
+    after.status = Some(status(&mapping, &findings, (&settings.network, route_rules::ports(context)), now()));
     context.set_status(&*mapping, &after).await
-}
-
-/// The owner of its hosts in the publisher; no Route has a colon in its name.
-pub(super) fn route_owner(item: &WorkItem) -> String {
-    format!("domain:{}/{}", item.namespace, item.name)
 }
 
 fn has_traffic(route: &Route) -> bool {
@@ -88,14 +131,12 @@ fn host_tls(context: &ControllerContext, mapping: &DomainMapping, claim: &Domain
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let listens = context.config.listeners.https.is_some();
     match &mapping.spec.tls {
-        Some(tls) if listens => {
-            HostTls::Provided(domain.into(), context.ingress.identity(ns, &tls.secret_name, &context.config.expiries))
-        }
+        Some(tls) if listens => HostTls::Provided(domain.into(), context.tls_identity(ns, &tls.secret_name)),
         Some(_) => HostTls::Provided(domain.into(), Err(HostTls::no_listener())),
-        None if !certificate::is_enabled(context, &mapping.metadata) => HostTls::Disabled(NOT_ENABLED),
+        None if !host_certificates::is_enabled(context, &mapping.metadata) => HostTls::Disabled(NOT_ENABLED),
         None if !listens => HostTls::NoListener,
         None if *claim != DomainClaimState::Ours => HostTls::NotRequested,
-        None => HostTls::Requested(certificate::certificate_states(
+        None => HostTls::Requested(host_certificates::certificate_states(
             context,
             &mapping.metadata,
             domain,
@@ -106,17 +147,17 @@ fn host_tls(context: &ControllerContext, mapping: &DomainMapping, claim: &Domain
 
 /// The Certificate that the domain needs, if it has none of its own.
 fn desired_certificate(context: &ControllerContext, mapping: &DomainMapping) -> Vec<Certificate> {
-    let wants = mapping.spec.tls.is_none() && certificate::is_enabled(context, &mapping.metadata);
+    let wants = mapping.spec.tls.is_none() && host_certificates::is_enabled(context, &mapping.metadata);
     let made = wants.then(|| for_domain_mapping(mapping, &context.settings().network));
     made.into_iter().collect()
 }
 
 /// The mappings that show a Secret's certificate.
-pub(super) fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
+fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Vec<WorkItem> {
     let shows = |mapping: &DomainMapping| mapping.spec.tls.as_ref().is_some_and(|tls| tls.secret_name == secret);
-    let mappings = context.domain_mappings.list(ns);
+    let mappings = context.caches.domain_mappings.list(ns);
     let shown = mappings.iter().filter(|mapping| shows(mapping));
-    shown.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, ns, name(&mapping.metadata))).collect()
+    shown.map(|mapping| WorkItem::new(KIND, ns, name(&mapping.metadata))).collect()
 }
 
 /// Gives the domain the traffic split of the Route's own host; the error is the present owner of the domain. Upstream
@@ -131,15 +172,15 @@ fn publish_route(
     tls: &HostTls,
 ) -> Result<(), String> {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
-    let Some(route) = context.routes.get(ns, target) else { return Ok(()) };
-    let Some(own) = route::own_rule(context, &route) else { return Ok(()) };
+    let Some(route) = context.caches.routes.get(ns, target) else { return Ok(()) };
+    let Some(own) = route_rules::own_rule(context, &route) else { return Ok(()) };
     let rule = HostRule {
         hosts: vec![domain.into()],
-        https_redirect: route::ports(context).redirect(protocol),
+        https_redirect: route_rules::ports(context).redirect(protocol),
         cluster_local: false,
         ..own
     };
-    let owner = route_owner(&WorkItem::new(ControllerKind::DomainMapping, ns, domain));
+    let owner = domain_mapping_owner(ns, domain);
     let mut asked = challenge_rules(context, ns, tls);
     // For a domain too long for a certificate's common name, one below it is requested. If that host has another
     // owner, it keeps it.
@@ -152,7 +193,7 @@ fn publish_route(
 
 /// The claim of the domain, created for this namespace where the operator allows it.
 async fn claim(context: &ControllerContext, item: &WorkItem) -> Result<DomainClaimState, Error> {
-    if let Some(claim) = context.domain_claims.get("", &item.name) {
+    if let Some(claim) = context.caches.domain_claims.get("", &item.name) {
         let is_ours = claim.spec.namespace == item.namespace;
         return Ok(if is_ours {
             DomainClaimState::Ours
@@ -174,12 +215,14 @@ async fn claim(context: &ControllerContext, item: &WorkItem) -> Result<DomainCla
 
 /// Releases the domain for mappings that were refused it.
 async fn release(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    context.publisher.remove_route(&route_owner(item));
-    context.publisher.set_object_certificates(&route_owner(item), ObjectCertificates::default());
+    context.publisher.remove_route(&domain_mapping_owner(&item.namespace, &item.name));
+    context
+        .publisher
+        .set_object_certificates(&domain_mapping_owner(&item.namespace, &item.name), ObjectCertificates::default());
     context.resolver.forget(item);
     context.publisher.flush().await;
-    route::requeue_host_conflicts(context);
-    let claim = context.domain_claims.get("", &item.name);
+    context.notify(ContextChange::HostsReleased);
+    let claim = context.caches.domain_claims.get("", &item.name);
     if context.settings().network.autocreate_cluster_domain_claims
         && context.leadership.is_leader()
         && claim.is_some_and(|claim| claim.spec.namespace == item.namespace)
@@ -195,35 +238,30 @@ async fn release(context: &ControllerContext, item: &WorkItem) -> Result<(), Err
 }
 
 fn mappings_of_domain(context: &ControllerContext, domain: &str) -> Vec<WorkItem> {
-    let all = context.domain_mappings.all();
+    let all = context.caches.domain_mappings.all();
     let named = all.iter().filter(|mapping| name(&mapping.metadata) == domain);
-    named.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, namespace(&mapping.metadata), domain)).collect()
+    named.map(|mapping| WorkItem::new(KIND, namespace(&mapping.metadata), domain)).collect()
 }
 
 /// The mappings whose host belongs to a Route or an Ingress, which may have released it.
-pub(super) fn mappings_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
+fn mappings_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
     let is_refused = |m: &DomainMapping| m.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
-    let all = context.domain_mappings.all();
+    let all = context.caches.domain_mappings.all();
     let refused = all.iter().map(|mapping| &**mapping).filter(|mapping| is_refused(mapping));
-    refused.map(|m| WorkItem::new(ControllerKind::DomainMapping, namespace(&m.metadata), name(&m.metadata))).collect()
+    refused.map(|m| WorkItem::new(KIND, namespace(&m.metadata), name(&m.metadata))).collect()
 }
 
 /// The mappings that use a Route's traffic split.
 fn mappings_of_route(context: &ControllerContext, route: &Route) -> BTreeSet<WorkItem> {
     let ns = namespace(&route.metadata);
-    let mappings = context.domain_mappings.list(ns);
+    let mappings = context.caches.domain_mappings.list(ns);
     let to_it = mappings.iter().filter(|mapping| mapping.spec.reference.name == name(&route.metadata));
-    to_it.map(|mapping| WorkItem::new(ControllerKind::DomainMapping, ns, name(&mapping.metadata))).collect()
-}
-
-pub(super) async fn list_all(context: &ControllerContext) -> Result<(), Error> {
-    fill_cache(context, &context.domain_mappings).await?;
-    Ok(context.source().fill(&context.domain_claims).await?)
+    to_it.map(|mapping| WorkItem::new(KIND, ns, name(&mapping.metadata))).collect()
 }
 
 /// What flowed before a restart flows again; Routes are restored already.
-pub(super) fn restore(context: &ControllerContext) {
-    for mapping in context.domain_mappings.all() {
+fn restore(context: &ControllerContext) {
+    for mapping in context.caches.domain_mappings.all() {
         let is_true = |kind: &str| mapping.condition(kind).is_some_and(|c| c.status == ConditionStatus::True);
         // An annotation that makes no sense leaves things as they were.
         let misnoted = mapping.condition(INGRESS_READY).is_some_and(|c| c.reason == NOT_CONFIGURED);
@@ -238,10 +276,9 @@ pub(super) fn restore(context: &ControllerContext) {
         if let Err(owner) = publish_route(context, &mapping, &mapping.spec.reference.name, protocol, &tls) {
             tracing::warn!(domain, owner, "domain is taken");
         } else {
-            let item = WorkItem::new(ControllerKind::DomainMapping, ns, domain);
             let everybody = tls.certificates();
             context.publisher.set_object_certificates(
-                &route_owner(&item),
+                &domain_mapping_owner(ns, domain),
                 ObjectCertificates { public: everybody, ..ObjectCertificates::default() },
             );
         }
@@ -249,7 +286,7 @@ pub(super) fn restore(context: &ControllerContext) {
 }
 
 /// Reconciled when a Route that it refers to is.
-pub(super) fn on_route_change(context: &ControllerContext, (before, after): ObjectChange<'_, Route>) {
+fn on_route_change(context: &ControllerContext, (before, after): ObjectChange<'_, Route>) {
     // Annotations change how a Route treats its requests.
     let shown = |route: Option<&Arc<Route>>| {
         let route = route?;
@@ -261,17 +298,4 @@ pub(super) fn on_route_change(context: &ControllerContext, (before, after): Obje
     if let Some(route) = after.or(before) {
         mappings_of_route(context, route).into_iter().for_each(|item| context.enqueue(item));
     }
-}
-
-pub(super) fn watches(context: &ControllerContext) -> [ControllerTask<'_>; 2] {
-    [
-        Box::pin(follow(context.source(), &context.domain_mappings, move |change| {
-            context.enqueue(item_of(ControllerKind::DomainMapping, change));
-        })),
-        Box::pin(follow(context.source(), &context.domain_claims, move |change| {
-            if let Some(claim) = newest(change) {
-                mappings_of_domain(context, name(&claim.metadata)).into_iter().for_each(|item| context.enqueue(item));
-            }
-        })),
-    ]
 }

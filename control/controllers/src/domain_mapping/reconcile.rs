@@ -2,17 +2,17 @@
 
 use jiff::Timestamp;
 
-use crate::controllers::certificate::state::HostTls;
-use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
-use crate::controllers::route::hosts::PublicPorts;
-use crate::controllers::route::reconcile::NOT_CONFIGURED;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::serving::domain_mapping::{
+use crate::host_tls::HostTls;
+use crate::route_hosts::PublicPorts;
+use crate::route_rules::NOT_CONFIGURED;
+use runtime::dns::CLUSTER_DOMAIN;
+use types::conditions::ConditionManager;
+use types::serving::domain_mapping::{
     CERTIFICATE_PROVISIONED, CONDITIONS, DOMAIN_CLAIMED, DomainMapping, DomainMappingStatus, INGRESS_READY,
     REFERENCE_RESOLVED,
 };
-use crate::kinds::settings::NetworkSettings;
-use crate::kinds::shared::{Addressable, Status, name};
+use types::settings::NetworkSettings;
+use types::shared::{Addressable, Status, name};
 
 /// Who may have the domain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -131,9 +131,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::certificate::state::{CertificateState, HostCertificate, NOT_ENABLED};
-    use crate::controllers::ingress::backends::BackendResolveError;
-    use crate::kinds::shared::{Condition, ConditionStatus};
+    use crate::host_tls::{CertificateState, HostCertificate, NOT_ENABLED};
+    use crate::service_backends::BackendResolveError;
+    use types::shared::{Condition, ConditionStatus};
 
     fn ready(findings: &DomainMappingDependencies) -> (String, String, String) {
         let mapping: DomainMapping = serde_json::from_value(json!({

@@ -2,18 +2,39 @@
 
 use jiff::Timestamp;
 
-use super::context::{ControllerContext, Error, now};
-use super::destination_resolver::ResolveError;
-use super::oidc_identity::subject;
-use super::work_queue::WorkItem;
-use crate::kinds::eventing::event_policy::{
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches};
+use crate::destination_resolver::ResolveError;
+use crate::oidc_identity::subject;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::eventing::event_policy::{
     AUTHENTICATION_ENABLED, CONDITIONS, EventPolicy, EventPolicyReference, EventPolicyStatus, SUBJECTS_RESOLVED,
 };
-use crate::kinds::shared::KReference;
+use types::shared::KReference;
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+const KIND: ControllerKind = ControllerKind::new("EventPolicy");
+
+#[derive(Debug)]
+pub struct EventPolicyController;
+
+impl Controller for EventPolicyController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.primary::<EventPolicy>(KIND);
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
+}
+
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
-    let Some(policy) = context.event_policies.get(&item.namespace, &item.name) else { return Ok(()) };
+    let Some(policy) = context.caches.event_policies.get(&item.namespace, &item.name) else { return Ok(()) };
     let (mut subjects, mut missing) = (Vec::new(), Vec::new());
     for from in &policy.spec.from {
         subjects.extend(from.sub.clone());
@@ -87,8 +108,8 @@ fn status(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::eventing::event_policy::EventPolicySpec;
-    use crate::kinds::shared::ConditionStatus;
+    use types::eventing::event_policy::EventPolicySpec;
+    use types::shared::ConditionStatus;
 
     /// X-FEA-09
     #[test]

@@ -11,15 +11,17 @@ use contract::event_types::EventTypeKey;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::{Resource, ResourceExt};
 
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::{broker, field_managers, in_memory_channel, service::children::owner_references};
-use crate::kinds::eventing::event_type::{EventType, EventTypeSpec};
-use crate::kinds::shared::{KReference, namespace};
+use crate::api::Error;
+use crate::context::ControllerContext;
+use crate::event_type_names::event_type_name;
+use crate::field_managers;
+use crate::names::{broker_path, channel_path};
+use crate::owned_child::owner_references;
+use types::eventing::event_type::{EventType, EventTypeSpec};
+use types::shared::{KReference, namespace};
 
 /// How often new types are fetched: a user looks for the type of an event soon after sending it.
 const FETCH_INTERVAL: Duration = Duration::from_secs(1);
-/// Characters kept of the stream's name, so that the EventType's with its hash is a name.
-const NAME_CHARS_MAX: usize = 200;
 
 /// Runs forever.
 pub async fn run(context: &ControllerContext) {
@@ -40,22 +42,22 @@ pub fn on_deleted(context: &ControllerContext, event_type: &EventType) {
     let Some(reference) = &event_type.spec.reference else { return };
     let (ns, name) = (namespace(&event_type.metadata), &reference.name);
     let path = match reference.kind.as_str() {
-        "Broker" => broker::path(ns, name),
-        "Trigger" => match context.triggers.get(ns, name) {
+        "Broker" => broker_path(ns, name),
+        "Trigger" => match context.caches.triggers.get(ns, name) {
             Some(trigger) => {
                 let (ns, broker) = trigger.broker();
-                broker::path(ns, broker)
+                broker_path(ns, broker)
             }
             None => return, // it took its EventTypes along
         },
-        "Subscription" => match context.subscriptions.get(ns, name) {
+        "Subscription" => match context.caches.subscriptions.get(ns, name) {
             Some(subscription) => {
                 let (ns, channel) = subscription.channel();
-                in_memory_channel::path(ns, channel)
+                channel_path(ns, channel)
             }
             None => return,
         },
-        _ => in_memory_channel::path(ns, name),
+        _ => channel_path(ns, name),
     };
     context.publisher.reset_event_types(&path);
 }
@@ -69,7 +71,7 @@ async fn create(context: &ControllerContext, path: &str, seen: &EventTypeKey) ->
         (&known.kind, &known.source, &known.schema) == (&wanted.kind, &wanted.source, &wanted.schema)
             && known.reference == wanted.reference
     };
-    if context.event_types.list(ns).iter().any(|known| is_known(known)) {
+    if context.caches.event_types.list(ns).iter().any(|known| is_known(known)) {
         return Ok(());
     }
     // Written without leadership: only the appliance that received the event knows its type, and all of them give it
@@ -83,11 +85,13 @@ fn origin(context: &ControllerContext, path: &str, by: &str) -> Option<(KReferen
     let (kind, rest) = path.strip_prefix('/')?.split_once('/')?;
     let (ns, named) = rest.split_once('/')?;
     match (kind, by) {
-        ("brokers", "") => context.brokers.get(ns, named).map(|broker| reference_and_owner(&*broker)),
+        ("brokers", "") => context.caches.brokers.get(ns, named).map(|broker| reference_and_owner(&*broker)),
         // By the uid: to read all of a Broker's takes a tenth of a second if there are many.
-        ("brokers", uid) => context.triggers.all_by_index(uid).pop().map(|trigger| reference_and_owner(&*trigger)),
-        (_, "") => context.in_memory_channels.get(ns, named).map(|channel| reference_and_owner(&*channel)),
-        (_, uid) => subscriber_by_uid(context.subscriptions.all_by_index(rest), uid)
+        ("brokers", uid) => {
+            context.caches.triggers.all_by_index(uid).pop().map(|trigger| reference_and_owner(&*trigger))
+        }
+        (_, "") => context.caches.in_memory_channels.get(ns, named).map(|channel| reference_and_owner(&*channel)),
+        (_, uid) => subscriber_by_uid(context.caches.subscriptions.all_by_index(rest), uid)
             .map(|subscription| reference_and_owner(&*subscription)),
     }
 }
@@ -130,28 +134,14 @@ fn event_type(reference: KReference, owner: Vec<OwnerReference>, seen: &EventTyp
     made
 }
 
-/// The name of an EventType, distinct for different parts.
-pub fn event_type_name<'p>(beside: &str, parts: impl Iterator<Item = &'p str>) -> String {
-    let beside: String = beside.chars().take(NAME_CHARS_MAX).collect();
-    format!("et-{beside}-{:032x}", hash(parts))
-}
-
-/// FNV-1a: stable, so that a restart finds the objects that it created.
-fn hash<'p>(parts: impl Iterator<Item = &'p str>) -> u128 {
-    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-    let bytes = parts.flat_map(|part| part.bytes().chain([0]));
-    bytes.fold(BASIS, |hash, byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kind_registry::{KindEntry, RequestContext};
-    use crate::kinds::eventing::trigger::Trigger;
-    use crate::kinds::shared::name;
+    use types::eventing::trigger::Trigger;
+    use types::kind_registry::{KindEntry, RequestContext};
+    use types::shared::name;
 
     #[test]
     fn what_came_becomes_an_event_type_that_is_admitted() {

@@ -4,17 +4,41 @@ pub mod auto_create;
 
 use jiff::Timestamp;
 
-use super::context::{ControllerContext, Error, now};
-use super::destination_resolver::ResolveError;
-use super::work_queue::WorkItem;
-use crate::kinds::eventing::event_type::{CONDITIONS, EventType, EventTypeStatus, REFERENCE_EXISTS};
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches};
+use crate::destination_resolver::ResolveError;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::eventing::event_type::{CONDITIONS, EventType, EventTypeStatus, REFERENCE_EXISTS};
 
-/// The flag of ConfigMap `config-features` that has EventTypes made of what comes in.
-pub const AUTO_CREATE: &str = "eventtype-auto-create";
+const KIND: ControllerKind = ControllerKind::new("EventType");
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+#[derive(Debug)]
+pub struct EventTypeController;
+
+impl Controller for EventTypeController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.call::<EventType>(move |change| {
+            if let (Some(before), None) = change {
+                auto_create::on_deleted(context, before);
+            }
+        });
+        watches.primary::<EventType>(KIND);
+        watches.task(auto_create::run(context));
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
+}
+
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
-    let Some(event_type) = context.event_types.get(&item.namespace, &item.name) else { return Ok(()) };
+    let Some(event_type) = context.caches.event_types.get(&item.namespace, &item.name) else { return Ok(()) };
     let found = match &event_type.spec.reference {
         Some(reference) => Some(context.resolver.read(item, reference).await?.map(|_| ())),
         None => None,
@@ -43,8 +67,8 @@ fn status(event_type: &EventType, found: Option<Result<(), ResolveError>>, now: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::eventing::event_type::EventTypeSpec;
-    use crate::kinds::shared::ConditionStatus;
+    use types::eventing::event_type::EventTypeSpec;
+    use types::shared::ConditionStatus;
 
     #[test]
     fn an_event_type_is_ready_unless_its_reference_leads_nowhere() {

@@ -1,6 +1,5 @@
 //! Sequence and Parallel: channels and Subscriptions of their own, kept as the spec wants them.
 
-pub mod plan;
 pub mod status;
 
 use std::collections::HashSet;
@@ -10,55 +9,96 @@ use std::time::Duration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{DeleteParams, Preconditions};
 
-use super::channel::KIND_NOT_SERVED;
-use super::context::{ControllerContext, Error, NamespacedObject, now};
-use super::informer_cache::{InformerCache, ObjectChange};
-use super::sender_policy::SenderPolicy;
-use super::service::apply;
-use super::service::reconcile::{decide, keep_foreign_metadata};
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{in_memory_channel, is_kind_not_found, subscription};
-use crate::kinds::eventing::event_policy::PolicyTarget;
-use crate::kinds::flows::parallel::Parallel;
-use crate::kinds::flows::sequence::Sequence;
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::shared::{HasConditions, controller, is_controlled_by, name, namespace};
-use plan::FlowPlan;
+use crate::api::is_kind_not_found;
+use crate::api::{Error, NamespacedObject, now};
+use crate::backing_channel::KIND_NOT_SERVED;
+use crate::caches::CachedKind;
+use crate::channel_subscribers::subscribers_of_channel;
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::flow_plan::{self as plan, FlowPlan};
+use crate::informer_cache::InformerCache;
+use crate::names::channel_path;
+use crate::owned_child::apply;
+use crate::owned_child::{decide, keep_foreign_metadata};
+use crate::sender_policy::{self, SenderPolicy};
+use crate::work_queue::{ControllerKind, WorkItem};
+
 use status::{FlowChild, FlowChildren, MissingChild};
+use types::eventing::event_policy::PolicyTarget;
+use types::flows::parallel::Parallel;
+use types::flows::sequence::Sequence;
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscription::Subscription;
+use types::shared::{HasConditions, controller, is_controlled_by, name, namespace};
 
 /// How often a flow is looked at that has a channel on its way out.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
+const SEQUENCE: ControllerKind = ControllerKind::new("Sequence");
+const PARALLEL: ControllerKind = ControllerKind::new("Parallel");
+
+#[derive(Debug)]
+pub struct SequenceController;
+
+impl Controller for SequenceController {
+    fn kind(&self) -> ControllerKind {
+        SEQUENCE
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watch::<Sequence>(context, watches, SEQUENCE);
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile_sequence(context, item))
+    }
+}
+
+#[derive(Debug)]
+pub struct ParallelController;
+
+impl Controller for ParallelController {
+    fn kind(&self) -> ControllerKind {
+        PARALLEL
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watch::<Parallel>(context, watches, PARALLEL);
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile_parallel(context, item))
+    }
+}
+
+/// The flows of one kind depend on their channels, their Subscriptions and the policies of their namespace.
+fn watch<'a, K: CachedKind>(context: &'a ControllerContext, watches: &mut Watches<'a>, kind: ControllerKind) {
+    watches.primary::<K>(kind);
+    let owner = move |meta: &ObjectMeta| owner_of(meta).filter(|item| item.kind == kind);
+    watches.enqueue::<InMemoryChannel, _>(move |change| newest(change).and_then(|channel| owner(&channel.metadata)));
+    watches.enqueue::<Subscription, _>(move |change| newest(change).and_then(|reader| owner(&reader.metadata)));
+    sender_policy::watch::<K>(context, watches, kind);
+}
+
 /// The flow that a channel or Subscription belongs to, or that may wait for its name.
-pub fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
+fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
     let ns = namespace(meta);
     let of_kind = |kind: ControllerKind, flow: &str| Some(WorkItem::new(kind, ns, flow));
     match controller(meta) {
-        Some(owner) if owner.kind == "Sequence" => of_kind(ControllerKind::Sequence, &owner.name),
-        Some(owner) if owner.kind == "Parallel" => of_kind(ControllerKind::Parallel, &owner.name),
+        Some(owner) if owner.kind == "Sequence" => of_kind(SEQUENCE, &owner.name),
+        Some(owner) if owner.kind == "Parallel" => of_kind(PARALLEL, &owner.name),
         _ => {
             let by = |infix: &str| name(meta).rsplit_once(infix).map(|(flow, _)| flow);
             by(plan::SEQUENCE)
-                .and_then(|flow| of_kind(ControllerKind::Sequence, flow))
-                .or_else(|| by(plan::PARALLEL).and_then(|flow| of_kind(ControllerKind::Parallel, flow)))
+                .and_then(|flow| of_kind(SEQUENCE, flow))
+                .or_else(|| by(plan::PARALLEL).and_then(|flow| of_kind(PARALLEL, flow)))
         }
     }
 }
 
-/// The channels of a flow that has changed: who may send to them follows from it.
-pub fn channel_items<K: kube::Resource>(
-    context: &ControllerContext,
-    (before, after): ObjectChange<'_, K>,
-) -> Vec<WorkItem> {
-    let Some(flow) = after.or(before).map(|flow| flow.meta()) else { return Vec::new() };
-    let all = context.in_memory_channels.list(namespace(flow));
-    let of_it = all.iter().filter(|channel| is_controlled_by(&channel.metadata, flow));
-    of_it.map(|c| WorkItem::new(ControllerKind::InMemoryChannel, namespace(flow), name(&c.metadata))).collect()
-}
-
-pub async fn reconcile_sequence(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(sequence) = context.sequences.get(&item.namespace, &item.name) else { return Ok(()) };
+async fn reconcile_sequence(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(sequence) = context.caches.sequences.get(&item.namespace, &item.name) else { return Ok(()) };
     if sequence.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -71,8 +111,8 @@ pub async fn reconcile_sequence(context: &ControllerContext, item: &WorkItem) ->
     missing.map_or(Ok(()), |why| Err(why.into()))
 }
 
-pub async fn reconcile_parallel(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(parallel) = context.parallels.get(&item.namespace, &item.name) else { return Ok(()) };
+async fn reconcile_parallel(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(parallel) = context.caches.parallels.get(&item.namespace, &item.name) else { return Ok(()) };
     if parallel.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -99,8 +139,8 @@ async fn reconcile_children(
         Err(why) => return Ok((impossible(why), None)),
     };
     let ns = namespace(owner);
-    let leaving = unwanted_children(owner, &context.in_memory_channels, &plan.channels);
-    for left in unwanted_children(owner, &context.subscriptions, &plan.subscriptions) {
+    let leaving = unwanted_children(owner, &context.caches.in_memory_channels, &plan.channels);
+    for left in unwanted_children(owner, &context.caches.subscriptions, &plan.subscriptions) {
         if !leaving.iter().any(|channel| is_subscribed_to(&left, channel)) {
             delete(context, &*left).await?;
         }
@@ -108,7 +148,7 @@ async fn reconcile_children(
     let mut made = FlowChildren::default();
     for mut wanted in plan.channels {
         let own = name(&wanted.metadata).to_owned();
-        let existing = context.in_memory_channels.get(ns, &own);
+        let existing = context.caches.in_memory_channels.get(ns, &own);
         keep_foreign_metadata(&mut wanted.metadata, existing.as_ref().map(|existing| &existing.metadata), &[]);
         // The subscribers in the spec belong to the channel's own controller.
         let take = |to: &mut InMemoryChannel, from: InMemoryChannel| to.spec.delivery = from.spec.delivery;
@@ -122,7 +162,7 @@ async fn reconcile_children(
     let wanted: Vec<FlowChild<_>> = plan.subscriptions.into_iter().map(|wanted| made.checked(wanted)).collect();
     if wanted.iter().any(Result::is_err) {
         let joined: Vec<_> = wanted.iter().flatten().cloned().collect();
-        for missing in unwanted_children(owner, &context.subscriptions, &joined) {
+        for missing in unwanted_children(owner, &context.caches.subscriptions, &joined) {
             if !leaving.iter().any(|channel| is_subscribed_to(&missing, channel)) {
                 delete(context, &*missing).await?;
             }
@@ -145,11 +185,11 @@ fn is_subscribed_to(subscription: &Subscription, channel: &InMemoryChannel) -> b
 /// Deletes a channel to which nothing is sent any more, and who reads it, if all its events have come to their end.
 async fn drain_channel(context: &ControllerContext, channel: &InMemoryChannel) -> Result<bool, Error> {
     let (ns, own) = (namespace(&channel.metadata), name(&channel.metadata));
-    if !context.publisher.cores_running() || context.publisher.pending_events(&in_memory_channel::path(ns, own)) > 0 {
+    if !context.publisher.cores_running() || context.publisher.pending_events(&channel_path(ns, own)) > 0 {
         return Ok(false);
     }
     let flow = controller(&channel.metadata);
-    for reader in subscription::subscribers_of_channel(context, ns, own) {
+    for reader in subscribers_of_channel(context, ns, own) {
         if controller(&reader.metadata).map(|flow| &flow.uid) == flow.map(|flow| &flow.uid) {
             delete(context, &*reader).await?;
         }
@@ -183,7 +223,7 @@ async fn connect_subscriptions(
             .collect();
         let leads_elsewhere =
             |before: &Subscription| awaited.iter().any(|to| plan::target_channels(before).all(|known| known != to));
-        let existing = context.subscriptions.get(namespace(owner), name(&wanted.metadata));
+        let existing = context.caches.subscriptions.get(namespace(owner), name(&wanted.metadata));
         let channel = wanted.spec.channel.name.clone();
         let child = match existing {
             Some(before) if is_controlled_by(&before.metadata, owner) && leads_elsewhere(&before) => {
@@ -206,7 +246,7 @@ async fn apply_subscription(
     mut wanted: Subscription,
 ) -> Result<FlowChild<Subscription>, Error> {
     let own = name(&wanted.metadata).to_owned();
-    let existing = context.subscriptions.get(namespace(owner), &own);
+    let existing = context.caches.subscriptions.get(namespace(owner), &own);
     keep_foreign_metadata(&mut wanted.metadata, existing.as_ref().map(|existing| &existing.metadata), &[]);
     let take = |to: &mut Subscription, from: Subscription| to.spec = from.spec;
     to_flow_child(&own, apply(context, decide(owner, existing.as_deref(), wanted, take)).await)

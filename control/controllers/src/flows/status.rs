@@ -2,20 +2,18 @@
 
 use jiff::Timestamp;
 
-use super::plan::uses;
-use crate::controllers::sender_policy::SenderPolicy;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::flows::parallel::{Parallel, ParallelBranchStatus, ParallelStatus};
-use crate::kinds::flows::sequence::{Sequence, SequenceStatus};
-use crate::kinds::flows::{
+use crate::flow_plan::uses;
+use crate::sender_policy::SenderPolicy;
+use types::conditions::ConditionManager;
+use types::flows::parallel::{Parallel, ParallelBranchStatus, ParallelStatus};
+use types::flows::sequence::{Sequence, SequenceStatus};
+use types::flows::{
     ADDRESSABLE, CHANNELS_READY, CONDITIONS, EVENT_POLICIES_READY, FlowChannelStatus, FlowSubscriptionStatus,
     SUBSCRIPTIONS_READY,
 };
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::shared::{
-    Addressable, AuthStatus, Condition, ConditionStatus, HasConditions, KReference, Status, name,
-};
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscription::Subscription;
+use types::shared::{Addressable, AuthStatus, Condition, ConditionStatus, HasConditions, KReference, Status, name};
 
 /// A flow's children in the order of its plan.
 #[derive(Debug, Clone, Default)]
@@ -206,8 +204,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::kinds::flows::parallel::ParallelSpec;
-    use crate::kinds::flows::sequence::SequenceSpec;
+    use types::flows::parallel::ParallelSpec;
+    use types::flows::sequence::SequenceSpec;
 
     fn channel(ready: &str) -> FlowChild<InMemoryChannel> {
         let condition = json!({"type": "Ready", "status": ready, "message": "why"});

@@ -5,40 +5,22 @@ use std::sync::Arc;
 use contract::table::{EventFilter, HoldReason, InitialOffset, ReplyTarget};
 use jiff::Timestamp;
 
-use crate::controllers::dead_letter_sink;
-use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
-use crate::controllers::sender_policy::SenderPolicy;
-use crate::controllers::stream_addresses::{AddressesResult, NO_LISTENER};
-use crate::controllers::trigger::delivery_options::delivery;
-use crate::controllers::trust_store::TrustStore;
-use crate::kinds::eventing::broker::default_delivery;
-use crate::kinds::messaging::GROUP;
-use crate::kinds::messaging::in_memory_channel::{
+use crate::channel_subscribers::{has_sink, is_subscribed_to, sink_of, subscriber_entry};
+use crate::dead_letter_sink;
+use crate::delivery_options::delivery;
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::publish;
+use crate::sender_policy::SenderPolicy;
+use crate::stream_addresses::{AddressesResult, NO_LISTENER};
+use crate::trust_store::TrustStore;
+use types::eventing::broker::default_delivery;
+use types::messaging::in_memory_channel::{
     ADDRESSABLE, CHANNEL_SERVICE_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DISPATCHER_READY, ENDPOINTS_READY,
     EVENT_POLICIES_READY, InMemoryChannel, InMemoryChannelStatus, SERVICE_READY,
 };
-use crate::kinds::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
-use crate::kinds::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
-use crate::kinds::shared::{
-    ConditionStatus, DeliverySpec, Destination, HasConditions, KReference, controller, name, namespace,
-};
-use crate::publish;
-
-/// Whether a reference names a channel of a kind that is served here.
-#[must_use]
-pub fn is_channel(reference: &KReference) -> bool {
-    reference.group() == GROUP && ["Channel", "InMemoryChannel"].contains(&reference.kind.as_str())
-}
-
-/// Whether `subscription` reads `channel`: by its own name, or by that of the Channel that it backs.
-#[must_use]
-pub fn is_subscribed_to(subscription: &Subscription, channel: &InMemoryChannel) -> bool {
-    let reference = &subscription.spec.channel;
-    let of_channel = || controller(&channel.metadata).is_some_and(|owner| owner.kind == "Channel");
-    is_channel(reference)
-        && subscription.channel() == (namespace(&channel.metadata), name(&channel.metadata))
-        && (reference.kind == "InMemoryChannel" || of_channel())
-}
+use types::messaging::subscribable::{SubscriberSpec, SubscriberStatus};
+use types::messaging::subscription::{REFERENCES_RESOLVED, Subscription, SubscriptionStatus};
+use types::shared::{ConditionStatus, HasConditions};
 
 /// The list of the channel's subscribers, from the namespace's Subscriptions; `sink` is the channel's dead letter
 /// sink as it was just resolved, if it has one.
@@ -88,30 +70,6 @@ fn inherited_sink(
     }
 }
 
-/// The dead letter sink of an entry.
-fn sink_of(entry: &SubscriberSpec) -> Option<DestinationAddress> {
-    let Destination { uri, audience, ca_certs, .. } = entry.delivery.as_ref()?.dead_letter_sink.clone()?;
-    Some(DestinationAddress { url: uri?, audience, ca_certs })
-}
-
-fn has_sink(delivery: &Option<DeliverySpec>) -> bool {
-    delivery.as_ref().is_some_and(|delivery| delivery.dead_letter_sink.is_some())
-}
-
-/// Whether the channel has the Subscription as its status says it is.
-#[must_use]
-pub fn has_subscription(channel: &InMemoryChannel, subscription: &Subscription, status: &SubscriptionStatus) -> bool {
-    let uid = subscription.metadata.uid.as_deref().unwrap_or_default();
-    channel.spec.subscribers.iter().filter(|entry| entry.uid == uid).any(|known| {
-        let sink = if has_sink(&subscription.spec.delivery) {
-            dead_letter_sink::address_of(&status.physical_subscription.delivery)
-        } else {
-            sink_of(known)
-        };
-        *known == subscriber_entry(subscription, status, channel, sink)
-    })
-}
-
 /// The address of the Subscription, if its status is for its present spec and everything was resolved.
 fn resolved(subscription: &Subscription) -> Option<&SubscriptionStatus> {
     let failed = subscription.condition(REFERENCES_RESOLVED).is_some_and(|c| c.status == ConditionStatus::False);
@@ -144,38 +102,6 @@ pub fn suspension(channel: &InMemoryChannel, reader: &Subscription, entry: &Subs
         HoldReason::DeadLetters
     } else {
         HoldReason::Nothing
-    }
-}
-
-/// The entry that a resolved Subscription should have, with the dead letter sink that is its own or its channel's.
-fn subscriber_entry(
-    subscription: &Subscription,
-    status: &SubscriptionStatus,
-    channel: &InMemoryChannel,
-    sink: Option<DestinationAddress>,
-) -> SubscriberSpec {
-    let physical = &status.physical_subscription;
-    // AMB-30: own options make the channel's void as a whole, but not its dead letter sink.
-    let given = |spec: &Option<DeliverySpec>| spec.clone().filter(|spec| *spec != DeliverySpec::default());
-    let mut delivery = given(&subscription.spec.delivery).or_else(|| given(&channel.spec.delivery));
-    if let Some(DestinationAddress { url, audience, ca_certs }) = sink {
-        let sink = Destination { uri: Some(url), audience, ca_certs, reference: None };
-        delivery.get_or_insert_default().dead_letter_sink = Some(sink);
-    } else if let Some(delivery) = &mut delivery {
-        delivery.dead_letter_sink = None;
-    }
-    SubscriberSpec {
-        name: subscription.metadata.name.clone(),
-        uid: subscription.metadata.uid.clone().unwrap_or_default(),
-        generation: subscription.metadata.generation,
-        subscriber_uri: physical.subscriber_uri.clone(),
-        subscriber_ca_certs: physical.subscriber_ca_certs.clone(),
-        subscriber_audience: physical.subscriber_audience.clone(),
-        reply_uri: physical.reply_uri.clone(),
-        reply_ca_certs: physical.reply_ca_certs.clone(),
-        reply_audience: physical.reply_audience.clone(),
-        delivery,
-        auth: status.auth.clone(),
     }
 }
 

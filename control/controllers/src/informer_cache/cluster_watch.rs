@@ -14,7 +14,7 @@ use kube::runtime::watcher::{self, Event};
 use serde::de::DeserializeOwned;
 
 use super::{InformerCache, ObjectChange, ObjectSource};
-use crate::controllers::is_not_found;
+use crate::api::is_not_found;
 
 /// All that there are; none if the cluster does not have the kind.
 pub(super) async fn list<K>(source: &ObjectSource<K>) -> Result<Vec<K>, kube::Error>
@@ -135,7 +135,7 @@ mod tests {
     use kube::{Api, Client};
 
     use super::*;
-    use crate::kinds::serving::service::Service;
+    use types::serving::service::Service;
 
     /// APP-12: a cluster with Serving alone has no Brokers, and says so in plain text. It is followed all the same.
     #[tokio::test]

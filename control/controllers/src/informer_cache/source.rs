@@ -4,10 +4,8 @@ use std::fmt::Debug;
 use std::sync::{Arc, Weak};
 
 use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 
-use super::{InformerCache, ObjectChange, cluster_watch, store_watch};
-use crate::store::{self, ObjectStore, StoredObject};
+use apiserver::store::{self, ObjectStore, StoredObject};
 
 /// Objects of one kind.
 #[derive(Debug, Clone)]
@@ -95,31 +93,5 @@ impl WatchScope {
 
     pub(super) fn resource(&self) -> (&Arc<str>, Option<&str>) {
         (&self.resource, self.namespace.as_deref())
-    }
-}
-
-impl<K> ObjectSource<K>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
-    /// Puts all that there are into `cache`; none if a cluster does not have the kind. Its watch goes on asking.
-    pub async fn fill(&self, cache: &InformerCache<K>) -> Result<(), kube::Error> {
-        match self.store.upgrade() {
-            Some(store) => cache.fill_from_store(&self.backing_store(), &store),
-            None => cache.replace(cluster_watch::list(self).await?, |_| {}),
-        }
-        Ok(())
-    }
-}
-
-/// Keeps `cache` current for ever, and tells of each change; first of all that are there.
-pub async fn follow<K>(source: ObjectSource<K>, cache: &InformerCache<K>, told: impl FnMut(ObjectChange<'_, K>))
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
-{
-    if source.store.strong_count() > 0 {
-        store_watch::follow(&source, cache, told).await;
-    } else {
-        cluster_watch::follow(source, cache, told).await;
     }
 }

@@ -12,8 +12,8 @@ use serde::Serialize;
 
 use super::source::BackingStore;
 use super::{CacheKey, join_key, stored_key};
-use crate::compressed::{CompressedText, DictionaryCache};
-use crate::store::{self, ChangeReader, StoredObject};
+use apiserver::store::{self, ChangeReader, StoredObject};
+use support::compressed::{CompressedText, DictionaryCache};
 
 /// Stands between words. No name holds it, and it comes before all that names hold, so that keys are in the order of their words.
 pub(super) const KEY_SEPARATOR: &str = "\0";

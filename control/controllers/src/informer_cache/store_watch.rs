@@ -9,7 +9,7 @@ use tokio::task::yield_now;
 use super::source::WatchScope;
 use super::state::{CacheSlot, decode_stored};
 use super::{BATCH_OBJECTS, CacheKey, InformerCache, ObjectChange, ObjectSource, join_key, stored_key};
-use crate::store::{ChangeEvent, ChangeReader, ObjectStore, RevisionExpired, StoredObject};
+use apiserver::store::{ChangeEvent, ChangeReader, ObjectStore, RevisionExpired, StoredObject};
 
 /// Changes that are told of before others have their turn.
 const CHANGES_PER_TURN_MAX: usize = 64;

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::state::DECODED_MAX;
 use super::*;
-use crate::kinds::eventing::broker::{Broker, BrokerSpec};
-use crate::store::{self, ObjectStore};
+use apiserver::store::{self, ObjectStore};
+use types::eventing::broker::{Broker, BrokerSpec};
 
 fn broker(name: &str) -> Broker {
     Broker::new("ns", name, BrokerSpec::default())

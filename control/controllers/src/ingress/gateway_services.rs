@@ -10,9 +10,9 @@ use kube::api::{DeleteParams, Patch, PatchParams};
 use kube::{Api, Error};
 use serde_json::{Value, json};
 
-use super::reconcile::{CLUSTER_LOCAL_NAME, PUBLIC_NAME};
-use crate::controllers::context::ControllerContext;
-use crate::kinds::settings::SERVING;
+use crate::context::ControllerContext;
+use crate::listeners::{CLUSTER_LOCAL_NAME, PUBLIC_NAME};
+use types::settings::SERVING;
 
 /// The manager of their fields in `managedFields`.
 const FIELD_MANAGER: &str = "sluicegate";

@@ -1,75 +1,78 @@
 //! Ingress: routes hosts to core Services for another control plane, and is ready when every core does.
 
-pub mod backends;
 pub mod gateway_services;
 pub mod reconcile;
 pub mod rules;
 pub mod system_internal_tls;
 mod watches;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use contract::tls::TlsIdentity;
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Endpoints, Secret, Service};
-use k8s_openapi::api::discovery::v1::EndpointSlice;
-
-use super::context::{ControllerContext, Error, now};
-use super::informer_cache::InformerCache;
-use super::route;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::blocking;
-use crate::expiry::{Expiries, Source};
-use crate::kinds::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::Route;
-use crate::kinds::shared::{HasConditions, label, name, namespace};
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::context_change::ContextChange;
+use crate::controller::{Controller, ControllerFuture, Watches};
 use crate::publish::ObjectCertificates;
-use backends::{BackendResolveError, ServiceLookup, SplitBackend, resolve_backend};
+use crate::service_backends::{self as backends, BackendResolveError, SplitBackend, resolve_backend};
+use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{IngressOutcome, status};
+use support::blocking;
 use system_internal_tls::InternalTlsTrusts;
-
-pub use reconcile::ListenerAddresses;
-pub use watches::{list_all, on_service_change, requeue_polled, watches};
+use types::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
+use types::shared::{HasConditions, name, namespace};
 
 /// One name's look-up may take so long; a resolver that is silent must not hold the others up for more.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Addresses taken of one name.
 const NAME_ADDRESSES_MAX: usize = 64;
-/// The label by which a slice names its Service.
-const SERVICE_LABEL: &str = "kubernetes.io/service-name";
 
-/// What Ingresses are made true with.
+const KIND: ControllerKind = ControllerKind::new("Ingress");
+
 #[derive(Debug, Default)]
-pub struct IngressContext {
-    pub ingresses: InformerCache<Ingress>,
-    pub endpoints: InformerCache<Endpoints>,
-    pub slices: InformerCache<EndpointSlice>,
-    pub secrets: InformerCache<Secret>,
-    /// Whom backends have to prove to be.
+pub struct IngressController {
+    /// How backends have to identify themselves.
     internal_tls: InternalTlsTrusts,
     /// Those that lead to names outside or to Routes and Revisions: looked at now and then, and when one of
     /// those changes.
     polled: Mutex<BTreeSet<WorkItem>>,
-    /// Read from Secrets, by namespace, name and version.
-    identities: Mutex<HashMap<(String, String), (String, TlsIdentity)>>,
 }
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let ingress = context.ingress.ingresses.get(&item.namespace, &item.name);
+impl Controller for IngressController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches::register(self, context, watches);
+    }
+
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
+        Box::pin(async move {
+            restore(self, context).await;
+            Ok(())
+        })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(self, context, item))
+    }
+}
+
+async fn reconcile(controller: &IngressController, context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let ingress = context.caches.ingresses.get(&item.namespace, &item.name);
     let Some(ingress) = ingress.filter(|ingress| ingress.is_ours()) else {
         let owner = route_owner(&item.namespace, &item.name);
         context.publisher.remove_route(&owner);
         context.publisher.set_object_certificates(&owner, ObjectCertificates::default());
-        context.ingress.set_polled(item, false);
+        controller.set_polled(item, false);
         context.publisher.flush().await;
-        route::requeue_host_conflicts(context);
+        context.notify(ContextChange::HostsReleased);
         return Ok(());
     };
-    let outcome = program_routes(context, &ingress).await;
+    let outcome = program_routes(controller, context, &ingress).await;
     // X-KI-17: Ready is said after the swap, never before.
     context.publisher.flush().await;
     let mut after = (*ingress).clone();
@@ -78,18 +81,26 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
 }
 
 /// Tells the cores what the Ingress says.
-async fn program_routes(context: &ControllerContext, ingress: &Ingress) -> IngressOutcome {
-    match publish(context, ingress).await {
+async fn program_routes(
+    controller: &IngressController,
+    context: &ControllerContext,
+    ingress: &Ingress,
+) -> IngressOutcome {
+    match publish(controller, context, ingress).await {
         Ok(outcome) => outcome,
         Err(BackendResolveError { reason, message }) => IngressOutcome::NotConfigured { reason, message },
     }
 }
 
-async fn publish(context: &ControllerContext, ingress: &Ingress) -> Result<IngressOutcome, BackendResolveError> {
+async fn publish(
+    controller: &IngressController,
+    context: &ControllerContext,
+    ingress: &Ingress,
+) -> Result<IngressOutcome, BackendResolveError> {
     let (ns, name) = (namespace(&ingress.metadata), name(&ingress.metadata));
     let owner = route_owner(ns, name);
     // Until everything is found: what is missing now may come without telling.
-    context.ingress.set_polled(&item(ingress), true);
+    controller.set_polled(&item(ingress), true);
     let mut found: BTreeMap<String, Vec<(String, u32)>> = BTreeMap::new();
     let mut loose = false;
     for (path, split) in weighted_splits(ingress) {
@@ -98,7 +109,9 @@ async fn publish(context: &ControllerContext, ingress: &Ingress) -> Result<Ingre
         if found.contains_key(&key) {
             continue;
         }
-        let trust = |protocol| by_tls.then(|| system_internal_tls::trust(context, ns, protocol)).transpose();
+        let trust = |protocol| {
+            by_tls.then(|| system_internal_tls::trust(context, &controller.internal_tls, ns, protocol)).transpose()
+        };
         let shares = match resolve_backend(split, by_tls, context)? {
             SplitBackend::Addresses { protocol, addresses } => {
                 let admitted = admitted(context, split, addresses);
@@ -127,7 +140,7 @@ async fn publish(context: &ControllerContext, ingress: &Ingress) -> Result<Ingre
         };
         found.insert(key, shares);
     }
-    context.ingress.set_polled(&item(ingress), loose);
+    controller.set_polled(&item(ingress), loose);
     let certificates = certificates(context, ingress)?;
     let shares = |path: &HttpIngressPath, split: &IngressBackendSplit| {
         let key = backends::key(split, system_internal_tls::is_required(context, path));
@@ -137,7 +150,7 @@ async fn publish(context: &ControllerContext, ingress: &Ingress) -> Result<Ingre
     let rules = rules::rules(ingress, listens, &shares)
         .map_err(|message| BackendResolveError { reason: "InvalidHeader", message })?;
     match context.publisher.set_route(&owner, rules) {
-        Ok(true) => route::requeue_host_conflicts(context),
+        Ok(true) => context.notify(ContextChange::HostsReleased),
         Ok(false) => {}
         Err(taken) => return Ok(IngressOutcome::HostConflict(taken)),
     }
@@ -221,8 +234,7 @@ async fn dns_lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, BackendRes
 fn certificates(context: &ControllerContext, ingress: &Ingress) -> Result<ObjectCertificates, BackendResolveError> {
     let (mut shown, inside) = (ObjectCertificates::default(), rules::cluster_local_hosts(ingress));
     for tls in &ingress.spec.tls {
-        let expiries = &context.config.expiries;
-        let identity = context.ingress.identity(&tls.secret_namespace, &tls.secret_name, expiries)?;
+        let identity = context.tls_identity(&tls.secret_namespace, &tls.secret_name)?;
         for host in tls.hosts.iter().map(|host| host.to_ascii_lowercase()) {
             let to = if inside.contains(&host) { &mut shown.cluster_local } else { &mut shown.public };
             to.push((host, identity.clone()));
@@ -231,43 +243,7 @@ fn certificates(context: &ControllerContext, ingress: &Ingress) -> Result<Object
     Ok(shown)
 }
 
-impl IngressContext {
-    /// The certificate in a Secret.
-    pub(super) fn identity(
-        &self,
-        ns: &str,
-        name: &str,
-        expiries: &Expiries,
-    ) -> Result<TlsIdentity, BackendResolveError> {
-        let secret = self.secrets.get(ns, name).ok_or_else(|| BackendResolveError {
-            reason: "SecretNotFound",
-            message: format!("Secret \"{ns}/{name}\" not found."),
-        })?;
-        let version = secret.metadata.resource_version.clone().unwrap_or_default();
-        let mut known = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (ns.to_owned(), name.to_owned());
-        if let Some((_, identity)) = known.get(&key).filter(|(read, _)| *read == version) {
-            return Ok(identity.clone());
-        }
-        let part = |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| &bytes.0[..]);
-        let read = TlsIdentity::from_pem(part("tls.crt").unwrap_or_default(), part("tls.key").unwrap_or_default());
-        let identity = read.map_err(|why| BackendResolveError {
-            reason: "SecretInvalid",
-            message: format!("Secret \"{ns}/{name}\": tls.crt and tls.key: {why}."),
-        })?;
-        let chain = part("tls.crt").unwrap_or_default();
-        expiries.record(Source::Secret, &format!("{ns}/{name}"), chain, Timestamp::now());
-        known.insert(key, (version, identity.clone()));
-        Ok(identity)
-    }
-
-    /// The Secret is gone, and what was read from it.
-    fn forget_identity(&self, ns: &str, name: &str, expiries: &Expiries) {
-        expiries.forget(Source::Secret, &format!("{ns}/{name}"));
-        let mut known = self.identities.lock().unwrap_or_else(PoisonError::into_inner);
-        known.remove(&(ns.to_owned(), name.to_owned()));
-    }
-
+impl IngressController {
     fn set_polled(&self, item: &WorkItem, loose: bool) {
         let mut all = self.polled.lock().unwrap_or_else(PoisonError::into_inner);
         if loose {
@@ -278,52 +254,27 @@ impl IngressContext {
     }
 
     /// Those to look at when a Route or Revision changes, and now and then.
-    #[must_use]
-    pub fn polled_items(&self) -> Vec<WorkItem> {
+    fn polled_items(&self) -> Vec<WorkItem> {
         self.polled.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 
 /// Puts back what was served before a restart, so that no known host is answered 404 (APP-16).
-pub async fn restore(context: &ControllerContext) {
-    for ingress in context.ingress.ingresses.all() {
+async fn restore(controller: &IngressController, context: &ControllerContext) {
+    for ingress in context.caches.ingresses.all() {
         if ingress.is_ours() && ingress.is_ready() {
-            program_routes(context, &ingress).await;
+            program_routes(controller, context, &ingress).await;
         }
     }
 }
 
 /// The Ingresses that were refused a host: somebody may have let go of it.
-pub fn ingresses_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
-    let all = context.ingress.ingresses.all();
+fn ingresses_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
+    let all = context.caches.ingresses.all();
     let refused = all.iter().filter(|ingress| ingress.ready().is_some_and(|c| c.reason == "NotOwned"));
     refused.map(|ingress| item(ingress)).collect()
 }
 
 fn item(ingress: &Ingress) -> WorkItem {
-    WorkItem::new(ControllerKind::Ingress, namespace(&ingress.metadata), name(&ingress.metadata))
-}
-
-impl ServiceLookup for ControllerContext {
-    fn service(&self, namespace: &str, name: &str) -> Option<Arc<Service>> {
-        self.service_names.services().get(namespace, name)
-    }
-
-    fn endpoints(&self, namespace: &str, name: &str) -> Option<Arc<Endpoints>> {
-        self.ingress.endpoints.get(namespace, name)
-    }
-
-    fn slices(&self, namespace: &str, service: &str) -> Vec<Arc<EndpointSlice>> {
-        let mut slices = self.ingress.slices.list(namespace);
-        slices.retain(|slice| label(&slice.metadata, SERVICE_LABEL) == Some(service));
-        slices
-    }
-
-    fn revision(&self, namespace: &str, name: &str) -> Option<Arc<Revision>> {
-        self.revisions.get(namespace, name)
-    }
-
-    fn route(&self, namespace: &str, name: &str) -> Option<Arc<Route>> {
-        self.routes.get(namespace, name)
-    }
+    WorkItem::new(KIND, namespace(&ingress.metadata), name(&ingress.metadata))
 }

@@ -1,19 +1,16 @@
 //! What an Ingress's status says: values in, values out.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use jiff::Timestamp;
 
-use crate::kinds::networking::ingress::{
+use crate::listeners::{CLUSTER_LOCAL_NAME, ListenerAddresses, PUBLIC_NAME};
+use crate::publish::HostConflict;
+use types::networking::ingress::{
     CONDITIONS, Ingress, IngressStatus, LOAD_BALANCER_READY, LoadBalancerIngress, LoadBalancerStatus,
     NETWORK_CONFIGURED,
 };
-use crate::kinds::shared::{HasConditions, Status};
-use crate::publish::HostConflict;
-
-/// The names under which a cluster would know our listeners.
-pub(super) const PUBLIC_NAME: &str = "sluicegate.knative-serving.svc.cluster.local";
-pub(super) const CLUSTER_LOCAL_NAME: &str = "sluicegate-private.knative-serving.svc.cluster.local";
+use types::shared::{HasConditions, Status};
 
 /// How far an Ingress came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,39 +23,6 @@ pub enum IngressOutcome {
     NotConfigured { reason: &'static str, message: String },
     /// Another object owns one of the hosts.
     HostConflict(HostConflict),
-}
-
-/// Where requests are taken in.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct ListenerAddresses {
-    pub public: Option<SocketAddr>,
-    pub cluster_local: Option<SocketAddr>,
-    /// ... and for TLS.
-    pub cluster_local_https: Option<SocketAddr>,
-    /// For TLS.
-    pub https: Option<SocketAddr>,
-}
-
-impl ListenerAddresses {
-    /// The listener that an Ingress's status calls `host`: `None` if the name is unknown, and the inner one if it is
-    /// off. A request to it with another Host is routed once more; each pass makes the head longer, so a loop ends at
-    /// the head's limit.
-    #[must_use]
-    pub fn by_status_name(self, host: &str) -> Option<Option<SocketAddr>> {
-        let address = match host {
-            PUBLIC_NAME => self.public,
-            CLUSTER_LOCAL_NAME => self.cluster_local,
-            _ => return None,
-        };
-        Some(address.map(|mut address| {
-            match address.ip() {
-                IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-                IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-                _ => {}
-            }
-            address
-        }))
-    }
 }
 
 #[must_use]
@@ -118,8 +82,8 @@ fn load_balancer(name: &str, address: Option<SocketAddr>) -> LoadBalancerStatus 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::networking::ingress::IngressSpec;
-    use crate::kinds::shared::{Condition, ConditionStatus};
+    use types::networking::ingress::IngressSpec;
+    use types::shared::{Condition, ConditionStatus};
 
     fn find<'a>(status: &'a IngressStatus, kind: &str) -> &'a Condition {
         status.base.conditions.iter().find(|c| c.kind == kind).unwrap()

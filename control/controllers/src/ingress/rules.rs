@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use contract::table::{HTTPS_PORT, HeaderEdits};
 
-use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
-use crate::kinds::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
-use crate::kinds::shared::{name, namespace};
 use crate::publish::{HostRule, PathRule, WeightedBackend};
-use crate::sha256;
+use runtime::dns::CLUSTER_DOMAIN;
+use support::sha256;
+use types::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
+use types::shared::{name, namespace};
 
 /// A split's backends with their weights, of which each takes its part of the split's percent.
 pub type BackendsFn<'a> = &'a dyn Fn(&HttpIngressPath, &IngressBackendSplit) -> Vec<(String, u32)>;

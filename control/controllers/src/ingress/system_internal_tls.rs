@@ -7,11 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use contract::table::Protocol;
 use contract::tls::TlsClientConfig;
 
-use super::backends::BackendResolveError;
-use super::item;
-use crate::controllers::context::ControllerContext;
-use crate::kinds::networking::ingress::HttpIngressPath;
-use crate::kinds::settings::SERVING;
+use crate::context::ControllerContext;
+use crate::service_backends::BackendResolveError;
+use types::networking::ingress::HttpIngressPath;
+use types::settings::SERVING;
 
 /// The Secret of the operator's namespace with the authority, in [`CA`].
 const SECRET: &str = "routing-serving-certs";
@@ -67,10 +66,11 @@ pub(super) fn is_required(context: &ControllerContext, path: &HttpIngressPath) -
 /// Whom the backends in `namespace` have to prove to be.
 pub(super) fn trust(
     context: &ControllerContext,
+    trusts: &InternalTlsTrusts,
     namespace: &str,
     protocol: Protocol,
 ) -> Result<Arc<TlsClientConfig>, BackendResolveError> {
-    let made = context.ingress.internal_tls.trust_for(authorities(context), namespace, protocol);
+    let made = trusts.trust_for(authorities(context), namespace, protocol);
     made.map_err(|why| BackendResolveError {
         reason: "CABundleNotFound",
         message: format!(
@@ -81,7 +81,7 @@ pub(super) fn trust(
 }
 
 fn authorities(context: &ControllerContext) -> String {
-    let secret = context.ingress.secrets.get(SERVING, SECRET);
+    let secret = context.caches.secrets.get(SERVING, SECRET);
     let own = secret.as_ref().and_then(|secret| secret.data.as_ref()?.get(CA));
     let own = own.map(|pem| String::from_utf8_lossy(&pem.0).into_owned());
     own.into_iter().chain(context.config_maps.serving_bundles()).collect::<Vec<_>>().join("\n")
@@ -90,12 +90,6 @@ fn authorities(context: &ControllerContext) -> String {
 /// Whether a Secret says whom to believe.
 pub(super) fn is_authority_secret(ns: &str, secret: &str) -> bool {
     (ns, secret) == (SERVING, SECRET)
-}
-
-/// Others are believed now.
-pub fn requeue_all(context: &ControllerContext) {
-    let all = context.ingress.ingresses.all();
-    all.iter().filter(|ingress| ingress.is_ours()).for_each(|ingress| context.enqueue(item(ingress)));
 }
 
 #[cfg(test)]

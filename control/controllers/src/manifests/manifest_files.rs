@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::bounded_file;
+use support::bounded_file;
 
 /// Bytes of one file. A manifest is written by people; a wrong path (a disk image, a log) must not be read whole.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;

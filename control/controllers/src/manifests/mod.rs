@@ -17,9 +17,9 @@ use kube::Client;
 
 pub use manifest_files::{DOCUMENTS_MAX, FILE_BYTES_MAX, FILES_MAX, ManifestError, PATH_BYTES_MAX};
 
-use crate::{blocking, sha256};
 use file_watch::ManifestWatch;
 use manifest_files::ManifestContents;
+use support::{blocking, sha256};
 
 /// Names the path that an object came from: the last part of the path, and a print of all of it.
 pub const LABEL: &str = "sluicegate.dev/manifests";

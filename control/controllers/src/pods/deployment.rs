@@ -9,12 +9,13 @@ use k8s_openapi::api::core::v1::{PodSpec, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::pod::{annotations, labels, owner};
-use crate::kinds::serving::annotations::REVISION_UID;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{name, namespace};
+use super::pod::annotations;
+use crate::serverless_service::{labels, owner};
 use autoscaler::{InstancePhase, InstanceStatus};
 use runtime::deployment_name;
+use types::serving::annotations::REVISION_UID;
+use types::serving::revision::Revision;
+use types::shared::{name, namespace};
 
 /// The Deployment of `revision`, of which `desired` instances are wanted; `before` is the one that is there.
 pub(super) fn desired_deployment(
@@ -112,7 +113,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::kinds::serving::revision_spec::RevisionSpec;
+    use types::serving::template::RevisionSpec;
 
     fn seen(stage: InstancePhase) -> InstanceStatus {
         let at = Timestamp::UNIX_EPOCH;

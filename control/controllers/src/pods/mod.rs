@@ -5,7 +5,6 @@
 
 mod deployment;
 mod pod;
-mod serverless_service;
 
 use std::sync::Arc;
 
@@ -13,28 +12,62 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::DeleteParams;
 
-use super::context::{ControllerContext, Error};
-use super::informer_cache::ObjectChange;
-use super::newest;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::serving::annotations::REVISION;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{label, name, namespace};
+use crate::api::Error;
+use crate::autoscaler_changes;
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::informer_cache::ObjectChange;
+use crate::serverless_service;
+use crate::work_queue::{ControllerKind, WorkItem};
 use autoscaler::InstanceStatus;
 use runtime::deployment_name;
+use types::serving::annotations::REVISION;
+use types::serving::revision::Revision;
+use types::shared::{label, name, namespace};
 
 pub use pod::instance_id;
 
+const KIND: ControllerKind = ControllerKind::of_statuses("Pods");
+
+#[derive(Debug)]
+pub struct PodsController;
+
+impl Controller for PodsController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        if context.config.publishes_pods {
+            watches.call::<Pod>(move |change| on_pod_change(context, change));
+            watches.call::<Deployment>(move |change| on_deployment_change(context, change));
+        }
+        watches.task(autoscaler_changes::follow(context, KIND));
+    }
+
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
+        Box::pin(async move {
+            restore(context);
+            publish_activator_slice(context).await;
+            Ok(())
+        })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
+}
+
 /// Makes the Pods and the Deployment of one Revision what its instances are.
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     if !context.config.publishes_pods {
         return Ok(());
     }
     let WorkItem { namespace: ns, name: revision, .. } = item;
-    let owner = context.revisions.get(ns, revision).filter(|owner| owner.metadata.deletion_timestamp.is_none());
+    let owner = context.caches.revisions.get(ns, revision).filter(|owner| owner.metadata.deletion_timestamp.is_none());
     let seen = context.autoscaler.instances(&format!("{ns}/{revision}"));
     let wanted: Vec<Pod> = owner.iter().flat_map(|owner| seen.iter().map(|one| pod::desired_pod(owner, one))).collect();
-    let there: Vec<Arc<Pod>> = context.pods.by_index(ns, revision);
+    let there: Vec<Arc<Pod>> = context.caches.pods.by_index(ns, revision);
     for pod in &there {
         if !wanted.iter().any(|one| name(&one.metadata) == name(&pod.metadata)) {
             context.api::<Pod>(ns).delete(name(&pod.metadata), &DeleteParams::default()).await?;
@@ -65,7 +98,7 @@ async fn reconcile_deployment(
     seen: &[InstanceStatus],
 ) -> Result<(), Error> {
     let WorkItem { namespace: ns, name: revision, .. } = item;
-    let before = context.deployments.get(ns, &deployment_name(revision));
+    let before = context.caches.deployments.get(ns, &deployment_name(revision));
     let desired = context.autoscaler.status(&format!("{ns}/{revision}")).desired;
     let wanted = deployment::desired_deployment(owner, desired, seen, before.as_deref());
     match before {
@@ -78,7 +111,7 @@ async fn reconcile_deployment(
 
 /// A Pod was created, changed or deleted: reconciles its Revision's Pods. The instance of a deleted Pod is ended, and
 /// the autoscaler starts another.
-pub fn on_pod_change(context: &ControllerContext, change: ObjectChange<'_, Pod>) {
+fn on_pod_change(context: &ControllerContext, change: ObjectChange<'_, Pod>) {
     let Some(revision) = newest(change).and_then(|pod| label(&pod.metadata, REVISION)) else { return };
     let ns = newest(change).map(|pod| namespace(&pod.metadata)).unwrap_or_default();
     if let (Some(gone), None) = change
@@ -86,29 +119,19 @@ pub fn on_pod_change(context: &ControllerContext, change: ObjectChange<'_, Pod>)
     {
         context.autoscaler.restart_instance(&format!("{ns}/{revision}"), id);
     }
-    context.enqueue(WorkItem::new(ControllerKind::Pods, ns, revision));
+    context.enqueue(WorkItem::new(KIND, ns, revision));
 }
 
 /// A Deployment was deleted or changed: its Revision's is restored.
-pub fn on_deployment_change(context: &ControllerContext, change: ObjectChange<'_, Deployment>) {
+fn on_deployment_change(context: &ControllerContext, change: ObjectChange<'_, Deployment>) {
     let Some(deployment) = newest(change) else { return };
     if let Some(revision) = label(&deployment.metadata, REVISION) {
-        context.enqueue(WorkItem::new(ControllerKind::Pods, namespace(&deployment.metadata), revision));
-    }
-}
-
-/// Writes the ready Pods of a Revision that is about to become Ready, because clients that waited for that read them
-/// next. What fails is done by the next reconcile of its Pods.
-pub async fn publish_ready(context: &ControllerContext, revision: &Revision) {
-    if context.config.publishes_pods && context.leadership.is_leader() {
-        let seen =
-            context.autoscaler.instances(&format!("{}/{}", namespace(&revision.metadata), name(&revision.metadata)));
-        let _ = serverless_service::reconcile_ready(context, revision, &seen).await;
+        context.enqueue(WorkItem::new(KIND, namespace(&deployment.metadata), revision));
     }
 }
 
 /// Says where requests are taken in, for clients that ask for upstream's activator. Only they miss it if it fails.
-pub async fn publish_activator_slice(context: &ControllerContext) {
+async fn publish_activator_slice(context: &ControllerContext) {
     if context.config.publishes_pods
         && let Err(why) = serverless_service::publish_activator_slice(context).await
     {
@@ -117,15 +140,10 @@ pub async fn publish_activator_slice(context: &ControllerContext) {
 }
 
 /// Pods of an earlier run have no instances any more.
-pub fn restore(context: &ControllerContext) {
-    for pod in context.pods.all() {
+fn restore(context: &ControllerContext) {
+    for pod in context.caches.pods.all() {
         if let Some(revision) = label(&pod.metadata, REVISION) {
-            context.enqueue(WorkItem::new(ControllerKind::Pods, namespace(&pod.metadata), revision));
+            context.enqueue(WorkItem::new(KIND, namespace(&pod.metadata), revision));
         }
     }
-}
-
-/// Pods are found by the Revision that they run.
-pub fn index_keys(pod: &Pod) -> Vec<String> {
-    label(&pod.metadata, REVISION).map(str::to_owned).into_iter().collect()
 }

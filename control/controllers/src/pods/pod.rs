@@ -7,16 +7,15 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     Pod, PodCondition, PodIP, PodSecurityContext, PodSpec, PodStatus,
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
-use crate::controllers::revision::projected_tokens::account;
-use crate::kinds::serving::annotations::{
-    REVISION, REVISION_UID, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED, inherited,
-};
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{name, namespace};
+use crate::names::service_account;
+use crate::serverless_service::{labels, owner};
 use autoscaler::{InstancePhase, InstanceStatus, LastTermination};
 use runtime::{ExitCause, pod_name};
+use types::serving::annotations::{ROUTES, ROUTING_STATE_MODIFIED, inherited};
+use types::serving::revision::Revision;
+use types::shared::{name, namespace};
 
 /// What `containerID` begins with; the instance's number follows.
 const RUNTIME: &str = "process://";
@@ -55,7 +54,7 @@ pub(super) fn desired_pod(revision: &Revision, seen: &InstanceStatus) -> Pod {
             image_pull_secrets: Some(revision.spec.image_pull_secrets.clone()).filter(|all| !all.is_empty()),
             node_name: Some(NODE.into()),
             restart_policy: Some("Always".into()),
-            service_account_name: Some(account(&revision.spec).into()),
+            service_account_name: Some(service_account(&revision.spec).into()),
             termination_grace_period_seconds: revision.spec.timeout_seconds,
             volumes: Some(revision.spec.volumes.clone()).filter(|all| !all.is_empty()),
             // Always there in Kubernetes, so that clients (kubectl debug) look into it without asking.
@@ -66,16 +65,6 @@ pub(super) fn desired_pod(revision: &Revision, seen: &InstanceStatus) -> Pod {
     }
 }
 
-/// What marks everything that runs for `revision`: its own labels, which its template's are among, and whose it is.
-pub(super) fn labels(revision: &Revision) -> BTreeMap<String, String> {
-    let meta = &revision.metadata;
-    let mut labels = inherited(meta.labels.as_ref(), &[ROUTING_STATE]);
-    labels.insert(REVISION.into(), name(meta).into());
-    labels.insert(REVISION_UID.into(), meta.uid.clone().unwrap_or_default());
-    labels.entry("app".into()).or_insert_with(|| name(meta).into()); // its author may call it otherwise
-    labels
-}
-
 /// ... and what is noted at it: what its template says, and nothing that changes with its traffic.
 pub(super) fn annotations(revision: &Revision) -> BTreeMap<String, String> {
     let meta = &revision.metadata;
@@ -84,17 +73,6 @@ pub(super) fn annotations(revision: &Revision) -> BTreeMap<String, String> {
         annotations.entry(DEFAULT_CONTAINER.into()).or_insert_with(|| serving.into());
     }
     annotations
-}
-
-pub(super) fn owner(revision: &Revision) -> OwnerReference {
-    OwnerReference {
-        api_version: revision.api_version.clone(),
-        kind: revision.kind.clone(),
-        name: name(&revision.metadata).into(),
-        uid: revision.metadata.uid.clone().unwrap_or_default(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
 }
 
 fn metadata(revision: &Revision, seen: &InstanceStatus) -> ObjectMeta {
@@ -289,9 +267,10 @@ fn terminated(last: &LastTermination) -> ContainerStateTerminated {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::serving::annotations::{CONFIGURATION_UID, SERVICE};
-    use crate::kinds::serving::revision_spec::RevisionSpec;
     use runtime::SidecarStatus;
+    use types::serving::annotations::{CONFIGURATION_UID, SERVICE};
+    use types::serving::annotations::{REVISION, REVISION_UID, ROUTING_STATE};
+    use types::serving::template::RevisionSpec;
 
     fn seen(stage: InstancePhase, restarts: u32) -> InstanceStatus {
         let at = Timestamp::UNIX_EPOCH;

@@ -181,7 +181,7 @@ mod tests {
     use contract::table::{DeliveryPolicy, EventFilter, HoldReason, InitialOffset, ReplyTarget, RetentionPolicy};
 
     use super::*;
-    use crate::controllers::trust_store::TrustStore;
+    use crate::trust_store::TrustStore;
 
     fn reader(path: &str, url: &str) -> StreamSubscriberSpec {
         StreamSubscriberSpec {

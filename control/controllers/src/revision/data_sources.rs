@@ -11,14 +11,16 @@ use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Secret};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::downward_api;
-use super::plan::RevisionError;
-use super::projected_tokens::{self, ProjectedTokenRequest};
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::work_queue::WorkItem;
-use crate::kinds::serving::revision_spec::RevisionSpec;
-use crate::kinds::shared::{KReference, name, namespace};
+use super::error::RevisionError;
+use super::projected_tokens::{self, ProjectedTokenCache, ProjectedTokenRequest};
+use crate::api::Error;
+use crate::context::ControllerContext;
+use crate::names::{ACCOUNT_DEFAULT, service_account};
+use crate::work_queue::WorkItem;
 use runtime::deployment_name;
 use runtime::environment::expand_variables;
+use types::serving::template::RevisionSpec;
+use types::shared::{KReference, name, namespace};
 
 /// The reason that a kubelet gives when something is not there.
 pub const MISSING: &str = "CreateContainerConfigError";
@@ -56,17 +58,18 @@ pub struct RevisionDataSources {
 /// Reads everything that `spec` names.
 pub async fn load(
     context: &ControllerContext,
+    tokens: &ProjectedTokenCache,
     item: &WorkItem,
     spec: &RevisionSpec,
 ) -> Result<RevisionDataSources, Error> {
     context.resolver.forget(item);
-    let account = projected_tokens::account(spec);
+    let account = service_account(spec);
     let mut sources = RevisionDataSources { account: account.to_owned(), ..RevisionDataSources::default() };
     // Every namespace has the usual one, or will in a moment.
-    if account != projected_tokens::ACCOUNT_DEFAULT {
+    if account != ACCOUNT_DEFAULT {
         sources.account_missing = context.resolver.read(item, &core("ServiceAccount", account)).await?.is_err();
     }
-    sources.tokens = projected_tokens::load(context, item, spec).await;
+    sources.tokens = projected_tokens::load(context, tokens, item, spec).await;
     for (kind, name) in referenced_objects(spec) {
         let reference = core(if kind == DataSourceKind::ConfigMap { "ConfigMap" } else { "Secret" }, &name);
         if let Ok(object) = context.resolver.read(item, &reference).await? {

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::Container;
 
-use super::plan::{PlanInputs, uses_volume_variable};
-use crate::kinds::serving::revision::Revision;
+use super::plan_inputs::{PlanInputs, uses_volume_variable};
 use runtime::limits::SHARED_MEMORY_BYTES_MAX;
 use runtime::volumes::{InstanceMount, InstanceVolume, VolumeContent, VolumeMedium};
 use runtime::{InstanceSpec, Sidecar, TerminationMessagePath};
+use types::serving::revision::Revision;
 
 /// Kubernetes' default `terminationMessagePath`.
 const TERMINATION_PATH: &str = "/dev/termination-log";
@@ -63,7 +63,7 @@ mod tests {
     use super::super::plan::plan;
     use super::super::plan::tests::{given, hello, images, revision};
     use super::*;
-    use crate::kinds::serving::annotations::RUNTIME_VOLUMES;
+    use types::serving::annotations::RUNTIME_VOLUMES;
 
     /// RT-FS-09, SRV-CON-15: a `/dev` of its own has memory that containers share, and a place for the message about the end; nothing
     /// is mounted into the host's, or for who wants no mounts.

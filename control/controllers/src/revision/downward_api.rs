@@ -6,11 +6,11 @@
 use k8s_openapi::api::core::v1::{Container, ObjectFieldSelector, ResourceFieldSelector};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::plan::RevisionError;
-use crate::kinds::quantity;
-use crate::kinds::shared::namespace;
+use super::error::RevisionError;
 use runtime::ResourceLimits;
 use runtime::environment::{POD_NAME_PLACEHOLDER, POD_UID_PLACEHOLDER};
+use types::quantity;
+use types::shared::namespace;
 
 /// Where instances listen, and where they run.
 const ADDRESS: &str = "127.0.0.1";

@@ -12,15 +12,16 @@ use container::process_config::{self, ImageProcess};
 use images::{Credentials, Reference};
 use k8s_openapi::api::core::v1::{Container, Secret, ServiceAccount};
 
-use super::plan::RevisionError;
-use super::{key, projected_tokens};
-use crate::context::{ControllerContext, Error};
+use super::error::RevisionError;
+use crate::api::Error;
+use crate::context::ControllerContext;
 use crate::event_recorder::EventMessage;
-use crate::kinds::serving::annotations::RUNTIME_CLASS;
-use crate::kinds::serving::revision::{Revision, RevisionStatus};
-use crate::kinds::shared::{KReference, annotation, name, namespace};
+use crate::names::{revision_key, service_account};
 use crate::work_queue::WorkItem;
 use runtime::ContainerImage;
+use types::serving::annotations::RUNTIME_CLASS;
+use types::serving::revision::{Revision, RevisionStatus};
+use types::shared::{KReference, annotation, name, namespace};
 
 /// Requeue delay of a Revision whose images are being pulled: no event reports the end of a pull.
 pub(super) const PULL_LOOKED_FOR_AFTER: Duration = Duration::from_millis(100);
@@ -82,21 +83,21 @@ pub type ImageStates = BTreeMap<String, ImageState>;
 /// The states of all images that `revision` needs. `None`: containers cannot run here.
 pub(super) async fn states(
     context: &ControllerContext,
+    provider: Option<&dyn ImageProvider>,
+    mapped: &[(String, Vec<String>)],
     item: &WorkItem,
     revision: &Revision,
-    is_root: bool,
 ) -> Result<Option<ImageStates>, Error> {
-    let Some(provider) = context.config.containers.as_ref().filter(|_| is_root) else { return Ok(None) };
+    let Some(provider) = provider else { return Ok(None) };
     let spec = &revision.spec;
     let containers = spec.containers.iter().chain(&spec.init_containers);
-    let needed: Vec<&Container> =
-        containers.filter(|container| runs_image(revision, container, &context.config.images)).collect();
+    let needed: Vec<&Container> = containers.filter(|container| runs_image(revision, container, mapped)).collect();
     if needed.is_empty() {
         return Ok(Some(ImageStates::new()));
     }
     let (credentials, credentials_hash) = pull_credentials(context, item, revision).await?;
     let deployment = &context.settings().deployment;
-    let owner = key(namespace(&revision.metadata), name(&revision.metadata));
+    let owner = revision_key(namespace(&revision.metadata), name(&revision.metadata));
     let ask = |container: &Container| {
         let reference = container.image.as_deref().unwrap_or_default();
         let registry = reference.parse::<Reference>().map(|parsed| parsed.registry().to_owned());
@@ -136,7 +137,7 @@ async fn pull_credentials(
         ..KReference::default()
     };
     let mut secrets: Vec<String> = revision.spec.image_pull_secrets.iter().map(|own| own.name.clone()).collect();
-    let account = core("ServiceAccount", projected_tokens::account(&revision.spec));
+    let account = core("ServiceAccount", service_account(&revision.spec));
     if let Ok(account) = context.resolver.read(item, &account).await? {
         let account: ServiceAccount = serde_json::from_value(account).unwrap_or_default();
         secrets.extend(account.image_pull_secrets.into_iter().flatten().map(|own| own.name));

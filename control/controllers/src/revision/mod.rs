@@ -3,9 +3,11 @@
 pub mod data_sources;
 mod devices;
 mod downward_api;
+mod error;
 pub mod image_puller;
 pub mod images;
 pub mod plan;
+mod plan_inputs;
 mod pod_autoscaler;
 pub mod policy;
 mod ports;
@@ -15,48 +17,119 @@ pub mod reconcile;
 mod routing;
 pub mod scale;
 mod security_context;
+mod watches;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Api;
 use kube::api::Patch;
 
-use super::context::{ControllerContext, Error, now};
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{field_managers, pods};
-use crate::kinds::serving::annotations::CONFIGURATION;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{HasConditions, label, name, namespace};
-use images::ImageStates;
-use plan::{PlanInputs, RevisionError, backend, plan};
+use crate::RESTORE_BATCH;
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches};
+use crate::field_managers;
+use crate::names::revision_key;
+use crate::serverless_service::publish_ready;
+use crate::work_queue::{ControllerKind, WorkItem};
+use error::RevisionError;
+use images::{ImageProvider, ImageStates};
+use plan::{backend, plan};
+use plan_inputs::PlanInputs;
+use policy::InstanceRules;
+use projected_tokens::ProjectedTokenCache;
 use reconcile::status;
-pub(super) use routing::is_routed;
 use runtime::may_mount;
+use types::serving::annotations::CONFIGURATION;
+use types::serving::revision::Revision;
+use types::shared::{HasConditions, label, name, namespace};
 
 /// A Revision whose service account lacks a policy is reconciled again after this: no watch reports a new role
 /// binding.
 const GRANT_LOOKED_FOR_AFTER: Duration = Duration::from_secs(5);
 
-/// The name of a Revision's instances everywhere.
-#[must_use]
-pub fn key(namespace: &str, name: &str) -> String {
-    format!("{namespace}/{name}")
+const KIND: ControllerKind = ControllerKind::new("Revision");
+/// How a Revision is scaled, as its objects show it.
+const SCALING: ControllerKind = ControllerKind::of_statuses("Scaling");
+
+/// What Revisions have to know of the program.
+#[derive(Debug, Clone)]
+pub struct RevisionConfig {
+    /// Image references and the commands that they run here.
+    pub images: Vec<(String, Vec<String>)>,
+    /// Where the images of containers come from; `None`: only mapped images and processes run.
+    pub containers: Option<Arc<dyn ImageProvider>>,
+    pub instances: InstanceRules,
+    /// Instances see the host's `/dev`, and have none of their own.
+    pub host_devices: bool,
 }
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let key = key(&item.namespace, &item.name);
-    let Some(revision) = context.revisions.get(&item.namespace, &item.name) else {
+#[derive(Debug)]
+pub struct RevisionController {
+    config: RevisionConfig,
+    /// Tokens that instances read.
+    projected_tokens: ProjectedTokenCache,
+}
+
+impl RevisionController {
+    #[must_use]
+    pub fn new(config: RevisionConfig) -> Self {
+        Self { config, projected_tokens: ProjectedTokenCache::default() }
+    }
+}
+
+impl Controller for RevisionController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches::register(self, context, watches);
+    }
+
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
+        Box::pin(async move {
+            restore(self, context).await;
+            Ok(())
+        })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(self, context, item))
+    }
+}
+
+#[derive(Debug)]
+pub struct ScalingController;
+
+impl Controller for ScalingController {
+    fn kind(&self) -> ControllerKind {
+        SCALING
+    }
+
+    /// Nothing: the controller of Revisions enqueues it.
+    fn watches<'a>(&'a self, _: &'a ControllerContext, _: &mut Watches<'a>) {}
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile_scaling(context, item))
+    }
+}
+
+async fn reconcile(controller: &RevisionController, context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let key = revision_key(&item.namespace, &item.name);
+    let Some(revision) = context.caches.revisions.get(&item.namespace, &item.name) else {
         context.autoscaler.retire(&key);
-        if let Some(images) = &context.config.containers {
+        if let Some(images) = &controller.config.containers {
             images.forget(&key);
         }
         context.publisher.remove_backend(&key);
         context.resolver.forget(item);
-        context.projected_tokens.forget(item);
+        controller.projected_tokens.forget(item);
         context.publisher.flush().await;
         return Ok(());
     };
-    let (unrunnable, images) = declare(context, item, &revision).await?;
+    let (unrunnable, images) = declare(controller, context, item, &revision).await?;
     let mut after = (*revision).clone();
     let mut told = status(&revision, unrunnable.as_ref(), &context.autoscaler.status(&key), now());
     if let Some(images) = &images {
@@ -66,12 +139,12 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     after.status = Some(told);
     context.publisher.flush().await;
     if after.is_ready() && !revision.is_ready() {
-        pods::publish_ready(context, &revision).await;
+        publish_ready(context, &revision).await;
     }
     context.set_transient_status(item, &*revision, &after).await?;
-    tell_events(context, &revision, &key).await;
+    tell_events(controller, context, &revision, &key).await;
     // Separate, because four writes would otherwise come between a new Revision's instance and its readiness.
-    context.enqueue(WorkItem::new(ControllerKind::Scaling, &item.namespace, &item.name));
+    context.enqueue(WorkItem::new(SCALING, &item.namespace, &item.name));
     if let Some(patch) = routing::patch(context, &revision).filter(|_| context.leadership.is_leader()) {
         let api: Api<Revision> = context.api(&item.namespace);
         api.patch(&item.name, &field_managers::patch_params(), &Patch::Merge(patch)).await?;
@@ -81,8 +154,8 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
 
 /// Maintains the Revision's PodAutoscaler and Metric. Reconciled after each reconcile of the Revision, so a status in
 /// flight is shown when it arrives.
-pub async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(revision) = context.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
+async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let Some(revision) = context.caches.revisions.get(&item.namespace, &item.name) else { return Ok(()) };
     if revision.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -90,18 +163,23 @@ pub async fn reconcile_scaling(context: &ControllerContext, item: &WorkItem) -> 
     pod_autoscaler::reconcile(context, &revision, &scale).await
 }
 
-/// Declares a Revision at a start, before requests arrive.
-pub async fn restore(
-    context: &ControllerContext,
-    item: &WorkItem,
-    revision: &Revision,
-) -> Result<Option<RevisionError>, Error> {
-    Ok(declare(context, item, revision).await?.0)
+/// Declares all Revisions at a start, before requests arrive.
+async fn restore(controller: &RevisionController, context: &ControllerContext) {
+    for some in context.caches.revisions.keys().chunks(RESTORE_BATCH) {
+        for revision in context.caches.revisions.get_many(some) {
+            let meta = &revision.metadata;
+            let item = WorkItem::new(KIND, namespace(meta), name(meta));
+            // An object that cannot be restored must not keep the others down; it is reconciled again.
+            if let Err(why) = declare(controller, context, &item, &revision).await {
+                tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
+            }
+        }
+    }
 }
 
 /// What happened to its images, for `kubectl describe`.
-async fn tell_events(context: &ControllerContext, revision: &Revision, key: &str) {
-    let Some(images) = context.config.containers.as_ref().filter(|_| context.leadership.is_leader()) else { return };
+async fn tell_events(controller: &RevisionController, context: &ControllerContext, revision: &Revision, key: &str) {
+    let Some(images) = controller.config.containers.as_ref().filter(|_| context.leadership.is_leader()) else { return };
     for event in images.take_events(key) {
         context.recorder.record(revision, &event, now()).await;
     }
@@ -109,29 +187,32 @@ async fn tell_events(context: &ControllerContext, revision: &Revision, key: &str
 
 /// Declares the Revision to the autoscaler and to the cores; reports the reason if it cannot run.
 async fn declare(
+    controller: &RevisionController,
     context: &ControllerContext,
     item: &WorkItem,
     revision: &Revision,
 ) -> Result<(Option<RevisionError>, Option<ImageStates>), Error> {
-    let key = key(namespace(&revision.metadata), name(&revision.metadata));
-    let sources = data_sources::load(context, item, &revision.spec).await?;
-    let (rules, is_root) = (context.config.instances, may_mount());
-    let images = images::states(context, item, revision, is_root).await?;
-    let allowed = policy::check(context, revision, is_root).await?;
+    let key = revision_key(namespace(&revision.metadata), name(&revision.metadata));
+    let sources = data_sources::load(context, &controller.projected_tokens, item, &revision.spec).await?;
+    let (config, is_root) = (&controller.config, may_mount());
+    let images =
+        images::states(context, config.containers.as_deref().filter(|_| is_root), &config.images, item, revision)
+            .await?;
+    let allowed = policy::check(context, config.instances, &config.images, revision, is_root).await?;
     let planned = allowed.and_then(|()| {
         plan(
             revision,
             &PlanInputs {
-                images: &context.config.images,
+                images: &config.images,
                 containers: images.as_ref(),
                 sources: &sources,
                 reachable: routing::is_reachable(context, revision),
                 can_mount: is_root,
-                host_devices: context.config.host_devices,
+                host_devices: config.host_devices,
                 detect_http2: context.settings().features.is_enabled("autodetect-http2"),
                 progress_deadline: context.settings().deployment.progress_deadline,
-                default_user: rules.usual(namespace(&revision.metadata), is_root),
-                guarded: rules.guarded,
+                default_user: config.instances.usual(namespace(&revision.metadata), is_root),
+                guarded: config.instances.guarded,
                 autoscaler: &context.settings().autoscaler,
             },
         )
@@ -175,10 +256,11 @@ async fn declare(
 /// and the successor must be able to carry it.
 fn inherited_scale(context: &ControllerContext, revision: &Revision) -> u32 {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
-    let parent = label(&revision.metadata, CONFIGURATION).and_then(|parent| context.configurations.get(ns, parent));
+    let parent =
+        label(&revision.metadata, CONFIGURATION).and_then(|parent| context.caches.configurations.get(ns, parent));
     let serving = parent.as_ref().and_then(|parent| parent.status.as_ref()?.latest_ready_revision_name.as_deref());
     match serving {
-        Some(serving) if serving != own => context.autoscaler.status(&key(ns, serving)).actual,
+        Some(serving) if serving != own => context.autoscaler.status(&revision_key(ns, serving)).actual,
         _ => 0,
     }
 }

@@ -8,53 +8,22 @@ use container::process_config;
 use contract::table::{NoEndpointPolicy, Protocol, RequestTimeouts};
 use k8s_openapi::api::core::v1::{Container, VolumeMount};
 
-use super::data_sources::RevisionDataSources;
-use super::images::{self, ImageStates, LocalImage};
-use super::scale::scale;
+use super::error::RevisionError;
+use super::images::{self, LocalImage};
+use super::plan_inputs::{PlanInputs, uses_volume_variable};
+use super::scale::{concurrency_max, scale};
 use super::security_context::{container_credentials, credentials, security};
 use super::{devices, downward_api, ports, probes};
-use crate::kinds::duration;
-use crate::kinds::serving::annotations::{CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE};
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::revision_spec::TIMEOUT_SECONDS_DEFAULT;
-use crate::kinds::serving::{spare_instances::spares, stream_timeouts::stream_timeouts};
-use crate::kinds::settings::AutoscalerSettings;
-use crate::kinds::shared::{annotation, label, name, namespace};
 use crate::publish::BackendSpec;
 use autoscaler::{RevisionPlan, SparePolicy};
 use runtime::volumes::{InstanceMount, is_contained_path};
 use runtime::{InstanceSpec, ResourceLimits, Sidecar};
-
-/// Why a Revision cannot run on this host.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RevisionError {
-    pub reason: &'static str,
-    pub message: String,
-}
-
-/// What a plan rests on besides the Revision.
-#[derive(Debug, Clone, Copy)]
-pub struct PlanInputs<'a> {
-    /// Image references and the commands of this host that they run.
-    pub images: &'a [(String, Vec<String>)],
-    /// Images on this host; `None`: containers cannot run here.
-    pub containers: Option<&'a ImageStates>,
-    pub sources: &'a RevisionDataSources,
-    /// Requests can come, or may come soon.
-    pub reachable: bool,
-    pub can_mount: bool,
-    /// Even so, instances have no `/dev` of their own.
-    pub host_devices: bool,
-    /// `autodetect-http2` in `config-features`.
-    pub detect_http2: bool,
-    /// `progress-deadline` in `config-deployment`: a start that takes longer has failed.
-    pub progress_deadline: Duration,
-    /// User and group of instances whose manifest names no user.
-    pub default_user: Option<(u32, u32)>,
-    /// Manifests come from authors that do not own this host.
-    pub guarded: bool,
-    pub autoscaler: &'a AutoscalerSettings,
-}
+use types::duration;
+use types::serving::annotations::{CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE};
+use types::serving::revision::Revision;
+use types::serving::template::TIMEOUT_SECONDS_DEFAULT;
+use types::serving::{spare_instances::spares, stream_timeouts::stream_timeouts};
+use types::shared::{annotation, label, name, namespace};
 
 pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan, RevisionError> {
     let container = revision.spec.serving_container().ok_or_else(|| RevisionError {
@@ -117,7 +86,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
 /// What runs as one container, alone.
 fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) -> Result<InstanceSpec, RevisionError> {
     let meta = &revision.metadata;
-    let Program { command, image } = program(revision, container, given)?;
+    let InstanceProgram { command, image } = program(revision, container, given)?;
     let is_container = image.is_some();
     let config = image.as_ref().map(|local| &local.config);
     let mut env = config.map(process_config::variables).unwrap_or_default();
@@ -160,11 +129,6 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
     })
 }
 
-/// Its author wants nothing to be mounted.
-pub(super) fn uses_volume_variable(revision: &Revision) -> bool {
-    annotation(&revision.metadata, RUNTIME_VOLUMES) == Some("env")
-}
-
 fn spare(revision: &Revision) -> SparePolicy {
     match spares(&revision.metadata) {
         (count, true) => SparePolicy { warm: 0, frozen: count },
@@ -201,25 +165,24 @@ pub fn backend(revision: &Revision, unrunnable: Option<&RevisionError>) -> Backe
     }
 }
 
-/// Requests in one instance at a time; 0 = no limit.
-pub(super) fn concurrency_max(revision: &Revision) -> u32 {
-    revision.spec.container_concurrency.and_then(|c| u32::try_from(c).ok()).unwrap_or(0)
-}
-
 /// What a container starts.
-struct Program {
+struct InstanceProgram {
     command: Vec<String>,
     /// Without one it is a program of this host.
     image: Option<Arc<LocalImage>>,
 }
 
-fn program(revision: &Revision, container: &Container, given: &PlanInputs<'_>) -> Result<Program, RevisionError> {
+fn program(
+    revision: &Revision,
+    container: &Container,
+    given: &PlanInputs<'_>,
+) -> Result<InstanceProgram, RevisionError> {
     match given.containers.filter(|_| images::runs_image(revision, container, given.images)) {
         Some(states) => {
             let image = images::local(states, container)?;
-            Ok(Program { command: images::command(&image.config, container)?, image: Some(image) })
+            Ok(InstanceProgram { command: images::command(&image.config, container)?, image: Some(image) })
         }
-        None => Ok(Program { command: command(revision, container, given.images)?, image: None }),
+        None => Ok(InstanceProgram { command: command(revision, container, given.images)?, image: None }),
     }
 }
 

@@ -5,17 +5,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 
 use super::scale::ScalingConfig;
-use crate::controllers::context::{ControllerContext, Error, NamespacedObject, now};
-use crate::controllers::service::children::owner_references;
-use crate::controllers::{field_managers, is_not_found};
-use crate::kinds::autoscaling::metric::{self, Metric, MetricSpec, MetricStatus};
-use crate::kinds::autoscaling::pod_autoscaler::{
+use crate::api::is_not_found;
+use crate::api::{Error, NamespacedObject, now};
+use crate::context::ControllerContext;
+use crate::field_managers;
+use crate::owned_child::owner_references;
+use types::autoscaling::metric::{self, Metric, MetricSpec, MetricStatus};
+use types::autoscaling::pod_autoscaler::{
     ACTIVE, CONDITIONS, PodAutoscaler, PodAutoscalerSpec, PodAutoscalerStatus, SCALE_TARGET_INITIALIZED, SKS_READY,
     ScaleTarget,
 };
-use crate::kinds::serving::annotations::{AUTOSCALING, REVISION, REVISION_UID, ROUTING_STATE, autoscaling, inherited};
-use crate::kinds::serving::revision::{self, Revision};
-use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, label, name, namespace};
+use types::serving::annotations::{AUTOSCALING, REVISION, REVISION_UID, ROUTING_STATE, autoscaling, inherited};
+use types::serving::revision::{self, Revision};
+use types::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, label, name, namespace};
 
 /// Brings both objects to what `revision`, with its newest status, and its scale say.
 pub(super) async fn reconcile(
@@ -25,14 +27,14 @@ pub(super) async fn reconcile(
 ) -> Result<(), Error> {
     let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
     let wanted = pod_autoscaler(revision, scale);
-    let found = context.pod_autoscalers.get(ns, own);
+    let found = context.caches.pod_autoscalers.get(ns, own);
     let Some(kept) = apply(context, found.as_deref(), wanted).await? else { return Ok(()) };
     let mut after = kept.clone();
     after.status = Some(status(&kept, revision, now()));
     write_status(context, &kept, &after).await?;
 
     let wanted = metric(revision, &kept, scale);
-    let found = context.metrics.get(ns, own);
+    let found = context.caches.metrics.get(ns, own);
     let Some(kept) = apply(context, found.as_deref(), wanted).await? else { return Ok(()) };
     let mut after = kept.clone();
     after.status = Some(metric_status(&kept, now()));
@@ -221,8 +223,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::revision::scale::scale;
-    use crate::kinds::settings::AutoscalerSettings;
+    use crate::revision::scale::scale;
+    use types::serving::autoscaler_settings::AutoscalerSettings;
 
     fn revision(active: &str, reason: &str, ready: &str) -> Revision {
         serde_json::from_value(json!({
@@ -243,7 +245,7 @@ mod tests {
     }
 
     fn words(status: &PodAutoscalerStatus) -> Vec<String> {
-        let shown = |c: &crate::kinds::shared::Condition| format!("{} {:?} {}", c.kind, c.status, c.reason);
+        let shown = |c: &types::shared::Condition| format!("{} {:?} {}", c.kind, c.status, c.reason);
         status.base.conditions.iter().map(shown).collect()
     }
 

@@ -13,14 +13,15 @@ use k8s_openapi::api::core::v1::{Container, Probe};
 use kube::Api;
 use kube::api::PostParams;
 
+use super::error::RevisionError;
 use super::images::runs_image;
-use super::plan::RevisionError;
 use super::security_context::security;
-use crate::access::{AUTHENTICATED, RequestAttributes, rbac};
-use crate::controllers::context::{ControllerContext, Error};
-use crate::kinds::serving::annotations::RUNTIME_CLASS;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::shared::{annotation, namespace};
+use crate::api::Error;
+use crate::context::ControllerContext;
+use apiserver::access::{AUTHENTICATED, RequestAttributes, rbac};
+use types::serving::annotations::RUNTIME_CLASS;
+use types::serving::revision::Revision;
+use types::shared::{annotation, namespace};
 
 /// What roles name.
 const GROUP: &str = "sluicegate.dev";
@@ -76,7 +77,7 @@ fn namespace_user(namespace: &str) -> u32 {
 
 /// What a Revision has to be allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Policy {
+enum InstancePolicy {
     /// A command of its own as a process of this host.
     Process,
     /// A user or a group of this host.
@@ -84,7 +85,7 @@ enum Policy {
     Root,
 }
 
-impl Policy {
+impl InstancePolicy {
     fn name(self) -> &'static str {
         match self {
             Self::Process => "process",
@@ -105,12 +106,13 @@ impl Policy {
 /// Says why not if the Revision must not run on this host.
 pub(super) async fn check(
     context: &ControllerContext,
+    rules: InstanceRules,
+    images: &[(String, Vec<String>)],
     revision: &Revision,
     is_root: bool,
 ) -> Result<Result<(), RevisionError>, Error> {
-    let rules = context.config.instances;
     let usual = rules.usual(namespace(&revision.metadata), is_root);
-    let needed = match needed(revision, rules, usual, &context.config.images) {
+    let needed = match needed(revision, rules, usual, images) {
         Ok(needed) => needed,
         Err(why) => return Ok(Err(why)),
     };
@@ -122,7 +124,7 @@ pub(super) async fn check(
     Ok(Ok(()))
 }
 
-fn forbidden(revision: &Revision, policy: Policy) -> RevisionError {
+fn forbidden(revision: &Revision, policy: InstancePolicy) -> RevisionError {
     let (account, name) = (account(revision), policy.name());
     RevisionError {
         reason: FORBIDDEN,
@@ -148,7 +150,7 @@ fn needed(
     rules: InstanceRules,
     usual: Option<(u32, u32)>,
     images: &[(String, Vec<String>)],
-) -> Result<BTreeSet<Policy>, RevisionError> {
+) -> Result<BTreeSet<InstancePolicy>, RevisionError> {
     let mut needed = BTreeSet::new();
     let containers = || revision.spec.containers.iter().chain(&revision.spec.init_containers);
     let own = containers().find(|container| starts_own_command(revision, container, images));
@@ -163,7 +165,7 @@ fn needed(
                 ),
             });
         }
-        (Some(_), ProcessInstances::AllowList) => _ = needed.insert(Policy::Process),
+        (Some(_), ProcessInstances::AllowList) => _ = needed.insert(InstancePolicy::Process),
         _ => {}
     }
     if rules.guarded {
@@ -184,18 +186,18 @@ fn starts_own_command(revision: &Revision, container: &Container, images: &[(Str
     is_process || is_mapped() && (has_command || probes.into_iter().any(is_exec))
 }
 
-fn of_user(container: &Container, usual: Option<(u32, u32)>) -> Option<Policy> {
+fn of_user(container: &Container, usual: Option<(u32, u32)>) -> Option<InstancePolicy> {
     let security = security(container);
     let is_usual = |id: i64, usual: Option<u32>| usual.is_some_and(|usual| i64::from(usual) == id);
     let (user, group) = (security.run_as_user, security.run_as_group);
     let user = user.filter(|id| !is_usual(*id, usual.map(|(user, _)| user)));
     let group = group.filter(|id| !is_usual(*id, usual.map(|(_, group)| group)));
     if user == Some(0) {
-        return Some(Policy::Root);
+        return Some(InstancePolicy::Root);
     }
     let is_taken = user.is_some_and(|id| is_listed("/etc/passwd", id))
         || group.is_some_and(|id| id == 0 || is_listed("/etc/group", id));
-    is_taken.then_some(Policy::HostUser)
+    is_taken.then_some(InstancePolicy::HostUser)
 }
 
 /// Whether the third field of a line of `file` is this number. Read each time: accounts come and go, and few manifests name one.
@@ -212,7 +214,7 @@ fn account(revision: &Revision) -> &str {
     revision.spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default")
 }
 
-async fn may_use(context: &ControllerContext, revision: &Revision, policy: Policy) -> Result<bool, Error> {
+async fn may_use(context: &ControllerContext, revision: &Revision, policy: InstancePolicy) -> Result<bool, Error> {
     let ns = namespace(&revision.metadata);
     let user = format!("system:serviceaccount:{ns}:{}", account(revision));
     let groups =
@@ -270,7 +272,7 @@ mod tests {
         let images = [("mapped".to_owned(), vec!["/bin/hello".to_owned()])];
         let usual = rules.usual("team", true);
         let needed = needed(&revision(container, class), rules, usual, &images);
-        needed.map(|all| all.into_iter().map(Policy::name).collect()).map_err(|why| why.reason)
+        needed.map(|all| all.into_iter().map(InstancePolicy::name).collect()).map_err(|why| why.reason)
     }
 
     #[test]
@@ -307,7 +309,7 @@ mod tests {
             let rules = InstanceRules { processes: ProcessInstances::AllowList, ..GUARDED };
             let images = [("mapped".to_owned(), vec!["/bin/hello".to_owned()])];
             let needed = needed(&serde_json::from_value(object).unwrap(), rules, None, &images).unwrap();
-            assert_eq!(needed, [Policy::Process, Policy::Root].into(), "{list}");
+            assert_eq!(needed, [InstancePolicy::Process, InstancePolicy::Root].into(), "{list}");
         }
     }
 
@@ -347,7 +349,7 @@ mod tests {
 
     #[test]
     fn refusal_names_account_policy_and_role() {
-        let why = forbidden(&revision(&json!({}), ""), Policy::Root);
+        let why = forbidden(&revision(&json!({}), ""), InstancePolicy::Root);
         for word in ["\"default\"", "\"root\"", "sluicegate-instances-root", "runAsUser 0"] {
             assert!(why.message.contains(word), "{}", why.message);
         }

@@ -9,11 +9,12 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::ServiceAccountTokenProjection;
 use tokio::time::Instant;
 
-use crate::clock::Deadline;
-use crate::controllers::access_tokens::{RENEW_AT_FRACTION, request_token};
-use crate::controllers::context::ControllerContext;
-use crate::controllers::work_queue::WorkItem;
-use crate::kinds::serving::revision_spec::RevisionSpec;
+use crate::access_tokens::{RENEW_AT_FRACTION, TokenRequester};
+use crate::context::ControllerContext;
+use crate::names::service_account;
+use crate::work_queue::WorkItem;
+use support::clock::Deadline;
+use types::serving::template::RevisionSpec;
 
 /// How long a token is good if nothing is said, in seconds (Kubernetes' default).
 const SECONDS_DEFAULT: i64 = 3_600;
@@ -21,8 +22,6 @@ const SECONDS_DEFAULT: i64 = 3_600;
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Tokens of one Revision's volumes: each is a request and a signature, and comes up again for its renewal.
 const TOKENS_MAX: usize = 32;
-/// Whose files a Revision has that names no account.
-pub(super) const ACCOUNT_DEFAULT: &str = "default";
 
 /// What a volume asks for.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,17 +42,11 @@ impl ProjectedTokenRequest {
     }
 }
 
-/// As whom a Revision's instances act.
-#[must_use]
-pub fn account(spec: &RevisionSpec) -> &str {
-    spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or(ACCOUNT_DEFAULT)
-}
-
 /// All tokens that the volumes of `spec` ask for, each once.
 fn requested_tokens(spec: &RevisionSpec) -> BTreeSet<ProjectedTokenRequest> {
     let parts = spec.volumes.iter().filter_map(|volume| volume.projected.as_ref()?.sources.as_ref()).flatten();
     let asked = parts.filter_map(|part| part.service_account_token.as_ref());
-    asked.map(|asked| ProjectedTokenRequest::from_projection(account(spec), asked)).collect()
+    asked.map(|asked| ProjectedTokenRequest::from_projection(service_account(spec), asked)).collect()
 }
 
 #[derive(Debug)]
@@ -115,6 +108,7 @@ impl ProjectedTokenCache {
 /// Everything that the volumes of `spec` ask for, and why there is none of what there is none of.
 pub(super) async fn load(
     context: &ControllerContext,
+    cache: &ProjectedTokenCache,
     revision: &WorkItem,
     spec: &RevisionSpec,
 ) -> BTreeMap<ProjectedTokenRequest, Result<String, String>> {
@@ -124,7 +118,7 @@ pub(super) async fn load(
     }
     let mut tokens = BTreeMap::new();
     for wanted in named {
-        let token = token(context, revision, &wanted).await;
+        let token = token(context, cache, revision, &wanted).await;
         tokens.insert(wanted, token);
     }
     tokens
@@ -139,26 +133,28 @@ fn too_many(count: usize) -> Option<String> {
 /// another; if that one is refused, the one before stays where it is.
 async fn token(
     context: &ControllerContext,
+    cache: &ProjectedTokenCache,
     revision: &WorkItem,
     wanted: &ProjectedTokenRequest,
 ) -> Result<String, String> {
-    let known = context.projected_tokens.cached(revision, wanted);
+    let known = cache.cached(revision, wanted);
     match known {
         Some((token, renewal)) if !renewal.has_passed(context.config.clock.both()) => return Ok(token),
         _ => {}
     }
     let ProjectedTokenRequest { account, audience, seconds } = wanted;
-    match request_token(context, &revision.namespace, account, audience, *seconds).await {
+    let requester = TokenRequester { client: &context.client, clock: &context.config.clock };
+    match requester.request(&revision.namespace, account, audience, *seconds).await {
         Ok((token, good_for)) => {
             let wait = good_for.mul_f64(RENEW_AT_FRACTION).max(RETRY_AFTER);
             let renewal = Deadline::new(context.config.clock.both(), wait);
             let given = ProjectedToken { token: token.clone(), renewal };
-            context.projected_tokens.insert(revision, wanted, given);
+            cache.insert(revision, wanted, given);
             context.queue.add_after(revision.clone(), wait);
             Ok(token)
         }
         Err(why) => {
-            if context.projected_tokens.start_retry(revision, Instant::now()) {
+            if cache.start_retry(revision, Instant::now()) {
                 context.queue.add_after(revision.clone(), RETRY_AFTER);
             }
             let Some((before, _)) = known else { return Err(why) };
@@ -174,8 +170,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::clock::WallClock;
-    use crate::controllers::work_queue::ControllerKind;
+    use crate::work_queue::ControllerKind;
+    use support::clock::WallClock;
 
     #[test]
     fn each_token_is_asked_for_once_as_kubernetes_would() {
@@ -207,7 +203,8 @@ mod tests {
 
     #[test]
     fn a_revisions_tokens_are_forgotten_with_it() {
-        let (tokens, item) = (ProjectedTokenCache::default(), WorkItem::new(ControllerKind::Revision, "ns", "a-1"));
+        let (tokens, item) =
+            (ProjectedTokenCache::default(), WorkItem::new(ControllerKind::new("Revision"), "ns", "a-1"));
         let wanted = ProjectedTokenRequest { account: "default".into(), audience: String::new(), seconds: 600 };
         tokens.insert(
             &item,

@@ -3,14 +3,14 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
 
+use super::error::RevisionError;
 use super::images;
-use super::plan::RevisionError;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::serving::revision::{
+use autoscaler::{RevisionState, ScaleStatus};
+use types::conditions::ConditionManager;
+use types::serving::revision::{
     ACTIVE, CONDITIONS, CONTAINER_HEALTHY, ContainerStatus, RESOURCES_AVAILABLE, Revision, RevisionStatus,
 };
-use crate::kinds::shared::{ConditionStatus, Status};
-use autoscaler::{RevisionState, ScaleStatus};
+use types::shared::{ConditionStatus, Status};
 
 /// The reason of a start that took too long.
 const PROGRESS_DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
@@ -154,8 +154,8 @@ fn mark_scaled_to_zero(conditions: &mut ConditionManager<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::serving::revision_spec::RevisionSpec;
-    use crate::kinds::shared::HasConditions;
+    use types::serving::template::RevisionSpec;
+    use types::shared::HasConditions;
 
     fn observed(state: RevisionState) -> ScaleStatus {
         ScaleStatus {

@@ -1,17 +1,13 @@
 //! Whether requests reach a Revision: by which Routes, and what its labels and its scale make of that.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 
-use crate::controllers::context::{ControllerContext, now};
-use crate::controllers::route;
-use crate::kinds::serving::annotations::{
-    CONFIGURATION, CONFIGURATION_GENERATION, ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED,
-};
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::{CONTAINER_HEALTHY, RESOURCES_AVAILABLE, Revision};
-use crate::kinds::shared::{ConditionStatus, HasConditions, annotation, label, name, namespace};
+use crate::api::now;
+use crate::context::ControllerContext;
+use crate::route_reachability::{is_newest, is_routed, parent, routes};
+use types::serving::annotations::{ROUTES, ROUTING_STATE, ROUTING_STATE_MODIFIED};
+use types::serving::revision::{CONTAINER_HEALTHY, RESOURCES_AVAILABLE, Revision};
+use types::shared::{ConditionStatus, HasConditions, annotation, label};
 
 /// Upstream's words for the label.
 const ACTIVE: &str = "active";
@@ -60,40 +56,6 @@ pub(super) fn is_reachable(context: &ControllerContext, revision: &Revision) -> 
         is_superseded: parent.is_some_and(|parent| !is_newest(revision, &parent)),
     };
     standing.is_reachable()
-}
-
-/// Whether a Route sends to the Revision.
-pub(crate) fn is_routed(context: &ControllerContext, revision: &Revision) -> bool {
-    !routes(context, revision).is_empty()
-}
-
-/// The Routes that send to the Revision: by its name, or because it is what the named Configuration
-/// stands for, now or as soon as the Route has seen it.
-fn routes(context: &ControllerContext, revision: &Revision) -> BTreeSet<String> {
-    let (ns, own) = (namespace(&revision.metadata), name(&revision.metadata));
-    // Mostly so, and a Configuration need not be opened for it.
-    let by_name = route::routes_sending_to(context, ns, own, None);
-    if !by_name.is_empty() {
-        return by_name;
-    }
-    let followed = parent(context, revision).filter(|parent| {
-        let ready = parent.status.as_ref().and_then(|status| status.latest_ready_revision_name.as_deref());
-        is_newest(revision, parent) || ready == Some(own)
-    });
-    let followed = followed.as_ref().map(|parent| name(&parent.metadata));
-    route::routes_sending_to(context, ns, own, followed)
-}
-
-fn parent(context: &ControllerContext, revision: &Revision) -> Option<std::sync::Arc<Configuration>> {
-    let parent = label(&revision.metadata, CONFIGURATION)?;
-    context.configurations.get(namespace(&revision.metadata), parent)
-}
-
-/// The Revision is that of its Configuration's current template: made for it, or found by the name that its author gives.
-fn is_newest(revision: &Revision, parent: &Configuration) -> bool {
-    let generation = label(&revision.metadata, CONFIGURATION_GENERATION).and_then(|text| text.parse().ok());
-    let own_name = parent.spec.template.explicit_name();
-    generation == parent.metadata.generation || own_name == revision.metadata.name.as_deref()
 }
 
 /// Keeps what tells whether requests reach the Revision, and by which Routes (X-RTE-12); `None` when it is right.

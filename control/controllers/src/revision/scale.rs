@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use super::plan::concurrency_max;
-use crate::kinds::duration;
-use crate::kinds::serving::annotations::autoscaling;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::settings::AutoscalerSettings;
 use autoscaler::ScalingMetric;
+use types::duration;
+use types::serving::annotations::autoscaling;
+use types::serving::autoscaler_settings::AutoscalerSettings;
+use types::serving::revision::Revision;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScalingConfig {
@@ -96,6 +95,11 @@ fn target_share(revision: &Revision, config: &AutoscalerSettings) -> f64 {
 
 fn number(revision: &Revision, key: &str) -> Option<f64> {
     autoscaling(&revision.metadata, key).and_then(|text| text.parse().ok())
+}
+
+/// Requests in one instance at a time; 0 = no limit.
+pub(crate) fn concurrency_max(revision: &Revision) -> u32 {
+    revision.spec.container_concurrency.and_then(|c| u32::try_from(c).ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

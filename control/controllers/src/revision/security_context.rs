@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{Container, SecurityContext};
 
-use super::plan::RevisionError;
+use super::error::RevisionError;
 use runtime::InstanceCredentials;
 use runtime::capabilities::{self, Capabilities};
 

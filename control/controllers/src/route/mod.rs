@@ -1,44 +1,95 @@
 //! Route: divides a host's requests over Revisions, and is ready when they really go there.
 
-pub mod hosts;
 mod placeholder;
 pub mod reconcile;
 pub mod rollout;
 pub mod traffic;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join;
 use k8s_openapi::api::core::v1::Service;
 
-use super::certificate::challenges::{challenge_rules, merge_rules};
-use super::certificate::state::{self, HostCertificate, HostTls};
-use super::context::{ControllerContext, Error, now};
-use super::informer_cache::ObjectChange;
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{certificate, domain_mapping, ingress};
-use crate::kinds::duration;
-use crate::kinds::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION, http_protocol};
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::{ALL_TRAFFIC_ASSIGNED, INGRESS_READY, Route};
-use crate::kinds::settings::{HttpProtocol, Settings};
-use crate::kinds::shared::{Condition, ConditionStatus, HasConditions, annotation, label, name, namespace};
-use crate::publish::{HostRule, ObjectCertificates};
-use hosts::{PublicPorts, RouteNaming};
-use reconcile::{NOT_CONFIGURED, ROLLOUT_IN_PROGRESS, RouteOutcome, status};
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::context_change::ContextChange;
+use crate::controller::{Controller, ControllerFuture, Watches, items_in, newest};
+use crate::host_certificates;
+use crate::host_certificates::challenges::{challenge_rules, merge_rules};
+use crate::host_tls::{self, HostCertificate, HostTls};
+use crate::indexes::{HOST_CONFLICT, is_placeholder, spec_configuration_key, spec_revision_key};
+use crate::informer_cache::ObjectChange;
+use crate::publish::ObjectCertificates;
+use crate::route_hosts::RouteNaming;
+use crate::route_rules::{NOT_CONFIGURED, naming, protocol, rule_options, rules};
+use crate::work_queue::{ControllerKind, WorkItem};
+use reconcile::{ROLLOUT_IN_PROGRESS, RouteOutcome, status};
 use rollout::divide_traffic;
-use traffic::{RouteRuleOptions, TrafficLookup, resolve, rules};
+use traffic::{TrafficLookup, resolve};
+use types::duration;
+use types::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION, http_protocol};
+use types::serving::configuration::Configuration;
+use types::serving::revision::Revision;
+use types::serving::route::{ALL_TRAFFIC_ASSIGNED, INGRESS_READY, Route};
+use types::settings::Settings;
+use types::shared::{Condition, ConditionStatus, HasConditions, annotation, label, name, namespace};
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+const KIND: ControllerKind = ControllerKind::new("Route");
+
+#[derive(Debug)]
+pub struct RouteController;
+
+impl Controller for RouteController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.primary::<Route>(KIND);
+        watches.enqueue::<Configuration, _>(move |change| {
+            let meta = newest(change).map(|configuration| &configuration.metadata);
+            meta.map(|meta| routes_of_configuration(context, namespace(meta), name(meta))).unwrap_or_default()
+        });
+        watches.enqueue::<Revision, _>(move |change| {
+            newest(change).map(|revision| routes_of_revision(context, revision)).unwrap_or_default()
+        });
+        watches.call::<Service>(move |change| {
+            if newest(change).is_some_and(|service| is_placeholder(service)) {
+                on_placeholder_change(context, change);
+            }
+        });
+        watches.enqueue::<Service, _>(move |change| refused_name(context, change));
+        host_certificates::watch(context, watches, KIND, "Route");
+        watches.on(ContextChange::OperatorCertificates, move || {
+            items_in(KIND, &context.caches.routes, None).into_iter().for_each(|item| context.enqueue(item));
+        });
+        // The Routes that were refused a host, in all namespaces (AMB-05).
+        watches.on(ContextChange::HostsReleased, move || {
+            let refused = context.caches.routes.keys_by_index(HOST_CONFLICT);
+            refused.iter().for_each(|(ns, name)| context.enqueue(WorkItem::new(KIND, ns, name)));
+        });
+    }
+
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
+        Box::pin(async move {
+            restore(context);
+            Ok(())
+        })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
+}
+
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     let owner = format!("{}/{}", item.namespace, item.name);
-    let Some(route) = context.routes.get(&item.namespace, &item.name) else {
+    let Some(route) = context.caches.routes.get(&item.namespace, &item.name) else {
         context.publisher.remove_route(&owner);
         context.publisher.set_object_certificates(&owner, ObjectCertificates::default());
         context.publisher.flush().await;
-        requeue_host_conflicts(context);
+        context.notify(ContextChange::HostsReleased);
         return Ok(());
     };
     let settings = context.settings();
@@ -57,7 +108,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     // COND-12: Ready is said after the swap, never before.
     let named = async {
         let RouteOutcome::Assigned(division) = &outcome else { return Ok(()) };
-        certificate::reconcile_for_route(context, &route, naming).await?;
+        host_certificates::reconcile_for_route(context, &route, naming).await?;
         placeholder::reconcile(context, &route, &division.targets, naming).await
     };
     let ((), named) = join(context.publisher.flush(), named).await;
@@ -85,7 +136,7 @@ fn assign(context: &ControllerContext, route: &Route, settings: &Settings, namin
         Err(why) => return RouteOutcome::InvalidAnnotation(why),
     };
     let is_of = |name: &str, parent: &str| {
-        let revision = context.revisions.get(ns, name);
+        let revision = context.caches.revisions.get(ns, name);
         revision.is_some_and(|revision| label(&revision.metadata, CONFIGURATION) == Some(parent))
     };
     let division = divide_traffic(route, goal, rollout_duration(context, route), is_of, now());
@@ -97,7 +148,7 @@ fn assign(context: &ControllerContext, route: &Route, settings: &Settings, namin
     match context.publisher.set_route(&format!("{ns}/{}", name(&route.metadata)), rules) {
         Ok(others_are_free) => {
             if others_are_free {
-                requeue_host_conflicts(context);
+                context.notify(ContextChange::HostsReleased);
             }
             RouteOutcome::Assigned(division)
         }
@@ -105,31 +156,28 @@ fn assign(context: &ControllerContext, route: &Route, settings: &Settings, namin
     }
 }
 
-/// Hosts were released: requeues the Routes that were refused them, in all namespaces (AMB-05).
-pub(super) fn requeue_host_conflicts(context: &ControllerContext) {
-    let routes = context.routes.keys_by_index(HOST_CONFLICT).into_iter();
-    routes.for_each(|(ns, name)| context.enqueue(WorkItem::new(ControllerKind::Route, &ns, &name)));
-    let others =
-        ingress::ingresses_with_conflicts(context).into_iter().chain(domain_mapping::mappings_with_conflicts(context));
-    others.for_each(|item| context.enqueue(item));
-}
-
 /// A placeholder that was changed or deleted is set back by its Route. One that was a tag's may have stood where another
 /// Route's own is to be.
-pub(super) fn on_placeholder_change(context: &ControllerContext, (before, after): ObjectChange<'_, Service>) {
+fn on_placeholder_change(context: &ControllerContext, (before, after): ObjectChange<'_, Service>) {
     let Some(before) = before else { return };
     if let Some(item) = placeholder::route_of(before) {
         context.enqueue(item);
     }
     let (ns, name) = (namespace(&before.metadata), name(&before.metadata));
-    if after.is_none() && context.routes.get(ns, name).is_some() {
-        context.enqueue(WorkItem::new(ControllerKind::Route, ns, name));
+    if after.is_none() && context.caches.routes.get(ns, name).is_some() {
+        context.enqueue(WorkItem::new(KIND, ns, name));
     }
 }
 
-/// A core Service was deleted: its name may be one that a Route of `ns` was refused.
-pub(super) fn requeue_name_conflicts(context: &ControllerContext, ns: &str) {
-    routes_with_conflicts(context, ns).for_each(|item| context.enqueue(item));
+/// A core Service that is no placeholder was deleted: its name may be one that a Route of its namespace was refused.
+fn refused_name(context: &ControllerContext, (before, after): ObjectChange<'_, Service>) -> Vec<WorkItem> {
+    match (before, after) {
+        (Some(gone), None) if !is_placeholder(gone) => {
+            let ns = namespace(&gone.metadata);
+            items(ns, context.caches.routes.names_by_index(ns, HOST_CONFLICT))
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// The Route's annotation, or the operator's setting.
@@ -139,9 +187,9 @@ fn rollout_duration(context: &ControllerContext, route: &Route) -> Duration {
 }
 
 /// Routes by what the last status says: how things were before a restart.
-pub fn restore(context: &ControllerContext) {
+fn restore(context: &ControllerContext) {
     let settings = context.settings();
-    let mut routes = context.routes.all();
+    let mut routes = context.caches.routes.all();
     // The previous owner of a host gets it again; among others the older comes first (AMB-05).
     let has_hosts = |route: &Route| {
         let flows = |c: &Condition| c.status == ConditionStatus::True || c.reason == ROLLOUT_IN_PROGRESS;
@@ -171,129 +219,35 @@ pub fn restore(context: &ControllerContext) {
     }
 }
 
-/// The division of the Route's own host, as it flows now.
-#[must_use]
-pub fn own_rule(context: &ControllerContext, route: &Route) -> Option<HostRule> {
-    let assigned = route.status.as_ref().map(|status| status.traffic.as_slice())?;
-    let settings = context.settings();
-    let ways = rule_options(context, naming(context, &settings, route), &settings, protocol(route, &settings));
-    rules(route, assigned, ways).into_iter().next()
-}
-
 /// The Routes whose traffic may change with a Configuration.
-pub fn routes_of_configuration(context: &ControllerContext, ns: &str, configuration: &str) -> Vec<WorkItem> {
-    items(ns, context.routes.names_by_index(ns, &spec_configuration_key(configuration)))
+fn routes_of_configuration(context: &ControllerContext, ns: &str, configuration: &str) -> Vec<WorkItem> {
+    items(ns, context.caches.routes.names_by_index(ns, &spec_configuration_key(configuration)))
 }
 
 /// The Routes whose traffic may change with a Revision.
-pub fn routes_of_revision(context: &ControllerContext, revision: &Revision) -> Vec<WorkItem> {
+fn routes_of_revision(context: &ControllerContext, revision: &Revision) -> Vec<WorkItem> {
     let ns = namespace(&revision.metadata);
-    let by_name = context.routes.names_by_index(ns, &spec_revision_key(name(&revision.metadata)));
+    let by_name = context.caches.routes.names_by_index(ns, &spec_revision_key(name(&revision.metadata)));
     let configuration = label(&revision.metadata, CONFIGURATION);
-    let by_parent = configuration.map(|parent| context.routes.names_by_index(ns, &spec_configuration_key(parent)));
+    let by_parent =
+        configuration.map(|parent| context.caches.routes.names_by_index(ns, &spec_configuration_key(parent)));
     items(ns, by_name.into_iter().chain(by_parent.into_iter().flatten()))
 }
 
-/// The Routes that send to `revision`, or to `configuration`, or are shown to, by name.
-pub fn routes_sending_to(
-    context: &ControllerContext,
-    ns: &str,
-    revision: &str,
-    configuration: Option<&str>,
-) -> BTreeSet<String> {
-    let words = [spec_revision_key(revision), status_revision_key(revision)];
-    let of_parent = configuration.map(|parent| [spec_configuration_key(parent), status_configuration_key(parent)]);
-    let words = words.iter().chain(of_parent.iter().flatten());
-    words.flat_map(|word| context.routes.names_by_index(ns, word)).collect()
-}
-
-/// Routes are found by what they ask for, and by what they are shown to send to.
-pub fn index_keys(route: &Route) -> Vec<String> {
-    let wanted = route.spec.traffic.iter().flat_map(|target| {
-        [target.revision().map(spec_revision_key), target.configuration().map(spec_configuration_key)]
-    });
-    let shown = route.status.iter().flat_map(|status| &status.traffic).flat_map(|target| {
-        [target.revision().map(status_revision_key), target.configuration().map(status_configuration_key)]
-    });
-    let is_refused = route.condition(INGRESS_READY).is_some_and(|c| c.reason == "NotOwned");
-    wanted.chain(shown).flatten().chain(is_refused.then(|| HOST_CONFLICT.to_owned())).collect()
-}
-
-/// Another object owns one of its hosts.
-const HOST_CONFLICT: &str = "refused";
-
-fn spec_revision_key(name: &str) -> String {
-    format!("wants revision {name}")
-}
-
-fn spec_configuration_key(name: &str) -> String {
-    format!("wants configuration {name}")
-}
-
-fn status_revision_key(name: &str) -> String {
-    format!("has revision {name}")
-}
-
-fn status_configuration_key(name: &str) -> String {
-    format!("has configuration {name}")
-}
-
-fn routes_with_conflicts(context: &ControllerContext, ns: &str) -> impl Iterator<Item = WorkItem> {
-    items(ns, context.routes.names_by_index(ns, HOST_CONFLICT)).into_iter()
-}
-
 fn items(ns: &str, routes: impl IntoIterator<Item = String>) -> Vec<WorkItem> {
-    routes.into_iter().map(|name| WorkItem::new(ControllerKind::Route, ns, &name)).collect()
-}
-
-fn rule_options<'a>(
-    context: &ControllerContext,
-    naming: RouteNaming<'a>,
-    settings: &Settings,
-    protocol: HttpProtocol,
-) -> RouteRuleOptions<'a> {
-    let listeners = context.config.listeners;
-    RouteRuleOptions {
-        naming,
-        by_tag_header: settings.features.is_enabled("tag-header-based-routing"),
-        https_redirect: naming.ports.redirect(protocol),
-        has_cluster_local_listener: listeners.cluster_local.is_some() || listeners.cluster_local_https.is_some(),
-    }
-}
-
-/// What its clients without TLS are answered; if its annotation makes no sense, as the operator says.
-fn protocol(route: &Route, settings: &Settings) -> HttpProtocol {
-    let usual = settings.network.http_protocol;
-    http_protocol(&route.metadata, usual).unwrap_or(usual)
-}
-
-/// X-RTE-01: the domain that the Route's labels choose, or the one that the appliance was started with.
-fn naming<'a>(context: &'a ControllerContext, settings: &'a Settings, route: &Route) -> RouteNaming<'a> {
-    let labels = route.metadata.labels.as_ref();
-    let chosen = settings.domains.of(labels.unwrap_or(&BTreeMap::new()));
-    RouteNaming {
-        domain: chosen.unwrap_or(&context.config.domain),
-        ports: ports(context),
-        tls: &HostTls::NotRequested,
-        cluster_local_certificates: &[],
-        network: &settings.network,
-        services: context.service_names.services(),
-    }
+    routes.into_iter().map(|name| WorkItem::new(KIND, ns, &name)).collect()
 }
 
 /// What TLS there is for its public hosts, and the certificates of its names inside.
 fn tls(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> (HostTls, Vec<HostCertificate>) {
-    (certificate::route_tls(context, route, naming), certificate::cluster_local_certificates(context, route, naming))
+    (
+        host_certificates::route_tls(context, route, naming),
+        host_certificates::cluster_local_certificates(context, route, naming),
+    )
 }
 
 fn route_certificates(tls: &HostTls, inside: &[HostCertificate]) -> ObjectCertificates {
-    ObjectCertificates { public: tls.certificates(), cluster_local: state::shown(inside) }
-}
-
-/// The ports of public requests.
-#[must_use]
-pub fn ports(context: &ControllerContext) -> PublicPorts {
-    PublicPorts { http: context.config.http_port, https: context.config.listeners.https.map(|address| address.port()) }
+    ObjectCertificates { public: tls.certificates(), cluster_local: host_tls::shown(inside) }
 }
 
 struct NamespaceLookup<'a> {
@@ -303,10 +257,10 @@ struct NamespaceLookup<'a> {
 
 impl TrafficLookup for NamespaceLookup<'_> {
     fn configuration(&self, name: &str) -> Option<Arc<Configuration>> {
-        self.context.configurations.get(self.namespace, name)
+        self.context.caches.configurations.get(self.namespace, name)
     }
 
     fn revision(&self, name: &str) -> Option<Arc<Revision>> {
-        self.context.revisions.get(self.namespace, name)
+        self.context.caches.revisions.get(self.namespace, name)
     }
 }

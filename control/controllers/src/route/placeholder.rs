@@ -9,15 +9,18 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use kube::api::DeleteParams;
 
-use super::hosts::{self, RouteNaming};
-use crate::controllers::context::{ControllerContext, Error};
-use crate::controllers::service::children::owner_references;
-use crate::controllers::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::serving::annotations::{LAST_APPLIED, ROUTE, VISIBILITY, inherited};
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{label, name, namespace};
+use super::KIND;
+use crate::api::Error;
+use crate::context::ControllerContext;
+use crate::names::service_host;
+use crate::owned_child::owner_references;
+use crate::route_hosts::{self as hosts, RouteNaming};
+use crate::work_queue::WorkItem;
 use support::names::is_dns1035_label;
+use types::serving::annotations::{LAST_APPLIED, ROUTE, VISIBILITY, inherited};
+use types::serving::route::Route;
+use types::serving::traffic::TrafficTarget;
+use types::shared::{label, name, namespace};
 
 /// What the placeholder's port is called, and its number.
 const PORT: (&str, i32) = ("http2", 80);
@@ -37,13 +40,13 @@ pub(super) async fn reconcile(
     let shown = route.status.iter().flat_map(|status| &status.traffic);
     for old in shown.filter_map(|target| target.tag()).map(|tag| hosts::first_label(route, Some(tag), naming)) {
         let kept = wanted.iter().any(|one| name(&one.metadata) == old);
-        let is_there = context.service_names.services().get(ns, &old).is_some_and(|old| belongs_to(&old, route));
+        let is_there = context.caches.core_services.get(ns, &old).is_some_and(|old| belongs_to(&old, route));
         if !kept && is_there {
             context.api::<Service>(ns).delete(&old, &DeleteParams::default()).await?;
         }
     }
     for one in wanted {
-        match context.service_names.services().get(ns, name(&one.metadata)) {
+        match context.caches.core_services.get(ns, name(&one.metadata)) {
             None => drop(context.create(&one).await?),
             Some(there) => {
                 if let Some(mended) = repaired(&there, &one).filter(|_| belongs_to(&there, route)) {
@@ -63,7 +66,7 @@ pub(super) fn conflicting_service(
     naming: RouteNaming<'_>,
 ) -> Option<String> {
     let ns = namespace(&route.metadata);
-    let services = context.service_names.services();
+    let services = &context.caches.core_services;
     names(route, targets, naming)
         .filter(|_| context.config.publishes_pods)
         .find(|name| services.get(ns, name).is_some_and(|there| route_of(&there).is_none()))
@@ -74,7 +77,7 @@ pub(super) fn route_of(service: &Service) -> Option<WorkItem> {
     let owners = service.metadata.owner_references.iter().flatten();
     let route = owners.filter(|owner| owner.controller == Some(true)).find(|owner| owner.kind == "Route")?;
     label(&service.metadata, ROUTE)?;
-    Some(WorkItem::new(ControllerKind::Route, namespace(&service.metadata), &route.name))
+    Some(WorkItem::new(KIND, namespace(&service.metadata), &route.name))
 }
 
 /// Those of the Route's names that a Service can have.
@@ -106,7 +109,7 @@ fn desired_placeholder(route: &Route, own: &str) -> Service {
         },
         spec: Some(ServiceSpec {
             type_: Some("ExternalName".into()),
-            external_name: Some(hosts::service_host(own, namespace(meta))),
+            external_name: Some(service_host(own, namespace(meta))),
             ports: Some(vec![ServicePort {
                 name: Some(PORT.0.into()),
                 port: PORT.1,
@@ -137,13 +140,13 @@ fn repaired(there: &Service, wanted: &Service) -> Option<Service> {
 
 #[cfg(test)]
 mod tests {
-    use super::hosts::PublicPorts;
     use super::*;
-    use crate::controllers::certificate::state::HostTls;
-    use crate::controllers::informer_cache::InformerCache;
-    use crate::kind_registry::{RequestContext, ResourceStrategy as _};
-    use crate::kinds::serving::route::RouteSpec;
-    use crate::kinds::settings::NetworkSettings;
+    use crate::host_tls::HostTls;
+    use crate::informer_cache::InformerCache;
+    use crate::route_hosts::PublicPorts;
+    use types::kind_registry::{RequestContext, ResourceStrategy as _};
+    use types::serving::route::RouteSpec;
+    use types::settings::NetworkSettings;
 
     fn route() -> Route {
         let mut route = Route::new("ns", "app", RouteSpec::default());
@@ -178,7 +181,7 @@ mod tests {
         let spec = made.spec.as_ref().unwrap();
         assert_eq!(spec.external_name.as_deref(), Some("blue-app.ns.svc.cluster.local"));
         assert!(belongs_to(&made, &route));
-        assert_eq!(route_of(&made), Some(WorkItem::new(ControllerKind::Route, "ns", "app")));
+        assert_eq!(route_of(&made), Some(WorkItem::new(KIND, "ns", "app")));
     }
 
     /// A name that no Service can have is left out, or the Route would never get a status.

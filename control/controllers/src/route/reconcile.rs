@@ -2,21 +2,19 @@
 
 use jiff::Timestamp;
 
-use super::hosts::{self, RouteNaming};
 use super::rollout::{self, TrafficDivision};
 use super::traffic::TrafficError;
-use crate::kinds::serving::route::{
+use crate::publish::HostConflict;
+use crate::route_hosts::{self as hosts, RouteNaming};
+use crate::route_rules::NOT_CONFIGURED;
+use types::serving::route::{
     ALL_TRAFFIC_ASSIGNED, CERTIFICATE_PROVISIONED, CONDITIONS, INGRESS_READY, Route, RouteStatus,
 };
-use crate::kinds::serving::traffic::TrafficTarget;
-use crate::kinds::shared::{ConditionStatus, Status};
-use crate::publish::HostConflict;
+use types::serving::traffic::TrafficTarget;
+use types::shared::{ConditionStatus, Status};
 
 /// The newest Revision has not got its whole share yet.
 pub const ROLLOUT_IN_PROGRESS: &str = "RolloutInProgress";
-
-/// What is routed, if anything, is what was routed before.
-pub const NOT_CONFIGURED: &str = "IngressNotConfigured";
 
 /// How far a Route came.
 #[derive(Debug, Clone, PartialEq)]

@@ -8,8 +8,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::traffic::TrafficTarget;
+use types::serving::route::Route;
+use types::serving::traffic::TrafficTarget;
 
 /// Where a rollout under way is kept; upstream's name for the same.
 pub const STATE: &str = "networking.internal.knative.dev/rollout";

@@ -1,14 +1,14 @@
 //! A Service's children: its Configuration and its Route, as the Service wants them.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::Resource;
 
-use crate::kinds::serving::annotations::{LAST_APPLIED, ROLLOUT_DURATION, ROUTES, SERVICE, inherited};
-use crate::kinds::serving::configuration::{Configuration, ConfigurationSpec};
-use crate::kinds::serving::route::{Route, RouteSpec};
-use crate::kinds::serving::service::Service;
-use crate::kinds::serving::traffic_policy::{HEADER_ROUTES, MIRROR, STICKY};
-use crate::kinds::shared::{name, namespace};
+use crate::owned_child::owner_references;
+use types::serving::annotations::{LAST_APPLIED, ROLLOUT_DURATION, ROUTES, SERVICE, inherited};
+use types::serving::configuration::{Configuration, ConfigurationSpec};
+use types::serving::route::{Route, RouteSpec};
+use types::serving::service::Service;
+use types::serving::traffic_policy::{HEADER_ROUTES, MIRROR, STICKY};
+use types::shared::{name, namespace};
 
 #[must_use]
 pub fn desired_configuration(service: &Service) -> Configuration {
@@ -45,14 +45,4 @@ fn child_metadata(service: &Service, except: &[&str]) -> ObjectMeta {
         owner_references: owner_references(service),
         ..ObjectMeta::default()
     }
-}
-
-/// The reference that makes `owner` the controller of a child.
-#[must_use]
-pub fn owner_references<K: Resource<DynamicType = ()>>(
-    owner: &K,
-) -> Option<Vec<k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference>> {
-    let mut reference = owner.controller_owner_ref(&())?;
-    reference.block_owner_deletion = Some(true);
-    Some(vec![reference])
 }

@@ -3,60 +3,14 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::controllers::configuration::reconcile::{LatestRevision, adopt};
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::Route;
-use crate::kinds::serving::service::{CONDITIONS, CONFIGURATIONS_READY, ROUTES_READY, Service, ServiceStatus};
-use crate::kinds::shared::{ConditionStatus, HasConditions, Status, is_controlled_by, name};
-
-/// What to do about one child.
-#[derive(Debug, Clone, PartialEq)]
-pub enum ChildAction<K> {
-    Create(K),
-    /// It drifted; this is what it should be.
-    Replace(K),
-    Keep(K),
-    /// One of that name exists and has another owner; it stays untouched (SRV-OWN-02).
-    NotOwned,
-}
-
-/// Compares a child with what it should be. Only labels, annotations and spec are the owner's; `take`
-/// moves them over.
-pub fn decide<K: kube::Resource + Clone + PartialEq>(
-    owner: &ObjectMeta,
-    existing: Option<&K>,
-    wanted: K,
-    take: impl FnOnce(&mut K, K),
-) -> ChildAction<K> {
-    let Some(existing) = existing else { return ChildAction::Create(wanted) };
-    if !is_controlled_by(existing.meta(), owner) {
-        return ChildAction::NotOwned;
-    }
-    let mut adjusted = existing.clone();
-    // An empty map is stored as none.
-    adjusted.meta_mut().labels = wanted.meta().labels.clone().filter(|map| !map.is_empty());
-    adjusted.meta_mut().annotations = wanted.meta().annotations.clone().filter(|map| !map.is_empty());
-    take(&mut adjusted, wanted);
-    if adjusted == *existing { ChildAction::Keep(adjusted) } else { ChildAction::Replace(adjusted) }
-}
-
-/// Has a child keep the labels and annotations that others put there: all but those in `own`, which its owner alone gives and
-/// takes away.
-pub fn keep_foreign_metadata(wanted: &mut ObjectMeta, existing: Option<&ObjectMeta>, own: &[&str]) {
-    let Some(existing) = existing else { return };
-    let pairs = [(&mut wanted.labels, &existing.labels), (&mut wanted.annotations, &existing.annotations)];
-    for (wanted, existing) in pairs {
-        let others = existing.iter().flatten().filter(|(key, _)| !own.contains(&key.as_str()));
-        let wanted = wanted.get_or_insert_default();
-        others.for_each(|(key, value)| {
-            wanted.entry(key.clone()).or_insert_with(|| value.clone());
-        });
-    }
-}
+use crate::latest_revision::{LatestRevision, adopt};
+use types::conditions::ConditionManager;
+use types::serving::configuration::Configuration;
+use types::serving::revision::Revision;
+use types::serving::route::Route;
+use types::serving::service::{CONDITIONS, CONFIGURATIONS_READY, ROUTES_READY, Service, ServiceStatus};
+use types::shared::{ConditionStatus, HasConditions, Status, name};
 
 /// The name that the author gave to the template's Revision, if another Revision has it.
 pub fn conflicting_revision_name(
@@ -156,8 +110,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::controllers::configuration::children::desired_revision;
-    use crate::controllers::service::children::{desired_configuration, desired_route};
+    use crate::configuration::children::desired_revision;
+    use crate::owned_child::{ChildAction, decide};
+    use crate::service::children::{desired_configuration, desired_route};
 
     fn service() -> Service {
         serde_json::from_value(json!({
@@ -198,7 +153,7 @@ mod tests {
         json!([{"type": "Ready", "status": word, "reason": "Because", "message": "of that"}])
     }
 
-    fn find<'a>(status: &'a ServiceStatus, kind: &str) -> &'a crate::kinds::shared::Condition {
+    fn find<'a>(status: &'a ServiceStatus, kind: &str) -> &'a types::shared::Condition {
         status.base.conditions.iter().find(|c| c.kind == kind).unwrap()
     }
 

@@ -6,38 +6,54 @@ mod plan;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::event_types;
-use crate::context::{ControllerContext, Error, NamespacedObject, now};
+use crate::api::{Error, NamespacedObject, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches, newest};
 use crate::destination_resolver::ResolveError;
 use crate::informer_cache::InformerCache;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::serving::service::Service;
-use crate::kinds::shared::{ConditionStatus, HasConditions, controller, namespace};
-use crate::kinds::sources::CloudEventAttributes;
-use crate::kinds::sources::adapter::AdapterBacked;
-use crate::service::apply;
-use crate::service::reconcile::decide;
+use crate::owned_child::apply;
+use crate::owned_child::decide;
 use crate::work_queue::{ControllerKind, WorkItem};
 use plan::{AdapterTarget, Secrets, service_name};
+use types::conditions::ConditionManager;
+use types::kind_registry::ResourceStrategy;
+use types::serving::service::Service;
+use types::shared::{ConditionStatus, HasConditions, controller, namespace};
+use types::sources::CloudEventAttributes;
+use types::sources::adapter::AdapterBacked;
 
 /// How often the controller looks for a missing Secret or program.
 const MISSING_POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The source that a Service belongs to.
-pub fn owner_of(meta: &ObjectMeta) -> Option<WorkItem> {
-    let owner = controller(meta)?;
-    let kind = match owner.kind.as_str() {
-        "AdapterSource" => ControllerKind::AdapterSource,
-        "IntegrationSource" => ControllerKind::IntegrationSource,
-        "RedisStreamSource" => ControllerKind::RedisStreamSource,
-        _ => return None,
-    };
-    Some(WorkItem::new(kind, namespace(meta), &owner.name))
+/// Sources of one kind that an adapter runs.
+#[derive(Debug, Default)]
+pub struct AdapterController<A: kube::Resource + serde::de::DeserializeOwned> {
+    cache: InformerCache<A>,
 }
 
-pub async fn reconcile<A: NamespacedObject + AdapterBacked>(
+impl<A: NamespacedObject + ResourceStrategy + AdapterBacked> Controller for AdapterController<A> {
+    fn kind(&self) -> ControllerKind {
+        ControllerKind::new(A::META.kind)
+    }
+
+    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.own_primary(self.kind(), &self.cache);
+        let kind = self.kind();
+        watches.enqueue::<Service, _>(move |change| {
+            let meta = &newest(change)?.metadata;
+            let owner = controller(meta).filter(|owner| owner.kind == A::META.kind)?;
+            Some(WorkItem::new(kind, namespace(meta), &owner.name))
+        });
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, &self.cache, item))
+    }
+}
+
+async fn reconcile<A: NamespacedObject + AdapterBacked>(
     context: &ControllerContext,
     cache: &InformerCache<A>,
     item: &WorkItem,
@@ -129,7 +145,7 @@ async fn deploy<A: NamespacedObject + AdapterBacked>(
     };
     let wanted = plan::service(source, &adapter, &program, &AdapterTarget { sink, ca_certs, secrets: &secrets });
     let own = service_name(&item.name);
-    let existing = context.services.get(&item.namespace, &own);
+    let existing = context.caches.services.get(&item.namespace, &own);
     // The API fills in defaults, so the template is replaced only if its hash differs.
     let take = |to: &mut Service, from: Service| {
         if plan::hash_of(to) != plan::hash_of(&from) {

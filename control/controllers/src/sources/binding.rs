@@ -11,22 +11,24 @@ use kube::Api;
 use kube::core::{Selector, SelectorExt};
 
 use super::{NOT_RUN_HERE, set_sink};
-use crate::controllers::context::{ControllerContext, Error, NamespacedObject, now};
-use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
-use crate::controllers::informer_cache::{InformerCache, ObjectChange};
-use crate::controllers::oidc_identity::OidcIdentity;
-use crate::controllers::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::serving::configuration::Configuration;
-use crate::kinds::serving::service::Service;
-use crate::kinds::serving::template::RevisionTemplate;
-use crate::kinds::shared::{controller, name, namespace};
-use crate::kinds::sink_injection::{self, BindableKind, BindingSubject};
-use crate::kinds::sources::SourceKind;
-use crate::kinds::sources::ping::OIDC_IDENTITY_CREATED;
-use crate::kinds::sources::sink_binding::{
-    AVAILABLE, FINALIZER, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, SinkBinding, TRUST_BUNDLE_PROPAGATED,
+use crate::api::{Error, NamespacedObject, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::informer_cache::{InformerCache, ObjectChange};
+use crate::oidc_identity::OidcIdentity;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::conditions::ConditionManager;
+use types::serving::configuration::Configuration;
+use types::serving::service::Service;
+use types::serving::template::RevisionTemplate;
+use types::shared::{controller, name, namespace};
+use types::sources::ping::OIDC_IDENTITY_CREATED;
+use types::sources::sink_binding::{
+    AVAILABLE, BindableKind, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, SinkBinding, TRUST_BUNDLE_PROPAGATED,
 };
+use types::sources::sink_binding_env::{self, FINALIZER};
+use types::sources::{BindingSubject, SourceKind};
 
 /// What has a template that a binding may change.
 trait HasTemplate: NamespacedObject {
@@ -57,22 +59,57 @@ struct BindError {
     message: String,
 }
 
+const KIND: ControllerKind = ControllerKind::new("SinkBinding");
+
+#[derive(Debug, Default)]
+pub struct BindingController {
+    bindings: InformerCache<SinkBinding>,
+    namespaces: InformerCache<Namespace>,
+}
+
+impl Controller for BindingController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.own_primary(KIND, &self.bindings);
+        watches.own(context.source(), &self.namespaces, move |change| on_namespace_change(self, context, change));
+        watches.call::<Service>(move |change| {
+            let home = newest(change).map(|service| namespace(&service.metadata)).unwrap_or_default();
+            on_subject_change(self, context, BindableKind::Service, home);
+        });
+        watches.call::<Configuration>(move |change| {
+            let home = newest(change).map(|configuration| namespace(&configuration.metadata)).unwrap_or_default();
+            on_subject_change(self, context, BindableKind::Configuration, home);
+        });
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(self, context, item))
+    }
+}
+
 /// Looks again at the bindings whose subject an object of that kind may be.
-pub fn on_subject_change(context: &ControllerContext, runs: BindableKind, home: &str) {
-    let bindings = context.sources.bindings.list(home);
+fn on_subject_change(controller: &BindingController, context: &ControllerContext, runs: BindableKind, home: &str) {
+    let bindings = controller.bindings.list(home);
     for binding in bindings.iter().filter(|one| one.spec.subject.bindable_kind() == Some(runs)) {
-        context.enqueue(WorkItem::new(ControllerKind::SinkBinding, home, name(&binding.metadata)));
+        context.enqueue(WorkItem::new(KIND, home, name(&binding.metadata)));
     }
 }
 
 /// Looks again at the bindings of a namespace that was kept from being bound, or is from now on.
-pub(super) fn on_namespace_change(context: &ControllerContext, (before, after): ObjectChange<'_, Namespace>) {
+fn on_namespace_change(
+    controller: &BindingController,
+    context: &ControllerContext,
+    (before, after): ObjectChange<'_, Namespace>,
+) {
     let is_excluded =
         |home: Option<&Arc<Namespace>>| home.is_some_and(|home| sink_injection::is_excluded(&home.metadata));
     let Some(home) = after.filter(|_| is_excluded(before) != is_excluded(after)) else { return };
     let home = name(&home.metadata);
-    for binding in context.sources.bindings.list(home) {
-        context.enqueue(WorkItem::new(ControllerKind::SinkBinding, home, name(&binding.metadata)));
+    for binding in controller.bindings.list(home) {
+        context.enqueue(WorkItem::new(KIND, home, name(&binding.metadata)));
     }
 }
 
@@ -82,13 +119,13 @@ async fn is_excluded(context: &ControllerContext, home: &str) -> Result<bool, Er
     Ok(home.is_some_and(|home| sink_injection::is_excluded(&home.metadata)))
 }
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+async fn reconcile(controller: &BindingController, context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
-    let Some(binding) = context.sources.bindings.get(&item.namespace, &item.name) else { return Ok(()) };
+    let Some(binding) = controller.bindings.get(&item.namespace, &item.name) else { return Ok(()) };
     let runs = binding.spec.subject.bindable_kind();
     if binding.metadata.deletion_timestamp.is_some() {
         if binding.has_finalizer() {
-            drop(apply_binding(context, &binding, runs, &[]).await?); // who is gone needs not be told
+            drop(apply_binding(controller, context, &binding, runs, &[]).await?); // who is gone needs not be told
             set_finalizer(context, &binding, false).await?;
         }
         return Ok(());
@@ -100,7 +137,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
                 return set_finalizer(context, &binding, true).await; // and its watch brings it back
             }
             let told = binding.environment(&sink.url, sink.ca_certs.as_deref());
-            Some(apply_binding(context, &binding, runs, &told).await?)
+            Some(apply_binding(controller, context, &binding, runs, &told).await?)
         }
         _ => None,
     };
@@ -111,19 +148,25 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
 
 /// Has all subjects tell their programs just `told` of where to send.
 async fn apply_binding(
+    controller: &BindingController,
     context: &ControllerContext,
     binding: &SinkBinding,
     runs: Option<BindableKind>,
     told: &[EnvVar],
 ) -> Result<Result<(), BindError>, Error> {
     match runs {
-        Some(BindableKind::Service) => apply_to_subjects(context, &context.services, binding, told).await,
-        Some(BindableKind::Configuration) => apply_to_subjects(context, &context.configurations, binding, told).await,
+        Some(BindableKind::Service) => {
+            apply_to_subjects(controller, context, &context.caches.services, binding, told).await
+        }
+        Some(BindableKind::Configuration) => {
+            apply_to_subjects(controller, context, &context.caches.configurations, binding, told).await
+        }
         None => Ok(Ok(())),
     }
 }
 
 async fn apply_to_subjects<K: HasTemplate>(
+    controller: &BindingController,
     context: &ControllerContext,
     cache: &InformerCache<K>,
     binding: &SinkBinding,
@@ -139,7 +182,7 @@ async fn apply_to_subjects<K: HasTemplate>(
         Err(unbound) => return Ok(Err(unbound)),
     };
     for subject in subjects {
-        if let Some(first) = older_binding(context, binding, subject.meta()) {
+        if let Some(first) = older_binding(controller, binding, subject.meta()) {
             // Both would write for ever, and each write is a Revision.
             let message = format!("{:?} is bound by the older SinkBinding {first:?}", name(subject.meta()));
             return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
@@ -154,9 +197,9 @@ async fn apply_to_subjects<K: HasTemplate>(
 }
 
 /// The binding that has the subject before this one, if there is such.
-fn older_binding(context: &ControllerContext, binding: &SinkBinding, subject: &ObjectMeta) -> Option<String> {
+fn older_binding(controller: &BindingController, binding: &SinkBinding, subject: &ObjectMeta) -> Option<String> {
     let runs = binding.spec.subject.bindable_kind()?;
-    let others = context.sources.bindings.list(namespace(&binding.metadata));
+    let others = controller.bindings.list(namespace(&binding.metadata));
     let first = others.iter().find(|other| other.age() < binding.age() && other.applies_to(runs, subject));
     first.map(|other| name(&other.metadata).to_owned())
 }
@@ -246,8 +289,8 @@ fn mark_identity(conditions: &mut ConditionManager<'_>, wants_token: bool, is_fo
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::shared::ConditionStatus;
-    use crate::kinds::sources::sink_binding::SinkBindingSpec;
+    use types::shared::ConditionStatus;
+    use types::sources::sink_binding::SinkBindingSpec;
 
     fn concluded(
         sink: Result<DestinationAddress, ResolveError>,

@@ -9,7 +9,7 @@ use contract::post_error::PostError;
 use tokio::time::Instant;
 
 use super::{PingOutcomes, SourceName};
-use crate::controllers::destination_resolver::DestinationAddress;
+use crate::destination_resolver::DestinationAddress;
 
 /// Attempts to send an event, if every one fails.
 const ATTEMPTS_MAX: u32 = 6;

@@ -2,13 +2,14 @@
 
 use kube::ResourceExt;
 
-use crate::controllers::context::{ControllerContext, Error, NamespacedObject};
-use crate::controllers::event_type::auto_create::event_type_name;
-use crate::controllers::field_managers;
-use crate::controllers::service::children::owner_references;
-use crate::kinds::eventing::event_type::{EventType, EventTypeSpec};
-use crate::kinds::shared::{is_controlled_by, namespace};
-use crate::kinds::sources::{CloudEventAttributes, SourceKind};
+use crate::api::{Error, NamespacedObject};
+use crate::context::ControllerContext;
+use crate::event_type_names::event_type_name;
+use crate::field_managers;
+use crate::owned_child::owner_references;
+use types::eventing::event_type::{EventType, EventTypeSpec};
+use types::shared::{is_controlled_by, namespace};
+use types::sources::{CloudEventAttributes, SourceKind};
 
 /// Makes the EventTypes of a source those that it sends `now` to what it refers to. They go with it, by their owner.
 pub(super) async fn reconcile<S: NamespacedObject + SourceKind>(
@@ -18,7 +19,7 @@ pub(super) async fn reconcile<S: NamespacedObject + SourceKind>(
 ) -> Result<(), Error> {
     let home = namespace(source.meta());
     let wanted: Vec<EventType> = now.iter().filter_map(|one| event_type(source, one)).collect();
-    let mut there = context.event_types.list(home);
+    let mut there = context.caches.event_types.list(home);
     there.retain(|known| is_controlled_by(&known.metadata, source.meta()));
     for old in &there {
         let name = old.name_any();
@@ -60,7 +61,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::sources::ping::PingSource;
+    use types::sources::ping::PingSource;
 
     /// SRC-33, AMB-54, X-SRC-06: whatever kind the sink is of, and nothing for a plain URL.
     #[test]

@@ -9,95 +9,46 @@ mod event_types;
 pub mod ping;
 mod ping_outcomes;
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use contract::access_token::AccessToken;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Namespace;
 
-use super::context::{ControllerContext, Error, NamespacedObject, now};
-use super::destination_resolver::{DestinationAddress, ResolveError};
-use super::informer_cache::{InformerCache, follow};
-use super::oidc_identity::{self, OidcIdentity};
-use super::work_queue::{ControllerKind, WorkItem};
-use super::{ControllerTask, item_of};
-use crate::kind_registry::ResourceStrategy;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::shared::ConditionStatus;
-use crate::kinds::sources::adapter::AdapterSource;
-use crate::kinds::sources::api_server::ApiServerSource;
-use crate::kinds::sources::container::ContainerSource;
-use crate::kinds::sources::integration::IntegrationSource;
-use crate::kinds::sources::ping::{self as ping_kind, PingSource};
-use crate::kinds::sources::redis_stream::RedisStreamSource;
-use crate::kinds::sources::sink_binding::SinkBinding;
-use crate::kinds::sources::{CloudEventAttributes, SINK_PROVIDED, SourceKind, SourceStatus};
+use crate::api::{Error, NamespacedObject, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches};
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::informer_cache::InformerCache;
+use crate::oidc_identity::{self, OidcIdentity};
+use crate::work_queue::{ControllerKind, WorkItem};
 pub use ping_outcomes::{PingOutcomes, SourceName};
+use types::conditions::ConditionManager;
+use types::kind_registry::ResourceStrategy;
+use types::shared::ConditionStatus;
+use types::sources::ping as ping_kind;
+use types::sources::{CloudEventAttributes, SINK_PROVIDED, SourceKind, SourceStatus};
 
 /// The reason of a condition of what nothing here runs.
 const NOT_RUN_HERE: &str = "KindNotSupported";
 
-/// Caches of the source kinds.
+/// Sources that nothing here runs: their status says so, and where their events would go.
 #[derive(Debug, Default)]
-pub struct SourceCaches {
-    pub pings: InformerCache<PingSource>,
-    pub api_servers: InformerCache<ApiServerSource>,
-    pub containers: InformerCache<ContainerSource>,
-    pub adapters: InformerCache<AdapterSource>,
-    pub integrations: InformerCache<IntegrationSource>,
-    pub redis_streams: InformerCache<RedisStreamSource>,
-    pub bindings: InformerCache<SinkBinding>,
-    namespaces: InformerCache<Namespace>,
-    /// Rung when a PingSource changed.
-    pub ping_changed: tokio::sync::Notify,
-    /// Tokens of PingSources, held so that there is one for their next event.
-    access_tokens: Mutex<HashMap<SourceName, Arc<AccessToken>>>,
+pub struct SourceController<S: kube::Resource + serde::de::DeserializeOwned> {
+    cache: InformerCache<S>,
 }
 
-impl SourceCaches {
-    fn access_tokens(&self) -> MutexGuard<'_, HashMap<SourceName, Arc<AccessToken>>> {
-        self.access_tokens.lock().unwrap_or_else(PoisonError::into_inner)
+impl<S: NamespacedObject + ResourceStrategy + SourceKind> Controller for SourceController<S> {
+    fn kind(&self) -> ControllerKind {
+        ControllerKind::new(S::META.kind)
+    }
+
+    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.own_primary(self.kind(), &self.cache);
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, &self.cache, item))
     }
 }
 
-/// Of an API of our own: a cluster has controllers for them.
-pub fn watches(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
-    if context.config.leader_identity.is_some() {
-        return Vec::new();
-    }
-    let sources = &context.sources;
-    vec![
-        Box::pin(follow(context.source(), &sources.pings, |change| {
-            context.enqueue(item_of(ControllerKind::PingSource, change));
-            sources.ping_changed.notify_one();
-        })),
-        Box::pin(follow(context.source(), &sources.api_servers, |change| {
-            context.enqueue(item_of(ControllerKind::ApiServerSource, change));
-        })),
-        Box::pin(follow(context.source(), &sources.containers, |change| {
-            context.enqueue(item_of(ControllerKind::ContainerSource, change));
-        })),
-        Box::pin(follow(context.source(), &sources.adapters, |change| {
-            context.enqueue(item_of(ControllerKind::AdapterSource, change));
-        })),
-        Box::pin(follow(context.source(), &sources.integrations, |change| {
-            context.enqueue(item_of(ControllerKind::IntegrationSource, change));
-        })),
-        Box::pin(follow(context.source(), &sources.redis_streams, |change| {
-            context.enqueue(item_of(ControllerKind::RedisStreamSource, change));
-        })),
-        Box::pin(follow(context.source(), &sources.bindings, |change| {
-            context.enqueue(item_of(ControllerKind::SinkBinding, change));
-        })),
-        Box::pin(follow(context.source(), &sources.namespaces, move |change| {
-            binding::on_namespace_change(context, change)
-        })),
-        Box::pin(ping::run(context)),
-    ]
-}
-
-pub async fn reconcile<S: NamespacedObject + ResourceStrategy + SourceKind>(
+async fn reconcile<S: NamespacedObject + ResourceStrategy + SourceKind>(
     context: &ControllerContext,
     cache: &InformerCache<S>,
     item: &WorkItem,
@@ -165,7 +116,10 @@ fn set_sink(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::shared::{AuthStatus, Condition};
+    use types::shared::{AuthStatus, Condition};
+    use types::sources::api_server::ApiServerSource;
+    use types::sources::container::ContainerSource;
+    use types::sources::ping::PingSource;
 
     fn concluded<S: SourceKind>(sink: Result<DestinationAddress, ResolveError>) -> (SourceStatus, Condition) {
         concluded_as::<S>(sink, &OidcIdentity::Disabled)

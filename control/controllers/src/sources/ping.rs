@@ -6,25 +6,31 @@
 //! appliance is down do not come again.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use codec::encode;
-use codec::http::LocalResponse;
-use contract::post_error::PostError;
+use contract::events::LocalResponse;
+use contract::events::auth::AccessToken;
+use contract::events::core_relay::CoreSenders;
+use contract::events::delivery::PostError;
+use contract::events::encode;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 
-use super::SourceName;
 use super::event_sender::{self, OutgoingEvent};
-use crate::controllers::context::ControllerContext;
-use crate::controllers::destination_resolver::DestinationAddress;
-use crate::kinds::shared::{HasConditions as _, name, namespace};
-use crate::kinds::sources::ping::{PingSource, TYPE, is_header_value};
+use super::{PingOutcomes, SourceName};
+use crate::context::ControllerContext;
+use crate::context_change::ContextChange;
+use crate::controller::{Controller, ControllerFuture, Watches, item_of};
+use crate::destination_resolver::DestinationAddress;
+use crate::informer_cache::InformerCache;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::shared::{HasConditions as _, name, namespace};
+use types::sources::ping::{PingSource, TYPE, is_header_value};
 
 /// Events in flight at once; one that comes due beyond is dropped, and logged.
 const IN_FLIGHT_MAX: usize = 256;
@@ -59,37 +65,93 @@ impl NextRun {
     }
 }
 
+const KIND: ControllerKind = ControllerKind::new("PingSource");
+
+/// What PingSources have to know of the program.
+#[derive(Debug, Clone)]
+pub struct PingConfig {
+    /// What their events come to.
+    pub outcomes: Arc<PingOutcomes>,
+    /// By these the cores send them, once they run.
+    pub relay: Arc<OnceLock<CoreSenders>>,
+}
+
+#[derive(Debug)]
+pub struct PingController {
+    config: PingConfig,
+    pings: InformerCache<PingSource>,
+    /// A PingSource has changed, or the clock.
+    changed: Notify,
+    /// Held so that there is a token for the next event.
+    access_tokens: Mutex<HashMap<SourceName, Arc<AccessToken>>>,
+}
+
+impl PingController {
+    #[must_use]
+    pub fn new(config: PingConfig) -> Self {
+        let (pings, changed, access_tokens) = (InformerCache::default(), Notify::new(), Mutex::default());
+        Self { config, pings, changed, access_tokens }
+    }
+
+    fn access_tokens(&self) -> MutexGuard<'_, HashMap<SourceName, Arc<AccessToken>>> {
+        self.access_tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Controller for PingController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.own(context.source(), &self.pings, move |change| {
+            context.enqueue(item_of(KIND, change));
+            self.changed.notify_one();
+        });
+        watches.resync(KIND, &self.pings);
+        watches.on(ContextChange::ClockStepped, || self.changed.notify_one());
+        watches.task(run(self, context));
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(super::reconcile(context, &self.pings, item))
+    }
+}
+
 /// Runs forever.
-pub async fn run(context: &ControllerContext) {
-    let tally = &context.config.ping_outcomes;
+async fn run(controller: &PingController, context: &ControllerContext) {
+    let tally = &controller.config.outcomes;
     let ready = || {
-        let is_there = |(namespace, name): &SourceName| context.sources.pings.get(namespace, name).is_some();
+        let is_there = |(namespace, name): &SourceName| controller.pings.get(namespace, name).is_some();
         tally.retain(is_there);
-        context.sources.access_tokens().retain(|source, _| is_there(source));
-        context.sources.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
+        controller.access_tokens().retain(|source, _| is_there(source));
+        controller.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
     };
     let send = |event| {
-        event_sender::send(event, tally, async |event, request, timeout| post(context, event, request, timeout).await)
+        event_sender::send(event, tally, async |event, request, timeout| {
+            post(controller, context, event, request, timeout).await
+        })
     };
-    run_schedules(ready, &context.sources.ping_changed, Timestamp::now, send).await;
+    run_schedules(ready, &controller.changed, Timestamp::now, send).await;
 }
 
 /// Sends as deliveries are sent: to a Service of ours without the network.
 async fn post(
+    controller: &PingController,
     context: &ControllerContext,
     event: &OutgoingEvent,
     request: encode::EncodedEvent,
     timeout: Duration,
 ) -> Result<LocalResponse, PostError> {
     let transport = |why: String| PostError::Transport(why.into());
-    let ways = context.config.relay.get().ok_or_else(|| transport("nothing is sent yet".to_owned()))?;
+    let ways = controller.config.relay.get().ok_or_else(|| transport("nothing is sent yet".to_owned()))?;
     let mut target = context.trust_store.target(&event.sink).map_err(transport)?;
     let (namespace, _) = &event.from;
     let audience = event.sink.audience.as_deref();
     context.access_tokens.attach(&mut target, namespace, event.account.as_deref(), audience);
     match target.access_token.clone() {
-        Some(pass) => drop(context.sources.access_tokens().insert(event.from.clone(), pass)),
-        None => drop(context.sources.access_tokens().remove(&event.from)),
+        Some(pass) => drop(controller.access_tokens().insert(event.from.clone(), pass)),
+        None => drop(controller.access_tokens().remove(&event.from)),
     }
     ways.send_to_core(target, request, timeout).await
 }

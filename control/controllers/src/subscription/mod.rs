@@ -4,29 +4,61 @@ pub mod reconcile;
 
 use std::sync::Arc;
 
-use super::broker::resolve_deliverable;
-use super::context::{ControllerContext, Error, now};
-use super::destination_resolver::{DestinationAddress, ResolveError};
-use super::in_memory_channel::reconcile::{is_channel, is_subscribed_to};
-use super::informer_cache::ObjectChange;
-use super::messaging::not_ready_reason;
-use super::oidc_identity;
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::settings::{CROSS_NAMESPACE, REFERENCE_BY_GROUP};
-use crate::kinds::shared::{Destination, name, namespace};
+use crate::api::{Error, now};
+use crate::channel_subscribers::{is_channel, is_subscribed_to, subscribers_of_channel};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::informer_cache::ObjectChange;
+use crate::oidc_identity;
+use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{SubscriptionDependencies, status};
+use types::messaging::channel::Channel;
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscription::Subscription;
+use types::settings::{CROSS_NAMESPACE, REFERENCE_BY_GROUP};
+use types::shared::{ConditionStatus, Destination, HasConditions, name, namespace};
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+const KIND: ControllerKind = ControllerKind::new("Subscription");
+
+#[derive(Debug)]
+pub struct SubscriptionController;
+
+impl Controller for SubscriptionController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.call::<Subscription>(move |change| {
+            if let (Some(before), after) = change
+                && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
+            {
+                unsubscribe(context, before);
+            }
+        });
+        watches.primary::<Subscription>(KIND);
+        watches.enqueue::<Channel, _>(move |change| {
+            let meta = newest(change).filter(|_| readiness_changed(change)).map(|channel| &channel.metadata);
+            meta.map(|meta| subscriptions_of_channel(context, namespace(meta), name(meta))).unwrap_or_default()
+        });
+        watches.enqueue::<InMemoryChannel, _>(move |change| affected_by_channel(context, change));
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
+}
+
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
-    let Some(subscription) = context.subscriptions.get(&item.namespace, &item.name) else {
+    let Some(subscription) = context.caches.subscriptions.get(&item.namespace, &item.name) else {
         context.publisher.flush().await; // the watch has unsubscribed it; the look at its channel takes it off the list
         return Ok(());
     };
     let spec = &subscription.spec;
     let (ns, named) = subscription.channel();
-    let backing = context.in_memory_channels.get(ns, named);
+    let backing = context.caches.in_memory_channels.get(ns, named);
     let backing = backing
         .filter(|channel| context.can_read_namespace(&item.namespace, ns) && is_subscribed_to(&subscription, channel));
     let own = spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref());
@@ -38,7 +70,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
         reply: resolve(context, item, spec.reply.as_ref()).await?,
         // AMB-30: its own sink, or else the channel's.
         sink: match own {
-            Some(own) => Some(resolve_deliverable(context, item, own).await?),
+            Some(own) => Some(context.resolve_deliverable(item, own).await?),
             None => backing.as_deref().and_then(channel_sink),
         },
         identity: oidc_identity::reconcile_account(context, item, &*subscription, had).await?,
@@ -49,7 +81,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
 }
 
 /// A Subscription that is gone reads no more.
-pub fn unsubscribe(context: &ControllerContext, subscription: &Subscription) {
+fn unsubscribe(context: &ControllerContext, subscription: &Subscription) {
     context.publisher.remove_subscriber(subscription.metadata.uid.as_deref().unwrap_or_default());
 }
 
@@ -59,7 +91,7 @@ async fn resolve(
     destination: Option<&Destination>,
 ) -> Result<Option<Result<DestinationAddress, ResolveError>>, Error> {
     Ok(match destination {
-        Some(destination) => Some(resolve_deliverable(context, item, destination).await?),
+        Some(destination) => Some(context.resolve_deliverable(item, destination).await?),
         None => None,
     })
 }
@@ -82,9 +114,9 @@ fn check_channel(
         return Err(ResolveError(format!("{what} ({}) is no channel that is served here", reference.api_version)));
     }
     let trouble = if reference.kind == "Channel" {
-        context.channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
+        context.caches.channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
     } else {
-        context.in_memory_channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
+        context.caches.in_memory_channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
     };
     match trouble {
         None => Err(ResolveError(format!("{what} does not exist"))),
@@ -97,35 +129,22 @@ fn check_channel(
 /// The channel's dead letter sink, if it wants one.
 fn channel_sink(channel: &InMemoryChannel) -> Option<Result<DestinationAddress, ResolveError>> {
     channel.spec.delivery.as_ref()?.dead_letter_sink.as_ref()?;
-    let found = channel.status.as_ref().and_then(|status| super::dead_letter_sink::address_of(&status.delivery));
+    let found = channel.status.as_ref().and_then(|status| crate::dead_letter_sink::address_of(&status.delivery));
     Some(found.ok_or_else(|| ResolveError("The channel's dead letter sink is not resolved.".to_owned())))
 }
 
 /// The Subscriptions that name the channel, of whichever kind it is.
-pub fn subscriptions_of_channel(context: &ControllerContext, ns: &str, channel: &str) -> Vec<WorkItem> {
+fn subscriptions_of_channel(context: &ControllerContext, ns: &str, channel: &str) -> Vec<WorkItem> {
     subscribers_of_channel(context, ns, channel).iter().map(item).collect()
 }
 
-/// By what Subscriptions are found: namespace and name of the channel.
-pub fn index_keys(subscription: &Subscription) -> Vec<String> {
-    let (ns, channel) = subscription.channel();
-    vec![format!("{ns}/{channel}")]
-}
-
-/// Those that name the channel and may, of whichever kind it is.
-pub fn subscribers_of_channel(context: &ControllerContext, ns: &str, channel: &str) -> Vec<Arc<Subscription>> {
-    let mut all = context.subscriptions.all_by_index(&format!("{ns}/{channel}"));
-    all.retain(|subscription| context.can_read_namespace(namespace(&subscription.metadata), ns));
-    all
-}
-
 fn item(subscription: &Arc<Subscription>) -> WorkItem {
-    WorkItem::new(ControllerKind::Subscription, namespace(&subscription.metadata), name(&subscription.metadata))
+    WorkItem::new(KIND, namespace(&subscription.metadata), name(&subscription.metadata))
 }
 
 /// The Subscriptions to which a change of an InMemoryChannel means something: all of them, or only those
 /// whose own entries changed.
-pub fn affected_by_channel(
+fn affected_by_channel(
     context: &ControllerContext,
     (before, after): ObjectChange<'_, InMemoryChannel>,
 ) -> Vec<WorkItem> {
@@ -153,4 +172,21 @@ fn entry_and_status<'a>(channel: &'a InMemoryChannel, uid: &str) -> impl Partial
     let entry = channel.spec.subscribers.iter().find(|entry| entry.uid == uid);
     let statuses = channel.status.iter().flat_map(|status| &status.subscribers);
     (entry, statuses.into_iter().find(|status| status.uid == uid))
+}
+
+/// Whether a Channel came, went, or became another one to its Subscriptions.
+fn readiness_changed((before, after): ObjectChange<'_, Channel>) -> bool {
+    let (Some(before), Some(after)) = (before, after) else { return true };
+    let says =
+        |channel: &Channel| channel.ready().map(|ready| (ready.status, ready.reason.clone(), ready.message.clone()));
+    says(before) != says(after)
+}
+
+/// Why an object that others need is not ready; `None` if it is.
+fn not_ready_reason<K: HasConditions>(object: &K) -> Option<String> {
+    match object.ready() {
+        Some(ready) if ready.status == ConditionStatus::True => None,
+        Some(ready) if !ready.reason.is_empty() => Some(format!("{}: {}", ready.reason, ready.message)),
+        _ => Some("it has not yet been reconciled".to_owned()),
+    }
 }

@@ -2,18 +2,18 @@
 
 use jiff::Timestamp;
 
-use crate::controllers::dead_letter_sink;
-use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
-use crate::controllers::in_memory_channel::reconcile::has_subscription;
-use crate::controllers::oidc_identity::OidcIdentity;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscribable::SubscriberStatus;
-use crate::kinds::messaging::subscription::{
+use crate::channel_subscribers::has_subscription;
+use crate::dead_letter_sink;
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::oidc_identity::OidcIdentity;
+use types::conditions::ConditionManager;
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscribable::SubscriberStatus;
+use types::messaging::subscription::{
     ADDED_TO_CHANNEL, CHANNEL_READY, CONDITIONS, OIDC_IDENTITY_CREATED, PhysicalSubscription, REFERENCES_RESOLVED,
     Subscription, SubscriptionStatus,
 };
-use crate::kinds::shared::ConditionStatus;
+use types::shared::ConditionStatus;
 
 /// Why nothing comes from a channel that is not there, or not ready.
 const NO_CHANNEL: &str = "ChannelReferenceFailed";
@@ -127,7 +127,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::kinds::shared::{Condition, HasConditions as _};
+    use types::shared::{Condition, HasConditions as _};
 
     fn object<K: serde::de::DeserializeOwned>(json: Value) -> K {
         serde_json::from_value(json).unwrap()

@@ -1,34 +1,64 @@
 //! Trigger: subscribes to a Broker, and is ready when every future event will reach its subscriber.
 
-pub mod delivery_options;
-pub mod destinations;
-pub mod filter;
 pub mod reconcile;
 
 use std::sync::Arc;
 
-use contract::table::{DeliveryPolicy, DeliveryTarget, HoldReason, InitialOffset, ReplyTarget};
+use crate::api::{Error, now};
+use crate::broker_injection;
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::dead_letter_sink;
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::oidc_identity;
+use crate::trigger_subscription::destinations::{self, destinations};
+use crate::trigger_subscription::{self, BrokerUnavailable, find_broker, is_current, subscribe, unsubscribe};
+use crate::work_queue::{ControllerKind, WorkItem};
+use reconcile::{TriggerDependencies, status};
+use types::eventing::broker::Broker;
+use types::eventing::trigger::Trigger;
+use types::shared::{ConditionStatus, KReference, name, namespace};
 
-use super::RESTORE_BATCH;
-use super::broker;
-use super::broker_injection;
-use super::context::{ControllerContext, Error, now};
-use super::dead_letter_sink;
-use super::destination_resolver::{DestinationAddress, ResolveError};
-use super::oidc_identity::{self, OidcIdentity};
-use super::work_queue::{ControllerKind, WorkItem};
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::trigger::{StartPosition, Trigger};
-use crate::kinds::shared::{ConditionStatus, KReference};
-use crate::publish::StreamSubscriberSpec;
-use delivery_options::{delivery, delivery_order};
-use destinations::{TriggerDestinations, destinations};
-use filter::filter;
-use reconcile::{BrokerUnavailable, TriggerDependencies, status};
+const KIND: ControllerKind = ControllerKind::new("Trigger");
 
-pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+#[derive(Debug)]
+pub struct TriggerController;
+
+impl Controller for TriggerController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.call::<Trigger>(move |change| {
+            if let (Some(before), after) = change
+                && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
+            {
+                unsubscribe(context, before);
+            }
+        });
+        watches.primary::<Trigger>(KIND);
+        watches.enqueue::<Broker, _>(move |change| {
+            let meta = newest(change).map(|broker| &broker.metadata);
+            meta.map(|meta| triggers_of_broker(context, namespace(meta), name(meta))).unwrap_or_default()
+        });
+    }
+
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
+        Box::pin(async move {
+            trigger_subscription::restore(context);
+            Ok(())
+        })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, item))
+    }
+}
+
+async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
     context.resolver.forget(item);
-    let Some(trigger) = context.triggers.get(&item.namespace, &item.name) else {
+    let Some(trigger) = context.caches.triggers.get(&item.namespace, &item.name) else {
         context.publisher.flush().await; // the watch has unsubscribed it
         return Ok(());
     };
@@ -41,7 +71,7 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     let made = if broker.is_err() { broker_injection::ensure_for_trigger(context, &trigger).await } else { Ok(()) };
     let read = broker.as_ref();
     let broker = read.ok().map(Arc::as_ref);
-    let subscriber = broker::resolve_deliverable(context, item, &trigger.spec.subscriber).await?;
+    let subscriber = context.resolve_deliverable(item, &trigger.spec.subscriber).await?;
     let sink = resolve_sink(context, item, &trigger, broker).await?;
     let dependency = match trigger.dependency() {
         Some(Ok(reference)) => Some(resolve_dependency(context, item, &reference).await?),
@@ -81,12 +111,6 @@ pub async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(
     made
 }
 
-/// Whether the object is still the one that was read.
-fn is_current(context: &ControllerContext, trigger: &Trigger) -> bool {
-    let now = context.triggers.get(namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
-    now.is_some_and(|now| now.metadata.uid == trigger.metadata.uid)
-}
-
 /// Whether it is still the Broker, and as it was.
 fn is_same_broker(
     then: Result<&Arc<Broker>, &BrokerUnavailable>,
@@ -102,114 +126,10 @@ fn is_same_broker(
     }
 }
 
-/// A Trigger that is gone reads no more.
-pub fn unsubscribe(context: &ControllerContext, trigger: &Trigger) {
-    context.publisher.remove_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default());
-}
-
-/// Subscribes by what the last status says: how things were before a restart.
-pub fn restore(context: &ControllerContext) {
-    for some in context.triggers.keys().chunks(RESTORE_BATCH) {
-        for trigger in context.triggers.get_many(some) {
-            let broker = find_broker(context, &trigger).ok();
-            if let Some(ways) = destinations(&trigger, broker.as_deref(), None, None) {
-                subscribe(context, &trigger, broker.as_deref(), &ways);
-            }
-        }
-    }
-}
-
-/// Serves the Triggers that leave something to their Broker by what it says now, so that a Broker which is Ready with
-/// something means it for them too. Where their events go is as their last statuses say.
-pub async fn resubscribe_inheriting(context: &ControllerContext, broker: &Broker) {
-    let meta = &broker.metadata;
-    let of_it = format!("{}/{}", crate::kinds::shared::namespace(meta), crate::kinds::shared::name(meta));
-    for some in context.triggers.keys_by_index(&of_it).chunks(RESTORE_BATCH) {
-        let triggers = context.triggers.get_many(some);
-        // Options of its own win as a whole, and only the sink may be missing in them.
-        for trigger in triggers.iter().filter(|trigger| destinations::own_sink(trigger).is_none()) {
-            if let Some(ways) = destinations(trigger, Some(broker), None, None)
-                && is_current(context, trigger)
-            {
-                subscribe(context, trigger, Some(broker), &ways);
-            }
-        }
-        tokio::task::yield_now().await; // do not block other tasks for thousands of Triggers
-    }
-}
-
-/// Its Broker, if it is there and may be read from there.
-fn find_broker(context: &ControllerContext, trigger: &Trigger) -> Result<Arc<Broker>, BrokerUnavailable> {
-    let (ns, name) = trigger.broker();
-    if !context.can_read_namespace(namespace(trigger), ns) {
-        return Err(BrokerUnavailable::OtherNamespace);
-    }
-    context.brokers.get(ns, name).ok_or(BrokerUnavailable::NotFound)
-}
-
-/// By what Triggers are found: namespace and name of the Broker; and their uid, by which the cores know them.
-pub fn index_keys(trigger: &Trigger) -> Vec<String> {
-    let (ns, name) = trigger.broker();
-    std::iter::once(format!("{ns}/{name}")).chain(trigger.metadata.uid.clone()).collect()
-}
-
 /// The Broker's Triggers.
-pub fn triggers_of_broker(context: &ControllerContext, ns: &str, broker: &str) -> Vec<WorkItem> {
-    let triggers = context.triggers.keys_by_index(&format!("{ns}/{broker}"));
-    triggers.iter().map(|(ns, name)| WorkItem::new(ControllerKind::Trigger, ns, name)).collect()
-}
-
-/// `true` when the cores know it with the next table.
-fn subscribe(
-    context: &ControllerContext,
-    trigger: &Trigger,
-    broker: Option<&Broker>,
-    ways: &TriggerDestinations,
-) -> bool {
-    let Some(to) = target(context, trigger, &ways.subscriber) else { return false };
-    let (brokers_ns, brokers_name) = trigger.broker();
-    if !context.can_read_namespace(namespace(trigger), brokers_ns) {
-        unsubscribe(context, trigger);
-        return false;
-    }
-    let (ns, name) = (namespace(trigger), crate::kinds::shared::name(&trigger.metadata));
-    let brokers = broker.and_then(|broker| broker.spec.delivery.as_ref());
-    let sink = ways.sink.as_ref().map(|sink| target(context, trigger, sink));
-    let hold = match (ways.hold, &sink) {
-        (HoldReason::Nothing, Some(None)) => HoldReason::DeadLetters, // named, and not to be spoken to
-        (hold, _) => hold,
-    };
-    let spec = StreamSubscriberSpec {
-        path: broker::path(brokers_ns, brokers_name),
-        label: format!("{ns}/{name}"),
-        filter: filter(&trigger.spec),
-        target: to,
-        reply: ReplyTarget::Reenter,
-        dead_letter: sink.flatten(),
-        hold,
-        delivery: DeliveryPolicy {
-            sequence: delivery_order(trigger),
-            ..delivery(trigger.spec.delivery.as_ref(), brokers)
-        },
-        start_position: match trigger.start_position() {
-            Some(Ok(StartPosition::Earliest)) => InitialOffset::Earliest,
-            Some(Ok(StartPosition::Time(at))) => InitialOffset::At(u64::try_from(at.as_millisecond()).unwrap_or(0)),
-            // Admission lets nothing else in; a cluster may.
-            Some(Err(_)) | None => InitialOffset::Now,
-        },
-    };
-    context.publisher.set_subscriber(trigger.metadata.uid.as_deref().unwrap_or_default(), spec);
-    true
-}
-
-fn target(context: &ControllerContext, trigger: &Trigger, address: &DestinationAddress) -> Option<DeliveryTarget> {
-    let parsed = context.trust_store.target(address);
-    let mut target = parsed
-        .inspect_err(|why| tracing::warn!(trigger = trigger.metadata.name, why, "not a URL to deliver to"))
-        .ok()?;
-    let identity = OidcIdentity::expected::<Trigger>(context, &trigger.metadata);
-    context.access_tokens.attach(&mut target, namespace(trigger), identity.account(), address.audience.as_deref());
-    Some(target)
+fn triggers_of_broker(context: &ControllerContext, ns: &str, broker: &str) -> Vec<WorkItem> {
+    let triggers = context.caches.triggers.keys_by_index(&format!("{ns}/{broker}"));
+    triggers.iter().map(|(ns, name)| WorkItem::new(KIND, ns, name)).collect()
 }
 
 /// AMB-30: its own sink, or else the Broker's.
@@ -220,7 +140,7 @@ async fn resolve_sink(
     broker: Option<&Broker>,
 ) -> Result<Option<Result<DestinationAddress, ResolveError>>, Error> {
     if let Some(own) = trigger.spec.delivery.as_ref().and_then(|delivery| delivery.dead_letter_sink.as_ref()) {
-        return Ok(Some(broker::resolve_deliverable(context, item, own).await?));
+        return Ok(Some(context.resolve_deliverable(item, own).await?));
     }
     let Some(broker) = broker else { return Ok(None) };
     if broker.spec.delivery.as_ref().is_none_or(|delivery| delivery.dead_letter_sink.is_none()) {
@@ -250,8 +170,4 @@ async fn resolve_dependency(
         };
         (verdict, format!("The dependency {} \"{}\" is not ready.", reference.kind, reference.name))
     }))
-}
-
-fn namespace(trigger: &Trigger) -> &str {
-    crate::kinds::shared::namespace(&trigger.metadata)
 }

@@ -2,24 +2,25 @@
 
 use jiff::Timestamp;
 
-use super::destinations;
-use crate::controllers::dead_letter_sink;
-use crate::controllers::destination_resolver::{DestinationAddress, ResolveError};
-use crate::controllers::last_address::{DEAD_LETTER_SINK, SUBSCRIBER};
-use crate::controllers::oidc_identity::OidcIdentity;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::filters::missing_functions;
-use crate::kinds::eventing::trigger::{
+use crate::dead_letter_sink;
+use crate::destination_resolver::{DestinationAddress, ResolveError};
+use crate::last_address::{DEAD_LETTER_SINK, SUBSCRIBER};
+use crate::oidc_identity::OidcIdentity;
+use crate::trigger_subscription::BrokerUnavailable;
+use crate::trigger_subscription::destinations;
+use types::conditions::ConditionManager;
+use types::eventing::broker::Broker;
+use types::eventing::filters::missing_functions;
+use types::eventing::trigger::{
     BROKER_READY, CONDITIONS, DEAD_LETTER_SINK_RESOLVED, DEPENDENCY_READY, FILTERS_EVALUABLE, OIDC_IDENTITY_CREATED,
     SUBSCRIBER_RESOLVED, SUBSCRIPTION_READY, Trigger, TriggerStatus,
 };
-use crate::kinds::settings::CROSS_NAMESPACE;
-use crate::kinds::shared::{ConditionStatus, Destination, HasConditions, Status};
+use types::settings::CROSS_NAMESPACE;
+use types::shared::{ConditionStatus, Destination, HasConditions, Status};
 
 /// What a Trigger depends on, as found.
 #[derive(Debug, Clone)]
-pub struct TriggerDependencies<'a> {
+pub(crate) struct TriggerDependencies<'a> {
     pub broker: Result<&'a Broker, BrokerUnavailable>,
     pub subscriber: Result<DestinationAddress, ResolveError>,
     /// Its own sink or else the Broker's, if there is any.
@@ -32,16 +33,8 @@ pub struct TriggerDependencies<'a> {
     pub identity: OidcIdentity,
 }
 
-/// Why a Trigger has no Broker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BrokerUnavailable {
-    NotFound,
-    /// It is in another namespace, and the operator does not let anybody read from there.
-    OtherNamespace,
-}
-
 #[must_use]
-pub fn status(trigger: &Trigger, found: TriggerDependencies<'_>, now: Timestamp) -> TriggerStatus {
+pub(crate) fn status(trigger: &Trigger, found: TriggerDependencies<'_>, now: Timestamp) -> TriggerStatus {
     let mut status = trigger.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = CONDITIONS.manage(&before, now);
@@ -149,11 +142,11 @@ fn mark_dependency(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::controllers::broker::reconcile::{BrokerDependencies as BrokerFound, status as broker_status};
-    use crate::controllers::sender_policy::SenderPolicy;
-    use crate::kinds::eventing::broker::BrokerSpec;
-    use crate::kinds::eventing::trigger::TriggerSpec;
-    use crate::kinds::shared::Condition;
+    use crate::broker::reconcile::{BrokerDependencies as BrokerFound, status as broker_status};
+    use crate::sender_policy::SenderPolicy;
+    use types::eventing::broker::BrokerSpec;
+    use types::eventing::trigger::TriggerSpec;
+    use types::shared::Condition;
 
     fn trigger() -> Trigger {
         Trigger::new("ns", "t", TriggerSpec { broker: "b".into(), ..TriggerSpec::default() })
@@ -239,7 +232,7 @@ mod tests {
     fn a_missing_function_is_a_warning_and_the_trigger_is_ready() {
         let broker = broker(true);
         let sql = |text: &str| {
-            vec![crate::kinds::eventing::filters::SubscriptionsApiFilter {
+            vec![types::eventing::filters::SubscriptionsApiFilter {
                 cesql: Some(text.to_owned()),
                 ..Default::default()
             }]

@@ -9,13 +9,13 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{DataSourceKind, RevisionDataSources, missing};
-use crate::controllers::revision::downward_api;
-use crate::controllers::revision::plan::RevisionError;
-use crate::controllers::revision::projected_tokens::ProjectedTokenRequest;
-use crate::kinds::quantity;
-use crate::kinds::serving::revision_spec::volumes::MEMORY;
-use crate::kinds::shared::namespace;
+use crate::revision::downward_api;
+use crate::revision::error::RevisionError;
+use crate::revision::projected_tokens::ProjectedTokenRequest;
 use runtime::volumes::{InstanceVolume, VolumeContent, VolumeFile, VolumeMedium, is_contained_path};
+use types::quantity;
+use types::serving::volumes::MEMORY;
+use types::shared::namespace;
 
 /// Permissions of a file that says nothing (Kubernetes' default).
 const MODE_DEFAULT: i32 = 0o644;

@@ -4,10 +4,12 @@ use serde_json::{Value, json};
 
 use container::process_config::ImageProcess;
 
-use super::super::images::ImageState;
+use super::super::data_sources::RevisionDataSources;
+use super::super::images::{ImageState, ImageStates};
 use super::*;
-use crate::kinds::settings::{DeploymentSettings, RevisionDefaults};
 use runtime::ContainerImage;
+use types::serving::autoscaler_settings::AutoscalerSettings;
+use types::settings::{DeploymentSettings, RevisionDefaults};
 
 pub(in super::super) fn revision(container: Value, annotations: Value) -> Revision {
     let mut revision: Revision = serde_json::from_value(json!({

@@ -5,12 +5,12 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use crate::context::NamespacedObject;
-use crate::kinds::serving::annotations::{CLUSTER_LOCAL, RUNTIME_CLASS, VISIBILITY};
-use crate::kinds::serving::service::{Service, ServiceSpec};
-use crate::kinds::shared::{name, namespace};
-use crate::kinds::sources::adapter::{AdapterBacked, AdapterPlan, AdapterProgram};
-use crate::service::children::owner_references;
+use crate::api::NamespacedObject;
+use crate::owned_child::owner_references;
+use types::serving::annotations::{CLUSTER_LOCAL, RUNTIME_CLASS, VISIBILITY};
+use types::serving::service::{Service, ServiceSpec};
+use types::shared::{name, namespace};
+use types::sources::adapter::{AdapterBacked, AdapterPlan, AdapterProgram};
 
 /// The annotation of the template that says which configuration it was made of.
 const CONFIG_HASH: &str = "adapters.sluicegate.dev/config-hash";
@@ -40,19 +40,19 @@ impl Secrets {
 
 /// The program of the adapter: a command of this host, or an image.
 #[derive(Debug)]
-pub(super) enum Program {
+pub(super) enum AdapterExecutable {
     Command(PathBuf, String),
     Image(String),
 }
 
-pub(super) fn program(asked: &AdapterProgram) -> Result<Program, String> {
+pub(super) fn program(asked: &AdapterProgram) -> Result<AdapterExecutable, String> {
     let Some(transport) = &asked.transport else {
-        return Ok(Program::Image(asked.image.clone().unwrap_or_default()));
+        return Ok(AdapterExecutable::Image(asked.image.clone().unwrap_or_default()));
     };
     let own = std::env::current_exe().map_err(|error| format!("find the directory of this program: {error}"))?;
     let path = own.with_file_name(PROGRAM);
     if path.is_file() {
-        Ok(Program::Command(path, transport.clone()))
+        Ok(AdapterExecutable::Command(path, transport.clone()))
     } else {
         Err(format!("{} does not exist; install it beside sluicegate", path.display()))
     }
@@ -107,13 +107,13 @@ pub(super) struct AdapterTarget<'a> {
 pub(super) fn service<A: NamespacedObject + AdapterBacked>(
     source: &A,
     spec: &AdapterPlan,
-    program: &Program,
+    program: &AdapterExecutable,
     target: &AdapterTarget<'_>,
 ) -> Service {
     let meta = source.meta();
     let pod = pod(source, spec, program, target);
     let mut annotations = json!({ "autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/max-scale": "1" });
-    if matches!(program, Program::Command(..)) {
+    if matches!(program, AdapterExecutable::Command(..)) {
         annotations[RUNTIME_CLASS] = "process".into();
     }
     annotations[CONFIG_HASH] = hash(&pod.to_string()).into();
@@ -129,7 +129,7 @@ pub(super) fn service<A: NamespacedObject + AdapterBacked>(
 fn pod<A: NamespacedObject + AdapterBacked>(
     source: &A,
     spec: &AdapterPlan,
-    program: &Program,
+    program: &AdapterExecutable,
     target: &AdapterTarget<'_>,
 ) -> Value {
     let (volumes, mounts): (Vec<Value>, Vec<Value>) = target.secrets.0.keys().enumerate().map(|(nth, secret)| {
@@ -143,11 +143,11 @@ fn pod<A: NamespacedObject + AdapterBacked>(
         "readinessProbe": { "httpGet": { "path": "/readyz" }, "periodSeconds": 1 },
     });
     match program {
-        Program::Command(path, transport) => {
+        AdapterExecutable::Command(path, transport) => {
             container["image"] = format!("adapters.sluicegate.dev/{transport}").into();
             container["command"] = json!([path, transport]);
         }
-        Program::Image(image) => container["image"] = image.as_str().into(),
+        AdapterExecutable::Image(image) => container["image"] = image.as_str().into(),
     }
     let mut pod = json!({ "containers": [container], "volumes": volumes });
     if let Some(account) = &spec.service_account_name {
@@ -205,7 +205,7 @@ fn hash(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kinds::sources::adapter::AdapterSource;
+    use types::sources::adapter::AdapterSource;
 
     fn source(spec: Value) -> AdapterSource {
         serde_json::from_value(
@@ -239,7 +239,7 @@ mod tests {
         secrets.add("many".to_owned(), vec!["p".to_owned(), "q".to_owned()]);
         assert_eq!(secret_names(&source.spec.source).len(), 4);
         let target = AdapterTarget { sink: "http://b", ca_certs: None, secrets: &secrets };
-        let service = service(&source, &source.plan(), &Program::Image("i".to_owned()), &target);
+        let service = service(&source, &source.plan(), &AdapterExecutable::Image("i".to_owned()), &target);
         assert_eq!(
             variable(&service, "ADAPTER_RECEIVER"),
             json!({
@@ -260,7 +260,7 @@ mod tests {
         let mut source = source(json!({ "adapter": { "image": "i" }, "sink": { "uri": "http://s" }, "source": {} }));
         let made = |source: &AdapterSource, sink: &str| {
             let target = AdapterTarget { sink, ca_certs: None, secrets: &Secrets::default() };
-            let service = service(source, &source.plan(), &Program::Image("i".to_owned()), &target);
+            let service = service(source, &source.plan(), &AdapterExecutable::Image("i".to_owned()), &target);
             hash_of(&service).unwrap().to_owned()
         };
         let before = made(&source, "http://s");

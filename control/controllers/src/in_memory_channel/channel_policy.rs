@@ -2,19 +2,19 @@
 
 use contract::table::ReplyTarget;
 
-use crate::controllers::context::ControllerContext;
-use crate::controllers::flows::plan;
-use crate::controllers::oidc_identity::account_name;
-use crate::controllers::sender_policy::SenderPolicy;
-use crate::kinds::eventing::event_policy::PolicyTarget;
-use crate::kinds::flows::parallel::Parallel;
-use crate::kinds::flows::sequence::Sequence;
-use crate::kinds::messaging::channel::Channel;
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscribable::SubscriberSpec;
-use crate::kinds::messaging::subscription::Subscription;
-use crate::kinds::shared::{controller, is_controlled_by, name, namespace};
+use crate::context::ControllerContext;
+use crate::flow_plan as plan;
+use crate::oidc_identity::account_name;
 use crate::publish;
+use crate::sender_policy::SenderPolicy;
+use types::eventing::event_policy::PolicyTarget;
+use types::flows::parallel::Parallel;
+use types::flows::sequence::Sequence;
+use types::messaging::channel::Channel;
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscribable::SubscriberSpec;
+use types::messaging::subscription::Subscription;
+use types::shared::{controller, is_controlled_by, name, namespace};
 
 /// Policies apply to a channel by its own name, and by that of the object it is the ingress of: a Channel, or a flow
 /// whose first channel it is. Policies for either apply.
@@ -26,17 +26,17 @@ pub(super) fn sender_policy(context: &ControllerContext, channel: &InMemoryChann
         plan.is_ok_and(|plan| plan.channels.first().is_some_and(|first| name(&first.metadata) == me))
     };
     match owner.kind.as_str() {
-        "Channel" => match context.channels.get(ns, &owner.name) {
+        "Channel" => match context.caches.channels.get(ns, &owner.name) {
             Some(whole) => SenderPolicy::for_object(context, &[own, PolicyTarget::of::<Channel>(&whole.metadata)]),
             None => SenderPolicy::for_object(context, &[own]),
         },
-        "Sequence" => match context.sequences.get(ns, &owner.name) {
+        "Sequence" => match context.caches.sequences.get(ns, &owner.name) {
             Some(flow) if is_listener(plan::sequence(&flow, &context.settings())) => {
                 SenderPolicy::for_object(context, &[own, PolicyTarget::of::<Sequence>(&flow.metadata)])
             }
             _ => SenderPolicy::for_object(context, &[own]),
         },
-        "Parallel" => match context.parallels.get(ns, &owner.name) {
+        "Parallel" => match context.caches.parallels.get(ns, &owner.name) {
             Some(flow) if is_listener(plan::parallel(&flow, &context.settings())) => {
                 SenderPolicy::for_object(context, &[own, PolicyTarget::of::<Parallel>(&flow.metadata)])
             }
@@ -53,11 +53,13 @@ pub(super) fn own_accounts(context: &ControllerContext, channel: &InMemoryChanne
     let ns = namespace(meta);
     let plan = match owner.kind.as_str() {
         "Sequence" => context
+            .caches
             .sequences
             .get(ns, &owner.name)
             .filter(|flow| is_controlled_by(meta, &flow.metadata))
             .map(|flow| plan::sequence(&flow, &context.settings())),
         "Parallel" => context
+            .caches
             .parallels
             .get(ns, &owner.name)
             .filter(|flow| is_controlled_by(meta, &flow.metadata))

@@ -6,34 +6,36 @@
 //! Revision's burst the mode is `Serve`, and the public slice names the listener once for each of them. The private one has an endpoint for each ready instance. All of them share the host's
 //! address and each has a port of its own, which one slice cannot say, so it names none.
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointConditions, EndpointPort, EndpointSlice};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::DeleteParams;
 
-use super::pod::{labels, owner};
-use crate::child_name::child_name;
-use crate::controllers::context::{ControllerContext, Error, now};
-use crate::controllers::service_names::{DERIVED_LABEL, SERVICE_NAME};
-use crate::kinds::autoscaling::pod_autoscaler::ScaleTarget;
-use crate::kinds::networking::serverless_service::{
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::names::{DERIVED_LABEL, SERVICE_NAME};
+use autoscaler::{InstancePhase, InstanceStatus};
+use runtime::{deployment_name, pod_name};
+use support::child_name::child_name;
+use types::autoscaling::pod_autoscaler::ScaleTarget;
+use types::networking::serverless_service::{
     ACTIVATOR_ENDPOINTS_POPULATED, CONDITIONS, ENDPOINTS_POPULATED, ServerlessService, ServerlessServiceSpec,
     ServerlessServiceStatus,
 };
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::settings::SERVING;
-use crate::kinds::shared::{Condition, ConditionStatus, Status, name, namespace};
-use autoscaler::{InstancePhase, InstanceStatus};
-use runtime::{deployment_name, pod_name};
+use types::serving::annotations::{REVISION, REVISION_UID, ROUTING_STATE, inherited};
+use types::serving::revision::Revision;
+use types::settings::SERVING;
+use types::shared::{Condition, ConditionStatus, Status, name, namespace};
 
 /// Who takes requests in, as upstream calls it.
 const ACTIVATOR: &str = "activator-service";
 const PORT_NAME: &str = "http";
 
 /// Brings them to what `seen` says. An instance that comes or goes costs one write, the first and the last one more.
-pub(super) async fn reconcile(
+pub(crate) async fn reconcile(
     context: &ControllerContext,
     revision: &Revision,
     seen: &[InstanceStatus],
@@ -57,7 +59,7 @@ pub(super) async fn reconcile(
 }
 
 /// Brings only that to what `seen` says which tells who is ready.
-pub(super) async fn reconcile_ready(
+pub(crate) async fn reconcile_ready(
     context: &ControllerContext,
     revision: &Revision,
     seen: &[InstanceStatus],
@@ -67,7 +69,7 @@ pub(super) async fn reconcile_ready(
 }
 
 /// The slice of those who take requests in, once for all Revisions.
-pub(super) async fn publish_activator_slice(context: &ControllerContext) -> Result<(), Error> {
+pub(crate) async fn publish_activator_slice(context: &ControllerContext) -> Result<(), Error> {
     let metadata = ObjectMeta {
         name: Some(ACTIVATOR.to_owned()),
         namespace: Some(SERVING.to_owned()),
@@ -235,12 +237,43 @@ fn ready_slice(metadata: ObjectMeta, revision: &str, seen: &[InstanceStatus]) ->
     EndpointSlice { endpoints, ..slice(metadata, IpAddr::V4(Ipv4Addr::LOCALHOST)) }
 }
 
+/// What marks everything that runs for `revision`: its own labels, which its template's are among, and whose it is.
+pub(crate) fn labels(revision: &Revision) -> BTreeMap<String, String> {
+    let meta = &revision.metadata;
+    let mut labels = inherited(meta.labels.as_ref(), &[ROUTING_STATE]);
+    labels.insert(REVISION.into(), name(meta).into());
+    labels.insert(REVISION_UID.into(), meta.uid.clone().unwrap_or_default());
+    labels.entry("app".into()).or_insert_with(|| name(meta).into()); // its author may call it otherwise
+    labels
+}
+
+pub(crate) fn owner(revision: &Revision) -> OwnerReference {
+    OwnerReference {
+        api_version: revision.api_version.clone(),
+        kind: revision.kind.clone(),
+        name: name(&revision.metadata).into(),
+        uid: revision.metadata.uid.clone().unwrap_or_default(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Writes the ready Pods of a Revision that is about to become Ready, because clients that waited for that read them
+/// next. What fails is done by the next reconcile of its Pods.
+pub(crate) async fn publish_ready(context: &ControllerContext, revision: &Revision) {
+    if context.config.publishes_pods && context.leadership.is_leader() {
+        let seen =
+            context.autoscaler.instances(&format!("{}/{}", namespace(&revision.metadata), name(&revision.metadata)));
+        let _ = reconcile_ready(context, revision, &seen).await;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::kinds::serving::revision_spec::RevisionSpec;
+    use types::serving::template::RevisionSpec;
 
     #[test]
     fn the_private_slice_has_an_endpoint_for_each_ready_instance() {

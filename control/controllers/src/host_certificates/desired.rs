@@ -4,17 +4,16 @@ use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
 
-use crate::child_name::child_name;
-use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
-use crate::controllers::route::hosts::{self, RouteNaming};
-use crate::controllers::service::children::owner_references;
-use crate::kinds::classes::CERTIFICATE_ANNOTATIONS;
-use crate::kinds::networking::certificate::{Certificate, CertificateSpec, TYPE_LABEL, WILDCARD_LABEL};
-use crate::kinds::serving::annotations::{LAST_APPLIED, ROUTE, inherited};
-use crate::kinds::serving::domain_mapping::DomainMapping;
-use crate::kinds::serving::route::Route;
-use crate::kinds::settings::NetworkSettings;
-use crate::kinds::shared::{annotation, name, namespace};
+use crate::owned_child::owner_references;
+use crate::route_hosts::{self as hosts, RouteNaming};
+use runtime::dns::CLUSTER_DOMAIN;
+use support::child_name::child_name;
+use types::networking::certificate::{CLASS_ANNOTATIONS, Certificate, CertificateSpec, TYPE_LABEL, WILDCARD_LABEL};
+use types::serving::annotations::{LAST_APPLIED, ROUTE, inherited};
+use types::serving::domain_mapping::DomainMapping;
+use types::serving::route::Route;
+use types::settings::NetworkSettings;
+use types::shared::{annotation, name, namespace};
 
 /// By which a Certificate says whose domain it is for; the name is upstream's.
 const DOMAIN_MAPPING: &str = "serving.knative.dev/domainMappingUID";
@@ -158,12 +157,12 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::controllers::certificate::state::HostTls;
-    use crate::controllers::informer_cache::InformerCache;
-    use crate::controllers::route::hosts::PublicPorts;
-    use crate::kinds::field_errors::FieldErrors;
-    use crate::kinds::settings::ConfigMapSetting as _;
-    use crate::kinds::shared::label;
+    use crate::host_tls::HostTls;
+    use crate::informer_cache::InformerCache;
+    use crate::route_hosts::PublicPorts;
+    use types::kind_registry::FieldErrors;
+    use types::settings::ConfigMapSetting as _;
+    use types::shared::label;
 
     fn made_by(metadata: Value, make: fn(&Route, RouteNaming<'_>) -> Vec<Certificate>) -> Vec<Certificate> {
         let mut route = json!({ "metadata": { "name": "app", "namespace": "ns", "uid": "u" }, "spec": { "traffic": [

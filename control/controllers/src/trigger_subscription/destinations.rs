@@ -2,15 +2,15 @@
 
 use contract::table::HoldReason;
 
-use crate::controllers::dead_letter_sink;
-use crate::controllers::destination_resolver::DestinationAddress;
-use crate::controllers::last_address::{DEAD_LETTER_SINK, LastAddress, SUBSCRIBER};
-use crate::kinds::eventing::broker::Broker;
-use crate::kinds::eventing::trigger::Trigger;
-use crate::kinds::shared::Destination;
+use crate::dead_letter_sink;
+use crate::destination_resolver::DestinationAddress;
+use crate::last_address::{DEAD_LETTER_SINK, LastAddress, SUBSCRIBER};
+use types::eventing::broker::Broker;
+use types::eventing::trigger::Trigger;
+use types::shared::Destination;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TriggerDestinations {
+pub(crate) struct TriggerDestinations {
     pub subscriber: DestinationAddress,
     pub sink: Option<DestinationAddress>,
     pub hold: HoldReason,
@@ -20,7 +20,7 @@ pub struct TriggerDestinations {
 /// events, another sink with dead letters (AMB-30: a lost event is the worse error). `None` for a Trigger that never had a
 /// subscriber: it has no place to keep.
 #[must_use]
-pub fn destinations(
+pub(crate) fn destinations(
     trigger: &Trigger,
     broker: Option<&Broker>,
     subscriber: Option<&DestinationAddress>,
@@ -40,7 +40,7 @@ pub fn destinations(
 }
 
 /// Where its subscriber was by its status.
-pub fn last_subscriber(trigger: &Trigger) -> Option<LastAddress> {
+pub(crate) fn last_subscriber(trigger: &Trigger) -> Option<LastAddress> {
     let status = trigger.status.as_ref()?;
     let (audience, ca_certs) = (status.subscriber_audience.clone(), status.subscriber_ca_certs.clone());
     let shown = status.subscriber_uri.clone().map(|url| DestinationAddress { url, audience, ca_certs });
@@ -48,7 +48,7 @@ pub fn last_subscriber(trigger: &Trigger) -> Option<LastAddress> {
 }
 
 /// Where its sink was, by its own status or, if it has none of its own, by the Broker's.
-pub fn last_sink(trigger: &Trigger, broker: Option<&Broker>) -> Option<LastAddress> {
+pub(crate) fn last_sink(trigger: &Trigger, broker: Option<&Broker>) -> Option<LastAddress> {
     if let Some(named) = own_sink(trigger) {
         let status = trigger.status.as_ref()?;
         let shown = dead_letter_sink::address_of(&status.delivery);
@@ -57,7 +57,7 @@ pub fn last_sink(trigger: &Trigger, broker: Option<&Broker>) -> Option<LastAddre
     dead_letter_sink::last_broker_sink(broker?)
 }
 
-pub fn own_sink(trigger: &Trigger) -> Option<&Destination> {
+pub(crate) fn own_sink(trigger: &Trigger) -> Option<&Destination> {
     trigger.spec.delivery.as_ref()?.dead_letter_sink.as_ref()
 }
 

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use contract::filter::cesql;
 use contract::table::{AttributeMatches, EventFilter, FilterRule, FilterVerdict};
 
-use crate::kinds::eventing::filters::{FilterDialect, SubscriptionsApiFilter};
-use crate::kinds::eventing::trigger::TriggerSpec;
+use types::eventing::filters::{FilterDialect, SubscriptionsApiFilter};
+use types::eventing::trigger::TriggerSpec;
 
 /// X-FLT-01: `filters` alone if there are any, or else `filter`. AMB-44: neither is every event.
 #[must_use]

@@ -8,29 +8,29 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 
-use crate::controllers::channel::reconcile::{flow_channel_spec, subscribable};
-use crate::controllers::service::children::owner_references;
-use crate::kinds::flows::parallel::Parallel;
-use crate::kinds::flows::sequence::Sequence;
-use crate::kinds::messaging::API_VERSION;
-use crate::kinds::messaging::channel::{ChannelTemplate, DEFAULT_KIND};
-use crate::kinds::messaging::in_memory_channel::InMemoryChannel;
-use crate::kinds::messaging::subscription::{Subscription, SubscriptionSpec};
-use crate::kinds::settings::Settings;
-use crate::kinds::shared::{Destination, KReference, name, namespace};
+use crate::backing_channel::{flow_channel_spec, subscribable};
+use crate::owned_child::owner_references;
+use types::flows::parallel::Parallel;
+use types::flows::sequence::Sequence;
+use types::messaging::API_VERSION;
+use types::messaging::channel::{ChannelTemplate, DEFAULT_KIND};
+use types::messaging::in_memory_channel::InMemoryChannel;
+use types::messaging::subscription::{Subscription, SubscriptionSpec};
+use types::settings::Settings;
+use types::shared::{Destination, KReference, name, namespace};
 
 /// What stands in the names of a flow's children behind its own.
-pub const SEQUENCE: &str = "-kn-sequence";
-pub const PARALLEL: &str = "-kn-parallel";
+pub(crate) const SEQUENCE: &str = "-kn-sequence";
+pub(crate) const PARALLEL: &str = "-kn-parallel";
 
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct FlowPlan {
+pub(crate) struct FlowPlan {
     pub channels: Vec<InMemoryChannel>,
     pub subscriptions: Vec<Subscription>,
 }
 
 /// One channel and one Subscription for each step.
-pub fn sequence(sequence: &Sequence, settings: &Settings) -> Result<FlowPlan, String> {
+pub(crate) fn sequence(sequence: &Sequence, settings: &Settings) -> Result<FlowPlan, String> {
     let (ns, flow) = (namespace(&sequence.metadata), name(&sequence.metadata));
     let maker = FlowBuilder {
         ns,
@@ -61,7 +61,7 @@ pub fn sequence(sequence: &Sequence, settings: &Settings) -> Result<FlowPlan, St
 }
 
 /// The ingress channel, and for each branch a channel with a Subscription before it and one behind it.
-pub fn parallel(parallel: &Parallel, settings: &Settings) -> Result<FlowPlan, String> {
+pub(crate) fn parallel(parallel: &Parallel, settings: &Settings) -> Result<FlowPlan, String> {
     let (ns, flow) = (namespace(&parallel.metadata), name(&parallel.metadata));
     let maker = FlowBuilder {
         ns,
@@ -103,13 +103,13 @@ pub fn parallel(parallel: &Parallel, settings: &Settings) -> Result<FlowPlan, St
 
 /// Whether a Subscription of a flow reads this channel, or sends to it.
 #[must_use]
-pub fn uses(subscription: &Subscription, channel: &str) -> bool {
+pub(crate) fn uses(subscription: &Subscription, channel: &str) -> bool {
     let read = &subscription.spec.channel;
     (read.kind == DEFAULT_KIND && read.name == channel) || target_channels(subscription).any(|to| to == channel)
 }
 
 /// The channels that a Subscription sends to: of a flow, by their names alone.
-pub fn target_channels(subscription: &Subscription) -> impl Iterator<Item = &str> {
+pub(crate) fn target_channels(subscription: &Subscription) -> impl Iterator<Item = &str> {
     let SubscriptionSpec { subscriber, reply, .. } = &subscription.spec;
     let sent = [subscriber, reply].into_iter().flatten().filter_map(|to| to.reference.as_ref());
     sent.filter(|to| to.kind == DEFAULT_KIND).map(|to| &*to.name)

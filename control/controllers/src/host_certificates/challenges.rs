@@ -3,12 +3,12 @@
 
 use http::Uri;
 
-use super::state::HostTls;
-use crate::controllers::context::ControllerContext;
-use crate::controllers::ingress::backends::{self, SplitBackend, resolve_backend};
-use crate::kinds::networking::certificate::Http01Challenge;
-use crate::kinds::networking::ingress::IngressBackendSplit;
+use crate::context::ControllerContext;
+use crate::host_tls::HostTls;
 use crate::publish::{HostRule, PathRule, WeightedBackend};
+use crate::service_backends::{self as backends, SplitBackend, resolve_backend};
+use types::networking::certificate::Http01Challenge;
+use types::networking::ingress::IngressBackendSplit;
 
 /// Where authorities ask. A Certificate's status takes no other path away from a host.
 const ACME_CHALLENGE_PATH: &str = "/.well-known/acme-challenge/";

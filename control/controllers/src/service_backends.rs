@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
-use crate::controllers::revision;
-use crate::kinds::networking::ingress::IngressBackendSplit;
-use crate::kinds::serving::revision::Revision;
-use crate::kinds::serving::route::Route;
+use crate::names::revision_key;
+use runtime::dns::CLUSTER_DOMAIN;
+use types::networking::ingress::IngressBackendSplit;
+use types::serving::revision::Revision;
+use types::serving::route::Route;
 
 /// Ports by which a Service says that its instances speak HTTP/2 without TLS.
 const H2C_NAMES: [&str; 2] = ["h2c", "http2"];
@@ -73,7 +73,7 @@ pub fn resolve_backend(
     let (ns, name) = (split.service_namespace.as_str(), split.service_name.as_str());
     let Some(service) = lookup.service(ns, name) else {
         if lookup.revision(ns, name).is_some() {
-            return Ok(SplitBackend::Revisions(vec![(revision::key(ns, name), 1)]));
+            return Ok(SplitBackend::Revisions(vec![(revision_key(ns, name), 1)]));
         }
         return match lookup.route(ns, name) {
             Some(route) => route_backend(ns, &route),
@@ -133,7 +133,7 @@ fn route_backend(ns: &str, route: &Route) -> Result<SplitBackend, BackendResolve
     let traffic = route.status.iter().flat_map(|status| &status.traffic);
     let weighted = traffic.filter_map(|target| {
         let weight = u32::try_from(target.percent?).ok().filter(|weight| *weight > 0)?;
-        Some((revision::key(ns, target.revision()?), weight))
+        Some((revision_key(ns, target.revision()?), weight))
     });
     let weighted: Vec<_> = weighted.collect();
     if weighted.is_empty() {
@@ -232,5 +232,4 @@ fn sort_addresses(addresses: &mut Vec<SocketAddr>) {
 }
 
 #[cfg(test)]
-#[path = "backends_tests.rs"]
 mod tests;

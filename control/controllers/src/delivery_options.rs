@@ -5,9 +5,9 @@ use std::time::Duration;
 use codec::cloudevent::ContentMode;
 use contract::table::{BackoffPolicy, DeliveryOrder, DeliveryPolicy};
 
-use crate::kinds::duration;
-use crate::kinds::eventing::trigger::{ORDERED, STRICT, Trigger};
-use crate::kinds::shared::DeliverySpec;
+use types::duration;
+use types::eventing::trigger::{ORDERED, STRICT, Trigger};
+use types::shared::DeliverySpec;
 
 /// Requests in flight to one subscriber from one core: enough to hide a round trip of some
 /// milliseconds, and few enough that a dead subscriber costs next to nothing.

@@ -2,11 +2,11 @@
 
 use contract::tls::TlsIdentity;
 
-use crate::controllers::ingress::backends::BackendResolveError;
-use crate::kinds::conditions::ConditionManager;
-use crate::kinds::networking::certificate::Http01Challenge;
-use crate::kinds::settings::HttpProtocol;
-use crate::kinds::shared::ConditionStatus;
+use crate::service_backends::BackendResolveError;
+use types::conditions::ConditionManager;
+use types::networking::certificate::Http01Challenge;
+use types::settings::HttpProtocol;
+use types::shared::ConditionStatus;
 
 pub const NOT_ENABLED: &str = "external-domain-tls is not enabled";
 pub const NOT_FOR_LOCAL: &str = "TLS is not enabled for cluster-local";
@@ -204,7 +204,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::kinds::conditions::ConditionSet;
+    use types::conditions::ConditionSet;
 
     const SET: ConditionSet = ConditionSet { dependents: &["C"] };
 

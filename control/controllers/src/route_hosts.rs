@@ -3,14 +3,15 @@
 use contract::table::HTTPS_PORT;
 use k8s_openapi::api::core::v1::Service;
 
-use crate::controllers::certificate::state::{HostCertificate, HostTls, ready_certificate};
-use crate::controllers::destination_resolver::CLUSTER_DOMAIN;
-use crate::controllers::informer_cache::InformerCache;
-use crate::kinds::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
-use crate::kinds::serving::route::Route;
-use crate::kinds::settings::{HttpProtocol, NetworkSettings};
-use crate::kinds::shared::{Addressable, label, name, namespace};
+use crate::host_tls::{HostCertificate, HostTls, ready_certificate};
+use crate::informer_cache::InformerCache;
+use crate::names::service_host;
+use runtime::dns::CLUSTER_DOMAIN;
 use support::names::{SUBDOMAIN_CHARS_MAX, is_dns_subdomain, is_dns1123_label, label_error};
+use types::serving::annotations::{CLUSTER_LOCAL, VISIBILITY};
+use types::serving::route::Route;
+use types::settings::{HttpProtocol, NetworkSettings};
+use types::shared::{Addressable, label, name, namespace};
 
 /// The port that URLs need not name; the other is [`HTTPS_PORT`].
 const HTTP_PORT: u16 = 80;
@@ -118,12 +119,6 @@ fn cluster_local_host(route: &Route) -> String {
     service_host(name(&route.metadata), namespace(&route.metadata))
 }
 
-/// What Kubernetes calls the Service `name`.
-#[must_use]
-pub fn service_host(name: &str, namespace: &str) -> String {
-    format!("{name}.{namespace}.svc.{CLUSTER_DOMAIN}")
-}
-
 /// X-RTE-02, X-RTE-03: by the operator's templates.
 pub fn public_host(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> String {
     naming.network.host(tag, &route.metadata, naming.domain)
@@ -143,7 +138,7 @@ pub fn host_error(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> 
 }
 
 /// The first label of its hosts, or of its tag's.
-pub(super) fn first_label(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> String {
+pub(crate) fn first_label(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> String {
     let name = name(&route.metadata);
     tag.map_or_else(|| name.to_owned(), |tag| naming.network.tagged(tag, name))
 }
@@ -155,11 +150,11 @@ mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
     use super::*;
-    use crate::controllers::certificate::state::CertificateState;
-    use crate::controllers::service_names::index_keys;
-    use crate::kinds::field_errors::FieldErrors;
-    use crate::kinds::serving::route::RouteSpec;
-    use crate::kinds::settings::ConfigMapSetting as _;
+    use crate::host_tls::CertificateState;
+    use crate::indexes::core_service_keys;
+    use types::kind_registry::FieldErrors;
+    use types::serving::route::RouteSpec;
+    use types::settings::ConfigMapSetting as _;
 
     static NETWORK: LazyLock<NetworkSettings> = LazyLock::new(NetworkSettings::default);
     static SERVICES: LazyLock<InformerCache<Service>> = LazyLock::new(InformerCache::default);
@@ -281,7 +276,7 @@ mod tests {
     #[test]
     fn a_tag_is_cluster_local_by_its_placeholder() {
         let labels = Some([(VISIBILITY.to_owned(), CLUSTER_LOCAL.to_owned())].into());
-        let services = InformerCache::with_index(index_keys);
+        let services = InformerCache::with_index(core_service_keys);
         let metadata =
             ObjectMeta { name: Some("blue-app".into()), namespace: Some("ns".into()), labels, ..ObjectMeta::default() };
         services.replace(vec![Service { metadata, ..Service::default() }], |_| {});

@@ -1,0 +1,39 @@
+//! What all controllers have to know of the program.
+
+use std::sync::{Arc, Weak};
+
+use apiserver::expiry::Expiries;
+use apiserver::store::ObjectStore;
+use contract::target_policy::TargetPolicy;
+use support::clock::WallClock;
+
+use crate::listeners::ListenerAddresses;
+use crate::publish::QuotaConfig;
+use crate::stream_addresses::EventsTlsListener;
+
+#[derive(Debug, Clone)]
+pub struct ContextConfig {
+    /// `localhost`
+    pub domain: String,
+    /// The port that URLs name.
+    pub http_port: u16,
+    /// `http://127.0.0.1:8081`
+    pub events_url_base: String,
+    /// Where events are taken in by TLS, if anywhere.
+    pub events_tls: Option<EventsTlsListener>,
+    /// Where requests are taken in, for statuses.
+    pub listeners: ListenerAddresses,
+    pub quotas: QuotaConfig,
+    /// Which addresses objects may name as targets.
+    pub targets: Arc<TargetPolicy>,
+    /// By which tokens end.
+    pub clock: WallClock,
+    /// Instances are shown as Pods: in an API of our own, not in a cluster's.
+    pub publishes_pods: bool,
+    /// Our identity among the appliances that follow one API server; `None`: the API is our own.
+    pub leader_identity: Option<String>,
+    /// Where the objects are, if the API is our own.
+    pub store: Weak<ObjectStore>,
+    /// Records when certificates of Secrets and trust bundles expire.
+    pub expiries: Arc<Expiries>,
+}

@@ -1,0 +1,37 @@
+//! Whether this appliance is the leader, which alone writes.
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// Whether this appliance is the leader and may write.
+#[derive(Debug)]
+pub struct Leadership {
+    is_leader: AtomicBool,
+}
+
+/// Another appliance writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("another appliance holds the Lease and writes")]
+pub struct NotLeader;
+
+impl Leadership {
+    #[must_use]
+    pub fn new(ours: bool) -> Self {
+        Self { is_leader: AtomicBool::new(ours) }
+    }
+
+    #[must_use]
+    pub fn is_leader(&self) -> bool {
+        self.is_leader.load(Relaxed)
+    }
+
+    /// # Errors
+    /// This appliance is not the leader.
+    pub fn check(&self) -> Result<(), NotLeader> {
+        if self.is_leader() { Ok(()) } else { Err(NotLeader) }
+    }
+
+    /// Whether that is news.
+    pub(crate) fn set(&self, ours: bool) -> bool {
+        self.is_leader.swap(ours, Relaxed) != ours
+    }
+}
