@@ -174,7 +174,7 @@ fn metrics_page_says_what_metrics_say() {
     api.create(&subscription("s", "c", &sink.url()));
     api.wait_ready("Subscription", NAMESPACE, "s", TIMEOUT);
     accepted(&TestEvent::new("2").binary("/channels/default/c"), &appliance);
-    api.create(&service("hello", IMAGE));
+    api.create(&service("hello", IMAGE, "hello"));
     api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     HttpCall::get("/").host("hello.default.localhost").send(appliance.http());
     let read = || HttpCall::get("/metrics").send(appliance.admin()).text();

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use types::kind_registry::read;
 use types::messaging::channel::{ChannelSpec, ChannelTemplate};
 use types::messaging::in_memory_channel::InMemoryChannelSpec;
 use types::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
+use types::object_reader::read;
 
 /// What is said where a cluster that is followed has no kind for what stands behind a Channel.
 pub(crate) const KIND_NOT_SERVED: &str = "The cluster does not have the kind InMemoryChannel of messaging.knative.dev/v1: \

@@ -3,9 +3,9 @@
 
 use crate::api::Error;
 use crate::context::ControllerContext;
+use support::names::{is_dns1123_label, is_path_segment};
 use types::eventing::broker::{Broker, BrokerSpec};
 use types::eventing::trigger::Trigger;
-use support::names::{is_dns1123_label, is_path_segment};
 use types::shared::namespace;
 
 /// Upstream's mark on those that are made so.

@@ -24,8 +24,8 @@ use crate::api::is_not_found;
 use crate::urls::{self, resolve_reference};
 use crate::work_queue::{WorkItem, WorkQueue};
 use runtime::dns::CLUSTER_DOMAIN;
-use types::kind_registry::KindMeta;
 use support::names::{is_dns_subdomain, is_dns1035_label, is_dns1123_label, is_path_segment};
+use types::kind_registry::KindMeta;
 use types::settings::{REFERENCE_BY_GROUP, REFERENCE_MAPPING, Settings};
 use types::shared::{Destination, KReference};
 

@@ -1,6 +1,6 @@
 //! Names that several controllers give to the same thing.
 
-use types::serving::template::RevisionSpec;
+use types::serving::revision_spec::RevisionSpec;
 
 use runtime::dns::CLUSTER_DOMAIN;
 

@@ -10,10 +10,10 @@ use crate::context::ControllerContext;
 use crate::field_managers;
 use crate::owned_child::owner_references;
 use crate::work_queue::WorkItem;
+use support::names::is_path_segment;
 use support::sha256;
 use types::conditions::ConditionManager;
 use types::kind_registry::ResourceStrategy;
-use support::names::is_path_segment;
 use types::shared::{AuthStatus, KReference, name, namespace};
 
 /// Longest name as upstream makes them, in characters; longer ones end in a hash.
@@ -165,8 +165,8 @@ async fn remove_account<K: NamespacedObject>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::eventing::trigger::Trigger;
     use support::names::is_dns_subdomain;
+    use types::eventing::trigger::Trigger;
 
     /// X-FEA-07
     #[test]

@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::host_tls::CertificateState;
     use crate::indexes::core_service_keys;
-    use types::kind_registry::FieldErrors;
+    use types::field_errors::FieldErrors;
     use types::serving::route::RouteSpec;
     use types::settings::ConfigMapSetting as _;
 

@@ -273,7 +273,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use types::serving::template::RevisionSpec;
+    use types::serving::revision_spec::RevisionSpec;
 
     #[test]
     fn the_private_slice_has_an_endpoint_for_each_ready_instance() {

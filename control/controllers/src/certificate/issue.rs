@@ -224,7 +224,8 @@ fn status(certificate: &Certificate, outcome: IssueOutcome, now: Timestamp) -> C
 mod tests {
     use super::*;
     use apiserver::access::signing::create_authority;
-    use types::networking::certificate::{CLASS, CLASS_ANNOTATIONS, CertificateSpec};
+    use types::classes::{CERTIFICATE, CERTIFICATE_ANNOTATIONS};
+    use types::networking::certificate::CertificateSpec;
 
     fn days(days: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + days * DAY_SECONDS).unwrap()

@@ -6,8 +6,8 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use types::serving::annotations::{NO_GC, ROUTING_STATE_MODIFIED};
-use types::serving::gc_settings::RevisionGcSettings;
 use types::serving::revision::Revision;
+use types::settings::RevisionGcSettings;
 use types::shared::annotation;
 
 /// Of `unused` (no Route sends to them, and they are neither the newest nor the newest ready), those to be

@@ -8,7 +8,8 @@ use crate::owned_child::owner_references;
 use crate::route_hosts::{self as hosts, RouteNaming};
 use runtime::dns::CLUSTER_DOMAIN;
 use support::child_name::child_name;
-use types::networking::certificate::{CLASS_ANNOTATIONS, Certificate, CertificateSpec, TYPE_LABEL, WILDCARD_LABEL};
+use types::classes::CERTIFICATE_ANNOTATIONS;
+use types::networking::certificate::{Certificate, CertificateSpec, TYPE_LABEL, WILDCARD_LABEL};
 use types::serving::annotations::{LAST_APPLIED, ROUTE, inherited};
 use types::serving::domain_mapping::DomainMapping;
 use types::serving::route::Route;
@@ -160,7 +161,7 @@ mod tests {
     use crate::host_tls::HostTls;
     use crate::informer_cache::InformerCache;
     use crate::route_hosts::PublicPorts;
-    use types::kind_registry::FieldErrors;
+    use types::field_errors::FieldErrors;
     use types::settings::ConfigMapSetting as _;
     use types::shared::label;
 

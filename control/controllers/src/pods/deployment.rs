@@ -113,7 +113,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use types::serving::template::RevisionSpec;
+    use types::serving::revision_spec::RevisionSpec;
 
     fn seen(stage: InstancePhase) -> InstanceStatus {
         let at = Timestamp::UNIX_EPOCH;

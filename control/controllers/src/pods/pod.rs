@@ -270,7 +270,7 @@ mod tests {
     use runtime::SidecarStatus;
     use types::serving::annotations::{CONFIGURATION_UID, SERVICE};
     use types::serving::annotations::{REVISION, REVISION_UID, ROUTING_STATE};
-    use types::serving::template::RevisionSpec;
+    use types::serving::revision_spec::RevisionSpec;
 
     fn seen(stage: InstancePhase, restarts: u32) -> InstanceStatus {
         let at = Timestamp::UNIX_EPOCH;

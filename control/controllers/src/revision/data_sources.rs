@@ -19,7 +19,7 @@ use crate::names::{ACCOUNT_DEFAULT, service_account};
 use crate::work_queue::WorkItem;
 use runtime::deployment_name;
 use runtime::environment::expand_variables;
-use types::serving::template::RevisionSpec;
+use types::serving::revision_spec::RevisionSpec;
 use types::shared::{KReference, name, namespace};
 
 /// The reason that a kubelet gives when something is not there.

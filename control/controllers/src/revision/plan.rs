@@ -21,7 +21,7 @@ use runtime::{InstanceSpec, ResourceLimits, Sidecar};
 use types::duration;
 use types::serving::annotations::{CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE};
 use types::serving::revision::Revision;
-use types::serving::template::TIMEOUT_SECONDS_DEFAULT;
+use types::serving::revision_spec::TIMEOUT_SECONDS_DEFAULT;
 use types::serving::{spare_instances::spares, stream_timeouts::stream_timeouts};
 use types::shared::{annotation, label, name, namespace};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::data_sources::RevisionDataSources;
 use super::images::ImageStates;
 use types::serving::annotations::RUNTIME_VOLUMES;
-use types::serving::autoscaler_settings::AutoscalerSettings;
 use types::serving::revision::Revision;
+use types::settings::AutoscalerSettings;
 use types::shared::annotation;
 
 /// The host, the operator's settings, and what the Revision refers to.

@@ -224,7 +224,7 @@ mod tests {
 
     use super::*;
     use crate::revision::scale::scale;
-    use types::serving::autoscaler_settings::AutoscalerSettings;
+    use types::settings::AutoscalerSettings;
 
     fn revision(active: &str, reason: &str, ready: &str) -> Revision {
         serde_json::from_value(json!({

@@ -14,7 +14,7 @@ use crate::context::ControllerContext;
 use crate::names::service_account;
 use crate::work_queue::WorkItem;
 use support::clock::Deadline;
-use types::serving::template::RevisionSpec;
+use types::serving::revision_spec::RevisionSpec;
 
 /// How long a token is good if nothing is said, in seconds (Kubernetes' default).
 const SECONDS_DEFAULT: i64 = 3_600;

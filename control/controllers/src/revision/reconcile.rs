@@ -154,7 +154,7 @@ fn mark_scaled_to_zero(conditions: &mut ConditionManager<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::serving::template::RevisionSpec;
+    use types::serving::revision_spec::RevisionSpec;
     use types::shared::HasConditions;
 
     fn observed(state: RevisionState) -> ScaleStatus {

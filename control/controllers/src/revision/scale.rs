@@ -5,8 +5,8 @@ use std::time::Duration;
 use autoscaler::ScalingMetric;
 use types::duration;
 use types::serving::annotations::autoscaling;
-use types::serving::autoscaler_settings::AutoscalerSettings;
 use types::serving::revision::Revision;
+use types::settings::AutoscalerSettings;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScalingConfig {

@@ -23,12 +23,12 @@ use types::serving::configuration::Configuration;
 use types::serving::service::Service;
 use types::serving::template::RevisionTemplate;
 use types::shared::{controller, name, namespace};
+use types::sink_injection::{self, BindableKind, BindingSubject};
+use types::sources::SourceKind;
 use types::sources::ping::OIDC_IDENTITY_CREATED;
 use types::sources::sink_binding::{
-    AVAILABLE, BindableKind, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, SinkBinding, TRUST_BUNDLE_PROPAGATED,
+    AVAILABLE, FINALIZER, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, SinkBinding, TRUST_BUNDLE_PROPAGATED,
 };
-use types::sources::sink_binding_env::{self, FINALIZER};
-use types::sources::{BindingSubject, SourceKind};
 
 /// What has a template that a binding may change.
 trait HasTemplate: NamespacedObject {

@@ -11,11 +11,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use contract::events::LocalResponse;
-use contract::events::auth::AccessToken;
-use contract::events::core_relay::CoreSenders;
-use contract::events::delivery::PostError;
-use contract::events::encode;
+use codec::encode;
+use codec::http::LocalResponse;
+use contract::access_token::AccessToken;
+use contract::core_relay::CoreSenders;
+use contract::post_error::PostError;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};

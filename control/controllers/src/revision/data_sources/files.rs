@@ -14,7 +14,7 @@ use crate::revision::error::RevisionError;
 use crate::revision::projected_tokens::ProjectedTokenRequest;
 use runtime::volumes::{InstanceVolume, VolumeContent, VolumeFile, VolumeMedium, is_contained_path};
 use types::quantity;
-use types::serving::volumes::MEMORY;
+use types::serving::revision_spec::volumes::MEMORY;
 use types::shared::namespace;
 
 /// Permissions of a file that says nothing (Kubernetes' default).

@@ -8,7 +8,7 @@ use super::super::data_sources::RevisionDataSources;
 use super::super::images::{ImageState, ImageStates};
 use super::*;
 use runtime::ContainerImage;
-use types::serving::autoscaler_settings::AutoscalerSettings;
+use types::settings::AutoscalerSettings;
 use types::settings::{DeploymentSettings, RevisionDefaults};
 
 pub(in super::super) fn revision(container: Value, annotations: Value) -> Revision {
