@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::WriteAheadLog;
+use super::name_segment::SegmentStateWriter;
 use super::roll::RollPurpose;
 use super::staged::{InFlightCursor, InFlightFlush};
 use crate::codec::{RecordKind, record_bytes};
@@ -30,10 +31,12 @@ pub struct Flush {
     pub file: Arc<File>,
     pub offset: u64,
     pub bytes: Bytes,
-    /// Everything below this position is durable when the write completes.
+    /// Everything below this position is on the disk when the write completes. It may be acknowledged when
+    /// [`WriteAheadLog::durable`] has reached it: for the first flush of a segment this needs one more
+    /// flush, which names the segment.
     pub end: LogPosition,
     /// Keeps the folder locked while this write can still reach it, even after the log is dropped.
-    _lock: Arc<File>,
+    pub(super) _lock: Arc<File>,
 }
 
 /// How soon the owner should take [`WriteAheadLog::next_flush`].
@@ -60,6 +63,9 @@ impl WriteAheadLog {
         if self.in_flight.is_some() || self.poison.is_some() {
             return None;
         }
+        if let Some(flush) = self.next_state_flush() {
+            return Some(flush);
+        }
         if self.staged.len() == 1 {
             self.stage_changes();
         }
@@ -80,7 +86,7 @@ impl WriteAheadLog {
             self.staged.pop_front();
         }
         let end = LogPosition::new(base + offset + length as u64);
-        self.in_flight = Some(InFlightFlush { base, offset, length, end });
+        self.in_flight = Some(InFlightFlush { base, offset, length, end, is_state: false });
         Some(Flush { file, offset, bytes: Bytes::from(bytes), end, _lock: Arc::clone(&self.lock) })
     }
 
@@ -88,43 +94,59 @@ impl WriteAheadLog {
     /// nothing from this flush on is ever acknowledged. Reopen the log to recover.
     pub fn flush_done(&mut self, flush: Flush, result: io::Result<()>) {
         let out = self.in_flight.take().expect("the owner reports each flush once");
-        assert!(out.offset == flush.offset && out.length <= flush.bytes.len(), "the flush in flight");
+        assert!(out.offset == flush.offset, "the flush in flight");
         if let Err(error) = result {
             let Flush { offset, bytes, .. } = flush;
             let bytes = bytes.len();
-            let reason = format!("flush of {bytes} bytes at {offset} of segment {}: {error}", out.base);
+            let what = if out.is_state { "the segment state for segment" } else { "segment" };
+            let reason = format!("flush of {bytes} bytes at {offset} of {what} {}: {error}", out.base);
             self.poison = Some(reason.into());
             return;
         }
         // Data in a file that can never be opened again must not be acknowledged.
         if is_unlinked(&flush.file) {
+            if out.is_state {
+                if let Err(why) = self.replace_state_file(out) {
+                    self.poison.get_or_insert(why.to_string().into());
+                }
+                return;
+            }
             let reason = format!("the segment {} was removed from outside while it was written to", out.base);
             self.poison.get_or_insert(reason.into());
             return;
         }
-        self.staged_bytes -= out.length;
+        if out.is_state {
+            return self.confirm(out.length, out.end);
+        }
         self.flushes += 1;
         self.flushed_bytes += out.length as u64;
-        self.durable = out.end;
-        assert!(self.durable <= self.visible);
         if self.idle_buffer.capacity() == 0 {
             let mut buffer = Vec::from(flush.bytes); // no copy when the owner kept no clone
             buffer.clear();
             self.idle_buffer = buffer;
         }
-        self.settle_marks();
-        self.delete_dropped();
+        if let Some(out) = self.name_first(out) {
+            self.confirm(out.length, out.end);
+        }
+    }
+
+    /// Whether segment data that is on the disk waits only for its segment to be named: take and write
+    /// [`WriteAheadLog::next_flush`] at once.
+    #[must_use]
+    pub fn is_naming_due(&self) -> bool {
+        self.poison.is_none() && self.segment_state.as_ref().is_some_and(SegmentStateWriter::is_awaited)
     }
 
     /// Whether data waits for a flush, and how urgent it is.
     #[must_use]
     pub fn urgency(&self) -> FlushUrgency {
+        let is_naming = self.segment_state.as_ref().is_some_and(SegmentStateWriter::is_due);
         let tail_empty = self.staged.iter().all(|staged| staged.bytes.is_empty());
         if self.poison.is_some() {
             FlushUrgency::Nothing
-        } else if self.events_staged || self.staged.len() > 1 {
+        } else if self.events_staged || self.staged.len() > 1 || self.is_naming_due() {
             FlushUrgency::Now
-        } else if !self.ledger.changed.is_empty() || !self.forgotten.is_empty() || !tail_empty {
+        } else if !self.ledger.changed.is_empty() || !self.forgotten.is_empty() || !tail_empty || is_naming {
             FlushUrgency::Whenever
         } else {
             FlushUrgency::Nothing
@@ -188,7 +210,7 @@ impl WriteAheadLog {
         }
     }
 
-    fn settle_marks(&mut self) {
+    pub(super) fn settle_marks(&mut self) {
         while self.marks_in_flight.front().is_some_and(|mark| mark.at <= self.durable) {
             let Some(InFlightCursor { stream, subscriber, mark, .. }) = self.marks_in_flight.pop_front() else {
                 return;

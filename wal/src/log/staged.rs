@@ -21,6 +21,8 @@ pub(crate) struct InFlightFlush {
     /// Without the padding.
     pub(crate) length: usize,
     pub(crate) end: LogPosition,
+    /// Names a segment in the segment state; `length` and `end` are those of the first flush that waits for it.
+    pub(crate) is_state: bool,
 }
 
 /// A cursor in its stored form, durable when everything below `at` is.
