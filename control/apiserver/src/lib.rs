@@ -8,6 +8,7 @@ pub mod api;
 pub mod cross_origin;
 pub mod expiry;
 pub mod store;
+pub mod streaming;
 
 pub(crate) use support::{bounded_file, clock, compressed, worker_threads};
 pub(crate) use types::{self as kinds, items, kind_registry, schema};

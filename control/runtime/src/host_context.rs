@@ -25,6 +25,7 @@ use super::port_allocator::PortAllocator;
 use super::prefork_pool::PreforkPool;
 use super::process::InitProgram;
 use super::process_reaper::ProcessReaper;
+use super::sessions::SessionRegistry;
 use crate::dns::{self, InstanceGateway};
 
 /// What instances meet on this host.
@@ -74,6 +75,8 @@ pub(super) struct HostContext {
     /// Where control groups can be made, or why not.
     pub(super) cgroups: Result<CgroupManager, String>,
     pub(super) output: Rc<Output>,
+    /// Clients' sessions, and the instances that they can reach.
+    pub(super) sessions: SessionRegistry,
     config: HostConfig,
     /// What containers are started with, from the first one on.
     containers: OnceCell<(Rc<ProtectedProgram>, ScratchReaper)>,
@@ -114,6 +117,7 @@ impl HostContext {
             prefork_pool: preforks,
             cgroups,
             output,
+            sessions: SessionRegistry::default(),
             config: around,
             containers: OnceCell::new(),
             resolvers,
@@ -194,6 +198,11 @@ impl HostContext {
         if let Some((_, reaper)) = self.containers.get() {
             reaper.remove(folder);
         }
+    }
+
+    /// Ports of loopback that are no business of an instance.
+    pub(super) fn blocked_ports(&self) -> &[u16] {
+        &self.config.blocked_ports
     }
 
     pub(super) fn targets(&self) -> Arc<TargetPolicy> {

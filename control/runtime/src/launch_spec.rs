@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::process::Pid;
 
-use container::{ContainerSpec, ExecSpec};
+use container::{ContainerSpec, ExecSpec, ExecStdin};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -28,6 +28,8 @@ pub(super) struct LaunchSpec {
     pub(super) enter: Option<ExecSpec>,
     /// The variables come on stdin.
     pub(super) variables_follow: bool,
+    /// It is a command of a client's, which reads this; its words on stdin have their length in front.
+    pub(super) session: Option<ExecStdin>,
     /// `NAME=VALUE`; the parent has set none.
     pub(super) variables: Vec<OsString>,
     pub(super) command: Vec<OsString>,
@@ -99,6 +101,25 @@ pub(super) fn first_process_arguments(parent: Pid, place: &SandboxSpec) -> Vec<O
 pub(super) fn beside_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
     let mut words = prefork_arguments(parent, place);
     words.push("--beside".into());
+    words
+}
+
+/// The words of a client's command: of one beside the instance's own program, and of one that enters its container.
+pub(super) fn session_arguments(
+    parent: Pid,
+    place: &SandboxSpec,
+    stdin: ExecStdin,
+    command: Option<&[String]>,
+) -> Vec<OsString> {
+    let mut words = match command {
+        Some(_) => first_words(parent, place),
+        None => beside_arguments(parent, place),
+    };
+    words.extend(["--session".into(), json(&stdin)]);
+    if let Some(command) = command {
+        words.extend(["--variables".into(), "--".into()]);
+        words.extend(command.iter().map(OsString::from));
+    }
     words
 }
 
@@ -244,6 +265,7 @@ pub(super) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--beside") => told.is_beside = true,
             Some("--variables") => told.variables_follow = true,
             Some("--container") => place.container = Some(Box::new(from_json(words.next())?)),
+            Some("--session") => told.session = Some(from_json(words.next())?),
             Some("--enter") => told.enter = Some(from_json(words.next())?),
             Some("--") => break,
             None if told.is_prefork => return Ok(told),
@@ -338,6 +360,21 @@ mod tests {
         assert_eq!(told.variables, words(&["A=1"]));
     }
 
+    #[test]
+    fn command_of_client_is_told_what_it_reads() {
+        let (parent, place) = (Pid::from_raw(7).unwrap(), SandboxSpec::default());
+        let command = vec!["sh".to_owned(), "--session".to_owned()];
+        for stdin in [ExecStdin::Null, ExecStdin::Inherited, ExecStdin::Terminal] {
+            let written = session_arguments(parent, &place, stdin, Some(&command));
+            let told = parse_arguments(written[1..].iter().cloned()).unwrap().1;
+            assert_eq!((told.session, told.variables_follow), (Some(stdin), true));
+            assert_eq!(told.command, words(&["sh", "--session"]));
+            let written = session_arguments(parent, &place, stdin, None);
+            let told = parse_arguments(written[1..].iter().cloned()).unwrap().1;
+            assert!(told.session == Some(stdin) && told.is_beside && told.is_prefork);
+        }
+    }
+
     /// The text of a manifest cannot become an option of init.
     #[test]
     fn orders_have_no_nul_within_a_word() {
@@ -368,6 +405,7 @@ mod tests {
             &["--parent", "7", "--cgroup", "/a", "/b"],
             &["--parent", "7", "--container", "{", "--", "sh"],
             &["--parent", "7", "--enter", "--", "sh"],
+            &["--parent", "7", "--session", "all", "--", "sh"],
         ] {
             assert!(parse_arguments(words(bad)).is_err(), "{bad:?}");
         }

@@ -133,7 +133,7 @@ impl Launcher {
     }
 }
 
-fn nul_error() -> io::Error {
+pub(super) fn nul_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the command or a variable contains a NUL byte; remove it")
 }
 
@@ -161,7 +161,7 @@ pub(super) fn spawn_first_process(
     namespaces::spawn_first_process(&mut waiting_command(init, program.path().as_os_str(), words))
 }
 
-fn waiting_command(init: &InitProgram, program: &OsStr, words: Vec<OsString>) -> Command {
+pub(super) fn waiting_command(init: &InitProgram, program: &OsStr, words: Vec<OsString>) -> Command {
     let mut command = Command::new(program);
     command.arg0("sluicegate").args(&init.arguments).args(words).env_clear();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

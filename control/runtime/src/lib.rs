@@ -46,6 +46,7 @@ mod process_reaper;
 mod read_only_root;
 mod remove_tree;
 mod resources;
+pub mod sessions;
 mod sidecars;
 mod termination_message;
 mod tmpfs;

@@ -115,3 +115,8 @@ pub const TERMINATION_BYTES_MAX: u64 = 4096;
 
 /// At start, leftovers of a crashed appliance get SIGKILL and this long to vanish.
 pub const LEFTOVER_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A client's connection to a port of an instance, which is on this host.
+pub const SESSION_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The kernel ends a container's processes in some milliseconds; a command that is killed alone is told this much later.
+pub const SESSION_INSTANCE_END_WAIT: Duration = Duration::from_millis(500);

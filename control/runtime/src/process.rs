@@ -25,7 +25,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use dataplane::allocator;
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, WeakUnboundedSender};
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
 use tokio::time::Instant;
 
@@ -44,6 +44,7 @@ use super::launcher::{Launcher, pid, signal_group};
 use super::output_capture::{capture, drain};
 use super::prefork_pool::{self, PreforkKind, PreforkProcess, StartGuard};
 use super::probe::LastProbeError;
+use super::sessions::{self, InstanceRegistration, InstanceSessions, SessionClient, SessionCommand};
 use super::sidecars::Sidecars;
 use super::termination_message::TerminationMessage;
 use super::tmpfs;
@@ -115,6 +116,13 @@ impl ProcessRuntime {
     pub fn first_id(&self) -> u64 {
         self.first_id
     }
+
+    /// For clients that look into its instances.
+    #[must_use]
+    pub fn sessions(&self) -> SessionClient {
+        let commands = self.commands.clone();
+        SessionClient::new(move |command| commands.send(RuntimeCommand::Session(command)).is_ok())
+    }
 }
 
 /// Instances that leave enough behind to be looked after when the last of them has ended.
@@ -174,8 +182,16 @@ impl Runtime for ProcessRuntime {
         let (orders, inbox) = mpsc::unbounded_channel();
         let spawned = Arc::<OnceLock<Instant>>::default();
         let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
-        let life =
-            InstanceRun { id, line, spec, reporter: reports, commands: inbox, began_at: began, spawned: is_spawned };
+        let life = InstanceRun {
+            id,
+            line,
+            spec,
+            reporter: reports,
+            commands: inbox,
+            own_commands: orders.downgrade(),
+            began_at: began,
+            spawned: is_spawned,
+        };
         if self.commands.send(RuntimeCommand::Run(life)).is_err() {
             reporter.exited(not_started(&io::Error::other("the thread that runs instances is gone")));
         }
@@ -199,6 +215,7 @@ enum RuntimeCommand {
     Run(InstanceRun),
     Refresh(Arc<InstanceSpec>),
     Forget { namespace: String, revision: String },
+    Session(SessionCommand),
     Idle,
 }
 
@@ -208,6 +225,8 @@ struct InstanceRun {
     spec: Arc<InstanceSpec>,
     reporter: InstanceReporter,
     commands: UnboundedReceiver<InstanceCommand>,
+    /// Weak, because the instance ends when its handle is dropped.
+    own_commands: WeakUnboundedSender<InstanceCommand>,
     began_at: Instant,
     spawned: Arc<OnceLock<Instant>>,
 }
@@ -244,6 +263,7 @@ async fn run_commands(host: Rc<HostContext>, mut jobs: UnboundedReceiver<Runtime
             Some(RuntimeCommand::Forget { namespace, revision }) => {
                 host.records.remove_revision(&namespace, &revision, host.generation.first)
             }
+            Some(RuntimeCommand::Session(command)) => sessions::handle(&host, command),
             Some(RuntimeCommand::Idle) => prefork_pool::clear(&host),
             None => break,
         }
@@ -292,7 +312,7 @@ async fn run_instance(host: Rc<HostContext>, mut life: InstanceRun) {
 
 /// Its life at the host's `port`.
 async fn start_and_run(
-    host: &HostContext,
+    host: &Rc<HostContext>,
     life: &mut InstanceRun,
     port: u16,
     mut waiting: Option<PreforkProcess>,
@@ -316,11 +336,13 @@ struct InstanceProcess {
     pidfd: AsyncFd<OwnedFd>,
     address: SocketAddr,
     record: InstanceRecord,
-    environment: Vec<(String, String)>,
-    launcher: Launcher,
+    environment: Rc<[(String, String)]>,
+    launcher: Rc<Launcher>,
     log: Rc<RefCell<InstanceLog>>,
     output_tasks: Vec<JoinHandle<()>>,
     freezer: Freezer,
+    /// What clients run beside it.
+    sessions: InstanceRegistration,
     sidecars: Sidecars,
     termination_message: TerminationMessage,
     /// Where it has its port, and is held to what its manifest allows.
@@ -332,7 +354,7 @@ struct InstanceProcess {
 
 impl InstanceProcess {
     fn start(
-        host: &HostContext,
+        host: &Rc<HostContext>,
         life: &InstanceRun,
         port: u16,
         ground: Sandbox,
@@ -366,7 +388,15 @@ impl InstanceProcess {
             Ok((pidfd, pumps)) => {
                 let record = record.with_leader(pid(&child));
                 host.records.write(spec, id, &record);
+                let sessions = InstanceSessions::new(life.own_commands.clone(), spec.port).with_container(
+                    None,
+                    &launcher,
+                    &environment,
+                    address,
+                );
+                let sessions = posts.iter().fold(sessions, |all, post| all.with_sidecar(post));
                 Ok(Self {
+                    sessions: InstanceRegistration::new(host, id, sessions),
                     child,
                     pidfd,
                     address,
@@ -395,6 +425,7 @@ impl InstanceProcess {
         let end = self.serve(life).await;
         let asked = async {
             if matches!(end, TerminationCause::Exited) {
+                self.sessions.end();
                 // Frozen sidecars in the same control group do not receive their stop signal.
                 self.freezer.set(&self.child, false);
             } else {
@@ -402,6 +433,7 @@ impl InstanceProcess {
             }
         };
         tokio::join!(asked, self.sidecars.stop(life.spec.termination_grace_period));
+        self.sessions.end();
         // The leader is dead and not reaped, so its number still means this group.
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();

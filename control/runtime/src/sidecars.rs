@@ -53,8 +53,8 @@ struct SidecarSupervisor {
 /// One of them, started as often as it takes.
 pub(super) struct SidecarContainer {
     pub(super) sidecar: Sidecar,
-    pub(super) launcher: Launcher,
-    pub(super) environment: Vec<(String, String)>,
+    pub(super) launcher: Rc<Launcher>,
+    pub(super) environment: Rc<[(String, String)]>,
     /// Where its probes ask.
     pub(super) address: SocketAddr,
     pub(super) log: Rc<RefCell<InstanceLog>>,

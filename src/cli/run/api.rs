@@ -112,6 +112,7 @@ pub(super) fn surroundings(parts: &ControlThreadConfig, signer: Arc<TokenSigner>
             service_accounts: Some(signer),
         },
         audit_log: audit,
+        instance_streams: None,
     }
 }
 

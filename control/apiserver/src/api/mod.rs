@@ -38,6 +38,7 @@ mod metadata_validation;
 mod namespace_defaults;
 mod openapi;
 mod patch;
+mod pod_streams;
 mod prepare;
 mod protobuf;
 mod protobuf_definition;
@@ -53,6 +54,7 @@ mod scale;
 mod seed;
 mod seed_roles;
 mod selectors;
+mod server_config;
 mod settings;
 mod sink_bindings;
 mod strategic_merge;
@@ -65,7 +67,7 @@ mod watch;
 mod weight;
 mod yaml;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -82,6 +84,7 @@ use crate::cross_origin::CrossOriginProtection;
 use crate::kind_registry::{AllowedVerbs, KindRegistry, RequestContext};
 use crate::kinds::custom_kinds::CustomKind;
 use crate::store::{ObjectKey, ObjectStore, StoredObject, WriteOperation};
+use crate::streaming::instance_streams::InstanceStreams;
 
 use body::Received;
 use budget::Budget;
@@ -104,6 +107,7 @@ pub use namespace_defaults::{run_garbage_collector, run_namespace_defaults};
 pub use readiness::{Check, Readiness};
 pub use role_aggregation::aggregate;
 pub use seed::{SeedDefinition, definitions, has_definitions, seed, seed_definitions, seed_objects};
+pub use server_config::ApiServerConfig;
 
 /// User of requests from this host that carry no credentials.
 const LOCAL_USER: &str = "sluicegate-admin";
@@ -115,18 +119,6 @@ const IN_PROCESS_USER: &str = "system:serviceaccount:sluicegate:controller";
 
 /// There from the first start on.
 const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-eventing", "kube-system"];
-
-/// What the API needs to know of the appliance around it.
-#[derive(Debug, Default)]
-pub struct ApiServerConfig {
-    /// Where the runtime keeps what instances write; without it there are no logs.
-    pub log_dir: Option<PathBuf>,
-    /// Sources of authentication besides being on this host.
-    pub authentication: AuthenticationSources,
-    pub audit_log: Option<AuditLog>,
-    /// What `/readyz` depends on; without it on the store alone.
-    pub readiness: Option<Readiness>,
-}
 
 /// The API for all other callers.
 pub fn router(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> Router {
@@ -172,6 +164,8 @@ fn build_router(
         authentication: Arc::new(around.authentication),
         audit_log: around.audit_log,
         readiness: around.readiness,
+        instance_streams: around.instance_streams,
+        sessions: Arc::default(),
         inflight: Arc::default(),
         crds: Arc::default(),
         documents: Arc::default(),
@@ -192,6 +186,8 @@ struct ApiServer {
     authentication: Arc<AuthenticationSources>,
     audit_log: Option<AuditLog>,
     readiness: Option<Readiness>,
+    instance_streams: Option<Arc<dyn InstanceStreams>>,
+    sessions: Arc<pod_streams::SessionLimiter>,
     inflight: Arc<InflightLimiter>,
     crds: Arc<CrdRegistry>,
     /// Documents about the kinds.
@@ -308,11 +304,14 @@ fn admit(server: &mut ApiServer, head: &Parts) -> Result<(), StatusError> {
     Ok(())
 }
 
-async fn dispatch(server: ApiServer, head: Parts, body: Body) -> Result<Response, StatusError> {
+async fn dispatch(server: ApiServer, mut head: Parts, body: Body) -> Result<Response, StatusError> {
     let who = Arc::clone(&server.default_requester);
     let agent = user_agent(&head.headers);
     let _place =
         if who.internal { None } else { Some(server.inflight.acquire(&who.user, agent, RequestClass::Request)?) };
+    if let Some(opened) = pod_streams::handle(&server, &mut head).await {
+        return opened;
+    }
     let path = head.uri.path();
     if let Some(found) = discovery::handle(&server, &head) {
         authorization::check_path(&server, &who, "get", path)?;

@@ -26,8 +26,8 @@ use crate::runtime::{InstanceExit, InstanceSpec, Sidecar, TerminationMessagePath
 
 pub(super) struct Sandbox {
     pub(super) record: InstanceRecord,
-    pub(super) launcher: Launcher,
-    pub(super) environment: Vec<(String, String)>,
+    pub(super) launcher: Rc<Launcher>,
+    pub(super) environment: Rc<[(String, String)]>,
     pub(super) termination_message: TerminationMessage,
     /// Where it has its port, and is held to what its manifest allows.
     pub(super) group: InstanceCgroup,
@@ -81,7 +81,7 @@ impl Sandbox {
             let image = spec.image.as_ref().zip(containers.clone());
             let container =
                 image.map(|(image, host)| ContainerLauncher::new(host, (&scratch, name), (spec, image), &sandbox));
-            Launcher { init: host.init.clone(), sandbox, container, targets: host.targets() }
+            Rc::new(Launcher { init: host.init.clone(), sandbox, container, targets: host.targets() })
         };
         let posts = |kind: &str, others: &[Sidecar]| -> Vec<SidecarContainer> {
             let one = |one: &Sidecar| {
@@ -91,7 +91,7 @@ impl Sandbox {
         };
         Ok(Self {
             launcher: launcher(spec, "main"),
-            environment: environment(spec, own),
+            environment: environment(spec, own).into(),
             init_containers: InitContainers::new(posts("init", &spec.init_containers)),
             sidecars: posts("sidecar", &spec.sidecars),
             termination_message: last_words.clone(),
@@ -131,7 +131,7 @@ fn sidecar_container(
     host: &HostContext,
     sidecar: &Sidecar,
     id: u64,
-    launcher: Launcher,
+    launcher: Rc<Launcher>,
     own: InstanceVariables<'_>,
 ) -> SidecarContainer {
     let spec = &sidecar.spec;
@@ -140,7 +140,7 @@ fn sidecar_container(
     SidecarContainer {
         sidecar: sidecar.clone(),
         launcher,
-        environment: environment(spec, InstanceVariables { port: None, termination_message: None, ..own }),
+        environment: environment(spec, InstanceVariables { port: None, termination_message: None, ..own }).into(),
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
         log: Rc::new(RefCell::new(log)),
         state: SidecarState::default(),
