@@ -4,8 +4,9 @@ use std::io;
 
 use futures_util::{SinkExt as _, StreamExt as _};
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::protocol::{Role, WebSocketConfig};
-use tokio_tungstenite::tungstenite::{Bytes, Error, Message};
+use tokio_tungstenite::tungstenite::protocol::frame::coding::CloseCode;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, Role, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{Bytes, Error, Message, Utf8Bytes};
 
 use super::UpgradedIo;
 use super::instance_streams::RequestedStdio;
@@ -24,6 +25,11 @@ pub(super) async fn accept(io: UpgradedIo) -> WebSocket {
         .max_message_size(Some(WEBSOCKET_MESSAGE_BYTES_MAX))
         .max_frame_size(Some(WEBSOCKET_MESSAGE_BYTES_MAX));
     WebSocketStream::from_raw_socket(io, Role::Server, Some(config)).await
+}
+
+/// Clients take any other end for a failure, also one without a code.
+pub(super) fn normal_closure() -> CloseFrame {
+    CloseFrame { code: CloseCode::Normal, reason: Utf8Bytes::default() }
 }
 
 pub(super) fn broken(why: Error) -> io::Error {
@@ -92,7 +98,7 @@ impl WebSocketChannels {
 
     pub(super) async fn close(mut self) {
         let closing = async {
-            self.socket.close(None).await?;
+            self.socket.close(Some(normal_closure())).await?;
             while self.socket.next().await.transpose()?.is_some() {}
             Ok::<_, Error>(())
         };

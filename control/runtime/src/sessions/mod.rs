@@ -13,7 +13,6 @@ pub(super) mod session_words;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -68,7 +67,7 @@ pub enum SessionExit {
 
 /// A container of a running instance.
 #[derive(Debug)]
-pub struct FoundContainer {
+pub struct RunningContainer {
     pub is_process: bool,
     /// True when the instance has ended, as its end is.
     pub ended: watch::Receiver<bool>,
@@ -87,7 +86,7 @@ pub struct SessionClient(Arc<dyn Fn(SessionCommand) -> bool + Send + Sync>);
 
 /// What a client asks of the runtime's thread.
 pub(super) enum SessionCommand {
-    Find { instance: u64, sidecar: Option<String>, reply: oneshot::Sender<Option<FoundContainer>> },
+    Find { instance: u64, sidecar: Option<String>, reply: oneshot::Sender<Option<RunningContainer>> },
     Exec { spec: SessionCommandSpec, reply: oneshot::Sender<Result<CommandSession, SessionError>> },
     Connect { instance: u64, port: u16, reply: oneshot::Sender<io::Result<(TcpStream, SessionGuard)>> },
 }
@@ -99,7 +98,7 @@ impl SessionClient {
 
     /// # Errors
     /// The instance does not run, or has no such container.
-    pub async fn find(&self, instance: u64, sidecar: Option<String>) -> Result<FoundContainer, SessionError> {
+    pub async fn find(&self, instance: u64, sidecar: Option<String>) -> Result<RunningContainer, SessionError> {
         let (reply, found) = oneshot::channel();
         (self.0)(SessionCommand::Find { instance, sidecar, reply });
         found.await.ok().flatten().ok_or(SessionError::NotRunning)
@@ -130,7 +129,7 @@ impl SessionClient {
 pub(super) fn handle(host: &Rc<HostContext>, command: SessionCommand) {
     match command {
         SessionCommand::Find { instance, sidecar, reply } => {
-            let found = host.sessions.get(instance).and_then(|sessions| sessions.found(sidecar.as_deref()));
+            let found = host.sessions.get(instance).and_then(|sessions| sessions.running_container(sidecar.as_deref()));
             let _ = reply.send(found);
         }
         SessionCommand::Exec { spec, reply } => {
@@ -209,21 +208,23 @@ async fn supervise(
     // It is not reaped yet, so its number still names its session.
     let status = waitid(WaitId::Pid(leader), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).ok().flatten();
     let signal = status.as_ref().and_then(|status| status.terminating_signal());
-    // The kernel kills a command together with its container's first process, maybe before we have heard of that.
-    let with_instance = is_killed
-        || signal == Some(Signal::KILL.as_raw())
-            && timeout(SESSION_INSTANCE_END_WAIT, ended.wait_for(|has_ended| *has_ended)).await.is_ok();
     let code = status.and_then(|status| status.exit_status()).or(signal.map(|signal| SIGNAL_BASE + signal));
-    let exit = if with_instance { SessionExit::InstanceEnded } else { SessionExit::Code(code.unwrap_or(SIGNAL_BASE)) };
-    let _ = report.send(exit); // the client may have left
-    mark.kill_all(leader).await;
-    if let Ok(status) = child.wait() {
-        tracing::debug!(
-            pid = leader.as_raw_nonzero(),
-            code = status.code(),
-            signal = status.signal(),
-            "a client's command ended"
-        );
+    let mut exit = SessionExit::Code(code.unwrap_or(SIGNAL_BASE));
+    let mut session = Some(leader);
+    if is_killed {
+        exit = SessionExit::InstanceEnded;
+    } else if signal == Some(Signal::KILL.as_raw()) {
+        // The kernel kills a command together with its container. The container's first process ends when all others are
+        // reaped, and that is what tells us of its end.
+        let _ = child.wait();
+        session = None;
+        if timeout(SESSION_INSTANCE_END_WAIT, ended.wait_for(|has_ended| *has_ended)).await.is_ok() {
+            exit = SessionExit::InstanceEnded;
+        }
     }
+    let _ = report.send(exit); // the client may have left
+    mark.kill_all(session).await;
+    let _ = child.wait(); // at once: it has ended
+    tracing::debug!(pid = leader.as_raw_nonzero(), ?exit, "a client's command ended");
     drop(hold);
 }

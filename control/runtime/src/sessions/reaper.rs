@@ -24,14 +24,15 @@ impl SessionMark {
         (VARIABLE.to_owned(), self.0.clone())
     }
 
-    /// `leader` has ended and is not reaped. Returns when no process of its session is left.
-    pub(super) async fn kill_all(self, leader: Pid) {
-        let leader = leader.as_raw_nonzero().get();
+    /// `leader` has ended; `None`: it is reaped already, and its number may be another process's. Returns when no process of
+    /// its session is left.
+    pub(super) async fn kill_all(self, leader: Option<Pid>) {
+        let leader = leader.map(|leader| leader.as_raw_nonzero().get());
         // An error: there is no thread to be had, and what is left ends with the instance.
         let _ = blocking::run("session-reaper", move || self.kill_all_now(leader)).await;
     }
 
-    fn kill_all_now(&self, leader: i32) {
+    fn kill_all_now(&self, leader: Option<i32>) {
         let began = Instant::now();
         // A process may start another while we look, so look again until none is left.
         while began.elapsed() < LEFTOVER_EXIT_TIMEOUT {
@@ -48,9 +49,9 @@ impl SessionMark {
     }
 
     /// A daemon leaves the session and keeps its environment.
-    fn is_of(&self, process: &HostProcess, leader: i32) -> bool {
+    fn is_of(&self, process: &HostProcess, leader: Option<i32>) -> bool {
         let wanted = format!("{VARIABLE}={}", self.0);
         let environment = || fs::read(format!("/proc/{}/environ", process.identity.pid)).unwrap_or_default();
-        process.session == leader || environment().split(|byte| *byte == 0).any(|one| one == wanted.as_bytes())
+        leader == Some(process.session) || environment().split(|byte| *byte == 0).any(|one| one == wanted.as_bytes())
     }
 }

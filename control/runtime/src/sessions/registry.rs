@@ -8,7 +8,7 @@ use std::rc::Rc;
 use tokio::sync::mpsc::WeakUnboundedSender;
 use tokio::sync::{Notify, watch};
 
-use super::{FoundContainer, SessionError};
+use super::{RunningContainer, SessionError};
 use crate::runtime::commands::InstanceCommand;
 use crate::runtime::host_context::HostContext;
 use crate::runtime::launcher::Launcher;
@@ -85,9 +85,9 @@ impl InstanceSessions {
         &self.containers
     }
 
-    pub(super) fn found(&self, sidecar: Option<&str>) -> Option<FoundContainer> {
+    pub(super) fn running_container(&self, sidecar: Option<&str>) -> Option<RunningContainer> {
         let container = self.container(sidecar)?;
-        Some(FoundContainer { is_process: container.launcher.container.is_none(), ended: self.ended.subscribe() })
+        Some(RunningContainer { is_process: container.launcher.container.is_none(), ended: self.ended.subscribe() })
     }
 
     /// Thaws the instance, and keeps it from being frozen for as long as the result is held.

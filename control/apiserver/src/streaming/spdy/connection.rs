@@ -128,7 +128,7 @@ impl SpdyConnection {
         let closing = async {
             self.flush().await?;
             if let Transport::Tunnel(socket) = &mut self.transport {
-                WebSocket::close(socket, None).await.map_err(broken)?;
+                WebSocket::close(socket, Some(websocket::normal_closure())).await.map_err(broken)?;
             }
             while self.receive().await?.is_some() {}
             Ok::<_, io::Error>(())
