@@ -68,7 +68,7 @@ async fn open(
     if ![Method::GET, Method::POST].contains(&head.method) {
         return Err(StatusError::method_not_allowed());
     }
-    let options = StreamOptions::parse(&head.uri)?;
+    let options = PodStreamOptions::parse(&head.uri)?;
     let key = ObjectKey { resource: prepare::resource_of(&Pod::META), namespace: namespace.into(), name: name.into() };
     let pod = server.store.read().get(&key).ok_or_else(|| StatusError::not_found(&Pod::META, name))?;
     let Some(streams) = server.instance_streams.clone() else {
@@ -79,7 +79,7 @@ async fn open(
     let upgrade = negotiate(&head.headers, kind).map_err(cannot_upgrade)?;
     let connection = head.extensions.remove::<OnUpgrade>().ok_or_else(|| cannot_upgrade(UpgradeError::Missing))?;
     let permit = server.sessions.acquire(target.instance)?;
-    let request = StreamRequest { server, streams, pod, namespace, target, options };
+    let request = PodStreamRequest { server, streams, pod, namespace, target, options };
     let session = match part {
         "exec" => request.exec().await?,
         "attach" => request.attach().await?,
@@ -130,13 +130,13 @@ async fn run_remote_command(
 
 /// What a client asks for in the query.
 #[derive(Debug, Default)]
-struct StreamOptions {
+struct PodStreamOptions {
     container: Option<String>,
     command: Vec<String>,
     stdio: RequestedStdio,
 }
 
-impl StreamOptions {
+impl PodStreamOptions {
     fn parse(uri: &Uri) -> Result<Self, StatusError> {
         let pairs = Query::<Vec<(String, String)>>::try_from_uri(uri);
         let mut options = Self::default();
@@ -185,16 +185,16 @@ impl StreamTarget {
     }
 }
 
-struct StreamRequest<'a> {
+struct PodStreamRequest<'a> {
     server: &'a ApiServer,
     streams: Arc<dyn InstanceStreams>,
     pod: Arc<StoredObject>,
     namespace: &'a str,
     target: StreamTarget,
-    options: StreamOptions,
+    options: PodStreamOptions,
 }
 
-impl StreamRequest<'_> {
+impl PodStreamRequest<'_> {
     async fn exec(self) -> Result<Session, StatusError> {
         self.options.check_stdio()?;
         if self.options.command.first().is_none_or(String::is_empty) {
@@ -294,12 +294,12 @@ mod tests {
     #[test]
     fn options_are_read_from_the_query() {
         let uri = "/x?container=a&command=sh&command=-c&command=echo%20b&stdin=true&stdout=1&stderr=true&tty=true";
-        let options = StreamOptions::parse(&uri.parse().unwrap()).unwrap();
+        let options = PodStreamOptions::parse(&uri.parse().unwrap()).unwrap();
         assert_eq!((options.container.as_deref(), options.command.len()), (Some("a"), 3));
         assert_eq!(options.command[2], "echo b");
         let wanted = RequestedStdio { stdin: true, stdout: true, stderr: false, tty: true };
         assert_eq!(options.stdio, wanted);
-        assert!(StreamOptions::default().check_stdio().is_err());
+        assert!(PodStreamOptions::default().check_stdio().is_err());
     }
 
     #[test]

@@ -11,9 +11,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe;
 use tokio::time::{Instant, interval_at, sleep_until};
 
+use super::client_event::{ClientEvent, OutputChannel, TerminalSize};
 use super::instance_streams::ExecProcess;
 use super::limits::{CHUNK_BYTES, DRAIN_TIMEOUT, IDLE_TIMEOUT, PING_INTERVAL, STDIN_BYTES_MAX};
-use super::remote_command::{ClientEvent, OutputChannel, RemoteCommandClient, TerminalSize};
+use super::remote_command::RemoteCommandClient;
 use super::session_status;
 
 /// Runs until the process has ended and all its output is sent, or the client has left. Then the process is ended.
@@ -29,13 +30,13 @@ pub(crate) async fn run(mut client: RemoteCommandClient, process: ExecProcess) -
 struct ExecSession {
     stdin: Option<pipe::Sender>,
     queue: InputQueue,
-    stdout: Output,
-    stderr: Output,
+    stdout: ProcessOutput,
+    stderr: ProcessOutput,
     terminal: Option<OwnedFd>,
     process: ExecProcess,
 }
 
-struct Output {
+struct ProcessOutput {
     pipe: Option<pipe::Receiver>,
     buffer: Vec<u8>,
 }
@@ -62,7 +63,7 @@ impl ExecSession {
             ),
             None => (stdin.map(pipe::Sender::from_owned_fd).transpose()?, reader(stdout)?),
         };
-        let output = |pipe| Output { pipe, buffer: vec![0; CHUNK_BYTES] };
+        let output = |pipe| ProcessOutput { pipe, buffer: vec![0; CHUNK_BYTES] };
         let (stdout, stderr) = (output(stdout), output(reader(stderr)?));
         Ok(Self { stdin, queue: InputQueue::default(), stdout, stderr, terminal, process })
     }
@@ -155,7 +156,7 @@ impl InputQueue {
     }
 }
 
-impl Output {
+impl ProcessOutput {
     /// The error of a terminal whose other side is closed is its end.
     async fn read(&mut self) -> usize {
         match &mut self.pipe {

@@ -7,6 +7,7 @@
 //!
 //! Nothing here knows objects or authorization; see `api::pod_streams`.
 
+mod client_event;
 pub(crate) mod exec;
 pub mod instance_streams;
 pub(crate) mod limits;
@@ -16,6 +17,7 @@ mod session_status;
 pub mod spdy;
 pub(crate) mod upgrade;
 mod websocket;
+mod websocket_channels;
 
 use hyper::upgrade::Upgraded;
 use hyper_util::rt::TokioIo;

@@ -38,7 +38,7 @@ enum ClientStream {
     Data { input: Option<mpsc::Sender<Bytes>>, task: tokio::task::AbortHandle },
 }
 
-struct Outgoing {
+struct QueuedData {
     stream: u32,
     bytes: Bytes,
     fin: bool,
@@ -64,8 +64,8 @@ struct ForwardSession {
     connection: SpdyConnection,
     streams: HashMap<u32, ClientStream>,
     connections: JoinSet<()>,
-    output: mpsc::Sender<Outgoing>,
-    outgoing: mpsc::Receiver<Outgoing>,
+    output: mpsc::Sender<QueuedData>,
+    outgoing: mpsc::Receiver<QueuedData>,
     /// Bytes for a connection that reads slowly. Until it takes them, nothing is read from the client.
     stalled: Option<(mpsc::Sender<Bytes>, Bytes)>,
 }
@@ -84,7 +84,7 @@ impl ForwardSession {
                     idle_since = Instant::now();
                 }
                 () = push_stalled(&mut self.stalled), if self.stalled.is_some() => {}
-                Some(Outgoing { stream, bytes, fin }) = self.outgoing.recv() => {
+                Some(QueuedData { stream, bytes, fin }) = self.outgoing.recv() => {
                     self.connection.data(stream, &bytes, fin);
                     if fin {
                         self.streams.remove(&stream);
@@ -191,7 +191,7 @@ async fn push_stalled(stalled: &mut Option<(mpsc::Sender<Bytes>, Bytes)>) {
 
 /// Where a connection's bytes go.
 struct ConnectionOutput {
-    queue: mpsc::Sender<Outgoing>,
+    queue: mpsc::Sender<QueuedData>,
     data: u32,
     error: u32,
 }
@@ -201,11 +201,11 @@ impl ConnectionOutput {
     async fn finish(&self, message: String) {
         // An error of the queue: the client has left.
         if !message.is_empty() {
-            let told = Outgoing { stream: self.error, bytes: message.into(), fin: false };
+            let told = QueuedData { stream: self.error, bytes: message.into(), fin: false };
             let _ = self.queue.send(told).await;
         }
         for stream in [self.data, self.error] {
-            let _ = self.queue.send(Outgoing { stream, bytes: Bytes::new(), fin: true }).await;
+            let _ = self.queue.send(QueuedData { stream, bytes: Bytes::new(), fin: true }).await;
         }
     }
 }
@@ -232,7 +232,7 @@ async fn receive(mut reader: OwnedReadHalf, output: &ConnectionOutput) -> io::Re
     loop {
         let count = reader.read(&mut buffer).await?;
         let bytes = Bytes::copy_from_slice(&buffer[..count]);
-        if count == 0 || output.queue.send(Outgoing { stream: output.data, bytes, fin: false }).await.is_err() {
+        if count == 0 || output.queue.send(QueuedData { stream: output.data, bytes, fin: false }).await.is_err() {
             return Ok(());
         }
     }

@@ -42,13 +42,13 @@ pub(super) fn follow(log: &Path, stdio: RequestedStdio, ended: BoxFuture<'static
             }
             ExecExit::Detached
         }),
-        guard: Box::new(AbortOnDrop(task)),
+        guard: Box::new(FollowTask(task)),
     })
 }
 
-struct AbortOnDrop(tokio::task::JoinHandle<()>);
+struct FollowTask(tokio::task::JoinHandle<()>);
 
-impl Drop for AbortOnDrop {
+impl Drop for FollowTask {
     fn drop(&mut self) {
         self.0.abort();
     }

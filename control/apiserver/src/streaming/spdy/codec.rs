@@ -6,6 +6,7 @@
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::CONTROL_BYTES_MAX;
+pub use super::error::SpdyError;
 pub use super::header_block::Headers;
 use super::header_block::{Deflater, Inflater};
 
@@ -24,25 +25,6 @@ const RST_STREAM: u16 = 3;
 const PING: u16 = 6;
 const GOAWAY: u16 = 7;
 const HEADERS: u16 = 8;
-
-/// Why a peer's bytes are not SPDY/3.1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum SpdyError {
-    #[error("a control frame of SPDY version {0}, expected 3")]
-    Version(u16),
-    #[error("a control frame of {0} bytes, the limit is {CONTROL_BYTES_MAX}")]
-    FrameTooLarge(usize),
-    #[error("a control frame of type {0} is too short")]
-    FrameTooShort(u16),
-    #[error("a header block does not decompress")]
-    HeaderCompression,
-    #[error("a header block decompresses to more than its limit")]
-    HeaderBlockTooLarge,
-    #[error("a header block has too many headers")]
-    TooManyHeaders,
-    #[error("a header block is malformed")]
-    MalformedHeaderBlock,
-}
 
 /// A frame of a client, as far as a server acts on it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -15,13 +15,13 @@ use super::super::limits::{CHUNK_BYTES, CLOSE_TIMEOUT};
 use super::super::websocket::{self, WebSocket, broken};
 use super::codec::{self, Decoder, Encoder, Frame, SpdyError};
 
-enum Transport {
+enum SpdyTransport {
     Bytes(UpgradedIo),
     Tunnel(Box<WebSocket>),
 }
 
 pub(crate) struct SpdyConnection {
-    transport: Transport,
+    transport: SpdyTransport,
     decoder: Decoder,
     encoder: Encoder,
     /// Frames that are not written yet.
@@ -31,14 +31,14 @@ pub(crate) struct SpdyConnection {
 
 impl SpdyConnection {
     pub(crate) fn new(io: UpgradedIo) -> Self {
-        Self::over(Transport::Bytes(io))
+        Self::over(SpdyTransport::Bytes(io))
     }
 
     pub(crate) async fn tunnel(io: UpgradedIo) -> Self {
-        Self::over(Transport::Tunnel(Box::new(websocket::accept(io).await)))
+        Self::over(SpdyTransport::Tunnel(Box::new(websocket::accept(io).await)))
     }
 
-    fn over(transport: Transport) -> Self {
+    fn over(transport: SpdyTransport) -> Self {
         let (decoder, encoder) = (Decoder::default(), Encoder::default());
         Self { transport, decoder, encoder, output: BytesMut::new(), pings: 0 }
     }
@@ -63,12 +63,12 @@ impl SpdyConnection {
 
     async fn read(&mut self) -> io::Result<bool> {
         match &mut self.transport {
-            Transport::Bytes(io) => {
+            SpdyTransport::Bytes(io) => {
                 let buffer = self.decoder.buffer();
                 buffer.reserve(CHUNK_BYTES);
                 Ok(io.read_buf(buffer).await? > 0)
             }
-            Transport::Tunnel(socket) => match socket.next().await {
+            SpdyTransport::Tunnel(socket) => match socket.next().await {
                 Some(Ok(Message::Close(_))) | None => Ok(false),
                 Some(Ok(message)) => {
                     if message.is_binary() {
@@ -101,7 +101,7 @@ impl SpdyConnection {
     /// Writes all frames. Can be cancelled without loss.
     pub(crate) async fn flush(&mut self) -> io::Result<()> {
         match &mut self.transport {
-            Transport::Bytes(io) => {
+            SpdyTransport::Bytes(io) => {
                 while !self.output.is_empty() {
                     if io.write_buf(&mut self.output).await? == 0 {
                         return Err(io::ErrorKind::WriteZero.into());
@@ -109,7 +109,7 @@ impl SpdyConnection {
                 }
                 io.flush().await
             }
-            Transport::Tunnel(socket) => {
+            SpdyTransport::Tunnel(socket) => {
                 let output = &mut self.output;
                 poll_fn(|context| {
                     if !output.is_empty() {
@@ -127,7 +127,7 @@ impl SpdyConnection {
     pub(crate) async fn close(mut self) {
         let closing = async {
             self.flush().await?;
-            if let Transport::Tunnel(socket) = &mut self.transport {
+            if let SpdyTransport::Tunnel(socket) = &mut self.transport {
                 WebSocket::close(socket, Some(websocket::normal_closure())).await.map_err(broken)?;
             }
             while self.receive().await?.is_some() {}

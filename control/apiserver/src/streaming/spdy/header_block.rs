@@ -2,7 +2,7 @@
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 
-use super::codec::SpdyError;
+use super::error::SpdyError;
 use super::{HEADER_BLOCK_BYTES_MAX, HEADERS_MAX};
 
 /// What both sides know before the first block, from the SPDY/3 specification.

@@ -5,6 +5,7 @@
 
 pub mod codec;
 pub(crate) mod connection;
+mod error;
 mod header_block;
 
 /// A control frame's payload. Clients send three short headers.
