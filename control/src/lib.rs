@@ -4,7 +4,7 @@
 //! Compiles objects into `dataplane::table` and listens to `dataplane::signal`. Never on a request's path. Each part is a
 //! crate of its own; this one has no code, and is where the program finds them all.
 
-pub use apiserver::{access, api, cross_origin, expiry, store};
+pub use apiserver::{access, api, cross_origin, expiry, store, streaming};
 pub use controllers::{event_recorder, manifests, publish};
 pub use runtime::dns;
 pub use support::{bounded_file, clock, names};

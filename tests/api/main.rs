@@ -7,3 +7,4 @@ mod cross_origin;
 mod follower;
 mod kubectl;
 mod manifests;
+mod pod_streams;

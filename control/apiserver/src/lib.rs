@@ -8,3 +8,4 @@ pub mod api;
 pub mod cross_origin;
 pub mod expiry;
 pub mod store;
+pub mod streaming;

@@ -20,6 +20,7 @@ use crate::launch::{
 use crate::parent::Parent;
 use crate::path_text;
 use crate::scope;
+use crate::terminal;
 use crate::user::{self, UserSpec};
 
 /// The properties of the process, except its command and its variables.
@@ -32,6 +33,18 @@ pub struct ExecSpec {
     pub capabilities: u64,
     /// The parent's process, as the parent calls it.
     pub parent: i32,
+    pub stdin: ExecStdin,
+}
+
+/// What a process that enters a container reads from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExecStdin {
+    #[default]
+    Null,
+    /// What is left of the stdin of the process that becomes it.
+    Inherited,
+    /// The terminal that its stdout is, which becomes its controlling terminal.
+    Terminal,
 }
 
 impl ExecSpec {
@@ -39,7 +52,10 @@ impl ExecSpec {
     #[must_use]
     pub fn become_process(&self, command: &[OsString], variables: Variables) -> LaunchError {
         match self.enter() {
-            Ok(home) => start(&filter_for(self.capabilities), command, variables.with_home(&home)),
+            Ok(home) => {
+                let keeps_stdin = self.stdin != ExecStdin::Null;
+                start(&filter_for(self.capabilities), command, variables.with_home(&home), keeps_stdin)
+            }
             Err(why) => not_prepared(&why),
         }
     }
@@ -50,6 +66,9 @@ impl ExecSpec {
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|why| why.to_string())?;
         close_inherited().map_err(told)?;
         let parent = Parent::open(self.parent).map_err(told)?;
+        if self.stdin == ExecStdin::Terminal {
+            terminal::take_controlling().map_err(|why| format!("the terminal cannot be taken: {why}"))?;
+        }
         join().map_err(|why| format!("the container's namespaces cannot be entered: {why}"))?;
         umask(Mode::from_raw_mode(0o022));
         let root = root().map_err(told)?;

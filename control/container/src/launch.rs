@@ -5,14 +5,15 @@
 //! forgets it then, and the filter comes last, because it forbids most of the steps before it.
 
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal as _};
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid, setgid, setgroups, sethostname, setuid};
-use rustix::fs::{Mode, fchown};
+use rustix::fs::{FileType, Mode, fchown, fstat};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::process::{DumpableBehavior, set_dumpable_behavior, umask};
 use rustix::thread::CapabilitySet;
@@ -71,7 +72,7 @@ impl PreparedContainer {
         match self.enter(spec) {
             Ok(credentials) => {
                 let filter = filter_for(spec.capabilities);
-                start(&filter, command, variables.with_home(&credentials.home))
+                start(&filter, command, variables.with_home(&credentials.home), false)
             }
             Err(why) => not_prepared(&why),
         }
@@ -109,13 +110,21 @@ impl Variables {
     }
 }
 
-/// Becomes `command`, with this process's stdout and stderr.
-pub(crate) fn start(filter: &SeccompFilter, command: &[OsString], variables: Variables) -> LaunchError {
+/// Becomes `command`, with this process's stdout and stderr, and its stdin if that is kept.
+pub(crate) fn start(
+    filter: &SeccompFilter,
+    command: &[OsString],
+    variables: Variables,
+    keeps_stdin: bool,
+) -> LaunchError {
     let Some((program, arguments)) = command.split_first() else {
         return not_prepared("it has no command");
     };
     let mut starting = Command::new(program);
-    starting.args(arguments).env_clear().envs(variables.0).stdin(Stdio::null());
+    starting.args(arguments).env_clear().envs(variables.0);
+    if !keeps_stdin {
+        starting.stdin(Stdio::null());
+    }
     if let Err(why) = filter.install() {
         return not_prepared(&format!("the filter of system calls cannot be installed: {why}"));
     }
@@ -143,8 +152,10 @@ pub(crate) fn become_user(credentials: &ProcessCredentials, capabilities: u64) -
     capabilities::limit_bounding_set(kept, CapabilitySet::all())?;
     // A program that opens `/dev/stdout` opens a pipe anew, and that is for its owner. If it cannot be given away, the program can
     // still write to what it has.
-    for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
-        let _ = fchown(output, Some(rustix::fs::Uid::from_raw(credentials.uid)), None);
+    for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        if is_own_stream(stream) {
+            let _ = fchown(stream, Some(rustix::fs::Uid::from_raw(credentials.uid)), None);
+        }
     }
     let groups: Vec<Gid> = credentials.groups.iter().map(|gid| Gid::from_raw(*gid)).collect();
     setgroups(&groups)?;
@@ -152,6 +163,12 @@ pub(crate) fn become_user(credentials: &ProcessCredentials, capabilities: u64) -
     setuid(Uid::from_raw(credentials.uid))?;
     capabilities::limit_own(kept)?;
     Ok(rustix::thread::set_no_new_privs(true)?)
+}
+
+/// Made for this process alone, as a pipe and a terminal are. The null device is the host's and all processes share it.
+fn is_own_stream(stream: BorrowedFd<'_>) -> bool {
+    let kind = fstat(stream).map(|status| FileType::from_raw_mode(status.st_mode));
+    stream.is_terminal() || matches!(kind, Ok(FileType::Fifo | FileType::Socket))
 }
 
 /// Made if it is missing, as container runtimes do. Inside the container's root, with nothing of the host open.

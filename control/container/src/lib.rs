@@ -27,7 +27,8 @@ mod scope;
 pub mod seccomp;
 mod spec;
 mod targets;
+pub mod terminal;
 pub mod user;
 
-pub use enter::ExecSpec;
+pub use enter::{ExecSpec, ExecStdin};
 pub use spec::{BindMount, CgroupView, ContainerSpec};

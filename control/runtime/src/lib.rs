@@ -23,6 +23,7 @@ mod remove_tree;
 mod report;
 mod resources;
 mod sandbox_spec;
+pub mod sessions;
 mod spec;
 mod supervisor;
 pub mod volumes;

@@ -115,3 +115,9 @@ pub const TERMINATION_BYTES_MAX: u64 = 4096;
 
 /// At start, leftovers of a crashed appliance get SIGKILL and this long to vanish.
 pub const LEFTOVER_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A client's connection to a port of an instance, which is on this host.
+pub const SESSION_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A command that is killed has ended with its instance if the instance ends within this time; the kernel takes milliseconds. The
+/// client of a command that was killed alone waits this long for its exit code.
+pub const SESSION_INSTANCE_END_WAIT: Duration = Duration::from_secs(2);

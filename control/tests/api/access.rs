@@ -127,6 +127,9 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
         (Method::GET, MAPS.to_owned(), Value::Null, 403),
         (Method::POST, ROLES.to_owned(), json!({ "metadata": { "name": "x" } }), 403),
         (Method::GET, "/api/v1/namespaces/default/pods/x/log".to_owned(), Value::Null, 403),
+        (Method::POST, "/api/v1/namespaces/default/pods/x/exec?command=ls".to_owned(), Value::Null, 403),
+        (Method::GET, "/api/v1/namespaces/default/pods/x/attach".to_owned(), Value::Null, 403),
+        (Method::POST, "/api/v1/namespaces/default/pods/x/portforward".to_owned(), Value::Null, 403),
         (Method::GET, "/apis".to_owned(), Value::Null, 200),
         // A caller without the right to read does not learn whether the object exists.
         (Method::GET, MAPS.replace("configmaps", "nothings"), Value::Null, 403),

@@ -295,16 +295,16 @@ async fn an_operation_that_does_not_fit_is_named() {
 async fn what_needs_a_node_is_refused_with_a_reason() {
     let server = TestApiServer::real().await;
     let pods = "/api/v1/namespaces/default/pods";
-    let (code, refusal) = server.get(&format!("{pods}/none/exec?command=ls")).await;
-    assert_eq!((code, &refusal["message"]), (404, &json!("pods \"none\" not found")));
+    for part in ["eviction", "exec?command=ls", "attach", "portforward"] {
+        let (code, refusal) = server.get(&format!("{pods}/none/{part}")).await;
+        assert_eq!((code, &refusal["message"]), (404, &json!("pods \"none\" not found")), "{part}");
+    }
     let key = ObjectKey { resource: "/pods".into(), namespace: "default".into(), name: "one".into() };
     let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "one", "namespace": "default" } });
     server.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, pod))).await.unwrap();
     for (method, part, word) in [
-        (Method::POST, "exec?command=ls", "kubectl logs"),
-        (Method::GET, "attach", "kubectl logs"),
-        (Method::POST, "portforward", "EndpointSlice"),
-        (Method::GET, "proxy/a/b", "EndpointSlice"),
+        (Method::POST, "ephemeralcontainers", "kubectl exec"),
+        (Method::GET, "proxy/a/b", "port-forward"),
         (Method::POST, "eviction", "kubectl delete pod"),
     ] {
         let (code, refusal) = server.ask(method, &format!("{pods}/one/{part}"), &json!({})).await;

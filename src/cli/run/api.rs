@@ -116,6 +116,7 @@ pub(super) fn api_server_config(
             service_accounts: Some(signer),
         },
         audit_log: audit,
+        instance_streams: None,
     }
 }
 

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use axum::Router;
-use control::api::SeedDefinition;
+use control::api::{ApiServerConfig, SeedDefinition};
 use control::autoscaler::Autoscaler;
+use control::controllers::pods::instance_streams::RuntimeStreams;
 use control::controllers::{self, ControllerConfig};
 use control::cross_origin::{CrossOriginProtection, GuardedListener, OwnHosts};
 use control::dns::InstanceGateway;
@@ -285,6 +286,7 @@ impl ControlState {
 async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
     let registry = Arc::new(kinds::registry());
     let mut defined_before = false;
+    let streams = Arc::new(RuntimeStreams::new(instances::rules(&parts.config).processes));
     let (store, signer, client, router) = match &parts.config.kubeconfig {
         None => {
             let store = Arc::new(ObjectStore::open(&parts.config.data)?);
@@ -297,8 +299,10 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
             task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client = api::client_with_signer(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
-            let surroundings =
-                entrance::api_server_config(&parts.config, parts.given.clone(), &parts.health, Arc::clone(&signer));
+            let surroundings = ApiServerConfig {
+                instance_streams: Some(Arc::clone(&streams) as _),
+                ..entrance::api_server_config(&parts.config, parts.given.clone(), &parts.health, Arc::clone(&signer))
+            };
             (
                 Some(Arc::clone(&store)),
                 Some(signer),
@@ -324,6 +328,7 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
         open(data, InitProgram::this_program(), around).context("instances of an earlier run cannot be removed")?;
     let sink = Arc::clone(&parts.publisher) as _;
     let first_id = processes.first_id();
+    streams.connect_runtime(processes.sessions());
     let (autoscaler, work) = Autoscaler::new(Arc::new(processes), sink, first_id);
     task::spawn_local(work);
     let outside = match store {

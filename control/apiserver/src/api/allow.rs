@@ -6,7 +6,7 @@ use http::{HeaderValue, StatusCode, header};
 use types::kind_registry::KindRegistry;
 
 use super::request_path::RequestTarget;
-use super::{account_tokens, backup, discovery, logs, request_path};
+use super::{account_tokens, backup, discovery, logs, pod_streams, request_path};
 
 /// What a verb of objects is as a method, for one object and for a collection.
 const OF_OBJECT: [(&str, &str); 4] = [("get", "GET"), ("update", "PUT"), ("patch", "PATCH"), ("delete", "DELETE")];
@@ -32,6 +32,9 @@ fn methods(registry: &KindRegistry, path: &str) -> Vec<&'static str> {
     }
     if logs::parse_path(path).is_some() || logs::revision::parse_path(path).is_some() {
         return vec!["GET"];
+    }
+    if pod_streams::parse_path(path).is_some() {
+        return vec!["GET", "POST"];
     }
     match request_path::split(path) {
         _ if path == backup::PATH => vec!["GET", "PUT"],
@@ -73,7 +76,8 @@ mod tests {
             ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "POST"),
             ("/api/v1/namespaces/default/serviceaccounts/a/token", "POST"),
             ("/api/v1/namespaces/default/pods/a/log", "GET"),
-            ("/api/v1/namespaces/default/pods/a/exec", ""),
+            ("/api/v1/namespaces/default/pods/a/exec", "GET, POST"),
+            ("/api/v1/namespaces/default/pods/a/eviction", ""),
             ("/sluicegate/backup", "GET, PUT"),
             ("/version", "GET, HEAD"),
             ("/apis", "GET, HEAD"),

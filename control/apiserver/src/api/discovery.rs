@@ -10,7 +10,7 @@ use types::kind_registry::{AllowedVerbs, KindEntry, KindRegistry};
 
 use super::api_groups::{groups, kinds, versions};
 use super::errors::StatusError;
-use super::{ApiServer, content_negotiation, delete, openapi, readiness};
+use super::{ApiServer, content_negotiation, delete, openapi, pod_streams, readiness};
 
 /// The release of Kubernetes whose behaviour is meant.
 const MAJOR: &str = "1";
@@ -160,6 +160,7 @@ fn resources(registry: &KindRegistry, group: &str, version: &str) -> Result<Resp
         resources.push(json!({
             "name": "pods/log", "singularName": "", "namespaced": true, "kind": "Pod", "verbs": ["get"],
         }));
+        resources.extend(pod_streams::discovery());
     }
     if accounts {
         resources.push(json!({

@@ -79,7 +79,7 @@ pub async fn serve<L: Listener>(
             request.extensions_mut().insert(Arc::clone(&protection));
             handle(router.clone(), request)
         });
-        let connection = http.serve_connection(TokioIo::new(stream), service);
+        let connection = http.serve_connection(TokioIo::new(stream), service).with_upgrades();
         let mut leaving = leaving.clone();
         tokio::spawn(async move {
             let _place = place;

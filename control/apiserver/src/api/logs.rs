@@ -4,10 +4,11 @@
 //! The files are bounded (two of a few MiB), read a piece at a time, and in the page cache as a rule; so they
 //! are read on the control thread.
 
-mod log_files;
+pub(super) mod log_files;
 pub(super) mod revision;
 
 use std::convert::Infallible;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -107,8 +108,15 @@ fn text_response(body: Body) -> Response {
     (StatusCode::OK, [(header::CONTENT_TYPE, "text/plain; charset=utf-8")], body).into_response()
 }
 
+/// The log of a container of an instance.
+pub(super) fn file_of(server: &ApiServer, pod: &StoredObject, (id, sidecar): (u64, Option<&str>)) -> Option<PathBuf> {
+    let revision = pod.head.label(REVISION_LABEL).unwrap_or("");
+    let folder = server.log_dir.as_ref()?;
+    Some(instance_logs::log_file(folder, &pod.key.namespace, revision, id, sidecar))
+}
+
 /// The named container; without a name the one that serves.
-fn container<'a>(pod: &'a Value, name: Option<&str>) -> Option<&'a Value> {
+pub(super) fn container<'a>(pod: &'a Value, name: Option<&str>) -> Option<&'a Value> {
     let lists = ["containerStatuses", "initContainerStatuses"].map(|list| &pod["status"][list]);
     let mut all = lists.into_iter().filter_map(Value::as_array).flatten();
     all.find(|one| match name {
@@ -132,7 +140,7 @@ fn previous_container_id(pod: &Value, this: &Value) -> Option<String> {
 }
 
 /// The instance behind `RUNTIME://NUMBER`, or its sidecar behind `RUNTIME://NUMBER/NAME`.
-fn parse_container_id(container_id: &str) -> Option<(u64, Option<&str>)> {
+pub(super) fn parse_container_id(container_id: &str) -> Option<(u64, Option<&str>)> {
     let (_, id) = container_id.split_once("://")?;
     let (number, sidecar) = id.split_once('/').map_or((id, None), |(number, name)| (number, Some(name)));
     Some((number.parse().ok()?, sidecar))

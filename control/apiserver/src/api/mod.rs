@@ -42,6 +42,7 @@ mod metadata_validation;
 mod namespace_defaults;
 mod openapi;
 mod patch;
+mod pod_streams;
 mod prepare;
 mod protobuf;
 mod query_parameters;
@@ -54,6 +55,7 @@ mod scale;
 mod seed;
 mod seed_roles;
 mod selectors;
+mod server_config;
 mod settings;
 mod sink_bindings;
 mod strategic_merge;
@@ -64,7 +66,7 @@ mod watch;
 mod weight;
 mod yaml;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use axum::extract::{Request, State};
@@ -79,6 +81,7 @@ use tokio::sync::oneshot;
 use crate::access::RequestAttributes;
 use crate::cross_origin::CrossOriginProtection;
 use crate::store::{ObjectKey, ObjectStore, StoredObject, WriteOperation};
+use crate::streaming::instance_streams::InstanceStreams;
 use types::custom_kinds::CustomKind;
 use types::kind_registry::{AllowedVerbs, KindRegistry, RequestContext};
 
@@ -103,6 +106,7 @@ pub use namespace_defaults::{run_garbage_collector, run_namespace_defaults};
 pub use readiness::{Check, Readiness};
 pub use role_aggregation::aggregate;
 pub use seed::{SeedDefinition, definitions, has_definitions, seed, seed_definitions, seed_objects};
+pub use server_config::ApiServerConfig;
 
 /// User of requests from this host that carry no credentials.
 const LOCAL_USER: &str = "sluicegate-admin";
@@ -114,18 +118,6 @@ const IN_PROCESS_USER: &str = "system:serviceaccount:sluicegate:controller";
 
 /// There from the first start on.
 const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-eventing", "kube-system"];
-
-/// What the API needs to know of the appliance around it.
-#[derive(Debug, Default)]
-pub struct ApiServerConfig {
-    /// Where the runtime keeps what instances write; without it there are no logs.
-    pub log_dir: Option<PathBuf>,
-    /// Sources of authentication besides being on this host.
-    pub authentication: AuthenticationSources,
-    pub audit_log: Option<AuditLog>,
-    /// What `/readyz` depends on; without it on the store alone.
-    pub readiness: Option<Readiness>,
-}
 
 /// The API for all other callers.
 pub fn router(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> Router {
@@ -171,6 +163,8 @@ fn build_router(
         authentication: Arc::new(around.authentication),
         audit_log: around.audit_log,
         readiness: around.readiness,
+        instance_streams: around.instance_streams,
+        sessions: Arc::default(),
         inflight: Arc::default(),
         crds: Arc::default(),
         documents: Arc::default(),
@@ -191,6 +185,8 @@ struct ApiServer {
     authentication: Arc<AuthenticationSources>,
     audit_log: Option<AuditLog>,
     readiness: Option<Readiness>,
+    instance_streams: Option<Arc<dyn InstanceStreams>>,
+    sessions: Arc<pod_streams::SessionLimiter>,
     inflight: Arc<InflightLimiter>,
     crds: Arc<CrdRegistry>,
     /// Documents about the kinds.
@@ -307,11 +303,14 @@ fn admit(server: &mut ApiServer, head: &Parts) -> Result<(), StatusError> {
     Ok(())
 }
 
-async fn dispatch(server: ApiServer, head: Parts, body: Body) -> Result<Response, StatusError> {
+async fn dispatch(server: ApiServer, mut head: Parts, body: Body) -> Result<Response, StatusError> {
     let who = Arc::clone(&server.default_requester);
     let agent = user_agent(&head.headers);
     let _place =
         if who.internal { None } else { Some(server.inflight.acquire(&who.user, agent, RequestClass::Request)?) };
+    if let Some(opened) = pod_streams::handle(&server, &mut head).await {
+        return opened;
+    }
     let path = head.uri.path();
     if let Some(found) = discovery::handle(&server, &head) {
         authorization::check_path(&server, &who, "get", path)?;

@@ -5,6 +5,8 @@ use serde_json::{Value, json};
 use crate::access::CONTROLLER_ACCOUNT;
 use types::settings::SERVING;
 
+use super::pod_streams;
+
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
 /// What an appliance that follows another API may do.
 const CONTROLLER_ROLE: &str = "sluicegate-controller";
@@ -206,6 +208,7 @@ fn aggregated_core_roles() -> Vec<Value> {
                 { "verbs": READ, "apiGroups": [""], "resources": ["secrets"] },
                 { "verbs": WRITE, "apiGroups": ["events.k8s.io"], "resources": ["events"] },
                 { "verbs": ["delete", "deletecollection"], "apiGroups": [""], "resources": ["pods"] },
+                { "verbs": pod_streams::VERBS, "apiGroups": [""], "resources": ["pods/attach", "pods/exec", "pods/portforward"] },
                 { "verbs": ["create"], "apiGroups": [""], "resources": ["serviceaccounts/token"] },
                 { "verbs": ["*"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"] },
             ]),

@@ -14,22 +14,19 @@ use super::errors::StatusError;
 use super::{ApiServer, authorization, prepare};
 
 /// A part of a Pod's path, and why there is none.
-const SUBRESOURCES: [(&str, &str); 7] = [
-    ("attach", TERMINAL),
-    ("exec", TERMINAL),
+const SUBRESOURCES: [(&str, &str); 4] = [
     ("ephemeralcontainers", TERMINAL),
     (
         "eviction",
         "no node is ever drained; \"kubectl delete pod\" ends an instance, and another is started if one is wanted",
     ),
-    ("portforward", PORT),
     ("proxy", PORT),
     ("resize", "an instance has what its Revision says; change the Service's resources"),
 ];
-const TERMINAL: &str = "an instance is a process of the appliance's host, and nothing is run beside it; \"kubectl logs\" \
-    shows what it writes, and the host's own tools look into it";
-const PORT: &str = "an instance is a process of the appliance's host; its Route's URL reaches it, and on the host the \
-    port that its EndpointSlice names";
+const TERMINAL: &str = "no container is added to an instance that runs; \"kubectl exec\" runs a command in one of its \
+    containers, and \"kubectl logs\" shows what they write";
+const PORT: &str = "requests are not passed on by the API; the URL of its Route reaches an instance, and so does \"kubectl \
+    port-forward\"";
 
 const SCALE: &str = "how many instances a Revision has follows from its requests; the annotations \
     autoscaling.knative.dev/min-scale and max-scale of its template bound them";

@@ -4,6 +4,7 @@
 //! Only in an API of our own: in a cluster, they are the cluster's.
 
 mod deployment;
+pub mod instance_streams;
 mod pod;
 
 use std::sync::Arc;

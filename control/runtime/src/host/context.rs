@@ -198,6 +198,11 @@ impl HostContext {
         self.config.prefork_processes
     }
 
+    /// Ports of loopback that are no business of an instance.
+    pub(crate) fn blocked_ports(&self) -> &[u16] {
+        &self.config.blocked_ports
+    }
+
     pub(crate) fn targets(&self) -> Arc<TargetPolicy> {
         Arc::clone(&self.config.targets)
     }

@@ -109,7 +109,7 @@ impl ContainerLauncher {
         let first = self.first.borrow().as_ref().map(|first| first.try_clone());
         let first = first.ok_or_else(|| io::Error::other("the container is not running"))??;
         let ContainerSpec { working_dir, user, capabilities, parent, .. } = self.spec.clone();
-        Ok((ExecSpec { working_dir, user, capabilities, parent }, first))
+        Ok((ExecSpec { working_dir, user, capabilities, parent, ..ExecSpec::default() }, first))
     }
 
     /// Returns when its first process has its root: from then on there is a container to probe. Never, if that fails; then

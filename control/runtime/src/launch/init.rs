@@ -9,7 +9,8 @@
 //!
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` starts a prefork
 //! process: it does the steps that are the same for all instances, and waits for the other arguments on its stdin. With
-//! `--first-process` it becomes a container, and with `--beside` a further process in a running one.
+//! `--first-process` it becomes a container, and with `--beside` a further process in a running one. `--session STDIN` says
+//! that the process is a client's command, which keeps what is left of its stdin, or has a terminal.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -17,16 +18,18 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode, Stdio};
 
-use container::CgroupView;
 use container::launch::{
     EXIT_NOT_FOUND, EXIT_NOT_RUNNABLE, LaunchError, PreparedContainer, Variables, close_inherited,
 };
+use container::terminal::take_controlling;
+use container::{CgroupView, ExecStdin};
 use rustix::fs::fchown;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, Uid, getppid, set_parent_process_death_signal, setsid};
 use rustix::thread::set_no_new_privs;
 
 use super::launch_spec::{LaunchSpec, decode, parse_arguments};
+use super::session_words;
 use crate::InstanceCredentials;
 use crate::capabilities::Capabilities;
 use crate::mounts::devices::{self, InstanceDevices};
@@ -92,7 +95,7 @@ fn prepare(parent: Pid, launch: LaunchSpec) -> Result<Option<(LaunchSpec, Prefor
     setsid().map_err(|why| why.to_string())?;
     join(&launch.sandbox.cgroups)?;
     if !launch.is_prefork {
-        let variables = if launch.variables_follow { read_words()? } else { Vec::new() };
+        let variables = if launch.variables_follow { read_words(launch.session)? } else { Vec::new() };
         return Ok(Some((LaunchSpec { variables, ..launch }, PreforkState::default())));
     }
     let prepared = PreforkState::prepare_mounts(&launch.sandbox)?;
@@ -111,7 +114,7 @@ fn become_container(parent: Pid, launch: &LaunchSpec) -> ExitCode {
         join(&launch.sandbox.cgroups)?;
         set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
         let prepared = PreparedContainer::create(parent.as_raw_nonzero().get()).map_err(|why| why.message)?;
-        let Some(launch_spec) = read_launch_spec()? else { return Ok(None) };
+        let Some(launch_spec) = read_launch_spec(None)? else { return Ok(None) };
         let others: Vec<_> = launch_spec
             .sandbox
             .cgroups
@@ -142,7 +145,7 @@ fn enter_container(launch: &LaunchSpec) -> ExitCode {
     let prepared = || {
         setsid().map_err(|why| why.to_string())?;
         join(&launch.sandbox.cgroups)?;
-        read_launch_spec()
+        read_launch_spec(launch.session)
     };
     report(&match prepared() {
         Ok(None) => return ExitCode::SUCCESS, // the appliance has ended
@@ -172,18 +175,22 @@ fn wait(parent: Pid) -> Result<Option<LaunchSpec>, String> {
     if getppid() != Some(parent) {
         return Ok(None);
     }
-    read_launch_spec()
+    read_launch_spec(None)
 }
 
-fn read_launch_spec() -> Result<Option<LaunchSpec>, String> {
-    let words = read_words()?;
+fn read_launch_spec(session: Option<ExecStdin>) -> Result<Option<LaunchSpec>, String> {
+    let words = read_words(session)?;
     if words.is_empty() { Ok(None) } else { Ok(Some(decode(words.into_iter())?)) }
 }
 
-/// All of stdin, which has NULs between its words.
-fn read_words() -> Result<Vec<OsString>, String> {
+/// All of stdin, which has NULs between its words; of a client's command only the words in front of its own input.
+fn read_words(session: Option<ExecStdin>) -> Result<Vec<OsString>, String> {
     let mut bytes = Vec::new();
-    io::stdin().lock().read_to_end(&mut bytes).map_err(|why| why.to_string())?;
+    match session {
+        None => io::stdin().lock().read_to_end(&mut bytes).map(drop),
+        Some(_) => session_words::read(&mut bytes),
+    }
+    .map_err(|why| why.to_string())?;
     if bytes.is_empty() {
         return Ok(Vec::new());
     }
@@ -193,6 +200,9 @@ fn read_words() -> Result<Vec<OsString>, String> {
 fn exec_instance(parent: Pid, launch: &LaunchSpec, prepared: PreforkState) -> (String, u8) {
     let LaunchSpec { sandbox: place, command, .. } = launch;
     let steps = || {
+        if launch.session == Some(ExecStdin::Terminal) {
+            take_controlling().map_err(|why| format!("the terminal cannot be taken: {why}"))?;
+        }
         if let Some(name) = &place.hostname {
             set_hostname(name);
         }
@@ -210,7 +220,10 @@ fn exec_instance(parent: Pid, launch: &LaunchSpec, prepared: PreforkState) -> (S
     program.args(&command[1..]);
     if launch.is_prefork || launch.variables_follow {
         let variables = launch.variables.iter().map(|word| split_variable(word));
-        program.env_clear().envs(variables).stdin(Stdio::null()); // RT-FD-01
+        program.env_clear().envs(variables);
+        if launch.session.is_none_or(|stdin| stdin == ExecStdin::Null) {
+            program.stdin(Stdio::null()); // RT-FD-01
+        }
     }
     let why = program.exec();
     let code = if why.kind() == io::ErrorKind::NotFound { EXIT_NOT_FOUND } else { EXIT_NOT_RUNNABLE };
@@ -258,7 +271,8 @@ fn become_user(identity: InstanceCredentials) -> Result<(), String> {
     if let Some(id) = identity.user.filter(|_| changes_user) {
         // A program that opens `/dev/stdout` opens the pipe again, which its owner may do. If the owner cannot be
         // changed, the program can still write to its inherited descriptor.
-        for output in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
+        // The same holds for `/dev/stdin`, which only this process has.
+        for output in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
             let _ = fchown(output, Some(Uid::from_raw(id)), None);
         }
         nix::unistd::setuid(id.into()).map_err(|why| refused("runAsUser", id, why))?;

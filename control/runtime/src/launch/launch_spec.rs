@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::process::Pid;
 
-use container::{BindMount, CgroupView, ExecSpec};
+use container::{BindMount, CgroupView, ExecSpec, ExecStdin};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -29,6 +29,8 @@ pub(crate) struct LaunchSpec {
     pub(crate) enter: Option<ExecSpec>,
     /// The variables come on stdin.
     pub(crate) variables_follow: bool,
+    /// It is a command of a client's, which reads this; its words on stdin have their length in front.
+    pub(crate) session: Option<ExecStdin>,
     /// `NAME=VALUE`; the parent has set none.
     pub(crate) variables: Vec<OsString>,
     pub(crate) command: Vec<OsString>,
@@ -67,6 +69,25 @@ pub(crate) fn first_process_arguments(parent: Pid, place: &SandboxSpec) -> Vec<O
 pub(crate) fn beside_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
     let mut words = prefork_arguments(parent, place);
     words.push("--beside".into());
+    words
+}
+
+/// The words of a client's command: of one beside the instance's own program, and of one that enters its container.
+pub(crate) fn session_arguments(
+    parent: Pid,
+    place: &SandboxSpec,
+    stdin: ExecStdin,
+    command: Option<&[String]>,
+) -> Vec<OsString> {
+    let mut words = match command {
+        Some(_) => first_words(parent, place),
+        None => beside_arguments(parent, place),
+    };
+    words.extend(["--session".into(), json(&stdin)]);
+    if let Some(command) = command {
+        words.extend(["--variables".into(), "--".into()]);
+        words.extend(command.iter().map(OsString::from));
+    }
     words
 }
 
@@ -212,6 +233,7 @@ pub(crate) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--beside") => told.is_beside = true,
             Some("--variables") => told.variables_follow = true,
             Some("--container") => place.container = Some(Box::new(from_json(words.next())?)),
+            Some("--session") => told.session = Some(from_json(words.next())?),
             Some("--enter") => told.enter = Some(from_json(words.next())?),
             Some("--") => break,
             None if told.is_prefork => return Ok(told),
@@ -313,6 +335,21 @@ mod tests {
         assert_eq!(told.variables, words(&["A=1"]));
     }
 
+    #[test]
+    fn command_of_client_is_told_what_it_reads() {
+        let (parent, place) = (Pid::from_raw(7).unwrap(), SandboxSpec::default());
+        let command = vec!["sh".to_owned(), "--session".to_owned()];
+        for stdin in [ExecStdin::Null, ExecStdin::Inherited, ExecStdin::Terminal] {
+            let written = session_arguments(parent, &place, stdin, Some(&command));
+            let told = parse_arguments(written[1..].iter().cloned()).unwrap().1;
+            assert_eq!((told.session, told.variables_follow), (Some(stdin), true));
+            assert_eq!(told.command, words(&["sh", "--session"]));
+            let written = session_arguments(parent, &place, stdin, None);
+            let told = parse_arguments(written[1..].iter().cloned()).unwrap().1;
+            assert!(told.session == Some(stdin) && told.is_beside && told.is_prefork);
+        }
+    }
+
     /// The text of a manifest cannot become an option of init.
     #[test]
     fn orders_have_no_nul_within_a_word() {
@@ -343,6 +380,7 @@ mod tests {
             &["--parent", "7", "--cgroup", "/a", "/b"],
             &["--parent", "7", "--container", "{", "--", "sh"],
             &["--parent", "7", "--enter", "--", "sh"],
+            &["--parent", "7", "--session", "all", "--", "sh"],
         ] {
             assert!(parse_arguments(words(bad)).is_err(), "{bad:?}");
         }

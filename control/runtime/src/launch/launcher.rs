@@ -136,7 +136,7 @@ impl Launcher {
     }
 }
 
-fn nul_error() -> io::Error {
+pub(super) fn nul_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the command or a variable contains a NUL byte; remove it")
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn spawn_first_process(
     namespaces::spawn_first_process(&mut waiting_command(init, program.path().as_os_str(), words, stdin))
 }
 
-fn waiting_command(init: &InitProgram, program: &OsStr, words: Vec<OsString>, stdin: Stdio) -> Command {
+pub(super) fn waiting_command(init: &InitProgram, program: &OsStr, words: Vec<OsString>, stdin: Stdio) -> Command {
     let mut command = Command::new(program);
     command.arg0("sluicegate").args(&init.arguments).args(words).env_clear();
     command.stdin(stdin).stdout(Stdio::piped()).stderr(Stdio::piped());

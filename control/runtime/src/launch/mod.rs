@@ -4,6 +4,8 @@ pub(crate) mod container_launcher;
 pub mod init;
 mod launch_spec;
 pub(crate) mod launcher;
+pub(crate) mod session_process;
+mod session_words;
 pub(crate) mod waiting_process;
 
 use std::ffi::OsString;

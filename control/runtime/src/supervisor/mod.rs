@@ -29,7 +29,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use contract::allocator;
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, WeakUnboundedSender};
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
 use tokio::time::Instant;
 
@@ -49,12 +49,13 @@ use crate::logs::termination_message::TerminationMessage;
 use crate::mounts::volume_store::{VolumeStore, is_in_memory};
 use crate::probes::LastProbeError;
 use crate::process::child::{pid, signal_group};
+use crate::sessions::{self, InstanceRegistration, InstanceSessions, SessionClient, SessionCommand, SessionRegistry};
 use crate::{InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, Runtime};
 use commands::{InstanceCommand, ProcessHandle};
 use exit::{TerminationCause, exit_of, not_started};
 use freezer::Freezer;
 use sandbox::Sandbox;
-use sidecars::Sidecars;
+use sidecars::{SidecarContainer, Sidecars};
 
 /// Runs instances as processes.
 pub struct ProcessRuntime {
@@ -94,7 +95,8 @@ impl ProcessRuntime {
             LocalSet::new().block_on(&reactor, async {
                 let host = Rc::new(HostContext::new((records, generation), init, cgroups, around));
                 let preforks = Rc::new(PreforkPool::new(Rc::clone(&host), host.prefork_processes()));
-                run_commands(host, preforks, inbox).await;
+                let sessions = Rc::default();
+                run_commands(RuntimeThread { host, preforks, sessions }, inbox).await;
             });
         })?;
         Ok(Self { commands: jobs, first_id })
@@ -104,6 +106,13 @@ impl ProcessRuntime {
     #[must_use]
     pub fn first_id(&self) -> u64 {
         self.first_id
+    }
+
+    /// For clients that look into its instances.
+    #[must_use]
+    pub fn sessions(&self) -> SessionClient {
+        let commands = self.commands.clone();
+        SessionClient::new(move |command| commands.send(RuntimeCommand::Session(command)).is_ok())
     }
 }
 
@@ -121,8 +130,16 @@ impl Runtime for ProcessRuntime {
         let (orders, inbox) = mpsc::unbounded_channel();
         let spawned = Arc::<OnceLock<Instant>>::default();
         let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
-        let life =
-            InstanceRun { id, line, spec, reporter: reports, commands: inbox, began_at: began, spawned: is_spawned };
+        let life = InstanceRun {
+            id,
+            line,
+            spec,
+            reporter: reports,
+            commands: inbox,
+            own_commands: orders.downgrade(),
+            began_at: began,
+            spawned: is_spawned,
+        };
         if self.commands.send(RuntimeCommand::Run(life)).is_err() {
             reporter.exited(not_started(&io::Error::other("the thread that runs instances is gone")));
         }
@@ -146,6 +163,7 @@ enum RuntimeCommand {
     Run(InstanceRun),
     Refresh(Arc<InstanceSpec>),
     Forget { namespace: String, revision: String },
+    Session(SessionCommand),
     Idle,
 }
 
@@ -155,6 +173,8 @@ struct InstanceRun {
     spec: Arc<InstanceSpec>,
     reporter: InstanceReporter,
     commands: UnboundedReceiver<InstanceCommand>,
+    /// Weak, because the instance ends when its handle is dropped.
+    own_commands: WeakUnboundedSender<InstanceCommand>,
     began_at: Instant,
     spawned: Arc<OnceLock<Instant>>,
 }
@@ -166,9 +186,19 @@ impl InstanceRun {
     }
 }
 
-async fn run_commands(host: Rc<HostContext>, preforks: Rc<PreforkPool>, mut jobs: UnboundedReceiver<RuntimeCommand>) {
+/// What the instances of the runtime's thread share.
+#[derive(Clone)]
+struct RuntimeThread {
+    host: Rc<HostContext>,
+    preforks: Rc<PreforkPool>,
+    /// The instances that clients' sessions can reach.
+    sessions: Rc<SessionRegistry>,
+}
+
+async fn run_commands(thread: RuntimeThread, mut jobs: UnboundedReceiver<RuntimeCommand>) {
+    let RuntimeThread { host, preforks, sessions } = &thread;
     let (mut lives, mut lived) = (JoinSet::new(), 0);
-    drop(spawn_local(Rc::clone(&preforks).run())); // these end with this thread
+    drop(spawn_local(Rc::clone(preforks).run())); // these end with this thread
     host.cgroups.iter().for_each(|cgroups| drop(spawn_local(reaper::run(cgroups.clone()))));
     loop {
         let job = tokio::select! {
@@ -185,12 +215,13 @@ async fn run_commands(host: Rc<HostContext>, preforks: Rc<PreforkPool>, mut jobs
         match job {
             Some(RuntimeCommand::Run(life)) => {
                 lived += 1;
-                drop(lives.spawn_local(run_instance(Rc::clone(&host), Rc::clone(&preforks), life)));
+                drop(lives.spawn_local(run_instance(thread.clone(), life)));
             }
-            Some(RuntimeCommand::Refresh(spec)) => refresh(&host, &spec),
+            Some(RuntimeCommand::Refresh(spec)) => refresh(host, &spec),
             Some(RuntimeCommand::Forget { namespace, revision }) => {
                 host.records.remove_revision(&namespace, &revision, host.generation.first)
             }
+            Some(RuntimeCommand::Session(command)) => sessions::handle(sessions, host, command),
             Some(RuntimeCommand::Idle) => preforks.clear(),
             None => break,
         }
@@ -208,7 +239,8 @@ fn refresh(host: &HostContext, spec: &InstanceSpec) {
 }
 
 /// One instance from start to end.
-async fn run_instance(host: Rc<HostContext>, preforks: Rc<PreforkPool>, mut life: InstanceRun) {
+async fn run_instance(thread: RuntimeThread, mut life: InstanceRun) {
+    let RuntimeThread { host, preforks, .. } = &thread;
     // A prefork process has its mount namespace already, and would not see what is mounted for the instance now. It has
     // also dropped the capabilities that instances do not keep.
     let spec = &life.spec;
@@ -223,9 +255,7 @@ async fn run_instance(host: Rc<HostContext>, preforks: Rc<PreforkPool>, mut life
     };
     let gone = match port {
         Ok(port) => {
-            let gone = start_and_run(&host, &preforks, &mut life, (port, waiting))
-                .await
-                .unwrap_or_else(|why| not_started(&why));
+            let gone = start_and_run(&thread, &mut life, (port, waiting)).await.unwrap_or_else(|why| not_started(&why));
             host.ports.borrow_mut().release(port);
             gone
         }
@@ -241,11 +271,11 @@ async fn run_instance(host: Rc<HostContext>, preforks: Rc<PreforkPool>, mut life
 
 /// Its life at the host's `port`.
 async fn start_and_run(
-    host: &HostContext,
-    preforks: &Rc<PreforkPool>,
+    thread: &RuntimeThread,
     life: &mut InstanceRun,
     (port, mut waiting): (u16, Option<PreforkProcess>),
 ) -> io::Result<InstanceExit> {
+    let host = &thread.host;
     let mut ground = Sandbox::create(host, life, port, waiting.as_mut())?;
     // Boxed: few instances have init containers.
     if ground.has_init_containers()
@@ -254,7 +284,7 @@ async fn start_and_run(
         ground.tear_down(host).await;
         return Ok(gone);
     }
-    let process = InstanceProcess::start(host, life, ground, (port, waiting), preforks.start_guard())?;
+    let process = InstanceProcess::start(thread, life, ground, (port, waiting))?;
     let _ = life.spawned.set(Instant::now()); // a life is started once
     Ok(process.run(host, life).await)
 }
@@ -265,11 +295,13 @@ struct InstanceProcess {
     pidfd: AsyncFd<OwnedFd>,
     address: SocketAddr,
     record: InstanceRecord,
-    environment: Vec<(String, String)>,
-    launcher: Launcher,
+    environment: Rc<[(String, String)]>,
+    launcher: Rc<Launcher>,
     log: Rc<RefCell<InstanceLog>>,
     output_tasks: Vec<JoinHandle<()>>,
     freezer: Freezer,
+    /// What clients run beside it.
+    sessions: InstanceRegistration,
     sidecars: Sidecars,
     termination_message: TerminationMessage,
     /// Where it has its port, and is held to what its manifest allows.
@@ -281,12 +313,12 @@ struct InstanceProcess {
 
 impl InstanceProcess {
     fn start(
-        host: &HostContext,
+        RuntimeThread { host, preforks, sessions }: &RuntimeThread,
         life: &InstanceRun,
         ground: Sandbox,
         (port, mut waiting): (u16, Option<PreforkProcess>),
-        underway: StartGuard,
     ) -> io::Result<Self> {
+        let underway = preforks.start_guard();
         let InstanceRun { id, ref spec, ref reporter, .. } = *life;
         let Sandbox {
             record,
@@ -319,7 +351,17 @@ impl InstanceProcess {
             Ok((pidfd, pumps)) => {
                 let record = record.with_leader(pid(&child));
                 host.records.write(spec, id, &record);
+                let commands = life.own_commands.clone();
+                let request_thaw =
+                    move || commands.upgrade().is_some_and(|commands| commands.send(InstanceCommand::Thaw).is_ok());
+                let own = InstanceSessions::new(request_thaw, spec.port);
+                let own = own.with_container(None, &launcher, &environment, address);
+                let all =
+                    posts.iter().fold(own, |all, SidecarContainer { sidecar, launcher, environment, address, .. }| {
+                        all.with_container(Some(sidecar.name.clone()), launcher, environment, *address)
+                    });
                 Ok(Self {
+                    sessions: InstanceRegistration::new(sessions, id, all),
                     child,
                     pidfd,
                     address,
@@ -348,6 +390,7 @@ impl InstanceProcess {
         let end = self.serve(life).await;
         let asked = async {
             if matches!(end, TerminationCause::Exited) {
+                self.sessions.end();
                 // Frozen sidecars in the same control group do not receive their stop signal.
                 self.freezer.set(&self.child, false);
             } else {
@@ -355,6 +398,7 @@ impl InstanceProcess {
             }
         };
         tokio::join!(asked, self.sidecars.stop(life.spec.termination_grace_period));
+        self.sessions.end();
         // The leader is dead and not reaped, so its number still means this group.
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();

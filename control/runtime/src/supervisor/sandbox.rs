@@ -28,8 +28,8 @@ use crate::{InstanceExit, InstanceSpec, Sidecar, TerminationMessagePath, may_mou
 
 pub(crate) struct Sandbox {
     pub(crate) record: InstanceRecord,
-    pub(crate) launcher: Launcher,
-    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) launcher: Rc<Launcher>,
+    pub(crate) environment: Rc<[(String, String)]>,
     pub(crate) termination_message: TerminationMessage,
     /// Where it has its port, and is held to what its manifest allows.
     pub(crate) group: InstanceCgroup,
@@ -83,7 +83,7 @@ impl Sandbox {
             let image = spec.image.as_ref().zip(containers.clone());
             let container =
                 image.map(|(image, host)| ContainerLauncher::new(host, (&scratch, name), (spec, image), &sandbox));
-            Launcher { init: host.init.clone(), sandbox, container, targets: host.targets() }
+            Rc::new(Launcher { init: host.init.clone(), sandbox, container, targets: host.targets() })
         };
         let posts = |kind: &str, others: &[Sidecar]| -> Vec<SidecarContainer> {
             let one = |one: &Sidecar| {
@@ -93,7 +93,7 @@ impl Sandbox {
         };
         Ok(Self {
             launcher: launcher(spec, "main"),
-            environment: environment(spec, own),
+            environment: environment(spec, own).into(),
             init_containers: InitContainers::new(posts("init", &spec.init_containers)),
             sidecars: posts("sidecar", &spec.sidecars),
             termination_message: last_words.clone(),
@@ -133,7 +133,7 @@ fn sidecar_container(
     host: &HostContext,
     sidecar: &Sidecar,
     id: u64,
-    launcher: Launcher,
+    launcher: Rc<Launcher>,
     own: InstanceVariables<'_>,
 ) -> SidecarContainer {
     let spec = &sidecar.spec;
@@ -142,7 +142,7 @@ fn sidecar_container(
     SidecarContainer {
         sidecar: sidecar.clone(),
         launcher,
-        environment: environment(spec, InstanceVariables { port: None, termination_message: None, ..own }),
+        environment: environment(spec, InstanceVariables { port: None, termination_message: None, ..own }).into(),
         address: SocketAddr::from((Ipv4Addr::LOCALHOST, spec.port)),
         log: Rc::new(RefCell::new(log)),
         state: SidecarState::default(),

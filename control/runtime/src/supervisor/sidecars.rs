@@ -54,8 +54,8 @@ struct SidecarSupervisor {
 /// One of them, started as often as it takes.
 pub(crate) struct SidecarContainer {
     pub(crate) sidecar: Sidecar,
-    pub(crate) launcher: Launcher,
-    pub(crate) environment: Vec<(String, String)>,
+    pub(crate) launcher: Rc<Launcher>,
+    pub(crate) environment: Rc<[(String, String)]>,
     /// Where its probes ask.
     pub(crate) address: SocketAddr,
     pub(crate) log: Rc<RefCell<InstanceLog>>,

@@ -169,6 +169,10 @@ impl InstanceProcess {
 
     /// Frozen until it is thawed; `false`: until it is to end.
     async fn wait_while_frozen(&self, life: &mut InstanceRun) -> bool {
+        // A client's command stands still with the instance, so the instance goes on for as long as there is one.
+        if !self.sessions.freeze() {
+            return true;
+        }
         self.freezer.set(&self.child, true);
         self.sidecars.freeze(true);
         let thawed = loop {
@@ -181,6 +185,7 @@ impl InstanceProcess {
         if thawed {
             self.sidecars.freeze(false);
             self.freezer.set(&self.child, false);
+            self.sessions.thaw();
         }
         thawed
     }

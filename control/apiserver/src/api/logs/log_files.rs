@@ -54,7 +54,7 @@ fn split_line(entry: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
 }
 
 /// An instance's log files, read as one: the older one, then the present one, and whatever replaces it.
-pub(super) struct InstanceLogFiles {
+pub(in crate::api) struct InstanceLogFiles {
     path: PathBuf,
     file: Option<File>,
     /// The beginning of an entry whose end is not yet written.
@@ -62,13 +62,13 @@ pub(super) struct InstanceLogFiles {
 }
 
 impl InstanceLogFiles {
-    pub(super) fn open(path: &Path) -> Self {
+    pub(in crate::api) fn open(path: &Path) -> Self {
         let file = File::open(path.with_extension("log.1")).or_else(|_| File::open(path)).ok();
         Self { path: path.to_owned(), file, partial_line: Vec::new() }
     }
 
     /// Some whole entries; nothing when there are none at the moment.
-    pub(super) fn read(&mut self) -> Vec<u8> {
+    pub(in crate::api) fn read(&mut self) -> Vec<u8> {
         loop {
             // Looked up before the read: what is written to a file after it was replaced is nothing.
             let next = File::open(&self.path).ok().filter(|next| inode(Some(next)) != inode(self.file.as_ref()));

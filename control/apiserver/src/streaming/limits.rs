@@ -1,0 +1,31 @@
+//! The bounds of streaming sessions, each with its reason.
+
+use std::time::Duration;
+
+/// Sessions of all clients at a time. Each has a process or some connections, and some 100 KiB of buffers.
+pub(crate) const SESSIONS_MAX: usize = 256;
+/// Sessions of one instance: people look into it, and a loop of a script does not fill its process table.
+pub(crate) const SESSIONS_PER_INSTANCE_MAX: usize = 32;
+/// A session ends after this time without a byte in either direction; a kubelet's default.
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);
+/// Time for the client to open its streams; a kubelet's default.
+pub(crate) const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+/// Between two pings. The write fails soon after the client is gone, also while nothing is read from it.
+pub(crate) const PING_INTERVAL: Duration = Duration::from_secs(10);
+/// Time for the client to close the connection after the last frame. Closing with unread bytes could discard that frame.
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for the output that is left when the process has ended. Processes that it left behind may hold its pipes, and are being
+/// killed meanwhile.
+pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// Read from a process or a connection at a time.
+pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
+/// Input that waits for the process to read it. Beyond it nothing is read from the client.
+pub(crate) const STDIN_BYTES_MAX: usize = 256 * 1024;
+/// A message on the resize channel is some 30 bytes.
+pub(crate) const RESIZE_BYTES_MAX: usize = 1024;
+/// A WebSocket message. kubectl sends 32 KiB, and other clients what they have in a buffer.
+pub(crate) const WEBSOCKET_MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Connections that one client forwards at a time; a browser opens a handful.
+pub(crate) const FORWARDED_CONNECTIONS_MAX: usize = 128;
+/// Chunks in each direction that wait between a forwarded connection and its client.
+pub(crate) const FORWARDED_CHUNKS_MAX: usize = 16;

@@ -1,0 +1,73 @@
+//! The words of a client's command on its stdin, in front of the client's own input: their length, then the words.
+//!
+//! One pipe for both, because a process is started with three descriptors and no others. The words fit into the pipe, so that
+//! writing them never blocks, also if the process does not run.
+
+use std::io::{self, PipeReader, PipeWriter, Write as _};
+
+use rustix::pipe::fcntl_setpipe_size;
+
+/// Of the words: what a pipe of an unprivileged user may hold (`/proc/sys/fs/pipe-max-size`).
+const WORDS_BYTES_MAX: usize = (1 << 20) - LENGTH_BYTES;
+const LENGTH_BYTES: usize = size_of::<u64>();
+/// What a pipe holds unless it is told otherwise.
+const PIPE_BYTES: usize = 64 * 1024;
+
+/// A pipe with `words` in it.
+pub(super) fn pipe(words: &[u8]) -> io::Result<(PipeReader, PipeWriter)> {
+    if words.len() > WORDS_BYTES_MAX {
+        return Err(io::Error::other(format!(
+            "the command and the variables of the instance have {} bytes, the limit is {WORDS_BYTES_MAX}",
+            words.len()
+        )));
+    }
+    let (reader, mut writer) = io::pipe()?;
+    let length = LENGTH_BYTES + words.len();
+    if length > PIPE_BYTES {
+        fcntl_setpipe_size(&writer, length)?;
+    }
+    writer.write_all(&(words.len() as u64).to_be_bytes())?;
+    writer.write_all(words)?;
+    Ok((reader, writer))
+}
+
+/// Reads the words from stdin, and nothing behind them. The input that follows is the program's.
+pub(crate) fn read(words: &mut Vec<u8>) -> io::Result<()> {
+    let mut length = [0; LENGTH_BYTES];
+    read_exact(&mut length)?;
+    let length = usize::try_from(u64::from_be_bytes(length)).ok().filter(|length| *length <= WORDS_BYTES_MAX);
+    words.resize(length.ok_or(io::ErrorKind::InvalidData)?, 0);
+    read_exact(words)
+}
+
+/// Without the standard library's buffer, which would take some of the input too.
+fn read_exact(mut rest: &mut [u8]) -> io::Result<()> {
+    while !rest.is_empty() {
+        let count = rustix::io::read(rustix::stdio::stdin(), &mut *rest)?;
+        if count == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        rest = &mut rest[count..];
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read as _;
+
+    use super::*;
+
+    #[test]
+    fn words_fit_into_their_pipe() {
+        for length in [0, 1, PIPE_BYTES, 5 * PIPE_BYTES] {
+            let (mut reader, writer) = pipe(&vec![7; length]).unwrap();
+            drop(writer);
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).unwrap();
+            assert_eq!(all.len(), LENGTH_BYTES + length);
+            assert_eq!(all[..LENGTH_BYTES], (length as u64).to_be_bytes());
+        }
+        assert!(pipe(&vec![7; WORDS_BYTES_MAX + 1]).is_err());
+    }
+}

@@ -1,0 +1,159 @@
+//! The running instances, as sessions reach them.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use tokio::sync::{Notify, watch};
+
+use super::{RunningContainer, SessionError};
+use crate::launch::launcher::Launcher;
+
+/// By the instances' ids.
+#[derive(Default)]
+pub(crate) struct SessionRegistry {
+    instances: RefCell<HashMap<u64, Rc<InstanceSessions>>>,
+}
+
+impl SessionRegistry {
+    pub(super) fn get(&self, instance: u64) -> Option<Rc<InstanceSessions>> {
+        self.instances.borrow().get(&instance).cloned()
+    }
+}
+
+/// One running instance.
+pub(crate) struct InstanceSessions {
+    /// Asks for its thaw; `false`: it has ended.
+    request_thaw: Box<dyn Fn() -> bool>,
+    containers: Vec<SessionContainer>,
+    /// The container port of the one that serves.
+    pub(super) port: u16,
+    /// Sessions that are open.
+    open: Cell<usize>,
+    frozen: Cell<bool>,
+    thawed: Notify,
+    ended: watch::Sender<bool>,
+}
+
+pub(super) struct SessionContainer {
+    /// `None`: the one that serves.
+    pub(super) sidecar: Option<String>,
+    pub(super) launcher: Rc<Launcher>,
+    pub(super) environment: Rc<[(String, String)]>,
+    /// Where it listens on this host.
+    pub(super) address: SocketAddr,
+}
+
+impl InstanceSessions {
+    pub(crate) fn new(request_thaw: impl Fn() -> bool + 'static, port: u16) -> Self {
+        Self {
+            request_thaw: Box::new(request_thaw),
+            containers: Vec::new(),
+            port,
+            open: Cell::default(),
+            frozen: Cell::default(),
+            thawed: Notify::new(),
+            ended: watch::Sender::new(false),
+        }
+    }
+
+    pub(crate) fn with_container(
+        mut self,
+        sidecar: Option<String>,
+        launcher: &Rc<Launcher>,
+        environment: &Rc<[(String, String)]>,
+        address: SocketAddr,
+    ) -> Self {
+        let (launcher, environment) = (Rc::clone(launcher), Rc::clone(environment));
+        self.containers.push(SessionContainer { sidecar, launcher, environment, address });
+        self
+    }
+
+    pub(super) fn container(&self, sidecar: Option<&str>) -> Option<&SessionContainer> {
+        self.containers.iter().find(|one| one.sidecar.as_deref() == sidecar)
+    }
+
+    pub(super) fn containers(&self) -> &[SessionContainer] {
+        &self.containers
+    }
+
+    pub(super) fn running_container(&self, sidecar: Option<&str>) -> Option<RunningContainer> {
+        let container = self.container(sidecar)?;
+        Some(RunningContainer { is_process: container.launcher.container.is_none(), ended: self.ended.subscribe() })
+    }
+
+    /// Thaws the instance, and keeps it from being frozen for as long as the result is held.
+    pub(super) async fn hold(self: &Rc<Self>) -> Result<SessionHold, SessionError> {
+        self.open.update(|open| open + 1);
+        let hold = SessionHold(Rc::clone(self));
+        let mut ended = hold.ended();
+        loop {
+            let thawed = self.thawed.notified();
+            if !self.frozen.get() {
+                return Ok(hold);
+            }
+            if !(self.request_thaw)() {
+                return Err(SessionError::NotRunning);
+            }
+            tokio::select! {
+                () = thawed => {}
+                _ = ended.wait_for(|has_ended| *has_ended) => return Err(SessionError::NotRunning),
+            }
+        }
+    }
+}
+
+/// An open session of an instance.
+pub(super) struct SessionHold(Rc<InstanceSessions>);
+
+impl SessionHold {
+    pub(super) fn ended(&self) -> watch::Receiver<bool> {
+        self.0.ended.subscribe()
+    }
+}
+
+impl Drop for SessionHold {
+    fn drop(&mut self) {
+        self.0.open.update(|open| open - 1);
+    }
+}
+
+/// Keeps an instance in the registry.
+pub(crate) struct InstanceRegistration {
+    registry: Rc<SessionRegistry>,
+    id: u64,
+    sessions: Rc<InstanceSessions>,
+}
+
+impl InstanceRegistration {
+    pub(crate) fn new(registry: &Rc<SessionRegistry>, id: u64, sessions: InstanceSessions) -> Self {
+        let (registry, sessions) = (Rc::clone(registry), Rc::new(sessions));
+        registry.instances.borrow_mut().insert(id, Rc::clone(&sessions));
+        Self { registry, id, sessions }
+    }
+
+    /// Whether the instance may be frozen now: it has no open session.
+    pub(crate) fn freeze(&self) -> bool {
+        let may_freeze = self.sessions.open.get() == 0;
+        self.sessions.frozen.set(may_freeze);
+        may_freeze
+    }
+
+    pub(crate) fn thaw(&self) {
+        self.sessions.frozen.set(false);
+        self.sessions.thawed.notify_waiters();
+    }
+
+    /// Ends its sessions.
+    pub(crate) fn end(&self) {
+        self.sessions.ended.send_replace(true);
+        self.registry.instances.borrow_mut().remove(&self.id);
+    }
+}
+
+impl Drop for InstanceRegistration {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
