@@ -3,7 +3,6 @@
 //! One write is in flight at a time, in order, so a record can only be durable when all records before it
 //! are. Records appended meanwhile form the next write: a slow disk gets larger writes.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -13,7 +12,7 @@ use bytes::Bytes;
 use super::WriteAheadLog;
 use super::name_segment::SegmentStateWriter;
 use super::roll::RollPurpose;
-use super::staged::{InFlightCursor, InFlightFlush};
+use super::staged::{Flush, InFlightCursor, InFlightFlush};
 use crate::codec::{RecordKind, record_bytes};
 use crate::limits::RANGES_MAX;
 use crate::log_state::encode_cursor;
@@ -22,22 +21,6 @@ use crate::segment::is_unlinked;
 
 /// Page size of the page cache, in bytes.
 const PAGE_BYTES: u64 = 4096;
-
-/// One write that must be durable before it is reported done: all `bytes` to `file` at `offset`,
-/// with RWF_DSYNC or followed by `fdatasync`.
-#[derive(Debug)]
-#[must_use = "a flush that is never reported done stops the log"]
-pub struct Flush {
-    pub file: Arc<File>,
-    pub offset: u64,
-    pub bytes: Bytes,
-    /// Everything below this position is on the disk when the write completes. It may be acknowledged when
-    /// [`WriteAheadLog::durable`] has reached it: for the first flush of a segment this needs one more
-    /// flush, which names the segment.
-    pub end: LogPosition,
-    /// Keeps the folder locked while this write can still reach it, even after the log is dropped.
-    pub(super) _lock: Arc<File>,
-}
 
 /// How soon the owner should take [`WriteAheadLog::next_flush`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

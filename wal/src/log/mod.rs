@@ -29,10 +29,11 @@ use crate::position::{LogPosition, StreamId};
 use crate::recovery::{self, Recovery};
 use crate::segment::{Segment, SpareSegment};
 
-pub use flush::{Flush, FlushUrgency};
+pub use flush::FlushUrgency;
 pub use read::{LogRecord, RecordDamage};
 pub use readahead::{ReadaheadRequest, ReadaheadWindow};
 pub use reclaim::{LogStat, ReclaimedSpace, StreamStat};
+pub use staged::Flush;
 
 use compaction::Compaction;
 use name_segment::SegmentStateWriter;

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::WriteAheadLog;
-use super::flush::Flush;
-use super::staged::InFlightFlush;
+use super::staged::{Flush, InFlightFlush};
 use crate::error::Error;
 use crate::position::LogPosition;
 use crate::segment::{Segment, file_number};
