@@ -13,7 +13,7 @@ use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, wait};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tungstenite::client::IntoClientRequest as _;
-use tungstenite::{Message, WebSocket};
+use tungstenite::{HandshakeError, Message, WebSocket};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const IMAGE: &str = "example.com/hello";
@@ -204,6 +204,23 @@ fn open(session: &Session, query: &str, protocol: &'static str) -> WebSocket<Tcp
     socket
 }
 
+/// The status and the message of a request for a stream that `user` may not have.
+fn refusal(session: &Session, query: &str, user: Option<&str>) -> (u16, String) {
+    let stream = TcpStream::connect(session.appliance.api().address()).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let mut request = session.exec_url(query).into_client_request().unwrap();
+    request.headers_mut().insert("Sec-WebSocket-Protocol", "v5.channel.k8s.io".parse().unwrap());
+    if let Some(user) = user {
+        request.headers_mut().insert("Impersonate-User", user.parse().unwrap());
+    }
+    match tungstenite::client(request, stream) {
+        Err(HandshakeError::Failure(tungstenite::Error::Http(answer))) => {
+            (answer.status().as_u16(), text(answer.body().as_deref().unwrap_or_default()))
+        }
+        other => panic!("no refusal: {:?}", other.map(|_| ())),
+    }
+}
+
 /// All of stdout until the status, and the status.
 fn finish(socket: &mut WebSocket<TcpStream>) -> (String, Value) {
     let mut out = Vec::new();
@@ -359,6 +376,42 @@ fn port_forward_reaches_only_the_instance() {
         let said = client.wait_with_output().unwrap();
         assert!(text(&said.stderr).contains("has the port"), "{}", text(&said.stderr));
     }
+}
+
+/// A command of a client's is one that the operator did not map.
+#[test]
+fn exec_in_process_under_deny_is_refused() {
+    let setup = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("process-instances", "deny");
+    let session = Session::start(setup.start(), service("hello", IMAGE, ""));
+    let (code, message) = refusal(&session, "exec?command=ls&stdout=true", None);
+    assert!(code == 403 && message.contains("--process-instances deny"), "{code} {message}");
+}
+
+/// The right to `exec` is not enough for a command on the host.
+#[test]
+fn exec_in_process_under_allow_list_needs_policy() {
+    let setup = ApplianceSetup::new(BIN).hello_image(IMAGE).flag("process-instances", "allow-list");
+    let session = Session::start(setup.start(), service("hello", IMAGE, ""));
+    let rules = json!([{ "apiGroups": [""], "resources": ["pods/exec"], "verbs": ["create", "get"] }]);
+    let rbac = "rbac.authorization.k8s.io";
+    let role = json!({
+        "apiVersion": format!("{rbac}/v1"), "kind": "Role", "metadata": { "name": "exec", "namespace": NAMESPACE }, "rules": rules,
+    });
+    let binding = json!({
+        "apiVersion": format!("{rbac}/v1"), "kind": "RoleBinding", "metadata": { "name": "exec", "namespace": NAMESPACE },
+        "roleRef": { "apiGroup": rbac, "kind": "Role", "name": "exec" },
+        "subjects": [{ "apiGroup": rbac, "kind": "User", "name": "dev" }],
+    });
+    for (resource, object) in [("roles", role), ("rolebindings", binding)] {
+        let path = format!("/apis/{rbac}/v1/namespaces/{NAMESPACE}/{resource}");
+        let made = HttpCall::post(&path).json(&object).send(session.appliance.api().address());
+        assert_eq!(made.status, 201, "{made}");
+    }
+    let query = "exec?command=echo&command=mine&stdout=true";
+    let (code, message) = refusal(&session, query, Some("dev"));
+    assert!(code == 403 && message.contains("instancepolicies"), "{code} {message}");
+    let (out, _) = finish(&mut open(&session, query, "v5.channel.k8s.io"));
+    assert_eq!(out, "mine\n"); // an administrator may use all policies
 }
 
 /// As upstream words it.
