@@ -17,6 +17,9 @@ fn segment_files(folder: &Path) -> Vec<PathBuf> {
     files.filter(|path| path.extension().is_some_and(|ext| ext == "seg")).collect()
 }
 
+/// Damages a segment file.
+type Loss = fn(&Path);
+
 /// APP-05, APP-06: `wal verify` fails and names the segment and its first position, and the next start logs
 /// it, counts it and accepts events again.
 #[test]
@@ -28,7 +31,7 @@ fn lost_only_segment_is_reported_by_verify_and_start() {
         let output = Command::new(BIN).args(["wal", "verify"]).arg(&data).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
-    let losses: [(&str, fn(&Path)); 2] = [
+    let losses: [(&str, Loss); 2] = [
         ("has lost its header", |file| OpenOptions::new().write(true).open(file).unwrap().set_len(0).unwrap()),
         ("is missing", |file| fs::remove_file(file).unwrap()),
     ];
