@@ -155,7 +155,7 @@ fn owner(made: &Crate, full: &Module) -> Module {
             if !made.modules.contains(&module) {
                 continue;
             }
-            if made.modules.contains(&full[..=length].to_vec()) {
+            if made.modules.contains(&full[..=length]) {
                 break;
             }
             if let Some(target) = made.exports.get(&(module, full[length].clone())) {
