@@ -5,6 +5,8 @@
 //! nothing else to do, or [`GATHER_MAX`] later. Cursors are written along with events; alone they wait
 //! [`CURSOR_INTERVAL`], because they only prevent duplicates after a crash.
 
+mod space;
+
 use std::cell::{Cell, Ref, RefCell};
 use std::fs;
 use std::ops::Range;
@@ -16,14 +18,13 @@ use contract::table::EventStream;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use ring::{Notify, Ring, RingFile, Tick, prefetch};
-use wal::{AppendError, Cursor, FlushUrgency, LogPosition, StreamId, WriteAheadLog};
+use wal::{AppendError, FlushUrgency, LogPosition, StreamId, WriteAheadLog};
 
 use super::busy_poll::BusyPoll;
 use super::delivery_log::{self, PendingEntries};
 use super::feed::StreamFeed;
 use super::limits::{
-    CURSOR_INTERVAL, FULL_LOG_INTERVAL, GATHER_MAX, GATHERED_BYTES_MAX, RELEASE_RETRY_INTERVAL, UNHURRIED_BYTES_MAX,
-    UNHURRIED_FLUSH,
+    CURSOR_INTERVAL, GATHER_MAX, GATHERED_BYTES_MAX, RELEASE_RETRY_INTERVAL, UNHURRIED_BYTES_MAX, UNHURRIED_FLUSH,
 };
 use super::preallocator::SegmentPreallocator;
 use super::progress::SubscriberProgress;
@@ -250,73 +251,6 @@ impl LogWriter {
                 Ok(position..log.visible())
             }
             many => log.append_batch(feed.id, wall_clock_ms(), many),
-        }
-    }
-
-    /// Periodic work, whether anything is flushed or not.
-    pub fn maintain(&self) {
-        self.reclaim();
-        for broken in self.log.borrow_mut().check_files() {
-            tracing::error!(%broken, "a segment of the log lost records; the remaining ones are delivered");
-        }
-        self.log_damage();
-        for feed in self.feeds.borrow().values() {
-            feed.account(self.log.borrow().live_bytes_of(feed.id));
-        }
-        self.work.ring(); // the drop takes effect with the next flush; and a failure must be reported
-    }
-
-    /// Retains events of the stream from here on without subscribers; `None` ends it.
-    pub(super) fn retain_history(&self, feed: &StreamFeed, from: Option<LogPosition>) {
-        let mut log = self.log.borrow_mut();
-        let kept = log.how_far(feed.id, HISTORY).map(Cursor::low);
-        match from {
-            Some(from) if kept.is_none_or(|kept| kept < from) => {
-                if let Err(why) = log.cursor(feed.id, HISTORY, Cursor::at(from)) {
-                    tracing::warn!(stream = %feed.id, %why, "the history is not retained; retrying");
-                }
-            }
-            None if kept.is_some() => log.forget_cursor(feed.id, HISTORY),
-            _ => return,
-        }
-        drop(log);
-        self.work.ring();
-    }
-
-    fn reclaim(&self) -> bool {
-        let mut log = self.log.borrow_mut();
-        let freed = log.reclaim().segments > 0;
-        if log.is_compacting() {
-            log.move_on();
-            self.work.ring(); // each step follows a flush: make sure that there is one
-        }
-        freed
-    }
-
-    /// Logs one line when the log begins to reject events, and one when it accepts them again; at most once per
-    /// [`FULL_LOG_INTERVAL`], because a log at its limit accepts a small one between two large ones.
-    fn log_full<T>(&self, appended: &Result<T, AppendError>) {
-        match appended {
-            Ok(_) if self.full_logged.get() => {
-                self.full_logged.set(false);
-                tracing::info!("the log accepts events again");
-            }
-            Err(why @ AppendError::Full { .. }) => {
-                let now = self.ring.now();
-                if self.full_logged_at.get().is_none_or(|logged| now - logged >= FULL_LOG_INTERVAL) {
-                    self.full_logged_at.set(Some(now));
-                    self.full_logged.set(true);
-                    tracing::warn!(%why, "events are rejected with 503, and replies wait, until there is space");
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn log_damage(&self) {
-        for wal::RecordDamage { stream, position, file, offset } in self.log.borrow().take_damage() {
-            let file = file.display();
-            tracing::error!(%stream, %position, %file, offset, "an event was damaged on the disk and is skipped");
         }
     }
 

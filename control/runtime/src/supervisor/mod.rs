@@ -289,6 +289,23 @@ async fn start_and_run(
     Ok(process.run(host, life).await)
 }
 
+/// What clients' sessions can reach of an instance: its own container and its sidecars.
+fn reachable_containers(
+    life: &InstanceRun,
+    sidecars: &[SidecarContainer],
+    launcher: &Rc<Launcher>,
+    environment: &Rc<[(String, String)]>,
+    address: SocketAddr,
+) -> InstanceSessions {
+    let commands = life.own_commands.clone();
+    let request_thaw = move || commands.upgrade().is_some_and(|commands| commands.send(InstanceCommand::Thaw).is_ok());
+    let own = InstanceSessions::new(request_thaw, life.spec.port);
+    let own = own.with_container(None, launcher, environment, address);
+    sidecars.iter().fold(own, |all, SidecarContainer { sidecar, launcher, environment, address, .. }| {
+        all.with_container(Some(sidecar.name.clone()), launcher, environment, *address)
+    })
+}
+
 /// A started process with everything that hangs on it.
 struct InstanceProcess {
     child: Child,
@@ -351,15 +368,7 @@ impl InstanceProcess {
             Ok((pidfd, pumps)) => {
                 let record = record.with_leader(pid(&child));
                 host.records.write(spec, id, &record);
-                let commands = life.own_commands.clone();
-                let request_thaw =
-                    move || commands.upgrade().is_some_and(|commands| commands.send(InstanceCommand::Thaw).is_ok());
-                let own = InstanceSessions::new(request_thaw, spec.port);
-                let own = own.with_container(None, &launcher, &environment, address);
-                let all =
-                    posts.iter().fold(own, |all, SidecarContainer { sidecar, launcher, environment, address, .. }| {
-                        all.with_container(Some(sidecar.name.clone()), launcher, environment, *address)
-                    });
+                let all = reachable_containers(life, &posts, &launcher, &environment, address);
                 Ok(Self {
                     sessions: InstanceRegistration::new(sessions, id, all),
                     child,
