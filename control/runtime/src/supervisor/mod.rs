@@ -351,15 +351,7 @@ impl InstanceProcess {
             Ok((pidfd, pumps)) => {
                 let record = record.with_leader(pid(&child));
                 host.records.write(spec, id, &record);
-                let commands = life.own_commands.clone();
-                let request_thaw =
-                    move || commands.upgrade().is_some_and(|commands| commands.send(InstanceCommand::Thaw).is_ok());
-                let own = InstanceSessions::new(request_thaw, spec.port);
-                let own = own.with_container(None, &launcher, &environment, address);
-                let all =
-                    posts.iter().fold(own, |all, SidecarContainer { sidecar, launcher, environment, address, .. }| {
-                        all.with_container(Some(sidecar.name.clone()), launcher, environment, *address)
-                    });
+                let all = reachable_containers(life, &launcher, &environment, address, &posts);
                 Ok(Self {
                     sessions: InstanceRegistration::new(sessions, id, all),
                     child,
@@ -415,4 +407,20 @@ impl InstanceProcess {
             Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
         }
     }
+}
+
+/// The containers of an instance that clients' sessions can reach.
+fn reachable_containers(
+    life: &InstanceRun,
+    launcher: &Rc<Launcher>,
+    environment: &Rc<[(String, String)]>,
+    address: SocketAddr,
+    sidecars: &[SidecarContainer],
+) -> InstanceSessions {
+    let commands = life.own_commands.clone();
+    let request_thaw = move || commands.upgrade().is_some_and(|commands| commands.send(InstanceCommand::Thaw).is_ok());
+    let main = InstanceSessions::new(request_thaw, life.spec.port).with_container(None, launcher, environment, address);
+    sidecars.iter().fold(main, |all, SidecarContainer { sidecar, launcher, environment, address, .. }| {
+        all.with_container(Some(sidecar.name.clone()), launcher, environment, *address)
+    })
 }
