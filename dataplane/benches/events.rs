@@ -148,7 +148,7 @@ fn tokens(c: &mut Criterion) {
     group.bench_function("a known one of 700 B, identified and admitted", |b| {
         b.iter(|| {
             let bearer = authenticator.identify(&admission, black_box(&headers), 1).unwrap();
-            admits(&admission, &bearer.subject, &[])
+            admits(&admission, &bearer.subject, &[], &Steps::default())
         });
     });
     group.finish();

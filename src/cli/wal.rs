@@ -138,8 +138,7 @@ fn verify(log: &Path) -> anyhow::Result<bool> {
 fn print_damage(found: &LogInspection, out: &mut impl Write) -> io::Result<bool> {
     for gap in &found.gaps {
         let bytes = gap.to.get() - gap.from.get();
-        let file = gap.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
-        writeln!(out, "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {file}", gap.from, gap.to)?;
+        writeln!(out, "  DAMAGE: {bytes} acknowledged bytes, positions {} to {}: {gap}", gap.from, gap.to)?;
     }
     for cut in &found.cut {
         writeln!(out, "  TRUNCATED: {cut}; records behind its end are lost, if there were any")?;

@@ -180,7 +180,7 @@ fn metrics_page_says_what_metrics_say() {
     let read = || HttpCall::get("/metrics").send(appliance.admin()).text();
     wait::until(TIMEOUT, "the last of the measured things is measured", || {
         let text = read();
-        ["kn_eventing_dispatch_duration_seconds_count", "kn_revision_request_duration_seconds_count"]
+        ["kn_eventing_dispatch_duration_seconds_count", "kn_serving_invocation_duration_seconds_count"]
             .iter()
             .all(|name| text.contains(name))
             .then_some(())

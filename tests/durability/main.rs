@@ -4,6 +4,7 @@ mod chaos;
 mod full_disk;
 mod kill_with_backlog;
 mod kills;
+mod lost_segment;
 mod real_power_cut;
 mod selftest;
 mod small_disk;

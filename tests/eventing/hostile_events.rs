@@ -90,6 +90,11 @@ fn batch_is_appended_atomically() {
         event["data"] = json!("x".repeat(bytes));
         event
     };
+    let with_subject = |bytes: usize| {
+        let mut event = whole("large");
+        event["subject"] = json!("x".repeat(bytes));
+        event
+    };
     check(
         vec![
             ("nothing in it", batch(&json!([])), 202),
@@ -102,6 +107,7 @@ fn batch_is_appended_atomically() {
             ("more behind its end", of_type(BATCH, format!("[{}]]", whole("no"))), 400),
             ("ten thousand", batch(&many(10_000)), 400),
             ("a million numbers", of_type(BATCH, format!("[{}0]", "0,".repeat(1_000_000))), 400),
+            ("large attributes among others", batch(&json!([whole("no"), with_subject(256 << 10)])), 413),
             ("one too large among others", batch(&json!([whole("no"), large((1 << 20) + 1)])), 413),
             ("one event as a batch", of_type(JSON, json!([whole("no")]).to_string()), 400),
         ],

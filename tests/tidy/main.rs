@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 mod glossary;
 mod links;
+mod structure;
 
 /// What each crate may use of ours: only crates that stand above it in this list, so no circle can be written down.
 const ARROWS: [(&str, &[&str]); 22] = [

@@ -10,7 +10,7 @@ pub(crate) const FORMAT: u32 = 2;
 /// Oldest format that can be read.
 pub(crate) const FORMAT_MIN: u32 = 1;
 /// No log grows to this position; a sum of positions below it cannot overflow.
-const BASE_MAX: u64 = 1 << 62;
+pub(crate) const BASE_MAX: u64 = 1 << 62;
 const MAGIC: [u8; 8] = *b"SLUICWAL";
 
 /// The header of a segment.

@@ -15,11 +15,13 @@ use crate::codec::RecordKind;
 use crate::cursor::Cursor;
 use crate::error::Error;
 use crate::header::{FORMAT, HeaderState, SEGMENT_HEADER_BYTES, SegmentHeader};
+use crate::log_gap::{GapCause, LogGap};
 use crate::log_state::LogState;
 use crate::position::LogPosition;
-use crate::recovery::{LogGap, apply, segment_files};
+use crate::recovery::{apply, segment_files};
 use crate::scan::{ScanResult, position_of, record, scan};
-use crate::segment::read_up_to;
+use crate::segment::{file_number, path_of, read_up_to};
+use crate::segment_state::{self, SegmentState};
 use crate::unformatted::lost_header;
 
 /// Attempts to read a folder that keeps changing, before the findings are reported as they are.
@@ -100,7 +102,8 @@ struct InspectedSegment {
 /// Whether this folder contains the files of a log.
 #[must_use]
 pub fn is_log(folder: &Path) -> bool {
-    segment_files(folder).is_ok_and(|files| !files.is_empty())
+    let has_files = segment_files(folder).is_ok_and(|files| !files.is_empty());
+    has_files || segment_state::read(folder).is_ok_and(|state| state.is_some())
 }
 
 /// Reads everything and verifies every checksum. Calls `progress` with bytes done and bytes total.
@@ -145,7 +148,10 @@ fn walk(
     show: &mut dyn FnMut(&InspectedRecord<'_>) -> io::Result<()>,
 ) -> Result<LogInspection, Error> {
     let mut found = LogInspection { set_aside: set_aside(folder)?, ..LogInspection::default() };
-    let (pieces, unformatted) = pieces(folder, &mut found)?;
+    // Before the segments: a segment that is named now has its header already.
+    let named = segment_state::read(folder)?;
+    let durable_before = named.map_or(0, |named| named.base);
+    let (pieces, mut unformatted) = pieces(folder, &mut found)?;
     let all: u64 = pieces.iter().map(|piece| u64::from(piece.header.capacity)).sum();
     let (mut ledger, mut expected) = (LogState::default(), BTreeSet::new());
     let mut names: BTreeMap<u32, Box<str>> = BTreeMap::new();
@@ -156,11 +162,12 @@ fn walk(
             found.cut.push(BrokenSegment::cut(&piece.path, &header, bytes as u64));
         }
         let is_last = nth + 1 == pieces.len();
-        let read = scan(&buffer, &header, !is_last);
+        let read = scan(&buffer, &header, !is_last || header.base < durable_before);
         done += u64::from(header.capacity);
         progress(done, all);
-        if read.records.is_empty() && is_last {
+        if read.records.is_empty() && is_last && header.base >= durable_before {
             found.spares += 1;
+            unformatted.push(piece.path.clone());
             continue;
         }
         count(piece, &header, &read, &mut found);
@@ -171,10 +178,14 @@ fn walk(
         show_all(piece, &buffer, &read, &mut names, &mut found.records, show)
             .map_err(Error::io(&piece.path, "show a record"))?;
     }
+    if let Some(named) = named.filter(|named| present.last().is_none_or(|last| *last < named.base)) {
+        let from = if present.is_empty() { named.lowest } else { next };
+        report_lost_segment(folder, named, from, &mut unformatted, &mut found);
+    }
     tell_lost_headers(&unformatted, &expected, &present, next, &mut found)?;
     for base in expected.difference(&present) {
         let next = present.range(base..).next().copied().unwrap_or(*base);
-        found.gaps.push(LogGap { file: None, from: LogPosition::new(*base), to: LogPosition::new(next) });
+        found.gaps.push(LogGap::missing(*base, next));
     }
     for base in present.difference(&expected) {
         // dropped, but its file is not deleted yet
@@ -182,6 +193,22 @@ fn walk(
     }
     found.streams = streams(&mut ledger);
     Ok(found)
+}
+
+/// Reports the segment that the segment state names and no file has, as recovery does.
+fn report_lost_segment(
+    folder: &Path,
+    named: SegmentState,
+    from: u64,
+    unformatted: &mut Vec<PathBuf>,
+    found: &mut LogInspection,
+) {
+    let remains = unformatted.extract_if(.., |path| file_number(path) == Some(named.number)).next();
+    let cause = if remains.is_some() { GapCause::NoHeader } else { GapCause::Missing };
+    found.spares -= usize::from(remains.is_some());
+    let file = remains.unwrap_or_else(|| path_of(folder, named.number));
+    let (from, to) = (LogPosition::new(from), LogPosition::new(named.limit()));
+    found.gaps.push(LogGap { file: Some(file), from, to, cause });
 }
 
 /// Finds files that look unused and contain the records of a segment that lost its header: a missing one,
@@ -203,7 +230,7 @@ fn tell_lost_headers(
         if let Some(base) = lost_header(&bytes, &bases) {
             let (from, to) = (LogPosition::new(base), LogPosition::new(base.saturating_add(bytes.len() as u64)));
             found.spares -= 1;
-            found.gaps.push(LogGap { file: Some(path.clone()), from, to });
+            found.gaps.push(LogGap { file: Some(path.clone()), from, to, cause: GapCause::NoHeader });
         }
     }
     Ok(())
@@ -268,7 +295,7 @@ fn count(piece: &InspectedSegment, header: &SegmentHeader, read: &ScanResult, fo
     found.torn_bytes += read.torn.as_ref().map_or(0, |torn| torn.len() as u64);
     for gap in &read.gaps {
         let (from, to) = (position_of(header, gap.start), position_of(header, gap.end));
-        found.gaps.push(LogGap { file: Some(piece.path.clone()), from, to });
+        found.gaps.push(LogGap { file: Some(piece.path.clone()), from, to, cause: GapCause::Damage });
     }
 }
 

@@ -22,6 +22,7 @@ mod index;
 mod inspect;
 pub mod limits;
 mod log;
+mod log_gap;
 mod log_state;
 mod map;
 mod options;
@@ -30,6 +31,7 @@ mod position;
 mod recovery;
 mod scan;
 mod segment;
+mod segment_state;
 mod unformatted;
 
 pub use broken_segment::BrokenSegment;
@@ -40,7 +42,8 @@ pub use log::{
     Flush, FlushUrgency, LogRecord, LogStat, ReadaheadRequest, ReadaheadWindow, ReclaimedSpace, RecordDamage,
     StreamStat, WriteAheadLog,
 };
+pub use log_gap::{GapCause, LogGap};
 pub use options::LogOptions;
 pub use position::{LogPosition, StreamId};
-pub use recovery::{LogGap, Recovery};
+pub use recovery::Recovery;
 pub use segment::{SegmentPreparation, SpareSegment};

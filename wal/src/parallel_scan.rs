@@ -38,10 +38,12 @@ pub(crate) struct SegmentScan {
 }
 
 /// Reads all candidates, each with a flag whether another one follows, and passes them to `take` in order.
+/// A segment with a base below `durable_before` was followed by another one, even if that one is lost.
 ///
 /// # Errors The first error of a file or of `take`; nothing after it is passed on.
 pub(crate) fn read_in_order(
     candidates: Vec<SegmentCandidate>,
+    durable_before: u64,
     mut take: impl FnMut(SegmentScan) -> Result<(), Error>,
 ) -> Result<(), Error> {
     let count = candidates.len();
@@ -49,7 +51,8 @@ pub(crate) fn read_in_order(
     let readers = READERS_MAX.min(cores).min(count / 2).max(1);
     let mut shares: Vec<Vec<(SegmentCandidate, bool)>> = (0..readers).map(|_| Vec::new()).collect();
     for (nth, candidate) in candidates.into_iter().enumerate() {
-        shares[nth % readers].push((candidate, nth + 1 < count));
+        let continued = nth + 1 < count || candidate.header.base < durable_before;
+        shares[nth % readers].push((candidate, continued));
     }
     if let [share] = &mut shares[..] {
         // Not enough work for a thread.

@@ -15,18 +15,18 @@ use crate::codec::RecordKind;
 use crate::error::Error;
 use crate::header::{HeaderState, SEGMENT_HEADER_BYTES, SegmentHeader};
 use crate::limits::SEGMENT_BYTES_MAX;
+use crate::log_gap::{GapCause, LogGap};
 use crate::log_state::{LogState, decode_bases, decode_snapshot};
 use crate::parallel_scan::{SegmentCandidate, SegmentScan, map_whole, read_in_order};
 use crate::position::LogPosition;
 use crate::scan::{ScanResult, position_of, record};
-use crate::segment::{Segment, SpareSegment, fill, forget_pages, read_up_to, sync_folder, wipe, zero};
+use crate::segment::{
+    Segment, SpareSegment, file_number, fill, forget_pages, path_of, read_up_to, sync_folder, wipe, zero,
+};
+use crate::segment_state::{self, SegmentState};
 use crate::unformatted::lost_header;
 
 const LOCK_FILE: &str = "LOCK";
-
-/// Files are numbered from 1 on and never reach this; a larger name is not a segment file, and the number
-/// after it could overflow.
-const NUMBER_MAX: u64 = 1 << 62;
 
 /// What opening found. Everything but `gaps` is normal after a crash.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -48,18 +48,11 @@ pub struct Recovery {
     pub cut: Vec<BrokenSegment>,
 }
 
-/// A gap in the acknowledged data.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LogGap {
-    /// The damaged file; `None` when a whole segment is missing.
-    pub file: Option<PathBuf>,
-    pub from: LogPosition,
-    pub to: LogPosition,
-}
-
 /// The contents of a folder, ready to become a log.
 pub(crate) struct RecoveredLog {
     pub(crate) lock: File,
+    /// The open segment state and its sequence number; `None` when the disk has no space for it.
+    pub(crate) state: Option<(File, u64)>,
     pub(crate) segments: Vec<Segment>,
     pub(crate) ledger: LogState,
     /// Empty files that can be used.
@@ -75,8 +68,10 @@ pub(crate) struct RecoveredLog {
 
 pub(crate) fn recover(folder: &Path) -> Result<RecoveredLog, Error> {
     let lock = lock(folder)?;
+    let named = segment_state::read(folder)?;
     let mut found = RecoveredLog {
         lock,
+        state: segment_state::open(folder)?.map(|file| (file, named.map_or(0, |state| state.sequence))),
         segments: Vec::new(),
         ledger: LogState::default(),
         spares: Vec::new(),
@@ -87,7 +82,7 @@ pub(crate) fn recover(folder: &Path) -> Result<RecoveredLog, Error> {
     };
     let (mut candidates, mut torn) = (Vec::new(), Vec::new());
     for path in segment_files(folder)? {
-        found.number = found.number.max(number_of(&path).unwrap_or(0));
+        found.number = found.number.max(file_number(&path).unwrap_or(0));
         if let Some(candidate) = look(&path, &mut found.spares, &mut torn)? {
             candidates.push(candidate);
         }
@@ -101,7 +96,10 @@ pub(crate) fn recover(folder: &Path) -> Result<RecoveredLog, Error> {
         }
     }
     reject_last(&mut candidates, &mut found.spares, &mut torn)?;
-    replay(candidates, &mut found)?;
+    replay(candidates, named, &mut found, &mut torn)?;
+    if let Some(named) = named {
+        report_lost_segment(folder, named, &mut found, &mut torn)?;
+    }
     classify_unformatted(torn, &mut found)?;
     sync_folder(folder).map_err(Error::io(folder, "sync the log's folder"))?;
     Ok(found)
@@ -127,10 +125,37 @@ fn reject_last(
     Ok(())
 }
 
+/// Case 18: the segment state names a segment, so its first flush was durable, and no file has it. The log
+/// continues after it, because its positions were acknowledged and must not repeat.
+fn report_lost_segment(
+    folder: &Path,
+    named: SegmentState,
+    found: &mut RecoveredLog,
+    torn: &mut Vec<SpareSegment>,
+) -> Result<(), Error> {
+    let tail = found.segments.last();
+    if tail.is_some_and(|tail| tail.base() >= named.base) {
+        return Ok(());
+    }
+    let from = LogPosition::new(tail.map_or(named.lowest, Segment::limit));
+    let to = LogPosition::new(named.limit());
+    let is_named = |spare: &SpareSegment| file_number(&spare.path) == Some(named.number);
+    let mut remains =
+        found.spares.extract_if(.., |spare| is_named(spare)).chain(torn.extract_if(.., |spare| is_named(spare)));
+    let (file, cause) = match remains.next() {
+        Some(spare) => (set_aside(&spare)?, GapCause::NoHeader),
+        None => (path_of(folder, named.number), GapCause::Missing),
+    };
+    drop(remains);
+    found.report.gaps.push(LogGap { file: Some(file), from, to, cause });
+    (found.limit, found.end) = (to, None);
+    Ok(())
+}
+
 /// Handles files without a valid header: torn ones and those that look unused.
 fn classify_unformatted(torn: Vec<SpareSegment>, found: &mut RecoveredLog) -> Result<(), Error> {
     // The bases of missing segments, and of the next one.
-    let missed = found.report.gaps.iter().filter(|gap| gap.file.is_none()).map(|gap| gap.from.get());
+    let missed = found.report.gaps.iter().filter(|gap| gap.cause == GapCause::Missing).map(|gap| gap.from.get());
     let next = found.segments.last().map_or(0, Segment::limit);
     let bases: Vec<u64> = missed.chain([next]).collect();
 
@@ -170,15 +195,15 @@ fn find_lost(spare: &SpareSegment, length: u32, bases: &[u64]) -> Result<Option<
 fn log_lost_header(spare: SpareSegment, base: u64, length: u32, found: &mut RecoveredLog) -> Result<(), Error> {
     let aside = set_aside(&spare)?;
     let (from, to) = (LogPosition::new(base), LogPosition::new(base.saturating_add(length.into())));
-    found.report.gaps.retain(|gap| gap.file.is_some() || gap.from != from);
-    found.report.gaps.push(LogGap { file: Some(aside), from, to });
+    found.report.gaps.retain(|gap| gap.cause != GapCause::Missing || gap.from != from);
+    found.report.gaps.push(LogGap { file: Some(aside), from, to, cause: GapCause::NoHeader });
     Ok(())
 }
 
 /// A segment's header is written with its first flush, so a torn one means that this flush never returned;
 /// unless a segment is missing, which this may have been.
 fn judge_torn_header(spare: SpareSegment, found: &mut RecoveredLog) -> Result<(), Error> {
-    let missed = found.report.gaps.iter().any(|gap| gap.file.is_none());
+    let missed = found.report.gaps.iter().any(|gap| gap.cause == GapCause::Missing);
     if !missed {
         // case 2: begun, never durable
         wipe(&spare.file).map_err(Error::io(&spare.path, "wipe a torn header"))?;
@@ -235,17 +260,12 @@ pub(crate) fn segment_files(folder: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut files = Vec::new();
     for entry in entries {
         let path = entry.map_err(Error::io(folder, "list the log's folder"))?.path();
-        if number_of(&path).is_some() {
+        if file_number(&path).is_some() {
             files.push(path);
         }
     }
     files.sort();
     Ok(files)
-}
-
-fn number_of(path: &Path) -> Option<u64> {
-    let number = path.file_name()?.to_str()?.strip_suffix(".seg")?.parse().ok()?;
-    (number <= NUMBER_MAX).then_some(number)
 }
 
 /// Reads the first bytes of a file: a segment, or a spare.
@@ -277,14 +297,27 @@ fn look(
     Ok(None)
 }
 
-fn replay(candidates: Vec<SegmentCandidate>, found: &mut RecoveredLog) -> Result<(), Error> {
+fn replay(
+    candidates: Vec<SegmentCandidate>,
+    named: Option<SegmentState>,
+    found: &mut RecoveredLog,
+    torn: &mut Vec<SpareSegment>,
+) -> Result<(), Error> {
+    // A segment is named only after all earlier ones are durable up to their seals.
+    let durable_before = named.map_or(0, |named| named.base);
     let mut expected: BTreeSet<u64> = BTreeSet::new();
     let mut end = 0;
     let mut sealed = false;
     let mut left = candidates.len();
-    read_in_order(candidates, |reading| {
+    read_in_order(candidates, durable_before, |reading| {
         left -= 1;
-        if reading.scan.records.is_empty() && left == 0 {
+        let SegmentScan { header, scan, .. } = &reading;
+        if scan.records.is_empty() && left == 0 && header.base >= durable_before {
+            if named.is_some_and(|named| named.base == header.base) {
+                // the first batch was durable, and it is gone: case 18
+                torn.push(SpareSegment { file: reading.file, path: reading.path });
+                return Ok(());
+            }
             return set_unused(reading, found);
         }
         (end, sealed) = (reading.scan.end, reading.scan.sealed);
@@ -323,7 +356,7 @@ fn take(reading: SegmentScan, found: &mut RecoveredLog, expected: &mut BTreeSet<
     for gap in &scan.gaps {
         // case 6: damage inside acknowledged data
         let (from, to) = (position_of(&header, gap.start), position_of(&header, gap.end));
-        found.report.gaps.push(LogGap { file: Some(path.clone()), from, to });
+        found.report.gaps.push(LogGap { file: Some(path.clone()), from, to, cause: GapCause::Damage });
     }
     found.report.torn_bytes += torn_bytes(&scan);
     found.report.torn_batch_records += scan.batch_pieces;
@@ -398,8 +431,7 @@ fn settle(found: &mut RecoveredLog, end: usize, sealed: bool, expected: &BTreeSe
     for base in expected.difference(&present) {
         // case 8: a segment that was never dropped is missing
         let next = present.range(base..).next().copied().unwrap_or(*base);
-        let (from, to) = (LogPosition::new(*base), LogPosition::new(next));
-        found.report.gaps.push(LogGap { file: None, from, to });
+        found.report.gaps.push(LogGap::missing(*base, next));
     }
     let (kept, left): (Vec<_>, Vec<_>) =
         found.segments.drain(..).partition(|segment| expected.contains(&segment.base()));

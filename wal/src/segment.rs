@@ -13,6 +13,10 @@ use crate::limits::FREE_SHARE;
 use crate::map::SegmentMap;
 use crate::position::LogPosition;
 
+/// Files are numbered from 1 on and never reach this; a larger name is not a segment file, and the number
+/// after it could overflow.
+const NUMBER_MAX: u64 = 1 << 62;
+
 /// Zeros are written in steps of this many bytes.
 const ZERO_STEP_BYTES: usize = 1 << 20;
 /// Bytes at the beginning of a recycled file that are wiped: without its header nothing in it is valid.
@@ -114,7 +118,7 @@ impl SegmentPreparation {
                 }
             };
         }
-        let path = self.folder.join(format!("{:010}.seg", self.number));
+        let path = path_of(&self.folder, self.number);
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path)?;
         match self.fill(&file) {
             Ok(()) => Ok(SpareSegment { file, path }),
@@ -154,7 +158,7 @@ impl SegmentPreparation {
 }
 
 /// Whether the disk is full, or the quota of the user is exceeded.
-fn is_disk_full(why: &io::Error) -> bool {
+pub(crate) fn is_disk_full(why: &io::Error) -> bool {
     matches!(why.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge)
 }
 
@@ -192,6 +196,17 @@ pub(crate) fn forget_pages(file: &File) -> io::Result<()> {
 /// Asks the kernel to have the whole file cached soon.
 pub(crate) fn read_ahead(file: &File) {
     let _: Result<(), _> = fadvise(file, 0, None, Advice::WillNeed); // advice: without it reading is slower
+}
+
+/// The path of the segment file with this number.
+pub(crate) fn path_of(folder: &Path, number: u64) -> PathBuf {
+    folder.join(format!("{number:010}.seg"))
+}
+
+/// The number in the name of a segment file; `None` for other files.
+pub(crate) fn file_number(path: &Path) -> Option<u64> {
+    let number = path.file_name()?.to_str()?.strip_suffix(".seg")?.parse().ok()?;
+    (number <= NUMBER_MAX).then_some(number)
 }
 
 /// The name of a file is durable only when its folder is synced.

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use codec::http::LocalResponse;
 use contract::counters::{CoreCounters, LogCounters};
 use contract::event_response::unavailable;
+use contract::filter::steps::Steps;
 use contract::request_histograms::OutcomeKey;
 use contract::signal::{Signal, SignalQueue};
 use contract::table::{Durability, EventStream, RoutingTable};
@@ -20,7 +21,7 @@ use super::delivery::{Dispatcher, EventSender};
 use super::delivery_log_writer::DeliveryLogWriter;
 use super::extension_headers;
 use super::ingress::{self, AcceptedRequest, IngressRejection};
-use super::limits::{RECLAIM_EVERY, SIGNAL_RETRY_INTERVAL};
+use super::limits::{ENCODED_BYTES_PER_STEP, RECLAIM_EVERY, SIGNAL_RETRY_INTERVAL};
 use super::log_writer::{AppendPriority, LogFailed, LogWriter};
 use super::stalled::{CoreActivity, Phase};
 use super::wall_clock::wall_clock_ms;
@@ -159,6 +160,10 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
             subscriber: 0,
             position: LogPosition::ORIGIN,
         };
+        if !self.ring.has_budget_remaining() {
+            self.ring.budget_remaining().await; // other expensive work of this turn came first
+        }
+        self.ring.charge(body.len() / ENCODED_BYTES_PER_STEP);
         let working = self.ring.heartbeat().begin(work.encode());
         let judged = self.judge(method, stream, headers, body);
         drop(working);
@@ -202,7 +207,10 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         let sender = self.authenticator.identify(admission, headers, wall_clock_ms() / 1000);
         let sender = sender.map_err(|why| count(why.into()))?;
         let intake = ingress::read(stream, headers, body)?;
-        if ingress::admits(admission, &sender.subject, &intake.events) {
+        let steps = Steps::default();
+        let is_admitted = ingress::admits(admission, &sender.subject, &intake.events, &steps);
+        self.ring.charge(steps.used());
+        if is_admitted {
             return Ok(intake);
         }
         Err(count(IngressRejection::Forbidden { subject: sender.subject.clone() }))

@@ -13,6 +13,7 @@ use codec::cloudevent::{
     CloudEvent, ContentKind, MalformedEvent, binary, carriage, content_type, is_compressed, structured,
 };
 use codec::http::LocalResponse;
+use codec::limits::ATTRIBUTES_BYTES_MAX;
 use codec::record::{EventRecord, ExtensionHeader, encode_head};
 use contract::event_response::{METHODS, answer, unavailable};
 use contract::filter::steps::Steps;
@@ -62,8 +63,10 @@ impl IncomingEvent<'_> {
 }
 
 /// Whether `subject` may send all of `events`. Nothing is copied unless a rule has a filter.
+///
+/// `steps`: for the whole request, because a batch has a thousand events.
 #[must_use]
-pub fn admits(admission: &StreamAdmission, subject: &str, events: &[IncomingEvent<'_>]) -> bool {
+pub fn admits(admission: &StreamAdmission, subject: &str, events: &[IncomingEvent<'_>], steps: &Steps) -> bool {
     let mut filters: Vec<&EventFilter> = Vec::new();
     for grant in admission.grants.iter().filter(|grant| grant.subjects.has(subject)) {
         if grant.filter == EventFilter::Everything {
@@ -74,12 +77,11 @@ pub fn admits(admission: &StreamAdmission, subject: &str, events: &[IncomingEven
     if filters.is_empty() {
         return false;
     }
-    let steps = Steps::default(); // for the whole request: a batch has a thousand events
     events.iter().all(|entering| {
         let mut bytes = entering.head(&[]);
         bytes.extend_from_slice(entering.event.data.bytes()); // an event is encoded as a whole
         EventRecord::decode(bytes.into())
-            .is_ok_and(|record| filters.iter().any(|filter| matches(filter, &record, &steps)))
+            .is_ok_and(|record| filters.iter().any(|filter| matches(filter, &record, steps)))
     })
 }
 
@@ -111,6 +113,11 @@ pub enum IngressRejection {
     Encoded,
     #[error("the event has {bytes} bytes, this stream accepts {max}")]
     TooLarge { bytes: usize, max: u32 },
+    #[error(
+        "the attributes of the event have {bytes} bytes, at most {ATTRIBUTES_BYTES_MAX} are accepted: move large \
+         content to its data"
+    )]
+    AttributesTooLarge { bytes: usize },
     #[error("the event has made too many hops ({HOPS_ATTRIBUTE}): a loop is likely")]
     TooManyHops,
 }
@@ -177,6 +184,10 @@ fn admit<'a>(
     if bytes > max as usize {
         return Err(IngressRejection::TooLarge { bytes, max });
     }
+    let bytes = event.attribute_bytes();
+    if bytes > ATTRIBUTES_BYTES_MAX {
+        return Err(IngressRejection::AttributesTooLarge { bytes });
+    }
     let said = if stream.guards_loops { event.take(HOPS_ATTRIBUTE) } else { None };
     let said = said.map(|given| given.value.parse::<i32>()).transpose();
     let said = said.map_err(|_| MalformedEvent::attribute(HOPS_ATTRIBUTE, "is not an integer"))?;
@@ -212,7 +223,7 @@ pub fn refused(refusal: &IngressRejection) -> LocalResponse {
         IngressRejection::Forbidden { .. } => 403,
         IngressRejection::Malformed(_) | IngressRejection::TooManyHops => 400,
         IngressRejection::Format | IngressRejection::Encoded => 415,
-        IngressRejection::TooLarge { .. } => 413,
+        IngressRejection::TooLarge { .. } | IngressRejection::AttributesTooLarge { .. } => 413,
     };
     let mut answer = answer(status, &refusal.to_string());
     if *refusal == IngressRejection::Encoded {
@@ -287,6 +298,7 @@ mod tests {
             (IngressRejection::Format, 415),
             (IngressRejection::Encoded, 415),
             (IngressRejection::TooLarge { bytes: 2, max: 1 }, 413),
+            (IngressRejection::AttributesTooLarge { bytes: 1 << 20 }, 413),
             (IngressRejection::TooManyHops, 400),
         ] {
             let answer = refused(&refusal);

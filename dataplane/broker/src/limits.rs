@@ -4,8 +4,13 @@ use std::time::Duration;
 
 pub use contract::limits::{CURSOR_INTERVAL, RETRY_AFTER_S, UNHURRIED_FLUSH};
 
-/// Filter steps after which the core yields to other work: about a millisecond.
-pub const TURN_STEPS_MAX: usize = 512 << 10;
+/// Bytes of an event that count as one step of a turn ([`ring::TURN_STEPS_MAX`]) when it is decoded, or sent without
+/// being encoded: both take a small part of a nanosecond for each byte.
+pub const LOADED_BYTES_PER_STEP: usize = 16;
+
+/// Bytes of an event that count as one step when it is parsed or encoded, which looks at each byte: the largest
+/// usual event, 1 MiB, takes a whole turn.
+pub const ENCODED_BYTES_PER_STEP: usize = 2;
 
 /// Headers that are forwarded with an event (tracing, `knative-*`), in bytes, names included. Headers
 /// beyond this are dropped: they are secondary to the event.

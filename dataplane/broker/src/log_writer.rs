@@ -460,6 +460,9 @@ impl LogWriter {
         let result = super::flush_retry::write_durable(&self.ring, file, &flush).await;
         self.ring.busy_poll_until(busy_poll.end(self.ring.now()));
         self.log.borrow_mut().flush_done(flush, result);
+        if self.log.borrow().is_naming_due() {
+            self.name_segment().await;
+        }
         self.flushed.ring();
         let durable = self.log.borrow().durable();
         self.touched.borrow_mut().retain(|feed| {
@@ -468,6 +471,15 @@ impl LogWriter {
             feed.touched.set(feed.appended_end.get() > durable);
             feed.touched.get()
         });
+    }
+
+    /// Once for each segment: its first flush may be acknowledged after this. At once, whatever time other
+    /// events may wait.
+    async fn name_segment(&self) {
+        let Some(flush) = self.log.borrow_mut().next_flush() else { return };
+        let file = RingFile::shared(&self.ring, Arc::clone(&flush.file));
+        let result = super::flush_retry::write_durable(&self.ring, &file, &flush).await;
+        self.log.borrow_mut().flush_done(flush, result);
     }
 
     fn write_cursors(&self) {

@@ -24,7 +24,7 @@ use protocol::tls::Transport;
 use proxy::Proxy;
 use ring::Ring;
 use tokio::sync::mpsc;
-use wal::{LogGap, LogOptions, Recovery, WriteAheadLog};
+use wal::{LogOptions, Recovery, WriteAheadLog};
 
 use super::delivery::EventSender as _;
 use super::delivery_log;
@@ -76,9 +76,9 @@ impl OpenLog {
     /// Logs what was found, as an error if data is missing.
     fn log_recovery(self, core: usize, counters: &CoreCounters) -> WriteAheadLog {
         let Self { folder, log, recovery } = self;
-        for LogGap { file, from, to } in &recovery.gaps {
-            let file = file.as_ref().map_or_else(|| "a file that is missing".into(), |file| file.display().to_string());
-            tracing::error!(core, %file, %from, %to, "acknowledged events are lost: see the disk's log and wal verify");
+        for gap in &recovery.gaps {
+            let (from, to) = (gap.from, gap.to);
+            tracing::error!(core, file = %gap, %from, %to, "acknowledged events are lost: see the disk's log and wal verify");
         }
         for cut in &recovery.cut {
             tracing::error!(core, %cut, "a segment's file was truncated: records behind its end are lost, if there were any");

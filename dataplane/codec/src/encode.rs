@@ -86,7 +86,9 @@ pub fn encode(record: &EventRecord, mode: ContentMode, extra: &[CloudEventAttrib
 /// mode.
 fn can_be_binary(record: &EventRecord) -> bool {
     let media = record.attribute("datacontenttype");
-    carriage(media.map(str::as_bytes)) == ContentKind::Binary && record.attributes().count() <= BINARY_ATTRIBUTES_MAX
+    carriage(media.map(str::as_bytes)) == ContentKind::Binary
+        && record.attributes_len() <= BINARY_FIELDS_BYTES_MAX // fields take as much
+        && record.attributes().count() <= BINARY_ATTRIBUTES_MAX
 }
 
 fn attributes<'e>(

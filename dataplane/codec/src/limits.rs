@@ -11,6 +11,10 @@ pub const BINARY_ATTRIBUTES_MAX: usize = 80;
 /// Maximum size of these fields together, in bytes: servers accept heads of some 32 KiB.
 pub const BINARY_FIELDS_BYTES_MAX: usize = 24 << 10;
 
+/// Largest attributes of an event, in bytes, names and values together: the specification asks for small ones, and
+/// servers accept heads of 8 to 64 KiB. Every filter may read them all.
+pub const ATTRIBUTES_BYTES_MAX: usize = 256 << 10;
+
 /// Size of attributes added by streams (arrival time, delivery failure) that does not count against the
 /// limit of the next stream, in bytes: two URLs and the response of a failed delivery.
 pub const ADDED_BYTES_MAX: usize = 4 << 10;

@@ -184,6 +184,12 @@ impl EventRecord {
         std::iter::from_fn(move || take_attribute(&mut rest))
     }
 
+    /// Size of all attributes in the record.
+    #[must_use]
+    pub fn attributes_len(&self) -> usize {
+        self.attributes.len()
+    }
+
     pub fn extension_headers(&self) -> impl Iterator<Item = ExtensionHeader<'_>> {
         let mut rest = &self.bytes[self.extension_headers.clone()];
         std::iter::from_fn(move || take_extension_header(&mut rest))

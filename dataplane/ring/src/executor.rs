@@ -29,8 +29,6 @@ pub(crate) struct Executor {
     /// The task that is being polled, and the data pointer of its waker.
     polled: Cell<Option<(TaskId, *const ())>>,
     panicked: Cell<u64>,
-    /// The current task has run for long: the loop handles completions before it polls another one.
-    turn_ended: Cell<bool>,
 }
 
 /// The slot of the future that `block_on` runs.
@@ -56,13 +54,7 @@ impl Executor {
             slots: RefCell::new(TaskSlots { tasks: vec![None], free: Vec::new() }),
             polled: Cell::new(None),
             panicked: Cell::new(0),
-            turn_ended: Cell::new(false),
         }
-    }
-
-    /// Makes this poll the last one of the turn.
-    pub(crate) fn end_turn(&self) {
-        self.turn_ended.set(true);
     }
 
     pub(crate) fn spawn(&self, future: TaskFuture) {
@@ -136,9 +128,6 @@ impl Executor {
                 return true;
             }
             self.poll(next);
-            if self.turn_ended.take() {
-                *polls = 0;
-            }
         }
         false
     }

@@ -14,6 +14,8 @@ pub type CurrentWork = [u64; 4];
 pub struct Heartbeat {
     turns: AtomicU64,
     work: [AtomicU64; 4],
+    /// A guard of that work exists.
+    working: AtomicBool,
     ended: AtomicBool,
 }
 
@@ -27,6 +29,13 @@ impl Heartbeat {
     /// The current work of the loop; zeros if none is recorded. Exact only while the loop is stuck.
     #[must_use]
     pub fn work(&self) -> CurrentWork {
+        if self.working.load(Relaxed) { self.last_work() } else { CurrentWork::default() }
+    }
+
+    /// The latest work of this turn, also if it is done: a turn may be long because of many pieces of work,
+    /// and not of one. Zeros if there was none.
+    #[must_use]
+    pub fn last_work(&self) -> CurrentWork {
         self.work.each_ref().map(|word| word.load(Relaxed))
     }
 
@@ -52,9 +61,11 @@ impl Heartbeat {
     /// Only the loop's thread calls it, so a load and a store suffice instead of an atomic addition.
     pub(crate) fn beat(&self) {
         self.turns.store(self.turns.load(Relaxed).wrapping_add(1), Relaxed);
+        self.work[0].store(0, Relaxed); // names the kind of work: 0 is none
     }
 
     fn set(&self, work: CurrentWork) {
+        self.working.store(true, Relaxed);
         self.work.iter().zip(work).for_each(|(word, value)| word.store(value, Relaxed));
     }
 }
@@ -72,13 +83,22 @@ impl Working<'_> {
 
 impl Drop for Working<'_> {
     fn drop(&mut self) {
-        self.0.set(CurrentWork::default());
+        self.0.working.store(false, Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn last_work_is_visible_until_turn_ends() {
+        let heartbeat = Heartbeat::default();
+        drop(heartbeat.begin([1, 2, 3, 4]));
+        assert_eq!((heartbeat.work(), heartbeat.last_work()), (CurrentWork::default(), [1, 2, 3, 4]));
+        heartbeat.beat();
+        assert_eq!(heartbeat.last_work()[0], 0);
+    }
 
     #[test]
     fn work_is_visible_until_guard_is_dropped() {

@@ -39,6 +39,7 @@ mod sleep;
 mod stream;
 mod tick;
 mod timer;
+mod turn_budget;
 mod waiter;
 mod wake;
 
@@ -47,7 +48,7 @@ pub use endpoint_address::{EndpointAddress, UNIX_PATH_BYTES_MAX, UnixPath, UnixP
 pub use file::RingFile;
 pub use heartbeat::{CurrentWork, Heartbeat, Working};
 pub use kernel::Unsupported;
-pub use limits::RingOptions;
+pub use limits::{RingOptions, TURN_STEPS_MAX};
 pub use listener::RingListener;
 pub use notify::Notify;
 pub use prefetch::prefetch;

@@ -54,6 +54,10 @@ impl Default for RingOptions {
 /// polls.
 pub(crate) const POLLS_PER_TURN: usize = 128;
 
+/// Steps of expensive work (filters, encodings; some 2 ns each) that tasks begin in one turn: about a
+/// millisecond. Further work waits for a later turn, however many tasks have some.
+pub const TURN_STEPS_MAX: usize = 512 << 10;
+
 /// Bytes of a receive when all buffers are in use: a request head fits, and ten thousand such receives cost
 /// 40 MiB.
 pub(crate) const FALLBACK_BUFFER_BYTES: usize = 4096;

@@ -51,10 +51,16 @@ impl Ring {
         core.advance();
         loop {
             let mut polls = POLLS_PER_TURN;
-            while core.executor.run(main, &mut polls) {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
-                    core.turn(WaitPolicy::None); // submits what the last poll left, above all closes
-                    return output;
+            loop {
+                while core.executor.run(main, &mut polls) {
+                    if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                        core.turn(WaitPolicy::None); // submits what the last poll left, above all closes
+                        return output;
+                    }
+                }
+                // All runnable tasks had their poll: what is left of the budget is for those that wait for it.
+                if polls == 0 || !core.turn_budget.grant() {
+                    break;
                 }
             }
             core.turn(core.wait_policy());
@@ -127,10 +133,24 @@ impl Ring {
         .await;
     }
 
-    /// The same for a task that has run for long: completions and timers come first too.
-    pub async fn yield_turn(&self) {
-        self.core.executor.end_turn();
-        self.yield_now().await;
+    /// Charges expensive work to the budget of this turn ([`crate::TURN_STEPS_MAX`]), after it was done.
+    #[inline]
+    pub fn charge(&self, steps: usize) {
+        self.core.turn_budget.charge(steps);
+    }
+
+    /// Whether a task may begin more expensive work in this turn; otherwise it awaits
+    /// [`budget_remaining`](Self::budget_remaining) first.
+    #[inline]
+    #[must_use]
+    pub fn has_budget_remaining(&self) -> bool {
+        self.core.turn_budget.has_remaining()
+    }
+
+    /// Resolves at once while this turn has budget left, and otherwise in a later turn: completions, timers
+    /// and all runnable tasks come first, and other tasks that wait here come in order.
+    pub async fn budget_remaining(&self) {
+        self.core.turn_budget.remaining().await;
     }
 
     /// The state of this loop that other threads may read while it runs.

@@ -15,6 +15,7 @@ use crate::pool::BufferPool;
 use crate::slab::{MultishotPoll, OpSlab};
 use crate::tick::Tick;
 use crate::timer::TimerHeap;
+use crate::turn_budget::TurnBudget;
 use crate::wake::WakeFlag;
 
 /// The parts of a ring. Each part has its own cell, and none is borrowed while foreign code (a poll, a
@@ -35,6 +36,7 @@ pub(crate) struct RingState {
     /// A task waits for the result of a turn without a wait.
     hurried: Cell<bool>,
     pub(crate) idle_waiters: IdleWaiters,
+    pub(crate) turn_budget: TurnBudget,
     /// Kept between turns for its allocation.
     answers: RefCell<Vec<Completion>>,
 }
@@ -51,6 +53,7 @@ impl RingState {
             awake_until: Cell::new(Tick::ZERO),
             hurried: Cell::default(),
             idle_waiters: IdleWaiters::default(),
+            turn_budget: TurnBudget::default(),
             slab: RefCell::default(),
             timers: RefCell::default(),
             executor: Executor::new(Arc::clone(&wake_flag)),
@@ -99,6 +102,7 @@ impl RingState {
         self.answers.replace(answers);
         self.wake_due();
         self.wake_remote_tasks();
+        self.turn_budget.begin_turn();
     }
 
     fn take_in(&self, answer: Completion) {
@@ -152,7 +156,8 @@ impl RingState {
     }
 
     pub(crate) fn wait_policy(&self) -> WaitPolicy {
-        if self.hurried.take() || !self.executor.is_idle() || self.wake_flag.is_set() {
+        let is_busy = !self.executor.is_idle() || self.turn_budget.is_waited_for();
+        if self.hurried.take() || is_busy || self.wake_flag.is_set() {
             self.idle_waiters.interrupted();
             return WaitPolicy::None;
         }

@@ -70,13 +70,21 @@ impl EventsTls {
         let clock = WallClock::default();
         loop {
             let look_again = Deadline::new(clock.both(), RENEWAL_EVERY);
-            while !look_again.has_passed(clock.both()) {
+            let mut last = Timestamp::now();
+            // A clock that was put back may find its certificate not yet valid.
+            while !look_again.has_passed(clock.both()) && Timestamp::now() >= last {
+                last = Timestamp::now();
                 tokio::time::sleep(STEP_LOOK_EVERY).await;
             }
             let renewed = self.maker.renew(Timestamp::now()).map_err(|why| anyhow!(why));
             match renewed.and_then(|renewed| if renewed { self.show().map(|()| true) } else { Ok(false) }) {
                 Ok(false) => {}
-                Ok(true) => tracing::info!("the events listener has a new certificate"),
+                Ok(true) => {
+                    tracing::info!("the events listener has a new certificate");
+                    if std::fs::read_to_string(self.maker.ca_path()).is_ok_and(|now| now != self.ca_certs) {
+                        tracing::warn!("its authority is new, too: statuses show it after the next start");
+                    }
+                }
                 Err(why) => {
                     let why = format!("{why:#}");
                     tracing::error!(why, "the events listener's certificate cannot be renewed");

@@ -15,9 +15,14 @@ use crate::config::RunConfig;
 /// After a start, Revisions pin their images one by one. The quota removes no image before that.
 const QUOTA_GRACE: Duration = Duration::from_secs(60);
 
+/// # Errors A file of registry settings cannot be read or has a mistake.
+pub(super) fn check(config: &RunConfig) -> Result<()> {
+    registries::settings(config.registry_config.as_deref(), &config.insecure_registries)?;
+    registries::docker_config().map(drop)
+}
+
 /// Opens the image store in the data folder. Returns `None` without root, as containers cannot run then.
 pub(super) fn provider(config: &RunConfig) -> Result<Option<Arc<dyn ImageProvider>>> {
-    // Reports a mistake in a setting even if containers cannot run.
     let registries = registries::settings(config.registry_config.as_deref(), &config.insecure_registries)?;
     if !may_mount() {
         return Ok(None);

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
 
 /// Lines that wait to be written: some 300 KiB. Further lines are lost, and counted.
 const LINES_WAITING_MAX: usize = 1024;
@@ -37,8 +38,8 @@ enum LogMessage {
 /// # Errors The filter does not parse, or there is no thread.
 pub(super) fn start() -> Result<LogSender, String> {
     let filter = match std::env::var("SLUICEGATE_LOG") {
-        Ok(text) => EnvFilter::try_new(&text).map_err(|why| format!("SLUICEGATE_LOG={text:?}: {why}"))?,
-        Err(_) => EnvFilter::new(USUAL),
+        Ok(text) if !text.trim().is_empty() => parse(&text).map_err(|why| format!("SLUICEGATE_LOG={text:?}: {why}"))?,
+        _ => EnvFilter::new(USUAL),
     };
     let (words, hear) = sync_channel(LINES_WAITING_MAX);
     let log = LogSender { sender: words, lost: Arc::default() };
@@ -55,6 +56,19 @@ pub(super) fn start() -> Result<LogSender, String> {
         subscriber.json().flatten_event(true).init();
     }
     Ok(log)
+}
+
+/// A directive without `=` is a level, or a target of ours: a misspelt level would be a target that logs nothing.
+fn parse(text: &str) -> Result<EnvFilter, String> {
+    for directive in text.split(',').map(str::trim).filter(|directive| !directive.contains(['=', '[', ':'])) {
+        let is_level = directive.parse::<LevelFilter>().is_ok();
+        if !is_level && !directive.starts_with("sluicegate") {
+            return Err(format!(
+                "{directive:?} is no level: error, warn, info, debug, trace or off; TARGET=LEVEL sets one target's"
+            ));
+        }
+    }
+    EnvFilter::try_new(text).map_err(|why| why.to_string())
 }
 
 impl LogSender {
@@ -98,6 +112,23 @@ fn write(words: &Receiver<LogMessage>, lost: &AtomicU64) {
         let count = lost.swap(0, Relaxed);
         if count > 0 {
             tracing::warn!(count, "lines of the log were lost because the queue was full");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn misspelt_level_is_refused() {
+        for text in
+            ["debug", "INFO", "info,sluicegate_broker=debug", "warn,kube_client=off", "off", "sluicegate_proxy", "3"]
+        {
+            assert!(parse(text).is_ok(), "{text}");
+        }
+        for text in ["wran", "info,wran", "warning,a=b", "a=b=c", "info=wran"] {
+            assert!(parse(text).is_err(), "{text}");
         }
     }
 }

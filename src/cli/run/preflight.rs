@@ -18,7 +18,7 @@ use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::events_tls::EventsTls;
 use super::sockets::unix::{self, PreparedSocket};
-use super::{access_log, api, certificates};
+use super::{access_log, api, certificates, image_pulls};
 use crate::cli::api_access;
 use crate::config::RunConfig;
 
@@ -42,6 +42,7 @@ pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> 
     let certificates = certificates::load(&config.certificates, expiries)?;
     let trust = config.routes.iter().map(|rule| certificates::client_tls(rule, expiries)).collect::<Result<_>>()?;
     let given = api::ApiTlsFiles::read(config)?;
+    image_pulls::check(config)?;
     if let Some(file) = &config.kubeconfig {
         api_access::check(file)?;
     }

@@ -23,8 +23,7 @@ impl Violation {
 
     /// Recovery reports that acknowledged bytes are gone; the comparison tells which records they were.
     pub(super) fn gap(gap: &LogGap) -> Self {
-        let file = gap.file.as_ref().map_or("a missing segment".into(), |file| file.display().to_string());
-        Self::new(0, format!("recovery found a gap, positions {} to {}: {file}", gap.from, gap.to))
+        Self::new(0, format!("recovery found a gap, positions {} to {}: {gap}", gap.from, gap.to))
     }
 
     pub(super) fn passed_over(flips: &[BitFlip], who: &str) -> Self {

@@ -3,7 +3,6 @@
 //! One write is in flight at a time, in order, so a record can only be durable when all records before it
 //! are. Records appended meanwhile form the next write: a slow disk gets larger writes.
 
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
@@ -11,8 +10,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::WriteAheadLog;
+use super::name_segment::SegmentStateWriter;
 use super::roll::RollPurpose;
-use super::staged::{InFlightCursor, InFlightFlush};
+use super::staged::{Flush, InFlightCursor, InFlightFlush};
 use crate::codec::{RecordKind, record_bytes};
 use crate::limits::RANGES_MAX;
 use crate::log_state::encode_cursor;
@@ -21,20 +21,6 @@ use crate::segment::is_unlinked;
 
 /// Page size of the page cache, in bytes.
 const PAGE_BYTES: u64 = 4096;
-
-/// One write that must be durable before it is reported done: all `bytes` to `file` at `offset`,
-/// with RWF_DSYNC or followed by `fdatasync`.
-#[derive(Debug)]
-#[must_use = "a flush that is never reported done stops the log"]
-pub struct Flush {
-    pub file: Arc<File>,
-    pub offset: u64,
-    pub bytes: Bytes,
-    /// Everything below this position is durable when the write completes.
-    pub end: LogPosition,
-    /// Keeps the folder locked while this write can still reach it, even after the log is dropped.
-    _lock: Arc<File>,
-}
 
 /// How soon the owner should take [`WriteAheadLog::next_flush`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +46,9 @@ impl WriteAheadLog {
         if self.in_flight.is_some() || self.poison.is_some() {
             return None;
         }
+        if let Some(flush) = self.next_state_flush() {
+            return Some(flush);
+        }
         if self.staged.len() == 1 {
             self.stage_changes();
         }
@@ -80,7 +69,7 @@ impl WriteAheadLog {
             self.staged.pop_front();
         }
         let end = LogPosition::new(base + offset + length as u64);
-        self.in_flight = Some(InFlightFlush { base, offset, length, end });
+        self.in_flight = Some(InFlightFlush { base, offset, length, end, is_state: false });
         Some(Flush { file, offset, bytes: Bytes::from(bytes), end, _lock: Arc::clone(&self.lock) })
     }
 
@@ -88,43 +77,59 @@ impl WriteAheadLog {
     /// nothing from this flush on is ever acknowledged. Reopen the log to recover.
     pub fn flush_done(&mut self, flush: Flush, result: io::Result<()>) {
         let out = self.in_flight.take().expect("the owner reports each flush once");
-        assert!(out.offset == flush.offset && out.length <= flush.bytes.len(), "the flush in flight");
+        assert!(out.offset == flush.offset, "the flush in flight");
         if let Err(error) = result {
             let Flush { offset, bytes, .. } = flush;
             let bytes = bytes.len();
-            let reason = format!("flush of {bytes} bytes at {offset} of segment {}: {error}", out.base);
+            let what = if out.is_state { "the segment state for segment" } else { "segment" };
+            let reason = format!("flush of {bytes} bytes at {offset} of {what} {}: {error}", out.base);
             self.poison = Some(reason.into());
             return;
         }
         // Data in a file that can never be opened again must not be acknowledged.
         if is_unlinked(&flush.file) {
+            if out.is_state {
+                if let Err(why) = self.replace_state_file(out) {
+                    self.poison.get_or_insert(why.to_string().into());
+                }
+                return;
+            }
             let reason = format!("the segment {} was removed from outside while it was written to", out.base);
             self.poison.get_or_insert(reason.into());
             return;
         }
-        self.staged_bytes -= out.length;
+        if out.is_state {
+            return self.confirm(out.length, out.end);
+        }
         self.flushes += 1;
         self.flushed_bytes += out.length as u64;
-        self.durable = out.end;
-        assert!(self.durable <= self.visible);
         if self.idle_buffer.capacity() == 0 {
             let mut buffer = Vec::from(flush.bytes); // no copy when the owner kept no clone
             buffer.clear();
             self.idle_buffer = buffer;
         }
-        self.settle_marks();
-        self.delete_dropped();
+        if let Some(out) = self.name_first(out) {
+            self.confirm(out.length, out.end);
+        }
+    }
+
+    /// Whether segment data that is on the disk waits only for its segment to be named: take and write
+    /// [`WriteAheadLog::next_flush`] at once.
+    #[must_use]
+    pub fn is_naming_due(&self) -> bool {
+        self.poison.is_none() && self.segment_state.as_ref().is_some_and(SegmentStateWriter::is_awaited)
     }
 
     /// Whether data waits for a flush, and how urgent it is.
     #[must_use]
     pub fn urgency(&self) -> FlushUrgency {
+        let is_naming = self.segment_state.as_ref().is_some_and(SegmentStateWriter::is_due);
         let tail_empty = self.staged.iter().all(|staged| staged.bytes.is_empty());
         if self.poison.is_some() {
             FlushUrgency::Nothing
-        } else if self.events_staged || self.staged.len() > 1 {
+        } else if self.events_staged || self.staged.len() > 1 || self.is_naming_due() {
             FlushUrgency::Now
-        } else if !self.ledger.changed.is_empty() || !self.forgotten.is_empty() || !tail_empty {
+        } else if !self.ledger.changed.is_empty() || !self.forgotten.is_empty() || !tail_empty || is_naming {
             FlushUrgency::Whenever
         } else {
             FlushUrgency::Nothing
@@ -188,7 +193,7 @@ impl WriteAheadLog {
         }
     }
 
-    fn settle_marks(&mut self) {
+    pub(super) fn settle_marks(&mut self) {
         while self.marks_in_flight.front().is_some_and(|mark| mark.at <= self.durable) {
             let Some(InFlightCursor { stream, subscriber, mark, .. }) = self.marks_in_flight.pop_front() else {
                 return;

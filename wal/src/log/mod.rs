@@ -3,6 +3,7 @@
 mod check_files;
 mod compaction;
 mod flush;
+mod name_segment;
 mod read;
 mod readahead;
 mod reclaim;
@@ -28,12 +29,14 @@ use crate::position::{LogPosition, StreamId};
 use crate::recovery::{self, Recovery};
 use crate::segment::{Segment, SpareSegment};
 
-pub use flush::{Flush, FlushUrgency};
+pub use flush::FlushUrgency;
 pub use read::{LogRecord, RecordDamage};
 pub use readahead::{ReadaheadRequest, ReadaheadWindow};
 pub use reclaim::{LogStat, ReclaimedSpace, StreamStat};
+pub use staged::Flush;
 
 use compaction::Compaction;
+use name_segment::SegmentStateWriter;
 use read::DamageReport;
 use roll::RollPurpose;
 use staged::{InFlightCursor, InFlightFlush, StagedBytes};
@@ -52,6 +55,8 @@ pub struct WriteAheadLog {
     /// Appended, not yet handed out for writing. The last entry belongs to the tail and may be empty.
     pub(crate) staged: VecDeque<StagedBytes>,
     pub(crate) in_flight: Option<InFlightFlush>,
+    /// `None` when the disk had no space for it.
+    pub(crate) segment_state: Option<SegmentStateWriter>,
     /// Bytes in `staged` and in flight.
     pub(crate) staged_bytes: usize,
     pub(crate) events_staged: bool,
@@ -97,6 +102,7 @@ impl WriteAheadLog {
             ledger: found.ledger,
             staged: VecDeque::new(),
             in_flight: None,
+            segment_state: found.state.map(|(file, sequence)| SegmentStateWriter::new(file, sequence)),
             staged_bytes: 0,
             events_staged: false,
             idle_buffer: Vec::new(),
@@ -121,7 +127,10 @@ impl WriteAheadLog {
         };
         log.adopt_spares(found.spares)?;
         match found.end {
-            Some(end) => log.continue_tail(end),
+            Some(end) => {
+                log.name_tail();
+                log.continue_tail(end);
+            }
             None => log.begin_first(found.limit)?,
         }
         Ok((log, found.report))

@@ -8,6 +8,7 @@ use fastrand::Rng;
 use sluicegate_wal::{Flush, LogOptions, LogPosition, StreamId, WriteAheadLog, inspect};
 
 use crate::disk::SECTOR_BYTES;
+use crate::lost_segments::names_segment;
 use crate::{each_seed, memory_folder};
 
 const SEGMENT_BYTES: u32 = 16 << 10;
@@ -53,7 +54,7 @@ fn run(seed: u64) {
         let at = append(&mut log, stream, &mut events, &mut rng);
         tries += 1;
         let mut lying = |flush: &Flush| {
-            if is_first && flush.offset > 0 && tries < 60 {
+            if names_segment(flush) || (is_first && flush.offset > 0 && tries < 60) {
                 return honestly(flush);
             }
             lost = Some(drop_sectors(flush, at.get() % u64::from(SEGMENT_BYTES), &mut rng).then_some(at));

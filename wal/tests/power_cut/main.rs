@@ -11,6 +11,7 @@
 
 mod disk;
 mod lost_flushes;
+mod lost_segments;
 mod model;
 
 use std::fs;
@@ -21,7 +22,7 @@ use disk::{DeletedFiles, cut_between, cut_power_during, files};
 use fastrand::Rng;
 use model::{Coverage, LogModel, ModelEvent};
 use sluicegate_wal::{
-    AppendError, Cursor, Flush, FlushUrgency, LogOptions, LogPosition, SpareSegment, StreamId, WriteAheadLog,
+    AppendError, Cursor, Flush, FlushUrgency, LogOptions, LogPosition, SpareSegment, StreamId, WriteAheadLog, inspect,
 };
 use tempfile::TempDir;
 
@@ -35,7 +36,7 @@ const SUBSCRIBERS: [&str; 2] = ["x", "y"];
 
 /// EV-RTE-02, APP-05, APP-06: whatever a power cut leaves of a flush, or of a recovery, everything reported
 /// durable is there, in order; nothing torn is shown; batches are complete or absent; cursors never run
-/// ahead.
+/// ahead. No crash makes a segment look lost, and a segment that is lost later is reported.
 #[test]
 fn power_cut_loses_no_acknowledged_event() {
     let (seeds, seen) = each_seed(run);
@@ -45,6 +46,7 @@ fn power_cut_loses_no_acknowledged_event() {
         assert!(seen.unacknowledged_kept > 0 && seen.reclaimed > 0 && seen.full > 0, "{seen:?}");
         assert!(seen.moved > 0 && seen.cut_while_moving > 0 && seen.moved_found > 0, "{seen:?}");
         assert!(seen.cut_recoveries > 0, "{seen:?}");
+        assert!(seen.cut_states > 0 && seen.destroyed > 0, "{seen:?}");
     }
 }
 
@@ -107,6 +109,10 @@ fn run(seed: u64, seen: &mut Coverage) {
         seen.cut_while_moving += u64::from(log.is_compacting());
         drop(log);
         deleted_files.haunt(&mut rng);
+        assert_eq!(inspect(&home, &mut |_, _| {}).unwrap().gaps, []);
+        if rng.bool() {
+            lost_segments::destroy_newest(&home, model.acknowledged_end, seed, &mut Rng::with_seed(seed), seen);
+        }
         seen.cut_recoveries += cut_recoveries(&home, seed, &mut rng);
     }
     let (log, recovery) = WriteAheadLog::open(&home, options(seed)).unwrap();
@@ -214,6 +220,7 @@ fn live(
     }
     deleted_files.remember();
     if let Some(flush) = out.or_else(|| log.next_flush()) {
+        seen.cut_states += u64::from(lost_segments::names_segment(&flush));
         cut_power_during(&flush, rng);
     }
 }
@@ -283,6 +290,7 @@ fn flush(log: &mut WriteAheadLog, model: &mut LogModel, deleted_files: &DeletedF
     flush.file.write_all_at(&flush.bytes, flush.offset).unwrap();
     log.flush_done(flush, Ok(()));
     model.durable = log.durable();
+    model.acknowledged_end = log.durable();
     assert!(log.durable() <= log.visible());
     true
 }

@@ -25,6 +25,10 @@ pub(crate) struct Coverage {
     pub(crate) moved_found: u64,
     /// Recoveries that had something to write and were interrupted.
     pub(crate) cut_recoveries: u64,
+    /// Power cuts while a segment was being named.
+    pub(crate) cut_states: u64,
+    /// Newest segments that were destroyed after a crash.
+    pub(crate) destroyed: u64,
     /// Flushes that the disk reported and did not write.
     pub(crate) lost_flushes: u64,
 }
@@ -42,6 +46,8 @@ impl Coverage {
         self.cut_while_moving += more.cut_while_moving;
         self.moved_found += more.moved_found;
         self.cut_recoveries += more.cut_recoveries;
+        self.cut_states += more.cut_states;
+        self.destroyed += more.destroyed;
         self.lost_flushes += more.lost_flushes;
     }
 }
@@ -58,6 +64,8 @@ pub(crate) struct ModelEvent {
 pub(crate) struct LogModel {
     pub(crate) events: BTreeMap<LogPosition, ModelEvent>,
     pub(crate) durable: LogPosition,
+    /// Everything below was reported durable by a flush, not only found by a recovery.
+    pub(crate) acknowledged_end: LogPosition,
     pub(crate) batches: u64,
     /// Every cursor since the last one known durable, oldest first.
     pub(crate) marks: BTreeMap<(StreamId, &'static str), Vec<Cursor>>,

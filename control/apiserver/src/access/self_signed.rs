@@ -19,7 +19,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 use x509_parser::extensions::GeneralName;
 
-use super::signing::{self, CertificateKeyPair, expires_within};
+use super::signing::{self, CertificateKeyPair, expires_within, is_not_yet_valid};
 
 /// The DNS name in the certificate, beside addresses. A client that verifies this name can connect by any address.
 pub const SERVER_NAME: &str = "sluicegate";
@@ -36,6 +36,15 @@ const SERVER_DAYS: i64 = 365;
 const RENEW_DAYS: i64 = 30;
 /// An authority is made anew before it ends within the life of what it signs.
 const AUTHORITY_RENEW_DAYS: i64 = SERVER_DAYS + RENEW_DAYS;
+
+/// 2026-11-01: a clock that is behind this has not been set since the host started, and what begins after it is kept.
+const PLAUSIBLE_CLOCK_SECONDS: i64 = 1_793_491_200;
+
+/// Whether a certificate can stay: it does not expire within `days`, and it was not made while the clock was ahead.
+fn is_current(pem: &str, days: i64, now: Timestamp) -> bool {
+    let is_early = now.as_second() >= PLAUSIBLE_CLOCK_SECONDS && is_not_yet_valid(pem.as_bytes(), now);
+    !is_early && !expires_within(pem.as_bytes(), days, now)
+}
 
 /// The folder of these files.
 #[derive(Debug, Clone)]
@@ -79,7 +88,7 @@ impl SelfSignedCertificates {
         self.folder.join(SERVER)
     }
 
-    /// Makes what is missing, or about to end, or for other names; answers whether there is a new certificate.
+    /// Makes what is missing, about to end, not yet valid, or for other names; answers whether there is a new certificate.
     ///
     /// # Errors
     /// A file cannot be read or written; it is named.
@@ -87,9 +96,7 @@ impl SelfSignedCertificates {
         let path = self.folder.join(AUTHORITY);
         let mut signed_anew = false;
         let authority = match read(&path)? {
-            Some(pem) if private_key(&pem).is_some() && !expires_within(pem.as_bytes(), AUTHORITY_RENEW_DAYS, now) => {
-                pem
-            }
+            Some(pem) if private_key(&pem).is_some() && is_current(&pem, AUTHORITY_RENEW_DAYS, now) => pem,
             _ => {
                 signed_anew = true;
                 let made = signing::create_authority(self.authority_name, AUTHORITY_DAYS, now);
@@ -103,9 +110,8 @@ impl SelfSignedCertificates {
             write(&self.ca_path(), certificate, 0o644)?;
         }
         let server = self.server_path();
-        let good = |pem: &String| {
-            private_key(pem).is_some() && !expires_within(pem.as_bytes(), RENEW_DAYS, now) && is_for(pem, &self.names)
-        };
+        let good =
+            |pem: &String| private_key(pem).is_some() && is_current(pem, RENEW_DAYS, now) && is_for(pem, &self.names);
         if !signed_anew && read(&server)?.as_ref().is_some_and(good) {
             return Ok(false);
         }
@@ -193,6 +199,20 @@ mod tests {
 
     fn days(days: i64) -> Timestamp {
         Timestamp::from_second(1_800_000_000 + days * DAY_SECONDS).unwrap()
+    }
+
+    /// A host whose clock was ahead when it made them, and is right now; one whose clock is not set yet keeps what it has.
+    #[test]
+    fn certificates_made_in_the_future_are_made_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let certificates = SelfSignedCertificates::new(folder.path(), &[]);
+        let begins = || std::fs::read(certificates.ca_path()).map(|pem| is_not_yet_valid(&pem, days(0))).unwrap();
+        assert_eq!(certificates.renew(days(400)), Ok(true));
+        assert!(begins());
+        assert_eq!(certificates.renew(Timestamp::from_second(0).unwrap()), Ok(false), "the clock is not set");
+        assert_eq!(certificates.renew(days(0)), Ok(true));
+        assert!(!begins());
+        assert_eq!(certificates.renew(days(0)), Ok(false));
     }
 
     #[test]

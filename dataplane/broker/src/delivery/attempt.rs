@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime};
 use codec::cloudevent::CloudEvent;
 use codec::encode::EncodedEvent;
 use codec::http::LocalResponse;
+use codec::limits::ATTRIBUTES_BYTES_MAX;
 use codec::record::EventRecord;
 use contract::post_error::PostError;
 use contract::request_histograms::OutcomeKey;
@@ -93,6 +94,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let is_asked = order.subscriber.reply != ReplyTarget::Unasked;
         let mode = order.subscriber.delivery.mode.unwrap_or(loaded.record.mode);
         let working = self.working(Phase::Request, job.position);
+        self.charge_request(loaded.bytes(), !loaded.is_written(mode));
         let mut out = loaded.write(mode);
         let record = &loaded.record;
         {
@@ -135,6 +137,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
         job: DeliveryAttempt,
         answer: &LocalResponse,
     ) {
+        self.turn_budget().await;
+        self.charge_request(answer.body.len(), true);
         let working = self.working(Phase::Reply, job.position);
         let carried = request::carried(answer);
         drop(working);
@@ -223,6 +227,12 @@ impl<P: EventSender> SubscriptionWorker<P> {
         if reply.bytes() > max as usize {
             return ReplyOutcome::NotStored(format!("the reply has {} bytes, the stream accepts {max}", reply.bytes()));
         }
+        if reply.attribute_bytes() > ATTRIBUTES_BYTES_MAX {
+            let bytes = reply.attribute_bytes();
+            let why =
+                format!("the attributes of the reply have {bytes} bytes, at most {ATTRIBUTES_BYTES_MAX} are accepted");
+            return ReplyOutcome::NotStored(why);
+        }
         let end = match self.append_reply(order, &[head, reply.data.bytes()]).await {
             Ok(range) => range.end,
             Err(why) => return ReplyOutcome::NotStored(format!("the reply could not be stored: {why}")),
@@ -266,6 +276,8 @@ impl<P: EventSender> SubscriptionWorker<P> {
             let ReplyTarget::Send(target) = &order.subscriber.reply else { return ReplyOutcome::Nowhere };
             let rng = &self.context.rng;
             let key = Arc::clone(&self.context.internal_key.borrow());
+            self.turn_budget().await;
+            self.charge_request(reply.bytes(), true);
             let out = request::to_reply_target(reply, target, &sender(order, &key), &mut rng.borrow_mut());
             let sending = DeliveryAttempt { attempt, ..job.clone() };
             let outcome = self.send(order, target, out, &sending, DeliveryOutcome::ReplySent).await;
@@ -313,6 +325,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let key = Arc::clone(&self.context.internal_key.borrow());
         let sender = sender(order, &key);
         let working = self.working(Phase::Request, job.position);
+        self.charge_request(loaded.bytes(), true);
         let out = request::to_dead_letter_sink(loaded, &failure, sink, &sender, &mut rng.borrow_mut());
         drop(working);
         let outcome = self.send(order, sink, out, &job, DeliveryOutcome::DeadLetterSent).await;

@@ -19,7 +19,7 @@ use wal::LogPosition;
 use super::loaded_event::{LoadedEvent, RecentEvents};
 use crate::feed::StreamFeed;
 use crate::filter_index::{FilterIndex, FilterIndexEntry};
-use crate::limits::{MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY, TURN_STEPS_MAX};
+use crate::limits::{LOADED_BYTES_PER_STEP, MATCHES_MAX, RECORDS_PER_TURN_MAX, SWEEP_EVERY};
 use crate::log_writer::LogWriter;
 use crate::stalled::{CoreActivity, Phase};
 
@@ -47,7 +47,8 @@ pub(super) struct FanoutMatcher {
 
 #[derive(Default)]
 struct FanoutIndex {
-    subscribers: Vec<Arc<Subscriber>>,
+    /// Of the newest table, whose addresses the watchdog looks up.
+    subscribers: RefCell<Vec<Arc<Subscriber>>>,
     /// The match queues of the same subscribers.
     lines: Vec<Rc<MatchQueue>>,
     /// Built when the first event comes: of many publishes in a row only the last pays for one.
@@ -56,16 +57,16 @@ struct FanoutIndex {
 
 impl FanoutIndex {
     fn index(&self) -> &FilterIndex {
-        self.index.get_or_init(|| FilterIndex::new(&self.subscribers))
+        self.index.get_or_init(|| FilterIndex::new(&self.subscribers.borrow()))
     }
 
     fn subscriber(&self, entry: &FilterIndexEntry) -> usize {
-        self.subscribers.get(entry.at).map_or(0, |subscriber| Arc::as_ptr(subscriber).addr())
+        self.subscribers.borrow().get(entry.at).map_or(0, |subscriber| Arc::as_ptr(subscriber).addr())
     }
 
     /// The subscriber of a replay: rare, so that a linear search suffices.
     fn addressee(&self, addressee: Option<&str>) -> Option<usize> {
-        self.subscribers.iter().position(|one| Some(&*one.name) == addressee)
+        self.subscribers.borrow().iter().position(|one| Some(&*one.name) == addressee)
     }
 }
 
@@ -171,10 +172,14 @@ impl FanoutMatcher {
             && roll.lines.iter().zip(&lines).all(|(old, new)| Rc::ptr_eq(old, new))
             && roll
                 .subscribers
+                .borrow()
                 .iter()
                 .zip(&subscribers)
                 .all(|(old, new)| Arc::ptr_eq(old, new) || old.filter == new.filter);
-        if !is_same {
+        if is_same {
+            roll.subscribers.replace(subscribers);
+        } else {
+            let subscribers = RefCell::new(subscribers);
             self.roll.replace(Rc::new(FanoutIndex { subscribers, lines, index: OnceCell::new() }));
         }
     }
@@ -256,17 +261,21 @@ impl FanoutMatcher {
     /// Distributes some of the new events; returns how many it read. `wanted` is kept for its allocation.
     async fn sort(&self, wanted: &mut Vec<usize>) -> usize {
         let arrives = self.feed.stream.borrow().as_ref().is_some_and(|stream| stream.guards_loops);
-        let (mut sorted, mut turn) = (0, TURN_STEPS_MAX);
+        let mut sorted = 0;
         while sorted < RECORDS_PER_TURN_MAX {
+            if !self.has_budget().await {
+                break;
+            }
             let from = self.cursor.get();
             let Some(record) = self.writer.log().read(self.feed.id, from) else { break };
             let (position, next, lost) = (record.position, record.next, record.damaged);
             let working = self.ring.heartbeat().begin(self.work(position, 0));
+            self.ring.charge(record.payload.len() / LOADED_BYTES_PER_STEP);
             let loaded = LoadedEvent::of(record, arrives);
             drop(working);
             let roll = Rc::clone(&self.roll.borrow());
             let all = match &loaded {
-                Ok(loaded) => !self.judge(&roll, loaded, wanted, &mut turn).await,
+                Ok(loaded) => !self.judge(&roll, loaded, wanted).await,
                 // Each subscriber finds that it cannot be read, and counts it as dropped.
                 Err(_) => true,
             };
@@ -297,16 +306,10 @@ impl FanoutMatcher {
         sorted
     }
 
-    /// Evaluates the filters of all candidates; `wanted` then lists those that match. Yields whenever
-    /// [`TURN_STEPS_MAX`] steps have been made. `false` if the subscribers have changed meanwhile: then
+    /// Evaluates the filters of all candidates; `wanted` then lists those that match. Continues in a later
+    /// turn whenever this one's budget is used up. `false` if the subscribers have changed meanwhile: then
     /// each must evaluate its own filter.
-    async fn judge(
-        &self,
-        roll: &Rc<FanoutIndex>,
-        loaded: &LoadedEvent,
-        wanted: &mut Vec<usize>,
-        turn: &mut usize,
-    ) -> bool {
+    async fn judge(&self, roll: &Rc<FanoutIndex>, loaded: &LoadedEvent, wanted: &mut Vec<usize>) -> bool {
         wanted.clear();
         let event = &loaded.record;
         if event.is_addressed {
@@ -318,6 +321,9 @@ impl FanoutMatcher {
                 wanted.push(entry.at);
                 continue;
             };
+            if !self.has_budget().await {
+                return true;
+            }
             let steps = Steps::default();
             let working = self.ring.heartbeat().begin(self.work(loaded.position, roll.subscriber(entry)));
             let wants = entry.wants(event, &steps);
@@ -328,16 +334,17 @@ impl FanoutMatcher {
             if steps.is_over() {
                 subscriber.tally.filter_over_budget.fetch_add(1, Relaxed);
             }
-            *turn = turn.saturating_sub(steps.used());
-            if *turn == 0 {
-                *turn = TURN_STEPS_MAX;
-                self.ring.yield_turn().await;
-                if self.stopped.get() {
-                    return true;
-                }
-            }
+            self.ring.charge(steps.used());
         }
         Rc::ptr_eq(roll, &self.roll.borrow())
+    }
+
+    /// Waits until the turn has budget for a filter. `false` if the matcher was stopped meanwhile.
+    async fn has_budget(&self) -> bool {
+        if !self.ring.has_budget_remaining() {
+            self.ring.budget_remaining().await;
+        }
+        !self.stopped.get()
     }
 
     fn work(&self, position: LogPosition, subscriber: usize) -> CurrentWork {

@@ -22,8 +22,9 @@ pub(super) struct LoadedEvent {
     at_ms: u64,
     /// When a broker accepted it, if subscribers are told (X-BRK-05), in RFC 3339 format.
     arrived: OnceCell<Option<Rc<str>>>,
-    /// In its received mode, as far as it is the same for all.
-    written: OnceCell<EncodedEvent>,
+    /// In each mode, as far as it is the same for all: many subscribers may want the other one than the
+    /// sender's.
+    written: [OnceCell<EncodedEvent>; 2],
 }
 
 impl LoadedEvent {
@@ -32,7 +33,7 @@ impl LoadedEvent {
         let wal::LogRecord { position, next, at_ms, payload, .. } = read;
         let record = EventRecord::decode(payload)?;
         let record = if arrives { record.arrived_at(at_ms) } else { record };
-        Ok(Self { position, next, record, at_ms, arrived: OnceCell::new(), written: OnceCell::new() })
+        Ok(Self { position, next, record, at_ms, arrived: OnceCell::new(), written: Default::default() })
     }
 
     /// Sets the time of arrival for subscribers.
@@ -45,14 +46,26 @@ impl LoadedEvent {
     }
 
     /// Bytes of the log that it holds.
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         self.record.bytes()
     }
 
     /// Encoded as a request, without the parts that each attempt adds.
     pub(super) fn write(&self, mode: ContentMode) -> EncodedEvent {
-        let write = |mode| encode(&self.record, mode, self.arrival().as_slice());
-        if mode == self.record.mode { self.written.get_or_init(|| write(mode)).again() } else { write(mode) }
+        self.encoding(mode).get_or_init(|| encode(&self.record, mode, self.arrival().as_slice())).again()
+    }
+
+    /// Whether it is encoded in this mode already.
+    pub(super) fn is_written(&self, mode: ContentMode) -> bool {
+        self.encoding(mode).get().is_some()
+    }
+
+    fn encoding(&self, mode: ContentMode) -> &OnceCell<EncodedEvent> {
+        let [binary, structured] = &self.written;
+        match mode {
+            ContentMode::Binary => binary,
+            ContentMode::Structured => structured,
+        }
     }
 }
 

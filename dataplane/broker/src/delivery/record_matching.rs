@@ -16,11 +16,8 @@ use super::request::DeliveryFailure;
 use super::send::EventSender;
 use super::set_aside::STALLED;
 use super::worker::{SubscriberConfig, SubscriptionWorker};
-use crate::limits::{RECORDS_PER_TURN_MAX, TURN_STEPS_MAX};
+use crate::limits::{ENCODED_BYTES_PER_STEP, LOADED_BYTES_PER_STEP};
 use crate::stalled::{CoreActivity, Phase};
-
-/// Filter steps that count as one more record read.
-const STEPS_PER_LOOK: usize = TURN_STEPS_MAX / RECORDS_PER_TURN_MAX;
 
 impl<P: EventSender> SubscriptionWorker<P> {
     /// Records the work of this core until the guard is dropped.
@@ -45,12 +42,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
         let arrives = self.order.borrow().stream.guards_loops;
         let _working = self.working(Phase::Filter, position);
+        self.context.ring.charge(record.payload.len() / LOADED_BYTES_PER_STEP);
         (position, LoadedEvent::of(record, arrives).map(Rc::new))
     }
 
     /// Whether the subscriber's filter matches. A replay is for its addressee alone, whose filter was
     /// checked when it was chosen.
-    pub(super) fn wants(&self, subscriber: &Subscriber, loaded: &LoadedEvent, looks: &mut usize) -> bool {
+    pub(super) fn wants(&self, subscriber: &Subscriber, loaded: &LoadedEvent) -> bool {
         let event = &loaded.record;
         if event.is_addressed {
             return event.addressee().is_some_and(|addressee| *addressee == *subscriber.name);
@@ -59,11 +57,25 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let working = self.working(Phase::Filter, loaded.position);
         let wants = filter::matches(&subscriber.filter, event, &steps);
         drop(working);
-        *looks = looks.saturating_sub(steps.used() / STEPS_PER_LOOK);
+        self.context.ring.charge(steps.used());
         if steps.is_over() {
             subscriber.tally.filter_over_budget.fetch_add(1, Relaxed);
         }
         wants
+    }
+
+    /// Waits until the turn has budget for one more filter or request. Many subscribers get the same event at
+    /// the same time, and together they must not take the core from all others.
+    pub(super) async fn turn_budget(&self) {
+        if !self.context.ring.has_budget_remaining() {
+            self.context.ring.budget_remaining().await;
+        }
+    }
+
+    /// Charges a request of this event.
+    pub(super) fn charge_request(&self, bytes: usize, is_encoded: bool) {
+        let bytes_per_step = if is_encoded { ENCODED_BYTES_PER_STEP } else { LOADED_BYTES_PER_STEP };
+        self.context.ring.charge(bytes / bytes_per_step);
     }
 
     /// The dead letter of an event whose filter, or whose response, stopped a core.

@@ -38,11 +38,16 @@ impl<P: EventSender> SubscriptionWorker<P> {
     async fn run_tasks(self: &Rc<Self>, first: DeliveryTask) {
         let mut task = Some(first);
         while let Some((job, read)) = task {
+            self.turn_budget().await;
+            if self.stopped.get() {
+                return;
+            }
             let began = self.context.ring.now();
             self.attempt(job, read).await;
             if began == self.context.ring.now() {
                 self.context.ring.yield_now().await; // nothing was waited for: others run first
             }
+            self.turn_budget().await; // for its filter
             task = self.successor();
         }
     }

@@ -203,6 +203,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     async fn run(self: Rc<Self>) {
         while !self.stopped.get() {
             let seen = self.notify.count();
+            self.turn_budget().await;
             match self.step() {
                 WorkerStep::Yield => self.context.ring.yield_now().await,
                 WorkerStep::Wait { until: None } => self.notify.after(seen).await,
@@ -241,9 +242,13 @@ impl<P: EventSender> SubscriptionWorker<P> {
             return Some((job, None));
         }
         while *looks > 0 && self.has_capacity(order) {
+            if !self.context.ring.has_budget_remaining() {
+                *looks = 0; // continues in a later turn
+                break;
+            }
             *looks -= 1;
             let (position, loaded) = self.next()?;
-            let task = self.consider(order, position, loaded, looks);
+            let task = self.consider(order, position, loaded);
             if task.is_some() {
                 return task;
             }
@@ -338,19 +343,18 @@ impl<P: EventSender> SubscriptionWorker<P> {
         WorkerStep::Wait { until: first.filter(|_| !full) } // a full window ends by its own notification
     }
 
-    /// Decides what to do at once with an event that was read. A slow filter uses up more of the `looks`.
+    /// Decides what to do at once with an event that was read.
     fn consider(
         &self,
         order: &SubscriberConfig,
         position: LogPosition,
         loaded: Result<Rc<LoadedEvent>, CorruptRecord>,
-        looks: &mut usize,
     ) -> Option<DeliveryTask> {
         if let (Ok(loaded), Some(job)) = (&loaded, self.set_aside(order, position)) {
             return Some((job, Some(Rc::clone(loaded))));
         }
         match loaded {
-            Ok(loaded) if self.wants(&order.subscriber, &loaded, looks) => {
+            Ok(loaded) if self.wants(&order.subscriber, &loaded) => {
                 let by_key = order.subscriber.delivery.sequence == DeliveryOrder::ByKey;
                 if !by_key || self.ordering_keys.borrow_mut().enter(ordering_key(&loaded.record), position) {
                     return Some((self.job(position), Some(loaded)));

@@ -11,6 +11,7 @@ mod reply;
 mod restart;
 mod retention;
 mod topology;
+mod turn_budget;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;

@@ -102,11 +102,17 @@ impl<'a> CloudEvent<'a> {
     /// sink (EV-DLV-08).
     #[must_use]
     pub fn bytes(&self) -> usize {
+        self.attribute_bytes() + self.data.bytes().len()
+    }
+
+    /// The part of [`CloudEvent::bytes`] that is not data.
+    #[must_use]
+    pub fn attribute_bytes(&self) -> usize {
         let bytes = |is_added| {
             let those = self.attributes.iter().filter(|one| one.is_added() == is_added);
             those.map(|one| one.name.len() + one.value.len()).sum::<usize>()
         };
-        bytes(false) + bytes(true).saturating_sub(ADDED_BYTES_MAX) + self.data.bytes().len()
+        bytes(false) + bytes(true).saturating_sub(ADDED_BYTES_MAX)
     }
 }
 
