@@ -1,5 +1,6 @@
 //! `kubectl exec`, `attach`, `cp` and `port-forward` through the built binary: with kubectl itself, which is skipped with a message
 //! where there is none, and with a WebSocket client.
+#![allow(clippy::disallowed_methods, reason = "a test's own thread may wait")]
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use std::io::{Read, Write as _};
