@@ -2,7 +2,7 @@
 //! The controllers: they bring the system to the state that the objects specify, and report in their statuses.
 //!
 //! Each kind has a module that implements [`controller::Controller`]: wiring in `mod.rs`, decisions as values in
-//! `reconcile.rs`, children where it has some. [`list`] has them all. No controller knows another: what two of them share
+//! `reconcile.rs`, children where it has some. `list` has them all. No controller knows another: what two of them share
 //! lies in a module below both, or in the [`ControllerContext`], and each watches the kinds that it depends on. All share
 //! one queue. The same code runs over the in-process client and over a cluster's.
 

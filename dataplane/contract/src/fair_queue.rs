@@ -1,6 +1,6 @@
 //! Fair queueing of requests that wait for one backend on different cores.
 //!
-//! Each core has a queue of its own ([`crate::proxy::pending_queue`]) and publishes here the ticket of its first
+//! Each core has a queue of its own (`proxy::pending_queue`) and publishes here the ticket of its first
 //! request. A free permit is offered to the oldest request on any core: a core that served its own requests first
 //! would, under load, never release permits to the others. A younger request of the same core goes first only if its
 //! ticket is at most [`AHEAD_MAX`] later, because waking another core takes longer than many a request.

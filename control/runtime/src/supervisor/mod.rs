@@ -74,7 +74,7 @@ impl ProcessRuntime {
     }
 
     /// The same beside an appliance that was just replaced. If that is an earlier version, no claim says that its instances
-    /// are its own; [`kill_leftovers`] is due when it has ended.
+    /// are its own; [`crate::kill_leftovers`] is due when it has ended.
     pub fn open_alongside(data: &Path, init: InitProgram, around: HostConfig) -> io::Result<Self> {
         Self::open_with(data, init, around, Unclaimed::Running)
     }
