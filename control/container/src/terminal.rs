@@ -78,9 +78,9 @@ mod tests {
         process.read_exact(&mut line).unwrap();
         assert_eq!(&line, b"in\n");
         process.write_all(b"out").unwrap();
-        let mut echo = [0; 16];
-        let count = controller.read(&mut echo).unwrap();
-        assert_eq!(&echo[..count], b"in\r\nout");
+        let mut echo = [0; 7];
+        controller.read_exact(&mut echo).unwrap();
+        assert_eq!(&echo, b"in\r\nout");
     }
 
     #[test]

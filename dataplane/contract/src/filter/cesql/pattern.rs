@@ -366,8 +366,8 @@ mod tests {
     /// X-SQL-07: the cost of matching single characters depends on the text, not on text × pattern.
     #[test]
     fn long_patterns_take_steps_linear_in_text() {
-        let text = "a".repeat(900 << 10);
-        let mixed = "é".repeat(200 << 10);
+        let text = "a".repeat(240 << 10); // as long as attributes may be
+        let mixed = "é".repeat(100 << 10);
         let any = |count: usize| "_".repeat(count);
         for (text, pattern, expected) in [
             (&text, format!("%{}", any(100)), true),
