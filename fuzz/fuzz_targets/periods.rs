@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use sluicegate_control::kinds::{duration, names};
+use sluicegate_control::kinds::duration;
+use sluicegate_control::names;
 
 /// A hundred years and a day: nothing longer may come out.
 const LONGEST: Duration = Duration::from_secs(101 * 366 * 86_400);
