@@ -3,7 +3,7 @@
 
 use images::limits::{INDEX_ENTRIES_MAX, LAYERS_MAX};
 use images::manifest::{Document, OCI_MANIFEST};
-use images::{Digest, Platform, Reference, config, manifest};
+use images::{Digest, Platform, Reference, config, index, manifest};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -24,7 +24,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Ok(Document::Index(entries)) => {
             assert!(entries.len() <= INDEX_ENTRIES_MAX);
-            let _ = Platform::host().choose(&entries);
+            let _ = index::choose(&Platform::host(), &entries);
         }
         Err(_) => {}
     }

@@ -6,7 +6,7 @@ use crate::platform::Platform;
 
 /// The best entry of an index. Attestations have the platform `unknown/unknown` and never match.
 #[must_use]
-pub(crate) fn choose<'d>(host: &Platform, entries: &'d [Descriptor]) -> Option<&'d Descriptor> {
+pub fn choose<'d>(host: &Platform, entries: &'d [Descriptor]) -> Option<&'d Descriptor> {
     let rank = |entry: &Descriptor| entry.platform.as_ref().and_then(|platform| host.rank(platform));
     let best = entries.iter().filter_map(|entry| Some((rank(entry)?, entry))).min_by_key(|(rank, _)| *rank);
     // An index of one image without a platform is what some builders write for one architecture.

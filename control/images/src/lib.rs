@@ -10,7 +10,7 @@ pub mod config;
 pub mod credentials;
 pub mod digest;
 pub mod error;
-mod index;
+pub mod index;
 pub mod limits;
 pub mod manifest;
 pub mod platform;
