@@ -195,7 +195,15 @@ fn find_lost(spare: &SpareSegment, length: u32, bases: &[u64]) -> Result<Option<
 fn log_lost_header(spare: SpareSegment, base: u64, length: u32, found: &mut RecoveredLog) -> Result<(), Error> {
     let aside = set_aside(&spare)?;
     let (from, to) = (LogPosition::new(base), LogPosition::new(base.saturating_add(length.into())));
-    found.report.gaps.retain(|gap| gap.cause != GapCause::Missing || gap.from != from);
+    found.report.gaps.retain_mut(|gap| {
+        let is_this = gap.cause == GapCause::Missing && gap.from == from;
+        // case 18: the gap of the newest segment begins with the lost segments before it
+        let has_newest = gap.file.is_some() && gap.to > to;
+        if is_this && has_newest {
+            gap.from = to;
+        }
+        !is_this || has_newest
+    });
     found.report.gaps.push(LogGap { file: Some(aside), from, to, cause: GapCause::NoHeader });
     Ok(())
 }

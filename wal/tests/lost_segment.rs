@@ -140,6 +140,25 @@ fn two_newest_segments_lost_are_one_gap() {
     }
 }
 
+/// The newest segment is removed, and the one before it has lost its header only.
+#[test]
+fn newest_segments_lost_in_two_ways_report_all_positions() {
+    let folder = tempfile::tempdir().unwrap();
+    let positions = fill(folder.path(), 4);
+    let files = files(folder.path());
+    write_zeros(&files[2], 0, 4096);
+    fs::remove_file(&files[3]).unwrap();
+    let verified = inspect(folder.path(), &mut |_, _| {}).unwrap().gaps;
+    let (log, recovery) = open(folder.path());
+    let left = readable(&log);
+    for gaps in [verified, recovery.gaps] {
+        for position in positions.iter().filter(|position| !left.contains(position)) {
+            assert!(covers(&gaps, *position), "{position} is not in {gaps:?}");
+        }
+        assert!(gaps.iter().any(|gap| gap.file.as_ref() == Some(&files[3])), "{gaps:?}");
+    }
+}
+
 /// A segment that is truncated to nothing while the log is open, and a process that is killed before it
 /// notices.
 #[test]

@@ -1,10 +1,10 @@
 //! The delivery log: the outcome of each delivery attempt, as records of the write-ahead log itself.
 //!
 //! Entries are collected in a page and appended to a stream of their own when the page is full or
-//! [`DELIVERY_LOG_INTERVAL`](super::limits::DELIVERY_LOG_INTERVAL) old, or when cursors are written alone. No task waits for them, other flushes
-//! include them, and a kill loses the last page. That an event was given up is recorded only here, so its page
-//! is in the log no later than the cursor that marks the event done. No subscriber reads the stream, so it
-//! retains no segment: history reaches back as far as the log's files do.
+//! [`DELIVERY_LOG_INTERVAL`](super::limits::DELIVERY_LOG_INTERVAL) old, or when cursors are written alone. No
+//! task waits for them, other flushes include them, and a kill loses the last page. That an event was given up
+//! is recorded only here, so its page is in the log no later than the cursor that marks the event done. No
+//! subscriber reads the stream, so it retains no segment: history reaches back as far as the log's files do.
 //!
 //! ```text
 //! 0  version   u8   1

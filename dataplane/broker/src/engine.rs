@@ -160,7 +160,9 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
             subscriber: 0,
             position: LogPosition::ORIGIN,
         };
-        if !self.ring.has_budget_remaining() {
+        // An ordered stream stores events in the order of arrival, so a later request must not overtake one that waits.
+        let is_ordered = stream.is_some_and(|stream| stream.in_order);
+        if !is_ordered && !self.ring.has_budget_remaining() {
             self.ring.budget_remaining().await; // other expensive work of this turn came first
         }
         self.ring.charge(body.len() / ENCODED_BYTES_PER_STEP);

@@ -47,7 +47,8 @@ pub const MATCHES_MAX: usize = 1024;
 /// Later readers read and decode them again.
 pub const FRESH_MAX: usize = 256;
 
-/// Maximum bytes of the log that they may hold.
+/// Maximum bytes of the log that they may hold. Their encodings come on top: one in each mode, and each at most
+/// about twice as large as the event.
 pub const FRESH_BYTES_MAX: usize = 1 << 20;
 
 /// Data up to this size is copied behind the head of its request, and kept until the response has come: 64

@@ -119,7 +119,7 @@ impl Eq for AccessToken {}
 impl fmt::Debug for AccessToken {
     /// The token must not appear in logs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.token.load().is_some() { "Pass" } else { "Pass (none yet)" })
+        f.write_str(if self.token.load().is_some() { "AccessToken" } else { "AccessToken (none yet)" })
     }
 }
 

@@ -1,4 +1,4 @@
-//! Responses to senders of events, as every part of the appliance that answers them writes them.
+//! Responses to senders of events, the same from every part that answers them.
 
 use bytes::Bytes;
 use codec::http::LocalResponse;

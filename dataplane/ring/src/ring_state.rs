@@ -79,9 +79,9 @@ impl RingState {
     /// Starts an operation whose result is polled by its key, or not at all.
     pub(crate) fn submit(&self, op: Op) -> OpKey {
         let key = self.slab.borrow_mut().insert(op);
-        // SAFETY: the op stays in the slab until its last completion was handled (`Slab::remove` asserts
-        // it), and what it points to is boxed, counted or a buffer of the pool: none of it moves when the
-        // slab grows. `Core::drop` waits for all completions before the slab is dropped.
+        // SAFETY: the op stays in the slab until its last completion was handled (`OpSlab::remove`
+        // asserts it), and what it points to is boxed, counted or a buffer of the pool: none of it moves when
+        // the slab grows. `RingState::drop` waits for all completions before the slab is dropped.
         unsafe { self.driver.borrow_mut().start(key, self.slab.borrow().op(key)) };
         key
     }

@@ -1,14 +1,14 @@
 //! Promises of the simulated machine: its faults must be real ones.
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::fs;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
 use sluicegate_ring::sim::{FaultProfile, Simulation};
-use sluicegate_ring::{Ring, RingFile, RingListener, RingOptions, RingStream, TURN_STEPS_MAX};
+use sluicegate_ring::{Ring, RingFile, RingListener, RingOptions, RingStream};
 
 const PAGE: usize = 4096;
 
@@ -409,64 +409,4 @@ fn suspended_stream_resumes_where_it_stopped() {
         });
         ring.shutdown();
     }
-}
-
-/// However many tasks have expensive work, a turn does no more than its budget, in order, and a task with none runs
-/// between any two.
-#[test]
-fn expensive_tasks_take_one_turn_each() {
-    const TASKS: usize = 200;
-    let simulation = Simulation::new(1, FaultProfile::calm());
-    let ring = simulation.ring();
-    let (done, seen) = (Rc::new(RefCell::new(Vec::new())), Rc::new(Cell::new(0)));
-    ring.block_on(async {
-        for n in 0..TASKS {
-            let (ring, done) = (ring.clone(), Rc::clone(&done));
-            ring.clone().spawn(async move {
-                ring.budget_remaining().await;
-                assert!(ring.has_budget_remaining());
-                ring.charge(TURN_STEPS_MAX);
-                done.borrow_mut().push(n);
-            });
-        }
-        while done.borrow().len() < TASKS {
-            let before = done.borrow().len();
-            ring.yield_now().await;
-            assert!(done.borrow().len() <= before + 1, "other tasks run between two of them");
-            seen.set(seen.get() + 1);
-        }
-    });
-    assert!(seen.get() >= TASKS - 1, "{} polls of the other task", seen.get());
-    assert_eq!(*done.borrow(), (0..TASKS).collect::<Vec<_>>());
-}
-
-/// Cheap work of many tasks shares a turn: the heartbeat counts turns.
-#[test]
-fn cheap_tasks_share_turn_budget() {
-    const TASKS: usize = 1000;
-    let simulation = Simulation::new(1, FaultProfile::calm());
-    let ring = simulation.ring();
-    let done = Rc::new(Cell::new(0));
-    ring.block_on(async {
-        ring.charge(TURN_STEPS_MAX);
-        for n in 0..TASKS {
-            let (ring, done) = (ring.clone(), Rc::clone(&done));
-            ring.clone().spawn(async move {
-                // One in ten gives up while it waits.
-                if n % 10 == 0 {
-                    let _ = ring.timeout(Duration::ZERO, ring.budget_remaining()).await;
-                    return done.set(done.get() + 1);
-                }
-                ring.budget_remaining().await;
-                ring.charge(TURN_STEPS_MAX / TASKS);
-                done.set(done.get() + 1);
-            });
-        }
-        let before = ring.heartbeat().turns();
-        while done.get() < TASKS {
-            ring.sleep(Duration::from_millis(1)).await; // a task that is always ready would leave them one a turn
-        }
-        let turns = ring.heartbeat().turns() - before;
-        assert!(turns < TASKS as u64 / 10, "{turns} turns");
-    });
 }

@@ -1,4 +1,5 @@
-//! One core's log, as its owner uses it: declare, append, read, store cursors. Each further operation has a file in this folder.
+//! One core's log, as its owner uses it: declare, append, read, store cursors. Each further operation has a
+//! file in this folder.
 
 mod check_files;
 mod compaction;

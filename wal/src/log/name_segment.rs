@@ -93,10 +93,12 @@ impl WriteAheadLog {
         Ok(())
     }
 
-    /// Names the tail that recovery found, if it has records.
+    /// Names the tail that recovery found.
     pub(super) fn name_tail(&mut self) {
         let base = self.tail().base();
-        self.segment_state.iter_mut().for_each(|state| state.name(base));
+        if let Some(state) = &mut self.segment_state {
+            state.name(base);
+        }
     }
 
     /// Everything below `end` counts as durable.

@@ -1,5 +1,5 @@
-//! Someone removes or empties the newest segment after a crash: the loss of what was acknowledged in it
-//! must be reported, wherever the crash came.
+//! The newest segment is removed or emptied after a crash: the loss of what was acknowledged in it must be
+//! reported, wherever the crash came.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;

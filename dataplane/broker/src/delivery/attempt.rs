@@ -94,7 +94,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let is_asked = order.subscriber.reply != ReplyTarget::Unasked;
         let mode = order.subscriber.delivery.mode.unwrap_or(loaded.record.mode);
         let working = self.working(Phase::Request, job.position);
-        self.charge_request(loaded.bytes(), !loaded.is_written(mode));
+        self.charge_request(loaded, mode);
         let mut out = loaded.write(mode);
         let record = &loaded.record;
         {
@@ -138,7 +138,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         answer: &LocalResponse,
     ) {
         self.turn_budget().await;
-        self.charge_request(answer.body.len(), true);
+        self.charge_encoding(answer.body.len());
         let working = self.working(Phase::Reply, job.position);
         let carried = request::carried(answer);
         drop(working);
@@ -229,9 +229,10 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
         if reply.attribute_bytes() > ATTRIBUTES_BYTES_MAX {
             let bytes = reply.attribute_bytes();
-            let why =
-                format!("the attributes of the reply have {bytes} bytes, at most {ATTRIBUTES_BYTES_MAX} are accepted");
-            return ReplyOutcome::NotStored(why);
+            return ReplyOutcome::NotStored(format!(
+                "the attributes of the reply have {bytes} bytes, at most {ATTRIBUTES_BYTES_MAX} are accepted: move \
+                 large content to its data"
+            ));
         }
         let end = match self.append_reply(order, &[head, reply.data.bytes()]).await {
             Ok(range) => range.end,
@@ -272,12 +273,12 @@ impl<P: EventSender> SubscriptionWorker<P> {
     /// reply target.
     async fn send_reply(&self, reply: &EventRecord, job: &DeliveryAttempt) -> ReplyOutcome {
         for attempt in 0.. {
+            self.turn_budget().await;
+            self.charge_encoding(reply.bytes());
             let order = &self.order();
             let ReplyTarget::Send(target) = &order.subscriber.reply else { return ReplyOutcome::Nowhere };
             let rng = &self.context.rng;
             let key = Arc::clone(&self.context.internal_key.borrow());
-            self.turn_budget().await;
-            self.charge_request(reply.bytes(), true);
             let out = request::to_reply_target(reply, target, &sender(order, &key), &mut rng.borrow_mut());
             let sending = DeliveryAttempt { attempt, ..job.clone() };
             let outcome = self.send(order, target, out, &sending, DeliveryOutcome::ReplySent).await;
@@ -325,7 +326,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         let key = Arc::clone(&self.context.internal_key.borrow());
         let sender = sender(order, &key);
         let working = self.working(Phase::Request, job.position);
-        self.charge_request(loaded.bytes(), true);
+        self.charge_encoding(loaded.bytes());
         let out = request::to_dead_letter_sink(loaded, &failure, sink, &sender, &mut rng.borrow_mut());
         drop(working);
         let outcome = self.send(order, sink, out, &job, DeliveryOutcome::DeadLetterSent).await;

@@ -109,7 +109,8 @@ impl<P: EventSender> Dispatcher<P> {
     /// so that an event posted right after a publish reaches a new subscriber (EV-TRG-12); costs one
     /// comparison when nothing has changed, and one per stream for unchanged streams.
     pub fn sync(&self, table: &Arc<RoutingTable>) -> Result<(), AppendError> {
-        if table.version == self.version.get() {
+        // A request that waited may come with an older table than the one in effect.
+        if table.version == self.version.get() || table.version < self.table.borrow().version {
             return Ok(());
         }
         self.context.internal_key.replace(Arc::clone(&table.internal_key));

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use codec::cloudevent::ContentMode;
 use codec::record::CorruptRecord;
 use contract::filter::{self, steps::Steps};
 use contract::table::Subscriber;
@@ -72,10 +73,18 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
     }
 
-    /// Charges a request of this event.
-    pub(super) fn charge_request(&self, bytes: usize, is_encoded: bool) {
-        let bytes_per_step = if is_encoded { ENCODED_BYTES_PER_STEP } else { LOADED_BYTES_PER_STEP };
-        self.context.ring.charge(bytes / bytes_per_step);
+    /// Charges the parsing or the encoding of an event with this size.
+    pub(super) fn charge_encoding(&self, bytes: usize) {
+        self.context.ring.charge(bytes / ENCODED_BYTES_PER_STEP);
+    }
+
+    /// Charges a request of this event: less if another subscriber had it encoded already.
+    pub(super) fn charge_request(&self, loaded: &LoadedEvent, mode: ContentMode) {
+        if loaded.is_written(mode) {
+            self.context.ring.charge(loaded.bytes() / LOADED_BYTES_PER_STEP);
+        } else {
+            self.charge_encoding(loaded.bytes());
+        }
     }
 
     /// The dead letter of an event whose filter, or whose response, stopped a core.

@@ -201,9 +201,12 @@ impl<P: EventSender> SubscriptionWorker<P> {
     }
 
     async fn run(self: Rc<Self>) {
-        while !self.stopped.get() {
+        loop {
             let seen = self.notify.count();
             self.turn_budget().await;
+            if self.stopped.get() {
+                return;
+            }
             match self.step() {
                 WorkerStep::Yield => self.context.ring.yield_now().await,
                 WorkerStep::Wait { until: None } => self.notify.after(seen).await,

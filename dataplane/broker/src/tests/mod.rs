@@ -164,6 +164,7 @@ pub(super) struct BrokerFixture {
     pub(super) keeping: Cell<RetentionPolicy>,
     pub(super) quota: RefCell<Arc<ByteQuota>>,
     pub(super) closed: Cell<bool>,
+    pub(super) in_order: Cell<bool>,
     pub(super) types: RefCell<Option<Arc<EventTypeRegistry>>>,
     pub(super) admission: RefCell<Option<Arc<StreamAdmission>>>,
 }
@@ -211,6 +212,7 @@ impl BrokerFixture {
             keeping,
             quota: RefCell::default(),
             closed: Cell::default(),
+            in_order: Cell::default(),
             types: RefCell::default(),
             admission: RefCell::default(),
         }
@@ -236,7 +238,7 @@ impl BrokerFixture {
             event_bytes_max: 100_000,
             keeping: self.keeping.get(),
             quota: Arc::clone(&self.quota.borrow()),
-            in_order: false,
+            in_order: self.in_order.get(),
             is_closed: self.closed.get(),
             guards_loops: true,
             types: self.types.borrow().clone(),

@@ -1,5 +1,9 @@
 //! The work that one event causes for many subscribers is spread over turns of the core.
 
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
 use contract::filter::cesql;
 use contract::table::FilterRule;
 use ring::TURN_STEPS_MAX;
@@ -21,6 +25,12 @@ async fn polls_and_turns(rig: &BrokerFixture, until: impl Fn() -> bool) -> (usiz
         assert!(polls < 1_000_000, "it never ends");
     }
     (polls, rig.ring.heartbeat().turns() - turns)
+}
+
+/// Polls a request for the first time.
+async fn begin(mut request: Pin<&mut impl Future<Output = u16>>) {
+    let polled = poll_fn(|cx| Poll::Ready(request.as_mut().poll(cx))).await;
+    assert!(polled.is_pending());
 }
 
 async fn post_large(rig: &BrokerFixture) -> u16 {
@@ -100,4 +110,69 @@ fn subscribers_may_change_between_turns_of_one_event() {
             assert_eq!(rig.calls(&format!("http://s{n}/")).len(), 1, "{n}");
         }
     });
+}
+
+/// EV-DLV-13: a Trigger that is deleted before its worker had a turn is not offered the events that came meanwhile.
+#[test]
+fn subscriber_deleted_while_it_waits_is_offered_nothing() {
+    let folder = folder();
+    let rig = BrokerFixture::new(folder.path());
+    let stream = rig.publish(vec![trigger("t", "http://s/")]);
+    rig.run(async {
+        rig.ring.charge(TURN_STEPS_MAX);
+        rig.sync();
+        rig.ring.yield_now().await; // the worker waits for budget
+        let mut copy = pin!(rig.copy(b"appended, and not durable yet"));
+        begin(copy.as_mut()).await;
+        rig.publish(Vec::new());
+        rig.sync();
+        assert_eq!(copy.await, 202);
+        rig.rest(seconds(1)).await;
+    });
+    assert_eq!(stream.subscribers[0].tally.offered.load(Relaxed), 0);
+    assert!(rig.calls("http://s/").is_empty());
+}
+
+/// EV-TRG-12: a request that waits while another table is published does not bring the older one back.
+#[test]
+fn request_that_waits_keeps_newer_table_in_effect() {
+    let folder = folder();
+    let rig = BrokerFixture::new(folder.path());
+    rig.run(async {
+        rig.publish(vec![trigger("old", "http://old/")]);
+        rig.sync();
+        rig.rest(seconds(1)).await;
+        rig.ring.charge(TURN_STEPS_MAX);
+        let mut post = pin!(rig.post("1", "t"));
+        begin(post.as_mut()).await;
+        rig.publish(vec![trigger("new", "http://new/")]);
+        rig.sync();
+        assert_eq!(post.await, 202);
+        rig.rest(seconds(1)).await;
+    });
+    assert_eq!((rig.ids("http://old/").len(), rig.ids("http://new/").len()), (0, 1));
+}
+
+/// A request to an ordered stream never waits for budget, or a later one would overtake it.
+#[test]
+fn requests_to_ordered_stream_keep_order_without_budget() {
+    let folder = folder();
+    let rig = BrokerFixture::new(folder.path());
+    rig.in_order.set(true);
+    rig.run(async {
+        rig.publish(vec![trigger("t", "http://s/")]);
+        rig.sync();
+        rig.rest(seconds(1)).await;
+        rig.ring.charge(TURN_STEPS_MAX);
+        let (mut first, mut second) = (pin!(rig.post("1", "t")), pin!(rig.post("2", "t")));
+        begin(first.as_mut()).await;
+        let before = rig.ring.heartbeat().turns();
+        while rig.ring.heartbeat().turns() == before {
+            rig.ring.yield_now().await;
+        }
+        begin(second.as_mut()).await;
+        assert_eq!((first.await, second.await), (202, 202));
+        rig.rest(seconds(1)).await;
+    });
+    assert_eq!(rig.ids("http://s/"), ["1", "2"]);
 }

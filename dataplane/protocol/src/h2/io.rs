@@ -58,7 +58,8 @@ pub struct IoState {
 }
 
 impl IoState {
-    /// Streams that were reset never ask, so the oldest entry is dropped when there are more than streams can be open.
+    /// The entry of a stream that was reset is never asked for. Therefore the oldest entry is dropped when there are more
+    /// entries than a connection can have open streams.
     fn note_malformed(&self, stream: u32) {
         let mut malformed = self.malformed.borrow_mut();
         if malformed.len() == INSTANCE_STREAMS_MAX {

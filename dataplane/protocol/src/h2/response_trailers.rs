@@ -29,8 +29,8 @@ pub(super) struct ResponseTrailerScan {
     answered: AnsweredStreams,
 }
 
-/// Up to [`INSTANCE_STREAMS_MAX`] streams. The instance may send nothing more on a stream that was reset, so the oldest stream is
-/// removed when there are more. If that one is still open, its next DATA adds it again.
+/// Up to [`INSTANCE_STREAMS_MAX`] streams. An instance need not send another frame on a stream that was reset, so the
+/// oldest stream is removed when there are more. If that one is still open, its next DATA adds it again.
 #[derive(Debug, Default)]
 struct AnsweredStreams(BTreeSet<u32>);
 
