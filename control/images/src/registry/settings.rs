@@ -125,7 +125,8 @@ impl RegistrySettings {
 
 /// `HOST[:PORT]`.
 fn is_authority(text: &str) -> bool {
-    !text.contains(['/', '@']) && text.parse::<http::uri::Authority>().is_ok()
+    let has_valid_port = |name: http::uri::Authority| name.host() == text || name.port_u16().is_some();
+    !text.contains(['/', '@']) && text.parse().is_ok_and(has_valid_port)
 }
 
 /// `localhost`, 127.0.0.0/8 or ::1, with a port or without.
