@@ -207,8 +207,8 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "WAIT", env = "SLUICEGATE_REQUEST_BODY_TIMEOUT")]
     pub(crate) request_body_timeout: Option<Wait>,
 
-    /// Close a stream without data in either direction, or whose reader is stalled, for this long; 0 =
-    /// never [default: 5m]
+    /// Close a stream whose reader is stalled for this long, or that has no data in either direction for this long while the
+    /// client can still send; 0 = never [default: 5m]
     #[arg(long, value_name = "WAIT", env = "SLUICEGATE_STREAM_IDLE_TIMEOUT")]
     pub(crate) stream_idle_timeout: Option<Wait>,
 

@@ -31,6 +31,18 @@ pub(crate) struct DeviceFilesystem {
     subfolders: Vec<(&'static str, OwnedFd)>,
 }
 
+/// Makes the devices, and the links of `/dev`, in `top`: the top of an empty file system.
+pub fn create_device_nodes(top: &OwnedFd) -> io::Result<()> {
+    for (name, major, minor) in DEVICES {
+        mknodat(top, name, FileType::CharacterDevice, DEVICE_MODE, makedev(major, minor))?;
+        chmodat(top, name, DEVICE_MODE, AtFlags::empty())?; // what is made loses the bits of the umask
+    }
+    for (name, target) in LINKS {
+        symlinkat(target, top, name)?;
+    }
+    Ok(())
+}
+
 impl DeviceFilesystem {
     /// In the IPC namespace that it is for.
     pub(crate) fn create() -> io::Result<Self> {
@@ -38,13 +50,7 @@ impl DeviceFilesystem {
         // Devices are what it is for, so `nodev` is not among its flags.
         let flags = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         let top = new_filesystem("tmpfs", &[("mode", "0755"), ("size", &bytes)], flags)?;
-        for (name, major, minor) in DEVICES {
-            mknodat(&top, name, FileType::CharacterDevice, DEVICE_MODE, makedev(major, minor))?;
-            chmodat(&top, name, DEVICE_MODE, AtFlags::empty())?; // what is made loses the bits of the umask
-        }
-        for (name, target) in LINKS {
-            symlinkat(target, &top, name)?;
-        }
+        create_device_nodes(&top)?;
         let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
         // 5 is the group of terminals wherever there is one.
         let terminals = new_filesystem("devpts", &[("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")], quiet)?;

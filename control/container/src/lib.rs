@@ -30,5 +30,6 @@ mod targets;
 pub mod terminal;
 pub mod user;
 
+pub use devices::create_device_nodes;
 pub use enter::{ExecSpec, ExecStdin};
 pub use spec::{BindMount, CgroupView, ContainerSpec};

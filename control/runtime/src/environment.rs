@@ -35,7 +35,7 @@ pub(crate) struct InstanceVariables<'a> {
     pub(crate) mark: &'a str,
     /// The folder of its volumes.
     pub(crate) volumes: &'a Path,
-    /// The file for its last words, if it has one.
+    /// The file for its termination message, if it has one.
     pub(crate) termination_message: Option<&'a Path>,
 }
 

@@ -23,12 +23,12 @@ pub const PROBE_OUTPUT_BYTES_MAX: usize = 512;
 pub const NOT_READY_REPORT_DELAY_MIN: Duration = Duration::from_secs(1);
 pub const NOT_READY_REPORT_DELAY_MAX: Duration = Duration::from_secs(60);
 /// A ready instance that is asked whether it speaks HTTP/2 and says nothing does not. Those of HTTP/1 refuse what they are sent, or
-/// close, as soon as they have read it; so only who listens before it is up, or is a very silent server, takes this long.
+/// close, as soon as they have read it. Only an instance that listens before it can answer takes this long.
 pub const HTTP2_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// A ready instance that refused a connection gets this long to take one again.
 pub const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Processes that wait, seated, for an instance to become. Each costs the host a process and some hundred KiB; two, so that
+/// Prefork processes, which wait to become instances. Each costs the host a process and some hundred KiB; two, so that
 /// one is there while the other is made anew.
 pub const PREFORK_PROCESSES_MAX: usize = 2;
 /// A prefork process gets its launch spec through a pipe, which takes this many bytes before they are read. A longer one goes to

@@ -3,6 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
+use sluicegate_control::runtime::sessions::{SessionCommandSpec, SessionExit};
 use sluicegate_control::runtime::{
     ExitCause, InstanceReport, InstanceSpec, ProbeCheck, ProbeSpec, TerminationMessagePath,
 };
@@ -158,6 +159,46 @@ async fn a_frozen_instance_stands_still_until_it_is_thawed() {
         }
     };
     assert_eq!(gone.cause, ExitCause::Signaled(15), "it heard the signal: {}", gone.message);
+}
+
+/// RT-CG-05: a client's command runs in a frozen instance, which is frozen again after it.
+#[tokio::test]
+async fn frozen_instance_runs_only_while_a_session_is_open() {
+    let (host, file, spec) = with_file();
+    let mut spec = spec;
+    spec.command[2] = "while :; do echo x >> $FILE; sleep 0.05; done".to_owned();
+    let mut instance = host.start(1, InstanceSpec { readiness: asks("test -s $FILE", 3), ..spec });
+    instance.ready().await;
+    let lines = || fs::read_to_string(&file).map_or(0, |text| text.lines().count());
+    let until_still = async || {
+        let mut seen = 0;
+        while seen != lines() {
+            seen = lines();
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+        seen
+    };
+    instance.handle.freeze();
+    let before = tokio::time::timeout(super::TIMEOUT, until_still()).await.expect("it stands still");
+    let command = ["/bin/sh", "-c", "while [ $(wc -l < $FILE) -le $FROM ]; do sleep 0.02; done"].map(String::from);
+    let command = command.map(|word| word.replace("$FROM", &before.to_string())).to_vec();
+    let client = host.runtime.sessions();
+    let session = client.exec(SessionCommandSpec { instance: 1, command, ..Default::default() });
+    let session = tokio::time::timeout(super::TIMEOUT, session).await.expect("it is thawed").expect("it starts");
+    let exit = tokio::time::timeout(super::TIMEOUT, session.exit).await.expect("it goes on");
+    assert_eq!(exit, Ok(SessionExit::Code(0)));
+    assert!(lines() > before);
+    tokio::time::timeout(super::TIMEOUT, until_still()).await.expect("it is frozen again");
+    instance.handle.thaw();
+    let after = lines();
+    let goes_on = async {
+        while lines() <= after {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(super::TIMEOUT, goes_on).await.expect("it is thawed");
+    instance.handle.stop();
+    instance.gone().await;
 }
 
 /// RT-PROBE-01, RT-CG-05: the first probe after a thaw may fail, and that is reported as ever; a thawed instance repeats no `Ready`.

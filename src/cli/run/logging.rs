@@ -1,5 +1,5 @@
 //! Logs go to stderr: text on a terminal, JSON otherwise. `SLUICEGATE_LOG` filters (`debug`,
-//! `info,events=debug`).
+//! `info,instance=off`).
 //!
 //! A separate thread writes them. The logging thread, for example a core, does not wait for the reader; a
 //! full disk, or a reader that is gone, costs lines and nothing else.

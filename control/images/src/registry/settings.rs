@@ -55,8 +55,15 @@ pub struct RegistryEndpoint {
 
 impl RegistrySettings {
     /// # Errors
-    /// If a bound is passed or a mirror is no address.
+    /// If a bound is passed, or the name of a registry or mirror is not an address.
     pub fn check(&self) -> Result<(), String> {
+        for name in &self.insecure_registries {
+            if !is_authority(name) {
+                return Err(format!(
+                    "insecure registry {name:?} is not HOST[:PORT]; name it without scheme and path, as images do"
+                ));
+            }
+        }
         for (name, entry) in &self.registry {
             if entry.mirrors.len() > MIRRORS_MAX {
                 return Err(format!("registry {name:?} has {} mirrors, limit {MIRRORS_MAX}", entry.mirrors.len()));
@@ -64,7 +71,7 @@ impl RegistrySettings {
             for mirror in &entry.mirrors {
                 let rest = mirror.strip_prefix("https://").or_else(|| mirror.strip_prefix("http://")).unwrap_or(mirror);
                 let rest = rest.trim_end_matches('/');
-                if rest.contains('/') || rest.parse::<http::uri::Authority>().is_err() {
+                if !is_authority(rest) {
                     return Err(format!(
                         "mirror {mirror:?} of registry {name:?} is not HOST[:PORT] or a URL without a path"
                     ));
@@ -116,6 +123,12 @@ impl RegistrySettings {
     }
 }
 
+/// `HOST[:PORT]`.
+fn is_authority(text: &str) -> bool {
+    let has_valid_port = |name: http::uri::Authority| name.host() == text || name.port_u16().is_some();
+    !text.contains(['/', '@']) && text.parse().is_ok_and(has_valid_port)
+}
+
 /// `localhost`, 127.0.0.0/8 or ::1, with a port or without.
 #[must_use]
 pub fn is_loopback(authority: &str) -> bool {
@@ -163,6 +176,20 @@ mod tests {
             ("registry-1.docker.io", Security::Verified),
         ];
         assert_eq!(endpoints(&settings, "nginx"), expected.map(|(host, security)| (host.to_owned(), security)));
+    }
+
+    #[test]
+    fn insecure_registry_that_is_no_address_is_refused() {
+        let check = |name: &str| {
+            let insecure_registries = [name.to_owned()].into();
+            RegistrySettings { insecure_registries, ..RegistrySettings::default() }.check()
+        };
+        for name in ["r.lan", "r.lan:5000", "10.0.0.5:5000", "[::1]:5000"] {
+            assert_eq!(check(name), Ok(()), "{name}");
+        }
+        for name in ["", "a b", "http://r.lan", "r.lan/app", "me@r.lan", "r.lan:x"] {
+            assert!(check(name).is_err_and(|why| why.contains("is not HOST[:PORT]")), "{name}");
+        }
     }
 
     #[test]

@@ -10,8 +10,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::Pid;
 use serde::{Deserialize, Serialize};
 use support::instance_logs::file_name;
 
@@ -39,7 +38,7 @@ pub(crate) struct InstanceRecords {
 /// What is needed to find an instance's processes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct InstanceRecord {
-    /// In the environment of each of them; known to nobody else.
+    /// In the environment of each of them; known only to the appliance.
     pub(crate) mark: String,
     /// The first of them.
     #[serde(default)]
@@ -96,7 +95,7 @@ impl InstanceRecords {
     }
 
     /// Removes all that is kept of a revision. If another process with ids below `first` still runs an instance of it, that
-    /// happens when this one has ended, see [`Records::end_leftovers`]: the instance reads its volumes there.
+    /// happens when this one has ended, see [`InstanceRecords::kill_leftovers`]: the instance reads its volumes there.
     pub(crate) fn remove_revision(&self, namespace: &str, revision: &str, first: u64) {
         let folder = self.folder(namespace, revision);
         if records_in(&folder).any(|(_, id)| id < Some(first)) && fs::write(folder.join(CLEARED), "").is_ok() {
@@ -167,7 +166,7 @@ fn records_in(folder: &Path) -> impl Iterator<Item = (PathBuf, Option<u64>)> + u
     })
 }
 
-/// A record for as long as somebody holds this.
+/// Removes its record when it is dropped.
 #[derive(Debug)]
 pub(crate) struct RecordGuard {
     pub(crate) record: InstanceRecord,
@@ -176,7 +175,7 @@ pub(crate) struct RecordGuard {
 
 impl Drop for RecordGuard {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.file); // one that stays matches nobody later
+        let _ = fs::remove_file(&self.file); // one that stays matches no later process
     }
 }
 
@@ -197,7 +196,7 @@ fn write(folder: &Path, name: &str, record: &InstanceRecord) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     // Not synced: the page cache survives our death, and the machine's takes the instance with it.
     let (whole, part) = (folder.join(format!("{name}.{EXTENSION}")), folder.join(format!("{name}.part")));
-    // The mark is for nobody else to know.
+    // A process that knew the mark of another instance could pass as a part of it.
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&part)?;
     file.write_all(&serde_json::to_vec(record)?)?;
     fs::rename(part, whole)
@@ -211,10 +210,11 @@ pub(crate) fn kill_all(records: &[InstanceRecord]) -> usize {
     if records.is_empty() {
         return ended;
     }
-    // A process may start another while we look, so look again until nobody is left.
+    // A process may start another while we look, so look again until none is left.
     while began.elapsed() < LEFTOVER_EXIT_TIMEOUT {
         let processes = host_processes::list();
-        let found = kill(&matching_processes(records, &processes), began);
+        let left = LEFTOVER_EXIT_TIMEOUT.saturating_sub(began.elapsed());
+        let found = host_processes::kill(&matching_processes(records, &processes), left);
         if found == 0 {
             break;
         }
@@ -239,24 +239,6 @@ fn matching_processes<'a>(records: &[InstanceRecord], processes: &'a [HostProces
         .filter(|process| records.iter().any(|record| belongs(process, record)))
         .map(|process| &process.identity)
         .collect()
-}
-
-/// SIGKILL for all, then waits for their ends. Returns how many got it.
-fn kill(list: &[&ProcessIdentity], began: Instant) -> usize {
-    let mut dying = Vec::with_capacity(list.len());
-    for identity in list {
-        let Some(pidfd) = host_processes::open_pidfd(identity) else { continue };
-        match pidfd_send_signal(&pidfd, Signal::KILL) {
-            Ok(()) => dying.push(pidfd),
-            Err(why) => tracing::warn!(pid = identity.pid, %why, "a process left behind cannot be ended"),
-        }
-    }
-    for pidfd in &dying {
-        let left = LEFTOVER_EXIT_TIMEOUT.saturating_sub(began.elapsed());
-        // Whatever comes of it: the caller looks again, until its time is up.
-        let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Timespec::try_from(left).ok().as_ref());
-    }
-    dying.len()
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! Most of a start is the same for all instances: this program's own start, a control group with its port, a mount
 //! namespace, and joining the group, for which the kernel stops for some milliseconds if no process joined one
-//! lately. A few processes have done that and wait for the rest of their arguments ([`crate::init`]). They are no
+//! lately. A few processes have done that and wait for the rest of their arguments ([`crate::launch::init`]). They are no
 //! instances: nothing of a manifest is known to them, and they end with the appliance.
 //!
 //! None is started before the first instance, nor while an instance is starting: a burst of starts goes as if there

@@ -5,30 +5,37 @@
 
 use std::io::{self, PipeReader, PipeWriter, Write as _};
 
-use rustix::pipe::fcntl_setpipe_size;
+use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 
 /// Of the words: what a pipe of an unprivileged user may hold (`/proc/sys/fs/pipe-max-size`).
 const WORDS_BYTES_MAX: usize = (1 << 20) - LENGTH_BYTES;
 const LENGTH_BYTES: usize = size_of::<u64>();
-/// What a pipe holds unless it is told otherwise.
-const PIPE_BYTES: usize = 64 * 1024;
 
 /// A pipe with `words` in it.
 pub(super) fn pipe(words: &[u8]) -> io::Result<(PipeReader, PipeWriter)> {
     if words.len() > WORDS_BYTES_MAX {
         return Err(io::Error::other(format!(
-            "the command and the variables of the instance have {} bytes, the limit is {WORDS_BYTES_MAX}",
+            "the command and the variables of the instance have {} bytes, the limit is {WORDS_BYTES_MAX}; shorten them",
             words.len()
         )));
     }
     let (reader, mut writer) = io::pipe()?;
     let length = LENGTH_BYTES + words.len();
-    if length > PIPE_BYTES {
-        fcntl_setpipe_size(&writer, length)?;
-    }
+    ensure_capacity(&writer, length)?;
     writer.write_all(&(words.len() as u64).to_be_bytes())?;
     writer.write_all(words)?;
     Ok((reader, writer))
+}
+
+/// The kernel makes smaller pipes for a user that has many of them.
+fn ensure_capacity(pipe: &PipeWriter, bytes: usize) -> io::Result<()> {
+    if bytes > fcntl_getpipe_size(pipe)? {
+        fcntl_setpipe_size(pipe, bytes).map_err(|why| {
+            let why = io::Error::from(why);
+            io::Error::new(why.kind(), format!("a pipe of {bytes} bytes: {why}; see fs.pipe-user-pages-soft"))
+        })?;
+    }
+    Ok(())
 }
 
 /// Reads the words from stdin, and nothing behind them. The input that follows is the program's.
@@ -60,7 +67,7 @@ mod tests {
 
     #[test]
     fn words_fit_into_their_pipe() {
-        for length in [0, 1, PIPE_BYTES, 5 * PIPE_BYTES] {
+        for length in [0, 1, 64 * 1024, 5 * 64 * 1024] {
             let (mut reader, writer) = pipe(&vec![7; length]).unwrap();
             drop(writer);
             let mut all = Vec::new();
@@ -69,5 +76,13 @@ mod tests {
             assert_eq!(all[..LENGTH_BYTES], (length as u64).to_be_bytes());
         }
         assert!(pipe(&vec![7; WORDS_BYTES_MAX + 1]).is_err());
+    }
+
+    #[test]
+    fn small_pipe_is_enlarged() {
+        let (_reader, writer) = io::pipe().unwrap();
+        fcntl_setpipe_size(&writer, 4096).unwrap();
+        ensure_capacity(&writer, 4097).unwrap();
+        assert!(fcntl_getpipe_size(&writer).unwrap() > 4096);
     }
 }

@@ -1,4 +1,4 @@
-//! Eyes on a process's end, and ears on its output.
+//! Watches a process for its end, and reads its output.
 
 use std::cell::RefCell;
 use std::io;

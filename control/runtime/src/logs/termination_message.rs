@@ -61,7 +61,7 @@ impl TerminationMessage {
         if let Err(why) = fs::remove_file(&self.path)
             && why.kind() != io::ErrorKind::NotFound
         {
-            tracing::warn!(path = %self.path.display(), %why, "an instance's last words stay behind");
+            tracing::warn!(path = %self.path.display(), %why, "an instance's termination message cannot be removed");
         }
     }
 }

@@ -7,8 +7,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
-use container::BindMount;
-use rustix::fs::{AtFlags, CWD, FileType, Mode, chmodat, makedev, mkdirat, mknodat, statat, symlinkat};
+use container::{BindMount, create_device_nodes};
+use rustix::fs::{AtFlags, CWD, Mode, mkdirat, statat};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen,
@@ -21,19 +21,6 @@ use crate::limits::{DEVICES_BYTES_MAX, SHARED_MEMORY_BYTES_MAX};
 
 /// Where programs look for devices.
 const FOLDER: &str = "/dev";
-
-/// Name, major and minor number of each device that the runtime specification of containers names; anybody may use them.
-const DEVICES: [(&str, u32, u32); 6] =
-    [("null", 1, 3), ("zero", 1, 5), ("full", 1, 7), ("random", 1, 8), ("urandom", 1, 9), ("tty", 5, 0)];
-const DEVICE_MODE: Mode = Mode::from_raw_mode(0o666);
-
-const LINKS: [(&str, &str); 5] = [
-    ("fd", "/proc/self/fd"),
-    ("stdin", "/proc/self/fd/0"),
-    ("stdout", "/proc/self/fd/1"),
-    ("stderr", "/proc/self/fd/2"),
-    ("ptmx", "pts/ptmx"),
-];
 
 const TERMINALS: &str = "pts";
 const SHARED_MEMORY: &str = "shm";
@@ -50,13 +37,7 @@ pub(crate) fn create() -> io::Result<InstanceDevices> {
     let quiet = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NOEXEC;
     let bytes = DEVICES_BYTES_MAX.to_string();
     let top = new_filesystem("tmpfs", &[("mode", "0755"), ("size", &bytes)], MountAttrFlags::MOUNT_ATTR_NOSUID)?;
-    for (name, major, minor) in DEVICES {
-        mknodat(&top, name, FileType::CharacterDevice, DEVICE_MODE, makedev(major, minor))?;
-        chmodat(&top, name, DEVICE_MODE, AtFlags::empty())?; // what is made loses the bits of the umask
-    }
-    for (name, target) in LINKS {
-        symlinkat(target, &top, name)?;
-    }
+    create_device_nodes(&top)?;
     for name in [TERMINALS, SHARED_MEMORY] {
         mkdirat(&top, name, FOLDER_MODE)?;
     }

@@ -1,7 +1,7 @@
-//! What an instance sees of the host as if it were its own: its control groups, and whom it asks for names.
+//! What an instance sees of the host as if it were its own: its control groups and its resolver.
 //!
-//! In its mount namespace, after its volumes. None of it is worth failing a start: who goes without reads what everybody
-//! on the host reads, and its log says so.
+//! In its mount namespace, after its volumes. None of it is worth failing a start: an instance without it sees what the
+//! other programs of the host see, and its log says so.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -16,8 +16,8 @@ use rustix::process::geteuid;
 /// Suffix of the folder with all of an instance's own volumes, after the instance's id.
 const EMPTY_DIR_SUFFIX: &str = ".empty";
 
-/// Whether this process may give its instances mount namespaces. A root without the capability learns it
-/// from the instance's last words.
+/// Whether this process may give its instances mount namespaces. If root lacks the capability, the instance fails and its
+/// output says so.
 #[must_use]
 pub fn may_mount() -> bool {
     geteuid().is_root()

@@ -1,9 +1,12 @@
 //! The processes of this host, as `/proc` shows them.
 
 use std::fs;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 /// Marks every process of an instance, so that leftovers of a crashed appliance can be told from others.
@@ -31,6 +34,26 @@ pub(crate) struct HostProcess {
 pub(crate) fn open_pidfd(identity: &ProcessIdentity) -> Option<OwnedFd> {
     let pidfd = pidfd_open(Pid::from_raw(identity.pid)?, PidfdFlags::empty()).ok()?;
     (process(identity.pid)?.identity == *identity).then_some(pidfd)
+}
+
+/// Sends SIGKILL to all, then waits for their ends, `within` this time. Returns how many got the signal. Blocks.
+pub(crate) fn kill(list: &[&ProcessIdentity], within: Duration) -> usize {
+    let began = Instant::now();
+    let mut dying = Vec::with_capacity(list.len());
+    for identity in list {
+        let Some(pidfd) = open_pidfd(identity) else { continue };
+        match pidfd_send_signal(&pidfd, Signal::KILL) {
+            Ok(()) => dying.push(pidfd),
+            Err(Errno::SRCH) => {} // it has ended
+            Err(why) => tracing::warn!(pid = identity.pid, %why, "a process left behind cannot be ended"),
+        }
+    }
+    for pidfd in &dying {
+        let left = within.saturating_sub(began.elapsed());
+        // Whatever comes of it: the caller looks again, until its time is up.
+        let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Timespec::try_from(left).ok().as_ref());
+    }
+    dying.len()
 }
 
 /// Whether the process catches, ignores or blocks this signal. True if that cannot be read.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Instant;
 
-use rustix::process::{Pid, Signal, pidfd_send_signal};
+use rustix::process::Pid;
 
 use support::blocking;
 
@@ -38,13 +38,10 @@ impl SessionMark {
         // A process may start another while we look, so look again until none is left.
         while began.elapsed() < LEFTOVER_EXIT_TIMEOUT {
             let processes = host_processes::list();
-            let of_session: Vec<_> = processes.iter().filter(|process| self.is_of(process, leader)).collect();
-            if of_session.is_empty() {
+            let of_session = processes.iter().filter(|process| self.is_of(process, leader));
+            let of_session: Vec<_> = of_session.map(|process| &process.identity).collect();
+            if host_processes::kill(&of_session, LEFTOVER_EXIT_TIMEOUT.saturating_sub(began.elapsed())) == 0 {
                 return;
-            }
-            for process in of_session {
-                let Some(pidfd) = host_processes::open_pidfd(&process.identity) else { continue };
-                let _ = pidfd_send_signal(&pidfd, Signal::KILL); // it may have ended
             }
         }
     }

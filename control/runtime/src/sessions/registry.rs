@@ -24,13 +24,13 @@ impl SessionRegistry {
 
 /// One running instance.
 pub(crate) struct InstanceSessions {
-    /// Asks for its thaw; `false`: it has ended.
-    request_thaw: Box<dyn Fn() -> bool>,
     containers: Vec<SessionContainer>,
     /// The container port of the one that serves.
     pub(super) port: u16,
     /// Sessions that are open.
     open: Cell<usize>,
+    /// The first session was opened, or the last one closed.
+    open_changed: Notify,
     frozen: Cell<bool>,
     thawed: Notify,
     ended: watch::Sender<bool>,
@@ -46,12 +46,12 @@ pub(super) struct SessionContainer {
 }
 
 impl InstanceSessions {
-    pub(crate) fn new(request_thaw: impl Fn() -> bool + 'static, port: u16) -> Self {
+    pub(crate) fn new(port: u16) -> Self {
         Self {
-            request_thaw: Box::new(request_thaw),
             containers: Vec::new(),
             port,
             open: Cell::default(),
+            open_changed: Notify::new(),
             frozen: Cell::default(),
             thawed: Notify::new(),
             ended: watch::Sender::new(false),
@@ -83,18 +83,16 @@ impl InstanceSessions {
         Some(RunningContainer { is_process: container.launcher.container.is_none(), ended: self.ended.subscribe() })
     }
 
-    /// Thaws the instance, and keeps it from being frozen for as long as the result is held.
+    /// Waits until the instance runs, and keeps it from being frozen until the result is dropped.
     pub(super) async fn hold(self: &Rc<Self>) -> Result<SessionHold, SessionError> {
         self.open.update(|open| open + 1);
+        self.open_changed.notify_one();
         let hold = SessionHold(Rc::clone(self));
         let mut ended = hold.ended();
         loop {
             let thawed = self.thawed.notified();
             if !self.frozen.get() {
                 return Ok(hold);
-            }
-            if !(self.request_thaw)() {
-                return Err(SessionError::NotRunning);
             }
             tokio::select! {
                 () = thawed => {}
@@ -116,6 +114,7 @@ impl SessionHold {
 impl Drop for SessionHold {
     fn drop(&mut self) {
         self.0.open.update(|open| open - 1);
+        self.0.open_changed.notify_one();
     }
 }
 
@@ -138,6 +137,11 @@ impl InstanceRegistration {
         let may_freeze = self.sessions.open.get() == 0;
         self.sessions.frozen.set(may_freeze);
         may_freeze
+    }
+
+    /// Returns when a session was opened or closed since the last call.
+    pub(crate) async fn open_changed(&self) {
+        self.sessions.open_changed.notified().await;
     }
 
     pub(crate) fn thaw(&self) {

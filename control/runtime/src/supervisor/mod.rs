@@ -29,7 +29,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use contract::allocator;
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, WeakUnboundedSender};
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
 use tokio::time::Instant;
 
@@ -130,16 +130,8 @@ impl Runtime for ProcessRuntime {
         let (orders, inbox) = mpsc::unbounded_channel();
         let spawned = Arc::<OnceLock<Instant>>::default();
         let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
-        let life = InstanceRun {
-            id,
-            line,
-            spec,
-            reporter: reports,
-            commands: inbox,
-            own_commands: orders.downgrade(),
-            began_at: began,
-            spawned: is_spawned,
-        };
+        let life =
+            InstanceRun { id, line, spec, reporter: reports, commands: inbox, began_at: began, spawned: is_spawned };
         if self.commands.send(RuntimeCommand::Run(life)).is_err() {
             reporter.exited(not_started(&io::Error::other("the thread that runs instances is gone")));
         }
@@ -173,8 +165,6 @@ struct InstanceRun {
     spec: Arc<InstanceSpec>,
     reporter: InstanceReporter,
     commands: UnboundedReceiver<InstanceCommand>,
-    /// Weak, because the instance ends when its handle is dropped.
-    own_commands: WeakUnboundedSender<InstanceCommand>,
     began_at: Instant,
     spawned: Arc<OnceLock<Instant>>,
 }
@@ -297,9 +287,7 @@ fn reachable_containers(
     environment: &Rc<[(String, String)]>,
     address: SocketAddr,
 ) -> InstanceSessions {
-    let commands = life.own_commands.clone();
-    let request_thaw = move || commands.upgrade().is_some_and(|commands| commands.send(InstanceCommand::Thaw).is_ok());
-    let own = InstanceSessions::new(request_thaw, life.spec.port);
+    let own = InstanceSessions::new(life.spec.port);
     let own = own.with_container(None, launcher, environment, address);
     sidecars.iter().fold(own, |all, SidecarContainer { sidecar, launcher, environment, address, .. }| {
         all.with_container(Some(sidecar.name.clone()), launcher, environment, *address)
@@ -337,15 +325,8 @@ impl InstanceProcess {
     ) -> io::Result<Self> {
         let underway = preforks.start_guard();
         let InstanceRun { id, ref spec, ref reporter, .. } = *life;
-        let Sandbox {
-            record,
-            launcher,
-            environment,
-            termination_message: last_words,
-            group,
-            sidecars: posts,
-            init_containers,
-        } = ground;
+        let Sandbox { record, launcher, environment, termination_message, group, sidecars: posts, init_containers } =
+            ground;
         // No instance is ever without a record; that of one that waited goes with it, at the end of this.
         let note = || host.records.write(spec, id, &record);
         let is_container = |spec: &InstanceSpec| spec.image.is_some();
@@ -382,7 +363,7 @@ impl InstanceProcess {
                     freezer,
                     sidecars: Sidecars::start(posts, init_containers.statuses(), reporter),
                     group,
-                    termination_message: last_words,
+                    termination_message,
                     start_guard: Cell::new(Some(underway)),
                     last_probe_error: LastProbeError::default(),
                 })

@@ -54,11 +54,11 @@ impl Sandbox {
         store.write_files(&spec.volumes)?;
         let others = spec.init_containers.iter().chain(&spec.sidecars).flat_map(|one| &one.spec.mounts);
         store.create_instance_dirs(&spec.volumes, spec.mounts.iter().chain(others))?;
-        let last_words = TerminationMessage::new(&host.records.folder(&spec.namespace, &spec.revision), id);
-        let words_at = spec
+        let termination_message = TerminationMessage::new(&host.records.folder(&spec.namespace, &spec.revision), id);
+        let message_path = spec
             .termination_message
             .as_ref()
-            .map(|_| last_words.create(&spec.credentials).map(|()| last_words.path()))
+            .map(|_| termination_message.create(&spec.credentials).map(|()| termination_message.path()))
             .transpose()?;
         let containers = host.containers_of(spec)?;
         let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
@@ -70,12 +70,12 @@ impl Sandbox {
             name: &name,
             mark: &record.mark,
             volumes: store.volumes_dir(),
-            termination_message: words_at,
+            termination_message: message_path,
         };
         let place_of = |spec: &InstanceSpec| SandboxSpec {
             resolver: prefork.resolver.clone().filter(|_| may_mount()),
             hostname: may_mount().then(|| host_name(&name).to_owned()),
-            ..sandbox_spec(host.sandbox_spec(&prefork.group), spec, &store, &last_words)
+            ..sandbox_spec(host.sandbox_spec(&prefork.group), spec, &store, &termination_message)
         };
         let scratch = scratch_folder(&host.records.folder(&spec.namespace, &spec.revision), id);
         let launcher = |spec: &InstanceSpec, name: &str| {
@@ -96,7 +96,7 @@ impl Sandbox {
             environment: environment(spec, own).into(),
             init_containers: InitContainers::new(posts("init", &spec.init_containers)),
             sidecars: posts("sidecar", &spec.sidecars),
-            termination_message: last_words.clone(),
+            termination_message: termination_message.clone(),
             group: prefork.group,
             record: record.clone(),
         })
@@ -154,7 +154,7 @@ fn sandbox_spec(
     at: SandboxSpec,
     spec: &InstanceSpec,
     store: &VolumeStore,
-    last_words: &TerminationMessage,
+    termination_message: &TerminationMessage,
 ) -> SandboxSpec {
     let bind = |mount| BindMount {
         source: store.source(&spec.volumes, mount),
@@ -164,17 +164,17 @@ fn sandbox_spec(
         is_own: false,
     };
     // Its own files are in the appliance's folder, which is masked: the variables name their real paths.
-    let kept = spec.termination_message.is_some().then(|| last_words.path().to_owned());
+    let kept = spec.termination_message.is_some().then(|| termination_message.path().to_owned());
     let volumes = (!spec.volumes.is_empty()).then(|| store.volumes_dir().to_owned());
-    let words = match &spec.termination_message {
+    let message = match &spec.termination_message {
         Some(TerminationMessagePath::Path(path)) => {
-            let source = last_words.path().to_owned();
+            let source = termination_message.path().to_owned();
             Some(BindMount { source, sub_path: None, target: path.clone(), read_only: false, is_own: true })
         }
         Some(TerminationMessagePath::Variable) | None => None,
     };
     SandboxSpec {
-        binds: spec.mounts.iter().map(bind).chain(words).collect(),
+        binds: spec.mounts.iter().map(bind).chain(message).collect(),
         unmasked: volumes.into_iter().chain(kept).collect(),
         working_dir: spec.working_dir.clone(),
         credentials: spec.credentials,

@@ -167,27 +167,38 @@ impl InstanceProcess {
         self.sidecars.not_ready_reason().or_else(own)
     }
 
-    /// Frozen until it is thawed; `false`: until it is to end.
+    /// Frozen until it is thawed; `false`: until it is to end. It runs while a client has a session, whose command would stand
+    /// still with it.
     async fn wait_while_frozen(&self, life: &mut InstanceRun) -> bool {
-        // A client's command stands still with the instance, so the instance goes on for as long as there is one.
-        if !self.sessions.freeze() {
-            return true;
-        }
-        self.freezer.set(&self.child, true);
-        self.sidecars.freeze(true);
         let thawed = loop {
-            match life.commands.recv().await {
-                Some(InstanceCommand::Thaw) => break true,
-                Some(InstanceCommand::Stop) | None => break false,
-                Some(InstanceCommand::Verify | InstanceCommand::Freeze) => {}
+            let frozen = self.sessions.freeze();
+            self.set_frozen(frozen);
+            tokio::select! {
+                biased;
+                command = life.commands.recv() => match command {
+                    Some(InstanceCommand::Thaw) => break true,
+                    Some(InstanceCommand::Stop) | None => break false,
+                    Some(InstanceCommand::Verify | InstanceCommand::Freeze) => {}
+                },
+                () = self.sessions.open_changed() => {}
             }
         };
+        // One that is to end is thawed when it has its signal.
         if thawed {
+            self.set_frozen(false);
+        }
+        thawed
+    }
+
+    fn set_frozen(&self, frozen: bool) {
+        if frozen {
+            self.freezer.set(&self.child, true);
+            self.sidecars.freeze(true);
+        } else {
             self.sidecars.freeze(false);
             self.freezer.set(&self.child, false);
             self.sessions.thaw();
         }
-        thawed
     }
 
     /// Never returns if the readiness probe only checks that the port is open: requests notice refused
