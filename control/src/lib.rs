@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! Control: kinds, API server, controllers, autoscaler, instance runtimes, publisher of tables.
 //!
-//! Compiles objects into `dataplane::table` and listens to `dataplane::signal`. Never on a request's path. Each part is a
+//! Compiles objects into `contract::table` and listens to `contract::signal`. Never on a request's path. Each part is a
 //! crate of its own; this one has no code, and is where the program finds them all.
 
 pub use apiserver::{access, api, cross_origin, expiry, store, streaming};

@@ -13,7 +13,7 @@ impl CompileError {
         Self { at, why: why.into() }
     }
 
-    /// As Kubernetes tells it: line and column, the line, and a finger.
+    /// As Kubernetes shows it: line and column, the line, and a caret below the place.
     pub fn render(&self, rule: &str) -> String {
         let at = (0..=self.at.min(rule.len())).rev().find(|at| rule.is_char_boundary(*at)).unwrap_or(0);
         let (before, rest) = rule.split_at(at);

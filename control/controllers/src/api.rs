@@ -23,7 +23,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Somebody else wrote first. The watch brings the news and a retry settles it.
+    /// Another client wrote first. The watch brings what it wrote, and a retry starts from that.
     #[must_use]
     pub fn is_conflict(&self) -> bool {
         match self {

@@ -13,7 +13,7 @@ use types::shared::HasConditions as _;
 /// instead of twice.
 const POD_UPDATE_DELAY: Duration = Duration::from_millis(25);
 
-/// Enqueues Revisions whose instances have changed under `kind`, for ever.
+/// Enqueues each Revision whose instances have changed for the controller `kind`, for ever.
 pub(crate) async fn follow(context: &ControllerContext, kind: ControllerKind) {
     let mut changes = context.autoscaler.changes();
     loop {

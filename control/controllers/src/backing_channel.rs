@@ -55,7 +55,7 @@ pub(crate) fn parse_strict<S: DeserializeOwned + Default>(spec: Option<&Value>, 
         Some(field) => Err(format!("unknown field \"{field}\"")),
         None => Ok(spec),
     });
-    read.map_err(|why| format!("the template's spec is none of {kind}: {why}"))
+    read.map_err(|why| format!("the template's spec is not the spec of {kind}: {why}"))
 }
 
 /// The annotation that every channel is filled with; a child without it would differ for ever.

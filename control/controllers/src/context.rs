@@ -98,7 +98,7 @@ impl ControllerContext {
         Arc::clone(&self.settings.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same for somebody who lives as long as the world: what is in it changes.
+    /// The same, for a part of the context: the settings in it are always the current ones.
     pub(crate) fn shared_settings(&self) -> Arc<Mutex<Arc<Settings>>> {
         Arc::clone(&self.settings)
     }

@@ -8,8 +8,8 @@ use tokio::sync::Notify;
 /// What has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ContextChange {
-    /// The operator's settings or trust bundles, or this appliance has become the leader: any object may be reconciled
-    /// otherwise now.
+    /// The operator's settings or trust bundles, or this appliance has become the leader: a reconcile of any object
+    /// may have another result now.
     Settings,
     /// The keys by which senders' tokens are verified.
     SenderKeys,

@@ -17,8 +17,10 @@ use crate::informer_cache::{InformerCache, ObjectChange, ObjectSource, follow};
 use crate::work_queue::{ControllerKind, WorkItem};
 use types::shared::{name, namespace};
 
-/// What a controller does, in a box: controllers of many types stand in one list.
+/// One reconcile. Boxed, because controllers of different types are in one list.
 pub type ControllerFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
+/// A restore. It cannot fail: an object that cannot be restored must not keep the others down.
+pub type RestoreFuture<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
 pub trait Controller {
     /// Under which its objects are queued.
@@ -28,8 +30,8 @@ pub trait Controller {
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>);
 
     /// Restores what the last statuses say, so that traffic flows before the first reconcile.
-    fn restore<'a>(&'a self, _context: &'a ControllerContext) -> ControllerFuture<'a> {
-        Box::pin(async { Ok(()) })
+    fn restore<'a>(&'a self, _context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(async {})
     }
 
     /// Brings the system to the state that one object specifies, and reports in its status. Level-triggered: it starts
@@ -37,7 +39,7 @@ pub trait Controller {
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a>;
 }
 
-/// What the controllers are told of.
+/// What the controllers watch.
 pub struct Watches<'a> {
     context: &'a ControllerContext,
     pub(crate) handlers: Handlers<'a>,
@@ -73,6 +75,14 @@ impl<'a> Watches<'a> {
         self.call::<K>(move |change| concerned(change).into_iter().for_each(|item| context.enqueue(item)));
     }
 
+    /// The same, by the namespace and the name of the object that has changed.
+    pub(crate) fn enqueue_by_name<K: CachedKind>(&mut self, concerned: impl Fn(&str, &str) -> Vec<WorkItem> + 'a) {
+        self.enqueue::<K, _>(move |change| {
+            let meta = newest(change).map(|object| object.meta());
+            meta.map(|meta| concerned(namespace(meta), name(meta))).unwrap_or_default()
+        });
+    }
+
     /// The same, for a handler that does more than to enqueue.
     pub(crate) fn call<K: CachedKind>(&mut self, handler: impl Fn(ObjectChange<'_, K>) + 'a) {
         K::handlers(&mut self.handlers).push(Box::new(handler));
@@ -103,7 +113,13 @@ impl<'a> Watches<'a> {
         }));
     }
 
-    /// Shared state that objects of the controller depend on.
+    /// Shared state that objects of the controller depend on: those that a change concerns.
+    pub(crate) fn enqueue_on(&mut self, change: ContextChange, concerned: impl Fn() -> Vec<WorkItem> + 'a) {
+        let context = self.context;
+        self.on(change, move || concerned().into_iter().for_each(|item| context.enqueue(item)));
+    }
+
+    /// The same, for a handler that does more than to enqueue.
     pub(crate) fn on(&mut self, change: ContextChange, handler: impl Fn() + 'a) {
         self.context_handlers.push((change, Box::new(handler)));
     }
@@ -147,6 +163,11 @@ pub(crate) fn newest<'a, K>((before, after): ObjectChange<'a, K>) -> Option<&'a 
     after.or(before)
 }
 
+/// The object before the change, if it was deleted, or if another object has its name now.
+pub(crate) fn removed<'a, K: Resource>((before, after): ObjectChange<'a, K>) -> Option<&'a Arc<K>> {
+    before.filter(|before| after.is_none_or(|after| after.meta().uid != before.meta().uid))
+}
+
 /// The object that has changed.
 pub(crate) fn item_of<K: Resource>(kind: ControllerKind, change: ObjectChange<'_, K>) -> WorkItem {
     let meta = newest(change).map(|object| object.meta());
@@ -161,4 +182,25 @@ pub(crate) fn items_in<K: Resource>(
 ) -> Vec<WorkItem> {
     let keys = cache.keys().into_iter().filter(|(namespace, _)| home.is_none_or(|home| home == namespace));
     keys.map(|(namespace, name)| WorkItem::new(kind, &namespace, &name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::eventing::broker::{Broker, BrokerSpec};
+
+    #[test]
+    fn object_is_removed_when_no_object_has_its_uid() {
+        let broker = |uid: &str| {
+            let mut broker = Broker::new("ns", "b", BrokerSpec::default());
+            broker.metadata.uid = Some(uid.to_owned());
+            Arc::new(broker)
+        };
+        let (old, changed, other) = (broker("1"), broker("1"), broker("2"));
+        assert!(removed((None, Some(&old))).is_none());
+        assert!(removed((Some(&old), Some(&changed))).is_none());
+        for after in [None, Some(&other)] {
+            assert!(removed((Some(&old), after)).is_some_and(|gone| Arc::ptr_eq(gone, &old)));
+        }
+    }
 }

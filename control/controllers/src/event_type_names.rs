@@ -3,7 +3,7 @@
 /// The flag of ConfigMap `config-features` that has EventTypes made of what comes in.
 pub(crate) const AUTO_CREATE: &str = "eventtype-auto-create";
 /// Characters kept of the stream's name, so that the EventType's with its hash is a name.
-pub(crate) const NAME_CHARS_MAX: usize = 200;
+const NAME_CHARS_MAX: usize = 200;
 
 /// The name of an EventType, distinct for different parts.
 pub(crate) fn event_type_name<'p>(beside: &str, parts: impl Iterator<Item = &'p str>) -> String {

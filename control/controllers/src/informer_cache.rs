@@ -41,6 +41,8 @@ type CacheKey = Box<str>;
 
 /// Objects that are opened by one thread at a time, at some 10 us each.
 const BATCH_OBJECTS: usize = 64;
+/// Objects that a start decodes at a time, at 4 KiB each: enough that all processors have work.
+pub(crate) const RESTORE_BATCH: usize = 1024;
 
 #[derive(Debug)]
 pub struct InformerCache<K> {

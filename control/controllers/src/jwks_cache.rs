@@ -91,8 +91,8 @@ impl JwksCache {
                     if why != told {
                         tracing::warn!(
                             why,
-                            "the keys of {PATH} cannot be had; until then the events of senders that nobody knows get 503. \
-                             The appliance's account must be allowed to get that path"
+                            "the keys of senders' tokens cannot be read from {PATH}; events whose tokens cannot be \
+                             verified get a 503; allow the appliance's account to get that path"
                         );
                     }
                 }

@@ -104,9 +104,6 @@ use work_queue::ControllerKind;
 /// share a commit.
 const WORKERS: usize = 32;
 
-/// Sleepers that a start has open at once, at 4 KiB each: enough for all processors to have their part.
-const RESTORE_BATCH: usize = 1024;
-
 /// What the controllers have to know of the program.
 #[derive(Debug, Clone)]
 pub struct ControllerConfig {
@@ -141,7 +138,7 @@ pub async fn run(
     if context.config.leader_identity.is_none()
         && let Err(why) = leader_election::hold_permanently(&context).await
     {
-        tracing::warn!(%why, "the Lease could not be written; who follows this API may write beside it");
+        tracing::warn!(%why, "the Lease could not be written; appliances that follow this API may write as well");
     }
     if context.config.publishes_pods
         && let Err(why) = ingress::gateway_services::publish_services(&context).await
@@ -151,6 +148,7 @@ pub async fn run(
     let _ = synced.send(()); // the receiver may be gone
     let by_kind: HashMap<ControllerKind, &dyn Controller> =
         controllers.iter().map(|controller| (controller.kind(), &**controller)).collect();
+    assert_eq!(by_kind.len(), controllers.len(), "each controller has a kind of its own");
     let (handlers, own_tasks) = watches.into_tasks();
     let mut tasks: FuturesUnordered<ControllerTask<'_>> =
         handlers.follow(&context.sources(), &context.caches).into_iter().chain(own_tasks).collect();
@@ -209,7 +207,7 @@ async fn restore(
     }
     watches.handlers.fill(&context.sources(), &context.caches).await?;
     for controller in controllers {
-        controller.restore(context).await?;
+        controller.restore(context).await;
     }
     context.publisher.start();
     Ok(())
@@ -229,7 +227,7 @@ async fn run_worker(context: &ControllerContext, controllers: &HashMap<Controlle
             Err(why) => {
                 let again_in = context.queue.add_rate_limited(&item);
                 if why.is_conflict() {
-                    tracing::debug!(%item, %why, ?again_in, "somebody else wrote first");
+                    tracing::debug!(%item, %why, ?again_in, "another client wrote first");
                 } else {
                     tracing::warn!(%item, %why, ?again_in, "reconcile failed");
                 }

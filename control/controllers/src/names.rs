@@ -6,7 +6,7 @@ use runtime::dns::CLUSTER_DOMAIN;
 
 /// The label by which an EndpointSlice names its Service.
 pub(crate) const SERVICE_NAME: &str = "kubernetes.io/service-name";
-/// Marks slices that only show what is known here anyway: nobody needs to hear of them.
+/// Marks slices that are written here from what the controllers know already. They are not watched.
 pub(crate) const DERIVED_LABEL: &str = "sluicegate.dev/derived";
 /// The service account of a Revision that names none.
 pub(crate) const ACCOUNT_DEFAULT: &str = "default";

@@ -139,9 +139,7 @@ pub(crate) fn watch<'a, K: CachedKind>(
         let home = newest(change).map(|policy| namespace(&policy.metadata));
         home.map(|home| items_in(kind, cache, Some(home))).unwrap_or_default()
     });
-    watches.on(ContextChange::SenderKeys, move || {
-        items_in(kind, cache, None).into_iter().for_each(|item| context.enqueue(item));
-    });
+    watches.enqueue_on(ContextChange::SenderKeys, move || items_in(kind, cache, None));
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use kube::api::DeleteParams;
 
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
-use crate::names::{DERIVED_LABEL, SERVICE_NAME};
+use crate::names::{DERIVED_LABEL, SERVICE_NAME, revision_key};
 use autoscaler::{InstancePhase, InstanceStatus};
 use runtime::{deployment_name, pod_name};
 use support::child_name::child_name;
@@ -262,8 +262,8 @@ pub(crate) fn owner(revision: &Revision) -> OwnerReference {
 /// next. What fails is done by the next reconcile of its Pods.
 pub(crate) async fn publish_ready(context: &ControllerContext, revision: &Revision) {
     if context.config.publishes_pods && context.leadership.is_leader() {
-        let seen =
-            context.autoscaler.instances(&format!("{}/{}", namespace(&revision.metadata), name(&revision.metadata)));
+        let key = revision_key(namespace(&revision.metadata), name(&revision.metadata));
+        let seen = context.autoscaler.instances(&key);
         let _ = reconcile_ready(context, revision, &seen).await;
     }
 }

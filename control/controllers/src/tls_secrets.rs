@@ -54,13 +54,12 @@ impl TlsIdentityCache {
         if let Some((_, identity)) = known.get(&key).filter(|(read, _)| *read == version) {
             return Ok(identity.clone());
         }
-        let part = |key: &str| secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| &bytes.0[..]);
-        let read = TlsIdentity::from_pem(part(CERTIFICATE).unwrap_or_default(), part(KEY).unwrap_or_default());
+        let chain = secret_data(&secret, CERTIFICATE);
+        let read = TlsIdentity::from_pem(chain, secret_data(&secret, KEY));
         let identity = read.map_err(|why| BackendResolveError {
             reason: "SecretInvalid",
             message: format!("Secret \"{ns}/{name}\": tls.crt and tls.key: {why}."),
         })?;
-        let chain = part(CERTIFICATE).unwrap_or_default();
         expiries.record(Source::Secret, &format!("{ns}/{name}"), chain, Timestamp::now());
         known.insert(key, (version, identity.clone()));
         Ok(identity)

@@ -59,7 +59,7 @@ pub fn validate_reference(reference: &KReference, at: &str, problems: &mut Field
     }
 }
 
-/// A reference that may leave the version open (X-FEA-01). Whether it really may, the operator's features say.
+/// A reference that may leave the version open (X-FEA-01), if the operator's features allow it.
 pub fn validate_group_reference(reference: &KReference, at: &str, problems: &mut FieldErrors) {
     for (field, value) in [("name", &reference.name), ("kind", &reference.kind)] {
         if value.is_empty() {

@@ -5,7 +5,7 @@ pub mod reconcile;
 
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
-use crate::controller::{Controller, ControllerFuture, Watches};
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches};
 use crate::destination_resolver::ResolveError;
 use crate::event_type_names::AUTO_CREATE;
 use crate::names::broker_path as path;
@@ -35,11 +35,8 @@ impl Controller for BrokerController {
         watches.task(drain::run(context));
     }
 
-    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
-        Box::pin(async move {
-            restore(context).await;
-            Ok(())
-        })
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(restore(context))
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {

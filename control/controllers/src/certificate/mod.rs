@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::Secret;
 
 use crate::api::now;
 use crate::context::ControllerContext;
-use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::controller::{Controller, ControllerFuture, Watches};
 use crate::indexes::secret_key;
 use crate::informer_cache::ObjectChange;
 use crate::tls_secrets::is_authority;
@@ -22,6 +22,9 @@ use types::networking::certificate::Certificate;
 use types::shared::{name, namespace};
 
 const KIND: ControllerKind = ControllerKind::new("Certificate");
+/// Interval of the check for certificates to renew: they expire weeks after they are due.
+const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
+
 #[derive(Debug)]
 pub struct CertificateController;
 
@@ -33,10 +36,7 @@ impl Controller for CertificateController {
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.enqueue::<Certificate, _>(changed_spec);
         watches.resync(KIND, &context.caches.certificates);
-        watches.enqueue::<Secret, _>(move |change| {
-            let meta = newest(change).map(|secret| &secret.metadata);
-            meta.map(|meta| affected_by_secret(context, namespace(meta), name(meta))).unwrap_or_default()
-        });
+        watches.enqueue_by_name::<Secret>(move |ns, secret| affected_by_secret(context, ns, secret));
         watches.task(run_renewal(context));
     }
 
@@ -63,9 +63,6 @@ fn affected_by_secret(context: &ControllerContext, ns: &str, secret: &str) -> Ve
     }
     affected.iter().map(|certificate| item(certificate)).collect()
 }
-
-/// Interval of the check for certificates to renew: they expire weeks after they are due.
-const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
 
 fn item(certificate: &Certificate) -> WorkItem {
     WorkItem::new(KIND, namespace(&certificate.metadata), name(&certificate.metadata))

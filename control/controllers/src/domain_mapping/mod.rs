@@ -13,7 +13,7 @@ use crate::api::is_not_found;
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
-use crate::controller::{Controller, ControllerFuture, Watches, items_in, newest};
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, items_in};
 use crate::field_managers;
 use crate::host_certificates;
 use crate::host_certificates::challenges::{challenge_rules, merge_rules};
@@ -45,28 +45,18 @@ impl Controller for DomainMappingController {
 
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.primary::<DomainMapping>(KIND);
-        watches.enqueue::<ClusterDomainClaim, _>(move |change| {
-            newest(change).map(|claim| mappings_of_domain(context, name(&claim.metadata))).unwrap_or_default()
-        });
+        watches.enqueue_by_name::<ClusterDomainClaim>(move |_, domain| mappings_of_domain(context, domain));
         watches.call::<Route>(move |change| on_route_change(context, change));
-        watches.enqueue::<Secret, _>(move |change| {
-            let meta = newest(change).map(|secret| &secret.metadata);
-            meta.map(|meta| affected_by_secret(context, namespace(meta), name(meta))).unwrap_or_default()
-        });
+        watches.enqueue_by_name::<Secret>(move |ns, secret| affected_by_secret(context, ns, secret));
         host_certificates::watch(context, watches, KIND, "DomainMapping");
-        watches.on(ContextChange::OperatorCertificates, move || {
-            items_in(KIND, &context.caches.domain_mappings, None).into_iter().for_each(|item| context.enqueue(item));
+        watches.enqueue_on(ContextChange::OperatorCertificates, move || {
+            items_in(KIND, &context.caches.domain_mappings, None)
         });
-        watches.on(ContextChange::HostsReleased, move || {
-            mappings_with_conflicts(context).into_iter().for_each(|item| context.enqueue(item));
-        });
+        watches.enqueue_on(ContextChange::HostsReleased, move || mappings_with_conflicts(context));
     }
 
-    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
-        Box::pin(async move {
-            restore(context);
-            Ok(())
-        })
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(async move { restore(context) })
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {

@@ -11,7 +11,7 @@ use kube::api::DeleteParams;
 
 use crate::api::{Error, is_not_found};
 use crate::context::ControllerContext;
-use crate::controller::{Watches, items_in, newest};
+use crate::controller::{Watches, items_in};
 use crate::host_tls::{self, CertificateState, HostCertificate, HostTls};
 use crate::indexes::{owner_key, secret_key, solver_key, wildcard_key};
 use crate::names::SERVICE_NAME;
@@ -249,19 +249,12 @@ pub(crate) fn watch<'a>(
     watches.enqueue::<Certificate, _>(move |(before, after)| {
         [before, after].into_iter().flatten().flat_map(|certificate| dependents(certificate)).collect::<Vec<_>>()
     });
-    watches.enqueue::<Secret, _>(move |change| {
-        let meta = newest(change).map(|secret| &secret.metadata);
-        let kept = meta.map(|meta| context.caches.certificates.by_index(namespace(meta), &secret_key(name(meta))));
-        kept.iter().flatten().flat_map(|certificate| dependents(certificate)).collect::<Vec<_>>()
+    watches.enqueue_by_name::<Secret>(move |ns, secret| {
+        let kept = context.caches.certificates.by_index(ns, &secret_key(secret));
+        kept.iter().flat_map(|certificate| dependents(certificate)).collect()
     });
-    watches.enqueue::<CoreService, _>(move |change| {
-        let meta = newest(change).map(|service| &service.metadata);
-        meta.map(|meta| answered(namespace(meta), name(meta))).unwrap_or_default()
-    });
-    watches.enqueue::<Endpoints, _>(move |change| {
-        let meta = newest(change).map(|endpoints| &endpoints.metadata);
-        meta.map(|meta| answered(namespace(meta), name(meta))).unwrap_or_default()
-    });
+    watches.enqueue_by_name::<CoreService>(answered);
+    watches.enqueue_by_name::<Endpoints>(answered);
     watches.enqueue::<EndpointSlice, _>(move |(before, after)| {
         // A slice that changes its label leaves one Service and comes to another.
         let both = [before, after]

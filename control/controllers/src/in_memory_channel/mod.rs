@@ -13,7 +13,7 @@ use contract::table::HoldReason;
 use crate::api::{Error, now};
 use crate::channel_subscribers::{is_channel, subscribers_of_channel};
 use crate::context::ControllerContext;
-use crate::controller::{Controller, ControllerFuture, Watches, item_of, newest};
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, item_of, newest, removed};
 use crate::event_type_names::AUTO_CREATE;
 use crate::informer_cache::ObjectChange;
 use crate::names::channel_path as path;
@@ -42,10 +42,8 @@ impl Controller for InMemoryChannelController {
 
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.call::<InMemoryChannel>(move |change| {
-            if let (Some(before), after) = change
-                && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
-            {
-                unsubscribe_all(context, before);
+            if let Some(gone) = removed(change) {
+                unsubscribe_all(context, gone);
             }
         });
         watches.primary::<InMemoryChannel>(KIND);
@@ -56,13 +54,12 @@ impl Controller for InMemoryChannelController {
         sender_policy::watch::<InMemoryChannel>(context, watches, KIND);
     }
 
-    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
         Box::pin(async move {
             // What is in a channel's spec flowed before the restart, so it flows again at once.
             for channel in context.caches.in_memory_channels.all() {
                 publish_channel(context, &channel, &channel.spec.subscribers);
             }
-            Ok(())
         })
     }
 

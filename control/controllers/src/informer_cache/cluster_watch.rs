@@ -23,7 +23,7 @@ where
 {
     let mut parameters = ListParams::default();
     if let Some(label) = source.scope.excluded_label {
-        parameters = parameters.labels(&missing_kind_message(label));
+        parameters = parameters.labels(&without_label(label));
     }
     match source.api.list(&parameters).await {
         Ok(list) => Ok(list.items),
@@ -32,7 +32,8 @@ where
     }
 }
 
-fn missing_kind_message(label: &str) -> String {
+/// Selects the objects that do not have the label.
+fn without_label(label: &str) -> String {
     format!("!{label}")
 }
 
@@ -44,11 +45,8 @@ pub(super) async fn follow<K>(
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
-    let config = source
-        .scope
-        .excluded_label
-        .iter()
-        .fold(watch_config(), |config, label| config.labels(&missing_kind_message(label)));
+    let config =
+        source.scope.excluded_label.iter().fold(watch_config(), |config, label| config.labels(&without_label(label)));
     let mut events = watcher::watcher(source.api, config).backoff(retries()).boxed();
     let mut listed = Vec::new();
     // Told once: a cluster without a kind may be without it for ever.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
-use crate::controller::{Controller, ControllerFuture, Watches};
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches};
 use crate::publish::ObjectCertificates;
 use crate::service_backends::{self as backends, BackendResolveError, SplitBackend, resolve_backend};
 use crate::work_queue::{ControllerKind, WorkItem};
@@ -49,11 +49,8 @@ impl Controller for IngressController {
         watches::register(self, context, watches);
     }
 
-    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
-        Box::pin(async move {
-            restore(self, context).await;
-            Ok(())
-        })
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(restore(self, context))
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
@@ -230,7 +227,7 @@ async fn dns_lookup(host: &str, port: u16) -> Result<Vec<SocketAddr>, BackendRes
 }
 
 /// X-KI-12: the certificates that the Ingress names, for their hosts: those that only rules for callers inside have are
-/// shown to nobody else.
+/// shown only to callers inside.
 fn certificates(context: &ControllerContext, ingress: &Ingress) -> Result<ObjectCertificates, BackendResolveError> {
     let (mut shown, inside) = (ObjectCertificates::default(), rules::cluster_local_hosts(ingress));
     for tls in &ingress.spec.tls {
@@ -268,7 +265,7 @@ async fn restore(controller: &IngressController, context: &ControllerContext) {
     }
 }
 
-/// The Ingresses that were refused a host: somebody may have let go of it.
+/// The Ingresses that were refused a host, which may be free now.
 fn ingresses_with_conflicts(context: &ControllerContext) -> Vec<WorkItem> {
     let all = context.caches.ingresses.all();
     let refused = all.iter().filter(|ingress| ingress.ready().is_some_and(|c| c.reason == "NotOwned"));

@@ -36,16 +36,16 @@ pub(super) fn register<'a>(
         if change.1.is_none() {
             context.tls_identities.forget(namespace(meta), name(meta), &context.config.expiries);
         }
-        let shown = ingresses_of_secret(context, namespace(meta), name(meta));
-        shown.into_iter().for_each(|item| context.enqueue(item));
-        if system_internal_tls::is_authority_secret(namespace(meta), name(meta)) {
-            requeue_all(context);
+    });
+    watches.enqueue_by_name::<Secret>(move |ns, secret| {
+        if system_internal_tls::is_authority_secret(ns, secret) {
+            our_ingresses(context)
+        } else {
+            ingresses_of_secret(context, ns, secret)
         }
     });
-    watches.on(ContextChange::BackendAuthorities, move || requeue_all(context));
-    watches.on(ContextChange::HostsReleased, move || {
-        ingresses_with_conflicts(context).into_iter().for_each(|item| context.enqueue(item));
-    });
+    watches.enqueue_on(ContextChange::BackendAuthorities, move || our_ingresses(context));
+    watches.enqueue_on(ContextChange::HostsReleased, move || ingresses_with_conflicts(context));
     watches.enqueue::<Revision, _>(move |(before, after)| {
         let is_other = before.is_none() || after.is_none();
         if is_other { controller.polled_items() } else { Vec::new() }
@@ -61,14 +61,8 @@ pub(super) fn register<'a>(
 
 /// The Services that Ingresses send to, and their endpoints.
 fn watch_services<'a>(context: &'a ControllerContext, watches: &mut Watches<'a>) {
-    watches.enqueue::<Service, _>(move |change| {
-        let meta = newest(change).map(|service| &service.metadata);
-        meta.map(|meta| ingresses_of_service(context, namespace(meta), name(meta))).unwrap_or_default()
-    });
-    watches.enqueue::<Endpoints, _>(move |change| {
-        let meta = newest(change).map(|endpoints| &endpoints.metadata);
-        meta.map(|meta| ingresses_of_service(context, namespace(meta), name(meta))).unwrap_or_default()
-    });
+    watches.enqueue_by_name::<Service>(move |ns, service| ingresses_of_service(context, ns, service));
+    watches.enqueue_by_name::<Endpoints>(move |ns, service| ingresses_of_service(context, ns, service));
     watches.enqueue::<EndpointSlice, _>(move |(before, after)| {
         // A slice that changes its label leaves one Service and comes to another.
         let both = [before, after].into_iter().flatten().filter_map(|slice| {
@@ -78,10 +72,10 @@ fn watch_services<'a>(context: &'a ControllerContext, watches: &mut Watches<'a>)
     });
 }
 
-/// Backends are verified by other authorities now.
-fn requeue_all(context: &ControllerContext) {
+/// All Ingresses of our class: the authorities that verify their backends have changed.
+fn our_ingresses(context: &ControllerContext) -> Vec<WorkItem> {
     let all = context.caches.ingresses.all();
-    all.iter().filter(|ingress| ingress.is_ours()).for_each(|ingress| context.enqueue(item(ingress)));
+    all.iter().filter(|ingress| ingress.is_ours()).map(|ingress| item(ingress)).collect()
 }
 
 /// The Ingresses that send to a Service: of its namespace, for they may send nowhere else.

@@ -16,7 +16,7 @@ use runtime::sessions::{CommandSession, SessionClient, SessionCommandSpec, Sessi
 
 use crate::revision::policy::ProcessInstances;
 
-/// The API is built before the runtime, so the way to the runtime follows.
+/// The API is built before the runtime, so the runtime's client is set later.
 pub struct RuntimeStreams {
     sessions: OnceLock<SessionClient>,
     rule: ProcessExecRule,
@@ -35,7 +35,7 @@ impl RuntimeStreams {
         Self { sessions: OnceLock::new(), rule }
     }
 
-    /// From now on there are instances.
+    /// Sets the runtime's client. Until then there are no instances.
     pub fn connect_runtime(&self, sessions: SessionClient) {
         let _ = self.sessions.set(sessions); // an error: it was connected before
     }

@@ -16,8 +16,9 @@ use kube::api::DeleteParams;
 use crate::api::Error;
 use crate::autoscaler_changes;
 use crate::context::ControllerContext;
-use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, newest};
 use crate::informer_cache::ObjectChange;
+use crate::names::revision_key;
 use crate::serverless_service;
 use crate::work_queue::{ControllerKind, WorkItem};
 use autoscaler::InstanceStatus;
@@ -42,15 +43,14 @@ impl Controller for PodsController {
         if context.config.publishes_pods {
             watches.call::<Pod>(move |change| on_pod_change(context, change));
             watches.call::<Deployment>(move |change| on_deployment_change(context, change));
+            watches.task(autoscaler_changes::follow(context, KIND));
         }
-        watches.task(autoscaler_changes::follow(context, KIND));
     }
 
-    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
         Box::pin(async move {
             restore(context);
             publish_activator_slice(context).await;
-            Ok(())
         })
     }
 
@@ -66,7 +66,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     }
     let WorkItem { namespace: ns, name: revision, .. } = item;
     let owner = context.caches.revisions.get(ns, revision).filter(|owner| owner.metadata.deletion_timestamp.is_none());
-    let seen = context.autoscaler.instances(&format!("{ns}/{revision}"));
+    let seen = context.autoscaler.instances(&revision_key(ns, revision));
     let wanted: Vec<Pod> = owner.iter().flat_map(|owner| seen.iter().map(|one| pod::desired_pod(owner, one))).collect();
     let there: Vec<Arc<Pod>> = context.caches.pods.by_index(ns, revision);
     for pod in &there {
@@ -85,7 +85,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
         Some(owner) => {
             reconcile_deployment(context, item, &owner, &seen).await?;
             // Read again: writing took its time, and `show_ready` may have written more meanwhile.
-            let seen = context.autoscaler.instances(&format!("{ns}/{revision}"));
+            let seen = context.autoscaler.instances(&revision_key(ns, revision));
             serverless_service::reconcile(context, &owner, &seen).await
         }
         None => Ok(()), // the Deployment goes with its owner
@@ -100,7 +100,7 @@ async fn reconcile_deployment(
 ) -> Result<(), Error> {
     let WorkItem { namespace: ns, name: revision, .. } = item;
     let before = context.caches.deployments.get(ns, &deployment_name(revision));
-    let desired = context.autoscaler.status(&format!("{ns}/{revision}")).desired;
+    let desired = context.autoscaler.status(&revision_key(ns, revision)).desired;
     let wanted = deployment::desired_deployment(owner, desired, seen, before.as_deref());
     match before {
         None => drop(context.create(&wanted).await?),
@@ -118,7 +118,7 @@ fn on_pod_change(context: &ControllerContext, change: ObjectChange<'_, Pod>) {
     if let (Some(gone), None) = change
         && let Some(id) = instance_id(gone)
     {
-        context.autoscaler.restart_instance(&format!("{ns}/{revision}"), id);
+        context.autoscaler.restart_instance(&revision_key(ns, revision), id);
     }
     context.enqueue(WorkItem::new(KIND, ns, revision));
 }

@@ -25,11 +25,11 @@ use std::time::Duration;
 use kube::Api;
 use kube::api::Patch;
 
-use crate::RESTORE_BATCH;
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
-use crate::controller::{Controller, ControllerFuture, Watches};
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches};
 use crate::field_managers;
+use crate::informer_cache::RESTORE_BATCH;
 use crate::names::revision_key;
 use crate::serverless_service::publish_ready;
 use crate::work_queue::{ControllerKind, WorkItem};
@@ -88,11 +88,8 @@ impl Controller for RevisionController {
         watches::register(self, context, watches);
     }
 
-    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
-        Box::pin(async move {
-            restore(self, context).await;
-            Ok(())
-        })
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(restore(self, context))
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {

@@ -18,6 +18,7 @@ use super::images::runs_image;
 use super::security_context::security;
 use crate::api::Error;
 use crate::context::ControllerContext;
+use crate::names::service_account;
 use apiserver::access::{AUTHENTICATED, RequestAttributes, rbac};
 use types::serving::annotations::RUNTIME_CLASS;
 use types::serving::revision::Revision;
@@ -125,7 +126,7 @@ pub(super) async fn check(
 }
 
 fn forbidden(revision: &Revision, policy: InstancePolicy) -> RevisionError {
-    let (account, name) = (account(revision), policy.name());
+    let (account, name) = (service_account(&revision.spec), policy.name());
     RevisionError {
         reason: FORBIDDEN,
         message: format!(
@@ -210,13 +211,9 @@ fn has_id(listed: &str, id: i64) -> bool {
     listed.lines().filter_map(|line| line.split(':').nth(2)?.parse().ok()).any(|one: i64| one == id)
 }
 
-fn account(revision: &Revision) -> &str {
-    revision.spec.service_account_name.as_deref().filter(|name| !name.is_empty()).unwrap_or("default")
-}
-
 async fn may_use(context: &ControllerContext, revision: &Revision, policy: InstancePolicy) -> Result<bool, Error> {
     let ns = namespace(&revision.metadata);
-    let user = format!("system:serviceaccount:{ns}:{}", account(revision));
+    let user = format!("system:serviceaccount:{ns}:{}", service_account(&revision.spec));
     let groups =
         ["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{ns}"), AUTHENTICATED.to_owned()];
     if let Some(store) = context.config.store.upgrade() {

@@ -32,9 +32,7 @@ pub(super) fn register<'a>(
     });
     watches
         .enqueue::<Metric, _>(|change| revision_of_modified_child(change, |before, after| before.spec == after.spec));
-    watches.on(ContextChange::ClockStepped, move || {
-        controller.projected_tokens.revisions().into_iter().for_each(|item| context.enqueue(item));
-    });
+    watches.enqueue_on(ContextChange::ClockStepped, || controller.projected_tokens.revisions());
     watches.task(autoscaler_changes::follow(context, KIND));
 }
 

@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Service;
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
-use crate::controller::{Controller, ControllerFuture, Watches, items_in, newest};
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, items_in, newest};
 use crate::host_certificates;
 use crate::host_certificates::challenges::{challenge_rules, merge_rules};
 use crate::host_tls::{self, HostCertificate, HostTls};
@@ -47,10 +47,7 @@ impl Controller for RouteController {
 
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.primary::<Route>(KIND);
-        watches.enqueue::<Configuration, _>(move |change| {
-            let meta = newest(change).map(|configuration| &configuration.metadata);
-            meta.map(|meta| routes_of_configuration(context, namespace(meta), name(meta))).unwrap_or_default()
-        });
+        watches.enqueue_by_name::<Configuration>(move |ns, name| routes_of_configuration(context, ns, name));
         watches.enqueue::<Revision, _>(move |change| {
             newest(change).map(|revision| routes_of_revision(context, revision)).unwrap_or_default()
         });
@@ -61,21 +58,16 @@ impl Controller for RouteController {
         });
         watches.enqueue::<Service, _>(move |change| refused_name(context, change));
         host_certificates::watch(context, watches, KIND, "Route");
-        watches.on(ContextChange::OperatorCertificates, move || {
-            items_in(KIND, &context.caches.routes, None).into_iter().for_each(|item| context.enqueue(item));
-        });
+        watches.enqueue_on(ContextChange::OperatorCertificates, move || items_in(KIND, &context.caches.routes, None));
         // The Routes that were refused a host, in all namespaces (AMB-05).
-        watches.on(ContextChange::HostsReleased, move || {
+        watches.enqueue_on(ContextChange::HostsReleased, move || {
             let refused = context.caches.routes.keys_by_index(HOST_CONFLICT);
-            refused.iter().for_each(|(ns, name)| context.enqueue(WorkItem::new(KIND, ns, name)));
+            refused.iter().map(|(ns, name)| WorkItem::new(KIND, ns, name)).collect()
         });
     }
 
-    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
-        Box::pin(async move {
-            restore(context);
-            Ok(())
-        })
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(async move { restore(context) })
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {

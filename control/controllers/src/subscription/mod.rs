@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::api::{Error, now};
 use crate::channel_subscribers::{is_channel, is_subscribed_to, subscribers_of_channel};
 use crate::context::ControllerContext;
-use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::controller::{Controller, ControllerFuture, Watches, newest, removed};
 use crate::destination_resolver::{DestinationAddress, ResolveError};
 use crate::informer_cache::ObjectChange;
 use crate::oidc_identity;
@@ -31,10 +31,8 @@ impl Controller for SubscriptionController {
 
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.call::<Subscription>(move |change| {
-            if let (Some(before), after) = change
-                && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
-            {
-                unsubscribe(context, before);
+            if let Some(gone) = removed(change) {
+                unsubscribe(context, gone);
             }
         });
         watches.primary::<Subscription>(KIND);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::api::{Error, now};
 use crate::broker_injection;
 use crate::context::ControllerContext;
-use crate::controller::{Controller, ControllerFuture, Watches, newest};
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, removed};
 use crate::dead_letter_sink;
 use crate::destination_resolver::{DestinationAddress, ResolveError};
 use crate::oidc_identity;
@@ -17,7 +17,7 @@ use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{TriggerDependencies, status};
 use types::eventing::broker::Broker;
 use types::eventing::trigger::Trigger;
-use types::shared::{ConditionStatus, KReference, name, namespace};
+use types::shared::{ConditionStatus, KReference};
 
 const KIND: ControllerKind = ControllerKind::new("Trigger");
 
@@ -31,24 +31,16 @@ impl Controller for TriggerController {
 
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.call::<Trigger>(move |change| {
-            if let (Some(before), after) = change
-                && after.is_none_or(|after| after.metadata.uid != before.metadata.uid)
-            {
-                unsubscribe(context, before);
+            if let Some(gone) = removed(change) {
+                unsubscribe(context, gone);
             }
         });
         watches.primary::<Trigger>(KIND);
-        watches.enqueue::<Broker, _>(move |change| {
-            let meta = newest(change).map(|broker| &broker.metadata);
-            meta.map(|meta| triggers_of_broker(context, namespace(meta), name(meta))).unwrap_or_default()
-        });
+        watches.enqueue_by_name::<Broker>(move |ns, broker| triggers_of_broker(context, ns, broker));
     }
 
-    fn restore<'a>(&'a self, context: &'a ControllerContext) -> ControllerFuture<'a> {
-        Box::pin(async move {
-            trigger_subscription::restore(context);
-            Ok(())
-        })
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(async move { trigger_subscription::restore(context) })
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use contract::table::{DeliveryPolicy, DeliveryTarget, HoldReason, InitialOffset, ReplyTarget};
 
-use crate::RESTORE_BATCH;
 use crate::context::ControllerContext;
 use crate::delivery_options::{delivery, delivery_order};
 use crate::destination_resolver::DestinationAddress;
 use crate::event_filters::filter;
+use crate::informer_cache::RESTORE_BATCH;
 use crate::names::broker_path;
 use crate::oidc_identity::OidcIdentity;
 use crate::publish::StreamSubscriberSpec;

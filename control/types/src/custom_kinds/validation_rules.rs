@@ -15,6 +15,7 @@ pub(super) const RULES: &str = "x-kubernetes-validations";
 const NAMES: [&str; 2] = ["self", "oldSelf"];
 /// The reasons that a rule may give, as the first words of what is told.
 const REASONS: [&str; 4] = ["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"];
+
 /// All rules of a schema, read; by their text.
 #[derive(Debug, Default)]
 pub(super) struct ValidationRules {

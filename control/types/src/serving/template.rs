@@ -106,6 +106,7 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
+    /// SRV-CFG-02: a name of one's own begins with the parent's, and goes with one template only.
     #[test]
     fn an_own_name_has_the_parents_prefix_and_is_not_reused() {
         let parent = ObjectMeta { name: Some("app".into()), ..ObjectMeta::default() };

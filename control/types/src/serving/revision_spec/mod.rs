@@ -333,7 +333,6 @@ mod tests {
         assert_eq!(names, ["user-container-1", "user-container-0", "user-container-2"]);
     }
 
-    /// SRV-CFG-02: a name of one's own begins with the parent's, and goes with one template only.
     #[test]
     fn numbers_out_of_bounds_are_refused() {
         let base = serde_json::json!({"containers": [{"image": "a", "name": "x"}]});
