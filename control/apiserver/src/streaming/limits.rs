@@ -30,5 +30,8 @@ pub(crate) const RESIZE_BYTES_MAX: usize = 1024;
 pub(crate) const WEBSOCKET_MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Connections that one client forwards at a time; a browser opens a handful.
 pub(crate) const FORWARDED_CONNECTIONS_MAX: usize = 128;
+/// Time that a forwarded connection has left when its client has finished. kubectl finishes also for users that are gone, and an
+/// endless response would keep the connection. containerd leaves one second.
+pub(crate) const FORWARDED_HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
 /// Chunks in each direction that wait between a forwarded connection and its client. The sockets have buffers too.
 pub(crate) const FORWARDED_CHUNKS_MAX: usize = 4;

@@ -14,10 +14,13 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval_at, sleep_until};
+use tokio::time::{Instant, interval_at, sleep, sleep_until};
 
 use super::instance_streams::InstanceStreams;
-use super::limits::{CHUNK_BYTES, FORWARDED_CHUNKS_MAX, FORWARDED_CONNECTIONS_MAX, IDLE_TIMEOUT, PING_INTERVAL};
+use super::limits::{
+    CHUNK_BYTES, FORWARDED_CHUNKS_MAX, FORWARDED_CONNECTIONS_MAX, FORWARDED_HALF_CLOSED_TIMEOUT, IDLE_TIMEOUT,
+    PING_INTERVAL,
+};
 use super::spdy::STREAMS_MAX;
 use super::spdy::codec::Frame;
 use super::spdy::connection::SpdyConnection;
@@ -238,7 +241,7 @@ async fn forward(
     // What the client sends may end before or after what it receives.
     tokio::select! {
         received = receive(reader, output) => received,
-        never = send(writer, input) => never,
+        ended = send(writer, input) => ended,
     }
 }
 
@@ -253,13 +256,14 @@ async fn receive(mut reader: OwnedReadHalf, output: &ConnectionOutput) -> io::Re
     }
 }
 
-/// Returns only if the connection fails.
+/// Returns if the connection fails, and some time after the client has finished.
 async fn send(mut writer: OwnedWriteHalf, mut input: mpsc::Receiver<Bytes>) -> io::Result<()> {
     while let Some(bytes) = input.recv().await {
         writer.write_all(&bytes).await?;
     }
     writer.shutdown().await?;
-    std::future::pending().await
+    sleep(FORWARDED_HALF_CLOSED_TIMEOUT).await;
+    Ok(())
 }
 
 #[cfg(test)]
@@ -331,6 +335,18 @@ mod tests {
         }
         drop(peer);
         session.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn endless_response_ends_after_client_has_finished() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let _instance = listener.accept().await.unwrap();
+        let (_reader, writer) = stream.into_split();
+        let (input, bytes) = mpsc::channel(1);
+        drop(input); // the client has finished
+        tokio::time::pause();
+        send(writer, bytes).await.unwrap();
     }
 
     #[tokio::test]
