@@ -307,7 +307,7 @@ mod tests {
         }
     }
 
-    /// kubectl resets the data stream of a connection that its user has closed, and waits for the end of the error stream.
+    /// A client that resets the data stream of a connection waits for the end of its error stream.
     #[tokio::test]
     async fn reset_of_data_stream_ends_error_stream() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
