@@ -148,6 +148,23 @@ async fn a_developer_may_do_what_the_role_says_and_nothing_else() {
     assert_eq!(refusal["reason"], "Forbidden");
 }
 
+/// A role that may read everything opens no stream, although a WebSocket starts with a GET.
+#[tokio::test]
+async fn pod_stream_by_get_needs_create_too() {
+    let server = TestApiServer::real().await;
+    let rules = |verbs: &[&str]| json!([{ "apiGroups": ["*"], "resources": ["*"], "verbs": verbs }]);
+    grant(&server, "reader", &rules(&["get", "list", "watch"])).await;
+    grant(&server, "writer", &rules(&["get", "create"])).await;
+    for part in ["exec?command=ls&stdout=true", "attach", "portforward"] {
+        let path = format!("/api/v1/namespaces/default/pods/x/{part}");
+        let (code, said) = ask(&server, RequestUser::User("reader"), Method::GET, &path, &Value::Null).await;
+        let message = said["message"].as_str().unwrap();
+        assert!(code == 403 && message.contains("cannot create"), "{path}: {said}");
+        let (code, said) = ask(&server, RequestUser::User("writer"), Method::GET, &path, &Value::Null).await;
+        assert_eq!(code, 404, "{path}: {said}");
+    }
+}
+
 /// SRV-REV-17: the right to read Pods' logs is the right to read the Revision's log; without it a caller does not
 /// learn whether the log exists.
 #[tokio::test]

@@ -93,7 +93,6 @@ mod tests {
 
     use super::*;
     use crate::api::seed;
-    use types;
     use types::kind_registry::KindEntry;
 
     async fn until(store: &ObjectStore, good: impl Fn(&ObjectStore) -> bool) {

@@ -196,7 +196,6 @@ fn ensure_root_ca(view: &StagedView, home: &str, authority: &str) -> Result<Writ
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types;
 
     async fn object(store: &ObjectStore, key: &ObjectKey) -> Value {
         loop {

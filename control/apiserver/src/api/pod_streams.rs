@@ -1,5 +1,5 @@
-//! `pods/NAME/exec`, `attach` and `portforward`: who may open a stream, into which instance, and by which protocol. What happens
-//! on the stream is [`crate::streaming`]'s.
+//! `pods/NAME/exec`, `attach` and `portforward`: authorizes a stream, finds its instance and chooses a protocol. What happens on
+//! the stream is [`crate::streaming`]'s.
 
 mod attach;
 mod session_limiter;
@@ -35,7 +35,7 @@ use session_limiter::SessionPermit;
 /// The subresources, for discovery and RBAC.
 pub(super) const SUBRESOURCES: [(&str, &str); 3] =
     [("attach", "PodAttachOptions"), ("exec", "PodExecOptions"), ("portforward", "PodPortForwardOptions")];
-/// GET for clients that cannot send anything else with a WebSocket.
+/// A WebSocket starts with a GET, and needs both.
 pub(super) const VERBS: [&str; 2] = ["create", "get"];
 
 /// Namespace, Pod and subresource of a path of this kind.
@@ -62,9 +62,11 @@ async fn open(
     head: &mut Parts,
     (namespace, name, part): (&str, &str, &'static str),
 ) -> Result<Response, StatusError> {
-    let verb = authorization::verb(&head.method, true, false);
-    let action = RequestAttributes { verb, group: "", resource: "pods", subresource: part, namespace, name };
-    authorization::check(server, &server.default_requester, &action)?;
+    // A WebSocket starts with a GET. A role that may only read must not run commands by it (as in Kubernetes from 1.35 on).
+    for verb in [authorization::verb(&head.method, true, false), "create"] {
+        let action = RequestAttributes { verb, group: "", resource: "pods", subresource: part, namespace, name };
+        authorization::check(server, &server.default_requester, &action)?;
+    }
     if ![Method::GET, Method::POST].contains(&head.method) {
         return Err(StatusError::method_not_allowed());
     }

@@ -229,7 +229,6 @@ fn version(entry: &KindEntry, storage: bool) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types;
 
     /// APP-20: what we say of our own kinds is what we would take from a client.
     #[test]

@@ -1,10 +1,10 @@
 //! Moves bytes between a client and a process until one of them ends.
 
-use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
+use bytes::{Buf as _, BytesMut};
 use rustix::termios::{Winsize, tcsetwinsize};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -44,8 +44,8 @@ struct ProcessOutput {
 /// What the process has not read yet.
 #[derive(Default)]
 struct InputQueue {
-    pieces: VecDeque<Bytes>,
-    bytes: usize,
+    /// A copy: a view of one byte would keep all that was received with it.
+    bytes: BytesMut,
     is_closed: bool,
 }
 
@@ -78,7 +78,7 @@ impl ExecSession {
                 return Ok(exit);
             }
             tokio::select! {
-                event = client.receive(), if self.queue.bytes < STDIN_BYTES_MAX => {
+                event = client.receive(), if self.queue.bytes.len() < STDIN_BYTES_MAX => {
                     match event? {
                         ClientEvent::Left => return Ok(None),
                         event => self.handle(event),
@@ -87,11 +87,11 @@ impl ExecSession {
                 }
                 () = self.queue.write_to(&mut self.stdin), if self.queue.has_work() => {}
                 count = self.stdout.read(), if self.stdout.pipe.is_some() => {
-                    client.send(OutputChannel::Stdout, self.stdout.take(count)).await?;
+                    drain_until += send(client, OutputChannel::Stdout, self.stdout.take(count)).await?;
                     idle_since = Instant::now();
                 }
                 count = self.stderr.read(), if self.stderr.pipe.is_some() => {
-                    client.send(OutputChannel::Stderr, self.stderr.take(count)).await?;
+                    drain_until += send(client, OutputChannel::Stderr, self.stderr.take(count)).await?;
                     idle_since = Instant::now();
                 }
                 ended = &mut self.process.exit, if exit.is_none() => {
@@ -107,7 +107,9 @@ impl ExecSession {
 
     fn handle(&mut self, event: ClientEvent) {
         match event {
-            ClientEvent::Stdin(bytes) if self.stdin.is_some() && !self.queue.is_closed => self.queue.push(bytes),
+            ClientEvent::Stdin(bytes) if self.stdin.is_some() && !self.queue.is_closed => {
+                self.queue.bytes.extend_from_slice(&bytes);
+            }
             ClientEvent::StdinClosed => self.queue.is_closed = true,
             ClientEvent::Resize(size) => self.resize(size),
             ClientEvent::Stdin(_) | ClientEvent::Left => {}
@@ -122,35 +124,30 @@ impl ExecSession {
     }
 }
 
+/// Returns how long the client took. In that time no output was read, so it does not count towards [`DRAIN_TIMEOUT`].
+async fn send(client: &mut RemoteCommandClient, channel: OutputChannel, bytes: &[u8]) -> io::Result<Duration> {
+    let start = Instant::now();
+    client.send(channel, bytes).await?;
+    Ok(start.elapsed())
+}
+
 impl InputQueue {
-    fn push(&mut self, bytes: Bytes) {
-        self.bytes += bytes.len();
-        self.pieces.push_back(bytes);
-    }
-
     fn has_work(&self) -> bool {
-        !self.pieces.is_empty() || self.is_closed
+        !self.bytes.is_empty() || self.is_closed
     }
 
-    /// Writes some of it, and closes `stdin` behind the last piece. Can be cancelled without loss.
+    /// Writes some of it, and closes `stdin` behind the last byte. Can be cancelled without loss.
     async fn write_to(&mut self, stdin: &mut Option<pipe::Sender>) {
         let Some(pipe) = stdin else {
-            self.pieces.clear();
-            (self.bytes, self.is_closed) = (0, false);
+            *self = Self::default();
             return;
         };
-        let Some(piece) = self.pieces.front_mut() else {
+        if self.bytes.is_empty() {
             *stdin = None;
             return;
-        };
-        match pipe.write(piece).await {
-            Ok(count) => {
-                piece.advance(count);
-                self.bytes -= count;
-                if piece.is_empty() {
-                    self.pieces.pop_front();
-                }
-            }
+        }
+        match pipe.write(&self.bytes).await {
+            Ok(count) => self.bytes.advance(count),
             Err(_) => *stdin = None, // the process does not read any more
         }
     }
@@ -170,5 +167,49 @@ impl ProcessOutput {
             self.pipe = None;
         }
         &self.buffer[..count]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::io::Write as _;
+
+    use futures_util::StreamExt as _;
+    use tokio_tungstenite::WebSocketStream;
+    use tokio_tungstenite::tungstenite::Message;
+    use tokio_tungstenite::tungstenite::protocol::Role;
+
+    use super::super::instance_streams::{ExecExit, RequestedStdio};
+    use super::super::test_connection::upgraded_pair;
+    use super::*;
+
+    /// As `kubectl exec POD -- cat FILE | less` reads.
+    #[tokio::test]
+    async fn slow_client_receives_all_output_of_ended_process() {
+        let (output, mut input) = io::pipe().unwrap();
+        let text = [b'x'; 60_000]; // less than a pipe holds
+        input.write_all(&text).unwrap();
+        drop(input);
+        let exit = Box::pin(ready(ExecExit::Code(0)));
+        let stdout = Some(output.into());
+        let process = ExecProcess { stdin: None, stdout, stderr: None, terminal: None, exit, guard: Box::new(()) };
+        let (io, peer) = upgraded_pair(1024).await;
+        let stdio = RequestedStdio { stdout: true, ..RequestedStdio::default() };
+        let session = tokio::spawn(async move { run(RemoteCommandClient::websocket(io, stdio).await?, process).await });
+        let mut socket = WebSocketStream::from_raw_socket(peer, Role::Client, None).await;
+        let mut received = 0;
+        while let Some(Ok(message)) = socket.next().await {
+            let Message::Binary(message) = message else { continue };
+            if message[0] == 1 && message.len() > 1 {
+                if received == 0 {
+                    tokio::time::pause(); // from here on time passes only in the next line
+                }
+                tokio::time::sleep(2 * DRAIN_TIMEOUT).await;
+                received += message.len() - 1;
+            }
+        }
+        session.await.unwrap().unwrap();
+        assert_eq!(received, text.len());
     }
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// Sessions of all clients at a time. Each has a process or some connections, and some 100 KiB of buffers.
+/// Sessions of all clients at a time. Each has a process or some connections, and some 100 KiB of buffers; at most 2 MiB for a
+/// process that does not read its input, and 10 MiB for forwarded connections that do not.
 pub(crate) const SESSIONS_MAX: usize = 256;
 /// Sessions of one instance: people look into it, and a loop of a script does not fill its process table.
 pub(crate) const SESSIONS_PER_INSTANCE_MAX: usize = 32;
@@ -21,11 +22,16 @@ pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const CHUNK_BYTES: usize = 16 * 1024;
 /// Input that waits for the process to read it. Beyond it nothing is read from the client.
 pub(crate) const STDIN_BYTES_MAX: usize = 256 * 1024;
+/// Events of a client before all its streams are open. kubectl sends none.
+pub(crate) const EARLY_EVENTS_MAX: usize = 64;
 /// A message on the resize channel is some 30 bytes.
 pub(crate) const RESIZE_BYTES_MAX: usize = 1024;
 /// A WebSocket message. kubectl sends 32 KiB, and other clients what they have in a buffer.
 pub(crate) const WEBSOCKET_MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Connections that one client forwards at a time; a browser opens a handful.
 pub(crate) const FORWARDED_CONNECTIONS_MAX: usize = 128;
-/// Chunks in each direction that wait between a forwarded connection and its client.
-pub(crate) const FORWARDED_CHUNKS_MAX: usize = 16;
+/// Time that a forwarded connection has left when its client has finished. kubectl finishes also for users that are gone, and an
+/// endless response would keep the connection. containerd leaves one second.
+pub(crate) const FORWARDED_HALF_CLOSED_TIMEOUT: Duration = Duration::from_secs(10);
+/// Chunks in each direction that wait between a forwarded connection and its client. The sockets have buffers too.
+pub(crate) const FORWARDED_CHUNKS_MAX: usize = 4;

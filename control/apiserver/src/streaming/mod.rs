@@ -15,6 +15,8 @@ pub(crate) mod port_forward;
 pub(crate) mod remote_command;
 mod session_status;
 pub mod spdy;
+#[cfg(test)]
+mod test_connection;
 pub(crate) mod upgrade;
 mod websocket;
 mod websocket_channels;

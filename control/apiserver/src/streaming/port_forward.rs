@@ -7,17 +7,20 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{Buf as _, Bytes};
 use futures_util::future::BoxFuture;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval_at, sleep_until};
+use tokio::time::{Instant, interval_at, sleep, sleep_until};
 
 use super::instance_streams::InstanceStreams;
-use super::limits::{CHUNK_BYTES, FORWARDED_CHUNKS_MAX, FORWARDED_CONNECTIONS_MAX, IDLE_TIMEOUT, PING_INTERVAL};
+use super::limits::{
+    CHUNK_BYTES, FORWARDED_CHUNKS_MAX, FORWARDED_CONNECTIONS_MAX, FORWARDED_HALF_CLOSED_TIMEOUT, IDLE_TIMEOUT,
+    PING_INTERVAL,
+};
 use super::spdy::STREAMS_MAX;
 use super::spdy::codec::Frame;
 use super::spdy::connection::SpdyConnection;
@@ -35,7 +38,7 @@ enum ClientStream {
     /// Of the connection that `request` names; it waits for its data stream.
     Error { request: String },
     /// Towards the connection; `None`: the client has finished.
-    Data { input: Option<mpsc::Sender<Bytes>>, task: tokio::task::AbortHandle },
+    Data { input: Option<mpsc::Sender<Bytes>>, error: u32, task: tokio::task::AbortHandle },
 }
 
 struct QueuedData {
@@ -85,10 +88,7 @@ impl ForwardSession {
                 }
                 () = push_stalled(&mut self.stalled), if self.stalled.is_some() => {}
                 Some(QueuedData { stream, bytes, fin }) = self.outgoing.recv() => {
-                    self.connection.data(stream, &bytes, fin);
-                    if fin {
-                        self.streams.remove(&stream);
-                    }
+                    self.send(stream, &bytes, fin);
                     self.connection.flush().await?;
                     idle_since = Instant::now();
                 }
@@ -128,12 +128,24 @@ impl ForwardSession {
                 Ok(())
             }
             Frame::Reset { stream } => {
-                if let Some(ClientStream::Data { task, .. }) = self.streams.remove(&stream) {
+                if let Some(ClientStream::Data { error, task, .. }) = self.streams.remove(&stream) {
                     task.abort();
+                    self.send(error, b"", true); // kubectl waits for it
                 }
                 Ok(())
             }
             Frame::Headers { .. } | Frame::Ping { .. } | Frame::GoAway => Ok(()),
+        }
+    }
+
+    /// Nothing is sent on a stream that has ended.
+    fn send(&mut self, stream: u32, bytes: &[u8], fin: bool) {
+        if !self.streams.contains_key(&stream) {
+            return;
+        }
+        self.connection.data(stream, bytes, fin);
+        if fin {
+            self.streams.remove(&stream);
         }
     }
 
@@ -169,7 +181,7 @@ impl ForwardSession {
                     let message = failed.map(|why| format!("error forwarding port {port} to pod {pod}: {why}"));
                     output.finish(message.unwrap_or_default()).await;
                 });
-                self.streams.insert(stream, ClientStream::Data { input: Some(input), task });
+                self.streams.insert(stream, ClientStream::Data { input: Some(input), error, task });
                 self.connection.accept(stream)
             }
             _ => {
@@ -180,12 +192,18 @@ impl ForwardSession {
     }
 }
 
-/// Returns when the connection has room. Can be cancelled without loss.
+/// Passes a chunk on when the connection has room. Can be cancelled without loss.
 async fn push_stalled(stalled: &mut Option<(mpsc::Sender<Bytes>, Bytes)>) {
     let Some((input, bytes)) = stalled else { return };
     if let Ok(permit) = input.reserve().await {
-        permit.send(std::mem::take(bytes)); // an error: the connection has ended
-    }
+        // A copy: a view of one byte would keep all that was received with it.
+        let count = bytes.len().min(CHUNK_BYTES);
+        permit.send(Bytes::copy_from_slice(&bytes[..count]));
+        bytes.advance(count);
+        if !bytes.is_empty() {
+            return;
+        }
+    } // an error: the connection has ended
     *stalled = None;
 }
 
@@ -223,7 +241,7 @@ async fn forward(
     // What the client sends may end before or after what it receives.
     tokio::select! {
         received = receive(reader, output) => received,
-        never = send(writer, input) => never,
+        ended = send(writer, input) => ended,
     }
 }
 
@@ -238,11 +256,107 @@ async fn receive(mut reader: OwnedReadHalf, output: &ConnectionOutput) -> io::Re
     }
 }
 
-/// Returns only if the connection fails.
+/// Returns if the connection fails, and some time after the client has finished.
 async fn send(mut writer: OwnedWriteHalf, mut input: mpsc::Receiver<Bytes>) -> io::Result<()> {
     while let Some(bytes) = input.recv().await {
         writer.write_all(&bytes).await?;
     }
     writer.shutdown().await?;
-    std::future::pending().await
+    sleep(FORWARDED_HALF_CLOSED_TIMEOUT).await;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use bytes::BytesMut;
+    use futures_util::FutureExt as _;
+
+    use super::super::instance_streams::{
+        ExecProcess, ExecRequest, ForwardedConnection, InstanceTarget, ProcessExecRule, StreamError,
+    };
+    use super::super::spdy::codec::{self, Decoder, Encoder};
+    use super::super::test_connection::upgraded_pair;
+    use super::*;
+
+    /// All ports of all instances are one listener.
+    #[derive(Debug)]
+    struct OneListener(SocketAddr);
+
+    impl InstanceStreams for OneListener {
+        fn process_exec_rule(&self) -> ProcessExecRule {
+            ProcessExecRule::Deny
+        }
+
+        fn find(&self, _: u64, _: Option<String>) -> BoxFuture<'static, Result<InstanceTarget, StreamError>> {
+            std::future::ready(Err(StreamError::NotRunning)).boxed()
+        }
+
+        fn exec(&self, _: ExecRequest) -> BoxFuture<'static, Result<ExecProcess, StreamError>> {
+            std::future::ready(Err(StreamError::NotRunning)).boxed()
+        }
+
+        fn connect(&self, _: u64, _: u16) -> BoxFuture<'static, io::Result<ForwardedConnection>> {
+            let address = self.0;
+            async move {
+                let stream = TcpStream::connect(address).await?.into_std()?;
+                Ok(ForwardedConnection { stream, guard: Box::new(()) })
+            }
+            .boxed()
+        }
+    }
+
+    /// A client that resets the data stream of a connection waits for the end of its error stream.
+    #[tokio::test]
+    async fn reset_of_data_stream_ends_error_stream() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let streams = Arc::new(OneListener(listener.local_addr().unwrap()));
+        let (io, mut peer) = upgraded_pair(64 * 1024).await;
+        let target = ForwardTarget { streams, instance: 1, pod: "a".into(), ended: std::future::pending().boxed() };
+        let session = tokio::spawn(run(SpdyConnection::new(io), target));
+        let (mut encoder, mut decoder, mut bytes) = (Encoder::default(), Decoder::default(), BytesMut::new());
+        // More of them than may be open at a time.
+        for error in (1..).step_by(4).take(STREAMS_MAX) {
+            for (stream, kind) in [(error, "error"), (error + 2, "data")] {
+                let request = error.to_string();
+                let headers = [("streamtype", kind), ("port", "80"), ("requestid", request.as_str())];
+                encoder.syn_stream(&mut bytes, stream, &headers).unwrap();
+            }
+            codec::refuse_stream(&mut bytes, error + 2); // RST_STREAM
+            peer.write_all(&bytes.split()).await.unwrap();
+            let frame = loop {
+                match decoder.next_frame().unwrap() {
+                    Some(frame) => break frame,
+                    None => assert!(peer.read_buf(decoder.buffer()).await.unwrap() > 0),
+                }
+            };
+            assert_eq!(frame, Frame::Data { stream: error, fin: true, bytes: Bytes::new() });
+        }
+        drop(peer);
+        session.await.unwrap().unwrap();
+    }
+
+    #[tokio::test]
+    async fn endless_response_ends_after_client_has_finished() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let _instance = listener.accept().await.unwrap();
+        let (_reader, writer) = stream.into_split();
+        let (input, bytes) = mpsc::channel(1);
+        drop(input); // the client has finished
+        tokio::time::pause();
+        send(writer, bytes).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn long_message_is_passed_on_in_chunks() {
+        let (input, mut chunks) = mpsc::channel(FORWARDED_CHUNKS_MAX);
+        let mut stalled = Some((input, Bytes::from(vec![7; 2 * CHUNK_BYTES + 1])));
+        while stalled.is_some() {
+            push_stalled(&mut stalled).await;
+        }
+        let sizes: Vec<_> = std::iter::from_fn(|| chunks.try_recv().ok()).map(|chunk| chunk.len()).collect();
+        assert_eq!(sizes, [CHUNK_BYTES, CHUNK_BYTES, 1]);
+    }
 }

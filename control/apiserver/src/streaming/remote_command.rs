@@ -8,7 +8,7 @@ use tokio::time::timeout;
 use super::UpgradedIo;
 use super::client_event::{ClientEvent, OutputChannel, ResizeParser};
 use super::instance_streams::RequestedStdio;
-use super::limits::{OPEN_TIMEOUT, STDIN_BYTES_MAX};
+use super::limits::{EARLY_EVENTS_MAX, OPEN_TIMEOUT};
 use super::spdy::codec::Frame;
 use super::spdy::connection::SpdyConnection;
 use super::websocket;
@@ -114,18 +114,12 @@ impl SpdyChannels {
     }
 
     async fn open(&mut self) -> io::Result<()> {
-        let mut bytes = 0;
         while self.channels.iter().any(|channel| channel.stream.is_none()) {
             match self.connection.receive().await? {
-                Some(frame) => {
-                    if let Frame::Data { bytes: piece, .. } = &frame {
-                        bytes += piece.len();
-                    }
-                    self.handle(frame)?;
-                }
+                Some(frame) => self.handle(frame)?,
                 None => return Err(io::ErrorKind::UnexpectedEof.into()),
             }
-            if bytes > STDIN_BYTES_MAX || self.pending.len() > STDIN_BYTES_MAX {
+            if self.pending.len() > EARLY_EVENTS_MAX {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "input before the streams are open"));
             }
         }
@@ -204,5 +198,29 @@ impl SpdyChannels {
             }
         }
         self.connection.close().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::BytesMut;
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::super::spdy::codec::{self, Encoder};
+    use super::super::test_connection::upgraded_pair;
+    use super::*;
+
+    #[tokio::test]
+    async fn input_before_all_streams_are_open_is_bounded() {
+        let (io, mut peer) = upgraded_pair(64 * 1024).await;
+        let mut bytes = BytesMut::new();
+        Encoder::default().syn_stream(&mut bytes, 1, &[(STREAM_TYPE, STDIN)]).unwrap();
+        for _ in 0..=EARLY_EVENTS_MAX {
+            codec::data(&mut bytes, 1, b"x", false);
+        }
+        peer.write_all(&bytes).await.unwrap();
+        let stdio = RequestedStdio { stdin: true, stdout: true, ..RequestedStdio::default() };
+        let refused = RemoteCommandClient::spdy(io, stdio).await.err().unwrap();
+        assert!(refused.to_string().contains("before the streams are open"), "{refused}");
     }
 }

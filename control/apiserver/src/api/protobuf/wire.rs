@@ -6,9 +6,9 @@ pub(in super::super) enum ProtobufError {
     /// The kind has no table here: the client has to send JSON.
     UnknownKind,
     Malformed,
-    /// Schemas nest more than [`SCHEMA_DEPTH_MAX`] levels.
+    /// Schemas nest more than [`super::SCHEMA_DEPTH_MAX`] levels.
     TooDeep,
-    /// There are more than [`MESSAGES_MAX`] messages in it.
+    /// There are more than [`super::MESSAGES_MAX`] messages in it.
     TooMany,
 }
 
