@@ -59,7 +59,7 @@ enum Command {
     /// Back up the objects of a running appliance, or restore them
     #[command(subcommand)]
     Api(api::ApiCommand),
-    /// Show what became of events in a running appliance, and send them again
+    /// Show what happened to events in a running appliance, and send them again
     #[command(subcommand)]
     Event(event::EventCommand),
     /// Pull, list, import and remove container images

@@ -1,4 +1,4 @@
-//! The documents say what the code and the tests say.
+//! The documents agree with the code and the tests.
 
 mod conformance;
 mod documented;

@@ -1,4 +1,4 @@
-//! Writes the reference pages from the built binary, and holds the pages against it: the command line from `--help`, the kinds from
+//! Writes the reference pages from the built binary, and compares the pages with it: the command line from `--help`, the kinds from
 //! the API's discovery, the metrics from `/metrics`.
 //! `UPDATE_REFERENCE=1 cargo test --test documents reference` rewrites them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]

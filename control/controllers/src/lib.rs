@@ -2,8 +2,8 @@
 //! The controllers: they bring the system to the state that the objects specify, and report in their statuses.
 //!
 //! Each kind has a module that implements [`controller::Controller`]: wiring in `mod.rs`, decisions as values in
-//! `reconcile.rs`, children where it has some. `list` has them all. No controller knows another: what two of them share
-//! lies in a module below both, or in the [`ControllerContext`], and each watches the kinds that it depends on. All share
+//! `reconcile.rs`, children where it has some. `list` has them all. No controller depends on another: what two of them share
+//! is in a module below both, or in the [`ControllerContext`], and each watches the kinds that it depends on. All share
 //! one queue. The same code runs over the in-process client and over a cluster's.
 
 pub mod access_tokens;
@@ -104,7 +104,7 @@ use work_queue::ControllerKind;
 /// share a commit.
 const WORKERS: usize = 32;
 
-/// What the controllers have to know of the program.
+/// The configuration of the controllers.
 #[derive(Debug, Clone)]
 pub struct ControllerConfig {
     pub context: ContextConfig,
@@ -167,7 +167,7 @@ pub async fn run(
     Ok(())
 }
 
-/// What runs beside the controllers, for ever.
+/// Tasks that run concurrently with the controllers, forever.
 fn shared_tasks(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
     let requester = TokenRequester { client: &context.client, clock: &context.config.clock };
     let mut tasks: Vec<ControllerTask<'_>> = vec![
@@ -178,7 +178,7 @@ fn shared_tasks(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
             || context.notify(ContextChange::SenderKeys),
         )),
         Box::pin(context.access_tokens.run(requester)),
-        Box::pin(clock_steps::tend(context)),
+        Box::pin(clock_steps::watch_clock(context)),
         Box::pin(idle_trim::run(context)),
         Box::pin(async {
             loop {

@@ -248,7 +248,7 @@ impl WatchLines {
     }
 
     /// Type and name of the next event.
-    pub(crate) async fn next_told(&mut self) -> (String, String) {
+    pub(crate) async fn next_change(&mut self) -> (String, String) {
         let event = self.next().await.unwrap();
         let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
         (text(&event["type"]), text(&event["object"]["metadata"]["name"]))

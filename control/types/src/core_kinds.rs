@@ -9,7 +9,7 @@ use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, COUNT, PrinterColumn, column};
 
-/// What every namespace waits for, until all in it is gone.
+/// The finalizer of every namespace, until its content is deleted.
 pub const NAMESPACE_FINALIZER: &str = "kubernetes";
 
 pub const NAMESPACE: KindMeta = KindMeta {
@@ -43,7 +43,7 @@ impl ResourceStrategy for Namespace {
     }
 
     fn set_defaults(&mut self, before: Option<&Self>, _: &RequestContext) {
-        // Nobody but the collector takes the finalizer away, and it does so by itself.
+        // Only the garbage collector removes this finalizer, by itself.
         let finalizers = match before {
             Some(before) => before.spec.as_ref().and_then(|spec| spec.finalizers.clone()),
             None => Some(vec![NAMESPACE_FINALIZER.into()]),

@@ -1,4 +1,4 @@
-//! Deployments: how many instances each Revision has, where Kubernetes' clients look for it. Written by a
+//! Deployments: the number of instances of each Revision, for clients of Kubernetes. Written by a
 //! controller of ours, like [Pods](super::pods).
 
 use k8s_openapi::api::apps::v1::Deployment;

@@ -1,6 +1,6 @@
-//! Who stands behind a Service: Endpoints and EndpointSlices, as controllers and operators write them.
+//! The backends of a Service: Endpoints and EndpointSlices, as controllers and operators write them.
 //!
-//! Kubernetes refuses addresses of the loopback range. Here they are what most backends have: a process of this
+//! Kubernetes rejects loopback addresses. Here most backends have one: a process of this
 //! host.
 
 use std::collections::HashSet;

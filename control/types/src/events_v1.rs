@@ -1,6 +1,6 @@
 //! `events.k8s.io/v1`: the same events as the core group's, under newer names.
 //!
-//! One object, two views: it is kept as a core Event, and read and written as either.
+//! One object, two representations: it is stored as a core Event, and read and written as either.
 
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

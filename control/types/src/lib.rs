@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
-//! The kinds: what users write, with their defaults, rules and columns.
+//! The kinds: the objects of users, with their defaults, rules and columns.
 //!
-//! One file says everything about one kind and does no I/O. A kind reaches the API server as a row of
+//! One file contains everything about one kind and does no I/O. A kind reaches the API server as a row of
 //! [`registry`], and the controllers as a Rust type that `kube::Api` takes.
 
 pub mod autoscaling;
@@ -99,10 +99,10 @@ macro_rules! kind {
             pub kind: String,
             #[serde(default)]
             pub metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-            /// What is wanted.
+            /// The desired state.
             #[serde(default)]
             pub spec: $spec,
-            /// What is. Written by the controllers.
+            /// The observed state. Written by the controllers.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub status: Option<$status>,
         }
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// SRV-API-09: nobody but the Configuration controller creates Revisions (AMB-62).
+    /// SRV-API-09: only the Configuration controller creates Revisions (AMB-62).
     #[test]
     fn revisions_and_what_they_run_are_the_only_kinds_that_developers_do_not_create() {
         let closed: Vec<_> =

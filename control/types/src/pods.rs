@@ -1,5 +1,5 @@
-//! Pods: the running instances as Kubernetes' clients know them. Written by a controller of ours; clients
-//! look, read logs, and delete one to have it started anew.
+//! Pods: the running instances for clients of Kubernetes. Written by a controller of ours; clients
+//! read them, read logs, and delete one to have it restarted.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -10,7 +10,7 @@ use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceSt
 use crate::printer_column::{AGE, PrinterColumn, RATIO, column};
 use crate::schema;
 
-/// What of a container is shown; the rest of Kubernetes' fields mean nothing here.
+/// The supported fields of a container; the rest of Kubernetes' fields mean nothing here.
 const CONTAINER: [&str; 10] =
     ["name", "image", "command", "args", "ports", "env", "envFrom", "volumeMounts", "resources", "workingDir"];
 const SPEC: [&str; 4] = ["containers", "nodeName", "restartPolicy", "terminationGracePeriodSeconds"];

@@ -1,5 +1,5 @@
-//! Kubernetes' own kinds that are kept as data: clients and controllers write them for each other, and
-//! nothing here acts on them.
+//! Kubernetes' own kinds that are only stored: clients and controllers exchange data through them, and
+//! no controller here acts on them.
 
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview};
 use k8s_openapi::api::authorization::v1::{
@@ -91,7 +91,7 @@ impl ResourceStrategy for Event {
 
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
-    /// Who may write events of one namespace must not tell of another's objects.
+    /// A user who may write events of one namespace must not report about objects of another.
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         if before.is_none() {
             check_event_namespace(&self.metadata, self.involved_object.namespace.as_deref(), problems);
@@ -175,7 +175,7 @@ data!(
     }
 );
 data!(TokenReview, KindMeta { kind: "TokenReview", plural: "tokenreviews", singular: "tokenreview", ..AUTHENTICATION });
-/// What kubectl before 1.28 asks by `auth whoami`.
+/// The review that kubectl before 1.28 sends for `auth whoami`.
 const WHO_AM_I_BETA: KindMeta = KindMeta { version: "v1beta1", ..SelfSubjectReview::META };
 data!(
     SelfSubjectReview,

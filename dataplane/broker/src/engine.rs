@@ -81,7 +81,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
                 }
             });
             let dispatcher = Rc::clone(dispatcher);
-            self.ring.spawn(async move { dispatcher.tidy().await });
+            self.ring.spawn(async move { dispatcher.remove_deleted().await });
         }
     }
 

@@ -46,7 +46,7 @@ impl EventSender for HttpSender {
         timeout: Duration,
     ) -> Result<LocalResponse, PostError> {
         if target.port == NO_PORT {
-            let what = "begins neither with http:// nor with https://, or its port is none of 1 to 65535";
+            let what = "begins neither with http:// nor with https://, or its port is not in 1 to 65535";
             return Err(PostError::Transport(format!("{} {what}", target.url).into()));
         }
         let Some(token) = self.token(target, timeout).await? else {
@@ -130,7 +130,7 @@ impl HttpSender {
                 return Ok(Some(shown));
             }
             if self.proxy.ring.now() >= due {
-                return Err(PostError::Transport("there is no token for this target yet".into()));
+                return Err(PostError::Transport("no token was issued for this target yet".into()));
             }
             self.proxy.ring.sleep(TOKEN_CHECK_INTERVAL).await;
         }

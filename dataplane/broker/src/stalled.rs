@@ -1,7 +1,7 @@
 //! Events at which a core stopped.
 //!
 //! The code that evaluates a filter or encodes a request for an event records it beforehand
-//! ([`CoreActivity`]). A watchdog that finds the core stuck writes that down beside the log
+//! ([`CoreActivity`]). A watchdog that finds the core stuck records that next to the log
 //! ([`write`](fn@write)), and removes it when the core continues. So what the next start finds there
 //! ([`read`]) is what the process was ended for, and it is not tried again: the event is set aside for that
 //! subscriber, and all others continue.
@@ -14,7 +14,7 @@ use ring::CurrentWork;
 use serde::{Deserialize, Serialize};
 use wal::LogPosition;
 
-/// The file beside a log's segments.
+/// The file next to a log's segments.
 const FILE: &str = "stalled-events.json";
 
 /// Maximum number of stored events, the newest: each is a core that was stuck, and a process that was

@@ -78,7 +78,7 @@ pub struct Proxy {
     pub counters: Arc<CoreCounters>,
     /// Unset when the access log is off.
     pub access: OnceCell<AccessLog>,
-    /// The request log of the current table, written beside the access log.
+    /// The request log of the current table, written in addition to the access log.
     request_log: RefCell<Option<Arc<RequestLog>>>,
     /// Unset when no span collector is configured.
     pub spans: OnceCell<spans::SpanQueue>,

@@ -110,7 +110,7 @@ impl ResponseStream<'_> {
         AttemptOutcome::Done { status: self.head.status, close }
     }
 
-    /// Sends the last bytes. Few of them are still unsent while the connection goes on to its next request. The next
+    /// Sends the last bytes. Few of them are still unsent while the connection continues to its next request. The next
     /// read also shows if the client is gone, and closing the connection waits for detached sends.
     async fn end(&mut self, close: bool) -> io::Result<()> {
         if close || self.out.buffer.is_empty() {
@@ -251,7 +251,7 @@ impl ResponseStream<'_> {
         let protocol = match self.request.upgrade {
             UpgradeRequest::None | UpgradeRequest::Offered => return false,
             UpgradeRequest::WebSocket => "websocket",
-            // Before the request has left whole, its rest and the tunnel's first bytes could not be told apart.
+            // Before the request has left whole, its rest and the tunnel's first bytes could not be distinguished.
             UpgradeRequest::Admitted { .. } if !self.progress.is_sent() => return false,
             UpgradeRequest::Admitted { listed, .. } => match self.limits.upgrade_protocols.get(usize::from(listed)) {
                 Some(protocol) => protocol,

@@ -28,8 +28,8 @@ fn on_every_machine<F: Future<Output = ()> + 'static>(script: impl Fn(EventsFixt
     on(&Ring::kernel(RingOptions::default()).unwrap());
     for seed in 0..5 {
         on(&Simulation::new(seed, FaultProfile::calm()).ring());
-        let windy = FaultProfile { slow_peers: 0, short_writes: 0, ..FaultProfile::windy() };
-        on(&Simulation::new(seed, windy).ring());
+        let moderate = FaultProfile { slow_peers: 0, short_writes: 0, ..FaultProfile::moderate() };
+        on(&Simulation::new(seed, moderate).ring());
     }
 }
 
@@ -128,7 +128,7 @@ fn route(table: &mut RoutingTable, backend: Arc<Backend>) {
     table.hosts.insert("app.ns.localhost", Arc::new(Route::of(splits)));
 }
 
-/// A delivery to a sleeping Service of ours requests an instance and waits for it; no request is rejected,
+/// A delivery to a scaled-to-zero Service of ours requests an instance and waits for it; no request is rejected,
 /// and its concurrency applies to deliveries too.
 #[test]
 fn sleeping_subscriber_is_started() {

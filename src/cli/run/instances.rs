@@ -1,4 +1,4 @@
-//! What instances may do on this host, and what is hidden from them.
+//! The privileges of instances on this host, and the paths that are hidden from them.
 
 use std::path::PathBuf;
 

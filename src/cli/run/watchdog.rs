@@ -104,8 +104,8 @@ impl Change {
         let activity = CoreActivity::decode(one.counters.heartbeat.work());
         let on = On::of(activity, [table, &one.table]);
         let silent_s = silent.as_secs_f64();
-        let told = on.told(one, table);
-        health.stalls.set(core, Some(format!("core {core} has not turned for {silent_s:.1} s: {told}")));
+        let stall_text = on.stall_text(one, table);
+        health.stalls.set(core, Some(format!("core {core} has made no progress for {silent_s:.1} s: {stall_text}")));
         if std::mem::replace(&mut one.is_stalled, true) {
             return;
         }
@@ -117,7 +117,7 @@ impl Change {
             subscriber = on.subscriber.as_deref().map(|subscriber| &*subscriber.label),
             position = on.activity.map(|activity| activity.position.get()),
             phase = on.activity.map(|activity| activity.phase.name()),
-            "the core does not turn: {told}; after kill -9 the next start sets an event in work aside"
+            "the core makes no progress: {stall_text}; after kill -9 the next start sets the current event aside"
         );
         if let Some((folder, event)) = on.event(one) {
             let written = note(&folder, &event);
@@ -152,13 +152,13 @@ impl On {
         Self { activity, stream, subscriber }
     }
 
-    fn told(&self, one: &Watched, newest: &RoutingTable) -> String {
+    fn stall_text(&self, one: &Watched, newest: &RoutingTable) -> String {
         let Some(activity) = self.activity else {
             // A turn of many pieces of work, between two of them.
             let last = CoreActivity::decode(one.counters.heartbeat.last_work());
             let Some(last) = last else { return "it works on no event".to_owned() };
             let last = Self::of(Some(last), [newest, &one.table]);
-            return format!("its latest work was the {}", last.told(one, newest));
+            return format!("its latest work was the {}", last.stall_text(one, newest));
         };
         let stream = self.stream.as_ref().map_or("(deleted)", |stream| &*stream.name);
         let subscriber = match (&self.subscriber, activity.subscriber) {
@@ -258,8 +258,11 @@ mod tests {
         let working = heartbeat.heartbeat.begin(activity.encode());
         let health = Health::default();
 
-        let told = On::of(Some(activity), [&table, &table]).told(&one, &table);
-        assert!(told.starts_with("filter of stream broker/ns/b/1, subscriber -, event at position 77"), "{told}");
+        let stall_text = On::of(Some(activity), [&table, &table]).stall_text(&one, &table);
+        assert!(
+            stall_text.starts_with("filter of stream broker/ns/b/1, subscriber -, event at position 77"),
+            "{stall_text}"
+        );
         Change::Stalled(EVERY).carry_out(&mut one, &table, &health);
         Change::Stalled(EVERY).carry_out(&mut one, &table, &health);
         let noted = stalled::read(folder.path());
@@ -268,8 +271,8 @@ mod tests {
         assert_eq!(one.counters.stalls.load(Relaxed), 1, "one stall, however long");
 
         drop(working);
-        let between = On::of(None, [&table, &table]).told(&one, &table);
-        assert_eq!(between, format!("its latest work was the {told}"));
+        let between = On::of(None, [&table, &table]).stall_text(&one, &table);
+        assert_eq!(between, format!("its latest work was the {stall_text}"));
         Change::Recovered.carry_out(&mut one, &table, &health);
         assert_eq!(stalled::read(folder.path()), []);
     }

@@ -57,7 +57,7 @@ impl KitApi {
         Self { address, user: None }
     }
 
-    /// The same API, asked as somebody else (`kubectl --as`).
+    /// The same API with impersonation (`kubectl --as`).
     #[must_use]
     pub fn as_user(self, user: &'static str) -> Self {
         Self { user: Some(user), ..self }

@@ -26,7 +26,7 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 const ACCEPTED_MEDIA_TYPES: &str = "application/json, application/yaml";
 
-/// How long a body may pause, and how often it is looked at whether it still comes.
+/// How long a body may pause, and how often it is checked whether it still comes.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Bytes that have to come in [`PAUSE_MAX`] while there are more than the free ones: a sender that is slower holds
 /// memory that others need.
@@ -84,7 +84,7 @@ async fn collect(mut share: BodyShare, body: Body) -> Result<Received, StatusErr
     }
 }
 
-/// The media type without its parameters, in lower case; `None` when there is none.
+/// The media type without its parameters, in lower case; `None` if absent.
 pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     Some(value.split(';').next().unwrap_or("").trim().to_ascii_lowercase())

@@ -1,7 +1,7 @@
 //! Reads YAML into a tree whose size is bounded while it grows.
 //!
-//! An alias copies what its anchor names. Eight thousand aliases of a text of 60 KB are 80 KB of YAML and 480 MB of texts, which
-//! no count of the body's values foresees.
+//! An alias copies the value of its anchor. Eight thousand aliases of a text of 60 KB are 80 KB of YAML and 480 MB of text, which
+//! counting the values of the body would not detect.
 
 use std::cell::Cell;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 
 use super::weight::{ENTRY_BYTES, OBJECT_BYTES, VALUE_BYTES, Weight};
 
-/// Memory that aliases may add to a document, in bytes, beside as much again as the document is expected to take.
+/// Memory that aliases may add to a document, in bytes, in addition to as much again as the document is expected to take.
 const ALIASES_BYTES_MAX: usize = 256 * 1024;
 
 /// # Errors

@@ -1,7 +1,7 @@
-//! Field validation: what is said about fields that no kind knows, and fields that stand twice.
+//! Field validation: reports unknown and duplicate fields.
 //!
-//! Both are dropped on the way in. `fieldValidation` chooses whether the client is told (`Warn`, the
-//! default), refused (`Strict`, what kubectl asks for) or neither.
+//! Both are dropped from the request. `fieldValidation` chooses whether the client gets a warning (`Warn`, the
+//! default), an error (`Strict`, which kubectl requests) or neither.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
@@ -18,11 +18,11 @@ use types::kind_registry::{KindEntry, KindMeta};
 use super::errors::StatusError;
 
 const WARNING: HeaderName = HeaderName::from_static("warning");
-/// Bytes of all warnings of one answer; Kubernetes' figure. What is beyond is not told.
+/// Bytes of all warnings of one response; Kubernetes' figure. Further ones are left out.
 const WARNING_BYTES_MAX: usize = 4096;
 /// Warnings of one answer. Python's HTTP client refuses an answer with more than 100 fields.
 const WARNINGS_MAX: usize = 32;
-/// Fields given twice that are told one by one.
+/// Duplicate fields that are reported one by one.
 const DUPLICATES_REPORTED_MAX: usize = 100;
 /// Bytes of their paths: a key may be as long as the body.
 const DUPLICATES_BYTES_MAX: usize = 64 * 1024;
@@ -35,7 +35,7 @@ pub(super) enum FieldValidation {
     Strict,
 }
 
-/// What is wrong with the fields of `object`, as a client is warned of it; refused if it wants that.
+/// The warnings about the fields of `object`; an error if the client requests that.
 pub(super) fn check(
     entry: &KindEntry,
     validation: FieldValidation,
@@ -90,7 +90,7 @@ pub(super) fn duplicates<'de, D: Deserializer<'de>>(document: D) -> Vec<String> 
     found.into_inner()
 }
 
-/// Where the walk is; written out only when there is something to say.
+/// Where the walk is; serialized only when there is something to say.
 enum DocumentPath<'a> {
     Root,
     Field(&'a DocumentPath<'a>, &'a str),
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_duplicates_are_not_all_told() {
+    fn duplicate_fields_are_reported_up_to_limit() {
         let text = format!("{{{}\"a\":1}}", "\"a\":1,".repeat(10_000));
         let found = json(&text);
         assert_eq!(found.len(), DUPLICATES_REPORTED_MAX);

@@ -1,5 +1,5 @@
-//! `pods/NAME/exec`, `attach` and `portforward`: authorizes a stream, finds its instance and chooses a protocol. What happens on
-//! the stream is [`crate::streaming`]'s.
+//! `pods/NAME/exec`, `attach` and `portforward`: authorizes a stream, finds its instance and chooses a protocol.
+//! [`crate::streaming`] handles the stream itself.
 
 mod attach;
 mod session_limiter;
@@ -100,7 +100,7 @@ enum Session {
 
 async fn run_session(connection: OnUpgrade, upgrade: Upgrade, session: Session, permit: SessionPermit) {
     let _permit = permit;
-    let Ok(upgraded) = connection.await else { return }; // the client has gone
+    let Ok(upgraded) = connection.await else { return }; // the client has disconnected
     let io = TokioIo::new(upgraded);
     let ended = match session {
         Session::RemoteCommand(stdio, process) => run_remote_command(io, &upgrade, stdio, process).await,
@@ -130,7 +130,7 @@ async fn run_remote_command(
     exec::run(client, process).await
 }
 
-/// What a client asks for in the query.
+/// The query parameters of a stream.
 #[derive(Debug, Default)]
 struct PodStreamOptions {
     container: Option<String>,
@@ -241,7 +241,7 @@ impl PodStreamRequest<'_> {
 
 /// A command of the client's own, on the host itself, is what the instance policy `process` is about.
 fn check_process_exec(server: &ApiServer, rule: ProcessExecRule, namespace: &str) -> Result<(), StatusError> {
-    let told = match rule {
+    let denial = match rule {
         ProcessExecRule::Allow => return Ok(()),
         ProcessExecRule::RequirePolicy => {
             let action = RequestAttributes {
@@ -259,7 +259,7 @@ fn check_process_exec(server: &ApiServer, rule: ProcessExecRule, namespace: &str
              that its operator mapped with --image are started"
         }
     };
-    Err(StatusError::forbidden(&Pod::META, "", told))
+    Err(StatusError::forbidden(&Pod::META, "", denial))
 }
 
 fn not_running(container: &str) -> StatusError {
@@ -282,7 +282,7 @@ fn cannot_upgrade(why: UpgradeError) -> StatusError {
     StatusError { code, reason, message: why.to_string(), details: Value::Null }
 }
 
-/// What discovery says of them.
+/// The discovery entries of the subresources.
 pub(super) fn discovery() -> impl Iterator<Item = Value> {
     SUBRESOURCES.iter().map(|(part, kind)| {
         json!({ "name": format!("pods/{part}"), "singularName": "", "namespaced": true, "kind": kind, "verbs": VERBS })

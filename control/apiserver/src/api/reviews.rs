@@ -1,4 +1,4 @@
-//! Reviews: questions in the form of objects that are answered and not stored.
+//! Reviews: requests in the form of objects that are answered and not stored.
 
 use std::collections::BTreeMap;
 
@@ -108,17 +108,17 @@ fn subject_access_review(call: &ApiRequest, user: &str, groups: &[String], spec:
 
 /// A user, as reviews and the audit log tell of him.
 pub(super) fn user_json(name: &str, groups: &[String], uid: &str, extra: &BTreeMap<String, Vec<String>>) -> Value {
-    let mut told = json!({ "username": name, "groups": groups });
+    let mut user_info = json!({ "username": name, "groups": groups });
     if !uid.is_empty() {
-        told["uid"] = uid.into();
+        user_info["uid"] = uid.into();
     }
     if !extra.is_empty() {
-        told["extra"] = json!(extra);
+        user_info["extra"] = json!(extra);
     }
-    told
+    user_info
 }
 
-/// Whose token it is, for whom it was shown to.
+/// The user of a token, for the audience that received it.
 fn token_review(call: &ApiRequest, spec: &Value) -> Value {
     let audiences: Vec<String> =
         spec["audiences"].as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect();

@@ -1,5 +1,5 @@
-//! `NAME/scale` of kinds whose definitions say where they keep how many they are to be: read, written and patched as a
-//! `Scale`, whatever the object itself looks like.
+//! `NAME/scale` of kinds whose definitions specify a scale subresource: read, replaced and patched as a
+//! `Scale`, whatever the schema of the object is.
 
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ fn at<'a>(object: &'a Value, path: &[String]) -> &'a Value {
     path.iter().fold(object, |at, step| &at[step.as_str()])
 }
 
-/// What an object says, as a `Scale`; without a number where it says none.
+/// The `Scale` of an object; without a number if the object has none.
 fn scale_of(object: &Value, scale: &ScaleSubresource) -> Value {
     let metadata = &object["metadata"];
     let names = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];

@@ -1,8 +1,8 @@
-//! What is there before anybody writes: namespaces, the operator's ConfigMaps, and the definitions of our
+//! The initial objects: namespaces, the operator's ConfigMaps, and the definitions of our
 //! kinds.
 //!
-//! Written at every start, by comparing: what is already as it should be is left alone, so a restart
-//! changes no version and wakes no watcher. All writes are asked for at once, so that they share their commits: one
+//! Checked at every start: an object that is already as it should be is left alone, so a restart
+//! changes no version and wakes no watcher. All writes are submitted at once, so that they share their commits: one
 //! after the other they took 150 ms of a first start.
 
 use std::panic::resume_unwind;
@@ -34,7 +34,7 @@ pub async fn seed(store: &ObjectStore, registry: &KindRegistry) -> Result<(), St
     seed_definitions(store, definitions(registry)?).await
 }
 
-/// Makes the objects that everybody expects to find, definitions aside.
+/// Creates the objects that clients expect, except definitions.
 ///
 /// # Errors
 /// The store's.
@@ -68,7 +68,7 @@ pub fn has_definitions(store: &ObjectStore) -> bool {
 pub async fn seed_definitions(store: &ObjectStore, definitions: Vec<SeedDefinition>) -> Result<(), StoreError> {
     let stored = store.read().list(&prepare::resource_of(&CustomResourceDefinition::META), None);
     let known = |key: &ObjectKey| definitions.iter().any(|one| one.key == *key);
-    // What a client wrote says who wrote it; what we wrote does not.
+    // Objects of clients name their writer; ours do not.
     let ours = |object: &StoredObject| {
         object.key.name.ends_with("knative.dev") && object.value()["metadata"]["managedFields"].is_null()
     };
@@ -147,9 +147,9 @@ pub fn definitions(registry: &KindRegistry) -> Result<Vec<SeedDefinition>, Store
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || iter::from_fn(next).map(admit).collect::<Result<Vec<_>, _>>();
     thread::scope(|scope| {
-        let beside = scope.spawn(work);
+        let spawned = scope.spawn(work);
         let mut all = work()?;
-        all.extend(beside.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+        all.extend(spawned.join().unwrap_or_else(|panic| resume_unwind(panic))?);
         Ok(all)
     })
 }
@@ -216,9 +216,9 @@ fn version(entry: &KindEntry, storage: bool) -> Value {
         "additionalPrinterColumns": columns,
     });
     version["schema"]["openAPIV3Schema"] = schema; // moved: `json!` would copy it
-    if let Some(told) = entry.deprecated {
+    if let Some(deprecation) = entry.deprecated {
         version["deprecated"] = true.into();
-        version["deprecationWarning"] = told.into();
+        version["deprecationWarning"] = deprecation.into();
     }
     if entry.meta.has_status {
         version["subresources"] = json!({ "status": {} });

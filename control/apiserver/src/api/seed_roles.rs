@@ -1,4 +1,4 @@
-//! The default roles: Kubernetes' own, and Knative's that extend them.
+//! The default roles: those of Kubernetes, and Knative's that extend them.
 
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use types::settings::SERVING;
 use super::pod_streams;
 
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
-/// What an appliance that follows another API may do.
+/// The permissions of an appliance that follows another API.
 const CONTROLLER_ROLE: &str = "sluicegate-controller";
 const READ: [&str; 3] = ["get", "list", "watch"];
 const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
@@ -39,7 +39,7 @@ const CHANNELABLE: [(&str, [&str; 2]); 2] = [
     ("imc-channelable-manipulator", ["inmemorychannels", "inmemorychannels/status"]),
 ];
 
-/// What may be subscribed to from other namespaces: by upstream's names.
+/// Resources that other namespaces may subscribe to, by upstream's names.
 const SUBSCRIBABLE: [(&str, &str, &str); 3] = [
     ("broker-subscriber", "eventing.knative.dev", "brokers"),
     ("channel-subscriber", "messaging.knative.dev", "channels"),
@@ -145,7 +145,7 @@ fn follower_role() -> Value {
     rules.into()
 }
 
-/// Those that are bound from the start.
+/// The initial bindings.
 fn system_roles() -> Vec<Value> {
     vec![
         role(
@@ -184,7 +184,7 @@ fn system_roles() -> Vec<Value> {
     ]
 }
 
-/// What core kinds add to `view`, `edit` and `admin`.
+/// The rules for core kinds in `view`, `edit` and `admin`.
 fn aggregated_core_roles() -> Vec<Value> {
     let all = [&READ[..], &WRITE[..]].concat();
     vec![

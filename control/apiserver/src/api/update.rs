@@ -1,4 +1,4 @@
-//! PUT: replace an object, its status alone, or what a namespace waits for.
+//! PUT: replaces an object, its status, or the finalizers of a namespace.
 
 use std::sync::Arc;
 

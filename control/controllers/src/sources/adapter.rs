@@ -1,5 +1,5 @@
-//! Sources that an adapter runs: each has a Service of its own that runs the adapter, one instance all the time. The instance gets users,
-//! limits, logs, restarts and volumes from there; this controller opens no connection of a foreign protocol.
+//! Sources that an adapter runs: each has its own Service that runs the adapter, with exactly one instance. The Service provides user,
+//! limits, logs, restarts and volumes; this controller opens no connection of a foreign protocol.
 
 mod plan;
 

@@ -1,6 +1,6 @@
-//! Sources: where their events go, and what sends them. PingSources are run here ([`ping`]), adapters run AdapterSources,
-//! IntegrationSources and RedisStreamSources ([`adapter`]), and SinkBindings are followed ([`binding`]). The status of all other
-//! kinds shows that nothing runs them, because their events would never come.
+//! Sources: their sinks and their senders. PingSources are run here ([`ping`]), adapters run AdapterSources,
+//! IntegrationSources and RedisStreamSources ([`adapter`]), and SinkBindings are applied ([`binding`]). The status of all other
+//! kinds reports that nothing runs them, because they send no events.
 
 pub mod adapter;
 pub mod binding;
@@ -96,7 +96,7 @@ fn set_status<S: SourceKind>(
     conditions.finish_into(&mut status.base, generation);
 }
 
-/// Says where events go, or why nowhere.
+/// Resolves the sink, or returns the reason why it is missing.
 fn set_sink(
     status: &mut SourceStatus,
     conditions: &mut ConditionManager<'_>,

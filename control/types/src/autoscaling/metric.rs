@@ -1,4 +1,4 @@
-//! Metric: over which windows a Revision's demand is averaged.
+//! Metric: the windows over which a Revision's demand is averaged.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -27,7 +27,7 @@ pub struct MetricSpec {
     pub stable_window: i64,
     /// A rise is noticed within this, in nanoseconds.
     pub panic_window: i64,
-    /// Whose demand it is.
+    /// The scaled object.
     pub scrape_target: String,
 }
 

@@ -1,4 +1,4 @@
-//! `autoscaling.internal.knative.dev/v1alpha1`: how a Revision is scaled, for people and tools to look at.
+//! `autoscaling.internal.knative.dev/v1alpha1`: the scaling of a Revision, for users and tools.
 //!
 //! The autoscaler uses the Revision's own plan; these objects show it under upstream's names.
 

@@ -1,4 +1,4 @@
-//! PodAutoscaler: what a Revision's scaler wants and has.
+//! PodAutoscaler: the desired and the actual scale of a Revision.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -30,9 +30,9 @@ kind! {
 pub struct PodAutoscalerSpec {
     /// Requests that one instance takes at a time; 0 = as many as come.
     pub container_concurrency: i64,
-    /// What is scaled.
+    /// The scaled object.
     pub scale_target_ref: ScaleTarget,
-    /// `Reachable`, `Unreachable`, or empty while nobody knows.
+    /// `Reachable`, `Unreachable`, or empty while unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reachability: String,
     /// `http1` or `h2c`.

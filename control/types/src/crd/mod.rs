@@ -1,6 +1,6 @@
-//! CustomResourceDefinition: how clients learn which kinds there are, and what can be done with them.
+//! CustomResourceDefinition: describes a kind and its versions to clients.
 //!
-//! Those of our own kinds are derived from the registry, never written by clients: `kn source list-types` and everybody who looks
+//! Those of our own kinds are derived from the registry, never written by clients: `kn source list-types` and other clients that look
 //! for addressable kinds by label reads them.
 
 pub mod versions;
@@ -24,7 +24,7 @@ const SOURCE: &str = "duck.knative.dev/source";
 const EVENTING_SOURCE: &str = "eventing.knative.dev/source";
 const SUBSCRIBABLE: &str = "messaging.knative.dev/subscribable";
 
-/// What kinds can be, as the labels of their definitions. A kind may stand in several rows.
+/// Labels of definitions that classify kinds. A kind may have several rows.
 const LABELS: [(&str, &[&str]); 6] = [
     (
         ADDRESSABLE,
@@ -70,7 +70,7 @@ pub fn labels(definition: &str) -> impl Iterator<Item = &'static str> {
     LABELS.iter().filter(named).map(|(label, _)| *label)
 }
 
-/// What objects of the kind send, for those that say so.
+/// The event types of objects of the kind, if it declares them.
 #[must_use]
 pub fn event_types(definition: &str) -> Option<&'static str> {
     match definition {

@@ -1,4 +1,4 @@
-//! EventType: documents which events are available from which object. Data for people and tools; nothing is routed by
+//! EventType: documents which events are available from which object. Data for users and tools; nothing is routed by
 //! it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -42,7 +42,7 @@ pub struct EventTypeSpec {
     pub reference: Option<KReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What `v1beta3` says of the event. `type`, `source` and `schema` are taken from it.
+    /// The attributes of the event in `v1beta3`. `type`, `source` and `schema` are taken from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attributes: Option<Vec<EventAttribute>>,
 }
@@ -168,7 +168,7 @@ impl EventTypeSpec {
     #[must_use]
     pub fn as_attributes(&self) -> Vec<EventAttribute> {
         let kind = Some(self.kind.as_str()).filter(|kind| !kind.is_empty());
-        let told = [
+        let reported = [
             ("type", true, kind),
             ("source", true, self.source.as_deref()),
             ("schemadata", false, self.schema.as_deref()),
@@ -176,7 +176,7 @@ impl EventTypeSpec {
         let attribute = |(name, required, value): (&str, bool, Option<&str>)| {
             Some(EventAttribute { name: name.to_owned(), required, value: value?.to_owned() })
         };
-        told.into_iter().filter_map(attribute).collect()
+        reported.into_iter().filter_map(attribute).collect()
     }
 }
 

@@ -1,4 +1,4 @@
-//! `eventing.knative.dev`: Broker, Trigger, EventType and EventPolicy, and the rules of what they share.
+//! `eventing.knative.dev`: Broker, Trigger, EventType and EventPolicy, and the rules that they share.
 
 pub mod broker;
 pub mod delivery_features;

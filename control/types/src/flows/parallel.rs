@@ -1,4 +1,4 @@
-//! Parallel: branches that all get every event, each with a filter in front if it wants one.
+//! Parallel: branches that all get every event, each with an optional filter.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -26,7 +26,7 @@ pub struct ParallelSpec {
     pub branches: Vec<ParallelBranch>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel_template: Option<ChannelTemplate>,
-    /// For the answers of branches without a `reply` of their own.
+    /// The destination of replies of branches without a `reply` of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reply: Option<Destination>,
 }
@@ -34,7 +34,7 @@ pub struct ParallelSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ParallelBranch {
-    /// Is asked with each event; what it answers, if anything, is what the subscriber gets.
+    /// Gets each event; its reply, if there is one, goes to the subscriber.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<Destination>,
     pub subscriber: Destination,

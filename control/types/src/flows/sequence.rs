@@ -1,4 +1,4 @@
-//! Sequence: steps that an event passes one after the other, each taking what the one before answered.
+//! Sequence: steps that an event passes one after the other; each step gets the reply of the one before.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -30,8 +30,8 @@ pub struct SequenceSpec {
     pub reply: Option<Destination>,
 }
 
-/// A destination with delivery options beside it. Spelled out, because a flattened one would take unknown
-/// fields without a word.
+/// A destination with delivery options. Spelled out, because a flattened one would take unknown
+/// fields silently.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SequenceStep {

@@ -1,4 +1,4 @@
-//! InMemoryChannel: the kind behind Channels. It keeps upstream's name; here its events are in the log.
+//! InMemoryChannel: the backing channel of Channels. The name is upstream's; here its events are in the log.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;

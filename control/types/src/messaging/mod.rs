@@ -1,4 +1,4 @@
-//! `messaging.knative.dev/v1`: Channel, the InMemoryChannel behind it, and Subscription.
+//! `messaging.knative.dev/v1`: Channel, its backing InMemoryChannel, and Subscription.
 
 pub mod channel;
 pub mod in_memory_channel;
@@ -10,6 +10,6 @@ pub const VERSION: &str = "v1";
 /// Group and version as references name them.
 pub const API_VERSION: &str = "messaging.knative.dev/v1";
 
-/// Says by which contract a kind takes subscribers.
+/// The annotation for the contract of kinds with subscribers.
 pub const SUBSCRIBABLE: &str = "messaging.knative.dev/subscribable";
 pub const SUBSCRIBABLE_VERSION: &str = "v1";

@@ -1,4 +1,4 @@
-//! Subscription: sends a channel's events to a subscriber, and what that answers to a reply target.
+//! Subscription: sends a channel's events to a subscriber, and its replies to a reply target.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;

@@ -1,4 +1,4 @@
-//! `networking.internal.knative.dev`: what one part of Knative tells another about the network.
+//! `networking.internal.knative.dev`: the kinds by which the parts of Knative exchange network configuration.
 
 pub mod certificate;
 pub mod ingress;

@@ -18,7 +18,7 @@ pub struct ClusterDomainClaim {
     pub kind: String,
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// The desired state.
     #[serde(default)]
     pub spec: ClusterDomainClaimSpec,
 }
@@ -26,7 +26,7 @@ pub struct ClusterDomainClaim {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ClusterDomainClaimSpec {
-    /// Whose DomainMappings may have the domain.
+    /// The namespace whose DomainMappings may use the domain.
     pub namespace: String,
 }
 

@@ -1,4 +1,4 @@
-//! Configuration: the current template, and the Revisions that came of it.
+//! Configuration: the current template, and its Revisions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -15,7 +15,7 @@ use crate::settings::Settings;
 use crate::shared::Status;
 use crate::sink_injection::BindableKind;
 
-/// Ready is set directly: it says what the newest Revision says.
+/// Ready is set directly: it is that of the newest Revision.
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[] };
 
 kind! {

@@ -1,4 +1,4 @@
-//! DomainMapping: a domain of one's own for something that has an address. The object's name is the domain.
+//! DomainMapping: a custom domain for an addressable object. The object's name is the domain.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -31,7 +31,7 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DomainMappingSpec {
-    /// Who answers at the domain; in the same namespace.
+    /// The object that answers at the domain; in the same namespace.
     #[serde(rename = "ref")]
     pub reference: KReference,
     /// A certificate that the operator or developer provides.

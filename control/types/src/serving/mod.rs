@@ -1,4 +1,4 @@
-//! `serving.knative.dev/v1`: Service, Configuration, Revision, Route and what they are made of.
+//! `serving.knative.dev/v1`: Service, Configuration, Revision, Route and their parts.
 
 pub mod annotations;
 pub mod cluster_domain_claim;

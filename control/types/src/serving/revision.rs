@@ -1,4 +1,4 @@
-//! Revision: one version, never changed.
+//! Revision: one immutable version.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -15,7 +15,7 @@ use crate::shared::{SPEC_CHANGED, Status};
 
 pub const RESOURCES_AVAILABLE: &str = "ResourcesAvailable";
 pub const CONTAINER_HEALTHY: &str = "ContainerHealthy";
-/// Tells whether instances run; informs only, because a sleeping Revision is a healthy one.
+/// Whether instances run; informational, because a Revision at zero is a healthy one.
 pub const ACTIVE: &str = "Active";
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[RESOURCES_AVAILABLE, CONTAINER_HEALTHY] };
 
@@ -32,7 +32,7 @@ pub struct RevisionStatus {
     /// Where the logs are found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_url: Option<String>,
-    /// What the images turned out to be.
+    /// The resolved images.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub container_statuses: Vec<ContainerStatus>,
     /// ... of those that run before the others.

@@ -1,4 +1,4 @@
-//! Route: a host name, and how its requests are divided over Revisions.
+//! Route: a host name, and the split of its requests between Revisions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -92,7 +92,7 @@ impl ResourceStrategy for Route {
 mod tests {
     use super::*;
 
-    /// X-RTE-05: who may reach it is told by one word, and a slip in it is refused unless it was there before.
+    /// X-RTE-05: one word selects the visibility, and a typo in it is rejected unless it was there before.
     #[test]
     fn a_visibility_that_means_nothing_is_refused() {
         let with = |value: &str| {

@@ -1,4 +1,4 @@
-//! Schemas of the pod part, cut down to what a revision takes of Kubernetes' own types.
+//! Schemas of the pod part, reduced to the fields of Kubernetes' types that a revision supports.
 
 use k8s_openapi::api::core::v1::{Container, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::schema::retain_properties;
 
-/// What of `metadata` goes from a template to its Revision.
+/// The fields of `metadata` that a Revision inherits from its template.
 const METADATA: [&str; 5] = ["annotations", "finalizers", "labels", "name", "namespace"];
 /// Fields of a container that no revision may set.
 const CONTAINER_FORBIDDEN: [&str; 7] =
@@ -58,7 +58,7 @@ mod tests {
     use crate::schema;
     use crate::serving::revision_spec::RevisionSpec;
 
-    /// What a revision refuses is not offered by `kubectl explain`.
+    /// `kubectl explain` does not list fields that a revision rejects.
     #[test]
     fn fields_that_no_revision_may_set_are_not_in_the_schema() {
         let schema = schema::of::<RevisionSpec>();

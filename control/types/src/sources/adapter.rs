@@ -1,4 +1,4 @@
-//! AdapterSource: a foreign protocol becomes a source. An adapter is started with the `source` section as its configuration.
+//! AdapterSource: connects a foreign protocol. An adapter is started with the `source` section as its configuration.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -35,7 +35,7 @@ pub struct AdapterSourceSpec {
     pub sink: Destination,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ce_overrides: Option<CloudEventOverrides>,
-    /// What runs.
+    /// The adapter to run.
     pub adapter: AdapterProgram,
     /// The configuration of the receiving transport. It is passed on as it is; an object `{secret: {name, key}}` becomes the
     /// path of a file.
@@ -46,7 +46,7 @@ pub struct AdapterSourceSpec {
     /// Retries and dead letter sink, as of a Broker; the dead letter sink by its `uri`.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub delivery: Value,
-    /// What the events are, for the EventTypes of a Broker.
+    /// A description of the events, for the EventTypes of a Broker.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub event_types: Vec<CloudEventAttributes>,
     /// The identity of the adapter's instance.
@@ -63,7 +63,7 @@ pub trait AdapterBacked: SourceKind {
     fn plan(&self) -> AdapterPlan;
 }
 
-/// What is to run.
+/// The adapter to run.
 #[derive(Debug, Clone, Default)]
 pub struct AdapterPlan {
     pub program: AdapterProgram,

@@ -1,4 +1,4 @@
-//! ApiServerSource: tells of changes of a cluster's objects.
+//! ApiServerSource: sends events about changes of a cluster's objects.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use schemars::JsonSchema;
@@ -16,7 +16,7 @@ use crate::shared::{Destination, namespace};
 
 const DEPLOYED: &str = "Deployed";
 const SUFFICIENT_PERMISSIONS: &str = "SufficientPermissions";
-pub const NOT_RUN: &str = "nothing here runs an ApiServerSource: the object is kept, and no events come from it";
+pub const NOT_RUN: &str = "nothing here runs an ApiServerSource: the object is stored, and sends no events";
 
 kind! {
     /// `sources.knative.dev/v1` ApiServerSource.
@@ -37,7 +37,7 @@ pub struct ApiServerSourceSpec {
     pub owner: Option<ApiVersionKind>,
     /// `Reference` or `Resource`: whether an event names the object or has it.
     pub mode: String,
-    /// As whom the objects are read.
+    /// The account that reads the objects.
     #[serde(rename = "serviceAccountName")]
     pub account: String,
     #[serde(skip_serializing_if = "Option::is_none")]

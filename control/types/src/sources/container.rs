@@ -1,4 +1,4 @@
-//! ContainerSource: a program that is started with `K_SINK`, and sends there.
+//! ContainerSource: a program that is started with `K_SINK`, and sends events there.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -15,7 +15,8 @@ use crate::shared::{Destination, name, namespace};
 
 const BINDING_READY: &str = "SinkBindingReady";
 const ADAPTER_READY: &str = "ReceiveAdapterReady";
-pub const NOT_RUN: &str = "nothing here runs a ContainerSource: the object is kept, and its containers are not started";
+pub const NOT_RUN: &str =
+    "nothing here runs a ContainerSource: the object is stored, and its containers are not started";
 
 kind! {
     /// `sources.knative.dev/v1` ContainerSource.

@@ -1,4 +1,4 @@
-//! IntegrationSource: upstream's kind, of which the timer runs here, by the built-in transport `timer`.
+//! IntegrationSource: upstream's kind. Its timer runs here, by the built-in transport `timer`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;

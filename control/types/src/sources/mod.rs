@@ -1,5 +1,5 @@
-//! `sources.knative.dev/v1`: what brings events in. PingSources are run here, and SinkBindings are followed; of the others, which
-//! are about a cluster's workloads, the objects are kept, their sinks are resolved, and their status says that nothing runs them.
+//! `sources.knative.dev/v1`: event sources. PingSources are run here, adapters run AdapterSources, IntegrationSources and
+//! RedisStreamSources, and SinkBindings are applied. Objects of the other kinds are stored with a status that nothing runs them.
 
 /// Makes a kind of object with `spec.sink` a [`Source`].
 macro_rules! source {
@@ -51,7 +51,7 @@ pub const SINK_PROVIDED: &str = "SinkProvided";
 
 const SINK: PrinterColumn = column("Sink", ".status.sinkUri");
 
-/// What all source kinds have in common.
+/// The common properties of source kinds.
 const SOURCE: KindMeta = KindMeta {
     group: GROUP,
     version: VERSION,
@@ -77,7 +77,7 @@ pub trait SourceKind: HasConditions {
     fn status_mut(&mut self) -> &mut SourceStatus;
 }
 
-/// What is changed of every event on its way out.
+/// Overrides for every event that is sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CloudEventOverrides {
@@ -136,7 +136,7 @@ fn warning(why: &str) -> Vec<String> {
     vec![why.to_owned()]
 }
 
-/// The rules of what all sources say of where events go.
+/// Validates the sink of a source.
 fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problems: &mut FieldErrors) {
     delivery::validate_destination(sink, "spec.sink", problems);
     for key in overrides.iter().flat_map(|overrides| overrides.extensions.keys()) {
@@ -149,12 +149,12 @@ fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problem
     }
 }
 
-/// What the operator's features have to allow.
+/// Validates the fields that the operator's features must enable.
 fn validate_by(sink: &Destination, settings: &Settings, problems: &mut FieldErrors) {
     delivery_features::check_destination_features(sink, "spec.sink", &settings.event_features, problems);
 }
 
-/// A part of an object that is kept as it is.
+/// A part of an object that is stored as it is.
 fn is_empty_list(value: &Value) -> bool {
     value.as_array().is_none_or(Vec::is_empty)
 }
@@ -167,7 +167,7 @@ mod tests {
     use crate::field_errors::AdmissionError;
     use crate::kind_registry::RequestContext;
 
-    fn judged(kind: &str, spec: Value) -> Result<Value, Vec<String>> {
+    fn validated(kind: &str, spec: Value) -> Result<Value, Vec<String>> {
         let entry = entries().into_iter().find(|entry| entry.meta.kind == kind).unwrap();
         let object = json!({ "metadata": { "name": "s", "namespace": "ns" }, "spec": spec });
         entry.admit_object(object, None, &RequestContext::default()).map_err(|denied| match denied {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     fn lacks(kind: &str, spec: &Value, fields: &[&str]) {
-        let found = judged(kind, spec.clone()).map(|_| Vec::new()).unwrap_or_else(|fields| fields);
+        let found = validated(kind, spec.clone()).map(|_| Vec::new()).unwrap_or_else(|fields| fields);
         assert_eq!(found, fields, "{kind} {spec}");
     }
 
@@ -262,11 +262,13 @@ mod tests {
         ] {
             lacks(kind, &spec, &fields);
         }
-        let ping = judged("PingSource", json!({ "sink": sink })).unwrap();
+        let ping = validated("PingSource", json!({ "sink": sink })).unwrap();
         assert_eq!(ping["spec"]["schedule"], "* * * * *");
         assert_eq!(ping["spec"]["sink"]["ref"]["namespace"], "ns");
-        let server =
-            judged("ApiServerSource", json!({ "sink": sink, "resources": [{ "apiVersion": "v1", "kind": "Event" }] }));
+        let server = validated(
+            "ApiServerSource",
+            json!({ "sink": sink, "resources": [{ "apiVersion": "v1", "kind": "Event" }] }),
+        );
         assert_eq!(server.unwrap()["spec"]["mode"], "Reference");
     }
 }

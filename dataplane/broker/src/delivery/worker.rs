@@ -416,7 +416,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             self.notify.ring();
         }
         if end == EventOutcome::Delivered && self.progress.unfinished() + 1 >= UNFINISHED_MAX {
-            self.hasten();
+            self.retry_now();
         }
         self.count(1, end);
     }
@@ -438,11 +438,11 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// The limit of unfinished events is reached, and the subscriber accepts events again: scheduled retries skip the
     /// rest of a back-off that grew while it was away (DP-RETRY-21).
-    fn hasten(&self) {
+    fn retry_now(&self) {
         let now = self.context.ring.now();
         let waiting = self.retries.take().into_iter();
-        let hastened = waiting.map(|Reverse(retry)| Reverse(ScheduledRetry { at: retry.at.min(now), ..retry }));
-        self.retries.replace(hastened.collect());
+        let rescheduled = waiting.map(|Reverse(retry)| Reverse(ScheduledRetry { at: retry.at.min(now), ..retry }));
+        self.retries.replace(rescheduled.collect());
         self.notify.ring();
     }
 

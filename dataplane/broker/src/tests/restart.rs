@@ -168,31 +168,31 @@ fn power_cut_loses_no_event_and_no_reply() {
     let (mut cut_short, mut resent_total) = (0, 0);
     for seed in 0..60 {
         let folder = folder();
-        let life = BrokerFixture::with(folder.path(), &[], seed, FaultProfile::windy(), options());
+        let fixture = BrokerFixture::with(folder.path(), &[], seed, FaultProfile::moderate(), options());
         let subscribers = || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
         let answer = |call: &RecordedCall| match &*call.url {
             "http://a/" => reply(&format!("1{}", call.id), "B"),
             _ => ScriptedAnswer::Status(202),
         };
-        life.publish(subscribers());
-        life.rule(answer);
+        fixture.publish(subscribers());
+        fixture.rule(answer);
         let acknowledged = Rc::new(RefCell::new(BTreeSet::new()));
         let (done, rng) = (Rc::clone(&acknowledged), fastrand::Rng::with_seed(seed));
         let mut rng = rng;
-        let life_ms = rng.u64(1..200);
-        let _ = life.run(life.ring.timeout(Duration::from_millis(life_ms), async {
+        let runtime_ms = rng.u64(1..200);
+        let _ = fixture.run(fixture.ring.timeout(Duration::from_millis(runtime_ms), async {
             for n in 1000_u32.. {
-                if life.post(&n.to_string(), "A").await == 202 {
+                if fixture.post(&n.to_string(), "A").await == 202 {
                     done.borrow_mut().insert(n);
                 } else {
-                    life.rest(seconds(1)).await; // the disk failed: nothing more in this lifetime
+                    fixture.rest(seconds(1)).await; // the disk failed: nothing more in this lifetime
                 }
             }
         }));
-        life.simulation.power_cut();
-        let first_a = numbers(&life.ids("http://a/"));
-        let first_b = numbers(&life.ids("http://b/"));
-        life.end();
+        fixture.simulation.power_cut();
+        let first_a = numbers(&fixture.ids("http://a/"));
+        let first_b = numbers(&fixture.ids("http://b/"));
+        fixture.end();
 
         let next = BrokerFixture::new(folder.path());
         let stream = next.publish(subscribers());

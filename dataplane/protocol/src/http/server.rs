@@ -266,7 +266,7 @@ pub async fn serve_buffered(
         let close = !connection.head.keep_alive || connection.guard.is_draining();
         match connection.answer(&answer, close).await {
             Err(_) => return,
-            // Reads the rest of a client that went on sending, or a reset would overtake the response.
+            // Reads the rest of a client that continued sending, or a reset would overtake the response.
             Ok(()) if close && !connection.read_buffer.is_between() => return connection.linger().await,
             Ok(()) if close => return connection.close().await,
             Ok(()) => {}

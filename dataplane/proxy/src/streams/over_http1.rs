@@ -37,7 +37,7 @@ pub(super) async fn attempt(
                 body.watch().await;
                 AttemptOutcome::Cut
             }
-            Err(Http1UpstreamError::Instance) => pending().await, // it may have responded all the same
+            Err(Http1UpstreamError::Instance) => pending().await, // it may have responded anyway
             Err(Http1UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
             Err(Http1UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::ResponseTimeout),
             Err(Http1UpstreamError::Body(fault)) => job.broken(fault),

@@ -54,7 +54,7 @@ pub(super) async fn attempt(
                 body.watch().await;
                 AttemptOutcome::Cut
             }
-            Err(Http2UpstreamError::Instance) => pending().await, // it may have responded all the same
+            Err(Http2UpstreamError::Instance) => pending().await, // it may have responded anyway
             Err(Http2UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
             Err(Http2UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::ResponseTimeout),
             Err(Http2UpstreamError::Body(fault)) => job.broken(fault),

@@ -1,4 +1,4 @@
-//! The Service of a source that an adapter runs: values in, values out.
+//! The Service of a source with an adapter: values in, values out.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use types::sources::adapter::{AdapterBacked, AdapterPlan, AdapterProgram};
 const CONFIG_HASH: &str = "adapters.sluicegate.dev/config-hash";
 /// Where Secrets are mounted, each in a directory of its name.
 const SECRETS: &str = "/var/run/sluicegate/secrets";
-/// The program of the built-in transports. It stands beside this one.
+/// The program of the built-in transports. It is installed next to this one.
 const PROGRAM: &str = "sluicegate-adapters";
 
 /// Secrets and their keys.
@@ -54,7 +54,7 @@ pub(super) fn program(asked: &AdapterProgram) -> Result<AdapterExecutable, Strin
     if path.is_file() {
         Ok(AdapterExecutable::Command(path, transport.clone()))
     } else {
-        Err(format!("{} does not exist; install it beside sluicegate", path.display()))
+        Err(format!("{} does not exist; install it next to sluicegate", path.display()))
     }
 }
 

@@ -1,4 +1,4 @@
-//! What one version of the program is: its fields, its defaults, and its rules, those of pods in a file each.
+//! The spec of one version: its fields, its defaults, and its rules; the rules of pods have a file each.
 
 mod env;
 mod pod;
@@ -20,14 +20,14 @@ use crate::settings::{RevisionDefaults, ServingFeatures, Settings};
 /// Longest answer by default, in seconds (AMB-11).
 pub const TIMEOUT_SECONDS_DEFAULT: i64 = 300;
 
-/// What one version of the program is.
+/// The spec of one version of the program.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RevisionSpec {
-    /// What runs; exactly one of them has the port.
+    /// The containers; exactly one of them has the port.
     #[schemars(schema_with = "schemas::containers")]
     pub containers: Vec<Container>,
-    /// Run before the others. Behind a feature flag.
+    /// Init containers. Behind a feature flag.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schemas::containers")]
     pub init_containers: Vec<Container>,
@@ -35,7 +35,7 @@ pub struct RevisionSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schemas::volumes")]
     pub volumes: Vec<Volume>,
-    /// Whom the program counts as.
+    /// The service account of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
     /// Secrets with credentials of image registries.
@@ -44,13 +44,13 @@ pub struct RevisionSpec {
     /// Requests that one instance takes at a time; 0 = as many as come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_concurrency: Option<i64>,
-    /// Longest time of one request, in seconds.
+    /// Maximum time of one request, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<i64>,
-    /// Longest wait for the first byte of an answer, in seconds.
+    /// Maximum wait for the first byte of a response, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_start_timeout_seconds: Option<i64>,
-    /// Longest silence on a connection while a request runs, in seconds.
+    /// Maximum idle time of a connection while a request runs, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<i64>,
     /// Whether addresses of Services are put into the environment.
@@ -68,7 +68,7 @@ impl RevisionSpec {
         self.containers.get(self.serving_index())
     }
 
-    /// The containers beside it.
+    /// The sidecar containers.
     pub fn sidecars(&self) -> impl Iterator<Item = &Container> {
         let serving = self.serving_index();
         self.containers.iter().enumerate().filter(move |(index, _)| *index != serving).map(|(_, one)| one)
@@ -82,7 +82,7 @@ impl RevisionSpec {
         })
     }
 
-    /// The name of the container's port says what it speaks.
+    /// The protocol in the name of the container's port.
     #[must_use]
     pub fn uses_h2c(&self) -> bool {
         let is_h2c = |port: &ContainerPort| port.name.as_deref() == Some("h2c");
@@ -149,7 +149,7 @@ impl RevisionSpec {
         }
     }
 
-    /// What the operator's features have to allow.
+    /// Validates the fields that the operator's features must enable.
     pub fn validate_features(&self, at: &str, features: &ServingFeatures, problems: &mut FieldErrors) {
         env::validate_by(self, at, features, problems);
         pod::validate_by(self, at, features, problems);
@@ -171,7 +171,7 @@ impl RevisionSpec {
     }
 }
 
-/// What a container does not ask for itself it asks for by default, if there is a default.
+/// Sets default resources that a container does not specify itself.
 ///
 /// The field is always there, because typed clients send it empty when they mean nothing by it: without it, what they
 /// apply again would be a change and a new Revision.
