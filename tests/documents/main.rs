@@ -3,4 +3,5 @@
 mod conformance;
 mod documented;
 mod limits;
+mod monitoring;
 mod reference;
