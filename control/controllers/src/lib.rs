@@ -34,6 +34,8 @@ pub mod event_policy;
 pub mod event_recorder;
 pub mod event_type;
 mod event_type_names;
+#[cfg(test)]
+mod example_controller;
 pub mod field_managers;
 mod flow_plan;
 pub mod flows;

@@ -18,6 +18,8 @@ pub mod duration;
 pub mod endpoints;
 pub mod eventing;
 pub mod events_v1;
+#[cfg(test)]
+pub mod example_kind;
 pub mod field_errors;
 pub mod flows;
 pub mod items;
