@@ -43,8 +43,9 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
         Ok(choice) => choice,
         Err(local_reply) => return ExchangeOutcome::Refused(local_reply),
     };
-    let mut request = ClientConnect { connection, head: &mut head, tried: Vec::new(), started };
-    let reached = connect(&proxy, choice, &mut request).await;
+    // A temporary: a variable would take its bytes in every idle connection.
+    let reached =
+        connect(&proxy, choice, &mut ClientConnect { connection, head: &mut head, tried: Vec::new(), started }).await;
     if let Ok((permit, _)) = &reached {
         connection.note.acquired(permit, proxy.ring.now());
         connection.open.stats.set_state(ConnectionState::Serving);
