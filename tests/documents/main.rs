@@ -1,6 +1,7 @@
 //! The documents agree with the code and the tests.
 
 mod conformance;
+mod contributing;
 mod documented;
 mod limits;
 mod monitoring;

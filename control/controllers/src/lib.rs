@@ -2,9 +2,9 @@
 //! The controllers: they bring the system to the state that the objects specify, and report in their statuses.
 //!
 //! Each kind has a module that implements [`controller::Controller`]: wiring in `mod.rs`, decisions as values in
-//! `reconcile.rs`, children where it has some. `list` has them all. No controller depends on another: what two of them share
-//! is in a module below both, or in the [`ControllerContext`], and each watches the kinds that it depends on. All share
-//! one queue. The same code runs over the in-process client and over a cluster's.
+//! `reconcile.rs`, children where it has some. A controller is one row of `controllers`, and its own module. No controller
+//! depends on another: what two of them share is in a module below both, or in the [`ControllerContext`], and each watches
+//! the kinds that it depends on. All share one queue. The same code runs over the in-process client and over a cluster's.
 
 pub mod access_tokens;
 pub mod api;
@@ -34,6 +34,8 @@ pub mod event_policy;
 pub mod event_recorder;
 pub mod event_type;
 mod event_type_names;
+#[cfg(test)]
+mod example_controller;
 pub mod field_managers;
 mod flow_plan;
 pub mod flows;
@@ -49,7 +51,6 @@ pub mod last_address;
 mod latest_revision;
 pub mod leader_election;
 pub mod leadership;
-mod list;
 pub mod listeners;
 pub mod manifests;
 mod names;
@@ -123,7 +124,7 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let ControllerConfig { context, revisions, pings } = config;
-    let controllers = list::controllers(&context, revisions, pings);
+    let controllers = controllers(&context, revisions, pings);
     let context = ControllerContext::new(context, client, autoscaler, publisher);
     if context.config.leader_identity.is_some() {
         context.caches.install_defaults(&context.shared_settings());
@@ -165,6 +166,47 @@ pub async fn run(
         leader_election::release(&context).await;
     }
     Ok(())
+}
+
+/// All controllers, in the order in which a start restores their state: Revisions before the Routes that send to
+/// them, Routes before the DomainMappings that show them, Brokers before their Triggers.
+fn controllers(config: &ContextConfig, revisions: RevisionConfig, pings: PingConfig) -> Vec<Box<dyn Controller>> {
+    let mut list: Vec<Box<dyn Controller>> = vec![
+        Box::new(service::ServiceController),
+        Box::new(configuration::ConfigurationController),
+        Box::new(revision::RevisionController::new(revisions)),
+        Box::new(revision::ScalingController),
+        Box::new(pods::PodsController),
+        Box::new(route::RouteController),
+        Box::new(domain_mapping::DomainMappingController),
+        Box::new(certificate::CertificateController),
+        Box::new(broker::BrokerController),
+        Box::new(trigger::TriggerController),
+        Box::new(event_type::EventTypeController),
+        Box::new(event_policy::EventPolicyController),
+        Box::new(channel::ChannelController),
+        Box::new(in_memory_channel::InMemoryChannelController),
+        Box::new(subscription::SubscriptionController),
+        Box::new(flows::SequenceController),
+        Box::new(flows::ParallelController),
+        Box::new(ingress::IngressController::default()),
+        Box::new(namespace::NamespaceController::default()),
+    ];
+    // Of an API of our own: a cluster has controllers for sources.
+    if config.leader_identity.is_none() {
+        list.push(Box::new(sources::ping::PingController::new(pings)));
+        list.push(Box::new(sources::SourceController::<types::sources::api_server::ApiServerSource>::default()));
+        list.push(Box::new(sources::SourceController::<types::sources::container::ContainerSource>::default()));
+        list.push(Box::new(sources::adapter::AdapterController::<types::sources::adapter::AdapterSource>::default()));
+        list.push(Box::new(
+            sources::adapter::AdapterController::<types::sources::integration::IntegrationSource>::default(),
+        ));
+        list.push(Box::new(
+            sources::adapter::AdapterController::<types::sources::redis_stream::RedisStreamSource>::default(),
+        ));
+        list.push(Box::new(sources::binding::BindingController::default()));
+    }
+    list
 }
 
 /// Tasks that run concurrently with the controllers, forever.

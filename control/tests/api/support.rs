@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sluicegate_control::kind_registry::{
-    KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy, UnknownFieldPolicy,
+    CORE, KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy, UnknownFieldPolicy,
 };
 use sluicegate_control::kinds::field_errors::FieldErrors;
 use sluicegate_control::kinds::printer_column::PrinterColumn;
@@ -91,6 +91,7 @@ impl ResourceStrategy for Widget {
                 custom: None,
             },
         ],
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

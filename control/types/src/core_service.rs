@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, LABELS, PrinterColumn, SERVICE_EXTERNAL_ADDRESSES, SERVICE_PORTS, column};
+use crate::role_rules::{CONTROLLER_READS, EDIT, VIEW};
 use support::labels;
 use support::names::{self, NOT_A_SUBDOMAIN};
 
@@ -47,6 +48,7 @@ impl ResourceStrategy for Service {
             AGE,
             PrinterColumn { format: LABELS, priority: 1, ..column("Selector", ".spec.selector|=<none>") },
         ],
+        role_rules: &[VIEW.on(&["", "status"]), EDIT, CONTROLLER_READS],
         ..CORE
     };
 

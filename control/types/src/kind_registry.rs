@@ -13,9 +13,11 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::custom_kinds::{self, CustomKind};
+use crate::duck_types::DuckType;
 use crate::field_errors::{AdmissionError, FieldErrors};
 use crate::object_reader::read;
 use crate::printer_column::{AGE, PrinterColumn};
+use crate::role_rules::RoleRule;
 use crate::settings::Settings;
 use crate::sink_injection::SinkInjection;
 use crate::user_info::{CONTROLLER_USER, UserInfo};
@@ -41,9 +43,15 @@ pub struct KindMeta {
     /// `false`: POST from outside answers 403; only controllers create it (AMB-62).
     pub user_creatable: bool,
     pub columns: &'static [PrinterColumn],
+    /// What its objects can be used as.
+    pub duck_types: &'static [DuckType],
+    /// The rights of the default roles on its objects, apart from those that its duck types and its group give.
+    pub role_rules: &'static [RoleRule],
+    /// The types of events that its objects send, as `registry.knative.dev/eventTypes` has them.
+    pub event_types: Option<&'static str>,
 }
 
-/// The common properties of core kinds.
+/// The properties of a kind unless its row has others.
 pub const CORE: KindMeta = KindMeta {
     group: "",
     version: "v1",
@@ -57,6 +65,9 @@ pub const CORE: KindMeta = KindMeta {
     unknown_fields: UnknownFieldPolicy::Prune,
     user_creatable: true,
     columns: &[AGE],
+    duck_types: &[],
+    role_rules: &[],
+    event_types: None,
 };
 
 impl KindMeta {
@@ -64,6 +75,11 @@ impl KindMeta {
     #[must_use]
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.into() } else { format!("{}/{}", self.group, self.version) }
+    }
+
+    /// The labels by which clients find the kind's definition.
+    pub fn labels(&self) -> impl Iterator<Item = &'static str> {
+        self.duck_types.iter().flat_map(|duck| duck.labels()).copied()
     }
 
     /// Whether it is one of Knative's kinds, and not one of Kubernetes' own.

@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
 //! The kinds: the objects of users, with their defaults, rules and columns.
 //!
-//! One file contains everything about one kind and does no I/O. A kind reaches the API server as a row of
-//! [`registry`], and the controllers as a Rust type that `kube::Api` takes.
+//! One file contains everything about one kind and does no I/O. A kind reaches the API server as a row of its group, which
+//! [`registry`] joins, and the controllers as a Rust type that `kube::Api` takes.
 
 pub mod autoscaling;
 pub mod classes;
@@ -13,10 +13,13 @@ pub mod crd;
 pub mod custom_kinds;
 pub mod delivery;
 pub mod deployments;
+pub mod duck_types;
 pub mod duration;
 pub mod endpoints;
 pub mod eventing;
 pub mod events_v1;
+#[cfg(test)]
+pub mod example_kind;
 pub mod field_errors;
 pub mod flows;
 pub mod items;
@@ -30,6 +33,7 @@ pub mod pods;
 pub mod printer_column;
 pub mod quantity;
 pub mod rbac;
+pub mod role_rules;
 pub mod schema;
 pub mod secrets;
 pub mod selector;
@@ -49,39 +53,20 @@ use crate::kind_registry::{KindEntry, KindRegistry};
 /// All kinds that the appliance serves.
 #[must_use]
 pub fn registry() -> KindRegistry {
-    let mut entries = core_kinds::core_entries();
-    entries.extend([
-        KindEntry::of::<serving::service::Service>().with_warnings(serving::revision_spec::resources::warnings),
-        KindEntry::of::<serving::configuration::Configuration>()
-            .with_warnings(serving::revision_spec::resources::warnings),
-        KindEntry::of::<serving::revision::Revision>(),
-        KindEntry::of::<serving::route::Route>(),
-        KindEntry::of::<serving::domain_mapping::DomainMapping>(),
-        KindEntry::of::<serving::cluster_domain_claim::ClusterDomainClaim>(),
-        KindEntry::of::<autoscaling::pod_autoscaler::PodAutoscaler>(),
-        KindEntry::of::<autoscaling::metric::Metric>(),
-        KindEntry::of::<eventing::broker::Broker>(),
-        KindEntry::of::<eventing::trigger::Trigger>().with_warnings(eventing::filters::warnings),
-        pods::entry(),
-        deployments::entry(),
-        KindEntry::of::<CustomResourceDefinition>(),
-        eventing::event_type_versions::v1beta2(),
-        eventing::event_type_versions::v1beta3(),
-        eventing::event_type_versions::v1beta1(),
-        KindEntry::of::<eventing::event_policy::EventPolicy>(),
-        KindEntry::of::<messaging::channel::Channel>(),
-        KindEntry::of::<messaging::in_memory_channel::InMemoryChannel>(),
-        KindEntry::of::<messaging::subscription::Subscription>(),
-        KindEntry::of::<flows::sequence::Sequence>(),
-        KindEntry::of::<flows::parallel::Parallel>(),
-        KindEntry::of::<networking::certificate::Certificate>(),
-        KindEntry::of::<networking::ingress::Ingress>(),
-        KindEntry::of::<networking::serverless_service::ServerlessService>(),
-    ]);
-    entries.extend(sources::entries());
-    entries.extend(storage_only::entries());
-    entries.push(events_v1::entry());
-    KindRegistry { entries }
+    let groups = [
+        core_kinds::core_entries(),
+        serving::entries(),
+        autoscaling::entries(),
+        eventing::entries(),
+        vec![pods::entry(), deployments::entry(), KindEntry::of::<CustomResourceDefinition>()],
+        messaging::entries(),
+        flows::entries(),
+        networking::entries(),
+        sources::entries(),
+        storage_only::entries(),
+        vec![events_v1::entry()],
+    ];
+    KindRegistry { entries: groups.into_iter().flatten().collect() }
 }
 
 /// Declares the outer type of a kind: Kubernetes' five fields, and what `kube` asks of a resource.

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, PrinterColumn, RATIO, column};
+use crate::role_rules::{DefaultRole, RoleRule, STREAM, VIEW};
 use crate::schema;
 
 /// The supported fields of a container; the rest of Kubernetes' fields mean nothing here.
@@ -51,6 +52,11 @@ impl ResourceStrategy for Pod {
             PrinterColumn { priority: 1, ..column("Node", ".spec.nodeName") },
             PrinterColumn { priority: 1, ..column("Nominated Node", ".status.nominatedNodeName|=<none>") },
             PrinterColumn { priority: 1, ..column("Readiness Gates", "=<none>") },
+        ],
+        role_rules: &[
+            VIEW.on(&["", "log", "status"]),
+            RoleRule::new(DefaultRole::Edit, &["delete", "deletecollection"]),
+            RoleRule::new(DefaultRole::Edit, STREAM).on(&["attach", "exec", "portforward"]),
         ],
         ..CORE
     };

@@ -6,6 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, CREATED_AT, PAIR, PrinterColumn, column};
+use crate::role_rules::ADMINISTER;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const RBAC: KindMeta = KindMeta { group: GROUP, ..CORE };
@@ -51,7 +52,14 @@ macro_rules! role_kind {
 
 role_kind!(
     Role,
-    KindMeta { kind: "Role", plural: "roles", singular: "role", columns: &[CREATED_AT], ..RBAC },
+    KindMeta {
+        kind: "Role",
+        plural: "roles",
+        singular: "role",
+        columns: &[CREATED_AT],
+        role_rules: &[ADMINISTER],
+        ..RBAC
+    },
     |_| {},
     |role, _, problems| validate_rules(role.rules.as_deref().unwrap_or_default(), true, problems)
 );
@@ -82,6 +90,7 @@ role_kind!(
         plural: "rolebindings",
         singular: "rolebinding",
         columns: &BINDING_COLUMNS,
+        role_rules: &[ADMINISTER],
         ..RBAC
     },
     |binding| default_api_groups(&mut binding.role_ref, &mut binding.subjects),

@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, COUNT, PrinterColumn, column};
+use crate::role_rules::{CONTROLLER_READS, DefaultRole, EDIT, READ, RoleRule};
 
 /// Bytes of all values of a Secret or a ConfigMap; Kubernetes' figure.
 pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;
@@ -25,6 +26,7 @@ impl ResourceStrategy for Secret {
         plural: "secrets",
         singular: "secret",
         columns: &[column("Type", ".type"), PrinterColumn { format: COUNT, ..column("Data", ".data") }, AGE],
+        role_rules: &[EDIT, RoleRule::new(DefaultRole::Edit, READ), CONTROLLER_READS],
         ..CORE
     };
 

@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, LOWER_PAIR, PrinterColumn, column};
+use crate::role_rules::{DefaultRole, EDIT, RoleRule, VIEW};
 
 /// Where events live, whichever group they are asked for in.
 pub const EVENT: KindMeta = KindMeta {
@@ -33,12 +34,16 @@ pub const EVENT: KindMeta = KindMeta {
         wide(PrinterColumn { format: "integer", ..column("Count", ".count") }),
         wide(column("Name", ".metadata.name")),
     ],
+    role_rules: &[VIEW, EDIT, RoleRule::new(DefaultRole::Controller, &["create", "get", "patch"])],
     ..CORE
 };
 
 const fn wide(column: PrinterColumn) -> PrinterColumn {
     PrinterColumn { priority: 1, ..column }
 }
+
+/// Every user may ask about themselves.
+const ASKED_BY_ALL: &[RoleRule] = &[RoleRule::new(DefaultRole::BasicUser, &["create"])];
 
 const AUTHORIZATION: KindMeta = KindMeta { group: "authorization.k8s.io", namespaced: false, columns: &[], ..CORE };
 const AUTHENTICATION: KindMeta = KindMeta { group: "authentication.k8s.io", ..AUTHORIZATION };
@@ -115,6 +120,10 @@ impl ResourceStrategy for Lease {
         plural: "leases",
         singular: "lease",
         columns: &[column("Holder", ".spec.holderIdentity"), AGE],
+        role_rules: &[
+            RoleRule::new(DefaultRole::Edit, &["*"]),
+            RoleRule::new(DefaultRole::Controller, &["create", "get", "update"]),
+        ],
         ..CORE
     };
 
@@ -143,6 +152,7 @@ data!(
         kind: "SelfSubjectAccessReview",
         plural: "selfsubjectaccessreviews",
         singular: "selfsubjectaccessreview",
+        role_rules: ASKED_BY_ALL,
         ..AUTHORIZATION
     }
 );
@@ -152,6 +162,7 @@ data!(
         kind: "SubjectAccessReview",
         plural: "subjectaccessreviews",
         singular: "subjectaccessreview",
+        role_rules: &[RoleRule::new(DefaultRole::Controller, &["create"])],
         ..AUTHORIZATION
     }
 );
@@ -161,6 +172,7 @@ data!(
         kind: "LocalSubjectAccessReview",
         plural: "localsubjectaccessreviews",
         singular: "localsubjectaccessreview",
+        role_rules: &[RoleRule::new(DefaultRole::Admin, &["create"])],
         namespaced: true,
         ..AUTHORIZATION
     }
@@ -171,6 +183,7 @@ data!(
         kind: "SelfSubjectRulesReview",
         plural: "selfsubjectrulesreviews",
         singular: "selfsubjectrulesreview",
+        role_rules: ASKED_BY_ALL,
         ..AUTHORIZATION
     }
 );
@@ -183,6 +196,7 @@ data!(
         kind: "SelfSubjectReview",
         plural: "selfsubjectreviews",
         singular: "selfsubjectreview",
+        role_rules: ASKED_BY_ALL,
         ..AUTHENTICATION
     }
 );

@@ -115,7 +115,7 @@ impl EventsServer {
         let home = home.log_recovery(core, &counters);
         let others = others.into_iter().map(|other| other.log_recovery(core, &counters)).collect();
         let resolver = Rc::new(DnsResolver::new(&proxy.ring, system));
-        let sender = HttpSender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver), signals: signals.clone() };
+        let sender = HttpSender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver) };
         let events = BrokerEngine::open(&proxy.ring, home, others, &sender, seed);
         events.start(core, &signals, &counters);
         let (ways, inbox) = relay.split();

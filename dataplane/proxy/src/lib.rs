@@ -8,6 +8,7 @@
 pub mod access_log;
 mod activity;
 mod cold_start_timing;
+mod connect;
 mod connection;
 mod connection_stats;
 mod deadlines;
@@ -41,9 +42,11 @@ use std::sync::atomic::fence;
 use fastrand::Rng;
 use ring::{Ring, Tick};
 
+pub use connect::{AcquireError, ConnectRequest, connect};
 pub use connection::{serve, serve_cluster_local};
 pub use local_reply::LocalReply;
 pub use permit::{AcquireRequest, Permit, SelectedEndpoint};
+pub use upstream::{ConnectPlan, UpstreamLink};
 
 use codec::http::{FieldName, PlatformProbe};
 use contract::connection_query::ConnectionQuery;

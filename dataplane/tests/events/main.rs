@@ -204,7 +204,13 @@ fn dead_instance_is_reported_and_another_used() {
         fixture.until(|| broker.subscribers[0].tally.delivered.load(Relaxed) == 20).await;
         assert_eq!((sink.count(), broker.subscribers[0].tally.retries.load(Relaxed)), (20, 0));
         let lost = Signal::Unreachable { backend: "ns/app-1".into(), endpoint: backend.endpoints[0].id };
-        assert_eq!(fixture.signals.receive(), Some(lost));
+        let mut reports = 0;
+        while let Some(signal) = fixture.signals.receive() {
+            assert_eq!(signal, lost);
+            reports += 1;
+        }
+        // It looks the least loaded, and is an outlier after the first refusal: later events do not try it first.
+        assert!((1..=3).contains(&reports), "{reports} of 20");
     });
 }
 

@@ -371,11 +371,11 @@ async fn give_back(mut revision: watch::Receiver<u64>) {
 /// Creates the initial objects. Returns whether an earlier start's definitions of our kinds exist.
 async fn seed(store: &Arc<ObjectStore>, registry: &Arc<KindRegistry>) -> Result<bool> {
     if api::has_definitions(store) {
-        api::seed_objects(store).await?;
+        api::seed_objects(store, registry).await?;
         return Ok(true);
     }
     let definitions = definitions(registry);
-    api::seed_objects(store).await?;
+    api::seed_objects(store, registry).await?;
     api::seed_definitions(store, definitions.await??).await?;
     Ok(false)
 }

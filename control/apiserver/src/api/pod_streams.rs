@@ -26,6 +26,7 @@ use crate::streaming::spdy::connection::SpdyConnection;
 use crate::streaming::upgrade::{StreamKind, Upgrade, UpgradeError, UpgradeProtocol, negotiate};
 use crate::streaming::{UpgradedIo, exec, port_forward};
 use types::kind_registry::ResourceStrategy as _;
+use types::role_rules::{STREAM, Verbs};
 
 use super::errors::StatusError;
 use super::{ApiServer, authorization, logs, prepare};
@@ -36,7 +37,7 @@ use session_limiter::SessionPermit;
 pub(super) const SUBRESOURCES: [(&str, &str); 3] =
     [("attach", "PodAttachOptions"), ("exec", "PodExecOptions"), ("portforward", "PodPortForwardOptions")];
 /// A WebSocket starts with a GET, and needs both.
-pub(super) const VERBS: [&str; 2] = ["create", "get"];
+const VERBS: Verbs = STREAM;
 
 /// Namespace, Pod and subresource of a path of this kind.
 pub(super) fn parse_path(path: &str) -> Option<(&str, &str, &'static str)> {

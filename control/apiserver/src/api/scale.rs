@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::store::{DecodedObject, ObjectKey, StagedView, StoredObject};
 use types::custom_kinds::ScaleSubresource;
-use types::kind_registry::{KindMeta, UnknownFieldPolicy};
+use types::kind_registry::{CORE, KindMeta, UnknownFieldPolicy};
 use types::printer_column::{AGE, PrinterColumn};
 
 use super::content_negotiation::{self, ResponseFormat};
@@ -36,6 +36,7 @@ static SCALE: KindMeta = KindMeta {
     unknown_fields: UnknownFieldPolicy::Prune,
     user_creatable: false,
     columns: &COLUMNS,
+    ..CORE
 };
 
 pub(super) async fn handle(

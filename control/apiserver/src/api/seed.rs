@@ -30,7 +30,7 @@ use super::{IN_PROCESS_USER, SEED_NAMESPACES};
 /// # Errors
 /// The store's.
 pub async fn seed(store: &ObjectStore, registry: &KindRegistry) -> Result<(), StoreError> {
-    seed_objects(store).await?;
+    seed_objects(store, registry).await?;
     seed_definitions(store, definitions(registry)?).await
 }
 
@@ -38,14 +38,14 @@ pub async fn seed(store: &ObjectStore, registry: &KindRegistry) -> Result<(), St
 ///
 /// # Errors
 /// The store's.
-pub async fn seed_objects(store: &ObjectStore) -> Result<(), StoreError> {
+pub async fn seed_objects(store: &ObjectStore, registry: &KindRegistry) -> Result<(), StoreError> {
     let named = |name: &str| json!({ "metadata": { "name": name } });
     let namespaces = SEED_NAMESPACES.map(|name| (KindEntry::of::<Namespace>(), named(name), None));
     let settings = settings::config_maps().map(|row| {
         let map = json!({ "metadata": { "name": row.name }, "data": { "_example": row.example } });
         (KindEntry::of::<ConfigMap>(), map, Some(row.namespace))
     });
-    let roles = seed_roles::roles().into_iter().map(|role| (KindEntry::of::<ClusterRole>(), role, None));
+    let roles = seed_roles::roles(registry).into_iter().map(|role| (KindEntry::of::<ClusterRole>(), role, None));
     let bindings = seed_roles::bindings().into_iter();
     let bindings = bindings.map(|binding| (KindEntry::of::<ClusterRoleBinding>(), binding, None));
     let account = (KindEntry::of::<ServiceAccount>(), named(CONTROLLER_ACCOUNT), Some(settings::SERVING));
@@ -162,11 +162,10 @@ fn admit((meta, versions): &(&KindMeta, Vec<&KindEntry>)) -> Result<SeedDefiniti
 }
 
 fn definition(meta: &KindMeta, versions: &[&KindEntry]) -> Value {
-    let name = format!("{}.{}", meta.plural, meta.group);
-    let labels = crd::labels(&name).chain(["knative.dev/crd-install"]);
+    let labels = meta.labels().chain(["knative.dev/crd-install"]);
     let mut definition = json!({
         "metadata": {
-            "name": name,
+            "name": format!("{}.{}", meta.plural, meta.group),
             "labels": labels.map(|label| (label.to_owned(), "true".into())).collect::<serde_json::Map<_, _>>(),
         },
         "spec": {
@@ -186,7 +185,7 @@ fn definition(meta: &KindMeta, versions: &[&KindEntry]) -> Value {
     // `json!` would copy them.
     let versions = versions.iter().enumerate().map(|(index, entry)| version(entry, index == 0));
     definition["spec"]["versions"] = versions.collect();
-    if let Some(types) = crd::event_types(&name) {
+    if let Some(types) = meta.event_types {
         definition["metadata"]["annotations"] = json!({ crd::EVENT_TYPES: types });
     }
     definition

@@ -8,8 +8,9 @@ use super::{GROUP, VERSION};
 use crate::conditions::ConditionSet;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::shared::Status;
 
 /// Ready is set directly: the counters are in this process, so they can always be read.
@@ -52,6 +53,8 @@ impl ResourceStrategy for Metric {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -5,5 +5,13 @@
 pub mod metric;
 pub mod pod_autoscaler;
 
+use crate::kind_registry::KindEntry;
+
 pub const GROUP: &str = "autoscaling.internal.knative.dev";
 pub const VERSION: &str = "v1alpha1";
+
+/// The rows of the kinds of autoscaling.
+#[must_use]
+pub fn entries() -> Vec<KindEntry> {
+    vec![KindEntry::of::<pod_autoscaler::PodAutoscaler>(), KindEntry::of::<metric::Metric>()]
+}

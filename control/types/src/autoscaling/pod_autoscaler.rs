@@ -8,8 +8,9 @@ use super::{GROUP, VERSION};
 use crate::conditions::ConditionSet;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{PrinterColumn, READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::shared::Status;
 
 /// Instances take requests, or will as soon as they are ready.
@@ -110,6 +111,8 @@ impl ResourceStrategy for PodAutoscaler {
             READY,
             REASON,
         ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

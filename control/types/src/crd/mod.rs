@@ -13,72 +13,13 @@ use serde_json::Value;
 
 use crate::custom_kinds;
 use crate::field_errors::FieldErrors;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::CREATED_AT;
+use crate::role_rules::CONTROLLER_READS;
 use crate::shared::name;
-
-const ADDRESSABLE: &str = "duck.knative.dev/addressable";
-const BINDING: &str = "duck.knative.dev/binding";
-const PODSPECABLE: &str = "duck.knative.dev/podspecable";
-const SOURCE: &str = "duck.knative.dev/source";
-const EVENTING_SOURCE: &str = "eventing.knative.dev/source";
-const SUBSCRIBABLE: &str = "messaging.knative.dev/subscribable";
-
-/// Labels of definitions that classify kinds. A kind may have several rows.
-const LABELS: [(&str, &[&str]); 6] = [
-    (
-        ADDRESSABLE,
-        &[
-            "services.serving.knative.dev",
-            "routes.serving.knative.dev",
-            "brokers.eventing.knative.dev",
-            "eventtransforms.eventing.knative.dev",
-            "channels.messaging.knative.dev",
-            "inmemorychannels.messaging.knative.dev",
-            "sequences.flows.knative.dev",
-            "parallels.flows.knative.dev",
-            "integrationsinks.sinks.knative.dev",
-            "jobsinks.sinks.knative.dev",
-        ],
-    ),
-    (PODSPECABLE, &["services.serving.knative.dev", "configurations.serving.knative.dev"]),
-    (SUBSCRIBABLE, &["channels.messaging.knative.dev", "inmemorychannels.messaging.knative.dev"]),
-    (SOURCE, &SOURCES),
-    (EVENTING_SOURCE, &SOURCES),
-    (BINDING, &["sinkbindings.sources.knative.dev"]),
-];
-
-const SOURCES: [&str; 7] = [
-    "redisstreamsources.sources.knative.dev",
-    "adaptersources.adapters.sluicegate.dev",
-    "apiserversources.sources.knative.dev",
-    "pingsources.sources.knative.dev",
-    "containersources.sources.knative.dev",
-    "sinkbindings.sources.knative.dev",
-    "integrationsources.sources.knative.dev",
-];
 
 /// The annotation that lists what a source can send.
 pub const EVENT_TYPES: &str = "registry.knative.dev/eventTypes";
-const PING_TYPES: &str =
-    r#"[{"type":"dev.knative.sources.ping","description":"CloudEvent type for fixed payload on a schedule"}]"#;
-const API_SERVER_TYPES: &str = r#"[{"type":"dev.knative.apiserver.resource.add","description":"An object was added, with the object"},{"type":"dev.knative.apiserver.resource.delete","description":"An object was deleted, with the object"},{"type":"dev.knative.apiserver.resource.update","description":"An object was changed, with the object"},{"type":"dev.knative.apiserver.ref.add","description":"An object was added, by reference"},{"type":"dev.knative.apiserver.ref.delete","description":"An object was deleted, by reference"},{"type":"dev.knative.apiserver.ref.update","description":"An object was changed, by reference"}]"#;
-
-/// The labels of the definition `PLURAL.GROUP`; all have the value `true`.
-pub fn labels(definition: &str) -> impl Iterator<Item = &'static str> {
-    let named = move |(_, kinds): &&(&str, &[&str])| kinds.contains(&definition);
-    LABELS.iter().filter(named).map(|(label, _)| *label)
-}
-
-/// The event types of objects of the kind, if it declares them.
-#[must_use]
-pub fn event_types(definition: &str) -> Option<&'static str> {
-    match definition {
-        "pingsources.sources.knative.dev" => Some(PING_TYPES),
-        "apiserversources.sources.knative.dev" => Some(API_SERVER_TYPES),
-        _ => None,
-    }
-}
 
 impl ResourceStrategy for CustomResourceDefinition {
     const META: KindMeta = KindMeta {
@@ -94,6 +35,8 @@ impl ResourceStrategy for CustomResourceDefinition {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[CREATED_AT],
+        role_rules: &[CONTROLLER_READS],
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -167,15 +110,5 @@ mod tests {
         let mut nothing = json!({ "spec": {} });
         CustomResourceDefinition::normalize_output(&mut nothing);
         assert_eq!(nothing, json!({ "spec": {} }));
-    }
-
-    #[test]
-    fn what_is_said_about_event_types_is_json() {
-        for name in ["pingsources.sources.knative.dev", "apiserversources.sources.knative.dev"] {
-            let types: Vec<serde_json::Value> = serde_json::from_str(event_types(name).unwrap()).unwrap();
-            assert!(types.iter().all(|one| one["type"].is_string() && one["description"].is_string()));
-        }
-        let labels: Vec<_> = labels("sinkbindings.sources.knative.dev").collect();
-        assert_eq!(labels, [SOURCE, EVENTING_SOURCE, BINDING]);
     }
 }

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use serde_json::{Value, json};
 
 use crate::custom_kinds::{COLUMNS_MAX, CustomKind};
-use crate::kind_registry::{KindEntry, KindMeta, UnknownFieldPolicy, VersionConversion};
+use crate::kind_registry::{CORE, KindEntry, KindMeta, UnknownFieldPolicy, VersionConversion};
 use crate::printer_column::{AGE, CustomColumn, PrinterColumn};
 
 /// The rows of the kind that a definition describes, the preferred version first; none if it says too little.
@@ -121,6 +121,7 @@ fn meta(spec: &Value, version: &Value) -> Option<KindMeta> {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: columns.leak(),
+        ..CORE
     })
 }
 

@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, delivery_features, stream_options};
 use crate::conditions::ConditionSet;
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, PrinterColumn, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, annotation, namespace,
@@ -117,6 +119,9 @@ impl ResourceStrategy for Broker {
                 custom: None,
             },
         ],
+        duck_types: &[DuckType::Addressable, DuckType::CrossNamespaceSubscribable { role: "broker-subscriber" }],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

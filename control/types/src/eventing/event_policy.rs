@@ -11,8 +11,9 @@ use super::GROUP;
 use super::filters::{self, SubscriptionsApiFilter};
 use crate::conditions::ConditionSet;
 use crate::field_errors::{FieldErrors, MISSING};
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{Status, name, namespace};
 use crate::{kind, selector};
@@ -192,6 +193,8 @@ impl ResourceStrategy for EventPolicy {
         unknown_fields: UnknownFieldPolicy::Reject,
         user_creatable: true,
         columns: &[READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -10,8 +10,9 @@ use crate::conditions::ConditionSet;
 use crate::delivery;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::shared::{KReference, SPEC_CHANGED, Status, namespace};
 use support::names::is_attribute;
 
@@ -87,6 +88,8 @@ impl ResourceStrategy for EventType {
             READY,
             REASON,
         ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -13,8 +13,9 @@ use crate::conditions::ConditionSet;
 use crate::delivery;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace};
 use crate::strict_deserializer::StrictDeserializer;
@@ -127,6 +128,8 @@ impl ResourceStrategy for Trigger {
             READY,
             REASON,
         ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

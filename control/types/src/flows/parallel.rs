@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::eventing::delivery_features;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::messaging::channel::ChannelTemplate;
 use crate::printer_column::{AGE, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, Status, namespace};
 
@@ -88,6 +90,9 @@ impl ResourceStrategy for Parallel {
         unknown_fields: UnknownFieldPolicy::Reject,
         user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
+        duck_types: &[DuckType::Addressable],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

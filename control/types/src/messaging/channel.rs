@@ -9,11 +9,13 @@ use super::subscribable::{SubscriberSpec, SubscriberStatus};
 use super::{API_VERSION, GROUP, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
 use crate::conditions::ConditionSet;
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::eventing::{delivery_features, stream_options};
 use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::{ChannelDefaultTemplate, Settings};
 use crate::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, group_of, namespace,
@@ -132,6 +134,13 @@ impl ResourceStrategy for Channel {
         unknown_fields: UnknownFieldPolicy::Reject,
         user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
+        duck_types: &[
+            DuckType::Addressable,
+            DuckType::Channelable { role: "meta-channelable-manipulator" },
+            DuckType::CrossNamespaceSubscribable { role: "channel-subscriber" },
+        ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

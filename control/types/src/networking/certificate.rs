@@ -10,8 +10,9 @@ use crate::classes;
 use crate::conditions::ConditionSet;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::shared::{Status, annotation};
 
 /// The label for the purpose of the certificate.
@@ -101,6 +102,8 @@ impl ResourceStrategy for Certificate {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

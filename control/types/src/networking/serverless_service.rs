@@ -9,7 +9,7 @@ use crate::autoscaling::pod_autoscaler::ScaleTarget;
 use crate::conditions::ConditionSet;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{PrinterColumn, READY, REASON, column};
 use crate::shared::Status;
 
@@ -70,6 +70,7 @@ impl ResourceStrategy for ServerlessService {
             READY,
             REASON,
         ],
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -8,8 +8,9 @@ use super::{GROUP, annotations};
 use crate::conditions::ConditionSet;
 use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::shared::{Addressable, KReference, Status, name, namespace};
 use support::names::is_dns_subdomain;
 
@@ -73,6 +74,8 @@ impl ResourceStrategy for DomainMapping {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[column("URL", ".status.url"), READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -8,8 +8,9 @@ use super::{GROUP, VERSION, annotations};
 use crate::conditions::ConditionSet;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{PrinterColumn, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::serving::revision_spec::RevisionSpec;
 use crate::shared::{SPEC_CHANGED, Status};
 
@@ -88,6 +89,8 @@ impl ResourceStrategy for Revision {
                 custom: None,
             },
         ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -14,6 +14,9 @@ use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
 use crate::settings::Settings;
 use crate::shared::{Destination, namespace};
 
+/// What it would send.
+const EVENT_TYPES: &str = r#"[{"type":"dev.knative.apiserver.resource.add","description":"An object was added, with the object"},{"type":"dev.knative.apiserver.resource.delete","description":"An object was deleted, with the object"},{"type":"dev.knative.apiserver.resource.update","description":"An object was changed, with the object"},{"type":"dev.knative.apiserver.ref.add","description":"An object was added, by reference"},{"type":"dev.knative.apiserver.ref.delete","description":"An object was deleted, by reference"},{"type":"dev.knative.apiserver.ref.update","description":"An object was changed, by reference"}]"#;
+
 const DEPLOYED: &str = "Deployed";
 const SUFFICIENT_PERMISSIONS: &str = "SufficientPermissions";
 pub const NOT_RUN: &str = "nothing here runs an ApiServerSource: the object is stored, and sends no events";
@@ -71,8 +74,13 @@ source! {
 }
 
 impl ResourceStrategy for ApiServerSource {
-    const META: KindMeta =
-        KindMeta { kind: "ApiServerSource", plural: "apiserversources", singular: "apiserversource", ..SOURCE };
+    const META: KindMeta = KindMeta {
+        kind: "ApiServerSource",
+        plural: "apiserversources",
+        singular: "apiserversource",
+        event_types: Some(EVENT_TYPES),
+        ..SOURCE
+    };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata

@@ -39,9 +39,10 @@ use super::conditions::ConditionSet;
 use super::settings::Settings;
 use super::shared::{AuthStatus, Destination, HasConditions, Status};
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::eventing::delivery_features;
 use crate::field_errors::FieldErrors;
-use crate::kind_registry::{KindEntry, KindMeta, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindEntry, KindMeta, UnknownFieldPolicy};
 use crate::printer_column::{AGE, PrinterColumn, READY, REASON, column};
 
 pub const GROUP: &str = "sources.knative.dev";
@@ -65,6 +66,8 @@ const SOURCE: KindMeta = KindMeta {
     unknown_fields: UnknownFieldPolicy::Reject,
     user_creatable: true,
     columns: &[SINK, AGE, READY, REASON],
+    duck_types: &[DuckType::Source],
+    ..CORE
 };
 
 /// A kind that sends events to a sink.
@@ -183,9 +186,17 @@ mod tests {
     fn sources_are_found_by_category_and_label() {
         for entry in entries() {
             assert!(entry.meta.categories.contains(&"sources"), "{}", entry.meta.kind);
-            let name = format!("{}.{}", entry.meta.plural, entry.meta.group);
-            let labels: Vec<_> = crate::crd::labels(&name).collect();
-            assert!(labels.contains(&"duck.knative.dev/source"), "{name}");
+            assert!(entry.meta.labels().any(|label| label == "duck.knative.dev/source"), "{}", entry.meta.kind);
+        }
+    }
+
+    #[test]
+    fn event_types_of_sources_are_json() {
+        let mut told = entries().into_iter().filter_map(|entry| entry.meta.event_types).peekable();
+        assert!(told.peek().is_some());
+        for text in told {
+            let types: Vec<Value> = serde_json::from_str(text).unwrap();
+            assert!(types.iter().all(|one| one["type"].is_string() && one["description"].is_string()), "{text}");
         }
     }
 

@@ -99,6 +99,10 @@ impl PingSourceSpec {
     }
 }
 
+/// What it sends, for those who look for a source.
+const EVENT_TYPES: &str =
+    r#"[{"type":"dev.knative.sources.ping","description":"CloudEvent type for fixed payload on a schedule"}]"#;
+
 source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED, OIDC_IDENTITY_CREATED], not_run: None } }
 
 impl ResourceStrategy for PingSource {
@@ -107,6 +111,7 @@ impl ResourceStrategy for PingSource {
         plural: "pingsources",
         singular: "pingsource",
         columns: &[SINK, column("Schedule", ".spec.schedule"), AGE, READY, REASON],
+        event_types: Some(EVENT_TYPES),
         ..SOURCE
     };
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::ping::OIDC_IDENTITY_CREATED;
 use super::{CloudEventOverrides, SINK_PROVIDED, SOURCE, SourceStatus};
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
@@ -126,6 +127,7 @@ impl ResourceStrategy for SinkBinding {
         plural: "sinkbindings",
         singular: "sinkbinding",
         categories: &["all", "knative", "sources", "bindings"],
+        duck_types: &[DuckType::Source, DuckType::Binding],
         ..SOURCE
     };
 

@@ -18,7 +18,7 @@ use contract::table::{self, RouteRequest};
 use protocol::h2::heads::TranslatedRequest;
 use protocol::http::buffers::{HeadReadError, ReadBuffer, by};
 use protocol::http::headers::put_request;
-use protocol::http::limits::{INTERIM_MAX, SENDS_MAX};
+use protocol::http::limits::INTERIM_MAX;
 use protocol::http::pool::UpstreamConnection;
 use protocol::tls::ByteStream;
 use ring::Chunk;
@@ -28,9 +28,9 @@ use super::stream_context::StreamContext;
 use super::{
     AttemptOutcome, ClientGone, ResponseDeadlines, ResponseWriter, StreamRequest, heads, over_http1, unless_gone,
 };
+use crate::connect::reach;
 use crate::request_record::{RequestEnd, RequestRecord};
-use crate::retry::ReplayableRequest;
-use crate::retry::original_host;
+use crate::retry::{self, ReplayableRequest, RetryBudget, RetryDecision, original_host};
 use crate::tunnel::{TunnelContext, between};
 use crate::upstream::UpstreamLink;
 use crate::{AcquireRequest, LocalReply, Permit};
@@ -128,7 +128,7 @@ async fn open(
     let route_request = RouteRequest::client(view, &shared.peer);
     let choice = proxy.route_noted(&route_request, note).map_err(AttemptOutcome::Refused)?;
     let mut acquire_request = AcquireRequest { route_request, bytes: request.bytes.len(), tried: Vec::new() };
-    let (mut permit, link) = match unless_gone(reply, proxy.reach(choice, &mut acquire_request, started)).await {
+    let (mut permit, link) = match unless_gone(reply, reach(proxy, choice, &mut acquire_request, started)).await {
         Ok(Ok(both)) => both,
         Ok(Err(local_reply)) => return Err(AttemptOutcome::Refused(local_reply)),
         Err(ClientGone) => return Err(AttemptOutcome::Cut),
@@ -155,19 +155,16 @@ async fn open(
         backend: permit.backend().key.clone(),
     };
     reply.deadlines = job.deadlines.total;
-    let mut sends = 1;
+    let mut budget = RetryBudget::new(true); // a GET without a body
     let opened = loop {
-        match handshake(&job, &mut upstream, reply).await {
-            Err(AttemptOutcome::Stale | AttemptOutcome::Unread) if sends == SENDS_MAX => {
-                break Err(job.failed());
-            }
-            Err(ended @ (AttemptOutcome::Stale | AttemptOutcome::Unread)) => {
-                sends += 1;
-                (permit, upstream) =
-                    retry_upstream(&job, permit, matches!(ended, AttemptOutcome::Stale), reply).await?;
+        let Err(failed) = handshake(&job, &mut upstream, reply).await else { break Ok(()) };
+        match budget.decide(failed, true) {
+            RetryDecision::Ended(failed) => break Err(failed),
+            RetryDecision::Exhausted => break Err(job.failed()),
+            RetryDecision::Retry { is_alive } => {
+                (permit, upstream) = retry_upstream(&job, permit, is_alive, reply).await?;
                 job.progress.last_progress.replace(Some(Arc::clone(&permit.endpoint)));
             }
-            other => break other,
         }
     };
     job.progress.record_to(note);
@@ -189,7 +186,7 @@ async fn retry_upstream(
         peer: job.peer,
         due: job.deadlines.first_byte,
     };
-    match unless_gone(reply, job.proxy.retry_upstream(permit, &replayable)).await {
+    match unless_gone(reply, retry::retry_upstream(job.proxy, permit, &replayable)).await {
         Ok(Ok((permit, UpstreamLink::Http1(upstream)))) => Ok((permit, upstream)),
         Ok(Ok(_)) => Err(AttemptOutcome::Refused(LocalReply::UpgradeUnsupported)),
         Ok(Err(local_reply)) => Err(AttemptOutcome::Refused(local_reply)),
