@@ -51,9 +51,8 @@ use crate::kind_registry::{KindEntry, KindRegistry};
 pub fn registry() -> KindRegistry {
     let mut entries = core_kinds::core_entries();
     entries.extend([
-        KindEntry::of::<serving::service::Service>().with_warnings(serving::revision_spec::resources::warnings),
-        KindEntry::of::<serving::configuration::Configuration>()
-            .with_warnings(serving::revision_spec::resources::warnings),
+        KindEntry::of::<serving::service::Service>().with_warnings(serving::revision_spec::warnings),
+        KindEntry::of::<serving::configuration::Configuration>().with_warnings(serving::revision_spec::warnings),
         KindEntry::of::<serving::revision::Revision>(),
         KindEntry::of::<serving::route::Route>(),
         KindEntry::of::<serving::domain_mapping::DomainMapping>(),
