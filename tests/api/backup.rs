@@ -33,6 +33,8 @@ fn a_restore_makes_the_objects_what_they_were() {
     let file = folder.path().join("objects.jsonl");
     let output = tool("backup", &file, &appliance);
     assert!(output.status.success(), "{output:?}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "it contains Secrets");
 
     api.patch("ConfigMap", "default", "kept", &json!({ "data": { "color": "green" } }));
     api.delete("ConfigMap", "default", "lost");

@@ -254,7 +254,7 @@ fn data_folder_is_for_its_owner() {
     appliance.api().create(&service("hello", IMAGE, "x"));
     appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let data = appliance.setup().data();
-    for (name, others) in [("api", 0), ("log", 0), ("objects.redb", 0), ("instances", 0o011)] {
+    for (name, others) in [("api", 0), ("log", 0), ("objects.redb", 0), ("takeover.sock", 0), ("instances", 0o011)] {
         let mode = std::fs::metadata(data.join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o077, others, "{name} {mode:o}");
     }

@@ -37,14 +37,14 @@ const STREAM_DELETED: &str = "It was deleted while its subscribers had events st
 
 /// Runs forever.
 pub(crate) async fn run(context: &ControllerContext) {
-    let mut reported: HashMap<String, ([u64; 5], u64)> = HashMap::new();
+    let mut reported: HashMap<String, ([u64; 5], u64, u64)> = HashMap::new();
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         let drops = context.publisher.dropped_events();
         reported.retain(|uid, _| drops.iter().any(|dropped| dropped.uid == *uid));
         for dropped in drops {
-            let now = (dropped.events, dropped.over_budget);
-            let (before, withheld) = reported.insert(dropped.uid.clone(), now).unwrap_or_default();
+            let now = (dropped.events, dropped.over_budget, dropped.set_aside);
+            let (before, withheld, set_aside) = reported.insert(dropped.uid.clone(), now).unwrap_or_default();
             for (nth, why) in REASON_MESSAGES.into_iter().enumerate() {
                 if dropped.events[nth] > before[nth] {
                     record(context, &dropped, "EventDropped", why).await;
@@ -53,11 +53,22 @@ pub(crate) async fn run(context: &ControllerContext) {
             if dropped.over_budget > withheld {
                 record(context, &dropped, "FilterOverBudget", OVER_BUDGET).await;
             }
+            if dropped.set_aside > set_aside {
+                record(context, &dropped, "EventSetAside", &set_aside_message(&dropped)).await;
+            }
         }
         for left in context.publisher.abandoned_events() {
             record_abandoned(context, &left).await;
         }
     }
+}
+
+/// With the position, although that makes another Event of each: such an event has stopped the process.
+fn set_aside_message(DroppedEvents { stream, set_aside_position, .. }: &DroppedEvents) -> String {
+    format!(
+        "The event at position {set_aside_position} of the stream {stream} is set aside: a core stopped at it before \
+         the last restart. It becomes a dead letter or is dropped; the log of the process says more."
+    )
 }
 
 fn warning(reason: &str, message: &str) -> EventMessage {

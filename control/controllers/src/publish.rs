@@ -102,6 +102,11 @@ pub struct DroppedEvents {
     pub events: [u64; 5],
     /// Events at which its filter used up its steps: not dropped, but withheld.
     pub over_budget: u64,
+    /// Events that are set aside because a core stopped at them before a restart: dead-lettered or dropped.
+    pub set_aside: u64,
+    /// The position of the last of them in its log.
+    pub set_aside_position: u64,
+    pub stream: String,
 }
 
 impl Publisher {

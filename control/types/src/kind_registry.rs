@@ -396,10 +396,13 @@ fn admit<R: ResourceStrategy>(
 
 fn unknown<R: DeserializeOwned>(object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
-    let mut object = object.clone();
-    nulls::drop_nulls(&mut object);
+    let without_nulls = nulls::has_nulls(object).then(|| {
+        let mut object = object.clone();
+        nulls::drop_nulls(&mut object);
+        object
+    });
     // An object of the wrong shape is refused by `admit`, with what is wrong.
-    let _ = read::<R>(&object, &mut unknown);
+    let _ = read::<R>(without_nulls.as_ref().unwrap_or(object), &mut unknown);
     unknown
 }
 

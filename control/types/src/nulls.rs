@@ -27,6 +27,15 @@ pub(crate) fn drop_nulls(value: &mut Value) {
     }
 }
 
+pub(crate) fn has_nulls(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.values().any(has_nulls),
+        Value::Array(items) => items.iter().any(has_nulls),
+        _ => false,
+    }
+}
+
 /// Items of lists that are `null` become zero values of their type, as with Go's reader, so that a template's
 /// `apiGroups: [""]`, written without the quotes, means the core group. For kinds that are not validated by a schema.
 pub(crate) fn fill_null_items(value: &mut Value, schema: &Value) {

@@ -49,10 +49,12 @@ pub(super) async fn apply(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
     let validation = call.field_validation();
     let (mut wanted, duplicates) = parse(bytes, writer.schema)?;
     metadata_validation::check_shape(entry.meta, &mut wanted)?;
-    if !call.server.default_requester.internal {
+    let warnings = if call.server.default_requester.internal {
+        validation::check(&entry, validation, &wanted, duplicates)?
+    } else {
         check_fields(call, &wanted, &writer)?;
-    }
-    let warnings = validation::check(&entry, validation, &wanted, duplicates)?;
+        validation::check_known(&entry, validation, &wanted, duplicates)?
+    };
     // Owners refer to the stored version, so that clients of all versions share it.
     entry.partial_to_stored(&mut wanted);
     let stored = entry.as_stored();
@@ -120,9 +122,8 @@ fn check_fields(call: &ApiRequest, wanted: &Value, writer: &FieldWriter) -> Resu
 }
 
 fn parse(bytes: &[u8], schema: Option<&Value>) -> Result<(Value, Vec<String>), StatusError> {
-    let mut wanted =
+    let (mut wanted, duplicates) =
         body::yaml(bytes).map_err(|why| StatusError::bad_request(format!("error decoding YAML: {why}")))?;
-    let duplicates = body::duplicates(bytes);
     if !wanted.is_object() {
         return Err(StatusError::bad_request("the body has to be one object"));
     }

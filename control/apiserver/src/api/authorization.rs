@@ -112,7 +112,10 @@ fn written_value(call: &ApiRequest, bytes: &Bytes) -> Result<Value, StatusError>
     match body::object(&call.headers, call.target.entry.meta.kind, bytes) {
         Ok(object) => Ok(object),
         Err(_) if media.ends_with("+json") => body::json(bytes),
-        Err(_) => body::yaml(bytes).map_err(|why| StatusError::bad_request(why.to_string())),
+        Err(_) => {
+            let read = body::yaml(bytes).map_err(|why| StatusError::bad_request(why.to_string()))?;
+            Ok(read.0)
+        }
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) async fn create(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
         return Err(StatusError::forbidden(meta, "", &why));
     }
     let validation = call.field_validation();
-    let (mut new, duplicates) = body::object_for_write(&call.headers, meta.kind, bytes, validation)?;
+    let (mut new, duplicates) = body::object_with_duplicates(&call.headers, meta.kind, bytes, validation)?;
     let warnings = field_validation::check(&entry, validation, &new, duplicates)?;
     let dry_run = call.parameters.dry_run;
     let writer = call.field_writer();

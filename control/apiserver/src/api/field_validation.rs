@@ -46,7 +46,19 @@ pub(super) fn check(
         return Ok(Vec::new());
     }
     let unknown = entry.unknown_fields(object).into_iter().map(|path| format!("unknown field {path:?}"));
-    let found: Vec<String> = unknown.chain(duplicates).collect();
+    check_known(entry, validation, object, unknown.chain(duplicates).collect())
+}
+
+/// The same of an object whose fields are all known: what was `found` otherwise.
+pub(super) fn check_known(
+    entry: &KindEntry,
+    validation: FieldValidation,
+    object: &Value,
+    found: Vec<String>,
+) -> Result<Vec<String>, StatusError> {
+    if validation == FieldValidation::Ignore {
+        return Ok(Vec::new());
+    }
     if validation == FieldValidation::Strict && !found.is_empty() {
         return Err(strict_error(entry.meta, &found));
     }
@@ -84,14 +96,32 @@ pub(super) fn with_warnings(mut response: Response, warnings: &[impl AsRef<str>]
 
 /// The fields that stand twice in a document, as warnings. Parsing keeps the last of them.
 pub(super) fn duplicates<'de, D: Deserializer<'de>>(document: D) -> Vec<String> {
-    let found = RefCell::new(Vec::new());
+    let found = DuplicateFields::default();
     // A document that does not parse is refused elsewhere.
     let _ = DuplicateFieldWalk { at: &DocumentPath::Root, duplicates: &found }.deserialize(document);
-    found.into_inner()
+    found.into_warnings()
+}
+
+/// The fields that stand twice, as warnings: the first ones.
+#[derive(Default)]
+pub(super) struct DuplicateFields(RefCell<Vec<String>>);
+
+impl DuplicateFields {
+    pub(super) fn note(&self, at: &DocumentPath<'_>) {
+        let mut found = self.0.borrow_mut();
+        if found.len() < DUPLICATES_REPORTED_MAX && found.iter().map(String::len).sum::<usize>() < DUPLICATES_BYTES_MAX
+        {
+            found.push(format!("duplicate field {:?}", at.to_string()));
+        }
+    }
+
+    pub(super) fn into_warnings(self) -> Vec<String> {
+        self.0.into_inner()
+    }
 }
 
 /// Where the walk is; serialized only when there is something to say.
-enum DocumentPath<'a> {
+pub(super) enum DocumentPath<'a> {
     Root,
     Field(&'a DocumentPath<'a>, &'a str),
     Item(&'a DocumentPath<'a>, usize),
@@ -110,17 +140,7 @@ impl fmt::Display for DocumentPath<'_> {
 
 struct DuplicateFieldWalk<'a> {
     at: &'a DocumentPath<'a>,
-    duplicates: &'a RefCell<Vec<String>>,
-}
-
-impl DuplicateFieldWalk<'_> {
-    fn note(&self, at: &DocumentPath<'_>) {
-        let mut found = self.duplicates.borrow_mut();
-        if found.len() < DUPLICATES_REPORTED_MAX && found.iter().map(String::len).sum::<usize>() < DUPLICATES_BYTES_MAX
-        {
-            found.push(format!("duplicate field {:?}", at.to_string()));
-        }
-    }
+    duplicates: &'a DuplicateFields,
 }
 
 impl<'de> DeserializeSeed<'de> for DuplicateFieldWalk<'_> {
@@ -143,7 +163,7 @@ impl<'de> Visitor<'de> for DuplicateFieldWalk<'_> {
         while let Some(name) = fields.next_key::<String>()? {
             let at = DocumentPath::Field(self.at, &name);
             if names.contains(&name) {
-                self.note(&at);
+                self.duplicates.note(&at);
             }
             fields.next_value_seed(DuplicateFieldWalk { at: &at, duplicates: self.duplicates })?;
             names.insert(name);

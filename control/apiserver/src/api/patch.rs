@@ -64,7 +64,7 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
     let validation = call.field_validation();
     let duplicates = match validation {
         FieldValidation::Ignore => Vec::new(),
-        _ => field_validation::duplicates(&mut serde_json::Deserializer::from_slice(bytes)),
+        _ => body::json_duplicates(bytes),
     };
     let warnings = Arc::new(OnceLock::new());
     let tell = Arc::clone(&warnings);

@@ -337,12 +337,11 @@ fn restore_status(meta: &KindMeta, before: &DecodedObject, object: &mut Value) {
 }
 
 fn equal_except(one: &Value, other: &Value, ignored: &[&str]) -> bool {
-    let fields = |object: &Value| -> Vec<(String, Value)> {
+    fn kept<'a>(object: &'a Value, ignored: &[&str]) -> impl Iterator<Item = (&'a String, &'a Value)> {
         let fields = object.as_object().into_iter().flatten();
-        let kept = fields.filter(|(name, _)| !ignored.contains(&name.as_str()));
-        kept.map(|(name, value)| (name.clone(), value.clone())).collect()
-    };
-    fields(one) == fields(other)
+        fields.filter(|(name, _)| !ignored.contains(&name.as_str()))
+    }
+    kept(one, ignored).eq(kept(other, ignored))
 }
 
 fn remove(object: &mut Value, field: &str) {

@@ -15,7 +15,7 @@ use super::{ApiRequest, authentication, body, content_negotiation, field_validat
 pub(super) fn handle(call: &ApiRequest, bytes: &[u8]) -> Result<Response, StatusError> {
     let meta = call.target.entry.meta;
     let validation = call.field_validation();
-    let (mut asked, duplicates) = body::object_for_write(&call.headers, meta.kind, bytes, validation)?;
+    let (mut asked, duplicates) = body::object_with_duplicates(&call.headers, meta.kind, bytes, validation)?;
     let warnings = field_validation::check(&call.target.entry, validation, &asked, duplicates)?;
     metadata_validation::check_shape(meta, &mut asked)?;
     if let Some(fields) = asked.as_object_mut() {

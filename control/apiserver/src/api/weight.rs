@@ -174,7 +174,12 @@ fn check_brackets(body: &[u8]) -> Result<(), StatusError> {
 
 /// Whether a body that may be YAML is an object in JSON, which is YAML too and is read by the parser for JSON.
 pub(super) fn is_json(body: &[u8]) -> bool {
-    body.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+    begins_as_json(body) && serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+}
+
+/// Whether it is worth a try.
+pub(super) fn begins_as_json(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"{")
 }
 
 #[cfg(test)]

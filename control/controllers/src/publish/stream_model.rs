@@ -122,13 +122,17 @@ impl StreamModel {
     pub(super) fn dropped_events(&self) -> Vec<DroppedEvents> {
         let some = self.subscribers.iter().filter(|(_, one)| {
             let tally = &one.compiled.tally;
-            tally.dropped.load(Relaxed) > 0 || tally.filter_over_budget.load(Relaxed) > 0
+            let counts = [&tally.dropped, &tally.filter_over_budget, &tally.stalled];
+            counts.iter().any(|count| count.load(Relaxed) > 0)
         });
         let to_dropped = |(uid, reader): (&String, &SubscriberEntry)| DroppedEvents {
             uid: uid.clone(),
             label: reader.spec.label.clone(),
             events: reader.compiled.tally.dropped_by_reason(),
             over_budget: reader.compiled.tally.filter_over_budget.load(Relaxed),
+            set_aside: reader.compiled.tally.stalled.load(Relaxed),
+            set_aside_position: reader.compiled.tally.stalled_position.load(Relaxed),
+            stream: reader.spec.path.clone(),
         };
         some.map(to_dropped).collect()
     }

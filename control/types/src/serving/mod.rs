@@ -24,8 +24,8 @@ pub const VERSION: &str = "v1";
 #[must_use]
 pub fn entries() -> Vec<KindEntry> {
     vec![
-        KindEntry::of::<service::Service>().with_warnings(revision_spec::resources::warnings),
-        KindEntry::of::<configuration::Configuration>().with_warnings(revision_spec::resources::warnings),
+        KindEntry::of::<service::Service>().with_warnings(revision_spec::warnings),
+        KindEntry::of::<configuration::Configuration>().with_warnings(revision_spec::warnings),
         KindEntry::of::<revision::Revision>(),
         KindEntry::of::<route::Route>(),
         KindEntry::of::<domain_mapping::DomainMapping>(),

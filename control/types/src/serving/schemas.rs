@@ -6,7 +6,7 @@ use schemars::generate::SchemaGenerator;
 use schemars::{JsonSchema, Schema, json_schema};
 use serde_json::Value;
 
-use crate::schema::retain_properties;
+use crate::schema::{self, retain_properties};
 
 /// The fields of `metadata` that a Revision inherits from its template.
 const METADATA: [&str; 5] = ["annotations", "finalizers", "labels", "name", "namespace"];
@@ -40,6 +40,10 @@ pub(super) fn containers(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "items": items })
 }
 
+pub(super) fn anything(_: &mut SchemaGenerator) -> Schema {
+    Schema::try_from(schema::anything()).unwrap_or_default()
+}
+
 pub(super) fn volumes(generator: &mut SchemaGenerator) -> Schema {
     let items = pruned_schema::<Volume>(generator, &VOLUME);
     json_schema!({ "type": "array", "items": items })
@@ -55,7 +59,6 @@ fn pruned_schema<T: JsonSchema>(generator: &mut SchemaGenerator, names: &[&str])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema;
     use crate::serving::revision_spec::RevisionSpec;
 
     /// `kubectl explain` does not list fields that a revision rejects.
@@ -81,16 +84,31 @@ mod tests {
         assert_eq!(
             fields,
             [
+                "affinity",
                 "automountServiceAccountToken",
                 "containerConcurrency",
                 "containers",
+                "dnsConfig",
+                "dnsPolicy",
                 "enableServiceLinks",
+                "hostAliases",
+                "hostIPC",
+                "hostNetwork",
+                "hostPID",
                 "idleTimeoutSeconds",
                 "imagePullSecrets",
                 "initContainers",
+                "nodeSelector",
+                "priorityClassName",
                 "responseStartTimeoutSeconds",
+                "runtimeClassName",
+                "schedulerName",
+                "securityContext",
                 "serviceAccountName",
+                "shareProcessNamespace",
                 "timeoutSeconds",
+                "tolerations",
+                "topologySpreadConstraints",
                 "volumes"
             ]
         );

@@ -165,10 +165,10 @@ mod tests {
     fn unknown_fields_are_pruned() {
         let mut service = hello("a");
         service["spec"]["nonsense"] = json!(1);
-        service["spec"]["template"]["spec"]["hostNetwork"] = json!(true);
+        service["spec"]["template"]["spec"]["nodeName"] = json!("a");
         let stored = admit(service, None, "alice").unwrap();
         assert_eq!(stored["spec"].get("nonsense"), None);
-        assert_eq!(stored["spec"]["template"]["spec"].get("hostNetwork"), None);
+        assert_eq!(stored["spec"]["template"]["spec"].get("nodeName"), None);
     }
 
     /// SRV-API-37: the same manifest twice changes nothing.

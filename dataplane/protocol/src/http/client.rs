@@ -204,7 +204,7 @@ async fn send_and_receive(
         match bytes {
             Ok(bytes) if !head.is_interim() => break bytes,
             Ok(_) if interim == INTERIM_MAX => {
-                return Err(ExchangeError::Malformed(MalformedHttp::StatusLine));
+                return Err(ExchangeError::Malformed(MalformedHttp::TooManyInterim));
             }
             Ok(_) => interim += 1,
             Err(HeadReadError::Malformed(why)) => return Err(ExchangeError::Malformed(why)),

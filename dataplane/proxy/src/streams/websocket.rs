@@ -13,7 +13,7 @@ use ::h2::server::SendResponse;
 use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{StatusCode, request};
 use bytes::{Bytes, BytesMut};
-use codec::http::{FieldName, has_token, parse_response};
+use codec::http::{FieldName, MalformedHttp, has_token, parse_response};
 use contract::table::{self, RouteRequest};
 use protocol::h2::heads::TranslatedRequest;
 use protocol::http::buffers::{HeadReadError, ReadBuffer, by};
@@ -211,7 +211,7 @@ async fn handshake(
     match upstream.head.status {
         101 if answer.values(FieldName::Upgrade).any(|value| has_token(value, "websocket")) => {}
         // A success that did not switch would tell the client that the tunnel is open (RFC 8441 5).
-        100..300 => return Err(job.failed()),
+        100..300 => return Err(job.malformed(MalformedHttp::HandshakeWithoutSwitch)),
         _ => return Err(over_http1::forward(job, upstream, bytes, reply).await),
     }
     let mut forwarded = job.answered(heads::from_instance(answer).map_err(|why| job.malformed(why))?);
@@ -257,7 +257,7 @@ async fn final_head(
         let answer = heads::from_instance(upstream.head.view(&bytes)).map_err(|why| job.malformed(why))?;
         reply.interim(answer).await.map_err(|ClientGone| AttemptOutcome::Cut)?;
     }
-    Err(job.failed())
+    Err(job.malformed(MalformedHttp::TooManyInterim))
 }
 
 /// The stream as the client end of a tunnel.

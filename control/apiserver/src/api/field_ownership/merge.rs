@@ -60,37 +60,39 @@ fn positions(names: &[String]) -> HashMap<&str, usize> {
 }
 
 /// Removes from `merged` what its applier applied `last` and no owner in `owned` has, the applier's new fields among
-/// them. What was in a list's element or a map that goes, goes along, unless it is owned.
+/// them. What was in a list's element or a map that goes, goes along, unless it is owned. A map or list that is owned
+/// itself stays when it becomes empty.
 pub(in super::super) fn prune(at: FieldLocation<'_>, merged: Value, last: &FieldSet, owned: &FieldSet) -> Value {
     let last = last.with_ancestors(at);
     let all = FieldSet::of(at, &merged).with_ancestors(at);
-    let mut kept = FieldSet::of(at, &without(at, &merged, &last)).with_ancestors(at);
+    let mut kept = FieldSet::of(at, &without(at, &merged, &last, owned)).with_ancestors(at);
     kept.add(&owned.with_ancestors(at));
     let mut gone = all.clone();
     gone.subtract(&kept);
 
-    let left = FieldSet::of(at, &without(at, &merged, &gone)).with_ancestors(at);
+    let left = FieldSet::of(at, &without(at, &merged, &gone, owned)).with_ancestors(at);
     let mut gone = all;
     gone.subtract(&left);
     let gone = gone.intersection(&last);
-    if gone.is_empty() { merged } else { without(at, &merged, &gone) }
+    if gone.is_empty() { merged } else { without(at, &merged, &gone, owned) }
 }
 
-fn without(at: FieldLocation<'_>, value: &Value, gone: &FieldSet) -> Value {
+fn without(at: FieldLocation<'_>, value: &Value, gone: &FieldSet, owned: &FieldSet) -> Value {
     let mut left = value.clone();
-    remove(at, &mut left, gone);
+    remove(at, &mut left, gone, Some(owned));
     left
 }
 
-/// Removes fields with all that is in them, and what becomes empty by that.
-fn remove(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet) {
+/// Removes fields with all that is in them, and what becomes empty by that and is not `owned`.
+fn remove(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet, owned: Option<&FieldSet>) {
+    let owned = |element: &str| owned.and_then(|owned| owned.children.get(element));
     match value {
         Value::Object(_) if at.is_atomic() => {}
         Value::Object(fields) => {
             for (element, inner) in &gone.children {
                 let name = field(element);
                 let Some(there) = fields.get_mut(name) else { continue };
-                if inner.owned || remove_all(at.child(element), there, inner) {
+                if inner.owned || remove_all(at.child(element), there, inner, owned(element)) {
                     fields.remove(name);
                 }
             }
@@ -101,18 +103,18 @@ fn remove(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet) {
             items.retain_mut(|item| {
                 let element = names.next().unwrap_or_default();
                 let Some(inner) = gone.children.get(&element) else { return true };
-                !inner.owned && !remove_all(at.child(&element), item, inner)
+                !inner.owned && !remove_all(at.child(&element), item, inner, owned(&element))
             });
         }
         _ => {}
     }
 }
 
-/// Whether nothing is left of a map or list in which there was something.
-fn remove_all(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet) -> bool {
-    let was_empty = is_empty_container(value);
-    remove(at, value, gone);
-    !was_empty && is_empty_container(value)
+/// Whether nothing is left of a map or list in which there was something, and that is not owned itself.
+fn remove_all(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet, owned: Option<&FieldSet>) -> bool {
+    let stays = is_empty_container(value) || owned.is_some_and(|owned| owned.owned);
+    remove(at, value, gone, owned);
+    !stays && is_empty_container(value)
 }
 
 fn is_empty_container(value: &Value) -> bool {
@@ -207,6 +209,25 @@ mod tests {
         let others = json!({ "f:env": { r#"k:{"name":"b"}"#: { "f:value": {} } } });
         let left = pruned(&last, &json!({ "x": 1 }), others);
         assert_eq!(left["env"], Value::Null);
+    }
+
+    /// APP-30: a map that its applier sends empty is owned, so it stays without its content, null or not.
+    #[test]
+    fn owned_map_that_becomes_empty_stays() {
+        let none = || json!({});
+        for last in [json!({ "x": 1 }), json!({ "x": null, "y": { "z": 1 } }), json!({ "y": [1] })] {
+            assert_eq!(
+                pruned(&json!({ "spec": last }), &json!({ "spec": {} }), none()),
+                json!({ "spec": {} }),
+                "{last}"
+            );
+            assert_eq!(
+                pruned(&json!({ "spec": last }), &none(), json!({ "f:spec": {} })),
+                json!({ "spec": {} }),
+                "{last}"
+            );
+            assert_eq!(pruned(&json!({ "spec": last }), &none(), none()), none(), "{last}");
+        }
     }
 
     /// APP-30: a field without an applier, such as a default, is removed only with the element that contains it.

@@ -2,6 +2,7 @@
 
 mod env;
 mod pod;
+mod pod_features;
 pub mod resources;
 mod security;
 pub mod volumes;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, LocalObjectReference,
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::schemas;
 use crate::field_errors::FieldErrors;
@@ -59,6 +61,74 @@ pub struct RevisionSpec {
     /// Not to be set to true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub automount_service_account_token: Option<bool>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub affinity: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub dns_config: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub dns_policy: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub host_aliases: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(rename = "hostIPC", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub host_ipc: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub host_network: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(rename = "hostPID", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub host_pid: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub node_selector: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub priority_class_name: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub runtime_class_name: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub scheduler_name: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub security_context: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub share_process_namespace: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub tolerations: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub topology_spread_constraints: Option<Box<Value>>,
+}
+
+/// What the author of a template (as JSON, with what is around it) is told when it is written.
+#[must_use]
+pub fn warnings(object: &Value) -> Vec<String> {
+    let mut all = resources::warnings(object);
+    all.extend(pod_features::warnings(object));
+    all
 }
 
 impl RevisionSpec {
@@ -129,6 +199,7 @@ impl RevisionSpec {
     /// ... and what the operator's features add to them.
     pub fn set_feature_defaults(&mut self, settings: &Settings) {
         self.set_defaults(&settings.defaults);
+        pod_features::set_defaults(self, &settings.features);
         for containers in [&mut self.containers, &mut self.init_containers] {
             security::set_defaults(containers, &settings.features);
         }
@@ -158,6 +229,7 @@ impl RevisionSpec {
 
     pub fn validate(&self, at: &str, problems: &mut FieldErrors) {
         pod::validate(self, at, problems);
+        pod_features::validate(self, at, problems);
         let bounded = |value: Option<i64>, max: i64, field: &str, problems: &mut FieldErrors| {
             if let Some(value) = value
                 && !(0..=max).contains(&value)

@@ -58,8 +58,7 @@ pub(in crate::serving) fn validate_sidecar(meta: &ObjectMeta, at: &str, problems
 }
 
 /// The warnings about a template (as JSON, with the enclosing object) when it is written.
-#[must_use]
-pub fn warnings(object: &Value) -> Vec<String> {
+pub(super) fn warnings(object: &Value) -> Vec<String> {
     let annotations = &object["spec"]["template"]["metadata"]["annotations"];
     let keys = annotations.as_object().into_iter().flatten().map(|(key, _)| key);
     let warning_for =
