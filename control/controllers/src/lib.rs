@@ -7,6 +7,7 @@
 //! one queue. The same code runs over the in-process client and over a cluster's.
 
 pub mod access_tokens;
+mod adapter_service;
 pub mod api;
 mod autoscaler_changes;
 mod backing_channel;
@@ -69,6 +70,7 @@ mod serverless_service;
 pub mod service;
 pub mod service_backends;
 mod service_names;
+pub mod sinks;
 pub mod sources;
 pub mod stream_addresses;
 pub mod subscription;

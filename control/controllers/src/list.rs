@@ -1,5 +1,7 @@
 //! The list of controllers. A controller is one row here, and its own module.
 
+use std::sync::Arc;
+
 use crate::broker::BrokerController;
 use crate::certificate::CertificateController;
 use crate::channel::ChannelController;
@@ -17,16 +19,22 @@ use crate::pods::PodsController;
 use crate::revision::{RevisionConfig, RevisionController, ScalingController};
 use crate::route::RouteController;
 use crate::service::ServiceController;
-use crate::sources::SourceController;
+use crate::sinks::AdapterSinkController;
 use crate::sources::adapter::AdapterController;
+use crate::sources::api_server::ApiServerController;
 use crate::sources::binding::BindingController;
+use crate::sources::container::ContainerController;
 use crate::sources::ping::{PingConfig, PingController};
 use crate::subscription::SubscriptionController;
 use crate::trigger::TriggerController;
+use types::sinks::adapter::AdapterSink;
+use types::sinks::integration::IntegrationSink;
+use types::sinks::kafka::KafkaSink;
+use types::sinks::redis_stream::RedisStreamSink;
 use types::sources::adapter::AdapterSource;
-use types::sources::api_server::ApiServerSource;
-use types::sources::container::ContainerSource;
 use types::sources::integration::IntegrationSource;
+use types::sources::kafka::KafkaSource;
+use types::sources::rabbitmq::RabbitmqSource;
 use types::sources::redis_stream::RedisStreamSource;
 
 /// All controllers, in the order in which a start restores what they served: Revisions before the Routes that send to
@@ -59,12 +67,18 @@ pub(crate) fn controllers(
     ];
     // Of an API of our own: a cluster has controllers for sources.
     if config.leader_identity.is_none() {
+        list.push(Box::new(ApiServerController::new(Arc::clone(&pings.relay))));
         list.push(Box::new(PingController::new(pings)));
-        list.push(Box::new(SourceController::<ApiServerSource>::default()));
-        list.push(Box::new(SourceController::<ContainerSource>::default()));
+        list.push(Box::new(ContainerController::default()));
         list.push(Box::new(AdapterController::<AdapterSource>::default()));
         list.push(Box::new(AdapterController::<IntegrationSource>::default()));
         list.push(Box::new(AdapterController::<RedisStreamSource>::default()));
+        list.push(Box::new(AdapterController::<KafkaSource>::default()));
+        list.push(Box::new(AdapterController::<RabbitmqSource>::default()));
+        list.push(Box::new(AdapterSinkController::<AdapterSink>::default()));
+        list.push(Box::new(AdapterSinkController::<KafkaSink>::default()));
+        list.push(Box::new(AdapterSinkController::<RedisStreamSink>::default()));
+        list.push(Box::new(AdapterSinkController::<IntegrationSink>::default()));
         list.push(Box::new(BindingController::default()));
     }
     list

@@ -12,7 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::custom_kinds::{self, CustomKind};
+use crate::adapter_schemas::AdapterTypeSpec;
+use crate::custom_kinds::{self, CustomKind, ScaleSubresource};
 use crate::field_errors::{AdmissionError, FieldErrors};
 use crate::object_reader::read;
 use crate::printer_column::{AGE, PrinterColumn};
@@ -97,6 +98,8 @@ pub struct RequestContext {
     pub internal: bool,
     /// As they are at this moment.
     pub settings: Arc<Settings>,
+    /// The AdapterTypes, where one may have something to say.
+    pub adapter_types: Vec<AdapterTypeSpec>,
     /// Of the SinkBindings in the namespace that is written to, where they may have something to say.
     pub injections: Vec<SinkInjection>,
 }
@@ -135,6 +138,11 @@ pub trait ResourceStrategy: Serialize + DeserializeOwned + JsonSchema + 'static 
     fn validate_settings(&self, before: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let _ = (before, settings, problems);
     }
+
+    /// Says what is wrong by what the request brings along. Most kinds have nothing such.
+    fn validate_request(&self, requester: &RequestContext, problems: &mut FieldErrors) {
+        let _ = (requester, problems);
+    }
 }
 
 type AdmitFn = fn(Value, Option<&Value>, &RequestContext) -> Result<Value, AdmissionError>;
@@ -158,6 +166,8 @@ pub struct KindEntry {
     pub warnings: fn(&Value) -> Vec<String>,
     /// What everybody is told who asks for the version, because it goes.
     pub deprecated: Option<&'static str>,
+    /// Where objects of a kind of ours say how many instances they have, if `NAME/scale` is served.
+    pub scale: Option<fn() -> &'static ScaleSubresource>,
 }
 
 /// The way between a form of a kind and the one that is stored. Neither side loses what the other has.
@@ -199,6 +209,7 @@ impl KindEntry {
             translation: None,
             warnings: |_| Vec::new(),
             deprecated: None,
+            scale: None,
         }
     }
 
@@ -231,6 +242,7 @@ impl KindEntry {
             translation: None,
             warnings: |_| Vec::new(),
             deprecated: None,
+            scale: None,
         }
     }
 
@@ -314,6 +326,18 @@ impl KindEntry {
         Self { warnings, ..self }
     }
 
+    /// Serves `NAME/scale`.
+    #[must_use]
+    pub fn with_scale(self, scale: fn() -> &'static ScaleSubresource) -> Self {
+        Self { scale: Some(scale), ..self }
+    }
+
+    /// Where objects say how many instances they have, if the kind says so.
+    #[must_use]
+    pub fn scale_subresource(&self) -> Option<&'static ScaleSubresource> {
+        self.custom.and_then(CustomKind::scale).or_else(|| self.scale.map(|scale| scale()))
+    }
+
     #[must_use]
     pub fn deprecated(self, told: &'static str) -> Self {
         Self { deprecated: Some(told), ..self }
@@ -370,6 +394,9 @@ fn admit<R: ResourceStrategy>(
     let mut problems = FieldErrors::default();
     object.validate(before.as_ref(), &mut problems);
     object.validate_settings(before.as_ref(), &requester.settings, &mut problems);
+    if !requester.internal {
+        object.validate_request(requester, &mut problems);
+    }
     if !problems.list.is_empty() {
         return Err(AdmissionError::Invalid(problems.told()));
     }

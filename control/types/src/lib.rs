@@ -4,6 +4,8 @@
 //! One file says everything about one kind and does no I/O. A kind reaches the API server as a row of
 //! [`registry`], and the controllers as a Rust type that `kube::Api` takes.
 
+pub mod adapter_program;
+pub mod adapter_schemas;
 pub mod autoscaling;
 pub mod classes;
 pub mod conditions;
@@ -20,6 +22,7 @@ pub mod events_v1;
 pub mod field_errors;
 pub mod flows;
 pub mod items;
+pub mod kafka;
 pub mod kind_registry;
 pub mod limits;
 pub mod messaging;
@@ -31,12 +34,14 @@ pub mod printer_column;
 pub mod quantity;
 pub mod rbac;
 pub mod schema;
+pub mod secret_reference;
 pub mod secrets;
 pub mod selector;
 pub mod serving;
 pub mod settings;
 pub mod shared;
 pub mod sink_injection;
+pub mod sinks;
 pub mod sources;
 pub mod storage_only;
 mod strict_deserializer;
@@ -79,6 +84,8 @@ pub fn registry() -> KindRegistry {
         KindEntry::of::<networking::serverless_service::ServerlessService>(),
     ]);
     entries.extend(sources::entries());
+    entries.extend(sinks::entries());
+    entries.push(KindEntry::of::<sources::adapter_type::AdapterType>());
     entries.extend(storage_only::entries());
     entries.push(events_v1::entry());
     KindRegistry { entries }

@@ -21,7 +21,16 @@ const KINDS: &[(&str, &str, &str)] = &[
     ("networking.internal.knative.dev/v1alpha1", "Certificate", "certificates"),
     ("sources.knative.dev/v1", "PingSource", "pingsources"),
     ("sources.knative.dev/v1", "SinkBinding", "sinkbindings"),
+    ("sources.knative.dev/v1", "ContainerSource", "containersources"),
+    ("sources.knative.dev/v1", "ApiServerSource", "apiserversources"),
+    ("sources.knative.dev/v1", "KafkaSource", "kafkasources"),
+    ("sources.knative.dev/v1alpha1", "RabbitmqSource", "rabbitmqsources"),
     ("adapters.sluicegate.dev/v1alpha1", "AdapterSource", "adaptersources"),
+    ("adapters.sluicegate.dev/v1alpha1", "AdapterSink", "adaptersinks"),
+    ("adapters.sluicegate.dev/v1alpha1", "AdapterType", "adaptertypes"),
+    ("eventing.knative.dev/v1alpha1", "KafkaSink", "kafkasinks"),
+    ("sinks.knative.dev/v1alpha1", "RedisStreamSink", "redisstreamsinks"),
+    ("sinks.knative.dev/v1alpha1", "IntegrationSink", "integrationsinks"),
     ("sources.knative.dev/v1alpha1", "IntegrationSource", "integrationsources"),
     ("sources.knative.dev/v1alpha1", "RedisStreamSource", "redisstreamsources"),
     ("serving.knative.dev/v1", "Service", "services"),
@@ -82,7 +91,7 @@ impl KitApi {
         };
         let root = if version.contains('/') { "apis" } else { "api" };
         let mut path = match kind {
-            "Namespace" | "ClusterDomainClaim" => format!("/{root}/{version}/{plural}"),
+            "Namespace" | "ClusterDomainClaim" | "AdapterType" => format!("/{root}/{version}/{plural}"),
             _ => format!("/{root}/{version}/namespaces/{namespace}/{plural}"),
         };
         if !name.is_empty() {

@@ -22,16 +22,29 @@ const EVENTING_GROUPS: [&str; 6] = [
     "adapters.sluicegate.dev",
 ];
 /// Resources of addressable kinds.
-const ADDRESSABLE: [(&str, &[&str]); 4] = [
+const ADDRESSABLE: [(&str, &[&str]); 6] = [
     ("serving.knative.dev", &["routes", "routes/status", "services", "services/status"]),
-    ("eventing.knative.dev", &["brokers", "brokers/status"]),
+    ("eventing.knative.dev", &["brokers", "brokers/status", "kafkasinks", "kafkasinks/status"]),
     ("messaging.knative.dev", &["channels", "channels/status", "inmemorychannels", "inmemorychannels/status"]),
     ("flows.knative.dev", &["sequences", "sequences/status", "parallels", "parallels/status"]),
+    (
+        "sinks.knative.dev",
+        &["integrationsinks", "integrationsinks/status", "redisstreamsinks", "redisstreamsinks/status"],
+    ),
+    ("adapters.sluicegate.dev", &["adaptersinks", "adaptersinks/status"]),
 ];
 
 /// Kinds that bring events in.
-const SOURCES: [&str; 6] =
-    ["apiserversources", "containersources", "integrationsources", "pingsources", "redisstreamsources", "sinkbindings"];
+const SOURCES: [&str; 8] = [
+    "apiserversources",
+    "containersources",
+    "integrationsources",
+    "kafkasources",
+    "pingsources",
+    "rabbitmqsources",
+    "redisstreamsources",
+    "sinkbindings",
+];
 
 /// Channels, for subscribers to them: by upstream's names.
 const CHANNELABLE: [(&str, [&str; 2]); 2] = [

@@ -39,6 +39,9 @@ const LABELS: [(&str, &[&str]); 6] = [
             "parallels.flows.knative.dev",
             "integrationsinks.sinks.knative.dev",
             "jobsinks.sinks.knative.dev",
+            "redisstreamsinks.sinks.knative.dev",
+            "kafkasinks.eventing.knative.dev",
+            "adaptersinks.adapters.sluicegate.dev",
         ],
     ),
     (PODSPECABLE, &["services.serving.knative.dev", "configurations.serving.knative.dev"]),
@@ -48,7 +51,9 @@ const LABELS: [(&str, &[&str]); 6] = [
     (BINDING, &["sinkbindings.sources.knative.dev"]),
 ];
 
-const SOURCES: [&str; 7] = [
+const SOURCES: [&str; 9] = [
+    "kafkasources.sources.knative.dev",
+    "rabbitmqsources.sources.knative.dev",
     "redisstreamsources.sources.knative.dev",
     "adaptersources.adapters.sluicegate.dev",
     "apiserversources.sources.knative.dev",
@@ -63,6 +68,14 @@ pub const EVENT_TYPES: &str = "registry.knative.dev/eventTypes";
 const PING_TYPES: &str =
     r#"[{"type":"dev.knative.sources.ping","description":"CloudEvent type for fixed payload on a schedule"}]"#;
 const API_SERVER_TYPES: &str = r#"[{"type":"dev.knative.apiserver.resource.add","description":"An object was added, with the object"},{"type":"dev.knative.apiserver.resource.delete","description":"An object was deleted, with the object"},{"type":"dev.knative.apiserver.resource.update","description":"An object was changed, with the object"},{"type":"dev.knative.apiserver.ref.add","description":"An object was added, by reference"},{"type":"dev.knative.apiserver.ref.delete","description":"An object was deleted, by reference"},{"type":"dev.knative.apiserver.ref.update","description":"An object was changed, by reference"}]"#;
+const KAFKA_TYPES: &str =
+    r#"[{"type":"dev.knative.kafka.event","description":"A record of a topic that is no CloudEvent"}]"#;
+const RABBITMQ_TYPES: &str =
+    r#"[{"type":"dev.knative.rabbitmq.event","description":"A message of a queue that is no CloudEvent"}]"#;
+const REDIS_STREAM_TYPES: &str =
+    r#"[{"type":"dev.knative.sources.redisstream","description":"An entry of a stream that is no CloudEvent"}]"#;
+const INTEGRATION_TYPES: &str =
+    r#"[{"type":"dev.knative.connector.event.timer","description":"The message of a timer, in a fixed period"}]"#;
 
 /// The labels of the definition `PLURAL.GROUP`; all have the value `true`.
 pub fn labels(definition: &str) -> impl Iterator<Item = &'static str> {
@@ -76,6 +89,10 @@ pub fn event_types(definition: &str) -> Option<&'static str> {
     match definition {
         "pingsources.sources.knative.dev" => Some(PING_TYPES),
         "apiserversources.sources.knative.dev" => Some(API_SERVER_TYPES),
+        "kafkasources.sources.knative.dev" => Some(KAFKA_TYPES),
+        "rabbitmqsources.sources.knative.dev" => Some(RABBITMQ_TYPES),
+        "redisstreamsources.sources.knative.dev" => Some(REDIS_STREAM_TYPES),
+        "integrationsources.sources.knative.dev" => Some(INTEGRATION_TYPES),
         _ => None,
     }
 }
@@ -171,8 +188,9 @@ mod tests {
 
     #[test]
     fn what_is_said_about_event_types_is_json() {
-        for name in ["pingsources.sources.knative.dev", "apiserversources.sources.knative.dev"] {
-            let types: Vec<serde_json::Value> = serde_json::from_str(event_types(name).unwrap()).unwrap();
+        for name in SOURCES {
+            let Some(text) = event_types(name) else { continue };
+            let types: Vec<serde_json::Value> = serde_json::from_str(text).unwrap();
             assert!(types.iter().all(|one| one["type"].is_string() && one["description"].is_string()));
         }
         let labels: Vec<_> = labels("sinkbindings.sources.knative.dev").collect();

@@ -45,7 +45,7 @@ pub struct Timer {
     pub repeat_count: Option<i64>,
 }
 
-source! { IntegrationSource { conditions: [SINK_PROVIDED, CONTAINER_READY], not_run: None } }
+source! { IntegrationSource { conditions: [SINK_PROVIDED, CONTAINER_READY] } }
 
 impl AdapterBacked for IntegrationSource {
     const SINK_CONDITION: &'static str = SINK_PROVIDED;

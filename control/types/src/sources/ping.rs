@@ -99,7 +99,7 @@ impl PingSourceSpec {
     }
 }
 
-source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED, OIDC_IDENTITY_CREATED], not_run: None } }
+source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED, OIDC_IDENTITY_CREATED] } }
 
 impl ResourceStrategy for PingSource {
     const META: KindMeta = KindMeta {

@@ -40,7 +40,7 @@ pub struct RedisStreamSourceSpec {
     pub consumers: Option<i32>,
 }
 
-source! { RedisStreamSource { conditions: [SINK_PROVIDED, DEPLOYED], not_run: None } }
+source! { RedisStreamSource { conditions: [SINK_PROVIDED, DEPLOYED] } }
 
 impl AdapterBacked for RedisStreamSource {
     const SINK_CONDITION: &'static str = SINK_PROVIDED;
