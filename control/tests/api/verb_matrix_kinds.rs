@@ -80,11 +80,13 @@ fn source_rows() -> Vec<KindRow> {
             "spec.sink",
             INVALID,
         ),
-        row("AdapterSource", columns, source(json!({ "adapter": { "transport": "timer" } })), moved()).wrong(
-            json!({ "spec": { "qos": 3 } }),
-            "spec.qos",
-            INVALID,
-        ),
+        row(
+            "AdapterSource",
+            columns,
+            source(json!({ "adapter": { "transport": "timer" }, "source": { "message": "m" } })),
+            moved(),
+        )
+        .wrong(json!({ "spec": { "qos": 3 } }), "spec.qos", INVALID),
         row("IntegrationSource", columns, source(json!({ "timer": { "message": "m" } })), moved()).wrong(
             json!({ "spec": { "timer": null } }),
             "spec.timer",

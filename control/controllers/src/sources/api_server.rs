@@ -115,7 +115,9 @@ async fn reconcile(
     identity.mark(&mut conditions, OIDC_IDENTITY_CREATED);
     status.auth = identity.status();
     permissions.mark(&mut conditions, SUFFICIENT_PERMISSIONS);
-    let deployed = deploy(controller, &source, resolved, kinds, &permissions, status.auth.as_ref(), &namespaces);
+    let account = status.auth.as_ref().and_then(|auth| auth.service_account_name.clone());
+    let inputs = WatchInputs { sink: resolved, kinds, permissions, account, namespaces: &namespaces };
+    let deployed = deploy(controller, &source, inputs);
     match &deployed {
         Ok(()) => conditions.mark_true(DEPLOYED),
         Err((reason, why)) => conditions.mark_false(DEPLOYED, reason, why),
@@ -128,16 +130,22 @@ async fn reconcile(
     event_types::reconcile(context, &*source, &sent).await
 }
 
+/// What was found out about the spec of a source.
+struct WatchInputs<'a> {
+    sink: Option<DestinationAddress>,
+    kinds: Result<Vec<WatchedKind>, ResolveError>,
+    permissions: PermissionCheck,
+    account: Option<String>,
+    namespaces: &'a [String],
+}
+
 /// Starts, changes or ends the watches of a source.
 fn deploy(
     controller: &ApiServerController,
     source: &ApiServerSource,
-    sink: Option<DestinationAddress>,
-    kinds: Result<Vec<WatchedKind>, ResolveError>,
-    permissions: &PermissionCheck,
-    auth: Option<&types::shared::AuthStatus>,
-    namespaces: &[String],
+    inputs: WatchInputs<'_>,
 ) -> Result<(), (&'static str, String)> {
+    let WatchInputs { sink, kinds, permissions, account, namespaces } = inputs;
     let meta = &source.metadata;
     let from = (types::shared::namespace(meta).to_owned(), types::shared::name(meta).to_owned());
     let stop = |reason, why: String| {
@@ -173,7 +181,7 @@ fn deploy(
         filter: event_filters::compiled(&source.spec.filters),
         filters: source.spec.filters.clone(),
         sink,
-        account: auth.and_then(|auth| auth.service_account_name.clone()),
+        account,
     };
     controller.running.set(from, plan);
     controller.changed.notify_one();

@@ -106,6 +106,7 @@ async fn run_source(
     poster: &EventPoster,
     context: &ControllerContext,
 ) {
+    let work = SourceWatches { source: &source, plan: &plan, positions: &positions, poster, context };
     let mut watches = FuturesUnordered::new();
     for kind in &plan.kinds {
         let places = match &plan.scope {
@@ -113,55 +114,98 @@ async fn run_source(
             _ => vec![String::new()],
         };
         for place in places {
-            watches.push(run_watch(&source, &plan, kind, place, &positions, poster, context));
+            watches.push(work.run(kind, place));
         }
     }
     while watches.next().await.is_some() {}
 }
 
-async fn run_watch(
-    source: &SourceName,
-    plan: &WatchPlan,
-    kind: &WatchedKind,
-    place: String,
-    positions: &WatchPositions,
-    poster: &EventPoster,
-    context: &ControllerContext,
-) {
-    let api: Api<DynamicObject> = match place.as_str() {
-        "" => Api::all_with(context.client.clone(), &kind.resource),
-        place => Api::namespaced_with(context.client.clone(), place, &kind.resource),
-    };
-    let key = (format!("{}/{}?{}", kind.resource.api_version, kind.resource.plural, kind.selector), place);
-    loop {
-        let known = positions.borrow().get(&key).cloned();
-        let position = match known {
-            Some(position) => Ok(position),
-            None => list_position(&api, &kind.selector).await,
+/// What the watches of one source share.
+#[derive(Clone, Copy)]
+struct SourceWatches<'a> {
+    source: &'a SourceName,
+    plan: &'a WatchPlan,
+    positions: &'a WatchPositions,
+    poster: &'a EventPoster,
+    context: &'a ControllerContext,
+}
+
+impl SourceWatches<'_> {
+    /// Follows a kind in one namespace, or in all if `place` is empty, forever.
+    async fn run(self, kind: &WatchedKind, place: String) {
+        let client = self.context.client.clone();
+        let api: Api<DynamicObject> = match place.as_str() {
+            "" => Api::all_with(client, &kind.resource),
+            place => Api::namespaced_with(client, place, &kind.resource),
         };
-        let followed = match position {
-            Ok(position) => {
-                positions.borrow_mut().insert(key.clone(), position.clone());
-                let moved = |version: &str| {
-                    positions.borrow_mut().insert(key.clone(), version.to_owned());
-                };
-                follow(source, plan, kind, &api, &position, moved, poster, context).await
-            }
-            Err(why) => Err(why),
-        };
-        match followed {
-            Ok(()) => {}
-            Err(kube::Error::Api(gone)) if gone.code == GONE => {
-                let kind = &kind.resource.kind;
-                tracing::warn!(source = source.1, kind, "changes were missed: the sink was away for too long");
-                positions.borrow_mut().remove(&key);
-            }
-            Err(why) => {
-                let kind = &kind.resource.kind;
-                tracing::warn!(source = source.1, kind, %why, "the watch of a source failed; it starts again");
-                tokio::time::sleep(RETRY_DELAY).await;
+        let key = (format!("{}/{}?{}", kind.resource.api_version, kind.resource.plural, kind.selector), place);
+        loop {
+            let known = self.positions.borrow().get(&key).cloned();
+            let position = match known {
+                Some(position) => Ok(position),
+                None => list_position(&api, &kind.selector).await,
+            };
+            let followed = match position {
+                Ok(position) => {
+                    self.positions.borrow_mut().insert(key.clone(), position.clone());
+                    let moved = |version: &str| {
+                        self.positions.borrow_mut().insert(key.clone(), version.to_owned());
+                    };
+                    self.follow(kind, &api, &position, moved).await
+                }
+                Err(why) => Err(why),
+            };
+            let (source, kind) = (&self.source.1, &kind.resource.kind);
+            match followed {
+                Ok(()) => {}
+                Err(kube::Error::Api(gone)) if gone.code == GONE => {
+                    tracing::warn!(source, kind, "changes were missed: the sink was away for too long");
+                    self.positions.borrow_mut().remove(&key);
+                }
+                Err(why) => {
+                    tracing::warn!(source, kind, %why, "the watch of a source failed; it starts again");
+                    tokio::time::sleep(RETRY_DELAY).await;
+                }
             }
         }
+    }
+
+    /// Follows one watch to its end.
+    async fn follow(
+        self,
+        kind: &WatchedKind,
+        api: &Api<DynamicObject>,
+        position: &str,
+        moved: impl Fn(&str),
+    ) -> Result<(), kube::Error> {
+        let parameters = WatchParams::default().labels(&kind.selector).timeout(WATCH_SECONDS);
+        let mut changes = pin!(api.watch(&parameters, position).await?);
+        while let Some(change) = changes.try_next().await? {
+            let (change, object) = match change {
+                WatchEvent::Added(object) => (Change::Add, object),
+                WatchEvent::Modified(object) => (Change::Update, object),
+                WatchEvent::Deleted(object) => (Change::Delete, object),
+                WatchEvent::Bookmark(bookmark) => {
+                    moved(&bookmark.metadata.resource_version);
+                    continue;
+                }
+                WatchEvent::Error(error) => return Err(kube::Error::Api(error)),
+            };
+            let version = object.metadata.resource_version.clone();
+            if let Some(event) = event::outgoing(self.source, self.plan, kind, change, &object) {
+                event_sender::send(
+                    event,
+                    API_SERVER_ATTEMPTS_MAX,
+                    |_, _| {},
+                    async |event, request, timeout| self.poster.post(self.context, event, request, timeout).await,
+                )
+                .await;
+            }
+            if let Some(version) = version {
+                moved(&version);
+            }
+        }
+        Ok(())
     }
 }
 
@@ -170,46 +214,4 @@ async fn list_position(api: &Api<DynamicObject>, selector: &str) -> Result<Strin
     let parameters = ListParams::default().labels(selector).limit(1);
     let list = api.list_metadata(&parameters).await?;
     Ok(list.metadata.resource_version.unwrap_or_default())
-}
-
-/// Follows one watch to its end.
-#[expect(clippy::too_many_arguments, reason = "what a watch rests on")]
-async fn follow(
-    source: &SourceName,
-    plan: &WatchPlan,
-    kind: &WatchedKind,
-    api: &Api<DynamicObject>,
-    position: &str,
-    moved: impl Fn(&str),
-    poster: &EventPoster,
-    context: &ControllerContext,
-) -> Result<(), kube::Error> {
-    let parameters = WatchParams::default().labels(&kind.selector).timeout(WATCH_SECONDS);
-    let mut changes = pin!(api.watch(&parameters, position).await?);
-    while let Some(change) = changes.try_next().await? {
-        let (change, object) = match change {
-            WatchEvent::Added(object) => (Change::Add, object),
-            WatchEvent::Modified(object) => (Change::Update, object),
-            WatchEvent::Deleted(object) => (Change::Delete, object),
-            WatchEvent::Bookmark(bookmark) => {
-                moved(&bookmark.metadata.resource_version);
-                continue;
-            }
-            WatchEvent::Error(error) => return Err(kube::Error::Api(error)),
-        };
-        let version = object.metadata.resource_version.clone();
-        if let Some(event) = event::outgoing(source, plan, kind, change, &object) {
-            event_sender::send(
-                event,
-                API_SERVER_ATTEMPTS_MAX,
-                |_, _| {},
-                async |event, request, timeout| poster.post(context, event, request, timeout).await,
-            )
-            .await;
-        }
-        if let Some(version) = version {
-            moved(&version);
-        }
-    }
-    Ok(())
 }
