@@ -1,9 +1,9 @@
-//! A proxied request over loopback, beside the same request sent straight to the upstream.
+//! A proxied request over loopback, compared with the same request sent directly to the upstream.
 //!
 //! The appliance runs as the built binary with one worker; the load comes from monoio connections of
 //! this process, each with one request in flight. The figure is the time per answered request, so
-//! with N connections it is the inverse of the throughput. What the proxy itself costs is the
-//! difference to `direct`, and only roughly, since all share the cores of one machine.
+//! with N connections it is the inverse of the throughput. The cost of the proxy itself is the
+//! difference from `direct`, and only roughly, since all share the cores of one machine.
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -114,7 +114,7 @@ const ORPHANED: (StatusCode, &str) = (StatusCode::SERVICE_UNAVAILABLE, health::O
 
 /// A liveness probe must restart a process that cannot recover by itself.
 async fn show_health(State(admin): State<Arc<AdminServer>>) -> Response {
-    if let Some(stalls) = admin.health.stalls.told() {
+    if let Some(stalls) = admin.health.stalls.report() {
         return (StatusCode::SERVICE_UNAVAILABLE, stalls).into_response();
     }
     if admin.health.orphaned.load(Relaxed) { ORPHANED } else { (StatusCode::OK, "ok\n") }.into_response()

@@ -16,11 +16,14 @@ macro_rules! complain {
 mod adapter;
 mod api;
 mod api_access;
+mod completion;
 mod demo;
+mod doctor;
 mod event;
 mod example;
 mod image;
 mod kubeconfig;
+mod man;
 mod run;
 mod selftest;
 mod wal;
@@ -59,7 +62,7 @@ enum Command {
     /// Back up the objects of a running appliance, or restore them
     #[command(subcommand)]
     Api(api::ApiCommand),
-    /// Show what became of events in a running appliance, and send them again
+    /// Show what happened to events in a running appliance, and send them again
     #[command(subcommand)]
     Event(event::EventCommand),
     /// Pull, list, import and remove container images
@@ -70,6 +73,12 @@ enum Command {
     Wal(wal::WalCommand),
     /// Kill, tear and flip on a disk of yours: is anything lost that was acknowledged?
     Selftest(selftest::SelftestArgs),
+    /// Check this host: kernel, limits, cgroups, disk, names, clock; say what each missing thing costs
+    Doctor(doctor::DoctorArgs),
+    /// Print the completion script of a shell
+    Completion(completion::CompletionArgs),
+    /// Write the manual pages into a folder
+    Man(man::ManArgs),
     /// Print the version
     Version,
 }
@@ -112,6 +121,9 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Image(verb) => image::run(&verb),
         Command::Wal(verb) => wal::run(&verb),
         Command::Selftest(args) => selftest::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Completion(args) => completion::print(&args),
+        Command::Man(args) => man::write(&args),
         Command::Version => exit_code(tell(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)),
     }
 }

@@ -1,4 +1,4 @@
-//! The least of an adapter: a configuration, one constructor, one loop, and a `main` of one call.
+//! The smallest adapter: a configuration, one constructor, one loop, and a `main` of one call.
 //!
 //! `ADAPTER_RECEIVER='{"greetings": ["hello"]}' K_SINK=http://127.0.0.1:8099/ cargo run -p sluicegate-adapter --example greeter`
 

@@ -37,7 +37,8 @@ pub fn from_http(headers: &http::HeaderMap, body: Bytes) -> Result<Vec<Event>, S
     match from_headers(pairs, Some(body).filter(|body| !body.is_empty()))? {
         Some(event) => Ok(vec![event]),
         None => {
-            Err("the request is no CloudEvent: it has neither ce-specversion nor a cloudevents content type".to_owned())
+            Err("the request is not a CloudEvent: it has neither ce-specversion nor a cloudevents content type"
+                .to_owned())
         }
     }
 }

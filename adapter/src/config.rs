@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::limits::FILE_BYTES_MAX;
 use crate::sink_config::SinkConfig;
 
-/// What a transport may know beside its own section.
+/// What a transport can read besides its own section.
 #[derive(Debug, Clone, Default)]
 pub struct Context {
     /// `NAME` of the object that the adapter serves.
@@ -18,7 +18,7 @@ pub struct Context {
     pub namespace: String,
     /// `ADAPTER_STATE`: a directory that outlives the adapter.
     pub state: Option<PathBuf>,
-    /// What the configuration asks for. `None`: 1, or 0 where the transport has no acknowledgements.
+    /// The requested quality of service. `None`: 1, or 0 where the transport has no acknowledgements.
     pub qos: Option<u8>,
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn read(environment: Environment<'_>) -> Result<AdapterSettings, Erro
         }
         let Some(text) = variable(name) else { return Ok(None) };
         let value =
-            serde_json::from_str(&text).map_err(|error| Error::config(format!("{name} is no JSON: {error}")))?;
+            serde_json::from_str(&text).map_err(|error| Error::config(format!("{name} is not valid JSON: {error}")))?;
         Ok(Some(Section { origin: name.to_owned(), value }))
     };
     let mut receiver = section("source", "ADAPTER_RECEIVER")?;
@@ -110,11 +110,11 @@ pub(crate) fn read(environment: Environment<'_>) -> Result<AdapterSettings, Erro
             variable("K_CE_OVERRIDES"),
         )?,
         port: variable("PORT")
-            .map(|port| port.parse().map_err(|_| Error::config(format!("PORT: {port:?} is no port number"))))
+            .map(|port| port.parse().map_err(|_| Error::config(format!("PORT: {port:?} is not a port number"))))
             .transpose()?,
         listen: match variable("ADAPTER_LISTEN") {
             Some(text) => {
-                text.parse().map_err(|_| Error::config(format!("ADAPTER_LISTEN: {text:?} is no IP address")))?
+                text.parse().map_err(|_| Error::config(format!("ADAPTER_LISTEN: {text:?} is not an IP address")))?
             }
             None => Ipv4Addr::LOCALHOST.into(),
         },
@@ -134,11 +134,11 @@ fn document(path: &str) -> Result<(String, Map<String, Value>), Error> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Error::config(format!("ADAPTER_CONFIG: read {path}: {error}")))?;
     let map = serde_json::from_str(&text)
-        .map_err(|error| Error::config(format!("ADAPTER_CONFIG: {path} is no JSON object: {error}")))?;
+        .map_err(|error| Error::config(format!("ADAPTER_CONFIG: {path} is not a JSON object: {error}")))?;
     Ok((path.to_owned(), map))
 }
 
-/// `qos` is common to all transports, so it is not part of their typed configuration.
+/// `qos` is shared by all transports, so it is not part of their typed configuration.
 fn take_qos(section: &mut Section) -> Result<Option<u8>, Error> {
     let Some(qos) = section.value.as_object_mut().and_then(|map| map.remove("qos")) else { return Ok(None) };
     match qos.as_u64() {
@@ -162,9 +162,8 @@ fn sender_section(section: Section) -> Result<SenderSection, Error> {
 fn overrides(document: Option<&Value>, variable: Option<String>) -> Result<Vec<(String, String)>, Error> {
     let value = match (document, variable) {
         (Some(value), _) => value.clone(),
-        (None, Some(text)) => {
-            serde_json::from_str(&text).map_err(|error| Error::config(format!("K_CE_OVERRIDES is no JSON: {error}")))?
-        }
+        (None, Some(text)) => serde_json::from_str(&text)
+            .map_err(|error| Error::config(format!("K_CE_OVERRIDES is not valid JSON: {error}")))?,
         (None, None) => return Ok(Vec::new()),
     };
     let Some(extensions) = value.get("extensions").and_then(Value::as_object) else { return Ok(Vec::new()) };

@@ -38,7 +38,7 @@ impl<S: Sender> AnySender for S {
     }
 }
 
-/// What to do with events that are not accepted at once.
+/// How events that are not accepted at once are handled.
 pub(crate) struct SinkPolicy {
     /// Attempts after the first before the dead letter sink. `None`: without end. Without a dead letter sink it is not used.
     pub(crate) retry: Option<u32>,

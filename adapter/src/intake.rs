@@ -1,4 +1,4 @@
-//! Between a receiver and the delivery: events go in with what acknowledges them, outcomes come back.
+//! The queue between a receiver and the delivery: events and their acknowledgement tokens go in, outcomes come back.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -10,7 +10,7 @@ use crate::event::Event;
 use crate::limits::{WINDOW_BYTES_MAX, WINDOW_EVENTS_MAX};
 use crate::status::{AdapterStatus, count};
 
-/// What became of an event.
+/// The outcome of an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeliveryResult {
     /// A 2xx, or a dead letter that is safe: acknowledge.
@@ -29,7 +29,7 @@ pub(crate) struct Work {
     pub(crate) bytes: usize,
 }
 
-/// What comes back: sequence, bytes, outcome.
+/// The results: sequence, bytes, outcome.
 pub(crate) type Settled = (u64, usize, DeliveryResult);
 
 /// The receiver's end.
@@ -76,7 +76,7 @@ impl<T> Intake<T> {
     }
 
     /// Messages that may still be taken.
-    pub fn room(&self) -> usize {
+    pub fn free_slots(&self) -> usize {
         if self.has_room() { self.window_events - self.tokens.len() } else { 0 }
     }
 
@@ -96,7 +96,7 @@ impl<T> Intake<T> {
         let _ = self.lanes[usize::try_from(lane).unwrap_or(0)].send(work);
     }
 
-    /// The next outcome. Waits for ever while none is due. Safe to use in `select!`.
+    /// The next outcome. Waits forever while none is due. Safe to use in `select!`.
     pub async fn settled(&mut self) -> (T, DeliveryResult) {
         loop {
             let Some((sequence, bytes, outcome)) = self.settled.recv().await else {
@@ -125,7 +125,7 @@ impl<T> Intake<T> {
         self.tokens.len()
     }
 
-    /// What acknowledges the events that are not settled, in no order.
+    /// The acknowledgement tokens of the events that are not settled, in no order.
     pub fn pending_tokens(&self) -> impl Iterator<Item = &T> {
         self.tokens.values()
     }
@@ -140,7 +140,7 @@ impl<T> Intake<T> {
         self.stopping() && self.tokens.is_empty()
     }
 
-    /// What waits for the stop beside [`Intake::settled`] in one `select!`.
+    /// A future for the stop, to be combined with [`Intake::settled`] in one `select!`.
     pub fn stop(&self) -> Stop {
         Stop(self.stop.clone())
     }

@@ -97,8 +97,8 @@ impl<'de> Visitor<'de> for WireVisitor {
                     serde_json::Value::Bool(truth) => event.set(&name, Value::Boolean(truth)),
                     serde_json::Value::Number(number) => {
                         let number = number.as_i64().and_then(|number| i32::try_from(number).ok());
-                        let number =
-                            number.ok_or_else(|| A::Error::custom(format!("attribute {name} is no 32-bit integer")))?;
+                        let number = number
+                            .ok_or_else(|| A::Error::custom(format!("attribute {name} is not a 32-bit integer")))?;
                         event.set(&name, Value::Integer(number));
                     }
                     _ => return Err(A::Error::custom(format!("attribute {name} is an array or an object"))),

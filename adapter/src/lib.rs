@@ -1,4 +1,4 @@
-//! Everything of an event adapter that is not its protocol.
+//! The part of an event adapter that does not depend on its protocol.
 //!
 //! The author of a transport writes a configuration type, one constructor and one loop; this crate does the rest: the
 //! environment, CloudEvents over HTTP, retries, order, dead letters, health, metrics, signals and logs. `main` is one call:
@@ -26,7 +26,7 @@
 //! fn main() -> std::process::ExitCode { adapter::main::<Greeter, NoSender>() }
 //! ```
 //!
-//! The contract that an adapter in any language keeps is in docs/reference/adapters.md.
+//! docs/reference/adapters.md specifies the contract for adapters in any language.
 
 mod binding;
 mod config;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Events that are received and not yet settled. Bounds memory and the duplicates after a kill.
 pub const WINDOW_EVENTS_MAX: usize = 2048;
-/// Bytes of their data: small beside the memory limit of an adapter.
+/// Bytes of their data: small compared with the memory limit of an adapter.
 pub const WINDOW_BYTES_MAX: usize = 16 << 20;
 /// Queues between receiver and sink when each event is one request: that many requests are on the way at once.
 pub const LANES: usize = 16;

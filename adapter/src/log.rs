@@ -15,6 +15,6 @@ pub(crate) fn init(filter: Option<&str>) {
     // An error means that a test has set one already.
     let _ = subscriber.try_init();
     if let Some(error) = error {
-        tracing::warn!(%error, "ADAPTER_LOG is no level or filter; info is used");
+        tracing::warn!(%error, "ADAPTER_LOG is neither a level nor a filter; info is used");
     }
 }

@@ -48,7 +48,7 @@ pub fn append_line(file: &mut File, line: &[u8]) -> std::io::Result<()> {
     written
 }
 
-/// What Knative adds to a dead letter.
+/// The attributes that Knative adds to a dead letter.
 pub(crate) fn error_attributes(error: &SendError) -> Vec<(&'static str, String)> {
     let mut attributes = vec![("knativeerrordata", error.to_string().chars().take(1024).collect())];
     if let Some(status) = error.status() {

@@ -1,4 +1,4 @@
-//! The program: environment, listener of health, sessions, signals.
+//! The adapter program: environment, health listener, sessions, signals.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -182,7 +182,7 @@ async fn serve<R: Receiver>(
                 Ok(prepared) => next = Some(prepared),
                 Err(error) => {
                     count(&status.counters.reloads_failed, 1);
-                    tracing::error!(error = %error.message, "changed configuration is not used; the adapter goes on with the old one");
+                    tracing::error!(error = %error.message, "the changed configuration is invalid; the adapter continues with the old one");
                     continue;
                 }
             },

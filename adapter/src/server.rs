@@ -1,4 +1,4 @@
-//! HTTP requests that bring events or ask for health.
+//! Serves HTTP: incoming events and health checks.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! One configuration at work: a receiver, its lanes and the sender, connected again after each failure.
+//! One configuration in use: a receiver, its lanes and the sender, reconnected after each failure.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -51,7 +51,7 @@ impl AnyReceiver for Requests<'_> {
     }
 }
 
-/// What a session needs of a sender before it begins.
+/// The properties of a sender that a session needs before it starts.
 pub(crate) trait Connects {
     fn connect(&self) -> LocalBoxFuture<'_, Result<(), Error>>;
 }

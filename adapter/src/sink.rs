@@ -173,7 +173,7 @@ impl HttpSink {
 impl Address {
     fn parse(config: &SinkConfig) -> Result<Address, Error> {
         let wrong = |why: &str| Error::config(format!("sinkUri: {why}; give a URL such as http://HOST[:PORT]/PATH"));
-        let uri: http::Uri = config.sink_uri.parse().map_err(|_| wrong("the text is no URL"))?;
+        let uri: http::Uri = config.sink_uri.parse().map_err(|_| wrong("the text is not a URL"))?;
         let host = uri.host().ok_or_else(|| wrong("the URL has no host"))?;
         let https = match uri.scheme_str() {
             Some("http") => false,

@@ -82,7 +82,7 @@ impl SinkConfig {
 
 pub(crate) fn duration(field: &str, text: Option<&str>) -> Result<Option<Duration>, Error> {
     let Some(text) = text else { return Ok(None) };
-    let wrong = || Error::config(format!("ADAPTER_SENDER: {field}: {text:?} is no ISO 8601 duration such as PT2S"));
+    let wrong = || Error::config(format!("ADAPTER_SENDER: {field}: {text:?} is not an ISO 8601 duration such as PT2S"));
     let parsed: jiff::SignedDuration = text.parse().map_err(|_| wrong())?;
     Duration::try_from(parsed).map(Some).map_err(|_| wrong())
 }

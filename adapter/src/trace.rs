@@ -1,4 +1,4 @@
-//! W3C trace context: passed on with a new span, or begun.
+//! W3C trace context: continues the trace of an event with a new span, or starts a trace.
 
 use crate::event::Event;
 

@@ -1,4 +1,4 @@
-//! What the author of a transport writes.
+//! The traits that a transport implements.
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -13,7 +13,7 @@ use crate::intake::Intake;
 pub trait Receiver: Sized + 'static {
     /// The `source` section. Derive `Deserialize` with `deny_unknown_fields`: errors then name the field.
     type Config: DeserializeOwned;
-    /// What acknowledges a message of the foreign system.
+    /// The acknowledgement token of a message of the foreign system.
     type Token: 'static;
     /// The foreign system waits for the answer and retries by itself, so the adapter sends once and relays the outcome.
     const RELAYS: bool = false;

@@ -1,4 +1,4 @@
-//! What the author of a transport has to write: the example greeter, run as a program.
+//! A transport needs no more code than the example greeter, which is run here as a program.
 #![allow(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 fn greeter() -> Option<Command> {
-    // target/debug/deps/author-… stands beside target/debug/examples.
+    // target/debug/deps/author-… is next to target/debug/examples.
     let own = std::env::current_exe().unwrap();
     let directory = own.parent().unwrap().parent().unwrap();
     let program = directory.join("examples/greeter");

@@ -1,5 +1,5 @@
-//! A subscriber that is away while millions of events come: what that costs the process and the others, and
-//! how fast it catches up.
+//! A subscriber that is down while millions of events arrive: the cost for the process and for the other subscribers,
+//! and how fast it catches up.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use crate::{CONNECTIONS, SPAN, WARM, call};
 pub(super) const EVENTS: u64 = 1_000_000;
 /// Twice what the events take, and the log's own slack.
 const LOG_BYTES: u64 = 48 << 30;
-/// How often the backlog is looked at while it grows or shrinks.
+/// How often the backlog is checked while it grows or shrinks.
 const LOOK: Duration = Duration::from_millis(500);
-/// Nobody waits longer for a backlog.
+/// The maximum wait for a backlog.
 const LONGEST: Duration = Duration::from_secs(3600);
 
 pub(super) fn run(table: &mut Table, events: u64) {

@@ -1,4 +1,4 @@
-//! The data plane's HTTP client by itself: what delivery would cost if there were nothing to decide.
+//! The data plane's HTTP client alone: the cost of delivery without filters, logs and retries.
 
 use std::cell::Cell;
 use std::net::SocketAddr;

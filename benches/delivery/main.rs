@@ -1,4 +1,4 @@
-//! Delivery through the built binary: publish to delivered, fan-out, the way's time, a long backlog.
+//! Delivery through the built binary: throughput, fan-out, latency, and a long backlog.
 //!
 //! ```text
 //! cargo bench --bench delivery                       publish, fan-out and latency
@@ -9,8 +9,8 @@
 //! ```
 //!
 //! The appliance has one worker, and all of its threads run on processor 0; load, subscribers and this
-//! process run on the others. Each figure stands beside what it is to reach, and beside what the same
-//! machine does without us, taken in the same run.
+//! process run on the others. Each figure is printed with its target, and with what the same
+//! machine does without us, measured in the same run.
 #![allow(clippy::unwrap_used, reason = "a bench may panic")]
 #![allow(clippy::cast_precision_loss, reason = "rates need no 53 bits")]
 
@@ -36,7 +36,7 @@ const DATA_BYTES: usize = 512;
 /// Each measurement takes this long, after a start of `WARM`.
 const SPAN: Duration = Duration::from_secs(8);
 const WARM: Duration = Duration::from_secs(2);
-/// Where one thing is measured beside another, in turn: how often, how long each, and a start of each.
+/// When one build is compared with another, in turn: how often, how long each, and a start of each.
 const ROUNDS: usize = 5;
 const ROUND: Duration = Duration::from_secs(3);
 const WARM_AGAIN: Duration = Duration::from_millis(500);
@@ -115,12 +115,12 @@ fn publish(table: &mut Table) {
     }
 }
 
-/// Ten of a hundred subscribers want the event. Beside them: the data plane's client alone with the same
+/// Ten of a hundred subscribers want the event. Compared with: the data plane's client alone with the same
 /// subscriber, and a request proxied to it. In turn, because a shared host does not give the same from one half minute to the next.
 fn fan_out(table: &mut Table) {
     let sink = Sink::start();
     let listener = Stage::start(&setup().route("*", sink.address()));
-    let broker = crowded(&setup(), &sink);
+    let broker = start_with_subscribers(&setup(), &sink);
     let [mut bare, mut proxied, mut delivered] = [const { Vec::new() }; 3];
     for _ in 0..ROUNDS {
         bare.push(bare::rate(sink.address(), MATCHING * 64, ROUND));
@@ -148,7 +148,7 @@ fn fan_out(table: &mut Table) {
 /// Two versions with the same subscribers, in turn: a shared host's good and bad seconds come to both.
 fn versus(table: &mut Table, other: &str) {
     let sink = Sink::start();
-    let brokers = [crowded(&setup(), &sink), crowded(&ApplianceSetup::new(other), &sink)];
+    let brokers = [start_with_subscribers(&setup(), &sink), start_with_subscribers(&ApplianceSetup::new(other), &sink)];
     let mut rates = [const { Vec::new() }; 2];
     let mut bare = Vec::new();
     for round in 0..VERSUS_ROUNDS {
@@ -171,7 +171,7 @@ fn versus(table: &mut Table, other: &str) {
 }
 
 /// A broker with [`MATCHING`] subscribers that want the event and [`OTHERS`] that do not.
-fn crowded(setup: &ApplianceSetup, sink: &Sink) -> Stage {
+fn start_with_subscribers(setup: &ApplianceSetup, sink: &Sink) -> Stage {
     let broker = Stage::start(setup);
     for n in 0..MATCHING + OTHERS {
         let ty = if n < MATCHING { "wanted".to_owned() } else { format!("other-{n}") };

@@ -1,4 +1,4 @@
-//! The appliance on a processor of its own, a subscriber that only counts, and what they use.
+//! The appliance on its own processor, a subscriber that only counts, and their resource use.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ const FLUSHES: u64 = 2000;
 /// Whose work a thread does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The appliance's, or what stands in for it: processor 0.
+    /// The appliance's, or what replaces it: processor 0.
     Measured,
     /// All others.
     Load,

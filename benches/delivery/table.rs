@@ -1,4 +1,4 @@
-//! What was measured, beside what it is to reach.
+//! Prints each measured value next to its target.
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
@@ -18,7 +18,7 @@ impl Table {
         self.row(what, unit, value, verdict(value <= wanted, &format!("at most {}", digits(wanted))));
     }
 
-    /// Told at once too: a long run shows that it is alive.
+    /// Also printed at once: a long run shows progress.
     fn row(&mut self, what: &str, unit: &str, value: f64, verdict: String) {
         let row = [what.to_owned(), digits(value), unit.to_owned(), verdict];
         println!("  {}", row.join("  "));

@@ -1,5 +1,5 @@
-//! What a cold start adds to the program's own: the first request of Services that never had an instance, in turn with the
-//! same program started by hand.
+//! The overhead of a cold start: the first request of Services that never had an instance, alternating with the
+//! same program started directly.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};

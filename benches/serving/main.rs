@@ -1,15 +1,15 @@
-//! What Services cost and how they wake, through the built binary: each figure beside what it is to reach.
+//! The cost of Services and their start latency, through the built binary: each figure with its target.
 //!
 //! ```text
 //! cargo bench --bench serving                    all of them: some six minutes
 //! cargo bench --bench serving -- parked step     some of them
-//! cargo bench --bench serving -- sleepers 200    so many sleeping Services instead of 1,000
-//! cargo bench --bench serving -- restart         not one of all: another four minutes (or `restart 1000` of a tenth)
+//! cargo bench --bench serving -- sleepers 200    so many scaled-to-zero Services instead of 1,000
+//! cargo bench --bench serving -- restart         not part of "all": another four minutes (or `restart 1000`, a tenth of it)
 //! SLUICEGATE_BENCH_PROGRAM=/tmp/tiny cargo bench --bench serving -- sleepers    of a program that starts faster
 //! ```
 //!
-//! `cold`: the first request of a Service, beside the same program started by hand. `sleepers`: Services created until all are Ready, and what they cost when they sleep. `parked`: requests that wait
-//! at once for a Revision that starts. `frozen`: the first answer of an instance that stood still. `alone`: instances that
+//! `cold`: the first request of a Service, compared with the same program started directly. `sleepers`: Services created until all are Ready, and their cost at zero. `parked`: requests that wait
+//! at once for a Revision that starts. `frozen`: the first response of a frozen instance. `alone`: instances that
 //! take one request at a time under as many clients. `step`: from nothing to 3,000 requests a second. `restart`: started again with
 //! 10,000 Services and 10,000 Triggers. Clients, instances and
 //! the appliance share the machine's processors.
@@ -59,7 +59,7 @@ const ALONE_MS: u64 = 100;
 const ALONE_REQUESTS: u64 = 3200;
 
 const STEP_RATE: u32 = 3000;
-/// So many that nobody waits for an answer before its next request is due, while answers take less than 400 ms.
+/// So many that no request waits for an answer before the next is due, while answers take less than 400 ms.
 const STEP_CONNECTIONS: u32 = 1200;
 const STEP_SPAN: Duration = Duration::from_secs(15);
 
@@ -92,7 +92,7 @@ fn main() {
     table.print();
 }
 
-/// Has [`CREATORS`] clients create what is to be there so many times.
+/// Has [`CREATORS`] clients create what will be there so many times.
 fn many_times(stage: &Stage, count: usize, create: impl Fn(&KitApi, usize) + Sync) {
     scope(|scope| {
         for first in 0..CREATORS {

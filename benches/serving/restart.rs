@@ -1,4 +1,4 @@
-//! What a restart takes when much is stored: Services that were never asked for, and Triggers of one Broker.
+//! The duration of a restart with much stored: Services without requests, and Triggers of one Broker.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ pub(super) const OBJECTS: usize = 10_000;
 const ROUNDS: usize = 3;
 /// Between two looks at whether all are Ready: a list of ten thousand is 20 MB.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// All that a start has to look at again is looked at after this, and what a burst left empty is given back.
+/// All that a start has to look at again is checked after this, and what a burst left empty is given back.
 const SETTLED: Duration = Duration::from_secs(20);
 
 pub(super) fn restart(table: &mut Table, count: usize) {

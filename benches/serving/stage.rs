@@ -1,4 +1,4 @@
-//! An appliance with the example program as its image, and what it costs.
+//! An appliance with the example program as its image, and its resource use.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the API costs with 10,000 Services and 10,000 Triggers stored: a table with the target of each row.
+//! The cost of the API with 10,000 Services and 10,000 Triggers stored: a table with the target of each row.
 //!
 //! `cargo bench -p sluicegate-control --bench api`. Clients speak HTTP/1.1 over loopback with a socket and a
 //! thread each; controllers do not run, so that a row is about the API and its store alone.

@@ -1,9 +1,9 @@
-//! A program to run as an instance in tests, and the init that starts it.
+//! A program that tests run as an instance, and the init that starts it.
 //!
 //! `instance listen [SECONDS]` serves `200 ok` on PORT, at first after SECONDS.
-//! `instance appliance DATA COMMAND [ARGUMENT]...` runs a command as an instance, says `ready` when that wrote
-//! something, and waits to be killed. With a folder as `LAYER` in its environment it is a container of that, and says so when it has
-//! made `/tmp/up`. Everything behind the verb `instance-init` goes to init.
+//! `instance appliance DATA COMMAND [ARGUMENT]...` runs a command as an instance, prints `ready` when that wrote
+//! something, and waits to be killed. With a folder as `LAYER` in its environment it runs a container of that, and prints so when it has
+//! created `/tmp/up`. Everything after the verb `instance-init` goes to init.
 
 use std::env;
 use std::error::Error;
@@ -48,7 +48,7 @@ fn listen(delay: Option<OsString>) -> Result<ExitCode, Box<dyn Error>> {
         let mut head = [0; 1024];
         let read = stream.read(&mut head)?;
         let head = String::from_utf8_lossy(&head[..read]);
-        // Its health is told to those only who show that their headers arrive.
+        // Only probes that send the expected header get its health.
         let is_bad = head.starts_with("GET /bad ")
             || head.starts_with("GET /healthz ") && !head.contains("\r\nX-Probe: yes\r\n");
         let status = if is_bad { "500 no" } else { "200 ok" };

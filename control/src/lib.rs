@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
 //! Control: kinds, API server, controllers, autoscaler, instance runtimes, publisher of tables.
 //!
-//! Compiles objects into `contract::table` and listens to `contract::signal`. Never on a request's path. Each part is a
-//! crate of its own; this one has no code, and is where the program finds them all.
+//! Compiles objects into `contract::table` and listens to `contract::signal`. Never on a request's path. Each part is its own
+//! crate; this one only re-exports them to the program.
 
 pub use apiserver::{access, api, cross_origin, expiry, store, streaming};
 pub use controllers::{event_recorder, manifests, publish};

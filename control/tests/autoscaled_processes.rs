@@ -1,4 +1,4 @@
-//! The autoscaler over the process runtime: a revision's whole life with real processes.
+//! The autoscaler over the process runtime: the lifecycle of a revision with real processes.
 
 #![expect(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -92,7 +92,7 @@ fn get(address: SocketAddr) -> String {
     answer
 }
 
-/// SRV-REQ-09, SRV-REV-06: asleep, woken by demand, answering, and asleep again with nothing left.
+/// SRV-REQ-09, SRV-REV-06: at zero, woken by demand, answering, and at zero again with nothing left.
 #[tokio::test]
 async fn a_revision_wakes_on_demand_and_goes_back_to_sleep() {
     let dir = tempfile::tempdir().unwrap();

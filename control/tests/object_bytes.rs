@@ -1,4 +1,4 @@
-//! What an object costs in memory. In a process of its own, because the heap is the process's.
+//! The memory of an object. In its own process, because the heap belongs to the process.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -19,7 +19,7 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 const OBJECTS: usize = 300;
 
 /// Heap bytes an object may hold in the store, its share of the history and of the database's own pages
-/// included. The promise is 15 KiB of the whole process; what is beside the heap's live bytes has its room
+/// included. The promise is 15 KiB of the whole process; memory besides the heap's live bytes has its room
 /// in the rest.
 const OBJECT_BYTES_MAX: usize = 4 * 1024;
 

@@ -1,4 +1,4 @@
-//! Whole requests to the API, and what they cost: each is answered, in time and memory in proportion to its body. The input
+//! Whole requests to the API, and their costs: each is answered, in time and memory in proportion to its body. The input
 //! says which request, and holds a body or a pattern that is repeated until a body is long enough to show a square.
 #![no_main]
 

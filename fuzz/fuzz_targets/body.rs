@@ -1,5 +1,5 @@
-//! A body's framing: one answer however it is cut, the same as a second reader's, and what leaves in
-//! chunks of ours holds the same content.
+//! The framing of a body: one result for any split, the same as that of a second parser, and the output in
+//! our own chunks has the same content.
 #![no_main]
 
 use bytes::BytesMut;

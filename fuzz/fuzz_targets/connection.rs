@@ -1,6 +1,6 @@
 //! A whole connection to the proxy on a simulated machine: a client's bytes, and in one half of the
 //! runs an instance's bytes too. Nothing panics or hangs, all connections end; and with an instance that
-//! behaves, both sides see the same whether the network is kind or brings seven bytes at a time.
+//! behaves, both sides see the same bytes whether the network delivers at once or seven bytes at a time.
 #![no_main]
 
 use std::cell::RefCell;

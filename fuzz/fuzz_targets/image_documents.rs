@@ -1,4 +1,4 @@
-//! What a registry or a user says about images: references, manifests, indexes, configurations.
+//! Documents about images: references, manifests, indexes, configurations.
 #![no_main]
 
 use images::limits::{INDEX_ENTRIES_MAX, LAYERS_MAX};

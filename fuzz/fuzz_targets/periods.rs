@@ -1,4 +1,4 @@
-//! Texts with a grammar of their own in objects: lengths of time, names, image references.
+//! Texts in objects with their own grammar: durations, names, image references.
 #![no_main]
 
 use std::time::Duration;

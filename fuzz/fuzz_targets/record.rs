@@ -1,4 +1,4 @@
-//! A record out of a log: refused or read, and what was read is written back byte for byte.
+//! A record from a log: rejected or decoded, and a decoded record is encoded again byte for byte.
 #![no_main]
 
 use bytes::Bytes;
@@ -14,8 +14,8 @@ const ADDRESSED: u8 = 0x80;
 fuzz_target!(|bytes: &[u8]| {
     let Ok(record) = EventRecord::decode(Bytes::copy_from_slice(bytes)) else { return };
     let event = record.event();
-    let beside: Vec<ExtensionHeader<'_>> = record.extension_headers().collect();
-    let mut again = encode_head(&event, &beside, record.hops_left);
+    let extensions: Vec<ExtensionHeader<'_>> = record.extension_headers().collect();
+    let mut again = encode_head(&event, &extensions, record.hops_left);
     again.extend_from_slice(event.data.bytes());
     again[1] |= bytes[1] & ADDRESSED;
     assert_eq!(again, bytes);

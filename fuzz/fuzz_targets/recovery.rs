@@ -1,4 +1,4 @@
-//! A log's folder as a bad disk leaves it: opening never panics, never invents a record, and what it
+//! A log's folder on a faulty disk: opening never panics, never invents a record, and what it
 //! accepted once it accepts again.
 #![no_main]
 

@@ -1,5 +1,5 @@
-//! A request's head: one answer however it is cut, and what leaves for an instance is read there as
-//! what came in.
+//! A request head: one result for any split, and the forwarded head is parsed by an instance as
+//! the same request.
 #![no_main]
 
 use bytes::BytesMut;

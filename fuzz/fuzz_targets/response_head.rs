@@ -1,5 +1,5 @@
-//! A response's head: one answer however it is cut, and what leaves for the client ends where the
-//! instance's answer ended.
+//! A response head: one result for any split, and the forwarded response ends where the
+//! instance's response ended.
 #![no_main]
 
 use bytes::BytesMut;

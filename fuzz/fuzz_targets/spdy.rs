@@ -1,4 +1,4 @@
-//! What a client of `exec` or `port-forward` says in SPDY/3.1.
+//! The input of a client of `exec` or `port-forward` in SPDY/3.1.
 #![no_main]
 
 use bytes::BytesMut;

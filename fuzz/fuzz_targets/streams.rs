@@ -46,7 +46,7 @@ fn frames(mut script: &[u8], head: &[u8]) -> Vec<u8> {
     while let [what, flags, size, rest @ ..] = script {
         let (payload, rest) = rest.split_at(usize::from(*size >> 2).min(rest.len()));
         let stream = u32::from(what >> 4) * 2 + u32::from(*size & 1);
-        let kind = what & 15; // ten are known, the others may come all the same
+        let kind = what & 15; // ten are known, the others may come anyway
         if kind == 1 && size & 2 == 0 {
             all.extend(frame(kind, flags & END_STREAM | END_HEADERS, stream, &[head, payload].concat()));
         } else {

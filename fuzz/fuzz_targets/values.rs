@@ -1,5 +1,5 @@
-//! Texts with a grammar of their own in the data plane and in the configuration: authorities, names of
-//! hosts, and the `--route` and `--image` rules.
+//! Texts with their own grammar in the data plane and in the configuration: authorities, host
+//! names, and the `--route` and `--image` rules.
 #![no_main]
 
 // By these names the program's own file knows them.

@@ -1,4 +1,4 @@
-//! Instances: one that behaves, one that says what it was told to.
+//! Instances: one that behaves, and one that sends the bytes of the input.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -1,4 +1,4 @@
-//! What several targets share: a core of the proxy on a simulated machine, with a client and an instance.
+//! Code that several targets share: a core of the proxy on a simulated machine, with a client and an instance.
 
 pub mod instance;
 
@@ -74,9 +74,9 @@ pub fn night(
     let side = ring.clone();
     ring.spawn(async move { serve(side, upstream).await });
     let (bytes, side, answer) = (client.to_vec(), ring.clone(), Rc::new(RefCell::new(Vec::new())));
-    let heard = Rc::clone(&answer);
+    let output = Rc::clone(&answer);
     ring.spawn(async move {
-        *heard.borrow_mut() = talk(&side, at, bytes).await;
+        *output.borrow_mut() = talk(&side, at, bytes).await;
         stop.signal(&tables);
     });
     run_on(&ring, config).expect("a simulated machine runs");

@@ -153,7 +153,7 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     })?;
     let mut notes = BTreeMap::<EventPosition, Vec<ShownEntry>>::new();
     let streams: BTreeSet<&str> = found.values().map(|event| &*event.stream).collect();
-    let mut sweeping = RangeEntries::default();
+    let mut entries = RangeEntries::default();
     #[expect(clippy::disallowed_methods, reason = "this thread may wait")]
     std::thread::sleep(NOTED_AFTER.saturating_sub(began.elapsed()));
     let after = each_note(&admin.logs, |position, note| {
@@ -161,7 +161,7 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
             if found.range((position.0, 0)..position).next().is_none() {
                 return; // none of the requested ones
             }
-            sweeping.expired.push(ExpiredEvents {
+            entries.expired.push(ExpiredEvents {
                 core: position.0,
                 kept: position.1,
                 subscriber: note.subscriber.to_owned(),
@@ -169,7 +169,7 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
             });
         } else if note.what == DeliveryOutcome::Abandoned {
             let left = DeletedSubscriber::read(position.0, &note).filter(|left| streams.contains(&*left.stream));
-            sweeping.left.extend(left);
+            entries.left.extend(left);
         } else if found.contains_key(&position) {
             notes.entry(position).or_default().push((note.subscriber.to_owned(), line(&note), end(&note)));
         }
@@ -177,7 +177,7 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let table = admin.tables.load();
     let known = TraceContextData {
         looks: CursorSnapshots { before: CursorSnapshot::of(before), after: CursorSnapshot::of(after) },
-        sweeping,
+        entries,
     };
     let events: Vec<_> = found
         .iter()
@@ -219,7 +219,7 @@ impl RangeEntries {
 /// What is known besides the entries of single events.
 struct TraceContextData {
     looks: CursorSnapshots,
-    sweeping: RangeEntries,
+    entries: RangeEntries,
 }
 
 fn line(note: &delivery_log::DeliveryLogEntry<'_>) -> Value {
@@ -275,7 +275,7 @@ fn trace_row(
         let mut lines: Vec<_> = notes.iter().map(|(_, line, _)| line.clone()).collect();
         let is_wanted = || addressee.is_some() || matches(&subscriber.filter, &seen, &Steps::default());
         let verdict = verdict(position, event, &subscriber.name, &notes, known, is_wanted);
-        if let ("dropped", Some(expired)) = (verdict, known.sweeping.expired(position, &subscriber.name))
+        if let ("dropped", Some(expired)) = (verdict, known.entries.expired(position, &subscriber.name))
             && notes.iter().all(|(.., end)| end.is_none())
         {
             lines.push(expired.line.clone());
@@ -287,7 +287,7 @@ fn trace_row(
         stream.map(|(_, stream)| &**stream),
         &arrival,
         notes,
-        &known.sweeping.left,
+        &known.entries.left,
     ));
     let attributes: serde_json::Map<_, _> = event
         .record
@@ -316,7 +316,7 @@ fn verdict(
         Some("delivered") if looks.is_open(position, &event.stream, subscriber) => "pending",
         Some(end) => end,
         None if notes.is_empty() && !is_wanted() => "filtered",
-        None if known.sweeping.expired(position, subscriber).is_some() => "dropped",
+        None if known.entries.expired(position, subscriber).is_some() => "dropped",
         // It came before the subscriber did, or the filter of that time did not match it.
         None if notes.is_empty() && looks.is_delivered(position, &event.stream, subscriber) => "passed over",
         None => "pending",
@@ -329,7 +329,10 @@ fn list_dead_letters(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> 
     let of = wanted.trigger.as_deref().map(|name| subscriber_ref::named(&table, name)).transpose()?;
     let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
     let shown_max = wanted.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
-    let query = DeadLetterQuery { subscriber: of.as_ref().map(|whom| &*whom.subscriber.name), until_ms: u64::MAX };
+    let query = DeadLetterQuery {
+        subscriber: of.as_ref().map(|subscriber_ref_| &*subscriber_ref_.subscriber.name),
+        until_ms: u64::MAX,
+    };
     let (mut newest, mut left_out) = (BTreeMap::<(u64, DeadLetterKey), DeliveryOutcome>::new(), 0);
     dead_letters::each_page(&admin.logs, &query, |open| {
         for (due, how) in open.into_iter().filter(|(_, how)| how.at_ms >= since) {
@@ -368,8 +371,10 @@ fn dead_letter_row(
     record: &EventRecord,
 ) -> Value {
     let ((position, name), at_ms, what) = given_up;
-    let known = subscriber_ref::all(table).find(|whom| *whom.subscriber.name == **name);
-    let (kind, label) = known.as_ref().map_or(("", &**name), |whom| (whom.kind(), &*whom.subscriber.label));
+    let known = subscriber_ref::all(table).find(|subscriber_ref_| *subscriber_ref_.subscriber.name == **name);
+    let (kind, label) = known
+        .as_ref()
+        .map_or(("", &**name), |subscriber_ref_| (subscriber_ref_.kind(), &*subscriber_ref_.subscriber.label));
     let attribute = |name: &str| record.attribute(name).unwrap_or_default();
     json!({
         "time": shown(at_ms), "kind": kind, "subscriber": label, "event": what.as_str(), "stream": stream,

@@ -61,7 +61,7 @@ impl Stalls {
     }
 
     /// All of them, a line each; `None` while every core runs.
-    pub(super) fn told(&self) -> Option<String> {
+    pub(super) fn report(&self) -> Option<String> {
         let stalls = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         (!stalls.is_empty()).then(|| stalls.values().map(|what| format!("{what}\n")).collect())
     }
@@ -76,7 +76,7 @@ impl Health {
             ("takeover", failed(&self.orphaned, ORPHANED.trim_end())),
             ("event-log", failed(&self.log_failed, "an event log failed: see the process's log, then restart it")),
         ];
-        checks.push(("cores", self.stalls.told().map_or(Ok(()), |stalls| Err(stalls.trim_end().to_owned()))));
+        checks.push(("cores", self.stalls.report().map_or(Ok(()), |stalls| Err(stalls.trim_end().to_owned()))));
         // After a hot restart the successor has the store.
         if let Some(store) = self.store.get().and_then(Weak::upgrade).filter(|_| !self.orphaned.load(Relaxed)) {
             checks.push(("store", store.health().map_err(|why| why.to_string())));

@@ -123,7 +123,7 @@ impl Collector for ManifestFileMetrics {
             let mut family = out.encode_descriptor(name, help, None, MetricType::Gauge)?;
             gauge(&mut family, &[], count.load(Relaxed))?;
         }
-        let help = "Objects deleted because no manifest contains them any more";
+        let help = "Objects deleted because no manifest contains them";
         let mut family = out.encode_descriptor("manifests_pruned", help, None, MetricType::Counter)?;
         counter(&mut family, &[], pruned.load(Relaxed))
     }
@@ -196,7 +196,7 @@ const BREAKDOWNS: [ReasonCounters; 4] = [
     },
     ReasonCounters {
         name: "requests",
-        help: "Responses, by class of status; aborted: none was completed",
+        help: "Responses, by class of status; aborted: the response was incomplete",
         label: "class",
         values: &["aborted", "1xx", "2xx", "3xx", "4xx", "5xx"],
         pick: |counts| &counts.requests,

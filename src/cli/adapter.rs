@@ -1,4 +1,4 @@
-//! `sluicegate adapter KIND`: the program of the built-in transports, which stands beside this one.
+//! `sluicegate adapter KIND`: runs the program of the built-in transports, which is installed next to this one.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::{Command, ExitCode};
@@ -22,6 +22,6 @@ pub(crate) fn run(args: &AdapterArgs) -> ExitCode {
         }
     };
     let error = Command::new(&path).arg(&args.kind).exec();
-    complain!("run {}: {error}; install {PROGRAM} beside sluicegate", path.display());
+    complain!("run {}: {error}; install {PROGRAM} next to sluicegate", path.display());
     ExitCode::FAILURE
 }

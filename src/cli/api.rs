@@ -41,7 +41,7 @@ pub(crate) fn run(verb: &ApiCommand) -> ExitCode {
         ApiCommand::Backup(args) => backup(args),
         ApiCommand::Restore(args) => restore(args),
     };
-    super::exit_code(outcome.and_then(|told| super::tell(&format!("{told}\n"))).map(|()| true))
+    super::exit_code(outcome.and_then(|reported| super::tell(&format!("{reported}\n"))).map(|()| true))
 }
 
 fn backup(args: &ApiArgs) -> Result<String> {
@@ -99,8 +99,8 @@ fn restore(args: &ApiArgs) -> Result<String> {
         if answer.status() != 200 {
             bail!("{} is not restored: {}", named(), refusal(&api, answer).await);
         }
-        let told = answer.into_body().collect_bytes().await.context("the response was truncated")?;
-        Ok(format!("{} objects restored", count(&String::from_utf8_lossy(&told)).unwrap_or(0)))
+        let reported = answer.into_body().collect_bytes().await.context("the response was truncated")?;
+        Ok(format!("{} objects restored", count(&String::from_utf8_lossy(&reported)).unwrap_or(0)))
     })
 }
 

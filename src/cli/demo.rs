@@ -28,11 +28,11 @@ fn play() -> anyhow::Result<()> {
     let appliance = DemoAppliance::start()?;
     let client = DemoClient::new(appliance.ready.clone());
 
-    let told = scenario::tell(&client);
+    let outcome = scenario::tell(&client);
     if appliance.was_stopped() {
         return appliance.finish();
     }
-    match told {
+    match outcome {
         // It continues even if the report cannot be printed.
         Ok(report) => drop(super::tell(&format!("{report}\n"))),
         Err(why) => {

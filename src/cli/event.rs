@@ -249,10 +249,10 @@ fn print_dead_letters(order: &EventListArgs) -> Result<bool> {
     let mut out = String::new();
     let dead_letters = list(&found, "deadLetters");
     if dead_letters.is_empty() {
-        complain!("there are no open dead letters, as far back as the log goes");
+        complain!("there are no open dead letters in the log");
     }
     if let Some(older @ 1..) = found["omitted"].as_u64() {
-        complain!("{older} older ones are not shown; a redrive reaches them");
+        complain!("{older} older ones are not listed; a redrive includes them");
     }
     for dead_letter in dead_letters {
         writeln!(
@@ -272,8 +272,8 @@ fn print_dead_letters(order: &EventListArgs) -> Result<bool> {
 
 fn redrive(order: &RedriveArgs, from: &str) -> Result<bool> {
     let RedriveArgs { admin, trigger, dry_run, rate, patch } = order;
-    if let Some(told) = patch.lay(trigger, *dry_run)? {
-        complain!("{told}");
+    if let Some(reported) = patch.lay(trigger, *dry_run)? {
+        complain!("{reported}");
     }
     let url = format!("http://{}/debug/events/replay", admin.admin);
     let mut answer = agent()
@@ -288,15 +288,15 @@ fn redrive(order: &RedriveArgs, from: &str) -> Result<bool> {
         return Err(refusal(admin, &mut answer));
     }
     for line in BufReader::new(answer.body_mut().as_reader()).lines() {
-        let told: Value = serde_json::from_str(&line?)?;
-        if let Some(why) = told["error"].as_str() {
+        let reported: Value = serde_json::from_str(&line?)?;
+        if let Some(why) = reported["error"].as_str() {
             bail!("{why}");
         }
-        if told["done"] == true {
+        if reported["done"] == true {
             let verb = if *dry_run { "would be sent" } else { "sent" };
-            return tell(&format!("{} events {verb} to {trigger}\n", told["sent"])).map(|()| true);
+            return tell(&format!("{} events {verb} to {trigger}\n", reported["sent"])).map(|()| true);
         }
-        complain!("{} so far", told["sent"]);
+        complain!("{} so far", reported["sent"]);
     }
     bail!("the appliance ended before it was done")
 }

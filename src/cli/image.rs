@@ -102,7 +102,7 @@ pub(crate) struct PruneArgs {
 pub(crate) fn run(verb: &ImageCommand) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().context("the pull's runtime");
     let outcome = runtime.and_then(|runtime| runtime.block_on(carry_out(verb)));
-    super::exit_code(outcome.and_then(|told| tell(&told)).map(|()| true))
+    super::exit_code(outcome.and_then(|line| tell(&line)).map(|()| true))
 }
 
 async fn carry_out(verb: &ImageCommand) -> Result<String> {
@@ -166,7 +166,7 @@ async fn inspect(args: &NamedArgs) -> Result<String> {
 }
 
 fn missing(reference: &Reference) -> String {
-    format!("{reference} is not on this host; `sluicegate image list` shows what is")
+    format!("{reference} is not on this host; `sluicegate image list` lists the stored images")
 }
 
 /// By the reference itself, or by a digest of the same repository.

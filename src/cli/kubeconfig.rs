@@ -36,7 +36,7 @@ pub(crate) enum ClusterAuthority {
     /// No TLS.
     Plain,
     /// A CA in the trust store of the client's host.
-    Known,
+    System,
     File(PathBuf),
     /// The API's own CA, as PEM.
     Made(String),
@@ -55,10 +55,7 @@ fn decide(args: &KubeconfigArgs) -> Result<String> {
     let data = args.data.as_deref().filter(|_| args.ca.is_none());
     let Some(left) = data.map(recorded_by).transpose()?.flatten() else {
         if let Some(data) = data.filter(|_| args.api.is_none()) {
-            bail!(
-                "no appliance with an API of its own has run on --data {}; give its address with --api",
-                data.display()
-            );
+            bail!("no appliance with its own API has run on --data {}; set its address with --api", data.display());
         }
         return Ok(text(args.api.unwrap_or(default), &authority, args.token.as_deref()));
     };
@@ -99,7 +96,7 @@ fn recorded_by(data: &Path) -> Result<Option<RecordedApi>> {
         });
         let authority = match made {
             Some(pem) => ClusterAuthority::Made(pem),
-            None if scheme == "https" => ClusterAuthority::Known,
+            None if scheme == "https" => ClusterAuthority::System,
             None => ClusterAuthority::Plain,
         };
         let token = parsed["users"][0]["user"]["token"].as_str().map(str::to_owned);
@@ -115,7 +112,7 @@ pub(crate) fn text(api: SocketAddr, authority: &ClusterAuthority, token: Option<
     match authority {
         // There is nothing to verify, and the JavaScript client requires an explicit setting.
         ClusterAuthority::Plain => cluster["insecure-skip-tls-verify"] = json!(true),
-        ClusterAuthority::Known => {}
+        ClusterAuthority::System => {}
         ClusterAuthority::File(path) => cluster["certificate-authority"] = json!(path),
         ClusterAuthority::Made(pem) => {
             let data = base64::engine::general_purpose::STANDARD.encode(pem);
@@ -188,7 +185,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         assert!(recorded_by(folder.path()).unwrap().is_none());
         std::fs::create_dir(folder.path().join("api")).unwrap();
-        for authority in [ClusterAuthority::Plain, ClusterAuthority::Known, ClusterAuthority::Made("PEM\n".into())] {
+        for authority in [ClusterAuthority::Plain, ClusterAuthority::System, ClusterAuthority::Made("PEM\n".into())] {
             let at = "[::1]:7".parse().unwrap();
             for token in [None, Some("t".to_owned())] {
                 std::fs::write(path_in(folder.path()), text(at, &authority, token.as_deref())).unwrap();

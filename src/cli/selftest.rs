@@ -48,10 +48,12 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(1);
 const SECONDS_MAX: u64 = 24 * 60 * 60;
 
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit status 0: every promise was kept and every flipped bit was found. 1: something was \
-    lost or not detected, and the report says where the evidence was kept.\n\
+#[command(
+    after_help = "Exit status 0: no acknowledged event was lost and every flipped bit was found. 1: something was \
+    lost or not detected, and the report says where the evidence is stored.\n\
     A killed process loses nothing that the kernel has, so a disk that reports flushes it did not make is found \
-    only by a real power cut; implausibly fast flushes are pointed out.")]
+    only by a real power cut; implausibly fast flushes are pointed out."
+)]
 pub(crate) struct SelftestArgs {
     /// Kill, tear and flip: is what was acknowledged still there?
     #[arg(long, required = true)]
@@ -83,9 +85,9 @@ fn campaign(args: &SelftestArgs, seed: u64) -> Result<bool> {
     fs::create_dir_all(&args.data).with_context(|| format!("{}: the folder cannot be made", args.data.display()))?;
     // A running appliance needs its disk for itself, and none may start meanwhile.
     let _data_folder = args.data.join("lock").exists().then(|| data_folder::take(&args.data)).transpose()?;
-    let workshop = args.data.join(format!("selftest-{}", std::process::id()));
-    fs::create_dir(&workshop).with_context(|| format!("{} cannot be made", workshop.display()))?;
-    complain!("testing {} for {} s, seed {seed}", workshop.display(), args.seconds);
+    let work_folder = args.data.join(format!("selftest-{}", std::process::id()));
+    fs::create_dir(&work_folder).with_context(|| format!("{} cannot be made", work_folder.display()))?;
+    complain!("testing {} for {} s, seed {seed}", work_folder.display(), args.seconds);
 
     let mut rounds = CampaignState {
         seed,
@@ -94,24 +96,24 @@ fn campaign(args: &SelftestArgs, seed: u64) -> Result<bool> {
         report: SelftestReport::default(),
     };
     let end = Instant::now() + Duration::from_secs(args.seconds);
-    let mut told = Instant::now();
+    let mut last_report = Instant::now();
     let tidy_line = if io::stderr().is_terminal() { "\r" } else { "\n" };
     while Instant::now() < end && rounds.report.is_clean() {
         rounds
-            .round(&workshop)
-            .with_context(|| format!("the campaign stopped; its files are kept in {}", workshop.display()))?;
-        if told.elapsed() >= PROGRESS_EVERY {
-            told = Instant::now();
+            .round(&work_folder)
+            .with_context(|| format!("the campaign stopped; its files are in {}", work_folder.display()))?;
+        if last_report.elapsed() >= PROGRESS_EVERY {
+            last_report = Instant::now();
             complain!(part "{}{tidy_line}", rounds.report.progress());
         }
     }
     super::tell(&rounds.report.table(seed, &args.data))?;
     if rounds.report.is_clean() {
-        fs::remove_dir_all(&workshop).with_context(|| format!("{} cannot be removed", workshop.display()))?;
+        fs::remove_dir_all(&work_folder).with_context(|| format!("{} cannot be removed", work_folder.display()))?;
         return Ok(true);
     }
-    let kept = workshop.display();
-    super::tell(&format!("FAILED: the evidence is kept in {kept}; replay with --seed {seed}\n"))?;
+    let kept = work_folder.display();
+    super::tell(&format!("FAILED: the evidence is in {kept}; replay with --seed {seed}\n"))?;
     Ok(false)
 }
 
@@ -125,8 +127,8 @@ struct CampaignState {
 
 impl CampaignState {
     /// One kill and its checks. The findings are in the report.
-    fn round(&mut self, workshop: &Path) -> Result<()> {
-        let (home, copy) = (workshop.join("log"), workshop.join("copy"));
+    fn round(&mut self, work_folder: &Path) -> Result<()> {
+        let (home, copy) = (work_folder.join("log"), work_folder.join("copy"));
         let early = self.rng.u32(0..KILLED_EARLY_ONE_IN) == 0;
         let life = Duration::from_millis(self.rng.u64(0..=LIFE_MS_MAX));
         let work = supervisor::kill_a_writer(&home, self.seed, &mut self.promise, life, early)?;
@@ -161,7 +163,7 @@ impl CampaignState {
 
     fn open(&mut self, folder: &Path, after: &'static str) -> Result<(WriteAheadLog, bool)> {
         let (log, recovery) = WriteAheadLog::open(folder, options(self.seed))
-            .with_context(|| format!("{} after {after} (kept as evidence)", folder.display()))?;
+            .with_context(|| format!("{} after {after} (stored as evidence)", folder.display()))?;
         let mut violations: Vec<Violation> = recovery.gaps.iter().map(Violation::gap).collect();
         violations.extend(check::against(&log, self.seed, &self.promise));
         let holds = violations.is_empty();

@@ -214,11 +214,11 @@ fn line(entry: &InspectedRecord<'_>, payload: Option<DumpFormat>, out: &mut impl
 
 /// Prints progress to stderr: a line that overwrites itself on a terminal.
 fn progress(log: &Path) -> impl FnMut(u64, u64) + use<> {
-    let (log, mut told) = (log.display().to_string(), Instant::now());
+    let (log, mut last_report) = (log.display().to_string(), Instant::now());
     let end = if io::stderr().is_terminal() { "\r" } else { "\n" };
     move |done, all| {
-        if told.elapsed() >= PROGRESS_EVERY {
-            told = Instant::now();
+        if last_report.elapsed() >= PROGRESS_EVERY {
+            last_report = Instant::now();
             complain!(part "{log}: {} of {} MiB read{end}", done >> 20, all >> 20);
         }
     }

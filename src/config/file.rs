@@ -33,9 +33,9 @@ where
     serde_path_to_error::deserialize(input).map_err(|why| match why.path().to_string().as_str() {
         "." => one_line(why.inner()),
         key => {
-            let told = one_line(why.inner());
+            let message = one_line(why.inner());
             // YAML's errors name it themselves.
-            if told.starts_with(&format!("{key}: ")) { told } else { format!("{key}: {told}") }
+            if message.starts_with(&format!("{key}: ")) { message } else { format!("{key}: {message}") }
         }
     })
 }

@@ -62,7 +62,7 @@ impl FromStr for RouteTarget {
             let path = path.strip_prefix("//").unwrap_or(path);
             return UnixPath::new(path)
                 .map(Self::Unix)
-                .map_err(|why| format!("{path:?} is no Unix socket's path: {why}"));
+                .map_err(|why| format!("{path:?} is not a valid Unix socket path: {why}"));
         }
         match (text.parse::<SocketAddr>(), text.rsplit_once(':')) {
             (Ok(address), _) if address.port() != 0 => return Ok(Self::Address(address)),

@@ -1,4 +1,4 @@
-//! `--upgrade-protocols`: what clients may switch to beside WebSocket.
+//! `--upgrade-protocols`: what clients may switch to besides WebSocket.
 
 use std::str::FromStr;
 

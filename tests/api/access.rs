@@ -1,4 +1,4 @@
-//! The API over TLS: who comes in by certificate, by token, or not at all.
+//! The API over TLS: access by certificate, by token, or none.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::{Read, Write};
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 const BINARY: &str = env!("CARGO_BIN_EXE_sluicegate");
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
-/// Who signs, and where the files are.
+/// The authority, and the paths of its files.
 struct AccessAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: TempDir,
@@ -85,7 +85,7 @@ fn get_over_tls(
     let mut stream = StreamOwned::new(ClientConnection::new(Arc::new(config), name).unwrap(), socket);
     let token = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
     let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{token}Connection: close\r\n\r\n");
-    // Who is not believed may find the connection closed before he has asked.
+    // An unauthenticated client may find the connection closed before its request.
     if stream.write_all(request.as_bytes()).is_err() {
         return String::new();
     }
@@ -104,7 +104,7 @@ fn kubectl(home: &Path, config: &Path, line: &str) -> Option<std::process::Outpu
     command.args(line.split_whitespace()).env("HOME", home).env("KUBECONFIG", config).output().ok()
 }
 
-/// An appliance whose API everybody reaches by TLS, and believes the authority's certificates and carol's token.
+/// An appliance whose API is public over TLS, and trusts the authority's certificates and carol's token.
 fn guarded(authority: &AccessAuthority) -> Appliance {
     let server = authority.issue("server", "none");
     let tokens = authority.file("tokens.csv");
@@ -117,8 +117,8 @@ fn guarded(authority: &AccessAuthority) -> Appliance {
     setup.start()
 }
 
-/// APP-38: over TLS a client certificate or a token says who one is; the API listens beyond loopback then, and
-/// only then. Where it does, coming over loopback says nothing: a proxy of this host would be everybody's way in.
+/// APP-38: over TLS a client certificate or a token authenticates the client; the API listens beyond loopback then, and
+/// only then. Where it does, a connection over loopback proves nothing: a proxy of this host would let every client in.
 #[test]
 fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
     let authority = AccessAuthority::new();
@@ -151,15 +151,15 @@ fn the_api_speaks_tls_and_believes_certificates_and_tokens() {
     std::fs::write(&review, kind).unwrap();
     let line = format!("create -f {} -o yaml", review.display());
     if let Some(said) = kubectl(authority.folder.path(), &config, &line) {
-        let told = String::from_utf8_lossy(&said.stdout).into_owned();
-        assert!(told.contains("carol"), "{told}{}", String::from_utf8_lossy(&said.stderr));
+        let output = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(output.contains("carol"), "{output}{}", String::from_utf8_lossy(&said.stderr));
     }
 }
 
-/// APP-38, APP-39: a backup is made and brought back over TLS, by whom the kubeconfig says: a token or a client
-/// certificate. Who is not known, not allowed, or asks the wrong way is told what to do.
+/// APP-38, APP-39: a backup is made and restored over TLS, with the kubeconfig's credentials: a token or a client
+/// certificate. An unknown or unauthorized user, or a wrong request, gets an error that says what to do.
 #[test]
-fn backups_are_made_by_whom_a_kubeconfig_names() {
+fn backup_uses_user_of_kubeconfig() {
     let authority = AccessAuthority::new();
     let appliance = guarded(&authority);
     let at = SocketAddr::from(([127, 0, 0, 1], appliance.api().address().port())).to_string();
@@ -179,37 +179,37 @@ fn backups_are_made_by_whom_a_kubeconfig_names() {
     let file = authority.file("objects.jsonl");
     let tool = |verb: &str, config: &Path| {
         let mut command = Command::new(BINARY);
-        let told = command.args(["api", verb]).arg(&file).arg("--kubeconfig").arg(config).output().unwrap();
-        (told.status.success(), String::from_utf8_lossy(&told.stderr).into_owned())
+        let output = command.args(["api", verb]).arg(&file).arg("--kubeconfig").arg(config).output().unwrap();
+        (output.status.success(), String::from_utf8_lossy(&output.stderr).into_owned())
     };
     let ca = authority.file("ca.pem").display().to_string();
     let bob = kubeconfig("bob", &ca, &credentials(authority.issue("bob", "crew")));
-    let (made, told) = tool("backup", &bob);
-    assert!(!made && told.contains("nonResourceURLs") && !file.exists(), "{told}");
-    let (made, told) = tool("backup", &kubeconfig("guess", &ca, "token: guess"));
-    assert!(!made && told.contains("give --kubeconfig or --token"), "{told}");
+    let (made, output) = tool("backup", &bob);
+    assert!(!made && output.contains("nonResourceURLs") && !file.exists(), "{output}");
+    let (made, output) = tool("backup", &kubeconfig("guess", &ca, "token: guess"));
+    assert!(!made && output.contains("give --kubeconfig or --token"), "{output}");
     let unauthorized = AccessAuthority::new();
     let other = unauthorized.file("ca.pem").display().to_string();
-    let (made, told) = tool("backup", &kubeconfig("stranger", &other, "token: s3cret"));
-    assert!(!made && told.contains("--kubeconfig"), "{told}");
+    let (made, output) = tool("backup", &kubeconfig("stranger", &other, "token: s3cret"));
+    assert!(!made && output.contains("--kubeconfig"), "{output}");
 
     let carol = kubeconfig("carol", &ca, "token: s3cret");
     let admin = kubeconfig("admin", &ca, &credentials(authority.issue("admin", "system:masters")));
     for config in [&carol, &admin] {
         for verb in ["backup", "restore"] {
-            let (done, told) = tool(verb, config);
-            assert!(done, "{verb}: {told}");
+            let (done, output) = tool(verb, config);
+            assert!(done, "{verb}: {output}");
         }
     }
     // So much that it is still being sent when the answer is there.
     std::fs::write(&file, vec![b'x'; 32 << 20]).unwrap();
     for (config, why) in [(bob, "nonResourceURLs"), (kubeconfig("guess", &ca, "token: guess"), "or --token")] {
-        let (done, told) = tool("restore", &config);
-        assert!(!done && told.contains(why), "{told}");
+        let (done, output) = tool("restore", &config);
+        assert!(!done && output.contains(why), "{output}");
     }
     let bare = Command::new(BINARY).args(["api", "backup", "x.jsonl", "--api", &at]).output().unwrap();
-    let told = String::from_utf8_lossy(&bare.stderr).into_owned();
-    assert!(!bare.status.success() && told.contains("--kubeconfig"), "{told}");
+    let output = String::from_utf8_lossy(&bare.stderr).into_owned();
+    assert!(!bare.status.success() && output.contains("--kubeconfig"), "{output}");
 }
 
 /// APP-38: each half alone is refused at the start, with what is missing.
@@ -219,7 +219,7 @@ fn public_api_without_authentication_is_refused() {
     let server = authority.issue("server", "none");
     let public = || ApplianceSetup::new(BINARY).flag("api", "0.0.0.0:0");
     let ca = authority.file("ca.pem").display().to_string();
-    for (setup, told) in [
+    for (setup, output) in [
         (public().flag("api-tls-cert", &pair(&server)), "--api-tokens"),
         (public(), "--api-tokens"),
         (public().switch("api-tls"), "--api-tokens"),
@@ -227,7 +227,7 @@ fn public_api_without_authentication_is_refused() {
         (ApplianceSetup::new(BINARY).flag("api-tokens", &ca), "line 1"),
     ] {
         let refusal = setup.refused();
-        assert!(refusal.stderr.contains(told), "{told}: {}", refusal.stderr);
+        assert!(refusal.stderr.contains(output), "{output}: {}", refusal.stderr);
     }
 }
 
@@ -257,21 +257,21 @@ fn a_certificate_of_its_own_making_is_enough() {
     assert_eq!(String::from_utf8_lossy(&printed.stdout), left);
     assert!(left.contains(&format!("https://127.0.0.1:{port}")) && left.contains("tls-server-name"), "{left}");
     if let Some(said) = kubectl(home.path(), &folder.join("kubeconfig"), "get namespaces -o name") {
-        let told = String::from_utf8_lossy(&said.stdout).into_owned();
-        assert!(told.contains("namespace/default"), "{told}{}", String::from_utf8_lossy(&said.stderr));
+        let output = String::from_utf8_lossy(&said.stdout).into_owned();
+        assert!(output.contains("namespace/default"), "{output}{}", String::from_utf8_lossy(&said.stderr));
     }
 
-    // The API is found and believed by a kubeconfig, also by the tools of our own.
+    // A kubeconfig locates the API and its CA, also for our own tools.
     let redriven = Command::new(BINARY)
         .args(["event", "redrive", "--trigger", "default/none", "--patch", "{\"uri\":\"http://a/\"}"])
         .args(["--admin", &appliance.admin().to_string(), "--kubeconfig"])
         .arg(folder.join("kubeconfig"))
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&redriven.stderr).into_owned();
-    assert!(told.contains("there is no Trigger and no Subscription default/none"), "{told}");
+    let output = String::from_utf8_lossy(&redriven.stderr).into_owned();
+    assert!(output.contains("there is no Trigger and no Subscription default/none"), "{output}");
 
-    // ... and of those for another address only what they are given says who uses them.
+    // ... and for another address the client uses only the credentials that it was given.
     let elsewhere = ["kubeconfig", "--api", "10.0.0.5:6443", "--data"];
     let printed = Command::new(BINARY).args(elsewhere).arg(setup.data()).output().unwrap();
     let own = std::fs::read_to_string(folder.join("own.token")).unwrap();

@@ -1,4 +1,4 @@
-//! All objects out of a running appliance, and back into it.
+//! Backup of all objects of a running appliance, and restore.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::Path;
@@ -31,8 +31,10 @@ fn a_restore_makes_the_objects_what_they_were() {
     api.create(&map("lost", "blue"));
     let folder = tempfile::TempDir::new().unwrap();
     let file = folder.path().join("objects.jsonl");
-    let told = tool("backup", &file, &appliance);
-    assert!(told.status.success(), "{told:?}");
+    let output = tool("backup", &file, &appliance);
+    assert!(output.status.success(), "{output:?}");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).unwrap().permissions());
+    assert_eq!(mode & 0o777, 0o600, "it contains Secrets");
 
     api.patch("ConfigMap", "default", "kept", &json!({ "data": { "color": "green" } }));
     api.delete("ConfigMap", "default", "lost");
@@ -45,8 +47,8 @@ fn a_restore_makes_the_objects_what_they_were() {
     assert!(!refused.status.success(), "{refused:?}");
     assert!(api.get("ConfigMap", "default", "new").is_some(), "half a backup changes nothing");
 
-    let told = tool("restore", &file, &appliance);
-    assert!(told.status.success(), "{told:?}");
+    let output = tool("restore", &file, &appliance);
+    assert!(output.status.success(), "{output:?}");
     let back = api.get("ConfigMap", "default", "kept").unwrap();
     assert_eq!((&back["data"]["color"], &back["metadata"]["uid"]), (&json!("red"), &kept["metadata"]["uid"]));
     let version = |object: &Value| object["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap();
@@ -55,8 +57,8 @@ fn a_restore_makes_the_objects_what_they_were() {
     assert!(api.get("ConfigMap", "default", "new").is_none());
 }
 
-/// APP-39: children that come back beside their owner stay. They stand before it in the file, are too many for one
-/// commit, and were cleared away while it was not back.
+/// APP-39: dependents restored with their owner stay. They are before it in the file, are too many for one
+/// commit, and were deleted while it was not back.
 #[test]
 fn children_come_back_with_their_owner() {
     const CHILDREN: usize = 600;
@@ -87,8 +89,8 @@ fn children_come_back_with_their_owner() {
     lines.push(row("/secrets", &owner));
     lines.push(json!({ "objects": lines.len() - 1 }).to_string());
     std::fs::write(&file, lines.join("\n") + "\n").unwrap();
-    let told = tool("restore", &file, &appliance);
-    assert!(told.status.success(), "{told:?}");
+    let output = tool("restore", &file, &appliance);
+    assert!(output.status.success(), "{output:?}");
 
     // When this one is gone, the collector has looked at all that changed before it.
     api.create(&owned("of-nobody", "nobody"));
@@ -97,10 +99,10 @@ fn children_come_back_with_their_owner() {
     assert_eq!(kept.count(), CHILDREN);
 }
 
-/// APP-39: a start without a store beside logs with events is logged, so that an operator can restore a misplaced
+/// APP-39: a start without a store but with logs of events is logged, so that an operator can restore a misplaced
 /// file. The very first start has neither, and logs nothing.
 #[test]
-fn a_store_that_is_missing_beside_its_logs_is_told() {
+fn missing_store_with_event_logs_is_logged() {
     let mut appliance = kit::scene::with_broker(&ApplianceSetup::new(BINARY));
     assert!(!appliance.stderr().contains("objects.redb"), "{}", appliance.stderr());
     assert!(appliance.terminate().success());

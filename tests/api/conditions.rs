@@ -1,4 +1,4 @@
-//! What every object says about its state, whatever its kind and however it goes: watched from creation on.
+//! The conditions of every object, whatever its kind: watched from creation on.
 
 use std::collections::BTreeSet;
 
@@ -69,7 +69,7 @@ fn is_word(text: &str) -> bool {
 }
 
 /// What is wrong with the conditions of one object as it was seen.
-fn complaints(object: &Value) -> Vec<String> {
+fn violations(object: &Value) -> Vec<String> {
     let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
     let mut wrong = Vec::new();
     let mut kinds = BTreeSet::new();
@@ -121,7 +121,7 @@ fn look(api: KitApi, seen: &mut BTreeSet<String>) -> bool {
                 settled = false;
                 continue;
             };
-            let wrong = complaints(&object);
+            let wrong = violations(&object);
             assert!(wrong.is_empty(), "{who}: {wrong:#?}\n{:#}", object["status"]);
             settled &= text(ready, "status") != "Unknown";
             seen.insert(format!("{who} {}", text(ready, "status")));

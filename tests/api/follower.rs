@@ -58,7 +58,7 @@ fn server_that_cuts_every_answer_is_asked_ever_slower() {
     let cut = proxy.accepted();
     wait::until(NOTICED_MAX, "watches to end", || (proxy.accepted() > cut + 50).then_some(()));
     let first = proxy.accepted();
-    // Each kind lists and watches some six times in ten seconds at most, and the Lease is looked at.
+    // Each kind lists and watches some six times in ten seconds at most, and the Lease is checked.
     wait::nothing(Duration::from_secs(10), "connections, within 10 s", || {
         let asked = proxy.accepted() - first;
         (asked > KINDS_MAX * 2 * 6).then_some(asked)

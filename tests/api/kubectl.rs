@@ -1,7 +1,7 @@
-//! kubectl itself against the built binary: what people type has to work unchanged.
+//! kubectl itself against the built binary: its commands must work unchanged.
 //!
-//! Skipped, with a message, where there is no kubectl. `KUBECTL` names another than the one of the PATH. What releases
-//! before 1.28 do not know, or say in other words, is not asked of them.
+//! Skipped, with a message, where there is no kubectl. `KUBECTL` names another than the one in PATH. Commands that releases
+//! before 1.28 do not have, or whose output differs there, are left out.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::Write;
@@ -128,7 +128,7 @@ impl Session {
     }
 }
 
-/// APP-17, APP-28: what people do most, with a kubectl of any age.
+/// APP-17, APP-28: what users do most, with a kubectl of any age.
 #[test]
 fn the_daily_work_is_done_with_any_kubectl() {
     let Some(session) = Session::open(0) else { return };
@@ -261,8 +261,8 @@ fn kinds_are_listed_explained_and_shown() {
     session.expect("get clusterrolebindings -o wide", &["ClusterRole/cluster-admin", "GROUPS", "system:masters"]);
     session.expect("get clusterroles", &["CREATED AT", "cluster-admin"]);
     let view = || session.say("describe clusterrole view");
-    let told = wait::try_until(TIMEOUT, || Some(view()).filter(|view| view.contains("configmaps")));
-    assert!(told.is_some(), "an aggregated role shows no rules: {}", view());
+    let reported = wait::try_until(TIMEOUT, || Some(view()).filter(|view| view.contains("configmaps")));
+    assert!(reported.is_some(), "an aggregated role shows no rules: {}", view());
     session.expect("get crd -l duck.knative.dev/addressable=true", &["CREATED AT", "brokers.eventing.knative.dev"]);
     session.expect("get ns -o custom-columns=N:.metadata.name,P:.status.phase", &["N", "default", "Active"]);
     session

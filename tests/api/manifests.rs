@@ -1,5 +1,5 @@
-//! What a manifest gives an instance: variables, files, a place, a user. Seen from inside, told over HTTP. And how
-//! the files of `--manifests` become objects, and cease to be.
+//! What a manifest gives an instance: variables, files, volumes, a user. Seen from inside, reported over HTTP. And how
+//! the files of `--manifests` become objects, and how these are removed.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -103,7 +103,7 @@ fn an_instance_has_the_files_of_its_volumes() {
     assert!(!is_root() || !said.contains("written"), "{said}");
 }
 
-/// SRV-REV-10, SRV-VOL-08: a token of the Revision's account, for whom the volume says, as soon as there is the account.
+/// SRV-REV-10, SRV-VOL-08: a token of the Revision's account, for the audience of the volume, as soon as the account exists.
 #[test]
 fn an_instance_has_the_token_of_its_account() {
     let appliance = ApplianceSetup::new(BIN).start();
@@ -139,15 +139,16 @@ fn an_instance_has_the_token_of_its_account() {
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
         "spec": { "token": token, "audiences": ["shop"] },
     });
-    let told = HttpCall::post("/apis/authentication.k8s.io/v1/tokenreviews").json(&review).send(api.address()).json();
-    assert_eq!(told["status"]["authenticated"], true, "{told}");
-    assert_eq!(told["status"]["user"]["username"], format!("system:serviceaccount:{NAMESPACE}:teller"));
-    assert_eq!(told["status"]["audiences"], json!(["shop"]));
+    let reported =
+        HttpCall::post("/apis/authentication.k8s.io/v1/tokenreviews").json(&review).send(api.address()).json();
+    assert_eq!(reported["status"]["authenticated"], true, "{reported}");
+    assert_eq!(reported["status"]["user"]["username"], format!("system:serviceaccount:{NAMESPACE}:teller"));
+    assert_eq!(reported["status"]["audiences"], json!(["shop"]));
 }
 
 /// SRV-CON-14, SRV-CON-18, SRV-CON-58, SRV-CON-59, RT-USER-01, RT-FS-02: the place and the user of the manifest, and `/tmp`.
 #[test]
-fn an_instance_runs_where_and_as_whom_its_manifest_says() {
+fn instance_runs_in_folder_and_as_user_of_manifest() {
     if !is_root() {
         eprintln!("skipped: another user is root's to give");
         return;
@@ -195,7 +196,7 @@ fn an_instance_has_the_power_and_the_memory_of_its_manifest() {
     let none = with_capabilities("none", json!({ "drop": ["ALL"] }));
     let said = greeting(&appliance, &none);
     assert!(said.starts_with("Hello tmpfs\n4096\nCapEff:\t0000000000000000 from"), "{said}");
-    // What an instance is given out of the data folder is there all the same.
+    // The files of an instance in the data folder exist anyway.
     let pods = api.list_selected("Pod", NAMESPACE, "serving.knative.dev/service=none");
     let name = pods[0]["metadata"]["name"].as_str().unwrap();
     let log = HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/pods/{name}/log")).send(api.address()).text();
@@ -210,7 +211,7 @@ fn an_instance_has_the_power_and_the_memory_of_its_manifest() {
     assert!(said.contains("CapEff:\t0000000000040000 from"), "{said}");
 }
 
-/// RT-USER-02: the operator says who runs what names no user.
+/// RT-USER-02: the operator sets the user of instances whose manifest names none.
 #[test]
 fn an_instance_is_the_operators_user_if_its_manifest_names_none() {
     if !is_root() {
@@ -261,7 +262,7 @@ fn replace(folder: &std::path::Path, name: &str, text: &str) {
 }
 
 /// What needs another comes after it, whatever the files are called; a document that is refused, or is no YAML, is
-/// told with file and line and stops no other; what changes is applied, and what goes is deleted.
+/// reported with file and line and stops no other; changes are applied, and removed objects are deleted.
 #[test]
 fn a_folder_of_manifests_is_applied_followed_and_pruned() {
     let setup = ApplianceSetup::new(BIN);
@@ -283,7 +284,7 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
     };
     assert!(failed(2));
 
-    // What nobody can read may still be wanted: nothing is deleted until it is mended.
+    // An unreadable file may still be wanted: nothing is deleted until it is repaired.
     replace(&folder, "a.yaml", &[map("shop", "one", "2"), map("shop", "three", "1")].join("---\n"));
     appliance.api().wait_for("ConfigMap", "shop", "one", TIMEOUT, |one| one["data"]["a"] == "2");
     assert!(data(&appliance, "shop", "two").is_some());
@@ -300,7 +301,7 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
     appliance.api().wait_gone("ConfigMap", "shop", "three", TIMEOUT);
     assert_eq!(data(&appliance, "shop", "one"), Some(json!({ "a": "3", "b": "theirs" })));
 
-    // Also what went while nobody looked.
+    // Also what was removed in the meantime.
     appliance.kill();
     std::fs::remove_file(folder.join("a.yaml")).unwrap();
     appliance.restart();
@@ -312,7 +313,7 @@ fn a_folder_of_manifests_is_applied_followed_and_pruned() {
 /// A Service of a manifest hands its labels on to its children; they are not taken for documents that went. A kind
 /// may be defined in the same file, behind its objects.
 #[test]
-fn children_stay_and_kinds_of_ones_own_may_be_defined_beside_their_objects() {
+fn manifests_keep_children_and_define_kinds_with_objects() {
     let setup = ApplianceSetup::new(BIN).hello_image("example.com/hello");
     let definition = json!({
         "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",

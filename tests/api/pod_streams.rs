@@ -1,5 +1,5 @@
 //! `kubectl exec`, `attach`, `cp` and `port-forward` through the built binary: with kubectl itself, which is skipped with a message
-//! where there is none, and with a WebSocket client.
+//! if there is none, and with a WebSocket client.
 #![allow(clippy::disallowed_methods, reason = "a test's own thread may wait")]
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
@@ -303,7 +303,7 @@ fn killed_client_leaves_no_process() {
 }
 
 #[test]
-fn end_of_instance_is_told_with_a_status() {
+fn end_of_instance_is_reported_with_status() {
     for session in [Some(Session::of_process()), Session::of_container()].into_iter().flatten() {
         let query = "exec?command=sh&command=-c&command=echo+up%3B+sleep+1000&stdout=true";
         let mut socket = open(&session, query, "v5.channel.k8s.io");
@@ -353,15 +353,15 @@ fn port_forward_reaches_only_the_instance() {
     let other = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for mut command in session.kubectls(&["port-forward", &session.pod, ":8080", &format!(":{other}")]) {
         let mut client = command.spawn().unwrap();
-        let mut told = String::new();
+        let mut reported = String::new();
         let mut out = client.stdout.take().unwrap();
-        while told.matches("Forwarding from 127.0.0.1").count() < 2 {
+        while reported.matches("Forwarding from 127.0.0.1").count() < 2 {
             let mut bytes = [0; 256];
             let count = out.read(&mut bytes).unwrap();
-            assert!(count > 0, "kubectl ended: {told}");
-            told.push_str(&text(&bytes[..count]));
+            assert!(count > 0, "kubectl ended: {reported}");
+            reported.push_str(&text(&bytes[..count]));
         }
-        let ports: Vec<u16> = told
+        let ports: Vec<u16> = reported
             .lines()
             .filter_map(|line| line.strip_prefix("Forwarding from 127.0.0.1:")?.split(' ').next()?.parse().ok())
             .collect();

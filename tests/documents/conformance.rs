@@ -1,7 +1,7 @@
-//! Holds `docs/conformance.md` against the tests of the whole tree.
+//! Compares `docs/conformance.md` with the tests of the whole tree.
 //!
 //! A test shows a requirement by naming its ID at the start of a line of its doc comment. The document
-//! lists the same, by requirement; what one of them says and the other does not, fails here.
+//! lists the same, by requirement; the test fails where they differ.
 //! `UPDATE_CONFORMANCE=1 cargo test --test documents conformance` rewrites the document from the tests.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -120,7 +120,7 @@ fn function_name(line: &str) -> Option<&str> {
     (is_head && end > 0).then(|| &after[..end])
 }
 
-/// The IDs in lines of the form `ID, ID (AMB-01): what is shown`. A list may go on on the next line.
+/// The IDs in lines of the form `ID, ID (AMB-01): what is shown`. A list may continue on the next line.
 fn ids_of_docs(docs: &[&str]) -> Vec<String> {
     let mut ids = Vec::new();
     let mut begun = String::new();

@@ -1,4 +1,4 @@
-//! Holds `docs/limits.md` against the limits in the code: every constant that ends in `_MAX` or `_MIN` and
+//! Compares `docs/limits.md` with the limits in the code: every constant that ends in `_MAX` or `_MIN` and
 //! every constant and option of a `limits.rs`, with its value and the first sentence of its reason.
 //! `UPDATE_LIMITS=1 cargo test --test documents limits` rewrites the document.
 #![allow(clippy::unwrap_used, reason = "a file of the tree that cannot be read is a failed test")]

@@ -1,6 +1,8 @@
-//! The documents say what the code and the tests say.
+//! The documents agree with the code and the tests.
 
 mod conformance;
+mod contributing;
 mod documented;
 mod limits;
+mod monitoring;
 mod reference;

@@ -1,5 +1,5 @@
-//! Writes the reference pages from the built binary, and holds the pages against it: the command line from `--help`, the kinds from
-//! the API's discovery, the metrics from `/metrics`.
+//! Writes the reference pages from the built binary, and compares the pages with it: the command line from `--help`, the kinds from
+//! the API's discovery, the roles from its ClusterRoles, the metrics from `/metrics`.
 //! `UPDATE_REFERENCE=1 cargo test --test documents reference` rewrites them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -19,17 +19,19 @@ const IMAGE: &str = "example.com/hello";
 
 /// Writes or compares a page of docs/reference.
 fn hold(page: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference").join(page);
+    hold_file(&format!("docs/reference/{page}"), text);
+}
+
+/// Writes or compares a generated file.
+fn hold_file(page: &str, text: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
     if std::env::var_os("UPDATE_REFERENCE").is_some() {
         fs::write(path, text).unwrap();
         return;
     }
     let has = fs::read_to_string(path).unwrap_or_default();
     let differ: Vec<_> = text.lines().filter(|line| !has.lines().any(|other| other == *line)).collect();
-    assert!(
-        has == text,
-        "docs/reference/{page} is stale: run UPDATE_REFERENCE=1 cargo test --test documents reference\n{differ:#?}"
-    );
+    assert!(has == text, "{page} is stale: run UPDATE_REFERENCE=1 cargo test --test documents reference\n{differ:#?}");
 }
 
 fn help(verbs: &[String]) -> String {
@@ -160,7 +162,86 @@ fn kinds_page_says_what_discovery_says() {
             writeln!(page, "| {kind} | `{name}` | {} | {scope} | {parts} | {verbs} |", words("shortNames")).unwrap();
         }
     }
+    page.push_str(
+        "\n## Definitions\n\nKinds with a CustomResourceDefinition. Clients find them by its labels, which all have the value `true`.\n\n\
+         | definition | stored version | labels |\n|---|---|---|\n",
+    );
+    let definitions = get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions");
+    for definition in definitions["items"].as_array().unwrap() {
+        let metadata = &definition["metadata"];
+        let labels = metadata["labels"].as_object().unwrap().keys();
+        let labels: Vec<_> =
+            labels.filter(|label| *label != "knative.dev/crd-install").map(|one| quoted(one)).collect();
+        let mut versions = definition["spec"]["versions"].as_array().unwrap().iter();
+        let stored = versions.find(|version| version["storage"] == true).unwrap();
+        let (name, stored) = (metadata["name"].as_str().unwrap(), stored["name"].as_str().unwrap());
+        writeln!(page, "| {name} | {stored} | {} |", labels.join(", ")).unwrap();
+    }
     hold("kinds.md", &page);
+}
+
+/// The strings of a list, sorted: the order of a rule's words means nothing.
+fn sorted_words(list: &Value) -> String {
+    let mut words: Vec<_> = list.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    words.sort_unstable();
+    words.iter().map(|word| if word.is_empty() { "core" } else { *word }).collect::<Vec<_>>().join(", ")
+}
+
+/// EV-API-05, SRC-27: what each role grants, and which labels add its rules to another role.
+#[test]
+fn roles_page_says_what_the_api_serves() {
+    let appliance = ApplianceSetup::new(BIN).flag("workers", "1").start();
+    let path = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+    let roles: Value = serde_json::from_str(&HttpCall::get(path).send(appliance.api().address()).text()).unwrap();
+    let mut page = "# Roles\n\nThe ClusterRoles that the embedded API has from its first start, as it serves them. A role that aggregates has the rules of \
+                    all roles with one of the labels.\n"
+        .to_owned();
+    for role in roles["items"].as_array().unwrap() {
+        write!(page, "\n## {}\n\n", role["metadata"]["name"].as_str().unwrap()).unwrap();
+        for (label, value) in role["metadata"]["labels"].as_object().into_iter().flatten() {
+            writeln!(page, "- label `{label}: {value}`").unwrap();
+        }
+        let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array();
+        for (label, value) in selectors.into_iter().flatten().flat_map(|one| one["matchLabels"].as_object().unwrap()) {
+            writeln!(page, "- aggregates `{label}: {value}`").unwrap();
+        }
+        let rules = role["rules"].as_array().filter(|_| selectors.is_none());
+        let rules: BTreeSet<_> = rules.into_iter().flatten().map(rule_line).collect();
+        rules.iter().for_each(|line| page.push_str(line));
+    }
+    hold("roles.md", &page);
+    hold_follow_role(&roles);
+}
+
+/// `deploy/follow.yaml` gives an appliance in a cluster the rights that the embedded API gives to followers.
+fn hold_follow_role(roles: &Value) {
+    const FILE: &str = "deploy/follow.yaml";
+    let mut roles = roles["items"].as_array().unwrap().iter();
+    let role = roles.find(|role| role["metadata"]["name"] == "sluicegate-controller").unwrap();
+    let list = |words: &Value, quote: &str| {
+        let words = words.as_array().unwrap().iter().map(|word| word.as_str().unwrap());
+        words.map(|word| format!("{quote}{word}{quote}")).collect::<Vec<_>>().join(", ")
+    };
+    let mut rules = String::new();
+    for rule in role["rules"].as_array().unwrap() {
+        writeln!(rules, "  - apiGroups: [{}]", list(&rule["apiGroups"], "\"")).unwrap();
+        writeln!(rules, "    resources: [{}]", list(&rule["resources"], "")).unwrap();
+        writeln!(rules, "    verbs: [{}]", list(&rule["verbs"], "")).unwrap();
+    }
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE)).unwrap();
+    let begin = text.find("\nrules:\n").unwrap() + "\nrules:\n".len();
+    let end = begin + text[begin..].find("---").unwrap();
+    hold_file(FILE, &format!("{}{rules}{}", &text[..begin], &text[end..]));
+}
+
+fn rule_line(rule: &Value) -> String {
+    let names = sorted_words(&rule["resourceNames"]);
+    let names = if names.is_empty() { names } else { format!(" named {names}") };
+    let verbs = sorted_words(&rule["verbs"]);
+    if rule["nonResourceURLs"].is_array() {
+        return format!("- {verbs}: URLs {}\n", cell(&sorted_words(&rule["nonResourceURLs"])));
+    }
+    format!("- {}: {}{names}: {verbs}\n", sorted_words(&rule["apiGroups"]), sorted_words(&rule["resources"]))
 }
 
 #[test]

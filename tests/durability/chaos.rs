@@ -1,5 +1,5 @@
-//! What befalls instances and the appliance, through the built binary: killed under load, killed with their children
-//! alive, without descriptors or processes. Conditions tell it, it recovers by itself, and nothing is left behind.
+//! Faults of instances and of the appliance, through the built binary: killed under load, killed with their children
+//! alive, without descriptors or processes. Conditions report it, it recovers by itself, and nothing remains.
 #![allow(clippy::disallowed_methods, reason = "a test's own thread may wait")]
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
@@ -44,7 +44,7 @@ fn processes() -> Vec<ChaosProcess> {
         .collect()
 }
 
-/// But for those that wait to become an instance.
+/// Except for those that wait to become an instance.
 fn children(of: u32) -> Vec<ChaosProcess> {
     let mut found = processes();
     found.retain(|process| process.parent == of && !waits(process));
@@ -94,7 +94,7 @@ fn until_all_run(appliance: &Appliance) {
     });
 }
 
-/// What clients saw until they were told to stop: answers by status, and connections that broke.
+/// What clients saw until they were stopped: answers by status, and connections that broke.
 struct Clients {
     over: Arc<AtomicBool>,
     clients: Vec<std::thread::JoinHandle<(u64, Vec<u16>)>>,
@@ -147,7 +147,7 @@ fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
     assert!(quiet.stop().1.is_empty(), "nobody was killed yet");
     let before = descriptors(&appliance);
 
-    let crowd = Clients::ask(&appliance, clients);
+    let load = Clients::ask(&appliance, clients);
     let mut killed = BTreeSet::new();
     for _ in 0..KILLS {
         until_all_run(&appliance);
@@ -159,7 +159,7 @@ fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
         });
     }
     until_all_run(&appliance);
-    let (good, bad) = crowd.stop();
+    let (good, bad) = load.stop();
     // Requests inside an instance fail, at most those of all clients at once.
     assert!(bad.len() <= KILLS * clients, "{} failed: {bad:?}", bad.len());
     assert!(bad.iter().all(|status| [0, 502].contains(status)), "{bad:?}");
@@ -177,10 +177,10 @@ fn killed_instances_are_replaced_and_only_their_own_requests_fail() {
     assert!(after.is_some(), "{} descriptors, {before} before", descriptors(&appliance));
 }
 
-/// An appliance that was killed leaves no instance beside those that the next one starts, not even a child
+/// An appliance that was killed leaves no instance in addition to those that the next one starts, not even a child
 /// that hid from its parent's end.
 #[test]
-fn a_killed_appliance_leaves_no_instance_beside_its_successors() {
+fn killed_appliance_leaves_no_instance() {
     let mut appliance = ApplianceSetup::new(BIN).start();
     let token = format!("chaos-{}", appliance.pid());
     let mut manifest = several("hello", INSTANCES);
@@ -219,7 +219,7 @@ fn limit_descriptors(appliance: &Appliance, soft: usize) -> Option<()> {
     done.ok().filter(std::process::ExitStatus::success).map(drop)
 }
 
-/// Without descriptors a new Service says so in its condition, what runs goes on, and all is well when there are some.
+/// Without descriptors a new Service says so in its condition, what runs continues, and all is well when there are some.
 #[test]
 fn an_appliance_without_descriptors_says_so_and_recovers() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
@@ -243,13 +243,13 @@ fn an_appliance_without_descriptors_says_so_and_recovers() {
     waiting.for_each(|one| kill(one.pid));
     let made = operator.call(&late);
     assert_eq!(made.status, 201, "{made}");
-    let told = wait::until(TIMEOUT, "the condition", || {
+    let reported = wait::until(TIMEOUT, "the condition", || {
         let revision = operator.call(&look);
         let revision = (revision.status == 200).then(|| revision.json())?;
         condition(&revision, "Ready").filter(|ready| ready["status"] == "False").cloned()
     });
-    let message = told["message"].as_str().unwrap_or_default();
-    assert!(message.contains("Too many open files"), "{told:#}");
+    let message = reported["message"].as_str().unwrap_or_default();
+    assert!(message.contains("Too many open files"), "{reported:#}");
     assert_eq!(client.call(&HttpCall::get("/").host(HOST)).status, 200, "what runs goes on");
 
     limit_descriptors(&appliance, usual).unwrap();
@@ -303,7 +303,7 @@ impl Drop for Bound {
     }
 }
 
-/// Without processes a new Service says so in its condition, what runs goes on, and all is well when there are some.
+/// Without processes a new Service says so in its condition, what runs continues, and all is well when there are some.
 #[test]
 fn an_appliance_without_processes_says_so_and_recovers() {
     let mut appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
@@ -322,12 +322,12 @@ fn an_appliance_without_processes_says_so_and_recovers() {
     // More than wait already to become an instance, and than threads that end meanwhile leave room for.
     let initial = "/spec/template/metadata/annotations/autoscaling.knative.dev~1initial-scale";
     api.create(&with(several("late", 12), initial, json!("12")));
-    let told = wait::until(TIMEOUT, "the condition", || {
+    let reported = wait::until(TIMEOUT, "the condition", || {
         let revision = api.get("Revision", NAMESPACE, "late-00001")?;
         condition(&revision, "Ready").filter(|ready| ready["status"] == "False").cloned()
     });
-    let message = told["message"].as_str().unwrap_or_default();
-    assert!(message.contains("no more processes") && message.contains("pids.max"), "{told:#}");
+    let message = reported["message"].as_str().unwrap_or_default();
+    assert!(message.contains("process limit is reached") && message.contains("pids.max"), "{reported:#}");
     assert_eq!(client.call(&HttpCall::get("/").host(HOST)).status, 200, "what runs goes on");
 
     bound.write("pids.max", "max").unwrap();

@@ -1,7 +1,7 @@
 //! Disks that are full, that fail a flush, or that give no large files, through the binary.
 //!
-//! The disk is ext4 on a loop device over a sparse image in memory, so it takes root; where it cannot be
-//! made the test says so and ends. It fails as a thinly provisioned disk does: its blocks are taken away,
+//! The disk is ext4 on a loop device over a sparse image in memory, so it takes root; otherwise
+//! the test is skipped with a message. It fails as a thinly provisioned disk does: its blocks are removed,
 //! and the memory below is filled.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -70,12 +70,12 @@ impl Disk {
         path
     }
 
-    /// From here on no write reaches the disk. Nobody writes meanwhile: a loop device takes a write for done
+    /// From here on no write reaches the disk. The test writes nothing meanwhile: a loop device takes a write for done
     /// when its first page finds room and the rest does not.
     fn fail(&self, writer: &Appliance) {
         let writer = Pid::from_raw(writer.pid().cast_signed()).unwrap();
         kill_process(writer, Signal::STOP).unwrap();
-        assert!(run(Command::new("sync").arg("-f").arg(self.path("disk")))); // what was under way
+        assert!(run(Command::new("sync").arg("-f").arg(self.path("disk")))); // what was in progress
         let whole = (DISK_MIB * MIB).to_string();
         assert!(run(Command::new("fallocate").args(["-p", "-o", "0", "-l", &whole]).arg(self.path("memory/image"))));
         let full = write_mib(&self.path("memory/ballast"), 2 * MEMORY_MIB);
@@ -172,9 +172,9 @@ fn a_full_disk_refuses_with_retry_after_and_recovers_by_itself() {
 }
 
 /// DP-ACK-02: after a failed flush nothing is acknowledged any more, the appliance says so loudly and
-/// goes on with everything else.
+/// continues with everything else.
 #[test]
-fn a_disk_that_fails_a_flush_is_told_loudly_and_nothing_is_acknowledged_after_it() {
+fn failed_flush_is_logged_and_stops_acknowledgements() {
     let Some(disk) = Disk::make() else { return };
     let (mut appliance, _) = scene(&disk);
     let mut connection = HttpConnection::open(appliance.events());
@@ -303,7 +303,7 @@ fn an_appliance_starts_on_a_full_disk_and_delivers_what_it_holds() {
 
 /// A limit on the size of files is an error with a name, and not a signal that kills.
 #[test]
-fn a_limit_on_the_size_of_files_is_told() {
+fn file_size_limit_is_reported() {
     let shell = ApplianceSetup::new("/bin/sh");
     // `sh run …`: limits itself to 512 KiB a file, less than the object store needs, and becomes the appliance.
     shell.write_file("run", &format!("ulimit -f 1024\nexec {BIN} run \"$@\"\n"));

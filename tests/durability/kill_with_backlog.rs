@@ -1,5 +1,5 @@
-//! SIGKILL, again and again, with everything at once: a backlog on a subscriber that is away, replies under
-//! way, bookmarks behind what was delivered.
+//! Repeated SIGKILL with everything at once: a backlog of a subscriber that is down, replies in
+//! flight, cursors behind what was delivered.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ const CLIENTS: usize = 4;
 /// New promises that each round waits for before the kill.
 const EACH_ROUND: usize = 60;
 /// A reply takes this long, so that a kill meets some.
-const THINKING: Duration = Duration::from_millis(20);
+const RESPONSE_DELAY: Duration = Duration::from_millis(20);
 
 type BacklogRecords = Arc<Mutex<BTreeSet<String>>>;
 
@@ -72,16 +72,16 @@ fn nothing_is_lost_with_a_backlog_and_replies_under_way() {
     let away = closed_address();
     let here = EventSink::start();
     let hear = EventSink::start();
-    let thinker = EventSink::answering(|event| {
+    let slow_sink = EventSink::answering(|event| {
         let id = format!("re-{}", event.id());
         let attributes = [("specversion", "1.0"), ("id", &*id), ("source", "/thinker"), ("type", "answer")];
-        SinkResponse::event(200, &attributes, &json!({})).after(THINKING)
+        SinkResponse::event(200, &attributes, &json!({})).after(RESPONSE_DELAY)
     });
     let mut appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "2"));
     let questions = || only(json!({ "type": "question" }));
     subscribe(&appliance, "here", &here.url(), questions());
     subscribe(&appliance, "away", &format!("http://{away}/"), questions());
-    subscribe(&appliance, "thinker", &thinker.url(), questions());
+    subscribe(&appliance, "thinker", &slow_sink.url(), questions());
     subscribe(&appliance, "hear", &hear.url(), only(json!({ "type": "answer" })));
 
     let book = BacklogRecords::default();

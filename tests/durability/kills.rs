@@ -107,7 +107,7 @@ fn every_event_that_got_its_202_arrives_however_often_the_appliance_is_killed() 
     println!("{rounds} kills, {promised} promised events, none lost");
 }
 
-/// EV-RTE-02: promised while nobody listened.
+/// EV-RTE-02: promised while no subscriber listened.
 #[test]
 fn an_event_for_a_subscriber_that_is_away_waits_over_a_crash() {
     let address = closed_address();
@@ -128,7 +128,7 @@ fn an_event_for_a_subscriber_that_is_away_waits_over_a_crash() {
 /// EV-DLV-13, EV-OBJ-47: attempts count from one process to the next: with three retries an event is tried four times, however often
 /// the appliance is killed in between.
 #[test]
-fn a_crash_does_not_begin_to_count_attempts_anew() {
+fn crash_keeps_attempt_counts() {
     let (sink, dead) = (EventSink::answering(|_| SinkResponse::status(503)), EventSink::start());
     let mut appliance = with_broker(&ApplianceSetup::new(BIN));
     let options = json!({
@@ -164,7 +164,7 @@ fn retries_go_on_after_a_crash() {
     assert!(after.iter().all(|event| event.id() == "stubborn"), "{:?}", ids(&after));
 }
 
-/// EV-DLV-13: done is done; a restart does not begin the log anew.
+/// EV-DLV-13: done is done; a restart does not read the log from the start.
 #[test]
 fn what_was_delivered_is_not_all_sent_again() {
     let sink = EventSink::start();

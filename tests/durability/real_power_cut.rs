@@ -1,8 +1,8 @@
-//! What a real file system has on its disk when the power goes: ext4 on a loop device, whose image is
-//! copied at a moment at which nothing is synced by us. What the page cache holds is not in the copy,
-//! names and lengths that were never synced neither; mounting the copy replays ext4's journal as a
-//! machine does that comes up again. Where the kernel has device-mapper's flakey target, a second disk drops
-//! all writes from one moment on instead. Both take root, and say so where they cannot be done.
+//! The content of a real file system's disk at a power cut: ext4 on a loop device, whose image is
+//! copied at a moment at which the appliance syncs nothing. The content of the page cache is not in the copy,
+//! nor are names and lengths that were never synced; mounting the copy replays ext4's journal as a
+//! machine does after a power cut. Where the kernel has device-mapper's flakey target, a second disk drops
+//! all writes from one moment on instead. Both take root, and are skipped with a message otherwise.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
@@ -171,7 +171,7 @@ fn what_was_acknowledged_is_on_the_disk_when_the_power_goes() {
 }
 
 /// EV-RTE-02, APP-05: the same on a disk that has nothing of what was written after one moment, flush or no
-/// flush, while the appliance goes on writing.
+/// flush, while the appliance continues writing.
 #[test]
 fn what_was_acknowledged_survives_a_disk_that_forgets_from_one_moment_on() {
     let mounts = Mounts { folder: TempDir::new().unwrap() };
@@ -190,7 +190,7 @@ fn what_was_acknowledged_survives_a_disk_that_forgets_from_one_moment_on() {
     disk.fail(BlockFault::DropWrites);
     let away = scene.kill();
     assert!(run(Command::new("umount").arg(&at)), "what is still to be written goes nowhere");
-    disk.mend();
+    disk.restore();
     assert!(run(Command::new("mount").arg(disk.path()).arg(&at)), "the file system comes up again");
     deliver_all(&at.join("data"), away, &promised);
     assert!(run(Command::new("umount").arg("-l").arg(&at)));

@@ -1,5 +1,5 @@
-//! `sluicegate selftest --power-cut`, through the binary: a sound disk passes, one that eats what it was
-//! given does not, and a folder in use is left alone.
+//! `sluicegate selftest --power-cut`, through the binary: a sound disk passes, one that loses writes
+//! does not, and a folder in use is not touched.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs::{self, File};
@@ -28,8 +28,8 @@ fn row(report: &str, name: &str) -> String {
 }
 
 fn segment_files(data: &Path) -> Vec<PathBuf> {
-    let workshops = fs::read_dir(data).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
-    let logs = workshops.filter_map(|workshop| fs::read_dir(workshop.join("log")).ok());
+    let folders = fs::read_dir(data).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let logs = folders.filter_map(|campaign| fs::read_dir(campaign.join("log")).ok());
     logs.flatten().filter_map(|entry| Some(entry.ok()?.path())).filter(|path| path.extension().is_some()).collect()
 }
 
@@ -50,7 +50,7 @@ fn a_sound_disk_passes_and_nothing_is_left_on_it() {
     assert_eq!(fs::read_dir(data.path()).unwrap().count(), 0);
 }
 
-/// The test that the test can fail: somebody zeroes what was acknowledged, and it is told, with the
+/// The test can fail: acknowledged bytes are zeroed, and it reports that, with the
 /// evidence kept.
 #[test]
 fn a_disk_that_eats_what_it_was_given_is_found_out() {

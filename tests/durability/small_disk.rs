@@ -1,6 +1,6 @@
-//! A disk that holds less than one usual segment, through the binary: events that are delivered make room for the next.
+//! A disk smaller than one usual segment, through the binary: delivered events release space for the next.
 //!
-//! The disk is a tmpfs of 60 MB, so it takes root; where it cannot be mounted the test says so and ends.
+//! The disk is a tmpfs of 60 MB, so it takes root; where it cannot be mounted the test is skipped with a message.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::path::Path;

@@ -1,7 +1,7 @@
-//! Subscribers of every temper on one Broker for a while: nothing is lost, every count adds up, and memory
-//! stays where it was.
+//! Subscribers of every behavior on one Broker for a while: nothing is lost, every count adds up, and memory
+//! does not grow.
 //!
-//! A few seconds in every run of the tests; for longer by hand:
+//! A few seconds in every run of the tests; a longer run:
 //! `SLUICEGATE_SOAK_S=600 cargo test --release --test durability soak -- --ignored --nocapture`
 
 use std::net::SocketAddr;
@@ -21,10 +21,10 @@ const EVENTS_PER_SECOND: u32 = 200;
 const SETTLED: f64 = 0.3;
 /// What memory may differ by between the settled part's beginning and its end, in KiB: buffers come and go.
 const WOBBLE_KIB: u64 = 24 << 10;
-/// How often memory is looked at.
+/// How often memory is checked.
 const LOOK: Duration = Duration::from_millis(200);
 /// Names of the Triggers; all but `hear` get every event that is published.
-const TEMPERS: [&str; 7] = ["fast", "slow", "dead", "flapping", "replying", "throttling", "hear"];
+const BEHAVIORS: [&str; 7] = ["fast", "slow", "dead", "flapping", "replying", "throttling", "hear"];
 
 /// A subscriber that counts: the appliance's memory is what is watched, not this process's.
 struct SoakSubscriber {
@@ -71,8 +71,8 @@ fn status(code: u16) -> (Duration, ReceivedMessage) {
 
 /// Two seconds well, two seconds not.
 fn flapping(_: u64) -> (Duration, ReceivedMessage) {
-    let is_well = (Duration::from_nanos(kit::open_loop::clock()).as_secs() / 2).is_multiple_of(2);
-    status(if is_well { 202 } else { 503 })
+    let is_up = (Duration::from_nanos(kit::open_loop::clock()).as_secs() / 2).is_multiple_of(2);
+    status(if is_up { 202 } else { 503 })
 }
 
 fn replying(nth: u64) -> (Duration, ReceivedMessage) {
@@ -130,7 +130,7 @@ fn soak(span: Duration) {
     appliance.api().patch("ConfigMap", "knative-eventing", "config-features", &features);
     let nobody = format!("http://{}/", closed_address());
     let urls = [fast.url(), slow.url(), nobody, flaps.url(), replies.url(), throttles.url(), hear.url()];
-    for (name, url) in TEMPERS.into_iter().zip(&urls) {
+    for (name, url) in BEHAVIORS.into_iter().zip(&urls) {
         let ty = if name == "hear" { "reply" } else { "kit.test" };
         subscribe(&appliance, name, url, ty, &letters);
     }
@@ -141,7 +141,7 @@ fn soak(span: Duration) {
     let unanswered = (pulse.refused(), pulse.broken());
     let published = pulse.stop();
     wait::until(TIMEOUT * 4, "everything to come to its end", || {
-        TEMPERS.iter().all(|name| of(&appliance, name, "pending") == 0).then_some(())
+        BEHAVIORS.iter().all(|name| of(&appliance, name, "pending") == 0).then_some(())
     });
 
     assert_eq!(unanswered, (0, 0), "the Broker takes everything");
@@ -180,7 +180,7 @@ fn assert_conserved(appliance: &Appliance, published: u64) {
     let accepted = appliance.metric("sluicegate_stream_accepted_total", "");
     let replies = accepted - published;
     assert!(replies >= published, "each event was answered with one: {replies} of {published}");
-    for name in TEMPERS {
+    for name in BEHAVIORS {
         let count = |what: &str| of(appliance, name, what);
         let ends = ["delivered_total", "filtered_total", "dead_lettered_total", "dropped_total"].map(count);
         assert_eq!(count("offered_total"), accepted, "{name}");
@@ -192,16 +192,16 @@ fn assert_conserved(appliance: &Appliance, published: u64) {
     }
 }
 
-/// DP-RETRY-19, EV-SUB-21, EV-DLV-08: fast, slow, dead, flapping, replying and throttling subscribers beside
+/// DP-RETRY-19, EV-SUB-21, EV-DLV-08: fast, slow, dead, flapping, replying and throttling subscribers next to
 /// each other.
 #[test]
-fn subscribers_of_every_temper_get_along() {
+fn mixed_subscribers_do_not_affect_each_other() {
     soak(Duration::from_secs(6));
 }
 
 #[test]
 #[ignore = "runs for ten minutes, or SLUICEGATE_SOAK_S seconds"]
-fn subscribers_of_every_temper_get_along_for_long() {
+fn mixed_subscribers_do_not_affect_each_other_for_long() {
     let seconds = std::env::var("SLUICEGATE_SOAK_S").ok().and_then(|text| text.parse().ok());
     soak(Duration::from_secs(seconds.unwrap_or(600)));
 }

@@ -1,4 +1,4 @@
-//! Logs that cannot be written: a disk that is full, a reader that is gone, one that does not read.
+//! Logs that cannot be written: a full disk, a closed reader, a reader that does not read.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::fs::File;
@@ -69,7 +69,7 @@ fn a_full_disk_or_a_reader_that_is_gone_costs_log_lines_and_nothing_else() {
     }
 }
 
-/// A log that nobody takes makes no request wait, and no end.
+/// A log without a reader delays no request, and no shutdown.
 #[test]
 fn who_does_not_read_the_log_holds_nothing_up() {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -86,7 +86,7 @@ fn who_does_not_read_the_log_holds_nothing_up() {
     drop(reader);
 }
 
-/// RT-LIFE-09: an instance that prints without end is read at its rate, waits for that, and answers all the same.
+/// RT-LIFE-09: an instance that prints without end is read at its rate, waits for that, and answers anyway.
 #[test]
 fn instance_that_floods_its_output_is_throttled() {
     let program = format!("sh -c 'yes & exec {BIN} example hello'");

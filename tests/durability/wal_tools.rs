@@ -1,4 +1,4 @@
-//! `sluicegate wal verify|stat|dump`, through the binary, on dead logs and on one in use.
+//! `sluicegate wal verify|stat|dump`, through the binary, on unused logs and on one in use.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
@@ -78,9 +78,9 @@ fn a_sound_log_is_said_to_be_sound_and_is_not_touched() {
     assert!(contents(folder.path()) == before, "looking changes nothing");
 }
 
-/// APP-06: damage inside what was acknowledged is told with its positions, and the status says so.
+/// APP-06: damage inside what was acknowledged is reported with its positions, and the status says so.
 #[test]
-fn a_flipped_bit_is_told_with_its_position_and_the_status_is_1() {
+fn flipped_bit_is_reported_with_position_and_status_1() {
     let folder = tempfile::tempdir().unwrap();
     let positions = fill(folder.path());
     let victim = positions[100];
@@ -149,8 +149,8 @@ fn what_is_no_log_is_refused_by_name() {
     assert_eq!(missing.status.code(), Some(1));
 }
 
-/// The log of a running appliance is read beside it: the tools see what was accepted and pending, and
-/// the appliance goes on.
+/// The log of a running appliance is read meanwhile: the tools see what was accepted and pending, and
+/// the appliance continues.
 #[test]
 fn the_logs_of_a_running_appliance_are_read_without_disturbing_it() {
     let appliance = with_broker(&ApplianceSetup::new(BIN).flag("workers", "2"));

@@ -1,5 +1,5 @@
-//! AdapterSources through the built binary, with the built-in transports that stand beside it. A test without that program
-//! says so and is skipped.
+//! AdapterSources through the built binary, with the built-in transports installed next to it. Skipped with a message
+//! without that program.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::net::TcpListener;
@@ -261,13 +261,13 @@ fn wrong_adapter_source_is_refused_with_its_field() {
     }
 }
 
-/// The verb runs the program that stands beside this one.
+/// The verb runs the program that is installed next to this one.
 #[test]
 fn adapter_verb_runs_the_built_in_transports() {
     let program = Path::new(BIN).with_file_name("sluicegate-adapters");
     let output = Command::new(BIN).args(["adapter", "file"]).env_clear().output().unwrap();
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
-    let wanted = if program.is_file() { "no sink" } else { "install sluicegate-adapters beside sluicegate" };
+    let wanted = if program.is_file() { "no sink" } else { "install sluicegate-adapters next to sluicegate" };
     assert!(!output.status.success() && text.contains(wanted), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! A subscriber that is away: its backlog lies on the disk, and memory holds where each event begins and no more.
+//! A subscriber that is down: its backlog is on the disk, and memory holds only the position of each event.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use kit::scene::{BROKER, subscribe, with_broker};

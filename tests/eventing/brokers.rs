@@ -1,4 +1,4 @@
-//! A Broker's own options, its end, and what comes to be known of its events: through the built binary.
+//! A Broker's own options, its deletion, and the EventTypes of its events: through the built binary.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
@@ -35,14 +35,14 @@ fn answered(appliance: &Appliance, path: &str, event: &TestEvent) -> u16 {
 }
 
 /// EV-RTE-17, EV-BRK-09: a Broker's options come from the ConfigMap that it names and from its annotations. A map
-/// that is not there, or makes no sense, is told with upstream's reason, and what is put right works at once.
+/// that is not there, or makes no sense, is reported with upstream's reason, and a correction takes effect at once.
 #[test]
 fn a_broker_takes_its_options_from_its_config_map() {
     let appliance = with_broker(&setup());
     let api = appliance.api();
     let reference = json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": "options" });
     api.create(&with(broker("own"), "/spec/config", reference));
-    let told = |said: &str| {
+    let reported = |said: &str| {
         let object = api.wait_for("Broker", NAMESPACE, "own", TIMEOUT, |object| {
             let ready = condition(object, "Ready");
             ready.is_some_and(|ready| ready["message"].as_str().is_some_and(|text| text.contains(said)))
@@ -50,9 +50,9 @@ fn a_broker_takes_its_options_from_its_config_map() {
         let found = condition(&object, "TriggerChannelReady").unwrap();
         assert_eq!((&found["status"], &found["reason"]), (&json!("False"), &json!("ChannelTemplateFailed")));
     };
-    told("options not found");
+    reported("options not found");
     api.create(&config_map(NAMESPACE, "options", json!({ "event-bytes-max": "lots" })));
-    told("event-bytes-max");
+    reported("event-bytes-max");
     let data = json!({ "data": { "event-bytes-max": "4Ki", "bootstrap.servers": "not ours" } });
     api.patch("ConfigMap", NAMESPACE, "options", &data);
     api.wait_ready("Broker", NAMESPACE, "own", TIMEOUT);
@@ -168,7 +168,7 @@ fn from(when: &str) -> Value {
 #[test]
 fn a_new_trigger_gets_older_events_if_it_asks() {
     let appliance = with_broker(&setup());
-    // Somebody who still needs the events keeps them in the log.
+    // A subscriber that still needs the events keeps them in the log.
     let keeper = EventSink::answering(|_| SinkResponse::status(503));
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT60S" });
     subscribe(appliance.api(), "keeper", &keeper.url(), &[("/spec/delivery", options)]);
@@ -204,8 +204,8 @@ fn next_millisecond() -> String {
 }
 
 /// X-FEA-06: with `eventtype-auto-create` an EventType is made of each type and source that come in, replies too,
-/// once, by whatever core; and again when somebody deletes it. A reply's names who answered with it, too. Without
-/// the feature there are none.
+/// once, by whatever core; and again after it was deleted. A reply's names its sender, too. Without
+/// the feature none are created.
 #[test]
 fn event_types_are_made_of_what_comes_in() {
     let appliance = with_broker(&setup());
@@ -268,7 +268,7 @@ fn event_types_are_made_of_what_comes_in() {
     });
 }
 
-/// X-FEA-06: what a Subscription's subscriber answers is told of too, wherever the answer goes.
+/// X-FEA-06: the replies of a Subscription's subscriber are reported too, wherever they go.
 #[test]
 fn event_types_are_made_of_what_a_subscription_is_answered() {
     let appliance = setup().start();
@@ -355,7 +355,7 @@ fn an_event_type_is_the_same_in_all_versions() {
 }
 
 /// X-SQL-06: a call of a function that does not exist is taken, warned of when it is written, and shown in a
-/// condition; nothing passes it, and what is put right works.
+/// condition; nothing passes it, and what is corrected works.
 #[test]
 fn a_missing_cesql_function_is_warned_of() {
     let appliance = with_broker(&setup());
@@ -368,9 +368,9 @@ fn a_missing_cesql_function_is_warned_of() {
     let warning = made.headers.get("warning").unwrap_or_default();
     assert!(warning.starts_with("299 - ") && warning.contains("LENGHT"), "{warning}");
     let ready = api.wait_ready("Trigger", NAMESPACE, "typo", TIMEOUT);
-    let told = condition(&ready, "FiltersEvaluable").unwrap();
-    assert_eq!((&told["status"], &told["severity"]), (&json!("False"), &json!("Warning")));
-    assert!(told["message"].as_str().unwrap().contains("LENGHT"), "{told}");
+    let reported = condition(&ready, "FiltersEvaluable").unwrap();
+    assert_eq!((&reported["status"], &reported["severity"]), (&json!("False"), &json!("Warning")));
+    assert!(reported["message"].as_str().unwrap().contains("LENGHT"), "{reported}");
     post(&appliance, &TestEvent::new("withheld"));
 
     let patched =
@@ -421,10 +421,10 @@ fn observed_generation_and_status_change_in_one_write() {
     }
 }
 
-/// EV-RTE-08, EV-RTE-24: two deliveries of one event to one place can be told apart, by the parent id of
+/// EV-RTE-08, EV-RTE-24: two deliveries of one event to one destination are distinguishable, by the parent id of
 /// their trace.
 #[test]
-fn deliveries_to_one_place_are_told_apart_by_their_trace() {
+fn deliveries_to_one_url_differ_by_trace() {
     let appliance = with_broker(&setup());
     let sink = EventSink::start();
     for name in ["one", "two"] {
@@ -439,7 +439,7 @@ fn deliveries_to_one_place_are_told_apart_by_their_trace() {
 }
 
 /// X-FEA-13: where the operator wants it, a Broker is made that a Trigger only names, and one in each namespace with the
-/// label, also when the label comes later and when somebody deletes it; nowhere else.
+/// label, also when the label comes later and when it is deleted; nowhere else.
 #[test]
 fn a_broker_is_made_where_it_is_only_named() {
     let appliance = setup().start();

@@ -1,5 +1,5 @@
-//! Channels and Subscriptions through the built binary: every Subscription gets every event, and answers go
-//! where the Subscription says.
+//! Channels and Subscriptions through the built binary: every Subscription gets every event, and replies go
+//! to the Subscription's reply target.
 
 use std::collections::BTreeSet;
 
@@ -88,7 +88,7 @@ fn every_subscription_gets_every_event_unaltered() {
     assert_eq!(at_shared, ["binary", "binary", "structured", "structured"]);
 }
 
-/// EV-CH-02, EV-ADR-08, DP-ACK-04, DP-PROTO-11: what is no event, no channel or no POST is told so.
+/// EV-CH-02, EV-ADR-08, DP-ACK-04, DP-PROTO-11: a request that is not an event, a channel or a POST is answered with the reason.
 #[test]
 fn a_channel_takes_nothing_but_posted_events() {
     let appliance = appliance();
@@ -105,11 +105,11 @@ fn a_channel_takes_nothing_but_posted_events() {
     post(&appliance, &TestEvent::new("nobody-reads-it"));
 }
 
-/// EV-DLV-05, EV-DLV-07, EV-ADR-07, EV-OBJ-56, AMB-35, DP-REPLY-03: an answer goes on into another Channel,
+/// EV-DLV-05, EV-DLV-07, EV-ADR-07, EV-OBJ-56, AMB-35, DP-REPLY-03: an answer continues into another Channel,
 /// and to a reply target that fails twice; the subscriber is asked once.
 #[test]
 fn a_reply_goes_where_the_subscription_says_with_retries_of_its_own() {
-    let (asked, heard) = (replying(), EventSink::start());
+    let (asked, replies_sink) = (replying(), EventSink::start());
     let stubborn = EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 500 } else { 202 }));
     let appliance = appliance();
     let api = appliance.api();
@@ -119,11 +119,11 @@ fn a_reply_goes_where_the_subscription_says_with_retries_of_its_own() {
     } });
     let on = subscribe(api, "to-channel", &asked.url(), &[("/spec/reply", reference)]);
     assert_eq!(on["status"]["physicalSubscription"]["replyUri"], replies["status"]["address"]["url"]);
-    let hear = with(subscription("hear", "replies", &heard.url()), "/metadata/labels", json!({ "x": "y" }));
+    let hear = with(subscription("hear", "replies", &replies_sink.url()), "/metadata/labels", json!({ "x": "y" }));
     api.create(&hear);
     api.wait_ready("Subscription", NAMESPACE, "hear", TIMEOUT);
     post(&appliance, &TestEvent::new("1"));
-    assert_eq!(ids(&heard.wait_for(1, TIMEOUT)), ["reply-to-1"]);
+    assert_eq!(ids(&replies_sink.wait_for(1, TIMEOUT)), ["reply-to-1"]);
     api.delete("Subscription", NAMESPACE, "to-channel");
 
     let dead = EventSink::start();
@@ -138,7 +138,7 @@ fn a_reply_goes_where_the_subscription_says_with_retries_of_its_own() {
     });
 }
 
-/// EV-SUB-15, EV-DLV-06: nobody wants the answer, so it goes nowhere.
+/// EV-SUB-15, EV-DLV-06: without a reply target the reply is dropped.
 #[test]
 fn a_reply_that_nobody_wants_is_discarded() {
     let (asked, other) = (replying(), EventSink::start());

@@ -1,4 +1,4 @@
-//! Small promises of eventing to clients and peers that have no room elsewhere: through the built binary.
+//! Smaller promises of eventing to clients and peers: through the built binary.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
@@ -159,7 +159,7 @@ fn channels_have_their_manipulator_roles() {
     }
 }
 
-/// DP-PROTO-10, DP-PROTO-12: nobody is asked with OPTIONS first, so that a subscriber that refuses those gets its
+/// DP-PROTO-10, DP-PROTO-12: no OPTIONS request is sent first, so that a subscriber that refuses those gets its
 /// events like all others.
 #[test]
 fn a_subscriber_is_not_asked_before_it_is_sent_an_event() {
@@ -295,7 +295,7 @@ fn nothing_vanishes() {
             }
         );
     }
-    let told = |name: &str, why: &str| {
+    let reported = |name: &str, why: &str| {
         wait::until(TIMEOUT, &format!("an Event on {name}"), || {
             let events = HttpCall::get(&format!("/api/v1/namespaces/{NAMESPACE}/events")).send(api.address()).json();
             let is = |one: &&Value| {
@@ -306,8 +306,8 @@ fn nothing_vanishes() {
             events["items"].as_array()?.iter().find(is).map(|_| ())
         });
     };
-    told("sinkless", "there is no dead letter sink");
-    told("refused", "did not take them");
+    reported("sinkless", "there is no dead letter sink");
+    reported("refused", "did not take them");
 }
 
 /// The addresses of both kinds of stream answer by the book over HTTP/1.1, whatever is asked: DP-ACK-04, DP-ACK-07,
@@ -415,7 +415,7 @@ fn events_come_in_over_http2() {
         for (method, path, headers, body) in rows {
             let (response, mut stream) = client.begin(request(method, path, headers), body.is_empty()).await.unwrap();
             if !body.is_empty() {
-                // Who is refused half way need not send the rest.
+                // A client that is rejected half way need not send the rest.
                 let _ = kit::http2::send_all(&mut stream, body.into(), true).await;
             }
             let answer = kit::http2::answer(response.await.unwrap()).await.unwrap();

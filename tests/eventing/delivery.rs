@@ -1,5 +1,5 @@
-//! Delivery through the built binary: tried again where that helps, laid aside where it does not, and
-//! answers that are events go round again.
+//! Delivery through the built binary: retried where that helps, dead-lettered where it does not, and
+//! replies that are events are published again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn appliance() -> Appliance {
 
 /// EV-ADR-04: the user and password of a URL are for its host alone (RFC 7617).
 #[test]
-fn a_url_with_a_user_is_sent_as_basic_and_told_without() {
+fn user_in_url_is_sent_as_basic_and_not_reported() {
     let (sink, dead) = (EventSink::answering(|_| SinkResponse::status(400)), EventSink::start());
     let named = |url: &str, user: &str| url.replacen("http://", &format!("http://{user}@"), 1);
     let appliance = appliance();
@@ -175,7 +175,7 @@ fn a_dead_letter_tells_its_story() {
     assert_eq!(sink.received().len(), 1);
 }
 
-/// EV-ADR-04, DP-RETRY-16: a URL that nobody here can speak to is a destination like any other that does not answer.
+/// EV-ADR-04, DP-RETRY-16: a URL with an unsupported scheme is handled like a destination that does not answer.
 #[test]
 fn events_for_an_unknown_scheme_are_dead_letters() {
     let dead = EventSink::start();
@@ -202,7 +202,7 @@ fn without_a_dead_letter_sink_the_backlog_moves_on() {
     wait::nothing(SILENCE, "another attempt", || (sink.received().len() > 2).then_some(()));
 }
 
-/// DP-RETRY-18: nobody asked for retries, and there are some.
+/// DP-RETRY-18: retries are on by default.
 #[test]
 fn a_trigger_without_delivery_options_retries_by_default() {
     let sink = EventSink::answering(|event| SinkResponse::status(if event.attempt < 3 { 500 } else { 202 }));
@@ -250,10 +250,10 @@ fn a_reply_goes_through_the_broker_like_any_event() {
         post(&appliance, &TestEvent::new(id).of_type("question"));
     }
 
-    let heard = replies.wait_for(2, TIMEOUT);
-    let names: BTreeSet<_> = ids(&heard).into_iter().collect();
+    let reply_events = replies.wait_for(2, TIMEOUT);
+    let names: BTreeSet<_> = ids(&reply_events).into_iter().collect();
     assert_eq!(names, BTreeSet::from(["reply-to-binary".to_owned(), "reply-to-structured".to_owned()]));
-    for reply in &heard {
+    for reply in &reply_events {
         assert_eq!(serde_json::from_slice::<Value>(&reply.data()).unwrap(), json!({ "n": 1 }));
     }
     for asked in sink.received() {
@@ -319,9 +319,9 @@ fn a_loop_over_addresses_ends_at_its_hop_limit() {
     let api = appliance.api();
     api.create(&channel("c"));
     api.wait_ready("Channel", NAMESPACE, "c", TIMEOUT);
-    let heard = EventSink::start();
+    let reply_events = EventSink::start();
     let seen = EventSink::answering(|_| SinkResponse::status(400));
-    subscribe(api, "count", &heard.url(), &[]);
+    subscribe(api, "count", &reply_events.url(), &[]);
     let own = |kind: &str| only(json!({ "kind": kind }));
     subscribe(api, "straight", "", &[own("straight"), ("/spec/subscriber", to_broker.clone())]);
     subscribe(api, "round", "", &[own("round"), ("/spec/subscriber", to_channel)]);
@@ -332,18 +332,18 @@ fn a_loop_over_addresses_ends_at_its_hop_limit() {
 
     // Accepted with 5 hops left, and then with one less at each Broker, until no hop is left.
     for (kind, times) in [("straight", 5), ("round", 3), ("buried", 5)] {
-        let before = heard.received().len();
+        let before = reply_events.received().len();
         post(&appliance, &TestEvent::new(kind).with("kind", kind).with("knativebrokerttl", "6"));
-        let received = heard.wait_for(before + times, TIMEOUT).split_off(before);
+        let received = reply_events.wait_for(before + times, TIMEOUT).split_off(before);
         assert!(received.iter().all(|event| event.id() == kind));
         assert!(received.iter().all(|event| event.header("sluicegate-hops-left").is_none()));
-        wait::nothing(SILENCE, "the loop went on", || (heard.received().len() > before + times).then_some(()));
+        wait::nothing(SILENCE, "the loop went on", || (reply_events.received().len() > before + times).then_some(()));
     }
     assert_eq!(seen.received().len(), 5);
 }
 
 /// A fan-out that has hundreds of requests in flight to one address opens a connection for each place, and
-/// then goes on with those.
+/// then continues with those.
 #[test]
 fn a_fan_out_to_one_address_keeps_its_connections() {
     const TRIGGERS: usize = 8;
@@ -374,7 +374,7 @@ fn a_routed_host_is_a_destination() {
     assert_eq!(ids(&sink.wait_for(1, TIMEOUT)), ["1"]);
 }
 
-/// EV-RTE-05, EV-TRG-13: a Trigger that is not Ready, here for want of its dead letter sink, gets its events all the same.
+/// EV-RTE-05, EV-TRG-13: a Trigger that is not Ready, here for want of its dead letter sink, gets its events anyway.
 #[test]
 fn a_trigger_that_is_not_ready_gets_events_too() {
     let sink = EventSink::start();
@@ -392,7 +392,7 @@ fn a_trigger_that_is_not_ready_gets_events_too() {
 
 /// DP-REPLY-09: a response body that is no event is discarded, and logged at level debug.
 #[test]
-fn a_body_that_is_no_event_is_told_at_debug() {
+fn reply_that_is_not_an_event_is_logged_at_debug() {
     let sink = EventSink::answering(|_| SinkResponse::body(200, "text/plain", "thank you"));
     let appliance = kit::scene::with_broker(&ApplianceSetup::new(BIN).env("SLUICEGATE_LOG", "debug"));
     subscribe(appliance.api(), "ask", &sink.url(), &[]);
@@ -441,10 +441,10 @@ fn a_dead_letter_by_way_of_a_channel_is_the_same_one() {
     }
     post(&appliance, &TestEvent::new("1").with("subject", "s").data("text/plain", "data"));
     let [one, other] = [&outside, &behind].map(|sink| sink.wait_for(1, TIMEOUT)[0].clone());
-    let told = |letter: &kit::ReceivedRequest| {
+    let reported = |letter: &kit::ReceivedRequest| {
         let names = ["id", "source", "type", "subject", "knativeerrordest", "knativeerrorcode", "knativeerrordata"];
         (names.map(|name| letter.attribute(name)), letter.data())
     };
-    assert_eq!(told(&one), told(&other));
+    assert_eq!(reported(&one), reported(&other));
     assert_eq!(one.attribute("knativeerrorcode").as_deref(), Some("400"));
 }

@@ -1,4 +1,4 @@
-//! `spec.filters` through the built binary: each dialect, what is refused, and what takes the place of what.
+//! `spec.filters` through the built binary: each dialect, invalid filters, and precedence.
 
 use std::collections::BTreeSet;
 

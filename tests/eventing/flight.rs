@@ -1,4 +1,4 @@
-//! The flight recorder through the built binary: what became of an event, and sending it again.
+//! The delivery log through the built binary: the outcomes of an event, and sending it again.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::process::{Command, Output, Stdio};
@@ -69,9 +69,9 @@ fn a_trace_tells_what_became_of_an_event() {
     assert_eq!(seen, [(json!(1), json!(503)), (json!(2), json!(503)), (json!(3), json!(202))]);
     assert!(notes.iter().all(|note| note["latency_ms"].is_number()));
 
-    let told = text(&event(&appliance, &["trace", "--source", "/kit", "--since", "10m"]));
-    assert!(told.contains("id one") && told.contains("attempt 3: 202"), "{told}");
-    assert!(told.contains("default/slow: delivered"), "{told}");
+    let reported = text(&event(&appliance, &["trace", "--source", "/kit", "--since", "10m"]));
+    assert!(reported.contains("id one") && reported.contains("attempt 3: 202"), "{reported}");
+    assert!(reported.contains("default/slow: delivered"), "{reported}");
     let newest = text(&event(&appliance, &["list"]));
     assert!(newest.contains("id one") && newest.contains("default/slow: delivered"), "{newest}");
     let short = text(&event(&appliance, &["replay", "--trigger", "orders", "--from", "10m"]));
@@ -82,9 +82,9 @@ fn a_trace_tells_what_became_of_an_event() {
     assert!(!bad.status.success() && text(&bad).contains("yesterday"), "{bad:?}");
 }
 
-/// DP-OBS-02, DP-OBS-03: where there are fewer cores than before, the events that the others left are told of like all.
+/// DP-OBS-02, DP-OBS-03: with fewer cores than before, the events of the other cores are reported like all.
 #[test]
-fn what_cores_left_that_are_no_more_is_told_of() {
+fn events_of_removed_cores_are_reported() {
     let status = Arc::new(AtomicU16::new(503));
     let said = Arc::clone(&status);
     let sink = EventSink::answering(move |_| SinkResponse::status(said.load(SeqCst)));
@@ -159,7 +159,7 @@ fn dead_letters_are_listed_and_sent_again() {
 fn a_trigger_is_replayed_from_a_point() {
     let (sink, keeper) = (EventSink::start(), EventSink::answering(|_| SinkResponse::status(503)));
     let appliance = appliance();
-    // Somebody who still needs the events keeps them in the log.
+    // A subscriber that still needs the events keeps them in the log.
     let (pointer, _) = delivery(0, &sink);
     let slow = json!({ "retry": 20, "backoffPolicy": "linear", "backoffDelay": "PT60S" });
     subscribe(appliance.api(), "keeper", &keeper.url(), &[(pointer, slow)]);
@@ -186,11 +186,11 @@ fn a_trigger_is_replayed_from_a_point() {
     }
 }
 
-/// Dead letters go to a mended subscriber: the Trigger is patched, and sent to once it is Ready. A patch that is refused,
-/// or for nobody, sends nothing; a dry run changes nothing.
+/// Dead letters go to a repaired subscriber: the Trigger is patched, and sent to once it is Ready. A patch that is refused,
+/// or without a subscriber, sends nothing; a dry run changes nothing.
 #[test]
 fn dead_letters_are_sent_to_a_patched_subscriber() {
-    let (broken, mended) = (EventSink::answering(|_| SinkResponse::status(400)), EventSink::start());
+    let (broken, repaired) = (EventSink::answering(|_| SinkResponse::status(400)), EventSink::start());
     let appliance = appliance();
     let options = ("/spec/delivery", json!({ "retry": 0 }));
     subscribe(appliance.api(), "t", &broken.url(), &[options]);
@@ -201,7 +201,7 @@ fn dead_letters_are_sent_to_a_patched_subscriber() {
     let redrive = |trigger: &str, words: &[&str]| {
         event(&appliance, &[&["redrive", "--trigger", trigger, "--api", &api], words].concat())
     };
-    let to = format!(r#"{{"uri":"{}"}}"#, mended.url());
+    let to = format!(r#"{{"uri":"{}"}}"#, repaired.url());
     for (trigger, patch, why) in [
         ("default/t", "{", "not JSON"),
         ("default/t", "[]", "must be an object"),
@@ -218,11 +218,11 @@ fn dead_letters_are_sent_to_a_patched_subscriber() {
 
     let sent = text(&redrive("default/t", &["--patch", &to]));
     assert!(sent.contains("1 events sent to default/t"), "{sent}");
-    assert_eq!(ids(&mended.wait_for(1, TIMEOUT)), ["1"]);
-    assert_eq!((uri(), broken.received().len()), (json!(mended.url()), 1));
+    assert_eq!(ids(&repaired.wait_for(1, TIMEOUT)), ["1"]);
+    assert_eq!((uri(), broken.received().len()), (json!(repaired.url()), 1));
 }
 
-/// What retention dropped before it was read is told in the trace, not only counted.
+/// Events that retention dropped before they were read are listed in the trace, not only counted.
 #[test]
 fn a_trace_tells_of_what_retention_dropped_unread() {
     let sink = EventSink::answering(|_| SinkResponse::status(503));
@@ -239,16 +239,16 @@ fn a_trace_tells_of_what_retention_dropped_unread() {
     appliance.api().patch("Broker", "default", "main", &keep);
     for id in ["1200", "1299"] {
         let dropped = traced(&appliance, id, |event| of(event, "default/lags")["outcome"] != "pending");
-        let told = of(&dropped, "default/lags");
-        let notes = told["notes"].as_array().unwrap();
-        assert!(notes.iter().any(|note| note["event"].as_str().unwrap().starts_with("dropped")), "{told:#}");
+        let reported = of(&dropped, "default/lags");
+        let notes = reported["notes"].as_array().unwrap();
+        assert!(notes.iter().any(|note| note["event"].as_str().unwrap().starts_with("dropped")), "{reported:#}");
     }
 }
 
 /// How many dead letters a redrive would send.
 fn open(appliance: &Appliance, trigger: &str) -> u64 {
-    let told = text(&event(appliance, &["redrive", "--trigger", trigger, "--dry-run"]));
-    told.split_whitespace().next().and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{told}"))
+    let reported = text(&event(appliance, &["redrive", "--trigger", trigger, "--dry-run"]));
+    reported.split_whitespace().next().and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("{reported}"))
 }
 
 /// DP-OBS-02: letters that are being sent again are not sent by a second redrive too.
@@ -276,7 +276,7 @@ fn one_redrive_at_a_time() {
     assert!(third.status.success(), "{third:?}");
 }
 
-/// A letter that is given up again is one letter and not two; one that was taken is none. Each redrive once doubled them.
+/// A dead letter that is given up again is one dead letter and not two; a delivered one is closed. Redrives once doubled them.
 #[test]
 fn a_dead_letter_stays_one_until_it_is_taken_and_is_none_then() {
     let works = Arc::new(AtomicBool::new(false));
@@ -310,17 +310,17 @@ fn a_dead_letter_stays_one_until_it_is_taken_and_is_none_then() {
     assert_eq!((before, sink.received().len()), (4, 5));
 }
 
-/// DP-OBS-02, EV-DLV-09: without a dead letter sink too it is told why there was no answer, in the log and in the trace.
+/// DP-OBS-02, EV-DLV-09: also without a dead letter sink the log and the trace report why there was no response.
 #[test]
-fn why_there_was_no_answer_is_told() {
+fn cause_of_missing_response_is_reported() {
     let slow = EventSink::answering(|_| SinkResponse::status(202).after(std::time::Duration::from_secs(60)));
-    let rude = EventSink::answering(|_| SinkResponse::hang_up());
+    let closing = EventSink::answering(|_| SinkResponse::hang_up());
     let appliance = appliance();
     let nobody = format!("http://{}/", kit::server::closed_address());
     let rows = [
         ("gone", nobody.as_str(), "PT30S", "the connection was refused", "no connection to"),
         ("slow", &slow.url(), "PT0.2S", "within the timeout", "no response within"),
-        ("rude", &rude.url(), "PT30S", "the connection ended", "the connection closed before"),
+        ("rude", &closing.url(), "PT30S", "the connection ended", "the connection closed before"),
     ];
     for (name, url, timeout, ..) in rows {
         let once = json!({ "retry": 0, "timeout": timeout });
@@ -329,11 +329,11 @@ fn why_there_was_no_answer_is_told() {
     post(&appliance, &TestEvent::new("one"));
     let ended = |event: &Value| event["subscribers"].as_array().unwrap().iter().all(|one| one["outcome"] == "dropped");
     let traced = traced(&appliance, "one", ended);
-    let told = text(&event(&appliance, &["trace", "one"]));
+    let reported = text(&event(&appliance, &["trace", "one"]));
     for (name, .., words, logged) in rows {
         let note = &of(&traced, &format!("default/{name}"))["notes"][0];
         assert_eq!(note["status"], 0);
-        assert!(note["error"].as_str().unwrap().contains(words) && told.contains(words), "{name}: {note:#}");
+        assert!(note["error"].as_str().unwrap().contains(words) && reported.contains(words), "{name}: {note:#}");
         assert!(appliance.stderr().contains(logged), "{name}: {}", appliance.stderr());
     }
 }
@@ -363,8 +363,8 @@ fn a_redrive_reaches_more_letters_than_a_list_shows() {
 
 /// A Trigger and a Subscription may have the same name. What is meant has to be said then, and is shown.
 #[test]
-fn a_subscription_is_told_from_a_trigger_of_the_same_name() {
-    let (broken, mended) = (EventSink::answering(|_| SinkResponse::status(400)), EventSink::start());
+fn subscription_and_trigger_of_one_name_differ() {
+    let (broken, repaired) = (EventSink::answering(|_| SinkResponse::status(400)), EventSink::start());
     let appliance = appliance();
     let once = ("/spec/delivery", json!({ "retry": 0 }));
     subscribe(appliance.api(), "x", &broken.url(), std::slice::from_ref(&once));
@@ -381,7 +381,7 @@ fn a_subscription_is_told_from_a_trigger_of_the_same_name() {
         assert!(listed.contains(&format!("{kind} default/x")), "{listed}");
         assert!(listed.contains(&format!("id for-{kind}")) && listed.lines().count() == 1, "{listed}");
     }
-    let (api, to) = (appliance.api().address().to_string(), format!(r#"{{"uri":"{}"}}"#, mended.url()));
+    let (api, to) = (appliance.api().address().to_string(), format!(r#"{{"uri":"{}"}}"#, repaired.url()));
     let redrive = |name: &str, patch: bool| {
         let more = ["--api", &api, "--patch", &to];
         let words = ["redrive", "--trigger", name];
@@ -393,8 +393,8 @@ fn a_subscription_is_told_from_a_trigger_of_the_same_name() {
         assert!(text(&refused).contains("write trigger/default/x or subscription/default/x"));
     }
     assert!(text(&redrive("subscription/default/x", true)).contains("1 events sent"));
-    assert_eq!(ids(&mended.wait_for(1, TIMEOUT)), ["for-subscription"]);
-    wait::nothing(SILENCE, "another's letter", || (mended.received().len() > 1).then_some(()));
+    assert_eq!(ids(&repaired.wait_for(1, TIMEOUT)), ["for-subscription"]);
+    wait::nothing(SILENCE, "another's letter", || (repaired.received().len() > 1).then_some(()));
 }
 
 /// What a trace prints is taken as it stands. A bare number would mean another event in each core's log.
@@ -408,8 +408,8 @@ fn a_replay_begins_at_the_place_that_a_trace_shows() {
     let from = |text: &str| event(&appliance, &["replay", "--trigger", "default/t", "--dry-run", "--from", text]);
     for (core, position) in &places {
         let behind = places.iter().filter(|(other, at)| other == core && at >= position).count();
-        let told = text(&from(&format!("{core}:{position}")));
-        assert!(told.starts_with(&format!("{behind} events would be sent")), "{core}:{position}: {told}");
+        let reported = text(&from(&format!("{core}:{position}")));
+        assert!(reported.starts_with(&format!("{behind} events would be sent")), "{core}:{position}: {reported}");
     }
     for (place, why) in [(places[0].1.to_string(), "write CORE:POSITION"), ("7:0".to_owned(), "0 to 1")] {
         let refused = from(&place);
@@ -436,7 +436,7 @@ fn a_trace_tells_what_is_to_come_from_what_never_will() {
     traced(&appliance, "two", |event| of(event, "default/late")["outcome"] == "delivered");
 }
 
-/// Nothing is said to be sent that nobody gets, and nothing is done by an order that is not understood.
+/// Nothing is reported as sent without a subscriber, and an invalid command does nothing.
 #[test]
 fn a_replay_ends_with_its_subscriber_and_a_bad_order_before_it_begins() {
     let (appliance, sink) = with_twenty_delivered();

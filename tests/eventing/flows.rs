@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 
-/// Answers with an event whose id says who has had it.
+/// Answers with an event whose id lists the steps that had it.
 fn step(name: &'static str) -> EventSink {
     EventSink::answering(move |event| {
         let id = format!("{}-{name}", event.id());
@@ -74,7 +74,7 @@ fn a_parallel_asks_the_filter_first_and_sends_every_answer_on() {
 }
 
 /// EV-RTE-20, EV-TRG-11: a step is taken out while events wait for it, and while the one before it is just answering. What waits is still
-/// its own, what is answered goes on without it, and its channel goes when that is done.
+/// its own, what is answered continues without it, and its channel goes when that is done.
 #[test]
 fn a_step_that_is_taken_out_has_what_waits_for_it() {
     let is_up = Arc::new(AtomicBool::new(false));

@@ -1,4 +1,4 @@
-//! Events as nobody should send them: each is taken whole or refused with a reason, and nothing in between.
+//! Malformed events: each is accepted as a whole or rejected with a reason, and nothing in between.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ fn server() -> (EventSink, Appliance) {
     (sink, appliance)
 }
 
-/// Sends them all: whose answer is 202 is delivered, and nobody else is. An answer that refuses says why.
+/// Sends them all: each one answered with 202 is delivered, and no other is. A rejection has a reason.
 fn check(rows: Vec<(&str, HttpCall, u16)>, delivered: &[&str]) {
     let (sink, mut appliance) = server();
     for (what, call, status) in rows {
@@ -200,7 +200,7 @@ fn attributes_are_taken_up_to_their_limits() {
     );
 }
 
-/// DP-PROTO-02, DP-ACK-04: percent-encoding that hides what must not be in an attribute is refused; what is none is no encoding.
+/// DP-PROTO-02, DP-ACK-04: percent-encoding that hides what must not be in an attribute is rejected; an invalid encoding is not decoded.
 #[test]
 fn percent_encoding_hides_nothing_that_is_not_allowed() {
     let mut rows = vec![
@@ -331,7 +331,7 @@ fn an_event_is_what_its_request_says_and_not_its_trailers() {
 /// DP-PROTO-11: the webhook validation handshake answers that events may come, from which origin and at which rate;
 /// an unknown path is refused.
 #[test]
-fn who_asks_first_is_told_what_is_possible() {
+fn options_request_gets_allowed_methods() {
     let (_sink, appliance) = server();
     let ask = |path: &str| {
         let call = HttpCall::new("OPTIONS", path).header("WebHook-Request-Origin", "events.example.com");

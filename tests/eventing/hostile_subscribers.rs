@@ -1,4 +1,4 @@
-//! Subscribers that answer what nobody should: each event still comes to one end, which the response table names.
+//! Malformed responses of subscribers: each event still has one outcome, the one in the response table.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::HashMap;
@@ -31,13 +31,13 @@ enum Manner {
 }
 
 /// A subscriber on plain sockets, a thread for each connection.
-struct Ruffian {
+struct HostileSubscriber {
     address: SocketAddr,
     /// Requests by the event's id.
     asked: Arc<Mutex<HashMap<String, usize>>>,
 }
 
-impl Ruffian {
+impl HostileSubscriber {
     fn start(behavior: HashMap<String, Manner>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -61,7 +61,7 @@ impl Ruffian {
     }
 }
 
-/// One request a connection, but for who says all that it should: that one goes on.
+/// One request per connection, except a complete one: then the connection stays open.
 fn serve(mut stream: TcpStream, asked: &Mutex<HashMap<String, usize>>, behavior: &HashMap<String, Manner>) {
     let mut held = Vec::new();
     loop {
@@ -78,7 +78,7 @@ fn serve(mut stream: TcpStream, asked: &Mutex<HashMap<String, usize>>, behavior:
         };
         let id = request.headers.get("ce-id").unwrap_or_default().to_owned();
         *asked.lock().unwrap().entry(id.clone()).or_default() += 1;
-        // A peer that has heard enough may be gone.
+        // A peer that has read enough may have disconnected.
         match &behavior[&id] {
             Manner::Say(bytes) => drop(stream.write_all(bytes)),
             Manner::Dribble(bytes) => {
@@ -94,7 +94,7 @@ fn serve(mut stream: TcpStream, asked: &Mutex<HashMap<String, usize>>, behavior:
             }
             Manner::Reset(bytes) => {
                 drop(stream.write_all(bytes));
-                // What nobody has read makes the kernel answer the close with a reset.
+                // Unread bytes make the kernel answer the close with a reset.
                 wait::rest(Duration::from_millis(20));
                 let socket = rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO));
                 return socket.unwrap();
@@ -174,7 +174,7 @@ fn rows() -> Vec<(&'static str, Manner, End)> {
 fn whatever_a_subscriber_answers_each_event_ends_once() {
     let rows = rows();
     let behavior = rows.iter().map(|(id, manner, _)| ((*id).to_owned(), manner.clone())).collect();
-    let (ruffian, dead, replies) = (Ruffian::start(behavior), EventSink::start(), EventSink::start());
+    let (hostile, dead, replies) = (HostileSubscriber::start(behavior), EventSink::start(), EventSink::start());
     let mut appliance = with_broker(&ApplianceSetup::new(BIN));
     let features = json!({ "data": { "delivery-retryafter": "enabled" } });
     appliance.api().patch("ConfigMap", "knative-eventing", "config-features", &features);
@@ -191,7 +191,7 @@ fn whatever_a_subscriber_answers_each_event_ends_once() {
         "retryAfterMax": "PT0.05S", "deadLetterSink": { "uri": dead.url() },
     });
     let questions = only(json!({ "type": "kit.test" }));
-    subscribe(appliance.api(), "rough", &ruffian.url(), &[questions, ("/spec/delivery", delivery)]);
+    subscribe(appliance.api(), "rough", &hostile.url(), &[questions, ("/spec/delivery", delivery)]);
     subscribe(appliance.api(), "hear", &replies.url(), &[only(json!({ "type": "reply" }))]);
     for (id, ..) in &rows {
         post(&appliance, &TestEvent::new(id));
@@ -205,13 +205,13 @@ fn whatever_a_subscriber_answers_each_event_ends_once() {
     let letters: HashMap<_, _> =
         dead.received().iter().map(|one| (one.id(), one.attribute("knativeerrorcode"))).collect();
     for (id, _, (asked, code)) in &rows {
-        assert_eq!(ruffian.asked(id), *asked, "{id}");
+        assert_eq!(hostile.asked(id), *asked, "{id}");
         assert_eq!(letters.get(*id).cloned().flatten().as_deref(), *code, "{id}");
     }
     assert_eq!(dead.received().len(), letters.len(), "one letter for each: {:?}", ids(&dead.received()));
-    let mut heard = ids(&replies.wait_for(2, TIMEOUT));
-    heard.sort();
-    assert_eq!(heard, ["from-envelope", "from-slow"]);
+    let mut reply_ids = ids(&replies.wait_for(2, TIMEOUT));
+    reply_ids.sort();
+    assert_eq!(reply_ids, ["from-envelope", "from-slow"]);
     wait::nothing(SILENCE, "another reply", || (replies.received().len() > 2).then_some(()));
     assert!(appliance.is_running());
 }

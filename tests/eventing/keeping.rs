@@ -1,5 +1,5 @@
-//! How long events are kept, what a 202 promises, who is refused for keeping too much, and a log whose file
-//! is cut short: through the binary.
+//! Retention of events, the promise of a 202, quotas, and a truncated log file:
+//! through the binary.
 
 use std::fs::{self, OpenOptions};
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ fn annotate(appliance: &Appliance, annotations: Value) {
 }
 
 /// AMB-47, EV-RTE-02: the policy is an annotation on a Broker or a Channel, a wrong one is refused by name, and
-/// what was answered before it was durable is counted apart and delivered all the same.
+/// what was answered before it was durable is counted apart and delivered anyway.
 #[test]
 fn durability_is_an_annotation_and_early_answers_are_counted() {
     let appliance = with_broker(&setup());
@@ -57,7 +57,7 @@ fn durability_is_an_annotation_and_early_answers_are_counted() {
 /// APP-07, DP-ACK-10: a namespace beyond its quota gets 429 with Retry-After, and is served again when its
 /// consumer has had what waited. Nothing is lost and nothing half stored.
 #[test]
-fn a_namespace_beyond_its_quota_is_told_to_wait_and_recovers_by_itself() {
+fn namespace_over_quota_gets_429_and_recovers() {
     let appliance = with_broker(&setup().flag("namespace-event-quota", &format!("{NAMESPACE}=200k")));
     let address = closed_address();
     let options = json!({ "retry": 1000, "backoffPolicy": "linear", "backoffDelay": "PT0.05S" });
@@ -117,7 +117,7 @@ fn segment(appliance: &Appliance) -> PathBuf {
     files.filter(|path| path.extension().is_some_and(|ext| ext == "seg")).min().expect("a segment")
 }
 
-/// APP-05, APP-06: somebody truncates the log's file under a running appliance: it lives, says so, takes no more
+/// APP-05, APP-06: another program truncates the log's file under a running appliance: it lives, says so, takes no more
 /// events on that core, serves everything else, and the next start tells what is gone.
 #[test]
 fn a_log_file_cut_short_does_not_kill_the_appliance() {

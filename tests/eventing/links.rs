@@ -1,5 +1,5 @@
-//! References that the operator has to switch on, through the built binary: into other namespaces, without a version,
-//! and to what has no address.
+//! References that the operator has to enable, through the built binary: to other namespaces, without a version,
+//! and to objects without an address.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use kit::api::condition;

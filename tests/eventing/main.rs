@@ -1,4 +1,4 @@
-//! Brokers, Channels, Triggers, sources and what they promise, through the built binary.
+//! Brokers, Channels, Triggers, sources and their promises, through the built binary.
 
 mod adapter_sinks;
 mod adapter_status;

@@ -95,18 +95,18 @@ fn binding(name: &str, subject: &Value, sink: &Value) -> Value {
     })
 }
 
-/// Waits until a new instance of the Service is told this.
-fn until_told(appliance: &Appliance, service: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+/// Waits until a new instance of the Service has this environment.
+fn until_response(appliance: &Appliance, service: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
     let host = format!("{service}.{NAMESPACE}.localhost");
     wait::until(TIMEOUT, what, || {
         let answer = HttpCall::get("/env").host(&host).send(appliance.http());
-        let told = (answer.status == 200).then(|| answer.json());
-        told.filter(|told| fits(told))
+        let reported = (answer.status == 200).then(|| answer.json());
+        reported.filter(|reported| fits(reported))
     })
 }
 
-/// SRC-12, SRC-16, SRC-17, SRC-18, SRC-20, SRC-29: programs are told where to send, and something else when that changes; what
-/// their author writes and what is told beside it do not get in each other's way.
+/// SRC-12, SRC-16, SRC-17, SRC-18, SRC-20, SRC-29: programs get the sink, and the new one when that changes; what
+/// their author writes and what is injected do not conflict.
 #[test]
 fn a_binding_tells_programs_where_to_send() {
     let appliance = ApplianceSetup::new(BIN).hello_image(HELLO).start();
@@ -124,16 +124,16 @@ fn a_binding_tells_programs_where_to_send() {
     api.create(&binding("to-main", &subject, &to_broker));
     let bound = api.wait_ready("SinkBinding", NAMESPACE, "to-main", TIMEOUT);
     let sink = bound["status"]["sinkUri"].as_str().unwrap().to_owned();
-    let told = until_told(&appliance, "sender", "the sink", |env| env["K_SINK"] == *sink);
-    let overrides: Value = serde_json::from_str(told["K_CE_OVERRIDES"].as_str().unwrap()).unwrap();
+    let reported = until_response(&appliance, "sender", "the sink", |env| env["K_SINK"] == *sink);
+    let overrides: Value = serde_json::from_str(reported["K_CE_OVERRIDES"].as_str().unwrap()).unwrap();
     assert_eq!(overrides["extensions"], json!({ "left": "here" }));
-    assert_eq!(told["TARGET"], "world");
+    assert_eq!(reported["TARGET"], "world");
     let path = sink.split_once("://").unwrap().1.split_once('/').unwrap().1;
     let event = TestEvent::new("1").of_type("t").binary(&format!("/{path}"));
     assert_eq!(event.send(appliance.events()).status, 202, "{sink}");
-    assert_eq!(until_told(&appliance, "other", "an answer", |_| true)["K_SINK"], Value::Null);
+    assert_eq!(until_response(&appliance, "other", "an answer", |_| true)["K_SINK"], Value::Null);
 
-    // A second one for the same program would have both write for ever.
+    // A second one for the same program would have both write forever.
     let named = json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "sender" });
     api.create(&binding("younger", &named, &json!({ "uri": "http://younger.example.com/" })));
     api.wait_for("SinkBinding", NAMESPACE, "younger", TIMEOUT, |one| {
@@ -141,24 +141,24 @@ fn a_binding_tells_programs_where_to_send() {
     });
     api.delete("SinkBinding", NAMESPACE, "younger");
     api.wait_gone("SinkBinding", NAMESPACE, "younger", TIMEOUT);
-    assert_eq!(until_told(&appliance, "sender", "an answer", |_| true)["K_SINK"], *sink);
+    assert_eq!(until_response(&appliance, "sender", "an answer", |_| true)["K_SINK"], *sink);
 
-    // Who writes the template anew need not know of it.
+    // A client that replaces the template need not know of it.
     api.patch("Service", NAMESPACE, "sender", &greets(HELLO, "everybody"));
     let is_whole = |env: &Value| env["TARGET"] == "everybody" && env["K_SINK"] == *sink;
-    until_told(&appliance, "sender", "both", is_whole);
+    until_response(&appliance, "sender", "both", is_whole);
 
     let elsewhere = json!({ "spec": { "sink": { "ref": null, "uri": "http://elsewhere.example.com/in" } } });
     api.patch("SinkBinding", NAMESPACE, "to-main", &elsewhere);
-    until_told(&appliance, "sender", "the new sink", |env| env["K_SINK"] == "http://elsewhere.example.com/in");
+    until_response(&appliance, "sender", "the new sink", |env| env["K_SINK"] == "http://elsewhere.example.com/in");
 
     api.delete("SinkBinding", NAMESPACE, "to-main");
     api.wait_gone("SinkBinding", NAMESPACE, "to-main", TIMEOUT);
-    let free = until_told(&appliance, "sender", "no sink", |env| env["K_SINK"].is_null());
+    let free = until_response(&appliance, "sender", "no sink", |env| env["K_SINK"].is_null());
     assert_eq!((&free["K_CE_OVERRIDES"], &free["TARGET"]), (&Value::Null, &json!("everybody")));
 }
 
-/// X-SRC-04: where a namespace is labelled so, nobody is told anything, neither by admission nor later.
+/// X-SRC-04: where a namespace is labelled so, nothing is injected, neither by admission nor later.
 #[test]
 fn a_namespace_can_be_kept_from_being_bound() {
     let appliance = ApplianceSetup::new(BIN).hello_image(HELLO).start();
@@ -178,20 +178,20 @@ fn a_namespace_can_be_kept_from_being_bound() {
     api.wait_for("SinkBinding", NAMESPACE, "all", TIMEOUT, unbound);
     api.create(&service("left", HELLO, "world"));
     api.wait_ready("Service", NAMESPACE, "left", TIMEOUT);
-    assert_eq!(until_told(&appliance, "left", "an answer", |_| true)["K_SINK"], Value::Null);
+    assert_eq!(until_response(&appliance, "left", "an answer", |_| true)["K_SINK"], Value::Null);
 
     api.patch("Namespace", "", NAMESPACE, &label(Value::Null));
     let bound = api.wait_ready("SinkBinding", NAMESPACE, "all", TIMEOUT);
     for kind in ["OIDCIdentityCreated", "OIDCTokenSecretCreated", "TrustBundlePropagated"] {
         assert!(condition(&bound, kind).is_some_and(|one| one["status"] == "True"), "{bound:#}");
     }
-    until_told(&appliance, "left", "the sink", |env| env["K_SINK"] == "http://sink.example.com/");
+    until_response(&appliance, "left", "the sink", |env| env["K_SINK"] == "http://sink.example.com/");
 }
 
-/// SRC-16, SRC-32: what cannot be bound, or not yet, is not Ready and says why; a subject is chosen once, and told from its first
+/// SRC-16, SRC-32: a binding that cannot be applied, or not yet, is not Ready and says why; a subject is chosen once, and has the sink from its first
 /// Revision on.
 #[test]
-fn a_binding_says_why_nobody_is_told() {
+fn inapplicable_binding_says_why() {
     let appliance = ApplianceSetup::new(BIN).hello_image(HELLO).start();
     let api = appliance.api();
     let sink = json!({ "uri": "http://sink.example.com/" });
@@ -218,13 +218,13 @@ fn a_binding_says_why_nobody_is_told() {
 
     api.create(&service("late", HELLO, "world"));
     api.wait_ready("SinkBinding", NAMESPACE, "nobody", TIMEOUT);
-    until_told(&appliance, "late", "the sink", |env| env["K_SINK"] == "http://sink.example.com/");
-    // As upstream's webhook has it: the first Revision is told, and there is no second.
+    until_response(&appliance, "late", "the sink", |env| env["K_SINK"] == "http://sink.example.com/");
+    // As with upstream's webhook: the first Revision has the sink, and there is no second.
     let late = api.get("Service", NAMESPACE, "late").unwrap();
     assert_eq!(late["status"]["latestCreatedRevisionName"], "late-00001");
-    let anew = greets(HELLO, "everybody");
-    api.patch("Service", NAMESPACE, "late", &anew);
-    until_told(&appliance, "late", "both", |env| env["TARGET"] == "everybody" && !env["K_SINK"].is_null());
+    let changed = greets(HELLO, "everybody");
+    api.patch("Service", NAMESPACE, "late", &changed);
+    until_response(&appliance, "late", "both", |env| env["TARGET"] == "everybody" && !env["K_SINK"].is_null());
     let late = api.get("Service", NAMESPACE, "late").unwrap();
     assert_eq!(late["status"]["latestCreatedRevisionName"], "late-00002", "nor a third");
     api.delete("SinkBinding", NAMESPACE, "no-sink");

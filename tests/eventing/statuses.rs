@@ -1,5 +1,5 @@
-//! What the objects of eventing, messaging and flows say of themselves, through the built binary and with
-//! nothing but create, get, list, update, patch and delete.
+//! The statuses of eventing, messaging and flows objects, through the built binary and with
+//! only create, get, list, update, patch and delete.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeSet;
@@ -157,7 +157,7 @@ fn discovery_lists_the_kinds_with_their_verbs() {
 }
 
 /// EV-API-03, EV-API-04, EV-API-11, EV-OBJ-02, EV-OBJ-12: a Broker and a Trigger through all of their life with
-/// get, list, create, update, patch and delete, and nobody asked who it was.
+/// get, list, create, update, patch and delete, and no request was authenticated.
 #[test]
 fn six_verbs_are_enough() {
     let (sink, dead) = (EventSink::start(), EventSink::start());
@@ -234,7 +234,7 @@ fn a_refusal_names_the_field() {
 /// EV-OBJ-55, EV-OBJ-56, EV-OBJ-57, EV-ADR-07, EV-ADR-11: addresses and resolved URIs, of references too: any
 /// addressable object may be a dead letter sink.
 #[test]
-fn addresses_and_resolved_uris_are_told() {
+fn addresses_and_resolved_uris_are_reported() {
     let (sink, appliance) = server();
     let api = appliance.api();
     let address = |kind: &str, name: &str| {
@@ -384,7 +384,7 @@ fn an_ordered_trigger_gets_its_events_in_order() {
     assert!(ids.is_sorted(), "{ids:?}");
 }
 
-/// EV-RTE-14, EV-RTE-17, DP-RETRY-21: what users have to know stands in the documentation.
+/// EV-RTE-14, EV-RTE-17, DP-RETRY-21: what users have to know is in the documentation.
 #[test]
 fn the_documentation_names_limits_and_keys() {
     let text = include_str!("../../docs/eventing.md");
@@ -426,9 +426,9 @@ fn a_core_service_is_a_destination() {
     });
 }
 
-/// A listener on all addresses of the host is told by one that leads to it, in the clear and by TLS.
+/// A listener on all addresses of the host is reported by one that leads to it, plain and by TLS.
 #[test]
-fn an_address_that_stands_for_all_is_not_told() {
+fn wildcard_address_is_not_reported() {
     let appliance = ApplianceSetup::new(BIN).flag("events", "0.0.0.0:0").flag("events-https", "0.0.0.0:0").start();
     let api = appliance.api();
     let both = json!({ "data": { "transport-encryption": "permissive" } });

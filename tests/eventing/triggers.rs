@@ -1,5 +1,5 @@
-//! Brokers and Triggers through the built binary: what goes in comes out, once for each Trigger that
-//! wants it.
+//! Brokers and Triggers through the built binary: each published event is delivered, once for each Trigger
+//! whose filter matches it.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! The README's first command: one process routes by weight, wakes what sleeps and fans events out.
+//! The README's first command: one process splits requests by weight, starts scaled-to-zero Services and fans events out.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -31,7 +31,7 @@ fn through(lines: &mut Lines<BufReader<ChildStdout>>, start: &str) -> Vec<String
 }
 
 /// APP-04: weighted routing, the wait for a cold start and the fan-out of events, all in one process; and it ends
-/// when it is told to.
+/// when it is stopped.
 #[test]
 fn the_demo_shows_what_it_says() {
     let mut demo = Demo(Command::new(BIN).arg("demo").stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());

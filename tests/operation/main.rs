@@ -1,5 +1,6 @@
 //! Start, stop, hot restart and metrics of the built binary.
 
+mod command_line_tools;
 mod demo;
 mod metrics;
 mod start_stop;

@@ -1,4 +1,4 @@
-//! Metrics under upstream's names, so that what was made to look at Knative looks at us: through the built binary.
+//! Metrics under upstream's names, so that dashboards for Knative work: through the built binary.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use kit::manifest::{NAMESPACE, channel, service, subscription, with};

@@ -1,4 +1,4 @@
-//! How the binary starts, refuses to start, and stops.
+//! How the binary starts, fails to start, and stops.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -81,10 +81,10 @@ fn a_second_start_on_the_same_data_finds_everything_as_it_was() {
 
     assert_eq!(appliance.terminate().code(), Some(0));
     appliance.restart_on_same_ports();
-    let tidy = appliance.api().get("Broker", NAMESPACE, "kept").expect("a stored object is still there");
+    let after_stop = appliance.api().get("Broker", NAMESPACE, "kept").expect("a stored object is still there");
     appliance.restart_on_same_ports();
-    let untidy = appliance.api().get("Broker", NAMESPACE, "kept").expect("a stored object is still there");
-    for after in [&tidy, &untidy] {
+    let after_kill = appliance.api().get("Broker", NAMESPACE, "kept").expect("a stored object is still there");
+    for after in [&after_stop, &after_kill] {
         assert_eq!(after["metadata"]["uid"], before["metadata"]["uid"]);
         assert_eq!(after["metadata"]["creationTimestamp"], before["metadata"]["creationTimestamp"]);
         assert_eq!(after["spec"], before["spec"]);
@@ -172,7 +172,7 @@ fn a_variable_that_is_empty_is_none() {
 }
 
 #[test]
-fn a_mistake_is_told_with_what_was_probably_meant_and_where_help_is() {
+fn mistyped_flag_gets_suggestion_and_help() {
     let refusal = ApplianceSetup::new(BIN).flag("htps", "127.0.0.1:0").refused();
     assert_one_line(&refusal.stderr, "'--https'");
     assert!(refusal.stderr.contains("`sluicegate run --help`"), "{refusal}");
@@ -222,7 +222,7 @@ fn a_program_on_the_appliances_own_path_is_an_image() {
     assert!(answer.text().starts_with("Hello World"), "{answer}");
 }
 
-/// APP-13: a server that takes connections and says nothing held the start up for ever, and its end too.
+/// APP-13: a server that takes connections and says nothing held the start up forever, and its end too.
 #[test]
 fn a_start_that_waits_for_a_silent_cluster_can_be_ended() {
     let cluster = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -257,19 +257,22 @@ impl Drop for Killed {
 
 /// Too few descriptors ended in a panic of a thread, or in an error that named no cause.
 #[test]
-fn too_few_descriptors_are_told() {
+fn too_few_descriptors_are_logged() {
     for few in ["12", "20", "40"] {
         let setup = ApplianceSetup::new(BIN);
         let mut shell = Command::new("sh");
         shell.args(["-c", "ulimit -n $0; exec \"$@\"", few, BIN]).args(setup.command().get_args());
         let ended = shell.output().unwrap();
-        let told = String::from_utf8_lossy(&ended.stderr);
-        assert_eq!(ended.status.code(), Some(1), "{told}");
-        assert!(told.starts_with("error: ") && told.contains("ulimit -n") && told.contains(few), "{told}");
+        let reported = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(1), "{reported}");
+        assert!(
+            reported.starts_with("error: ") && reported.contains("ulimit -n") && reported.contains(few),
+            "{reported}"
+        );
     }
 }
 
-/// Other servers open their logs anew, or start a successor, at these.
+/// Other servers reopen their logs, or start a successor, at these.
 #[test]
 fn signals_that_mean_nothing_here_do_not_end_it() {
     let mut appliance = ApplianceSetup::new(BIN).start();
@@ -302,9 +305,9 @@ fn closed_stdout_pipe_causes_no_panic() {
         let left = run(writer.into());
         assert_eq!((left.status.code(), left.stderr.len()), (Some(0), 0), "{words:?}");
         let full = run(File::options().write(true).open("/dev/full").unwrap().into());
-        let told = String::from_utf8_lossy(&full.stderr);
-        assert_eq!(full.status.code(), Some(1), "{words:?}: {told}");
-        assert!(told.starts_with("error: stdout") && told.lines().count() == 1, "{words:?}: {told}");
+        let reported = String::from_utf8_lossy(&full.stderr);
+        assert_eq!(full.status.code(), Some(1), "{words:?}: {reported}");
+        assert!(reported.starts_with("error: stdout") && reported.lines().count() == 1, "{words:?}: {reported}");
     }
 }
 
@@ -324,7 +327,7 @@ fn the_api_on_a_public_address_is_refused() {
     assert!(refusal.stderr.contains("0.0.0.0"), "{refusal}");
 }
 
-/// What was written when the listener had an address of the other family was refused for ever.
+/// What was written when the listener had an address of the other family was refused forever.
 #[test]
 fn a_listener_may_move_to_the_other_family_of_addresses() {
     if TcpListener::bind("[::1]:0").is_err() {

@@ -1,4 +1,4 @@
-//! `sluicegate run --hot-restart`: one process after another, and no client notices.
+//! `sluicegate run --hot-restart`: one process after another, without an effect on clients.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod generations;
@@ -95,7 +95,7 @@ fn events_objects_and_instances_survive_the_change() {
     new.api().wait_ready("Broker", NAMESPACE, "newer", TIMEOUT);
 }
 
-/// A successor that does not fit is told why, and nothing has changed.
+/// A successor that does not fit gets the reason, and nothing has changed.
 #[test]
 fn a_successor_that_does_not_fit_is_refused() {
     let upstream = TestUpstream::start("one");
@@ -117,7 +117,7 @@ fn a_successor_that_does_not_fit_is_refused() {
         (like_it.clone().flag("kubeconfig", &bad), "kubeconfig"),
         (like_it.clone().flag("registry-config", nowhere), "registry-config"),
         (like_it.clone().flag("registry-config", &bad), "registry-config"),
-        (like_it.clone().env("SLUICEGATE_LOG", "wran"), "is no level"),
+        (like_it.clone().env("SLUICEGATE_LOG", "wran"), "is not a level"),
         (like_it.clone().flag("https", "127.0.0.1:0"), "--https"),
         (like_it.clone().flag("workers", "1"), "workers"),
         (like_it.clone().flag("http", &elsewhere), "--http"),
@@ -209,18 +209,18 @@ fn a_process_that_is_stopped_is_waited_for_in_words() {
     let mut new = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(new.stderr.take().unwrap()).lines();
     let words = format!("which is stopped: `kill -CONT {}`", old.pid());
-    let told = lines.map_while(Result::ok).find(|line| line.contains(&words));
+    let reported = lines.map_while(Result::ok).find(|line| line.contains(&words));
     // The operator may give up waiting at this point.
-    let mut impatient = command.stderr(Stdio::null()).spawn().unwrap();
-    kill_process(Pid::from_child(&impatient), Signal::TERM).unwrap();
-    wait::until(TIMEOUT, "its end", || impatient.try_wait().unwrap());
+    let mut interrupted = command.stderr(Stdio::null()).spawn().unwrap();
+    kill_process(Pid::from_child(&interrupted), Signal::TERM).unwrap();
+    wait::until(TIMEOUT, "its end", || interrupted.try_wait().unwrap());
     kill_process(process, Signal::CONT).unwrap();
     assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
     kill_process(Pid::from_child(&new), Signal::TERM).unwrap();
-    assert!(new.wait().unwrap().success() && told.is_some());
+    assert!(new.wait().unwrap().success() && reported.is_some());
 }
 
-/// Where no process runs `--hot-restart` is a start like any other, so a unit file can always have it; also where somebody
+/// Where no process runs `--hot-restart` is a start like any other, so a unit file can always have it; also where another user
 /// was killed.
 #[test]
 fn a_takeover_from_nobody_is_a_start() {

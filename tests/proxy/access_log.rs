@@ -1,4 +1,4 @@
-//! What the appliance says about the requests it answered: a line each in the access log, a histogram for every
+//! The record of requests: a line each in the access log, a histogram for every
 //! backend.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,5 +1,5 @@
-//! A subscriber that is a Service of ours: it gets as many events at a time as its instances take, and wakes
-//! and grows by its backlog.
+//! A subscriber that is a Service of ours: its window follows the capacity of its instances, and it is started
+//! and scaled by its backlog.
 
 use kit::manifest::{NAMESPACE, service, trigger, with};
 use kit::scene::{post, with_broker};

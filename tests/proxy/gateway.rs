@@ -125,9 +125,9 @@ fn what_belongs_to_one_connection_stays_on_it() {
     }
 }
 
-/// RT-HDR-05, RT-HDR-06, RT-HDR-07: who called, through what.
+/// RT-HDR-05, RT-HDR-06, RT-HDR-07: the client's address, and the proxies in between.
 #[test]
-fn the_upstream_is_told_who_called() {
+fn upstream_gets_client_address() {
     let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
 
@@ -145,7 +145,7 @@ fn the_upstream_is_told_who_called() {
     assert!(header(&behind, "forwarded").starts_with("for=192.0.2.7;proto=https"), "{behind}");
 }
 
-/// RT-HDR-08: the trace goes on, or begins here.
+/// RT-HDR-08: the trace continues, or begins here.
 #[test]
 fn a_trace_is_passed_on_or_begun() {
     let upstream = TestUpstream::start("one");
@@ -320,7 +320,7 @@ fn an_answer_that_comes_before_the_body_is_passed_on() {
     assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).text(), "whole");
 }
 
-/// RT-PORT-01: a backend that does not answer in HTTP is a 502, and nobody else's problem.
+/// RT-PORT-01: a backend that does not answer in HTTP is a 502, and affects no others.
 #[test]
 fn an_upstream_that_fails_is_a_502_and_the_appliance_goes_on() {
     let upstream = TestUpstream::start("one");

@@ -1,4 +1,4 @@
-//! gRPC through the built binary: tonic at both ends, and nothing of ours in either.
+//! gRPC through the built binary, with tonic at both ends.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::convert::Infallible;
@@ -252,7 +252,7 @@ fn unary_calls_bring_messages_and_metadata_both_ways() {
     });
 }
 
-/// A status is what the application said, to the byte, whether it stands in trailers or alone in the head.
+/// A status is what the application said, to the byte, whether it is in trailers or alone in the head.
 #[test]
 fn errors_arrive_as_they_were_said() {
     let application = Application::start();
@@ -304,13 +304,13 @@ fn messages_stream_from_either_side_and_both() {
         let (said, hear) = mpsc::channel::<Bytes>(1);
         let spoken = stream::unfold(hear, |mut hear| async { hear.recv().await.map(|said| (said, hear)) });
         let talk = grpc.streaming(Request::new(Box::pin(spoken)), method("/test.Chat/Talk"), Raw);
-        let mut heard = talk.await.unwrap().into_inner(); // before any message was sent
+        let mut replies = talk.await.unwrap().into_inner(); // before any message was sent
         for turn in 0..100 {
             said.send(Bytes::from(turn.to_string())).await.unwrap();
-            assert_eq!(heard.message().await.unwrap().unwrap(), format!("re: {turn}"));
+            assert_eq!(replies.message().await.unwrap().unwrap(), format!("re: {turn}"));
         }
         drop(said);
-        assert!(heard.message().await.unwrap().is_none());
+        assert!(replies.message().await.unwrap().is_none());
     });
 }
 

@@ -1,5 +1,5 @@
-//! Bytes that mean harm or make no sense: a clear refusal, nothing stored, nothing passed on, and
-//! the process goes on.
+//! Hostile and malformed bytes: a clear rejection, nothing stored, nothing forwarded, and
+//! the process continues.
 
 use kit::manifest::{NAMESPACE, broker, service, trigger};
 use kit::{
@@ -89,7 +89,7 @@ fn malformed_requests_are_refused_and_reach_nobody() {
 fn a_refused_request_ends_its_connection() {
     let upstream = TestUpstream::start("one");
     let appliance = gateway(&upstream);
-    // What stands behind bytes that were not understood could be another's request.
+    // What is after bytes that were not understood could be another's request.
     let mut connection = HttpConnection::open(appliance.http());
     connection
         .send(b"POST / HTTP/1.1\r\nHost: app.example.com\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n");
@@ -125,7 +125,7 @@ fn heads_without_end_are_refused() {
         ("many headers", format!("GET / HTTP/1.1\r\nHost: {HOST}\r\n{many}\r\n")),
         ("a head that never ends", format!("GET / HTTP/1.1\r\nHost: {HOST}\r\nX-A: {long}")),
     ] {
-        // The answer may be lost in the reset that follows what nobody reads; a 2xx may not come.
+        // The response may be lost in the reset that follows unread bytes; a 2xx must not come.
         let response = answer(appliance.http(), bytes.as_bytes());
         assert!(response.is_none_or(|r| matches!(r.status, 400 | 414 | 431)), "{what}");
     }
@@ -344,7 +344,7 @@ fn objects_that_make_no_sense_are_refused_and_not_stored() {
 
 /// SRV-API-09: Revisions come from Configurations alone.
 #[test]
-fn nobody_posts_a_revision() {
+fn client_cannot_create_revision() {
     let appliance = ApplianceSetup::new(BIN).hello_image("example.com/hello").start();
     let revision = json!({
         "apiVersion": "serving.knative.dev/v1", "kind": "Revision",

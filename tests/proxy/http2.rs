@@ -1,4 +1,4 @@
-//! HTTP/2 without TLS through the built binary, spoken by a client that is not ours.
+//! HTTP/2 without TLS through the built binary, with a third-party client.
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use std::collections::BTreeMap;
@@ -206,7 +206,7 @@ fn large_bodies_pass_both_ways_at_once_to_both_kinds_of_instance() {
     assert!(answer.status == 200 && answer.chunked && answer.body == body, "{} bytes", answer.body.len());
 }
 
-/// One client that does not read holds back its own stream and nobody else's.
+/// A client that does not read stalls only its own stream.
 #[test]
 fn a_stream_that_is_not_read_stops_only_itself() {
     let upstream = TestUpstream::start("one");
@@ -239,8 +239,8 @@ fn grpc_streams_both_ways_and_its_trailers_arrive() {
         let mut response = response.await.unwrap(); // before any message was sent
         for turn in 0..10_u8 {
             stream.send_data(Bytes::copy_from_slice(&[turn]), false).unwrap();
-            let heard = response.body_mut().data().await.unwrap().unwrap();
-            assert_eq!(&heard[..], [turn]);
+            let received = response.body_mut().data().await.unwrap().unwrap();
+            assert_eq!(&received[..], [turn]);
         }
         stream.send_trailers(trailers("x-check", "5")).unwrap();
         assert!(response.body_mut().data().await.is_none());
@@ -406,15 +406,15 @@ fn a_refusal_is_not_swallowed_by_the_reset_behind_it() {
 
 /// A program of others, if this host has it and it speaks HTTP/2.
 fn program(name: &str) -> Option<Command> {
-    let told = Command::new(name).arg("--version").output().ok()?;
-    let told = String::from_utf8_lossy(&told.stdout).into_owned();
-    if name == "curl" && !told.contains("HTTP2") {
+    let output = Command::new(name).arg("--version").output().ok()?;
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    if name == "curl" && !output.contains("HTTP2") {
         return None;
     }
     Some(Command::new(name))
 }
 
-/// Clients that everybody has: curl, and h2load with many streams on few connections.
+/// Common clients: curl, and h2load with many streams on few connections.
 #[test]
 fn programs_of_others_are_served() {
     let upstream = TestUpstream::start("one");

@@ -1,4 +1,4 @@
-//! HTTP/2 clients that mean harm: each is refused, by a limit with a name, while others are served.
+//! Hostile HTTP/2 clients: each is rejected, by a named limit, while others are served.
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use std::io::Write;
@@ -78,7 +78,7 @@ fn metric(appliance: &Appliance, name: &str, label: &str) -> u64 {
         .sum()
 }
 
-/// Runs the attack beside a connection of somebody else, which must not notice.
+/// Runs the attack next to another client's connection, which must not be affected.
 fn while_others_are_served(
     appliance: &Appliance,
     parts: impl Iterator<Item = Vec<u8>> + Send + 'static,
@@ -97,7 +97,7 @@ fn while_others_are_served(
     })
 }
 
-/// HTTP/2's cheap frames: each kind has an allowance, and who exceeds it is told to calm down.
+/// HTTP/2's cheap frames: each kind has an allowance, and a client that exceeds it gets ENHANCE_YOUR_CALM.
 #[test]
 fn floods_of_cheap_frames_are_cut_and_counted_by_kind() {
     let upstream = TestUpstream::start("one");
@@ -194,7 +194,7 @@ fn a_head_without_end_is_cut() {
     }
 }
 
-/// An HPACK bomb, and plain large heads: refused by size, and the connection goes on.
+/// An HPACK bomb, and plain large heads: refused by size, and the connection continues.
 #[test]
 fn a_head_that_is_too_large_is_refused_alone() {
     let upstream = TestUpstream::start("one");

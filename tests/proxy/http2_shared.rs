@@ -1,5 +1,5 @@
-//! A connection to an instance that speaks HTTP/2 carries the requests of many clients: what one of them does, or what the
-//! instance makes of one request, does not end it for the others.
+//! A connection to an instance that speaks HTTP/2 carries the requests of many clients: neither a client nor the instance's
+//! response to one request ends it for the others.
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use std::io::{Read, Write};
@@ -36,7 +36,7 @@ fn request(path: &str) -> Request<()> {
 }
 
 /// A client that asks and never reads.
-fn deaf(to: SocketAddr, path: &str, requests: u32) -> TcpStream {
+fn stalled_client(to: SocketAddr, path: &str, requests: u32) -> TcpStream {
     let mut stream = TcpStream::connect(to).unwrap();
     let heads = (0..requests).flat_map(|n| frame(HEADERS, WHOLE, 2 * n + 1, &get_block(HOST, path)));
     stream.write_all(&[opening(), heads.collect()].concat()).unwrap();
@@ -52,14 +52,14 @@ fn unread_crumbs_of_one_client_are_no_flood_for_the_others() {
         let (client, _ended) = H2Client::open(appliance.http()).await;
         let mirror = Request::post(format!("http://{HOST}/mirror")).body(()).unwrap();
         let (response, mut stream) = client.begin(mirror, false).await.unwrap();
-        let mut heard = response.await.unwrap().into_body();
-        let _deaf = deaf(appliance.http(), "/crumbs", 3);
+        let mut received = response.await.unwrap().into_body();
+        let _stalled = stalled_client(appliance.http(), "/crumbs", 3);
         while instance.crumbs() < 3 * WINDOW_BYTES {
             assert_eq!(client.call(request("/x")).await.unwrap().status, 200);
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         stream.send_data(Bytes::from_static(b"still here"), true).unwrap();
-        assert_eq!(heard.data().await.unwrap().unwrap(), "still here");
+        assert_eq!(received.data().await.unwrap().unwrap(), "still here");
     });
     assert_eq!(instance.connections(), 1);
 }
@@ -74,20 +74,20 @@ fn read_frame(stream: &mut TcpStream) -> Option<(u8, u8, u32)> {
 }
 
 /// Clients that go one after the other, with so many requests each.
-const LEAVERS: usize = 6;
+const DISCONNECTING_CLIENTS: usize = 6;
 const REQUESTS: usize = 250;
 
 /// Hears one request, and then those of clients that go: tells when it has all of one's, waits until all were taken back, and
-/// answers them as if it had not heard of it yet. At the end it answers the first one.
-fn late(listener: TcpListener, heard: mpsc::UnboundedSender<()>) -> JoinHandle<()> {
+/// answers them as if the SETTINGS had not arrived yet. At the end it answers the first one.
+fn late(listener: TcpListener, received: mpsc::UnboundedSender<()>) -> JoinHandle<()> {
     thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         stream.read_exact(&mut [0; 24]).unwrap();
         stream.write_all(&frame(SETTINGS, 0, 0, &[])).unwrap();
         let (mut open, mut gone, mut settled) = (Vec::new(), Vec::new(), false);
-        let (mut told, mut answered) = (0, 0);
-        while gone.len() < LEAVERS * REQUESTS {
+        let (mut notified, mut answered) = (0, 0);
+        while gone.len() < DISCONNECTING_CLIENTS * REQUESTS {
             match read_frame(&mut stream).expect("the connection goes on") {
                 (HEADERS, _, id) => open.push(id),
                 (RST_STREAM, _, id) => gone.push(id),
@@ -95,9 +95,9 @@ fn late(listener: TcpListener, heard: mpsc::UnboundedSender<()>) -> JoinHandle<(
                 (SETTINGS, ..) => settled = true,
                 _ => continue,
             }
-            if settled && open.len() == 1 + told * REQUESTS {
-                heard.send(()).unwrap();
-                told += 1;
+            if settled && open.len() == 1 + notified * REQUESTS {
+                received.send(()).unwrap();
+                notified += 1;
             }
             if gone.len() == (answered + 1) * REQUESTS {
                 let theirs = &gone[answered * REQUESTS..];
@@ -118,16 +118,16 @@ fn late(listener: TcpListener, heard: mpsc::UnboundedSender<()>) -> JoinHandle<(
 fn answers_to_requests_that_were_taken_back_end_nobodys_connection() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let appliance = gateway(listener.local_addr().unwrap());
-    let (tell, mut heard) = mpsc::unbounded_channel();
+    let (tell, mut received) = mpsc::unbounded_channel();
     let instance = late(listener, tell);
     let to = appliance.http();
     run(async {
         let (client, _ended) = H2Client::open(to).await;
         let (response, _) = client.begin(request("/first"), true).await.unwrap();
-        heard.recv().await.unwrap();
-        for _ in 0..LEAVERS {
-            let leaver = deaf(to, "/others", REQUESTS as u32);
-            heard.recv().await.unwrap();
+        received.recv().await.unwrap();
+        for _ in 0..DISCONNECTING_CLIENTS {
+            let leaver = stalled_client(to, "/others", REQUESTS as u32);
+            received.recv().await.unwrap();
             drop(leaver);
         }
         assert_eq!(response.await.unwrap().status(), 200);
@@ -138,7 +138,7 @@ fn answers_to_requests_that_were_taken_back_end_nobodys_connection() {
 
 /// What is wrong with an instance's answer is said as well as it is known.
 #[test]
-fn an_answer_that_is_none_is_told_by_its_reason() {
+fn malformed_response_is_reported_with_reason() {
     for (block, reason) in [
         (b"\x00\x04name\x05value".as_slice(), "sent an invalid HTTP/2 response: "), // without a status
         (b"\x88\x00\x01X\x01a", "sent an invalid HTTP/2 response: "),

@@ -61,7 +61,7 @@ fn response_with_pseudo_fields_in_trailers_is_aborted() {
     let with_pseudo = [
         &[0x88][..],                                       // :status: 200
         &[0x04, 1, b'/'],                                  // :path, by its name's index
-        &[0x00, 5, b':', b'p', b'a', b't', b'h', 1, b'/'], // written out
+        &[0x00, 5, b':', b'p', b'a', b't', b'h', 1, b'/'], // literal
     ];
     for (head, trailers, is_whole) in with_pseudo
         .into_iter()

@@ -1,5 +1,5 @@
-//! Another control plane's Ingress objects, served by the built binary: what upstream's conformance suite
-//! for ingresses asks of them.
+//! Another control plane's Ingress objects, served by the built binary: the requirements of upstream's conformance suite
+//! for ingresses.
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use std::collections::BTreeMap;
@@ -114,10 +114,10 @@ fn a_cluster_local_rule_is_for_the_private_listener() {
     assert_eq!((status(HOST, appliance.http()), status(HOST, appliance.private())), (200, 200));
 }
 
-/// X-KI-03: what of a host is for callers inside is nobody else's, though the public has the host too, in whatever order
+/// X-KI-03: the internal paths of a host are not public, though the host is, in whatever order
 /// the rules come.
 #[test]
-fn a_cluster_local_rule_stays_inside_beside_a_public_one_of_its_host() {
+fn cluster_local_rule_stays_internal_next_to_public_one() {
     let appliance = appliance();
     let [inside, public] = ["inside", "public"].map(TestUpstream::start);
     for (name, upstream) in [("inside", &inside), ("public", &public)] {
@@ -198,7 +198,7 @@ fn requests_of_a_deleted_revision_are_nobody_elses() {
 
 /// X-KI-15, X-KI-16: probes are answered with the hash of what is routed, and never reach a backend.
 #[test]
-fn a_probe_is_told_the_hash_of_what_is_routed() {
+fn probe_gets_hash_of_routes() {
     let appliance = appliance();
     let upstream = TestUpstream::start("one");
     backend(appliance.api(), "one", "http", &[upstream.address()]);
@@ -382,7 +382,7 @@ fn a_rewritten_host_may_lead_to_our_private_listener() {
     assert_eq!((&seen["name"], &seen["headers"]["host"]), (&json!("one"), &json!("in.ns.svc.cluster.local")));
 }
 
-/// APP-12: a backend may be a name outside, or a Service of the appliance itself, asleep or not.
+/// APP-12: a backend may be a name outside, or a Service of the appliance itself, at zero or not.
 #[test]
 fn a_backend_may_be_a_name_or_a_service_of_ours() {
     const IMAGE: &str = "example.com/hello";

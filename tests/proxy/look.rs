@@ -1,5 +1,5 @@
-//! What the admin listener shows of running cores: their connections, their routes, and what cold requests
-//! waited for.
+//! Debug queries on the admin listener: connections, routes, and the waits of cold
+//! requests.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::net::{SocketAddr, TcpListener};
@@ -74,7 +74,7 @@ fn open_connections_are_shown_with_what_they_do() {
         }
     });
 
-    // Bounded: those with a request first; and who has gone is gone.
+    // Bounded: those with a request first; and closed connections are gone.
     let most = shown(&appliance, "/debug/connections?limit=1");
     assert_eq!((&most["returned"], &most["connections"][0]["state"]), (&json!(1), &json!("active")), "{most}");
     drop((idle, waits, silent)); // an instance that goes ends the requests inside it
@@ -141,17 +141,17 @@ fn phases(header: &str) -> Vec<(String, f64)> {
     header.split(',').map(phase).collect()
 }
 
-/// RT-ISO-09: a request that woke its instance is told what it waited for, once, and what of that was the instance's own start; warm
-/// ones are told nothing.
+/// RT-ISO-09: a request that started its instance gets its wait, once, and the part that was the instance's own start; warm
+/// ones get nothing.
 #[test]
-fn a_cold_request_is_told_what_it_waited_for() {
+fn cold_request_gets_server_timing() {
     let appliance = asleep(ApplianceSetup::new(BIN), IMAGE);
     let cold = HttpCall::get("/").host(COLD).send(appliance.http());
     assert_eq!(cold.status, 200, "{cold}");
-    let told = phases(cold.header("server-timing").unwrap());
-    let names: Vec<_> = told.iter().map(|(name, _)| name.as_str()).collect();
+    let reported = phases(cold.header("server-timing").unwrap());
+    let names: Vec<_> = reported.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["queue", "spawn", "listen", "first-byte"], "{cold}");
-    assert!(told[0].1 > 0.0 && told[0].1 >= told[2].1, "the listening lies within the queue: {told:?}");
+    assert!(reported[0].1 > 0.0 && reported[0].1 >= reported[2].1, "the listening lies within the queue: {reported:?}");
     let warm = HttpCall::get("/").host(COLD).send(appliance.http());
     assert_eq!((warm.status, warm.header("server-timing")), (200, None));
     for phase in ["queue", "spawn", "listen", "first-byte"] {
@@ -160,10 +160,10 @@ fn a_cold_request_is_told_what_it_waited_for() {
     }
 }
 
-/// ... by HTTP/2 too; and with the setting off nobody is told, but it is counted.
+/// ... by HTTP/2 too; and with the setting off no client gets it, but it is counted.
 #[test]
-fn http2_clients_are_told_as_well_and_nobody_is_if_that_is_off() {
-    for (setup, is_told) in
+fn server_timing_works_over_http2_and_can_be_off() {
+    for (setup, is_reported) in
         [(ApplianceSetup::new(BIN), true), (ApplianceSetup::new(BIN).flag("server-timing", "off"), false)]
     {
         let appliance = asleep(setup, IMAGE);
@@ -171,9 +171,9 @@ fn http2_clients_are_told_as_well_and_nobody_is_if_that_is_off() {
             let (client, _ended) = H2Client::open(appliance.http()).await;
             let request = || http::Request::get(format!("http://{COLD}/")).body(()).unwrap();
             let cold = client.call(request()).await.unwrap();
-            let told = cold.headers.get("server-timing").map(|value| value.to_str().unwrap().to_owned());
-            assert_eq!((cold.status, told.is_some()), (200, is_told), "{cold:?}");
-            assert!(told.is_none_or(|told| phases(&told).len() == 4));
+            let reported = cold.headers.get("server-timing").map(|value| value.to_str().unwrap().to_owned());
+            assert_eq!((cold.status, reported.is_some()), (200, is_reported), "{cold:?}");
+            assert!(reported.is_none_or(|reported| phases(&reported).len() == 4));
             assert!(client.call(request()).await.unwrap().headers.get("server-timing").is_none());
         });
         assert_eq!(appliance.metric("sluicegate_cold_start_seconds_count", "queue"), 1);

@@ -1,4 +1,4 @@
-//! Whom a request reaches, through the built binary: wildcards, who may ask for what, tags by header.
+//! Routing through the built binary: wildcards, visibility, tags by header.
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use kit::api::is_ready;
@@ -93,7 +93,7 @@ fn events_reach_a_cluster_local_service() {
     });
 }
 
-/// X-RTE-08: off as long as nobody turned it on; then the header asks for a tag, and an unknown one for
+/// X-RTE-08: off by default; then the header asks for a tag, and an unknown one for
 /// nothing.
 #[test]
 fn a_tag_header_asks_for_a_tag_once_it_is_turned_on() {

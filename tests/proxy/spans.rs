@@ -67,7 +67,7 @@ fn attribute(span: &Value, name: &str) -> Option<String> {
     Some(value["stringValue"].as_str().or(value["intValue"].as_str())?.to_owned())
 }
 
-/// RT-HDR-08: the client's trace goes on, and our span stands between the client's and the instance's.
+/// RT-HDR-08: the client's trace continues, and our span stands between the client's and the instance's.
 #[test]
 fn a_request_leaves_a_span_between_its_client_and_its_instance() {
     let (server, documents) = collector(0);
@@ -75,7 +75,7 @@ fn a_request_leaves_a_span_between_its_client_and_its_instance() {
     let appliance = gateway(&upstream, server.address());
     let parent = format!("00-{TRACE}-{PARENT}-01");
     let answer = HttpCall::get("/a/b?c=d").host(HOST).header("traceparent", &parent).send(appliance.http());
-    let told = answer.json()["headers"]["traceparent"].as_str().unwrap().to_owned();
+    let reported = answer.json()["headers"]["traceparent"].as_str().unwrap().to_owned();
     let fresh = HttpCall::post("/x").host(HOST).body("x").send(appliance.http());
     let begun = fresh.json()["headers"]["traceparent"].as_str().unwrap().to_owned();
     // Not to be recorded, and so it passes as it came.
@@ -93,7 +93,7 @@ fn a_request_leaves_a_span_between_its_client_and_its_instance() {
     let span = of("/a/b");
     assert_eq!((&span["traceId"], &span["parentSpanId"]), (&json!(TRACE), &json!(PARENT)), "{span}");
     let own = span["spanId"].as_str().unwrap();
-    assert_eq!(told, format!("00-{TRACE}-{own}-01"), "the instance's parent is our span");
+    assert_eq!(reported, format!("00-{TRACE}-{own}-01"), "the instance's parent is our span");
     assert_eq!((&span["name"], &span["kind"], &span["status"]), (&json!("GET"), &json!(2), &json!({})));
     for (name, value) in [
         ("url.query", "c=d"),
@@ -124,7 +124,7 @@ fn a_request_leaves_a_span_between_its_client_and_its_instance() {
     wait::until(TIMEOUT, "the count", || (appliance.metric("sluicegate_spans_sent_total", "") == 4).then_some(()));
 }
 
-/// A collector that is away for a moment gets them all the same; one that stays away costs spans and no request.
+/// A collector that is away for a moment gets them anyway; one that stays away costs spans and no request.
 #[test]
 fn a_collector_that_is_away_costs_no_request() {
     let upstream = TestUpstream::start("one");

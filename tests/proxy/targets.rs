@@ -1,5 +1,5 @@
-//! Addresses that this appliance must not be sent to by its users: its own listeners, link-local and metadata addresses.
-//! Through the built binary, on each path by which a request leaves it.
+//! Addresses that users must not direct this appliance to: its own listeners, link-local and metadata addresses.
+//! Through the built binary, on each path by which it connects to them.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::net::SocketAddr;
@@ -59,14 +59,14 @@ fn subscriber_with_a_refused_address_is_not_ready() {
         ("http://224.0.0.1/".to_owned(), "a multicast address"),
         ("http://255.255.255.255/".to_owned(), "the broadcast address"),
     ];
-    for (n, (uri, told)) in uris.iter().enumerate() {
+    for (n, (uri, expected)) in uris.iter().enumerate() {
         let name = format!("t{n}");
         api.create(&trigger(&name, "main", uri));
         let object = api.wait_for("Trigger", NAMESPACE, &name, TIMEOUT, |object| {
             condition(object, "SubscriberResolved").is_some_and(|found| found["status"] == "False")
         });
         let message = condition(&object, "SubscriberResolved").unwrap()["message"].as_str().unwrap().to_owned();
-        assert!(message.contains(told) && message.contains("--allow-target"), "{uri}: {message}");
+        assert!(message.contains(expected) && message.contains("--allow-target"), "{uri}: {message}");
     }
     assert_eq!(post_all(&appliance), 0, "nothing was connected to");
 }
@@ -80,7 +80,7 @@ fn post_all(appliance: &Appliance) -> u64 {
     refused(appliance, "own_listener") + refused(appliance, "link_local")
 }
 
-/// A name says nothing until it is resolved: the address is looked at where the connection is opened.
+/// A name says nothing until it is resolved: the address is checked where the connection is opened.
 #[test]
 fn name_that_resolves_to_an_own_listener_is_not_connected_to() {
     let appliance = with_broker(&setup());
@@ -176,7 +176,7 @@ fn endpoints_that_move_to_an_own_listener_are_left() {
         let subset = |one: &SocketAddr| json!({ "addresses": [{ "ip": one.ip() }], "ports": [{ "name": "http", "port": one.port() }] });
         json!({ "subsets": all.iter().map(subset).collect::<Vec<_>>() })
     };
-    // Beside a good one it is left out.
+    // Next to a good one it is left out.
     api.patch("Endpoints", NAMESPACE, "app", &to(&[upstream.address(), appliance.admin()]));
     appliance.wait_says("address is not routed to");
     for _ in 0..8 {

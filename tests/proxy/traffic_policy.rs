@@ -1,5 +1,5 @@
-//! What Services may ask for beyond Knative's traffic, by annotations: clients that stay, headers that choose,
-//! copies that are compared; and instances that stand ready against cold starts.
+//! Traffic annotations of Services beyond Knative's: session affinity, header routes,
+//! mirroring; and spare instances against cold starts.
 #![allow(clippy::disallowed_methods, reason = "a test's own thread may wait")]
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
@@ -75,7 +75,7 @@ fn a_sticky_client_stays_with_its_revision() {
     }
     assert_eq!(seen.len(), 2, "a split all the same");
 
-    // Weights move clients one way only: with all of it at one revision everybody is there.
+    // Weights move clients one way only: with all of it at one revision all clients are there.
     let all = json!({ "spec": { "traffic": [{ "revisionName": "hello-00002", "percent": 100 }] } });
     appliance.api().patch("Service", NAMESPACE, "hello", &all);
     appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);

@@ -121,8 +121,11 @@ fn route_to_a_bad_unix_path_stops_the_start() {
         ("unix://app.sock", "not absolute"),
         (&*format!("unix:/{}", "a".repeat(120)), "at most 107"),
     ] {
-        let told = ApplianceSetup::new(BIN).flag("route", &format!("{HOST}={path}")).refused().stderr;
-        assert!(told.contains(why) && told.contains("app.sock") | told.contains("aaa"), "{path}: {told}");
+        let reported = ApplianceSetup::new(BIN).flag("route", &format!("{HOST}={path}")).refused().stderr;
+        assert!(
+            reported.contains(why) && reported.contains("app.sock") | reported.contains("aaa"),
+            "{path}: {reported}"
+        );
     }
 }
 
@@ -136,7 +139,7 @@ fn route_to_the_own_api_socket_stops_the_start() {
         let setup = ApplianceSetup::new(BIN)
             .flag("api-socket", &socket.display().to_string())
             .flag("route", &format!("{HOST}=unix:{}", path.display()));
-        let told = setup.refused().stderr;
-        assert!(told.contains("a socket of this appliance"), "{told}");
+        let reported = setup.refused().stderr;
+        assert!(reported.contains("a socket of this appliance"), "{reported}");
     }
 }

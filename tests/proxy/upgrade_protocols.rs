@@ -1,4 +1,4 @@
-//! `--upgrade-protocols` through the built binary: tunnels of protocols beside WebSocket.
+//! `--upgrade-protocols` through the built binary: tunnels of protocols other than WebSocket.
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use std::io::{Read, Write};
@@ -79,10 +79,10 @@ fn listed_protocol_becomes_a_tunnel() {
             writer.write_all(&sent).unwrap();
             writer.shutdown(Shutdown::Write).unwrap();
         });
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).unwrap();
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
         writing.join().unwrap();
-        assert!(heard == wanted, "{} of {} bytes came back", heard.len(), wanted.len());
+        assert!(received == wanted, "{} of {} bytes came back", received.len(), wanted.len());
         let head = server.join().unwrap();
         assert!(has_line(&head, "upgrade: raw/2") && has_line(&head, "connection: upgrade"), "{head}");
     }
@@ -96,9 +96,9 @@ fn upgrade_with_a_body_switches_behind_it() {
     let (mut stream, head) = ask(&appliance, &request("POST", "raw/2", "Content-Length: 4\r\n\r\nbodyearly"));
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     stream.shutdown(Shutdown::Write).unwrap();
-    let mut heard = String::new();
-    stream.read_to_string(&mut heard).unwrap();
-    assert_eq!(heard, "early");
+    let mut received = String::new();
+    stream.read_to_string(&mut received).unwrap();
+    assert_eq!(received, "early");
     server.join().unwrap();
 }
 
@@ -149,8 +149,8 @@ fn stop_ends_a_tunnel_without_bytes_of_its_own() {
     let (mut stream, head) = ask(&appliance, &request("GET", "raw/2", "\r\n"));
     assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
     stream.write_all(b"abc").unwrap();
-    let mut heard = [0; 3];
-    stream.read_exact(&mut heard).unwrap();
+    let mut received = [0; 3];
+    stream.read_exact(&mut received).unwrap();
     assert!(appliance.terminate().success());
     let mut rest = Vec::new();
     stream.read_to_end(&mut rest).unwrap();
@@ -170,7 +170,7 @@ fn upgrade_to_an_instance_of_http2_is_501() {
 #[test]
 fn http_as_a_listed_protocol_stops_the_start() {
     for protocols in ["h2c", "raw/2,HTTP/2.0", "a b"] {
-        let told = ApplianceSetup::new(BIN).flag("upgrade-protocols", protocols).refused().stderr;
-        assert!(told.contains("upgrade-protocols"), "{protocols}: {told}");
+        let reported = ApplianceSetup::new(BIN).flag("upgrade-protocols", protocols).refused().stderr;
+        assert!(reported.contains("upgrade-protocols"), "{protocols}: {reported}");
     }
 }

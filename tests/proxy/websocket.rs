@@ -1,4 +1,4 @@
-//! WebSockets through the built binary: tunnels, with an instance that echoes what it gets.
+//! WebSockets through the built binary: tunnels, with an instance that echoes its input.
 #![allow(clippy::unwrap_used, reason = "a helper of a test that fails is a failed test")]
 
 use std::io::{Read, Write};
@@ -74,7 +74,7 @@ fn open(appliance: &Appliance) -> (TcpStream, String) {
     (stream, head)
 }
 
-/// X-KI-11: bytes pass both ways as they are, and a side that finishes is told to the other.
+/// X-KI-11: bytes pass both ways as they are, and the end of one side is passed to the other.
 #[test]
 fn a_websocket_passes_everything_both_ways() {
     let (address, instance) = echo();
@@ -103,7 +103,7 @@ fn a_websocket_passes_everything_both_ways() {
     }
 }
 
-/// A server of a library that is not ours: says back what it is told, until its client closes.
+/// A server of another library: echoes its input, until its client closes.
 fn library_echo() -> (SocketAddr, thread::JoinHandle<Option<CloseFrame>>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -149,7 +149,7 @@ fn libraries_on_both_sides_understand_each_other() {
     assert_eq!(instance.join().unwrap(), Some(goodbye));
 }
 
-/// APP-09: a stop says goodbye at the end of the frame that is under way, to both sides.
+/// APP-09: a stop says goodbye at the end of the frame that is in progress, to both sides.
 #[test]
 fn a_stop_closes_a_websocket_between_two_frames() {
     let (address, instance) = echo();
@@ -223,7 +223,7 @@ fn an_instance_that_speaks_http2_has_no_websockets() {
 }
 
 /// RFC 8441: one stream of an HTTP/2 connection is a WebSocket to an instance that knows only HTTP/1, and the streams
-/// beside it are not disturbed.
+/// next to it are not disturbed.
 #[test]
 fn a_websocket_can_be_a_stream_of_http2() {
     let (address, instance) = echo();
@@ -258,7 +258,7 @@ fn a_websocket_can_be_a_stream_of_http2() {
         let (all, written) = http2::both(reading, writing).await;
         written.unwrap();
         assert!(all == wanted, "{} of {} bytes came back", all.len(), wanted.len());
-        // A protocol that nobody knows is a CONNECT like any other.
+        // An unknown protocol is handled like any other CONNECT.
         let mut other = http::Request::builder().method("CONNECT").uri(format!("https://{HOST}/")).body(()).unwrap();
         other.extensions_mut().insert(h2::ext::Protocol::from("gopher"));
         let (response, _stream) = client.begin(other, false).await.unwrap();

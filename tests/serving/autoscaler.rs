@@ -1,4 +1,4 @@
-//! PodAutoscaler and Metric: what a Revision's scaling looks like to `kubectl get kpa`.
+//! PodAutoscaler and Metric: a Revision's scaling in `kubectl get kpa`.
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};
@@ -15,7 +15,7 @@ fn reason<'a>(object: &'a Value, kind: &str) -> &'a str {
     condition(object, kind).and_then(|c| c["reason"].as_str()).unwrap_or_default()
 }
 
-/// SRV-REV-16: the Revision's Active and the scaler's say the same, awake and asleep, and what somebody changed or
+/// SRV-REV-16: the Revision's Active and the scaler's say the same, awake and at zero, and what a user changed or
 /// deleted comes back.
 #[test]
 fn a_revisions_scaler_is_shown_and_kept() {

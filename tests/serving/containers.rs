@@ -1,4 +1,4 @@
-//! A template with several containers: one serves, and the others run beside it.
+//! A template with several containers: one serves, and the others run as sidecars.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
@@ -26,9 +26,9 @@ fn configure(api: KitApi, data: Value) {
     api.patch("ConfigMap", "knative-serving", "config-features", &json!({ "data": data }));
 }
 
-/// SRV-REV-09, AMB-10: both run, the one with the port answers, each is seen and heard by its name, and they end together.
+/// SRV-REV-09, AMB-10: both run, the one with the port answers, the status and the logs of each are available by its name, and they end together.
 #[test]
-fn a_sidecar_runs_beside_the_container_that_serves() {
+fn sidecar_runs_next_to_serving_container() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let (api, aside) = (appliance.api(), free_address());
     api.create(&pair("pair", aside.port()));
@@ -83,7 +83,7 @@ fn features_say_whether_there_may_be_sidecars_and_whether_they_are_probed() {
     refused("multi-container is off, but found 2 containers");
 }
 
-/// What runs before the others: refused until the operator lets it, then the container that serves finds what it left, it is heard
+/// Init containers: rejected until the operator enables them, then the serving container finds their output, it is logged
 /// by its name, and one that fails says why.
 #[test]
 fn init_containers_run_before_the_container_that_serves() {
@@ -115,7 +115,7 @@ fn init_containers_run_before_the_container_that_serves() {
     let failed = api.wait_for("Revision", NAMESPACE, "bad-00001", TIMEOUT, |revision| {
         kit::api::condition(revision, "ContainerHealthy").is_some_and(|found| found["status"] == "False")
     });
-    let told = kit::api::condition(&failed, "ContainerHealthy").cloned().unwrap_or_default();
-    let message = told["message"].as_str().unwrap_or_default();
-    assert!(told["reason"] == "ExitCode3" && message.contains("init container setup"), "{told}");
+    let reported = kit::api::condition(&failed, "ContainerHealthy").cloned().unwrap_or_default();
+    let message = reported["message"].as_str().unwrap_or_default();
+    assert!(reported["reason"] == "ExitCode3" && message.contains("init container setup"), "{reported}");
 }

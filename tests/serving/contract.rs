@@ -1,4 +1,4 @@
-//! Small promises of serving that have no room elsewhere: through the built binary.
+//! Smaller promises of serving: through the built binary.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ fn an_instance_is_asked_nothing_before_its_readiness_probe_passes() {
     assert_eq!(greeter(&appliance, &host(&ready)), "hello-00001");
 }
 
-/// SRV-REV-13: the account is kept as it was given, one that cannot be is refused, and nobody runs as one that is not there,
+/// SRV-REV-13: the account is stored as given, an invalid one is rejected, and no instance runs as a missing one,
 /// until it is.
 #[test]
 fn a_revision_names_its_service_account() {
@@ -67,9 +67,9 @@ fn a_revision_names_its_service_account() {
     };
     let revision = api.wait_for("Revision", NAMESPACE, "hello-00001", TIMEOUT, waits);
     assert_eq!(revision["spec"]["serviceAccountName"], "builder");
-    let told = condition(&revision, "Ready").unwrap();
+    let reported = condition(&revision, "Ready").unwrap();
     let why = "error looking up service account default/builder: serviceaccount \"builder\" not found";
-    assert!(told["status"] == "False" && told["message"].as_str().unwrap().ends_with(why), "{told}");
+    assert!(reported["status"] == "False" && reported["message"].as_str().unwrap().ends_with(why), "{reported}");
 
     let account = json!({ "name": "builder", "namespace": NAMESPACE });
     api.create(&json!({ "apiVersion": "v1", "kind": "ServiceAccount", "metadata": account }));
@@ -114,7 +114,7 @@ fn a_cold_start_does_not_move_requests_to_the_warm_revision() {
     assert!((60..=140).contains(&cold), "{counts:?}");
 }
 
-/// SRV-ROUTE-04: a Revision that is sent to may be deleted. The Route says so, and nobody is sent elsewhere in its place.
+/// SRV-ROUTE-04: a Revision that is sent to may be deleted. The Route says so, and no request is sent elsewhere instead.
 #[test]
 fn a_revision_that_is_sent_to_may_be_deleted() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();

@@ -1,4 +1,4 @@
-//! Domains of one's own: claimed, mapped to a Service, refused to others, and free again.
+//! Custom domains: claimed, mapped to a Service, refused to others, and released.
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service};
@@ -69,9 +69,9 @@ fn a_claimed_domain_leads_to_its_service() {
     wait::until(TIMEOUT, "the domain to be free", || (get(&appliance).0 == 404).then_some(()));
 }
 
-/// A domain that another namespace claimed is refused, and so is a reference to nobody.
+/// A domain that another namespace claimed is refused, and so is a reference to a missing object.
 #[test]
-fn a_domain_of_somebody_else_is_refused() {
+fn domain_of_another_namespace_is_refused() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     let api = appliance.api();
     api.create(&json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "other" } }));

@@ -1,4 +1,4 @@
-//! Programs that cannot start: what is tried, for how long, and what ends it.
+//! Programs that cannot start: the attempts, their duration, and their end.
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service, with};

@@ -1,6 +1,6 @@
-//! Services of images that come from a registry: resolution, logins, conditions, Events.
+//! Services with images of a registry: resolution, credentials, conditions, Events.
 //!
-//! Containers take root, and these tests Debian's static busybox; without them they say so and are skipped.
+//! Containers take root, and these tests Debian's static busybox; they are skipped with a message without them.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
@@ -40,7 +40,7 @@ fn digest_of(api: KitApi, revision: &str) -> String {
     revision["status"]["containerStatuses"][0]["imageDigest"].as_str().unwrap_or_default().to_owned()
 }
 
-/// The condition with one of the `reasons`: on a busy machine the first of them may be over before it is looked at.
+/// The condition with one of the `reasons`: on a busy machine the first of them may be over before it is checked.
 fn failed_with(api: KitApi, revision: &str, reasons: &[&str]) -> Value {
     let revision = api.wait_for("Revision", NAMESPACE, revision, TIMEOUT, |revision| {
         let is_one = |healthy: &Value| reasons.iter().any(|reason| healthy["reason"] == **reason);
@@ -93,8 +93,8 @@ fn missing_tag_is_container_missing_until_it_is_pushed() {
     let healthy = failed_with(api, "app-00001", &["ContainerMissing"]);
     let message = healthy["message"].as_str().unwrap();
     assert!(message.contains("Unable to fetch image") && message.contains("NAME_UNKNOWN"), "{message}");
-    let is_told = |event: &Value| event["reason"] == "Failed" && event["type"] == "Warning";
-    wait::until(TIMEOUT, "an Event of the failure", || api.list("Event", NAMESPACE).into_iter().find(is_told));
+    let is_reported = |event: &Value| event["reason"] == "Failed" && event["type"] == "Warning";
+    wait::until(TIMEOUT, "an Event of the failure", || api.list("Event", NAMESPACE).into_iter().find(is_reported));
 
     registry.push("app", "v1", &app);
     api.wait_ready("Service", NAMESPACE, "app", TIMEOUT);

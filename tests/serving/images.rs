@@ -22,11 +22,11 @@ fn image(folder: &Path, words: &[&str]) -> Output {
 /// What the verb printed; it must have succeeded.
 fn printed(folder: &Path, words: &[&str]) -> String {
     let output = image(folder, words);
-    assert!(output.status.success(), "{words:?}: {}", complaint(&output));
+    assert!(output.status.success(), "{words:?}: {}", stderr_of(&output));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn complaint(output: &Output) -> String {
+fn stderr_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -73,7 +73,7 @@ fn image_is_pulled_listed_inspected_and_removed() {
     assert_eq!((layer_folders(folder), printed(folder, &["remove", &name])), (1, format!("removed {name}\n")));
     assert_eq!(layer_folders(folder), 0);
     let output = image(folder, &["inspect", &name]);
-    assert!(!output.status.success() && complaint(&output).contains("not on this host"), "{}", complaint(&output));
+    assert!(!output.status.success() && stderr_of(&output).contains("not on this host"), "{}", stderr_of(&output));
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn private_image_is_pulled_with_dockers_own_login() {
     let folder = tempfile::tempdir().unwrap();
     let name = registry.reference("app", "v1");
     let output = image(folder.path(), &["pull", &name]);
-    assert!(!output.status.success() && complaint(&output).contains("denies access"), "{}", complaint(&output));
+    assert!(!output.status.success() && stderr_of(&output).contains("denies access"), "{}", stderr_of(&output));
 
     fs::create_dir(folder.path().join("docker")).unwrap();
     let config = format!(r#"{{"auths":{{"{}":{{"auth":"dTpw"}}}}}}"#, registry.address());
@@ -123,9 +123,9 @@ fn hostile_layer_is_refused_by_the_child() {
     let folder = tempfile::tempdir().unwrap();
     let output = image(folder.path(), &["pull", &registry.reference("app", "v1")]);
     assert!(
-        !output.status.success() && complaint(&output).contains("leads out of its folder"),
+        !output.status.success() && stderr_of(&output).contains("leads out of its folder"),
         "{}",
-        complaint(&output)
+        stderr_of(&output)
     );
     assert_eq!(layer_folders(folder.path()), 0);
 }
@@ -185,11 +185,11 @@ fn missing_image_names_reference_and_registry() {
     let started = std::time::Instant::now();
     let output = image(folder.path(), &["pull", &name]);
     assert!(
-        !output.status.success() && complaint(&output).contains(&format!("{name}: not found")),
+        !output.status.success() && stderr_of(&output).contains(&format!("{name}: not found")),
         "{}",
-        complaint(&output)
+        stderr_of(&output)
     );
     assert!(started.elapsed() < Duration::from_secs(20), "a missing image is not asked for again and again");
     let output = image(folder.path(), &["pull", "Not A Reference"]);
-    assert_eq!(output.status.code(), Some(2), "{}", complaint(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr_of(&output));
 }

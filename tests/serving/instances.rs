@@ -1,4 +1,4 @@
-//! The privileges of an instance on this host, for any author of its manifest, and what it does not see of the
+//! The privileges of an instance on this host, for any author of its manifest, and what is hidden from it of the
 //! appliance.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -247,14 +247,14 @@ fn root_instance_sees_nothing_of_the_appliance() {
     assert!(std::path::Path::new(&data).join("api").is_dir(), "it is there");
 }
 
-/// Credentials, objects and events are for the appliance's user alone, and nobody lists the instances.
+/// Credentials, objects and events are accessible only to the appliance's user, and other users cannot list the instances.
 #[test]
 fn data_folder_is_for_its_owner() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
     appliance.api().create(&service("hello", IMAGE, "x"));
     appliance.api().wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     let data = appliance.setup().data();
-    for (name, others) in [("api", 0), ("log", 0), ("objects.redb", 0), ("instances", 0o011)] {
+    for (name, others) in [("api", 0), ("log", 0), ("objects.redb", 0), ("takeover.sock", 0), ("instances", 0o011)] {
         let mode = std::fs::metadata(data.join(name)).unwrap().permissions().mode();
         assert_eq!(mode & 0o077, others, "{name} {mode:o}");
     }

@@ -1,7 +1,7 @@
 //! Services, Revisions and their instances, through the built binary.
 
 mod autoscaler;
-mod beside;
+mod companion_objects;
 mod containers;
 mod contract;
 mod domain_mapping;

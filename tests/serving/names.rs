@@ -87,7 +87,7 @@ fn an_instance_meets_tls_at_the_usual_port() {
     assert_eq!(said, ["http://hidden.default:443/ 400 this port speaks HTTPS only"]);
 }
 
-/// EV-ADR-02: a core Service is reached by its name, at the ports of those who stand behind it.
+/// EV-ADR-02: a core Service is reached by its name, at the ports of its endpoints.
 #[test]
 fn an_instance_reaches_a_core_service_by_name() {
     let appliance = appliance();
@@ -109,7 +109,7 @@ fn an_instance_reaches_a_core_service_by_name() {
     assert!(said.len() == 2 && said.iter().all(|line| line.contains(" 200 ") && line.contains("database")), "{said:?}");
 }
 
-/// An answer that is under way when the appliance is told to end may still need others.
+/// A request in progress when the appliance is stopped may still call others.
 #[test]
 fn who_is_still_answering_may_call_others_to_the_end() {
     let mut appliance = appliance();

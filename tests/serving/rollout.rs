@@ -1,4 +1,4 @@
-//! Updates under load through the built binary: nobody who asks notices one.
+//! Updates under load through the built binary, without an effect on clients.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};

@@ -60,7 +60,7 @@ fn answered_by(text: &str) -> String {
     text.trim().rsplit(' ').next().unwrap_or_default().to_owned()
 }
 
-/// Sends `count` requests over one connection, and counts who answered.
+/// Sends `count` requests over one connection, and counts the responses by instance.
 fn answers(appliance: &Appliance, host: &str, count: u32) -> BTreeMap<String, u32> {
     let mut connection = HttpConnection::open(appliance.http());
     let mut answers = BTreeMap::new();
@@ -130,7 +130,7 @@ fn a_service_answers_at_its_internal_address_too() {
     assert_eq!(HttpCall::get("/").host(&internal).send(appliance.http()).status, 200);
 }
 
-/// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04: what an instance is told.
+/// RT-ENV-01, RT-ENV-02, RT-ENV-03, RT-ENV-04: the environment of an instance.
 #[test]
 fn an_instance_knows_its_port_its_names_and_its_own_variables_only() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).env("SECRET_OF_THE_HOST", "1").start();
@@ -162,11 +162,11 @@ fn every_instance_has_its_container_port() {
         let ready = deploy(appliance.api(), &manifest);
         HttpCall::get("/env").host(&host(&ready["status"]["url"])).send(appliance.http()).json()["PORT"].clone()
     };
-    let told = [("one", Some(3000)), ("two", Some(3000)), ("three", None)].map(|(name, port)| port_of(name, port));
+    let reported = [("one", Some(3000)), ("two", Some(3000)), ("three", None)].map(|(name, port)| port_of(name, port));
     if appliance.stderr().contains("a free PORT") {
         eprintln!("skipped: ports cannot be given here");
     } else {
-        assert_eq!(told, ["3000", "3000", "8080"]);
+        assert_eq!(reported, ["3000", "3000", "8080"]);
     }
 }
 
@@ -199,8 +199,8 @@ fn an_image_that_nothing_can_run_is_not_ready_and_says_why() {
     });
     let kind = kinds.into_iter().find(|kind| is_false(&revision, kind)).unwrap();
     let cause = condition(&revision, kind).unwrap();
-    for told in [&cause["reason"], &cause["message"], &condition(&failed, "Ready").unwrap()["message"]] {
-        assert!(told.as_str().is_some_and(|text| !text.is_empty()), "{revision:#}");
+    for reported in [&cause["reason"], &cause["message"], &condition(&failed, "Ready").unwrap()["message"]] {
+        assert!(reported.as_str().is_some_and(|text| !text.is_empty()), "{revision:#}");
     }
 }
 
@@ -331,7 +331,7 @@ fn the_same_template_twice_makes_no_second_revision() {
     assert_eq!(revision_names(api, "hello"), ["hello-00001"]);
 }
 
-/// SRV-REQ-08, SRV-REQ-09, SRV-REV-06, SRV-REV-19, RT-LIFE-04: nobody runs, a hundred ask, everybody is answered.
+/// SRV-REQ-08, SRV-REQ-09, SRV-REV-06, SRV-REV-19, RT-LIFE-04: at zero, a hundred requests arrive, and all are answered.
 #[test]
 fn a_sleeping_service_answers_every_request_that_wakes_it() {
     let appliance = appliance();

@@ -1,4 +1,4 @@
-//! The operator's ConfigMaps as Services feel them: defaults, limits, domains, rollouts.
+//! The operator's ConfigMaps and their effect on Services: defaults, limits, domains, rollouts.
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, greets, service, with};
@@ -12,7 +12,7 @@ fn configure(api: KitApi, map: &str, data: Value) {
     api.patch("ConfigMap", "knative-serving", map, &json!({ "data": data }));
 }
 
-/// SRV-REV-03: changed defaults fill what comes after them, limits refuse it, and who is there stays as it was.
+/// SRV-REV-03: changed defaults apply to new objects, limits reject them, and existing objects are unchanged.
 #[test]
 fn changed_defaults_are_for_those_who_come_later() {
     let appliance = ApplianceSetup::new(BIN).hello_image(IMAGE).start();
@@ -109,7 +109,7 @@ fn a_rollout_with_a_duration_moves_by_steps() {
         if seen.last() != shares.last() {
             seen.extend(shares.last());
         }
-        // Nobody is answered anything but a greeting meanwhile.
+        // Every response meanwhile is a greeting.
         assert_eq!(HttpCall::get("/").host("hello.default.localhost").send(appliance.http()).status, 200);
         (shares == [100] && route["status"]["traffic"][0]["revisionName"] == "hello-00002").then_some(())
     });

@@ -10,7 +10,7 @@ mod glossary;
 mod links;
 mod structure;
 
-/// What each crate may use of ours: only crates that stand above it in this list, so no circle can be written down.
+/// What each crate may use of ours: only crates that are above it in this list, so no circle can be written down.
 const ARROWS: [(&str, &[&str]); 22] = [
     ("adapter", &[]),
     ("transports", &["adapter"]),
@@ -329,7 +329,7 @@ fn nothing_is_left_lying_about() {
 }
 
 /// APP-11: proxying, route lookup, filters, fan-out and appending are measured with criterion; the gate runs each bench once, so
-/// that it works on the day when somebody wants its figures.
+/// that it works when its figures are needed.
 #[test]
 fn benches_of_what_matters_most_run_in_the_gate() {
     let mut broken = Vec::new();

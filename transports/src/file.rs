@@ -13,7 +13,7 @@ use crate::offset_tracker::OffsetTracker;
 mod tail;
 use tail::{Checkpoint, Tail};
 
-/// How often a followed file is looked at once its end is reached.
+/// How often a followed file is checked once its end is reached.
 const FOLLOW_PERIOD: std::time::Duration = std::time::Duration::from_millis(100);
 /// Bytes of one line. A longer one ends the adapter with an error, because it is no event.
 pub(crate) const LINE_BYTES_MAX: usize = 4 << 20;
@@ -23,7 +23,7 @@ pub(crate) const LINE_BYTES_MAX: usize = 4 << 20;
 pub(crate) struct ReceiverConfig {
     /// Absent or `-`: stdin.
     path: Option<PathBuf>,
-    /// Wait for more lines at the end of the file, and go on with its successor when it is rotated.
+    /// Wait for more lines at the end of the file, and continue with its successor when it is rotated.
     #[serde(default)]
     follow: bool,
     /// The file that remembers how far events were accepted. Default: in the state directory, if there is one.

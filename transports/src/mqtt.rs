@@ -1,7 +1,7 @@
 //! MQTT 5 and 3.1.1: topic filters as receiver, a topic as sender.
 //!
 //! A message of quality 1 is acknowledged (PUBACK) after the sink accepted it, in the order of arrival as MQTT asks. The
-//! session is kept by the broker, so what comes while the adapter is away is delivered later.
+//! session is stored by the broker, so messages that arrive while the adapter is down are delivered later.
 
 use std::collections::VecDeque;
 

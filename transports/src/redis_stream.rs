@@ -1,6 +1,6 @@
 //! Redis streams: a consumer group as receiver, XADD as sender.
 //!
-//! An entry is acknowledged (XACK) after the sink accepted it. What was delivered and not acknowledged is read first after a
+//! An entry is acknowledged (XACK) after the sink accepted it. Delivered entries without an acknowledgement are read first after a
 //! start, so order holds through a kill.
 
 use std::pin::Pin;
@@ -96,7 +96,7 @@ impl adapter::Receiver for RedisStreamReceiver {
         let mut read: Option<Read> = None;
         while !intake.finished() {
             if read.is_none() && intake.has_room() {
-                read = Some(self.read(reader.clone(), after.as_deref(), intake.room().min(READ_MAX)));
+                read = Some(self.read(reader.clone(), after.as_deref(), intake.free_slots().min(READ_MAX)));
             }
             let stopping = intake.stopping();
             let is_reading = read.is_some() && !stopping;
@@ -196,7 +196,7 @@ impl RedisStreamReceiver {
         Ok(())
     }
 
-    /// Acknowledges this entry and what is settled beside it in one command.
+    /// Acknowledges this entry and what is settled with it in one command.
     async fn acknowledge(
         &self,
         acks: &mut MultiplexedConnection,

@@ -1,4 +1,4 @@
-//! The contract of an adapter, shown with the file and HTTP transports through the built program.
+//! The contract of an adapter, tested with the file and HTTP transports through the built program.
 #![allow(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 
 mod support;

@@ -1,4 +1,4 @@
-//! What every adapter does with the answers of a sink, shown with the file transport through the built program.
+//! How every adapter handles the responses of a sink, tested with the file transport through the built program.
 #![allow(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 
 mod support;

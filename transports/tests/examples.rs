@@ -1,4 +1,4 @@
-//! The adapters in other languages of examples/adapters keep the contract.
+//! The adapters in other languages in examples/adapters follow the contract.
 #![allow(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 
 mod support;

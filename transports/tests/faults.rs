@@ -1,5 +1,5 @@
 //! Faults of each transport with its real server: a sink that is down, a killed adapter, a cut connection.
-//! Nothing is lost, and what has one key stays in order.
+//! Nothing is lost, and events with the same key stay in order.
 #![allow(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "a test waits as a thread")]
 
@@ -86,7 +86,7 @@ fn nothing_is_lost(transport: &Transport, server: &Server) {
         proxy.cut();
         feed.publish(EVENTS);
         adapter.wait_reason("ConnectionFailed");
-        proxy.mend();
+        proxy.restore();
         sink.wait_for_numbers(feed.next);
         adapter = adapter.wait_ready();
     }
@@ -196,7 +196,7 @@ fn kafka_connection_cut_loses_nothing() {
         if number % 50 == 49 {
             proxy.cut();
             std::thread::sleep(Duration::from_millis(500));
-            proxy.mend();
+            proxy.restore();
         }
         wait("the confirmation", || (post_number(feed.port, number).ok()?.status() == 202).then_some(()));
     }

@@ -55,7 +55,7 @@ impl SegmentMap {
         watch_for_bus_errors()?;
         // SAFETY: a map's bytes must not change under a `&[u8]`, and its file must not shrink. The folder
         // is locked by this process and segments are never truncated; when a foreign process truncates one
-        // in spite of the lock, the missing pages become zeros (`mend`) and their reader finds a checksum
+        // in spite of the lock, the missing pages become zeros (`map_zero_page`) and their reader finds a checksum
         // that fails. Bytes change only by flushes, which write at or after the durable position, while
         // only `slice` returns references, always to ranges below it. A file is overwritten from its
         // beginning only after `release` proved that no reader is left.
@@ -194,7 +194,7 @@ impl MapSlot {
 
 /// Maps zeros where a page of a map is missing; false when the address is in no map. Runs in the signal
 /// handler: atomics and one system call, no lock and no allocation.
-fn mend(address: usize) -> bool {
+fn map_zero_page(address: usize) -> bool {
     let mut block = Some(&MAPS);
     while let Some(slots) = block {
         if let Some(slot) = slots.slots.iter().find(|slot| slot.holds(address)) {
@@ -221,9 +221,9 @@ extern "C" fn on_bus_error(signal: libc::c_int, info: *mut libc::siginfo_t, cont
     unsafe {
         let is_fault = (*info).si_code > 0;
         let errno = *libc::__errno_location();
-        let mended = is_fault && mend((*info).si_addr().addr());
+        let is_repaired = is_fault && map_zero_page((*info).si_addr().addr());
         *libc::__errno_location() = errno;
-        if mended {
+        if is_repaired {
             return;
         }
         let Some(before) = BEFORE_US.get().filter(|before| before.sa_sigaction > libc::SIG_IGN) else {
@@ -251,7 +251,7 @@ fn watch_for_bus_errors() -> io::Result<()> {
     WATCH.call_once(|| {
         // SAFETY: both structs are plain data for which zeros are valid (no handler, empty mask);
         // `sigaction` reads and writes no more than them. The handler does only what a signal handler may
-        // (see `mend`).
+        // (see `map_zero_page`).
         unsafe {
             if let Ok(bytes) = usize::try_from(libc::sysconf(libc::_SC_PAGESIZE)) {
                 PAGE_BYTES.store(bytes, Ordering::Relaxed);

@@ -28,7 +28,7 @@ use crate::unformatted::lost_header;
 
 const LOCK_FILE: &str = "LOCK";
 
-/// What opening found. Everything but `gaps` is normal after a crash.
+/// The findings of opening a folder. Everything but `gaps` is normal after a crash.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Recovery {
     pub segments: usize,
@@ -41,7 +41,7 @@ pub struct Recovery {
     /// Files whose deletion a crash interrupted.
     pub leftovers: usize,
     /// Acknowledged bytes that are lost: the disk reported a flush that it did not write, or lost data. The
-    /// log continues without them; the operator must be told.
+    /// log continues without them; the operator must be informed.
     pub gaps: Vec<LogGap>,
     /// Segments whose file was shorter than it was created: the bytes behind its end are lost, and for the
     /// newest segment it is unknown whether there were any records.

@@ -65,7 +65,7 @@ fn full_log_accepts_events_after_consumers_finish() {
 }
 
 /// APP-07: events that a slow subscriber still needs are retained, and a full log still writes cursors:
-/// otherwise it would stay full for ever.
+/// otherwise it would stay full forever.
 #[test]
 fn full_log_still_writes_cursors() {
     let folder = tempfile::tempdir().unwrap();

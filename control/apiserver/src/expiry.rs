@@ -1,6 +1,6 @@
-//! When the certificates in use expire, for `/metrics` and the log.
+//! The expiry times of the certificates in use, for `/metrics` and the log.
 //!
-//! A certificate that has expired is used all the same: an operator who sees it refused by clients finds the reason here, and a
+//! An expired certificate stays in use: an operator whose clients reject it finds the reason here, and a
 //! clock that is ahead must not keep an appliance from starting.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
 
-/// How often certificates that are in use are looked at.
+/// How often certificates that are in use are checked.
 pub const CHECK_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Where a certificate comes from.
@@ -60,10 +60,10 @@ pub struct Expiries {
 struct Used {
     expiries: Vec<Timestamp>,
     /// The log has it.
-    is_told: bool,
+    is_logged: bool,
 }
 
-/// What one source comes to.
+/// The state of one source of certificates.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Certificates that have expired.
@@ -75,11 +75,11 @@ impl Expiries {
     /// Replaces what was recorded under this name. Logs what has expired and what is not valid yet.
     pub fn record(&self, source: Source, name: &str, pem: &[u8], now: Timestamp) {
         let mut expiries = Vec::new();
-        let mut is_told = false;
+        let mut is_logged = false;
         for validity in validities(pem) {
             let Validity { subject, begins, expires } = validity;
             if expires <= now {
-                is_told = true;
+                is_logged = true;
                 tell(source, name, &subject, expires);
             } else if begins > now {
                 let source = source.name();
@@ -87,7 +87,7 @@ impl Expiries {
             }
             expiries.push(expires);
         }
-        self.lock().insert((source, name.to_owned()), Used { expiries, is_told });
+        self.lock().insert((source, name.to_owned()), Used { expiries, is_logged });
     }
 
     /// It is in use no more.
@@ -114,9 +114,9 @@ impl Expiries {
 
     /// Logs each that has expired since it was recorded, once.
     pub fn check(&self, now: Timestamp) {
-        for ((source, name), used) in self.lock().iter_mut().filter(|(_, used)| !used.is_told) {
+        for ((source, name), used) in self.lock().iter_mut().filter(|(_, used)| !used.is_logged) {
             if let Some(expires) = used.expiries.iter().find(|expires| **expires <= now) {
-                used.is_told = true;
+                used.is_logged = true;
                 tell(*source, name, "", *expires);
             }
         }
@@ -138,7 +138,7 @@ struct Validity {
     expires: Timestamp,
 }
 
-/// Of what can be read; what cannot is refused where it is used.
+/// For readable certificates; unreadable ones are rejected where they are used.
 fn validities(pem: &[u8]) -> impl Iterator<Item = Validity> {
     CertificateDer::pem_slice_iter(pem).map_while(Result::ok).filter_map(|der| {
         let (_, parsed) = x509_parser::parse_x509_certificate(&der).ok()?;
@@ -182,15 +182,15 @@ mod tests {
     }
 
     #[test]
-    fn certificate_that_expires_in_use_is_told_once() {
+    fn certificate_expired_in_use_is_logged_once() {
         let expiries = Expiries::default();
         let pem = create_authority("ca", 5, day(0)).unwrap().certificate;
         expiries.record(Source::Secret, "default/tls", pem.as_bytes(), day(1));
-        let is_told = || expiries.lock().values().all(|used| used.is_told);
+        let is_logged = || expiries.lock().values().all(|used| used.is_logged);
         expiries.check(day(2));
-        assert!(!is_told());
+        assert!(!is_logged());
         expiries.check(day(7));
-        assert!(is_told());
+        assert!(is_logged());
         expiries.record(Source::Secret, "default/tls", b"no pem", day(7));
         assert_eq!(expiries.summary(Source::Secret, day(7)).expired, 0);
     }

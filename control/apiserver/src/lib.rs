@@ -1,7 +1,7 @@
 #![forbid(unsafe_code)]
 //! The API server: verbs, admission, access, and the store with its watches.
 //!
-//! It knows the kinds as rows of a registry, and no controller.
+//! It sees kinds as rows of a registry, and does not depend on any controller.
 
 pub mod access;
 pub mod api;

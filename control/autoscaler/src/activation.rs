@@ -1,7 +1,7 @@
-//! The progress deadline of a revision that has never been ready: how long its instances are tried, and when they are tried anew.
+//! The progress deadline of a revision that has never been ready: how long its start is attempted, and when it is attempted again.
 //!
-//! Without it a program that cannot start is restarted for ever. Upstream scales such a revision to zero
-//! (`ProgressDeadlineExceeded`), and so does this; a request, a Route or another program begins a new activation.
+//! Without it a program that cannot start is restarted forever. Upstream scales such a revision to zero
+//! (`ProgressDeadlineExceeded`), and so does this; a request, a Route or a changed program starts a new activation.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Revisions that cannot start: how long they are tried, and what ends that.
+//! Revisions that cannot start: how long they are attempted, and what ends that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn with_deadline(seconds: u64, plan: RevisionPlan) -> RevisionPlan {
     }
 }
 
-/// RT-PROBE-08: neither a crash loop nor a program that hangs goes on for ever, whatever its scale.
+/// RT-PROBE-08: neither a crash loop nor a program that hangs continues forever, whatever its scale.
 #[tokio::test(start_paused = true)]
 async fn revision_over_its_deadline_is_scaled_to_zero() {
     for script in [crashing as fn(u64) -> InstanceScript, hanging] {
@@ -61,7 +61,7 @@ async fn request_for_a_revision_over_its_deadline_retries_it() {
     assert_eq!((seen.state, seen.deadline_exceeded), (RevisionState::Ready, false));
 }
 
-/// What crashes, or hangs, is stopped when no request can reach it, and is tried at once when one can again.
+/// A crashing or hanging revision is stopped when no request can reach it, and is started at once when one can again.
 #[tokio::test(start_paused = true)]
 async fn revision_that_loses_its_route_is_not_restarted() {
     let (usual, plan) = (plan, |plan| with_deadline(600, plan));

@@ -11,7 +11,7 @@ use super::{RevisionPlan, ScalingMetric};
 /// A target below this requires absurd numbers of instances (upstream X-AS-01).
 const TARGET_MIN: f64 = 0.01;
 
-/// What a decision rests on, besides the plan.
+/// The inputs of a decision, besides the plan.
 #[derive(Debug, Clone, Copy)]
 pub struct ScalingInputs {
     /// Demand (concurrency or requests per second), averaged over the stable window.
@@ -24,7 +24,7 @@ pub struct ScalingInputs {
     pub scale_down_floor: u32,
     /// Requests inside instances and waiting, now.
     pub demand: u32,
-    /// Those of them that wait: what runs is not enough.
+    /// The waiting ones among them: the running instances are not enough.
     pub queued: u32,
     /// Instances that take requests.
     pub ready: u32,
@@ -42,7 +42,7 @@ pub struct ScalingInputs {
 pub struct ScalingDecision {
     /// The number of instances wanted.
     pub count: u32,
-    /// What it would be without the scale-down delay.
+    /// The desired count without the scale-down delay.
     pub count_without_delay: u32,
     /// The panic window's demand is far above what runs: from now on, and for a stable window, the count
     /// never falls.
@@ -98,7 +98,7 @@ pub fn has_burst_capacity(plan: &RevisionPlan, view: &ScalingInputs) -> bool {
     view.ready > 0 && excess_burst_capacity(plan, view) >= 0.0
 }
 
-/// By how much the capacity of running instances exceeds the plan's burst, as upstream computes it: a burst of 0 is
+/// How far the capacity of running instances exceeds the plan's burst, as upstream computes it: a burst of 0 is
 /// always met, and one without a bound never.
 #[must_use]
 pub fn excess_burst_capacity(plan: &RevisionPlan, view: &ScalingInputs) -> f64 {
@@ -415,7 +415,7 @@ mod tests {
     /// X-AS-09: upstream's cases of its excess burst capacity.
     #[test]
     fn burst_capacity_is_capacity_beyond_demand() {
-        for (total, burst, ready, panic, roomy) in [
+        for (total, burst, ready, panic, expected) in [
             (10.0, Some(7.0), 1, 7.0, false),
             (10.0, Some(7.0), 2, 12.0, true),
             (10.0, Some(7.0), 2, 13.0, true),
@@ -428,7 +428,7 @@ mod tests {
         ] {
             let plan = RevisionPlan { total, target_burst_capacity: burst, ..plan() };
             let view = ScalingInputs { ready, panic, ..QUIET };
-            assert_eq!(has_burst_capacity(&plan, &view), roomy, "{total} {burst:?} {ready} {panic}");
+            assert_eq!(has_burst_capacity(&plan, &view), expected, "{total} {burst:?} {ready} {panic}");
         }
     }
 }

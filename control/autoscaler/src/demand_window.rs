@@ -1,4 +1,4 @@
-//! Demand over time, as averages of a span that moves on.
+//! Demand over time, as averages of sliding windows.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 use super::limits::{SAMPLE_INTERVAL, SAMPLES_MAX};
 
-/// Of `weighted-exponential`: what a whole window's samples may miss of one, upstream's precision.
+/// `weighted-exponential`: how much the samples of a whole window may miss of one, upstream's precision.
 const WEIGHT_TRUNCATION_MAX: f64 = 0.000_1;
-/// Of `weighted-exponential`: upstream's least weight of the newest sample, so that long windows follow too.
+/// `weighted-exponential`: upstream's minimum weight of the newest sample, so that long windows follow too.
 const WEIGHT_MIN: f64 = 0.2;
 
 /// Demand over time.
@@ -57,7 +57,7 @@ impl DemandWindow {
         self.samples.extend((0..count).map(|nth| (first + apart * nth, 0)));
     }
 
-    /// What the demand of the last `span` comes to.
+    /// The demand of the last `span`.
     #[must_use]
     pub fn level(&self, now: Instant, span: Duration, weighted: bool) -> f64 {
         if weighted { self.weighted(now, span) } else { self.average(now, span) }
@@ -108,7 +108,7 @@ mod tests {
         let (mut sleeper, mut other) = (DemandWindow::default(), DemandWindow::default());
         for second in 0..200 {
             let now = start + Duration::from_secs(second);
-            // Asked for until it is not, then asleep, and woken within the window.
+            // Asked for until it is not, then at zero, and woken within the window.
             let demand = if (60..=150).contains(&second) { 0 } else { 3 };
             sleeper.add(now, demand, span);
             other.add(now, demand, span);

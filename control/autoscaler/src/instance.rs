@@ -1,4 +1,4 @@
-//! One instance of a revision, and what it is doing.
+//! One instance of a revision, and its state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use runtime::{InstanceHandle, InstanceSpec, SidecarStatus};
 pub(super) struct Instance {
     pub(super) id: u64,
     pub(super) lineage: u64,
-    /// What it was started by.
+    /// The reason of its start.
     pub(super) spec: Arc<InstanceSpec>,
     pub(super) started: Instant,
     pub(super) handle: Box<dyn InstanceHandle>,
@@ -39,7 +39,7 @@ pub(super) enum LifecyclePhase {
     Draining {
         since: Instant,
         look_at: Instant,
-        /// Somebody deleted it, or it was doubted: it does not come back, and is not frozen.
+        /// A client deleted it, or it was suspect: it is not reused, and not frozen.
         for_good: bool,
     },
     /// Stands still until it is wanted again.
@@ -48,7 +48,7 @@ pub(super) enum LifecyclePhase {
 }
 
 impl Instance {
-    /// What it shows to others.
+    /// Its published snapshot.
     pub(super) fn snapshot(&self) -> InstanceSnapshot {
         let stage = match self.phase {
             LifecyclePhase::Starting => InstancePhase::Starting,
@@ -58,8 +58,8 @@ impl Instance {
             LifecyclePhase::Draining { .. } | LifecyclePhase::Stopping => InstancePhase::Terminating,
         };
         let address = self.endpoint.as_ref().and_then(|endpoint| endpoint.address.socket_addr());
-        let (beside, hindrance) = (self.sidecars.clone(), self.not_ready_reason.clone());
-        InstanceSnapshot { id: self.id, phase: stage, address, sidecars: beside, not_ready_reason: hindrance }
+        let (sidecar_states, not_ready_reason) = (self.sidecars.clone(), self.not_ready_reason.clone());
+        InstanceSnapshot { id: self.id, phase: stage, address, sidecars: sidecar_states, not_ready_reason }
     }
 
     pub(super) fn stop(&mut self) {

@@ -1,4 +1,4 @@
-//! What cores are told of an instance and its revision, for those who read of their requests.
+//! Labels of an instance and its revision for the cores' request logs and metrics.
 
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
-//! What others may know of single instances: the list behind `kubectl get pods`.
+//! The published status of single instances: the list behind `kubectl get pods`.
 //!
-//! Who takes the place of an instance that failed is the same to its users, with one restart more: they
-//! are one line. A line ends when its last instance ends as wanted.
+//! The replacement of a failed instance is shown as the same instance with one restart more: both
+//! are one row. A row ends when its last instance ends as wanted.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ pub struct InstanceStatus {
     pub id: u64,
     /// The number of the first in its line.
     pub lineage: u64,
-    /// Of the line.
+    /// The id of the row.
     pub created_at: Timestamp,
     pub restarts: u32,
     pub phase: InstancePhase,
@@ -32,7 +32,7 @@ pub struct InstanceStatus {
     pub not_ready_reason: Option<String>,
 }
 
-/// What an instance does now.
+/// The current state of an instance.
 pub(super) struct InstanceSnapshot {
     pub(super) id: u64,
     pub(super) phase: InstancePhase,
@@ -77,7 +77,7 @@ struct InstanceLineage {
 #[derive(Debug, Default)]
 pub(super) struct LineageTable {
     active: HashMap<u64, InstanceLineage>,
-    /// Of failed instances that have no successor yet.
+    /// The rows of failed instances that have no successor yet.
     waiting: Vec<InstanceLineage>,
 }
 
@@ -131,13 +131,9 @@ impl LineageTable {
     ) -> Vec<InstanceStatus> {
         self.waiting.truncate(usize::try_from(missing).unwrap_or(usize::MAX));
         let running = members.filter_map(
-            |InstanceSnapshot { id, phase: stage, address, sidecars: beside, not_ready_reason: hindrance }| {
+            |InstanceSnapshot { id, phase: stage, address, sidecars: other_sidecars, not_ready_reason }| {
                 let place = self.active.get(&id)?;
-                Some(InstanceStatus {
-                    sidecars: beside,
-                    not_ready_reason: hindrance,
-                    ..place.status(id, stage, address)
-                })
+                Some(InstanceStatus { sidecars: other_sidecars, not_ready_reason, ..place.status(id, stage, address) })
             },
         );
         let waiting = self.waiting.iter().filter_map(|place| {
@@ -158,7 +154,7 @@ impl InstanceLineage {
     fn status(&self, id: u64, stage: InstancePhase, address: Option<SocketAddr>) -> InstanceStatus {
         let Self { lineage: line, created_at: began, restarts, started_at: started, last_termination: ref last } =
             *self;
-        let (last, beside, hindrance) = (last.clone(), Vec::new(), None);
+        let (last, other_sidecars, not_ready_reason) = (last.clone(), Vec::new(), None);
         InstanceStatus {
             id,
             lineage: line,
@@ -168,8 +164,8 @@ impl InstanceLineage {
             address,
             started_at: started,
             last_termination: last,
-            sidecars: beside,
-            not_ready_reason: hindrance,
+            sidecars: other_sidecars,
+            not_ready_reason,
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! [`Autoscaler`] is the handle; one task behind it (the future of [`Autoscaler::new`], run on the control thread)
 //! owns everything, so no lock is needed. The number of instances is arithmetic ([`decide`]); the state of one
-//! revision's instances is a `revision_scaler::RevisionScaler`; `task` carries it out. Deliberately absent: what a
+//! revision's instances is a `revision_scaler::RevisionScaler`; `task` carries it out. Out of scope: what a
 //! Revision is (controllers), and how an instance runs (runtime).
 
 mod activation;
@@ -58,7 +58,7 @@ pub struct RevisionPlan {
     /// Instances of the revision that served before: this many must be ready as well before the revision counts as
     /// proven, and are kept for one stable window after that, while the requests move over.
     pub inherited_scale: u32,
-    /// What is counted.
+    /// The counted metric.
     pub metric: ScalingMetric,
     /// How much of it one instance is wanted to have on average.
     pub target: f64,
@@ -88,7 +88,7 @@ pub struct RevisionPlan {
     pub scale_down_rate: f64,
     /// Never to zero once there was one.
     pub scale_to_zero_disabled: bool,
-    /// What is there beyond the count that is wanted.
+    /// Spare instances beyond the desired count.
     pub spare: SparePolicy,
     /// Requests can come, or may once it is ready. A version that none can reach is not started, not kept and not restarted.
     pub reachable: bool,
@@ -110,13 +110,13 @@ pub struct SparePolicy {
     pub frozen: u32,
 }
 
-/// What the scaler counts.
+/// The metric that the scaler counts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ScalingMetric {
     /// Requests inside and waiting.
     #[default]
     Concurrency,
-    /// Requests taken in per second.
+    /// Requests accepted per second.
     RequestsPerSecond,
 }
 
@@ -204,7 +204,7 @@ enum AutoscalerMessage {
     Shutdown(oneshot::Sender<()>),
 }
 
-/// What is published of a revision.
+/// The published state of a revision.
 struct RevisionSnapshot {
     status: ScaleStatus,
     instances: Vec<InstanceStatus>,
@@ -212,7 +212,7 @@ struct RevisionSnapshot {
     figures: ScalingFigures,
 }
 
-/// What others may read at any time.
+/// The state that other threads may read at any time.
 struct AutoscalerSnapshot {
     /// Boxed, because half of a map's places are empty.
     revisions: Mutex<HashMap<Arc<str>, Box<RevisionSnapshot>>>,
@@ -232,13 +232,13 @@ impl Autoscaler {
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (mail, inbox) = mpsc::unbounded_channel();
         let (changes, _) = broadcast::channel(limits::CHANGES_MAX);
-        let board = Arc::new(AutoscalerSnapshot {
+        let snapshot = Arc::new(AutoscalerSnapshot {
             revisions: Mutex::default(),
             changes,
             sample_durations: DurationHistogram::default(),
         });
-        let work = task::run(runtime, sink, first_id, inbox, Arc::clone(&board));
-        (Self { messages: mail, snapshot: board }, work)
+        let work = task::run(runtime, sink, first_id, inbox, Arc::clone(&snapshot));
+        (Self { messages: mail, snapshot }, work)
     }
 
     /// Runs the revision `key` (`NAMESPACE/REVISION`) by `plan` from now on. A changed plan rescales, and

@@ -1,4 +1,4 @@
-//! The autoscaler's numbers, each with its reason.
+//! The autoscaler's limits, each with its reason.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ pub const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 pub const IDLE_WINDOW_MIN: Duration = Duration::from_secs(2);
 /// Samples kept of a revision: one per tick for the longest stable window (1 h).
 pub const SAMPLES_MAX: usize = 3600;
-/// Starts under way at once in one revision. More would only slow each other down on one host, and a
+/// Starts in progress at once in one revision. More would only slow each other down on one host, and a
 /// burst must not turn into a storm of forks.
 pub const STARTING_MAX: u32 = 16;
 /// How long a core may still pick an instance after it left the table; and the interval between checks of a draining

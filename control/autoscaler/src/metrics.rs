@@ -1,4 +1,4 @@
-//! The autoscaler's figures for metrics: the scaler's inputs and decisions for each revision, and its instances.
+//! The autoscaler's metrics: the scaler's inputs and decisions for each revision, and its instances.
 
 use std::sync::{Arc, PoisonError};
 
@@ -8,7 +8,7 @@ use contract::request_histograms::DurationHistogram;
 use super::decide::{ScalingDecision, ScalingInputs, excess_burst_capacity};
 use super::{Autoscaler, InstancePhase, InstanceStatus, RevisionPlan, RevisionSnapshot, ScalingMetric};
 
-/// What the scaler last saw and said.
+/// The last inputs and decision of the scaler.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct ScalingSignals {
     pub metric: ScalingMetric,
@@ -19,7 +19,7 @@ pub struct ScalingSignals {
     /// ... and over the panic window.
     pub panic: f64,
     pub is_panicking: bool,
-    /// By how much the capacity of running instances exceeds the requested burst.
+    /// How far the capacity of running instances exceeds the requested burst.
     pub excess_burst_capacity: f64,
     /// Instances, without warm spares.
     pub desired: u32,
@@ -98,13 +98,13 @@ impl Autoscaler {
         let awake = |one: &RevisionSnapshot| one.status.desired > 0 || !one.instances.is_empty();
         all.sort_unstable_by(|one, other| (awake(other.1), one.0).cmp(&(awake(one.1), other.0)));
         let left_out = all.len().saturating_sub(most);
-        let told = all.into_iter().take(most).map(|(key, one)| RevisionMetrics {
+        let reported = all.into_iter().take(most).map(|(key, one)| RevisionMetrics {
             key: Arc::clone(key),
             figures: one.figures.clone(),
             desired: one.status.desired,
             pod_counts: PodCounts::count(&one.instances),
         });
-        (told.collect(), left_out)
+        (reported.collect(), left_out)
     }
 
     /// How long it took, each second, to read the counters of a revision that runs.

@@ -1,4 +1,4 @@
-//! The instances of one revision, and what each is doing.
+//! The instances of one revision, and the state of each.
 
 mod figures;
 mod progress_deadline;
@@ -22,7 +22,7 @@ use super::limits::{DRAIN_CHECK_INTERVAL, HEALTHY_AFTER, SAMPLE_INTERVAL, STARTI
 use super::{EndpointSink, RevisionPlan, RevisionState, ScaleStatus, ScalingMetric, ScalingSignals, instance_labels};
 use runtime::{InstanceExit, InstanceReport, InstanceReporter, Runtime, SidecarStatus};
 
-/// What all revision scalers share.
+/// The context that all revision scalers share.
 pub(super) struct ScalerContext {
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) sink: Arc<dyn EndpointSink>,
@@ -379,7 +379,7 @@ impl RevisionScaler {
     }
 
     /// RT-LIFE-03: scaling does not end an instance with requests in flight; one with WebSockets only gets SIGTERM,
-    /// and they go on while it closes them.
+    /// and they continue while it closes them.
     fn finish_drains(&mut self, now: Instant) {
         let mut capacity = self.frozen_max().saturating_sub(self.count(|phase| phase == LifecyclePhase::Frozen));
         for member in &mut self.instances {
@@ -446,16 +446,9 @@ impl RevisionScaler {
         } else {
             RevisionState::Pending
         };
-        let hindrance = self.instances.iter().find_map(|member| member.not_ready_reason.clone());
-        let (desired, roomy, deadline_exceeded) = (self.desired, self.has_burst_capacity, self.activation.exceeded);
-        ScaleStatus {
-            actual,
-            desired,
-            has_burst_capacity: roomy,
-            not_ready_reason: hindrance,
-            deadline_exceeded,
-            state,
-        }
+        let not_ready_reason = self.instances.iter().find_map(|member| member.not_ready_reason.clone());
+        let (desired, has_burst, deadline_exceeded) = (self.desired, self.has_burst_capacity, self.activation.exceeded);
+        ScaleStatus { actual, desired, has_burst_capacity: has_burst, not_ready_reason, deadline_exceeded, state }
     }
 
     pub(super) fn instance_statuses(&mut self) -> Vec<InstanceStatus> {

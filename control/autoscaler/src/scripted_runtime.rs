@@ -1,4 +1,4 @@
-//! A runtime without processes, for tests: instances do what a script says, in tokio's time.
+//! A runtime without processes, for tests: instances follow a script, in tokio's time.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -120,7 +120,7 @@ async fn play(
     };
     let (ready, crash) = (at(script.ready_after), at(script.crash_after));
     tokio::pin!(ready, crash);
-    let mut told = false;
+    let mut is_announced = false;
     loop {
         tokio::select! {
             biased;
@@ -139,8 +139,8 @@ async fn play(
                     return ExitCause::Signaled(15);
                 }
             },
-            () = &mut ready, if !told => {
-                told = true;
+            () = &mut ready, if !is_announced => {
+                is_announced = true;
                 reporter.ready(address(id), None);
             }
         }

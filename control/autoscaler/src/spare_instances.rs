@@ -1,7 +1,7 @@
-//! Instances against cold starts: those beyond the count that is wanted, and those that stand still.
+//! Instances that avoid cold starts: spare ones beyond the desired count, and frozen ones.
 //!
-//! A frozen instance counts as not running: it has no part in what the scaler compares the demand with. When more
-//! are wanted, thawing comes before starting.
+//! A frozen instance counts as not running: it is not part of the capacity that the scaler compares with the demand. When more
+//! instances are needed, thawing comes before starting.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -1,4 +1,4 @@
-//! Spares, with scripted instances in a time that only the test moves.
+//! Spare instances, with scripted instances in a time that only the test advances.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -18,12 +18,12 @@ pub(super) async fn run(
     sink: Arc<dyn EndpointSink>,
     first_id: u64,
     mut inbox: UnboundedReceiver<AutoscalerMessage>,
-    board: Arc<AutoscalerSnapshot>,
+    snapshot: Arc<AutoscalerSnapshot>,
 ) {
     let (queue, mut reports) = mpsc::unbounded_channel();
     let context = ScalerContext { runtime, sink, reports: queue, next_id: first_id, started_at: Instant::now() };
     let (scalers, wakeups, owners) = (HashMap::new(), BTreeSet::new(), HashMap::new());
-    let mut manager = AutoscalerTask { scalers, wakeups, owners, context, snapshot: board, shutdown_waiters: None };
+    let mut manager = AutoscalerTask { scalers, wakeups, owners, context, snapshot, shutdown_waiters: None };
     let mut closed = false;
 
     while !((manager.shutdown_waiters.is_some() || closed) && manager.scalers.is_empty()) {
@@ -109,12 +109,12 @@ impl AutoscalerTask {
     fn sample_due(&mut self, now: Instant) {
         let keys: Vec<_> =
             self.wakeups.iter().take_while(|(at, _)| *at <= now).map(|(_, key)| Arc::clone(key)).collect();
-        let board = Arc::clone(&self.snapshot);
+        let snapshot = Arc::clone(&self.snapshot);
         for key in keys {
             self.update_scaler(&key, now, |scaler| {
                 let began = Instant::now();
                 scaler.sample(now);
-                board.sample_durations.note(began.elapsed());
+                snapshot.sample_durations.note(began.elapsed());
             });
         }
     }

@@ -1,4 +1,4 @@
-//! The autoscaler with scripted instances, in a time that only the test moves.
+//! The autoscaler with scripted instances, in a time that only the test advances.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, atomic::Ordering::Relaxed};

@@ -1,4 +1,4 @@
-//! Regular expressions of clients, with a bound on the work of reading one and of each match.
+//! Regular expressions of clients, with a bound on the cost of compiling one and of each match.
 //!
 //! A match is linear in its text, but its factor is the size of the pattern: `[01]*1[01]{1000}2` is 17 bytes long and takes
 //! 33 µs a byte. A lazy DFA looks at each byte once and answers almost every match. Where its states do not fit into the
@@ -20,7 +20,7 @@ use regex_automata::{Input, MatchError};
 const PATTERN_TEXT_MAX: usize = 8 << 10;
 /// Text of all patterns of one schema, or of one write, in bytes: they are read in at most 0.6 s.
 const PATTERNS_TEXT_MAX: usize = 64 << 10;
-/// Bytes that one byte of a pattern counts as where letters match in both cases: folding a class takes ten times as long.
+/// Bytes that one byte of a pattern counts as where letters match in both cases: case folding of a class takes ten times as long.
 const CASE_FOLDING_FACTOR: usize = 10;
 /// Bytes that a pattern may take compiled; patterns in use take a hundredth.
 const PATTERN_BYTES_MAX: usize = 1 << 20;
@@ -60,7 +60,7 @@ impl fmt::Display for PatternError {
 
 /// A pattern, compiled.
 pub struct BoundedRegex {
-    /// What its states are cached by.
+    /// The key of its cached states.
     id: u64,
     dfa: DFA,
     nfa: PikeVM,
@@ -78,7 +78,7 @@ pub struct RegexCaches {
     states: HashMap<u64, Cache>,
 }
 
-/// What the DFA says of a text.
+/// The DFA's result for a text.
 enum Scan {
     NoMatch,
     /// The leftmost match ends here.
@@ -115,7 +115,7 @@ impl BoundedRegex {
         self.compiled().memory_usage()
     }
 
-    /// What a simulation may look at for each byte.
+    /// The maximum work of a simulation for each byte.
     fn parts(&self) -> usize {
         self.compiled().states().len()
     }
@@ -212,7 +212,7 @@ fn take(steps: usize, spend: &mut impl SpendSteps) -> Result<(), StepsExceeded> 
     if spend(steps) { Ok(()) } else { Err(StepsExceeded) }
 }
 
-/// What reading the pattern counts as. A text that only looks like a flag counts more than it has to.
+/// The cost of compiling the pattern. A text that only looks like a flag counts more than necessary.
 fn text_bytes(pattern: &str) -> usize {
     let folds = pattern.split('?').skip(1).any(|behind| {
         let flags = behind.split([':', ')']).next().unwrap_or("");

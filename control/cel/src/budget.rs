@@ -1,4 +1,4 @@
-//! The work that the rules of one write may still do.
+//! The remaining evaluation budget of the rules of one write.
 
 use crate::EvalError;
 use crate::bounded_regex::{PatternSet, RegexCaches};

@@ -1,4 +1,4 @@
-//! The kinds of values, as a schema declares them.
+//! The types of values, as a schema declares them.
 
 use std::fmt;
 
@@ -36,12 +36,12 @@ pub enum CelType<'a> {
         schema: &'a Value,
         whole: bool,
     },
-    /// Of an object of its own.
+    /// The type of a complete object.
     Metadata,
 }
 
 impl<'a> CelType<'a> {
-    /// What a schema says; `None`: nothing that a rule could speak of.
+    /// The type of a schema; `None` if a rule cannot use it.
     pub fn of(schema: &'a Value, whole: bool) -> Option<Self> {
         if schema["x-kubernetes-int-or-string"] == true {
             return Some(Self::Dyn);

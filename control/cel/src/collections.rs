@@ -1,4 +1,4 @@
-//! What can be asked of a list.
+//! Functions of lists.
 
 use std::cmp::Ordering;
 

@@ -1,7 +1,7 @@
-//! What a rule costs at most, told before there is an object: a definition whose rules could cost too much is refused.
+//! Estimates the maximum cost of a rule from its schema: a definition whose rules could cost too much is rejected.
 //!
-//! Costs are those of Kubernetes' estimate, with what is odd in it, so that a definition that is taken there is taken
-//! here and the other way round. Only the most is reckoned; nothing asks for the least.
+//! Costs are those of Kubernetes' estimator, including its peculiarities, so that a definition that is accepted there is accepted
+//! here and vice versa. Only the maximum is computed; nothing needs the minimum.
 
 mod calls;
 mod estimate;
@@ -18,7 +18,7 @@ use crate::value::CelValue;
 /// Costs of a new list, and of a new map.
 const LIST: u64 = 10;
 const MAP: u64 = 30;
-/// What going through a text costs, by the byte.
+/// The cost of traversing a text, per byte.
 pub(crate) const TEXT: f64 = 0.1;
 /// Bytes of a named format.
 const FORMAT_BYTES: u64 = 64;
@@ -31,7 +31,7 @@ struct CostScope<'a, 'b> {
     outer: Option<&'b CostScope<'a, 'b>>,
 }
 
-/// What the reckoning works with.
+/// The context of the estimate.
 pub(crate) struct CostEstimator<'a, 'b> {
     root: SchemaNode<'a>,
     kinds: &'b HashMap<*const Expr, CelType<'a>>,
@@ -40,7 +40,7 @@ pub(crate) struct CostEstimator<'a, 'b> {
 
 type CostScopeRef<'a, 'b> = Option<&'b CostScope<'a, 'b>>;
 
-/// What the rule costs at most, of whose parts the kinds are known.
+/// The maximum cost of the rule, with the types of its parts.
 pub(crate) fn max_cost<'a>(
     rule: &Expr,
     root: SchemaNode<'a>,
@@ -58,9 +58,9 @@ fn is_scalar(kind: &CelType<'_>) -> bool {
     }
 }
 
-/// What a comprehension is made of, apart from what the rule says.
+/// The parts of a comprehension that the parser adds.
 struct ComprehensionCost {
-    /// Before it, for each look at whether it goes on, and for its result.
+    /// Before it, for each look at whether it continues, and for its result.
     init: u64,
     step: u64,
     result: u64,
@@ -100,7 +100,7 @@ impl<'a> CostEstimator<'a, '_> {
         }
     }
 
-    /// The size of a part that says nothing of it itself.
+    /// The size of a part that does not specify it itself.
     pub(crate) fn declared_size(&self, expr: &Expr, from: ValueOrigin<'a>) -> Option<SizeRange> {
         self.schema_size(from).or_else(|| is_scalar(self.kind(expr)).then_some(SizeRange::of(1)))
     }
@@ -174,7 +174,7 @@ impl<'a> CostEstimator<'a, '_> {
         CostEstimate { cost: 1, origin: from, size, entries: bound.and_then(|bound| bound.part.entries) }
     }
 
-    /// A call that costs nothing worth mentioning beside its arguments.
+    /// A call whose cost is negligible compared with its arguments.
     fn call_of<const N: usize>(&self, expr: &Expr, given: [CostEstimate<'a>; N]) -> CostEstimate<'a> {
         let cost = 1_u64.saturating_add(sum(given.map(|one| one.cost)));
         CostEstimate { size: self.declared_size(expr, ValueOrigin::Computed), ..CostEstimate::computed(cost) }

@@ -82,7 +82,7 @@ fn a_rule_costs_what_kubernetes_estimates() {
     }
 }
 
-/// APP-20: sizes of what a call makes are reckoned on, and an enumeration is as long as its longest value.
+/// APP-20: sizes of what a call makes are computed on, and an enumeration is as long as its longest value.
 #[test]
 fn what_a_call_makes_has_a_size() {
     let object = |most: Option<u64>| {

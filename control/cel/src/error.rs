@@ -1,6 +1,6 @@
-//! Why a rule is refused when it is read, or has no answer for a value.
+//! Errors of compiling a rule and of evaluating it.
 
-/// What is wrong with a rule's text.
+/// A compile error of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompileError {
     /// The byte it is about.

@@ -1,4 +1,4 @@
-//! What a rule says of a value.
+//! Evaluates a rule for a value.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use crate::parse::{Comprehension, Expr, ExprKind};
 use crate::value::{CelMapKey, CelValue};
 use crate::{EvalBudget, EvalError, collections, functions, mismatch};
 
-/// What names stand for, innermost first.
+/// The values of variables, innermost first.
 #[derive(Debug)]
 pub struct EvalScope<'a> {
     pub name: &'a str,

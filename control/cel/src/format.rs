@@ -1,4 +1,4 @@
-//! `"%s has %d".format([a, b])`: texts with places for values, as Kubernetes 1.34 fills them.
+//! `"%s has %d".format([a, b])`: format strings, as Kubernetes 1.34 fills them.
 
 use crate::CelType;
 use crate::to_text::to_text;
@@ -86,10 +86,12 @@ pub(crate) fn parse(text: &str) -> Result<Vec<FormatPart<'_>>, String> {
         let mut precision = PRECISION;
         if let Some(behind) = rest.strip_prefix('.') {
             let end = behind.find(|c: char| !c.is_ascii_digit()).unwrap_or(behind.len());
-            let told = behind[..end].parse().ok().filter(|told| *told <= PRECISION_MAX);
-            precision = told.ok_or_else(|| {
-                let told = &behind[..end];
-                format!("could not parse formatting clause: precision {told:?} is no number up to {PRECISION_MAX}")
+            let requested = behind[..end].parse().ok().filter(|requested| *requested <= PRECISION_MAX);
+            precision = requested.ok_or_else(|| {
+                let requested = &behind[..end];
+                format!(
+                    "could not parse formatting clause: precision {requested:?} is not a number up to {PRECISION_MAX}"
+                )
             })?;
             rest = &behind[end..];
         }

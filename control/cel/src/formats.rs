@@ -1,12 +1,12 @@
-//! Formats by name: `format.dns1123Label().validate(self.name)` says what is wrong with a text, if anything is.
+//! Named formats: `format.dns1123Label().validate(self.name)` returns the problems of a text, if any.
 
 use support::{labels, names};
 
-/// What a text is held against.
+/// A format.
 #[derive(Debug)]
 pub struct NamedFormat {
     pub(crate) name: &'static str,
-    /// What is wrong with a text; nothing: it is one.
+    /// The problem with a text; `None` if it is valid.
     pub(crate) validate: fn(&str) -> Option<String>,
 }
 
@@ -31,10 +31,10 @@ pub(crate) fn by_name(name: &str) -> Option<&'static NamedFormat> {
     FORMATS.iter().find(|format| format.name == name)
 }
 
-/// What stands before the names of functions about formats.
+/// The prefix of functions about formats.
 pub(crate) const NAMESPACE: &str = "format.";
 
-/// How many arguments such a function takes; `None`: there is none of that name.
+/// The number of arguments of such a function; `None` if there is no function of that name.
 pub(crate) fn argument_count(name: &str) -> Option<usize> {
     match name.strip_prefix(NAMESPACE)? {
         "named" => Some(1),
@@ -42,7 +42,7 @@ pub(crate) fn argument_count(name: &str) -> Option<usize> {
     }
 }
 
-/// Whether a text is of a format that has this name; of one that nobody knows it is.
+/// Whether a text has the format of this name; an unknown format accepts every text.
 pub fn is_of_format(name: &str, text: &str) -> bool {
     by_name(name).is_none_or(|format| (format.validate)(text).is_none())
 }
@@ -145,7 +145,7 @@ mod tests {
 
     /// APP-20: each format takes what Kubernetes takes.
     #[test]
-    fn a_text_is_of_a_format_or_it_is_told_why_not() {
+    fn invalid_format_has_reason() {
         for (name, good, bad) in [
             ("dns1123Label", &["a-1"][..], &["A", "a.b", "-a", ""][..]),
             ("dns1123Subdomain", &["a.b-1.c"], &["a..b", "A"]),

@@ -1,4 +1,4 @@
-//! Names of the functions and methods that a rule may call, with the number of their arguments.
+//! Names of the functions and methods that a rule may call, with their arity.
 
 use crate::formats;
 

@@ -10,7 +10,7 @@ use crate::formats::{self, NamedFormat};
 use crate::value::{CelValue, duration, no_matching_overload};
 use crate::{EvalBudget, collections, net, text, to_text};
 
-/// What looking for a time zone by its name counts as: it may have to be read from the disk.
+/// The cost of a look-up of a time zone by its name: it may have to be read from the disk.
 const ZONE_STEPS: usize = 1000;
 
 fn text_bytes(value: &CelValue) -> usize {
@@ -204,7 +204,7 @@ fn timestamp_part(name: &str, moment: Timestamp, given: &[CelValue]) -> Result<C
         [] => TimeZone::UTC,
         [CelValue::String(zone)] => match TimeZone::get(zone) {
             Ok(zone) => zone,
-            Err(_) => return mismatch(format!("{zone:?} is no time zone")),
+            Err(_) => return mismatch(format!("{zone:?} is not a time zone")),
         },
         [other, ..] => return no_matching_overload(name, other),
     };
@@ -269,6 +269,6 @@ fn validate(
         return mismatch(format!("no such overload: {name} of a format"));
     };
     steps.spend_text(text.len())?;
-    let told = (format.validate)(text).map(|why| Arc::new(CelValue::list(vec![CelValue::text(why)])));
-    Ok(CelValue::Optional(told))
+    let problem = (format.validate)(text).map(|why| Arc::new(CelValue::list(vec![CelValue::text(why)])));
+    Ok(CelValue::Optional(problem))
 }

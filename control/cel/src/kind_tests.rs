@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// What `self` is in these rules.
+/// The type of `self` in these rules.
 fn kinds() -> Value {
     json!({ "type": "object", "properties": {
         "s": { "type": "string" }, "n": { "type": "integer" }, "f": { "type": "number" }, "b": { "type": "boolean" },
@@ -28,12 +28,12 @@ fn kind_of(rule: &str, whole: bool) -> Result<String, String> {
     let patterns = RefCell::default();
     let old = TypeScope { name: "oldSelf", kind: this.clone(), outer: None, type_map: None, patterns: Some(&patterns) };
     let known = TypeScope { name: "self", kind: this, outer: Some(&old), type_map: None, patterns: None };
-    let told = |why: CompileError| why.render(rule).lines().next().unwrap().replacen("<input>:", "", 1);
-    let program = CelProgram::parse(rule, &["self", "oldSelf"]).map_err(told)?;
-    type_check::type_of(&program.root, &known).map(|kind| kind.to_string()).map_err(told)
+    let rendered = |why: CompileError| why.render(rule).lines().next().unwrap().replacen("<input>:", "", 1);
+    let program = CelProgram::parse(rule, &["self", "oldSelf"]).map_err(rendered)?;
+    type_check::type_of(&program.root, &known).map(|kind| kind.to_string()).map_err(rendered)
 }
 
-/// What fits its schema is taken, as a Kubernetes API server 1.34 takes it.
+/// Rules that fit their schema are accepted, as by Kubernetes' API server 1.34.
 #[test]
 fn a_rule_that_fits_the_schema_is_taken() {
     for rule in [
@@ -168,8 +168,8 @@ fn a_rule_that_cannot_hold_is_refused_where_it_fails() {
     }
     assert_eq!(kind_of("self.metadata.labels == {}", true), Err("1:14: undefined field 'labels'".into()));
     let mistake = CelProgram::parse("true &&\n  frob(self)", &["self"]).unwrap_err();
-    let told = "<input>:2:7: undeclared reference to 'frob' (in container '')\n |   frob(self)\n | ......^";
-    assert_eq!(mistake.render("true &&\n  frob(self)"), told);
+    let rendered = "<input>:2:7: undeclared reference to 'frob' (in container '')\n |   frob(self)\n | ......^";
+    assert_eq!(mistake.render("true &&\n  frob(self)"), rendered);
     assert!(
         CompileError::new(99, "x").render("ä").ends_with("x\n | ä\n | .^"),
         "behind the end, and no character's start"

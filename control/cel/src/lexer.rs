@@ -1,4 +1,4 @@
-//! A rule's text, cut into words.
+//! Splits a rule's text into tokens.
 
 use crate::CompileError;
 
@@ -7,7 +7,7 @@ use crate::CompileError;
 pub(crate) enum CelToken {
     Name(String),
     Int(i64),
-    /// The smallest integer, whose sign stands before it.
+    /// The smallest integer, whose sign is before it.
     IntMin,
     Uint(u64),
     Double(f64),
@@ -39,7 +39,7 @@ pub(crate) fn tokenize(rule: &str) -> Result<Vec<(CelToken, usize)>, CompileErro
         let (token, length) = if let Some(literal) = literal(rest) {
             literal.map_err(|why| CompileError::new(at, format!("Syntax error: {why}")))?
         } else if next.is_ascii_digit() || (next == '.' && rest[1..].starts_with(|c: char| c.is_ascii_digit())) {
-            number(rest).ok_or_else(|| CompileError::new(at, "Syntax error: a number that means nothing"))?
+            number(rest).ok_or_else(|| CompileError::new(at, "Syntax error: invalid number"))?
         } else if next.is_ascii_alphabetic() || next == '_' {
             let length = rest.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(rest.len());
             (CelToken::Name(rest[..length].to_owned()), length)
@@ -109,12 +109,12 @@ fn literal(text: &str) -> Option<Result<(CelToken, usize), String>> {
         if bytes {
             return Ok((CelToken::Bytes(found), length));
         }
-        let found = String::from_utf8(found).map_err(|_| "a text that is not UTF-8".to_owned())?;
+        let found = String::from_utf8(found).map_err(|_| "a string that is not UTF-8".to_owned())?;
         Ok((CelToken::Text(found), length))
     }))
 }
 
-/// What stands before the closing `quote`, and the bytes up to behind that.
+/// The text before the closing `quote`, and its length with the quote.
 fn quoted(text: &str, quote: &str, raw: bool) -> Result<(Vec<u8>, usize), String> {
     let mut found = Vec::new();
     let mut at = 0;
@@ -123,12 +123,12 @@ fn quoted(text: &str, quote: &str, raw: bool) -> Result<(Vec<u8>, usize), String
         if rest.starts_with(quote) {
             return Ok((found, at + quote.len()));
         }
-        let Some(next) = rest.chars().next() else { return Err("a text that is never closed".into()) };
+        let Some(next) = rest.chars().next() else { return Err("an unterminated string".into()) };
         if next == '\n' && quote.len() == 1 {
-            return Err("a text that is never closed".into());
+            return Err("an unterminated string".into());
         }
         if next == '\\' && !raw {
-            let (bytes, length) = escaped(&rest[1..]).ok_or("a backslash before nothing that it goes with")?;
+            let (bytes, length) = escaped(&rest[1..]).ok_or("an invalid escape sequence")?;
             found.extend(bytes);
             at += 1 + length;
             continue;
@@ -147,7 +147,7 @@ fn quoted(text: &str, quote: &str, raw: bool) -> Result<(Vec<u8>, usize), String
     }
 }
 
-/// What stands behind a backslash, and its length.
+/// The character of an escape sequence, and its length.
 fn escaped(text: &str) -> Option<(Vec<u8>, usize)> {
     let next = text.chars().next()?;
     let plain = match next {

@@ -1,12 +1,12 @@
 #![forbid(unsafe_code)]
-//! CEL, the language of a definition's own rules (`x-kubernetes-validations`).
+//! CEL, the language of validation rules in definitions (`x-kubernetes-validations`).
 //!
 //! Values in, values out, and bounded in every direction: rules come from clients and run on the store's thread, so a
 //! rule's length and nesting, and the work of all rules of one write, have limits. Functions and names that are not
-//! known here are found when a rule is read, so that a definition is refused instead of half followed.
+//! supported are found when a rule is compiled, so that a definition is rejected instead of partly enforced.
 //!
-//! `CelProgram` goes through the modules once, from the text to the answer: `lexer` and `parse` make the tree, `type_check` (with
-//! `overloads`) and `cost` judge it by the schema, and `evaluate` calls `functions` on a `value`.
+//! `CelProgram` passes through the modules in order, from the text to the result: `lexer` and `parse` make the tree, `type_check` (with
+//! `overloads`) and `cost` check it against the schema, and `evaluate` calls `functions` on a `value`.
 
 pub mod bounded_regex;
 mod budget;
@@ -61,7 +61,7 @@ impl CelProgram {
         Ok(Self { root, uses_old_self: compares })
     }
 
-    /// What kind of value it gives, and what it costs at most, where `self` is of `schema` and of the kind `this`.
+    /// The type of its value, and its maximum cost, where `self` has `schema` and the type `this`.
     pub fn check<'a>(
         &self,
         this: &CelType<'a>,

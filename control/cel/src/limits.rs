@@ -1,4 +1,4 @@
-//! How long, how deep and how much work a rule may be.
+//! The limits of a rule's length, nesting and evaluation cost.
 
 /// Bytes of one rule.
 pub const RULE_BYTES_MAX: usize = 16 * 1024;

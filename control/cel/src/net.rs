@@ -1,4 +1,4 @@
-//! Addresses, ranges of them and URLs: what Kubernetes' functions say of them.
+//! IP addresses, CIDR ranges and URLs: the functions that Kubernetes adds for them.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ fn width(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The address with what stands behind its first `bits` cleared.
+/// The address with what is after its first `bits` cleared.
 fn masked(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(four) => {
@@ -71,12 +71,12 @@ pub(crate) fn of_range(name: &str, (start, bits): (IpAddr, u8), given: &[CelValu
         ("containsIP", [CelValue::Ip(other)]) => Ok(CelValue::Bool(holds(*other))),
         ("containsIP", [CelValue::String(text)]) => match address(text) {
             Some(other) => Ok(CelValue::Bool(holds(other))),
-            None => mismatch(format!("{text:?} is no ip")),
+            None => mismatch(format!("{text:?} is not an ip")),
         },
         ("containsCIDR", [CelValue::Cidr(other, length)]) => Ok(CelValue::Bool(*length >= bits && holds(*other))),
         ("containsCIDR", [CelValue::String(text)]) => match range(text) {
             Some((other, length)) => Ok(CelValue::Bool(length >= bits && holds(other))),
-            None => mismatch(format!("{text:?} is no cidr")),
+            None => mismatch(format!("{text:?} is not a cidr")),
         },
         _ => no_matching_overload(name, &CelValue::Cidr(start, bits)),
     }

@@ -1,4 +1,4 @@
-//! Which kinds of values operators and functions take, and what they give.
+//! The operand types of operators and functions, and their result types.
 
 use crate::CelType;
 use crate::formats;
@@ -47,7 +47,7 @@ fn same_number<'a>(one: &CelType<'a>, two: &CelType<'a>) -> Option<CelType<'a>> 
     (one.is_number() && one.is_assignable_to(two)).then(|| one.clone())
 }
 
-/// What a method of a value gives.
+/// The result type of a method.
 pub(crate) fn method<'a>(name: &str, of: &CelType<'a>, given: &[CelType<'a>]) -> Option<CelType<'a>> {
     match of {
         CelType::Dyn => Some(CelType::Dyn),
@@ -97,8 +97,8 @@ pub(crate) fn method<'a>(name: &str, of: &CelType<'a>, given: &[CelType<'a>]) ->
             (parts.contains(&name) && given.is_empty()).then_some(CelType::String)
         }
         CelType::Format => {
-            let told = || CelType::Optional(CelType::List(CelType::String.into()).into());
-            matches!((name, given), ("validate", [one]) if one.is_assignable_to(&CelType::String)).then(told)
+            let result_type = || CelType::Optional(CelType::List(CelType::String.into()).into());
+            matches!((name, given), ("validate", [one]) if one.is_assignable_to(&CelType::String)).then(result_type)
         }
         CelType::Quantity => {
             let other = |kind: &CelType<'_>| kind.is_assignable_to(&CelType::Quantity);
@@ -153,7 +153,7 @@ fn list_method<'a>(name: &str, item: &CelType<'a>, given: &[CelType<'a>]) -> Opt
     }
 }
 
-/// What a function gives.
+/// The result type of a function.
 pub(crate) fn function<'a>(name: &str, given: &[CelType<'a>]) -> Option<CelType<'a>> {
     if formats::argument_count(name) == Some(given.len()) {
         return match given {

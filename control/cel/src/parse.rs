@@ -1,4 +1,4 @@
-//! Words become a tree. What a rule may call and speak of is checked here, once.
+//! Parses tokens into a tree. The functions and variables that a rule may use are checked here, once.
 
 use crate::CompileError;
 use crate::function_table::{is_function, is_function_name, is_method, is_method_name};
@@ -64,7 +64,7 @@ pub(crate) enum Comprehension {
     ExistsOne,
     Filter,
     Map,
-    /// Of what is optional: the test of what is there, or nothing.
+    /// An optional operand: the test of its presence, or nothing.
     OptMap,
     /// The same, with a test that is optional itself.
     OptFlatMap,
@@ -72,7 +72,7 @@ pub(crate) enum Comprehension {
 
 /// Names of types, which are values too.
 const TYPES: [&str; 10] = ["bool", "bytes", "double", "int", "list", "map", "null_type", "string", "type", "uint"];
-/// What stands before the names of some functions.
+/// The prefixes of some functions.
 const SPACES: [&str; 3] = ["format", "optional", "sets"];
 /// Operators of two, by how closely they bind; `&&`, `||` and `?` are apart.
 const LEVELS: [&[&str]; 3] = [&["==", "!=", "<", "<=", ">", ">=", "in"], &["+", "-"], &["*", "/", "%"]];
@@ -267,7 +267,7 @@ impl CelParser<'_> {
         Ok(if minuses % 2 == 1 { Expr { at, kind: ExprKind::Negate(Box::new(found)) } } else { found })
     }
 
-    /// What stands behind a value: fields, calls, places.
+    /// The suffixes of a value: fields, calls, indexes.
     fn postfix(&mut self, mut found: Expr) -> Result<Expr, CompileError> {
         let outside = self.chain_length;
         loop {

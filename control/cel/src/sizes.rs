@@ -1,4 +1,4 @@
-//! How large a value can be at most, told from its schema alone, as Kubernetes estimates it: what the schema does not
+//! The maximum size of a value, derived from its schema as Kubernetes estimates it: what the schema does not
 //! bound is as large as a request can carry.
 
 use std::cell::RefCell;
@@ -19,7 +19,7 @@ const CHAR_BYTES_MAX: u64 = 4;
 const MOMENT_BYTES_MAX: u64 = 32;
 const DATE_BYTES: u64 = 12;
 
-/// What a step leads to from a value.
+/// The target of a step from a value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SchemaStep<'a> {
     Field(&'a str),
@@ -33,13 +33,13 @@ pub(crate) enum SchemaStep<'a> {
 pub(crate) enum SchemaNode<'a> {
     /// `whole`: an object of its own.
     Schema { schema: &'a Value, whole: bool },
-    /// Of an object of its own.
+    /// The size of a complete object.
     Metadata,
     /// A text of at most that many bytes.
     Text(u64),
 }
 
-/// Remembers of each schema what was reckoned, and the patterns of a definition's rules, which are bounded together.
+/// Remembers of each schema what was computed, and the patterns of a definition's rules, which are bounded together.
 #[derive(Debug, Default)]
 pub struct SizeEstimator {
     pub(crate) patterns: RefCell<PatternSet>,
@@ -82,8 +82,8 @@ impl SizeEstimator {
         let SchemaNode::Schema { schema, .. } = node else {
             return if let SchemaNode::Text(bytes) = node { bytes } else { 0 };
         };
-        let told = |name: &str| schema[name].as_f64().map(to_u64);
-        let text = || told("maxLength").map(|chars| chars.saturating_mul(CHAR_BYTES_MAX));
+        let bound = |name: &str| schema[name].as_f64().map(to_u64);
+        let text = || bound("maxLength").map(|chars| chars.saturating_mul(CHAR_BYTES_MAX));
         if schema["x-kubernetes-int-or-string"] == true {
             return text().unwrap_or(REQUEST_BYTES_MAX - 2);
         }
@@ -91,12 +91,12 @@ impl SizeEstimator {
         match (schema["type"].as_str().unwrap_or(""), schema["format"].as_str().unwrap_or("")) {
             // Each with the comma behind it.
             ("array", _) => {
-                told("maxItems").unwrap_or_else(|| budget / (self.min_json_bytes(&schema["items"], false) + 1))
+                bound("maxItems").unwrap_or_else(|| budget / (self.min_json_bytes(&schema["items"], false) + 1))
             }
             // ... and a key, its quotes and the colon.
-            ("object", _) if is_map(schema) => told("maxProperties")
+            ("object", _) if is_map(schema) => bound("maxProperties")
                 .unwrap_or_else(|| budget / (self.min_json_bytes(&schema["additionalProperties"], false) + 6)),
-            ("string", "byte") => told("maxLength").unwrap_or(budget),
+            ("string", "byte") => bound("maxLength").unwrap_or(budget),
             ("string", "duration" | "date-time") => MOMENT_BYTES_MAX,
             ("string", "date") => DATE_BYTES,
             ("string", _) => text().or_else(|| longest(schema)).unwrap_or(budget),
@@ -104,12 +104,12 @@ impl SizeEstimator {
         }
     }
 
-    /// How often a value of the schema can stand in a request.
+    /// How often a value of the schema can be in a request.
     pub fn max_in_request(&self, schema: &Value, whole: bool) -> u64 {
         REQUEST_BYTES_MAX / (self.min_json_bytes(schema, whole) + 1)
     }
 
-    /// What the smallest value takes as JSON.
+    /// The size of the smallest value as JSON.
     fn min_json_bytes(&self, schema: &Value, whole: bool) -> u64 {
         let known = self.least.borrow().get(&std::ptr::from_ref(schema)).copied();
         known.unwrap_or_else(|| {
@@ -152,7 +152,7 @@ fn longest(schema: &Value) -> Option<u64> {
     values.iter().filter_map(Value::as_str).map(|text| text.len() as u64).max().or(Some(0))
 }
 
-/// By how much a list or map multiplies what is in it; `None`: by any number.
+/// The factor by which a list or map multiplies its content; `None`: unbounded.
 pub fn declared_max(schema: &Value) -> Option<u64> {
     match schema["type"].as_str() {
         Some("object") if is_map(schema) => schema["maxProperties"].as_f64().map(to_u64),

@@ -106,7 +106,7 @@ fn a_rule_that_does_not_fit_says_why() {
         ("9223372036854775807 + 1 > 0", "overflow"),
         ("self.spec.size", "a int"),
         ("self.spec.name + 1 == 'a'", "no such overload"),
-        ("'a'.matches('(')", "no regular expression"),
+        ("'a'.matches('(')", "not a regular expression"),
         ("timestamp('x') == timestamp('y')", "no timestamp"),
         ("ip('x').family() == 4", "no ip"),
         ("self.spec.size.optMap(n, n) == optional.of(3)", "not optional"),
@@ -130,7 +130,7 @@ fn a_rule_that_means_nothing_is_refused_when_it_is_read() {
         ("size(1, 2) == 1", "applied to 2 arguments"),
         ("has(self)", "takes a field"),
         ("self.all(x)", "\",\""),
-        ("'open", "never closed"),
+        ("'open", "unterminated"),
         ("1 2", "the end"),
         ("self ~ 1", "token recognition error"),
         ("", "a value"),
@@ -151,7 +151,7 @@ fn a_rule_that_means_nothing_is_refused_when_it_is_read() {
     assert!(CelProgram::parse(&vec!["self.a.b == 1"; 100].join(" && "), &["self"]).is_ok());
 }
 
-/// What a rule can cost has an end, whatever it is.
+/// The cost of every rule is bounded.
 #[test]
 fn the_work_of_a_rule_is_bounded() {
     let list = format!("[{}]", vec!["1"; 100].join(","));
@@ -280,7 +280,7 @@ fn what_takes_long_is_charged_for_it() {
     assert_eq!(often("timestamp('2020-01-01T00:00:00Z').getHours('UTC') == 0"), Err("over".into()));
 }
 
-/// Of two names the first is the place or the key.
+/// With two names the first is the index or the key.
 #[test]
 fn a_macro_may_have_two_names() {
     for rule in [
@@ -295,7 +295,7 @@ fn a_macro_may_have_two_names() {
 }
 
 proptest! {
-    /// Whatever stands in a definition is read or refused, and what is read has an answer or a reason.
+    /// Whatever is in a definition is read or refused, and what is read has an answer or a reason.
     #[test]
     fn any_text_is_read_or_refused(text in "[a-c0-9.()\\[\\]{}<>=!&|?:'\"+*/%,\\\\ -]{0,60}|self[.a-z()'0-9<>= ]{0,40}") {
         if let Ok(program) = CelProgram::parse(&text, &["self", "a", "b"]) {

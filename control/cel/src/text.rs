@@ -1,9 +1,9 @@
-//! What can be asked of text. Places in it are counted in characters.
+//! Functions of text. Positions are counted in characters.
 
 use crate::value::{CelValue, no_matching_overload};
 use crate::{EvalBudget, EvalError, format, mismatch};
 
-/// What reading a pattern counts as: some take milliseconds. Each is read once for all rules of a write.
+/// The cost of compiling a pattern: some take milliseconds. Each is compiled once for all rules of a write.
 const PATTERN_STEPS: usize = 10_000;
 
 pub(crate) fn method(name: &str, of: &str, given: &[CelValue], steps: &mut EvalBudget) -> Result<CelValue, EvalError> {
@@ -82,7 +82,7 @@ fn by_pattern(name: &str, of: &str, pattern: &str, most: usize, steps: &mut Eval
     let EvalBudget { remaining, patterns, regex_caches } = steps;
     let regex = match patterns.get_or_compile(pattern) {
         Ok(regex) => regex,
-        Err(why) => return mismatch(format!("{pattern:?} is no regular expression: {why}")),
+        Err(why) => return mismatch(format!("{pattern:?} is not a regular expression: {why}")),
     };
     let mut spend = |steps: usize| {
         let left = remaining.checked_sub(steps as u64);

@@ -1,4 +1,4 @@
-//! A value as text: what `string()` and `%s` write.
+//! Converts a value to text, for `string()` and `%s`.
 
 use crate::value::CelValue;
 use crate::{EvalBudget, EvalError};

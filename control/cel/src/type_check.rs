@@ -1,5 +1,5 @@
-//! What kinds of values a rule's parts have, told from the schema before there is an object: a field that is not there, or
-//! a function that does not fit, is refused with the definition. Words are those of Kubernetes.
+//! Infers the types of a rule's parts from the schema: a reference to a missing field, or a function that does not fit,
+//! is rejected with the definition. The messages are those of Kubernetes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -10,16 +10,16 @@ use crate::parse::{Comprehension, Expr, ExprKind};
 use crate::value::CelValue;
 use crate::{CompileError, format, overloads};
 
-/// The kinds of a rule's parts, by where they stand in memory.
+/// The kinds of a rule's parts, by where they are in memory.
 pub(crate) type TypeMap<'a> = RefCell<HashMap<*const Expr, CelType<'a>>>;
 
-/// What names stand for, innermost first.
+/// The types of variables, innermost first.
 #[derive(Debug)]
 pub(crate) struct TypeScope<'a, 'b> {
     pub name: &'b str,
     pub kind: CelType<'a>,
     pub outer: Option<&'b TypeScope<'a, 'b>>,
-    /// Where the kinds of all parts are noted, if somebody wants them; of the outermost name.
+    /// Where the types of all parts are recorded, if needed; by the outermost name.
     pub(crate) type_map: Option<&'b TypeMap<'a>>,
     /// The patterns of all rules of the definition; of the outermost name.
     pub(crate) patterns: Option<&'b RefCell<PatternSet>>,
@@ -208,13 +208,13 @@ fn call<'a>(
         Some(of) => overloads::method(name, of, &kinds),
         None => overloads::function(name, &kinds),
     };
-    let told = || {
+    let no_overload = || {
         let given: Vec<String> = kinds.iter().map(ToString::to_string).collect();
         let of = receiver.as_ref().map_or_else(String::new, |of| format!("{of}."));
         let why = format!("found no matching overload for '{name}' applied to '{of}({})'", given.join(", "));
         CompileError::new(at, why)
     };
-    found.ok_or_else(told)
+    found.ok_or_else(no_overload)
 }
 
 /// Whether the values go into the places of a text.

@@ -1,4 +1,4 @@
-//! What a rule works on.
+//! The values of CEL.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -37,7 +37,7 @@ pub enum CelValue {
     Optional(Option<Arc<CelValue>>),
 }
 
-/// What a map's entry is found by. Both kinds of integers are the same key.
+/// The key of a map's entry. Both kinds of integers are the same key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CelMapKey {
     Bool(bool),

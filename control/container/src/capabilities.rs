@@ -6,7 +6,7 @@ use rustix::thread::{
     set_capabilities,
 };
 
-/// Those of Docker and containerd but for two. Beside `MKNOD` they have rules about which nodes may be opened. And with
+/// Those of Docker and containerd except two. With `MKNOD` they have rules about which nodes may be opened. And with
 /// `NET_RAW` a container could read what others send, because its network is the host's; a manifest may add it.
 pub const DEFAULTS: CapabilitySet = CapabilitySet::AUDIT_WRITE
     .union(CapabilitySet::CHOWN)

@@ -1,4 +1,4 @@
-//! What a container sees of its control groups: its own, for reading (RT-CG-02, RT-CG-03).
+//! A container's view of its control groups: only its own, read-only (RT-CG-02, RT-CG-03).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -43,7 +43,7 @@ impl CgroupTrees {
             attach(tree, folder)?;
             return set_flags(tree, flags());
         }
-        // Several hierarchies: a folder for each, beside each other.
+        // Several hierarchies: a folder for each, side by side.
         let top =
             new_filesystem("tmpfs", &[("mode", "0755"), ("size", "64k")], INERT & !MountAttrFlags::MOUNT_ATTR_RDONLY)?;
         attach(&top, folder)?;

@@ -1,6 +1,6 @@
-//! Starts a further process in a running container, such as the command of an `exec` probe.
+//! Starts another process in a running container, such as the command of an `exec` probe.
 //!
-//! It was started in the container's pid namespace ([`crate::namespaces::spawn_beside`]), and takes the other namespaces
+//! It was started in the container's pid namespace ([`crate::namespaces::spawn_in_container`]), and takes the other namespaces
 //! from the container's first process, which is number 1 there.
 
 use std::ffi::OsString;
@@ -36,12 +36,12 @@ pub struct ExecSpec {
     pub stdin: ExecStdin,
 }
 
-/// What a process that enters a container reads from.
+/// The stdin of a process that enters a container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ExecStdin {
     #[default]
     Null,
-    /// What is left of the stdin of the process that becomes it.
+    /// The rest of the stdin of the process that becomes it.
     Inherited,
     /// The terminal that its stdout is, which becomes its controlling terminal.
     Terminal,
@@ -61,17 +61,17 @@ impl ExecSpec {
     }
 
     fn enter(&self) -> Result<String, String> {
-        let told = |why: io::Error| why.to_string();
+        let to_message = |why: io::Error| why.to_string();
         // A container's processes must not trace this one (CVE-2016-9962).
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(|why| why.to_string())?;
-        close_inherited().map_err(told)?;
-        let parent = Parent::open(self.parent).map_err(told)?;
+        close_inherited().map_err(to_message)?;
+        let parent = Parent::open(self.parent).map_err(to_message)?;
         if self.stdin == ExecStdin::Terminal {
             terminal::take_controlling().map_err(|why| format!("the terminal cannot be taken: {why}"))?;
         }
         join().map_err(|why| format!("the container's namespaces cannot be entered: {why}"))?;
         umask(Mode::from_raw_mode(0o022));
-        let root = root().map_err(told)?;
+        let root = root().map_err(to_message)?;
         let credentials = user::resolve(&root, &self.user)?;
         drop(root);
         if let Some(folder) = &self.working_dir {
@@ -79,7 +79,7 @@ impl ExecSpec {
         }
         become_user(&credentials, self.capabilities).map_err(|why| format!("user {}: {why}", credentials.uid))?;
         scope::restrict_self();
-        parent.die_with().map_err(told)?;
+        parent.die_with().map_err(to_message)?;
         Ok(credentials.home)
     }
 }

@@ -1,7 +1,7 @@
-//! `/proc` and `/sys` of a container: its own processes, and of the host what is harmless to read.
+//! `/proc` and `/sys` of a container: its own processes, and harmless host information, read-only.
 //!
-//! The lists are those of runc and containerd. What is masked is covered with what *we* opened before the container's root
-//! came into view: a link that an image has in the place of `/dev/null` is never followed (CVE-2025-31133).
+//! The lists are those of runc and containerd. Masked paths are covered with files that the appliance opened before the container's root
+//! became visible: a link that an image has in place of `/dev/null` is never followed (CVE-2025-31133).
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -32,7 +32,7 @@ const READ_ONLY_PROC: [&str; 5] = ["bus", "fs", "irq", "sys", "sysrq-trigger"];
 /// Relative to `/sys`.
 const MASKED_SYS: [&str; 2] = ["firmware", "devices/virtual/powercap"];
 
-/// What covers a path that is masked.
+/// The covers of masked paths.
 pub(crate) struct Masks {
     /// The host's `/dev/null`, proven to be it.
     null: OwnedFd,
@@ -100,7 +100,7 @@ pub(crate) fn mask_sys(masks: &Masks, sys: &OwnedFd) -> io::Result<()> {
     MASKED_SYS.iter().try_for_each(|path| masks.cover(sys, path))
 }
 
-/// What is at `path` below `top`, which is the top of a kernel file system. Follows no symbolic link.
+/// The entry at `path` below `top`, which is the top of a kernel file system. Follows no symbolic link.
 pub(crate) fn open_below(top: impl AsFd, path: &str) -> io::Result<Option<OwnedFd>> {
     let within = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
     match openat2(top, path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty(), within) {

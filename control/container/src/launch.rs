@@ -1,4 +1,4 @@
-//! From our program to a container: what the started process does, step by step.
+//! Turns the started process into a container, step by step.
 //!
 //! The order matters. The host's files are out of reach before a path of the image is entered (CVE-2024-21626: no
 //! descriptor of the host is left by then), the user changes before the parent's death signal is set, because the kernel
@@ -40,7 +40,7 @@ pub struct LaunchError {
     pub code: u8,
 }
 
-/// A process that has done the steps common to all containers. It is the first process of its pid namespace.
+/// A process that has done the steps shared by all containers. It is the first process of its pid namespace.
 pub struct PreparedContainer {
     kernel: KernelFilesystems,
     parent: Parent,
@@ -63,7 +63,7 @@ impl PreparedContainer {
             SeccompFilter::of_defaults();
             Ok(Self { kernel, parent })
         };
-        steps().map_err(|why: io::Error| not_prepared(&format!("namespaces and file systems of its own: {why}")))
+        steps().map_err(|why: io::Error| not_prepared(&format!("its own namespaces and file systems: {why}")))
     }
 
     /// Becomes `command` in the container. Returns only if that failed.
@@ -79,7 +79,7 @@ impl PreparedContainer {
     }
 
     fn enter(self, spec: &ContainerSpec) -> Result<ProcessCredentials, String> {
-        let told = |why: io::Error| why.to_string();
+        let to_message = |why: io::Error| why.to_string();
         umask(Mode::from_raw_mode(0o022));
         // Paths in /proc/self/cgroup begin at its own group, as they do in what is mounted.
         unshare(CloneFlags::CLONE_NEWCGROUP).map_err(|why| format!("a control group namespace: {why}"))?;
@@ -91,7 +91,7 @@ impl PreparedContainer {
         }
         become_user(&credentials, spec.capabilities).map_err(|why| format!("user {}: {why}", credentials.uid))?;
         scope::restrict_self();
-        self.parent.die_with().map_err(told)?;
+        self.parent.die_with().map_err(to_message)?;
         Ok(credentials)
     }
 }
@@ -150,7 +150,7 @@ pub(crate) fn become_user(credentials: &ProcessCredentials, capabilities: u64) -
         return Err(io::Error::other("capabilities cannot be limited; grant the appliance CAP_SETPCAP"));
     }
     capabilities::limit_bounding_set(kept, CapabilitySet::all())?;
-    // A program that opens `/dev/stdout` opens a pipe anew, and that is for its owner. If it cannot be given away, the program can
+    // A program that opens `/dev/stdout` opens a pipe again, which only its owner may. If its owner cannot be changed, the program can
     // still write to what it has.
     for stream in [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()] {
         if is_own_stream(stream) {

@@ -1,11 +1,11 @@
-//! Runs a program in a container of its own on this host: no daemon and no OCI runtime beside us.
+//! Runs a program in a container on this host, without a daemon and without an OCI runtime.
 //!
 //! The parent starts its own program again as the first process of a new pid namespace ([`namespaces`]), from a read-only
-//! view of its file ([`program`]). That process prepares what all containers have in common ([`launch::PreparedContainer`]), may
+//! view of its file ([`program`]). That process does the setup that all containers share ([`launch::PreparedContainer`]), may
 //! wait there, and then becomes the container that a [`ContainerSpec`] describes: an overlay of the image's layers as its
 //! root ([`rootfs`]), the user of the image ([`user`]), few capabilities, and a seccomp filter ([`seccomp`]).
 //!
-//! A verb of the program instead of code between fork and exec, because that place allows hardly anything and would need
+//! The program runs a hidden verb instead of code between fork and exec, because that code may do hardly anything and would need
 //! `unsafe`. The network is the host's.
 
 pub mod capabilities;

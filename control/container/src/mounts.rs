@@ -1,6 +1,6 @@
-//! The kernel's calls for mounts, as this crate needs them.
+//! The mount system calls that this crate needs.
 //!
-//! Everything is addressed by descriptors: a path that an image or a neighbour can change is resolved once, within the
+//! Everything is addressed by descriptors: a path that an image or another container can change is resolved once, within the
 //! container's root, and never again.
 
 use std::io;
@@ -13,7 +13,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen, mount_remount, move_mount, open_tree,
 };
 
-/// What no program needs in a file system of the kernel.
+/// Flags for kernel file systems: no program needs set-user-ID bits, devices or executables there.
 pub(crate) const INERT: MountAttrFlags =
     MountAttrFlags::MOUNT_ATTR_NOSUID.union(MountAttrFlags::MOUNT_ATTR_NODEV).union(MountAttrFlags::MOUNT_ATTR_NOEXEC);
 
@@ -46,7 +46,7 @@ pub(crate) fn attach(tree: impl AsFd, target: impl AsFd) -> io::Result<()> {
     Ok(move_mount(tree, "", target, "", by_descriptor)?)
 }
 
-/// Sets the flags of an attached mount, whose top `top` is, beside those that its source had.
+/// Sets the flags of an attached mount with the top `top`, in addition to those of its source.
 pub(crate) fn set_flags(top: &OwnedFd, flags: MountFlags) -> io::Result<()> {
     let now = fstatvfs(top)?.f_flag;
     let mut kept = MountFlags::BIND | flags;

@@ -1,7 +1,7 @@
 //! Starts processes in other pid namespaces. The calling thread stays in its own.
 //!
-//! A thread chooses the pid namespace of the processes that it starts, and keeps its own. So it chooses another one, starts
-//! the process, and chooses its own again. The process has to be started by the thread that is to outlive it: the signal
+//! A thread can choose the pid namespace of its children without leaving its own. So it chooses another one, starts
+//! the process, and switches back. The process has to be started by the thread that is to outlive it: the signal
 //! that ends it with its parent follows that thread.
 
 use std::fs::File;
@@ -21,7 +21,7 @@ pub fn spawn_first_process(command: &mut Command) -> io::Result<Child> {
 }
 
 /// Starts `command` in the pid namespace of the process behind `pidfd`.
-pub fn spawn_beside(pidfd: impl AsFd, command: &mut Command) -> io::Result<Child> {
+pub fn spawn_in_container(pidfd: impl AsFd, command: &mut Command) -> io::Result<Child> {
     let own = own_namespace()?;
     setns(pidfd, CloneFlags::CLONE_NEWPID)?;
     let spawned = command.spawn();

@@ -1,6 +1,6 @@
-//! The container's root: the layers of its image, and above them a folder of its own that takes what it writes.
+//! The container's root: an overlay of the layers of its image, with a writable folder on top.
 //!
-//! `volatile`: nothing of it is synced to disk, and it is never mounted again, so the folder has to be a fresh one. Layers
+//! `volatile`: nothing of it is synced to disk, and it is never mounted again, so the folder has to be a new one. Layers
 //! are named by descriptors, so neither their number nor the length of their paths meets a limit of mount options.
 
 use std::fs;
@@ -29,7 +29,7 @@ pub(crate) fn mount_layers(layers: &[PathBuf], scratch: &Path) -> Result<OwnedFd
     match Writable::create(scratch, top_of_image).and_then(|writable| writable.mount_over(&opened)) {
         Err(why) if is_unfit(&why) => {
             eprintln!(
-                "sluicegate: {}: overlayfs cannot write here ({why}); files are kept in memory",
+                "sluicegate: {}: overlayfs cannot write here ({why}); files are stored in memory",
                 scratch.display()
             );
             let in_memory = || {
@@ -49,7 +49,7 @@ fn is_unfit(why: &io::Error) -> bool {
     matches!(Errno::from_io_error(why), Some(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS))
 }
 
-/// What lies above the image.
+/// The writable folder above the image.
 struct Writable {
     upper: OwnedFd,
     work: OwnedFd,

@@ -1,4 +1,4 @@
-//! Whether the parent still runs, seen from another pid namespace: there it has no number.
+//! Whether the parent still runs, from another pid namespace, in which it has no process id.
 
 use std::fs::File;
 use std::io;
@@ -30,7 +30,7 @@ impl Parent {
         let count = self.stat.read_at(&mut line, 0)?;
         match parent_in(&line[..count]) {
             Some(pid) if pid == self.pid => Ok(()),
-            _ => Err(io::Error::other("the appliance is gone")),
+            _ => Err(io::Error::other("the appliance has ended")),
         }
     }
 }

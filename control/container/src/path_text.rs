@@ -1,4 +1,4 @@
-//! Paths in JSON, which has text only: a path of this host may be any bytes.
+//! Paths in JSON, which only has text, while a path of this host may be any bytes.
 //!
 //! Each byte becomes the character with its number, so paths of ASCII look as they are.
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use serde::de::{DeserializeOwned, Error};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What `#[serde(with = "path_text")]` may stand before.
+/// Path types that support `#[serde(with = "path_text")]`.
 pub(crate) trait PathText: Sized {
     type Text: Serialize + DeserializeOwned;
 
@@ -61,7 +61,7 @@ pub(crate) fn serialize<S: Serializer>(path: &impl PathText, to: S) -> Result<S:
 }
 
 pub(crate) fn deserialize<'de, D: Deserializer<'de>, P: PathText>(from: D) -> Result<P, D::Error> {
-    P::from_text(P::Text::deserialize(from)?).ok_or_else(|| D::Error::custom("a character of a path is no byte"))
+    P::from_text(P::Text::deserialize(from)?).ok_or_else(|| D::Error::custom("a character of a path is not a byte"))
 }
 
 #[cfg(test)]

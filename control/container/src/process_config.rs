@@ -1,4 +1,4 @@
-//! What a container runs: the image's configuration with the manifest's words over it.
+//! The command of a container: the image's configuration, overridden by the manifest.
 //!
 //! Kubernetes' table: `command` replaces the image's entrypoint and its arguments, `args` alone replace the arguments.
 
@@ -31,7 +31,7 @@ fn or_empty<'de, D: serde::Deserializer<'de>, T: Deserialize<'de> + Default>(fro
     Ok(Option::<T>::deserialize(from)?.unwrap_or_default())
 }
 
-/// What `command` and `args` of a manifest make of it. An error: there is nothing to run.
+/// The command from `command` and `args` of a manifest. An error: there is nothing to run.
 pub fn command_line(image: &ImageProcess, command: &[String], args: &[String]) -> Result<Vec<String>, String> {
     let (program, arguments) = match (command, args) {
         ([], []) => (&*image.entrypoint, &*image.cmd),
@@ -78,7 +78,7 @@ pub fn stop_signal(image: &ImageProcess) -> Signal {
     by_number.or(by_name).unwrap_or(Signal::TERM)
 }
 
-/// Those that programs are asked to end with, and the others that have a use for them.
+/// The usual termination signals, and other signals with a common use.
 const SIGNALS: [(&str, Signal); 12] = [
     ("ABRT", Signal::ABORT),
     ("ALRM", Signal::ALARM),

@@ -1,8 +1,8 @@
-//! Our own program, as containers are started from it: a file that the container cannot write to (CVE-2019-5736).
+//! Our own program file, as containers are started from it: a file that the container cannot write to (CVE-2019-5736).
 //!
 //! A process in a container can open the program that started it as `/proc/PID/exe`, and a root there could write to it
-//! once it is no longer busy. So it is started from a read-only overlay of the folder that it lies in, which shares its pages with
-//! the original; or, where that cannot be, from a sealed copy in memory.
+//! once it is no longer busy. So it is started from a read-only overlay of its folder, which shares its pages with
+//! the original; or, where that is not possible, from a sealed copy in memory.
 
 use std::fs::{self, File};
 use std::io;

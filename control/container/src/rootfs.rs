@@ -1,4 +1,4 @@
-//! A container's root: put together beside the host's, and then all there is.
+//! Builds a container's root file system and switches to it.
 
 use std::fs;
 use std::io;
@@ -24,7 +24,7 @@ use crate::user::{self, ProcessCredentials};
 const TMP: &str = "/tmp";
 const RESOLVER: &str = "/etc/resolv.conf";
 
-/// What is made of a container before its image is known.
+/// The parts of a container that are prepared before its image is known.
 pub(crate) struct KernelFilesystems {
     pub(crate) devices: DeviceFilesystem,
     pub(crate) sys: OwnedFd,
@@ -58,7 +58,7 @@ pub(crate) fn assemble(
     for (tree, bind) in binds {
         if bind.is_own {
             chown(descriptor_path(&tree), Some(credentials.uid), Some(credentials.gid))
-                .map_err(|why| format!("mountPath {} cannot be given away: {why}", bind.target.display()))?;
+                .map_err(|why| format!("mountPath {} cannot change its owner: {why}", bind.target.display()))?;
         }
         mount_bind(&root, &tree, &bind)
             .map_err(|why| format!("mountPath {} cannot be mounted: {why}", bind.target.display()))?;
@@ -74,12 +74,12 @@ pub(crate) fn enter(root: OwnedFd) -> io::Result<()> {
     fchdir(&root)?;
     drop(root);
     pivot_root(".", ".")?;
-    // The old root lies over the new one now.
+    // The old root is over the new one now.
     unmount(".", UnmountFlags::DETACH)?;
     Ok(rustix::process::chdir("/")?)
 }
 
-/// Copies of what is to be bound, outer targets before those inside them: files that the platform writes first, then
+/// Copies of what will be bound, outer targets before those inside them: files that the platform writes first, then
 /// volumes, which may cover those.
 fn open_sources(spec: &ContainerSpec) -> Result<Vec<(OwnedFd, BindMount)>, String> {
     let files = write_files(spec)

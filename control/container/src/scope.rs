@@ -1,8 +1,8 @@
-//! Keeps a container from abstract Unix sockets of the host, which belong to the network namespace that they share.
+//! Keeps a container from abstract Unix sockets of the host, whose network namespace it shares.
 //!
-//! Landlock's scopes, from Linux 6.12. An older kernel has none, and the container's log says so. Signals need none: the pid
-//! namespace keeps them. A process that enters the container later has a scope of its own, beside the container's: it reaches
-//! neither the host's such sockets nor the container's, and does not trace the container's processes.
+//! Landlock's scopes, from Linux 6.12. On an older kernel the container's log says that they are missing. Signals need no scope: the pid
+//! namespace isolates them. A process that enters the container later has its own scope, next to the container's: it reaches
+//! neither the host's abstract sockets nor the container's, and does not trace the container's processes.
 
 use landlock::{Ruleset, RulesetAttr, RulesetStatus, Scope};
 

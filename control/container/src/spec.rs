@@ -1,4 +1,4 @@
-//! What a container is made of: written by the appliance, read in the container's own process.
+//! The specification of a container: written by the appliance, read in the container's own process.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub struct ContainerSpec {
     pub scratch: PathBuf,
     /// Volumes, at their paths inside.
     pub mounts: Vec<BindMount>,
-    /// What it finds as `/etc/resolv.conf`; without it, what the host has there.
+    /// Its `/etc/resolv.conf`; without it, the host's.
     #[serde(with = "path_text")]
     pub resolver: Option<PathBuf>,
     pub hostname: String,
@@ -31,7 +31,7 @@ pub struct ContainerSpec {
     #[serde(with = "path_text")]
     pub working_dir: Option<PathBuf>,
     pub user: UserSpec,
-    /// What it keeps of root's power, as bits (capabilities(7)).
+    /// Its capabilities, as bits (capabilities(7)).
     pub capabilities: u64,
     /// The parent's process, as the parent calls it. The container ends if that has ended meanwhile.
     pub parent: i32,

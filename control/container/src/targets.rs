@@ -1,8 +1,8 @@
-//! Paths inside a container's root, found or made, with no way out of it.
+//! Finds or creates mount targets inside a container's root, with no way out of it.
 //!
-//! A mount path may be missing, lead over symbolic links of the image, or lie in a volume that a neighbour changes
-//! meanwhile. The kernel resolves each step below the root (`RESOLVE_IN_ROOT`), and what is used afterwards is the
-//! descriptor, never the path again.
+//! A mount path may be missing, lead over symbolic links of the image, or be in a volume that another container changes
+//! meanwhile. The kernel resolves each step below the root (`RESOLVE_IN_ROOT`), and only the
+//! descriptor is used afterwards, never the path again.
 
 use std::ffi::OsStr;
 use std::io;
@@ -20,7 +20,7 @@ use crate::limits::LINKS_MAX;
 const FOLDER_MODE: Mode = Mode::from_raw_mode(0o755);
 const FILE_MODE: Mode = Mode::from_raw_mode(0o644);
 
-/// What is to be mounted.
+/// The type of a mount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum TargetKind {
     Folder,
@@ -47,7 +47,7 @@ pub(crate) fn open_in_root(root: impl AsFd, path: &Path, flags: OFlags) -> rusti
     }
 }
 
-/// What is at `path`, or is made there with the folders above it. It is of the kind that `kind` can be mounted on.
+/// The entry at `path`, created if it is missing, with the folders above it. Its type fits a mount of `kind`.
 pub(crate) fn open_or_create(root: &OwnedFd, path: &Path, kind: TargetKind) -> io::Result<OwnedFd> {
     let target = create(root, path, kind, &mut LINKS_MAX.clone())?;
     if TargetKind::of(&target)? != kind {

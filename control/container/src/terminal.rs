@@ -31,7 +31,7 @@ impl Terminal {
     }
 
     /// A terminal of the container whose root is at `root` (`/proc/PID/root`), so that programs there find it in their
-    /// `/dev/pts`. What lies at that path is the container's choice, so it is proven to be a terminal multiplexer first.
+    /// `/dev/pts`. What is at that path is the container's choice, so it is proven to be a terminal multiplexer first.
     pub fn of_container(root: &Path) -> io::Result<Self> {
         let root = open(root, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let within = ResolveFlags::IN_ROOT | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
@@ -39,7 +39,7 @@ impl Terminal {
         let status = fstat(&found)?;
         let is_device = FileType::from_raw_mode(status.st_mode) == FileType::CharacterDevice;
         if !is_device || status.st_rdev != makedev(5, 2) || fstatfs(&found)?.f_type != DEVPTS_MAGIC {
-            return Err(io::Error::other("/dev/pts/ptmx of the container is no terminal multiplexer"));
+            return Err(io::Error::other("/dev/pts/ptmx of the container is not a terminal multiplexer"));
         }
         let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
         Self::of(openat2(CWD, descriptor_path(&found), flags, Mode::empty(), ResolveFlags::empty())?)

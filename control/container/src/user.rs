@@ -1,4 +1,4 @@
-//! Which user a container's process is: what the manifest or the image says, by the image's own `/etc/passwd` and
+//! The user of a container's process: from the manifest or the image, resolved by the image's own `/etc/passwd` and
 //! `/etc/group` (RT-USER-01).
 //!
 //! As Docker and containerd read it: `USER[:GROUP]`, each a name or a number. A number needs no entry.
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::limits::{GROUPS_MAX, USER_DATABASE_BYTES_MAX};
 use crate::targets::open_in_root;
 
-/// What the image and the manifest say.
+/// The user as the image and the manifest specify it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct UserSpec {
@@ -25,7 +25,7 @@ pub struct UserSpec {
     pub run_as_group: Option<u32>,
     /// A container that would be root is not started.
     pub run_as_non_root: bool,
-    /// Beside those of the user.
+    /// In addition to those of the user.
     pub supplemental_groups: Vec<u32>,
 }
 

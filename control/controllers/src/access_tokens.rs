@@ -1,5 +1,5 @@
-//! Tokens for our own deliveries: asked of the API for each account and audience, and renewed long before they
-//! end. The cores hold a [`AccessToken`] and never hear of accounts.
+//! Tokens for our own deliveries: requested from the API for each account and audience, and renewed long before they
+//! expire. The cores hold an [`AccessToken`] and do not know accounts.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -21,7 +21,7 @@ use support::names::is_path_segment;
 
 /// How long a token is asked to be good for, in seconds.
 const SECONDS: i64 = 3_600;
-/// Of that, the share after which it is renewed: an API that is away for ten minutes costs nothing.
+/// The share of the lifetime after which a token is renewed: an API that is down for ten minutes has no effect.
 pub(crate) const RENEW_AT_FRACTION: f64 = 0.8;
 /// Between two attempts to get a token, at first and at most: an account may be made a moment after it is named.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
@@ -30,10 +30,10 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests for tokens at a time.
 const REQUESTS_MAX: usize = 16;
-/// How often what nobody holds any more is forgotten, if nothing else happens.
+/// How often unused tokens are dropped, if nothing else happens.
 const CLEANUP_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Who shows a token, and to whom.
+/// The account of a token, and its audience.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct AccessTokenKey {
     namespace: String,
@@ -52,7 +52,7 @@ struct TokenEntry {
 /// When a holder's next token is asked for.
 #[derive(Debug)]
 enum Due {
-    /// There is none, or the last attempt failed.
+    /// There is no token yet, or the last attempt failed.
     At(Instant),
     /// There is one, to be renewed then.
     Renewal(Deadline),
@@ -82,7 +82,7 @@ pub struct AccessTokenCache {
 }
 
 impl AccessTokenCache {
-    /// Has `account` shown to `target`, if both are there. Otherwise that gets the login of its URL, if it has one.
+    /// Uses the token of `account` for `target`, if both are set. Otherwise the login of the URL, if it has one.
     pub fn attach(&self, target: &mut DeliveryTarget, namespace: &str, account: Option<&str>, audience: Option<&str>) {
         target.access_token = match (account, audience) {
             (Some(account), Some(audience)) if !audience.is_empty() => Some(self.get(AccessTokenKey {
@@ -111,12 +111,12 @@ impl AccessTokenCache {
         pass
     }
 
-    /// Those that need a token are looked for by both clocks.
+    /// Tokens near their expiry, by both clocks.
     pub(crate) fn clock_stepped(&self) {
         self.added.notify_one();
     }
 
-    /// Those that need a token now, and how long until the next one does.
+    /// The tokens to renew now, and the time until the next one.
     fn due(&self, now: Now) -> (Vec<(AccessTokenKey, Arc<AccessToken>)>, Option<Duration>) {
         let mut known = self.lock();
         known.retain(|_, entry| entry.token.strong_count() > 0);
@@ -169,7 +169,7 @@ pub(crate) struct TokenRequester<'a> {
 }
 
 impl AccessTokenCache {
-    /// Gets and renews tokens, for ever.
+    /// Gets and renews tokens, forever.
     pub(crate) async fn run(&self, requester: TokenRequester<'_>) {
         loop {
             let (due, next) = self.due(requester.clock.both());
@@ -210,7 +210,7 @@ impl AccessTokenCache {
 }
 
 impl TokenRequester<'_> {
-    /// A token of `account` for `audience` (none: for the API), and for how long it is good; or why there is none.
+    /// A token of `account` for `audience` (none: for the API), and its lifetime; or why it was not issued.
     pub(crate) async fn request(
         self,
         namespace: &str,

@@ -1,4 +1,4 @@
-//! What controllers need of the Kubernetes API: the bounds of a typed client, and how its errors read.
+//! What controllers use of the Kubernetes API: the limits of a typed client, and the texts of its errors.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -10,12 +10,12 @@ use serde::de::DeserializeOwned;
 
 use crate::leadership::NotLeader;
 
-/// Why an object has to be looked at again.
+/// Why an object has to be checked again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// What is missing will come from another appliance.
+    /// The missing object will be written by another appliance.
     #[error(transparent)]
     NotLeader(#[from] NotLeader),
     #[error("no answer in {0:?}")]
@@ -35,7 +35,7 @@ impl Error {
     }
 }
 
-/// What the typed clients need of a kind.
+/// The traits that the typed clients need of a kind.
 pub trait NamespacedObject:
     Resource<DynamicType = (), Scope = NamespaceResourceScope>
     + Clone
@@ -94,7 +94,7 @@ mod tests {
     use types::serving::service::Service;
 
     #[tokio::test]
-    async fn a_kind_that_is_lacking_is_told_from_an_object() {
+    async fn missing_kind_differs_from_missing_object() {
         let refusal = json!({ "kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404,
             "message": "not found", "details": { "kind": "services", "name": "s" } });
         let named = Router::new().fallback(move || async move { (StatusCode::NOT_FOUND, refusal.to_string()) });

@@ -1,4 +1,4 @@
-//! Changes of Revisions' instances, for the controllers that show them.
+//! Changes of Revisions' instances, for the controllers that report them.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use types::shared::HasConditions as _;
 /// instead of twice.
 const POD_UPDATE_DELAY: Duration = Duration::from_millis(25);
 
-/// Enqueues each Revision whose instances have changed for the controller `kind`, for ever.
+/// Enqueues each Revision whose instances have changed for the controller `kind`, forever.
 pub(crate) async fn follow(context: &ControllerContext, kind: ControllerKind) {
     let mut changes = context.autoscaler.changes();
     loop {

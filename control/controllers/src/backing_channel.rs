@@ -1,4 +1,4 @@
-//! The channel that carries the events of a Channel, or of a step of a flow, as their template asks for it.
+//! The channel that carries the events of a Channel, or of a step of a flow, from its template.
 
 use std::collections::BTreeMap;
 
@@ -10,11 +10,11 @@ use types::messaging::in_memory_channel::InMemoryChannelSpec;
 use types::messaging::{SUBSCRIBABLE, SUBSCRIBABLE_VERSION};
 use types::object_reader::read;
 
-/// What is said where a cluster that is followed has no kind for what stands behind a Channel.
+/// The message if a followed cluster has no kind for backing channels.
 pub(crate) const KIND_NOT_SERVED: &str = "The cluster does not have the kind InMemoryChannel of messaging.knative.dev/v1: \
     install its CustomResourceDefinition; it needs no controller of its own.";
 
-/// What a Channel of that spec is backed by.
+/// The backing channel of a Channel with that spec.
 pub(crate) fn backing_of(channel: &ChannelSpec) -> Result<InMemoryChannelSpec, String> {
     let backing = backing_spec(channel.channel_template.as_ref())?;
     Ok(InMemoryChannelSpec { delivery: channel.delivery.clone().or(backing.delivery), ..backing })
@@ -36,9 +36,9 @@ pub(crate) fn flow_channel_spec(
     }
 }
 
-/// What a template makes, without subscribers.
+/// The backing channel of a template, without subscribers.
 pub(crate) fn backing_spec(template: Option<&ChannelTemplate>) -> Result<InMemoryChannelSpec, String> {
-    let Some(template) = template else { return Err("there is no channelTemplate".to_owned()) };
+    let Some(template) = template else { return Err("channelTemplate is missing".to_owned()) };
     if !template.is_ours() {
         return Err(format!("{} {} is not served here", template.api_version, template.kind));
     }
@@ -58,7 +58,7 @@ pub(crate) fn parse_strict<S: DeserializeOwned + Default>(spec: Option<&Value>, 
     read.map_err(|why| format!("the template's spec is not the spec of {kind}: {why}"))
 }
 
-/// The annotation that every channel is filled with; a child without it would differ for ever.
+/// The annotation that every channel is filled with; a child without it would differ forever.
 #[must_use]
 pub(crate) fn subscribable() -> BTreeMap<String, String> {
     [(SUBSCRIBABLE.to_owned(), SUBSCRIBABLE_VERSION.to_owned())].into()

@@ -1,5 +1,5 @@
-//! Brokers that are only named, where the operator wants them created (`config-sugar`, X-FEA-13). They stay when nothing
-//! names them any more.
+//! Creates Brokers that are only referred to, where the operator enables it (`config-sugar`, X-FEA-13). They stay when nothing
+//! refers to them any more.
 
 use crate::api::Error;
 use crate::context::ControllerContext;
@@ -11,7 +11,7 @@ use types::shared::namespace;
 /// Upstream's mark on those that are made so.
 const INJECTED_LABEL: &str = "eventing.knative.dev/injected";
 
-/// Makes the Broker that a Trigger names, if the settings want that and there can be one; the Trigger is looked at again
+/// Makes the Broker that a Trigger names, if the settings want that and there can be one; the Trigger is checked again
 /// when it is there.
 pub(crate) async fn ensure_for_trigger(context: &ControllerContext, trigger: &Trigger) -> Result<(), Error> {
     let (meta, (ns, broker)) = (&trigger.metadata, trigger.broker());

@@ -1,4 +1,4 @@
-//! The kinds that several controllers read, each with its cache. One row is all that a kind needs: the cache, its source,
+//! The kinds that several controllers read, each with its cache. A kind is one row: the cache, its source,
 //! and the handlers that controllers register for it.
 
 use std::fmt::Debug;
@@ -37,7 +37,7 @@ use types::serving::route::Route;
 use types::serving::service::Service;
 use types::settings::Settings;
 
-/// What is called when an object of the kind `K` changes.
+/// A handler for changes of objects of the kind `K`.
 pub(crate) type Handler<'a, K> = Box<dyn Fn(ObjectChange<'_, K>) + 'a>;
 /// Something that runs as long as the controllers.
 pub(crate) type ControllerTask<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
@@ -62,14 +62,14 @@ impl ObjectSources {
         ObjectSource::new(Api::all(self.client.clone()), self.store.clone(), None)
     }
 
-    /// Those of one namespace.
+    /// The objects of one namespace.
     pub(crate) fn in_namespace<K: NamespacedObject>(&self, namespace: &str) -> ObjectSource<K> {
         ObjectSource::new(Api::namespaced(self.client.clone(), namespace), self.store.clone(), Some(namespace))
     }
 }
 
 /// `FIELD: KIND = CACHE;`, and if need be the label of objects to leave out, whether the controllers start without the
-/// right to read the kind, and what fills in the defaults of a kind that people write.
+/// right to read the kind, and what fills in the defaults of a kind that users write.
 macro_rules! caches {
     ($($field:ident: $kind:ty = $cache:expr $(, without $label:path)? $(, optional $optional:literal)?
         $(, defaulted by $install:path)?;)+) => {
@@ -104,7 +104,7 @@ macro_rules! caches {
             }
         }
 
-        /// What controllers do when an object changes, by kind.
+        /// The handlers of controllers, by kind.
         #[derive(Default)]
         pub struct Handlers<'a> {
             $($field: Vec<Handler<'a, $kind>>,)+

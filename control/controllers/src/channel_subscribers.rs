@@ -1,4 +1,4 @@
-//! Which Subscriptions read a channel, and the entry that each has in its list.
+//! The Subscriptions of a channel, and the entry of each in its list.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ pub(crate) fn has_sink(delivery: &Option<DeliverySpec>) -> bool {
     delivery.as_ref().is_some_and(|delivery| delivery.dead_letter_sink.is_some())
 }
 
-/// Those that name the channel and may, of whichever kind it is.
+/// The Subscriptions that name the channel and are allowed to, of either kind.
 pub(crate) fn subscribers_of_channel(context: &ControllerContext, ns: &str, channel: &str) -> Vec<Arc<Subscription>> {
     let mut all = context.caches.subscriptions.all_by_index(&format!("{ns}/{channel}"));
     all.retain(|subscription| context.can_read_namespace(namespace(&subscription.metadata), ns));

@@ -1,4 +1,4 @@
-//! A step of the wall clock: everything that ends by it is looked at again, because timers sleep by the monotonic one.
+//! After a step of the wall clock, reconciles everything with an expiry time again, because timers use the monotonic clock.
 
 use tokio::time::sleep;
 
@@ -6,8 +6,8 @@ use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
 use support::clock::{STEP_LOOK_EVERY, StepWatch};
 
-/// Compares the two clocks, for ever.
-pub(crate) async fn tend(context: &ControllerContext) {
+/// Compares the two clocks, forever.
+pub(crate) async fn watch_clock(context: &ControllerContext) {
     let mut watch = StepWatch::new(context.config.clock.both());
     loop {
         sleep(STEP_LOOK_EVERY).await;

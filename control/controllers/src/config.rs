@@ -1,4 +1,4 @@
-//! What all controllers have to know of the program.
+//! The configuration that all controllers get from the program.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -20,14 +20,14 @@ pub struct ContextConfig {
     pub http_port: u16,
     /// `http://127.0.0.1:8081`
     pub events_url_base: String,
-    /// Where events are taken in by TLS, if anywhere.
+    /// Where events are accepted by TLS, if anywhere.
     pub events_tls: Option<EventsTlsListener>,
-    /// Where requests are taken in, for statuses.
+    /// Where requests are accepted, for statuses.
     pub listeners: ListenerAddresses,
     pub quotas: QuotaConfig,
     /// Which addresses objects may name as targets.
     pub targets: Arc<TargetPolicy>,
-    /// By which tokens end.
+    /// The clock for expiry of tokens.
     pub clock: WallClock,
     /// Instances are shown as Pods: in an API of our own, not in a cluster's.
     pub publishes_pods: bool,

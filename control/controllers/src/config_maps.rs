@@ -32,8 +32,8 @@ impl OperatorConfigMaps {
         Settings::read(|namespace, name| self.of(namespace).get(namespace, name)?.data.clone())
     }
 
-    /// The authorities that backends of Ingresses are believed by. Upstream asks for the label alone, whatever it says.
-    /// Ours is for names that developers choose, and says nothing of who a backend is.
+    /// The authorities that verify backends of Ingresses. Upstream checks only the presence of the label.
+    /// Ours is for names that developers choose, and does not identify a backend.
     pub(crate) fn serving_bundles(&self) -> Vec<String> {
         let maps = self.serving.all();
         let bundles = maps
@@ -42,7 +42,7 @@ impl OperatorConfigMaps {
         bundles.flat_map(|map| map.data.iter().flatten().map(|(_, pem)| pem.clone())).collect()
     }
 
-    /// The authorities that deliveries by TLS believe beside the system's, by where they stand.
+    /// The authorities that deliveries by TLS trust besides the system's, by the object that contains them.
     pub(crate) fn trust_bundles(&self) -> Vec<(String, String)> {
         let maps = self.eventing.all();
         let each = maps.iter().filter(|map| is_trust_bundle(map)).flat_map(|map| {

@@ -1,4 +1,4 @@
-//! What every controller works with: the API, caches of it, the autoscaler and the publisher. It knows no controller.
+//! The context of every controller: the API, caches of it, the autoscaler and the publisher. It does not depend on any controller.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -35,7 +35,7 @@ use types::shared::{ConditionStatus, Destination, HasConditions, label, name, na
 pub struct ControllerContext {
     pub config: ContextConfig,
     pub client: Client,
-    /// What the API has of the kinds that controllers share.
+    /// Caches of the kinds that controllers share.
     pub caches: Caches,
     pub queue: Arc<WorkQueue>,
     /// Changes of what is in here that controllers have to see.
@@ -45,13 +45,13 @@ pub struct ControllerContext {
     pub recorder: EventRecorder,
     /// The operator's ConfigMaps.
     pub(crate) config_maps: OperatorConfigMaps,
-    /// What they say.
+    /// The settings in them.
     settings: Arc<Mutex<Arc<Settings>>>,
     pub resolver: DestinationResolver,
     pub autoscaler: Autoscaler,
     pub publisher: Arc<Publisher>,
     pub quotas: NamespaceQuotas,
-    /// By which senders' tokens are verified.
+    /// The keys that verify senders' tokens.
     pub jwks: JwksCache,
     /// Tokens of our own.
     pub access_tokens: AccessTokenCache,
@@ -123,7 +123,7 @@ impl ControllerContext {
         self.sources().all()
     }
 
-    /// Those of one namespace.
+    /// The objects of one namespace.
     pub(crate) fn source_in<K: NamespacedObject>(&self, namespace: &str) -> ObjectSource<K> {
         self.sources().in_namespace(namespace)
     }
@@ -180,7 +180,7 @@ impl ControllerContext {
         self.queue.add(item);
     }
 
-    /// Has the controllers that depend on it look at it again.
+    /// Notifies the controllers that depend on it.
     pub fn notify(&self, change: ContextChange) {
         self.changes.add(change);
     }

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// What has changed.
+/// The changed state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ContextChange {
     /// The operator's settings or trust bundles, or this appliance has become the leader: a reconcile of any object

@@ -1,7 +1,7 @@
-//! What a controller is: the kinds that it watches, and what it makes of one object.
+//! The controller interface: the kinds that a controller watches, and the reconciliation of one object.
 //!
-//! No controller knows another. One whose objects depend on another kind watches that kind, and enqueues its own objects.
-//! What several controllers share lies in modules below all of them, or in [`ControllerContext`].
+//! No controller depends on another. One whose objects depend on another kind watches that kind, and enqueues its own objects.
+//! Code that several controllers share is in modules below all of them, or in [`ControllerContext`].
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub trait Controller {
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a>;
 }
 
-/// What the controllers watch.
+/// The watches of the controllers.
 pub struct Watches<'a> {
     context: &'a ControllerContext,
     pub(crate) handlers: Handlers<'a>,
@@ -124,7 +124,7 @@ impl<'a> Watches<'a> {
         self.context_handlers.push((change, Box::new(handler)));
     }
 
-    /// What runs beside the reconciles, for ever.
+    /// A task that runs concurrently with the reconciles, forever.
     pub(crate) fn task(&mut self, task: impl Future<Output = ()> + 'a) {
         self.tasks.push(Box::pin(task));
     }
@@ -147,7 +147,7 @@ impl<'a> Watches<'a> {
     }
 }
 
-/// What a cache needs of a kind.
+/// The traits that a cache needs of a kind.
 pub(crate) trait CachedSource:
     Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + Sync + 'static
 {

@@ -1,4 +1,4 @@
-//! Dead letter sinks, as statuses tell of them.
+//! Dead letter sinks, as statuses report them.
 
 use crate::destination_resolver::{DestinationAddress, ResolveError};
 use crate::last_address::{DEAD_LETTER_SINK, LastAddress};
@@ -6,7 +6,7 @@ use types::conditions::ConditionManager;
 use types::eventing::broker::Broker;
 use types::shared::{DeliveryStatus, Destination};
 
-/// Marks the condition `kind` by what became of the sink, if one is wanted, and says where it is.
+/// Marks the condition `kind` by what happened to the sink, if one is wanted, and says where it is.
 pub fn mark(
     conditions: &mut ConditionManager<'_>,
     kind: &str,
@@ -46,7 +46,7 @@ pub fn last_broker_sink(broker: &Broker) -> Option<LastAddress> {
     DEAD_LETTER_SINK.read(&status.base, self::address_of(&status.delivery), broker.metadata.generation, named)
 }
 
-/// What a status says of a sink that was found.
+/// The status of a resolved sink.
 #[must_use]
 pub fn delivery_status(found: DestinationAddress) -> DeliveryStatus {
     DeliveryStatus {
@@ -56,7 +56,7 @@ pub fn delivery_status(found: DestinationAddress) -> DeliveryStatus {
     }
 }
 
-/// The sink that another object's status names, for who shares it.
+/// The sink in another object's status, for objects that share it.
 #[must_use]
 pub fn address_of(found: &DeliveryStatus) -> Option<DestinationAddress> {
     let (audience, ca_certs) = (&found.dead_letter_sink_audience, &found.dead_letter_sink_ca_certs);

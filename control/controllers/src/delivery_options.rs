@@ -1,4 +1,4 @@
-//! How hard a Trigger's events are tried: its own options, or its Broker's, never a mixture.
+//! The delivery options of a Trigger: its own, or its Broker's, never a mixture.
 
 use std::time::Duration;
 

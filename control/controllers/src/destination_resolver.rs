@@ -1,4 +1,4 @@
-//! Destinations: from an object or a URL as written to the URL that events go to.
+//! Resolves destinations: from an object or a URL as written to the URL for events.
 //!
 //! An object that resolved a reference is reconciled again when the referenced object changes: a watch per kind
 //! starts with the first reference to it, and `ReferenceTracker` records which object refers to which.
@@ -198,7 +198,7 @@ impl DestinationResolver {
         })
     }
 
-    /// Forgets what `item` was interested in; a new look says so anew.
+    /// Forgets the references of `item`; the next reconcile records them again.
     pub fn forget(&self, item: &WorkItem) {
         self.tracker().forget(item);
     }
@@ -395,9 +395,9 @@ mod tests {
     /// A lookup has a timeout, also if the request is stuck.
     #[tokio::test(start_paused = true)]
     async fn an_api_that_never_answers_holds_nobody_up() {
-        let mute = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);
+        let unresponsive = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);
         let resolver =
-            DestinationResolver::new(Client::new(mute, "ns"), Arc::default(), Arc::default(), Arc::default());
+            DestinationResolver::new(Client::new(unresponsive, "ns"), Arc::default(), Arc::default(), Arc::default());
         let item = WorkItem::new(ControllerKind::new("Trigger"), "ns", "t");
         for api_version in ["v1", "x.example/v1"] {
             let reference = reference(json!({"apiVersion": api_version, "kind": "Service", "name": "a"}));

@@ -1,6 +1,6 @@
-//! Tells owners of events that were dropped: a Kubernetes Event on the Trigger or Subscription for each reason,
-//! counted up while it goes on, and one on the Broker or channel for what deleted readers left behind, or what it
-//! left behind itself. The counters are the cores'; here they are only looked at.
+//! Reports dropped events to their owners: a Kubernetes Event on the Trigger or Subscription for each reason,
+//! counted up while it continues, and one on the Broker or channel for what deleted subscribers left behind, or what it
+//! left behind itself. The cores count; this module only reads the counters.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::publish::DroppedEvents;
 use types::eventing::broker::{Broker, BrokerSpec};
 use types::messaging::in_memory_channel::{InMemoryChannel, InMemoryChannelSpec};
 
-/// How often is looked: a person who wonders has not got further than `kubectl describe` by then.
+/// The interval between two reads of the counters: shorter than a user needs to reach `kubectl describe`.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What is told for each reason, in the order of the counters. Without numbers: what is told again is counted.
+/// The message for each reason, in the order of the counters. Without numbers: repeated messages are counted.
 const REASON_MESSAGES: [&str; 5] = [
     "Events could not be delivered and were dropped: there is no dead letter sink. \
      `sluicegate event list --dead-letters` names them.",
@@ -35,16 +35,16 @@ const SUBSCRIBER_DELETED: &str = "A deleted Trigger or Subscription had events s
 const STREAM_DELETED: &str = "It was deleted while its subscribers had events still to get: they were dropped. \
     The counter sluicegate_abandoned_total says how many, for all that was deleted.";
 
-/// Runs for ever.
+/// Runs forever.
 pub(crate) async fn run(context: &ControllerContext) {
-    let mut told: HashMap<String, ([u64; 5], u64)> = HashMap::new();
+    let mut reported: HashMap<String, ([u64; 5], u64, u64)> = HashMap::new();
     loop {
         tokio::time::sleep(POLL_INTERVAL).await;
         let drops = context.publisher.dropped_events();
-        told.retain(|uid, _| drops.iter().any(|dropped| dropped.uid == *uid));
+        reported.retain(|uid, _| drops.iter().any(|dropped| dropped.uid == *uid));
         for dropped in drops {
-            let now = (dropped.events, dropped.over_budget);
-            let (before, withheld) = told.insert(dropped.uid.clone(), now).unwrap_or_default();
+            let now = (dropped.events, dropped.over_budget, dropped.set_aside);
+            let (before, withheld, set_aside) = reported.insert(dropped.uid.clone(), now).unwrap_or_default();
             for (nth, why) in REASON_MESSAGES.into_iter().enumerate() {
                 if dropped.events[nth] > before[nth] {
                     record(context, &dropped, "EventDropped", why).await;
@@ -53,11 +53,22 @@ pub(crate) async fn run(context: &ControllerContext) {
             if dropped.over_budget > withheld {
                 record(context, &dropped, "FilterOverBudget", OVER_BUDGET).await;
             }
+            if dropped.set_aside > set_aside {
+                record(context, &dropped, "EventSetAside", &set_aside_message(&dropped)).await;
+            }
         }
         for left in context.publisher.abandoned_events() {
             record_abandoned(context, &left).await;
         }
     }
+}
+
+/// With the position, although that makes another Event of each: such an event has stopped the process.
+fn set_aside_message(DroppedEvents { stream, set_aside_position, .. }: &DroppedEvents) -> String {
+    format!(
+        "The event at position {set_aside_position} of the stream {stream} is set aside: a core stopped at it before \
+         the last restart. It becomes a dead letter or is dropped; the log of the process says more."
+    )
 }
 
 fn warning(reason: &str, message: &str) -> EventMessage {

@@ -1,4 +1,4 @@
-//! What a Trigger says of the events it wants, compiled for the cores.
+//! Compiles a Trigger's filters for the cores.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! Events: what happened to an object, for `kubectl describe`.
+//! Kubernetes Events: what happened to an object, for `kubectl describe`.
 //!
-//! The same thing happening again is counted, not told again: an event's name follows from what it says,
-//! so the second one finds the first. An event that cannot be written costs nobody anything.
+//! A repeated occurrence is counted, not reported again: an event's name is derived from its content,
+//! so the second occurrence finds the first. A failure to write an event has no other effect.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -28,7 +28,7 @@ pub enum EventSeverity {
     Warning,
 }
 
-/// What happened, in one word and in a sentence.
+/// The reason and the message of an Event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EventMessage {
     pub level: EventSeverity,
@@ -48,7 +48,7 @@ impl EventRecorder {
         Self { client }
     }
 
-    /// Tells of what happened to `object`, or counts it once more.
+    /// Records an Event about `object`, or counts a repeated one.
     pub async fn record<K: Resource<DynamicType = ()>>(&self, object: &K, news: &EventMessage, now: Timestamp) {
         let event = event(object, news, now);
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
@@ -110,12 +110,12 @@ fn event<K: Resource<DynamicType = ()>>(object: &K, news: &EventMessage, now: Ti
     }
 }
 
-/// What there is to tell when an object's readiness goes from `before` to `after`.
+/// The Event for a change of an object's readiness from `before` to `after`.
 #[must_use]
 pub fn readiness_change<K: HasConditions + Resource<DynamicType = ()>>(before: &K, after: &K) -> Option<EventMessage> {
     let new = after.condition("Ready")?;
-    let told = |condition: &Condition| (condition.status, condition.reason.clone());
-    if before.condition("Ready").map(told) == Some(told(new)) {
+    let state_of = |condition: &Condition| (condition.status, condition.reason.clone());
+    if before.condition("Ready").map(state_of) == Some(state_of(new)) {
         return None;
     }
     let name = after.meta().name.as_deref().unwrap_or_default();

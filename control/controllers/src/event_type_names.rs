@@ -1,4 +1,4 @@
-//! The names of EventTypes that are created here, and the feature that creates them.
+//! The names of automatically created EventTypes, and the feature that creates them.
 
 /// The flag of ConfigMap `config-features` that has EventTypes made of what comes in.
 pub(crate) const AUTO_CREATE: &str = "eventtype-auto-create";
@@ -6,9 +6,9 @@ pub(crate) const AUTO_CREATE: &str = "eventtype-auto-create";
 const NAME_CHARS_MAX: usize = 200;
 
 /// The name of an EventType, distinct for different parts.
-pub(crate) fn event_type_name<'p>(beside: &str, parts: impl Iterator<Item = &'p str>) -> String {
-    let beside: String = beside.chars().take(NAME_CHARS_MAX).collect();
-    format!("et-{beside}-{:032x}", hash(parts))
+pub(crate) fn event_type_name<'p>(prefix: &str, parts: impl Iterator<Item = &'p str>) -> String {
+    let prefix: String = prefix.chars().take(NAME_CHARS_MAX).collect();
+    format!("et-{prefix}-{:032x}", hash(parts))
 }
 
 /// FNV-1a: stable, so that a restart finds the objects that it created.

@@ -1,5 +1,5 @@
-//! Under whose name the fields of our writes stand in `managedFields`: upstream's programs, so that
-//! `kubectl apply --server-side` names in a conflict whom people know.
+//! The field managers of our writes in `managedFields`: the names of upstream's programs, so that
+//! `kubectl apply --server-side` names a familiar one in a conflict.
 
 use kube::Resource;
 use kube::api::{PatchParams, PostParams};
@@ -15,7 +15,7 @@ const KUBELET: &str = "kubelet";
 /// Counts it.
 const CONTROLLER_MANAGER: &str = "kube-controller-manager";
 
-/// Who writes the status of `K`, and for Pods everything.
+/// The field manager of the status of `K`, and for Pods of everything.
 fn status_manager<K: Resource<DynamicType = ()>>() -> &'static str {
     match &*K::kind(&()) {
         "Broker" | "Trigger" => BROKERS,
@@ -55,7 +55,7 @@ mod tests {
     use types::serving::revision::Revision;
 
     #[test]
-    fn a_kind_is_written_by_whom_upstream_has_write_it() {
+    fn field_manager_of_kind_is_upstreams() {
         let name = |parameters: PostParams| parameters.field_manager.unwrap();
         assert_eq!(name(object_params::<Revision>()), "controller");
         assert_eq!(name(status_params::<Revision>()), "controller");

@@ -1,4 +1,4 @@
-//! Which channels and Subscriptions a flow is made of: values in, values out.
+//! The channels and Subscriptions of a flow: values in, values out.
 //!
 //! ```text
 //! Sequence   channel 0 ► step 0 ► channel 1 ► step 1 ► … ► reply
@@ -19,7 +19,7 @@ use types::messaging::subscription::{Subscription, SubscriptionSpec};
 use types::settings::Settings;
 use types::shared::{Destination, KReference, name, namespace};
 
-/// What stands in the names of a flow's children behind its own.
+/// The suffixes of the names of a flow's children.
 pub(crate) const SEQUENCE: &str = "-kn-sequence";
 pub(crate) const PARALLEL: &str = "-kn-parallel";
 
@@ -137,7 +137,7 @@ impl FlowBuilder<'_> {
         subscription
     }
 
-    /// A channel of the flow as somebody's target.
+    /// A channel of the flow as a destination.
     fn channel_destination(&self, channel: &str) -> Destination {
         let reference = KReference { namespace: Some(self.ns.to_owned()), ..channel_reference(channel) };
         Destination { reference: Some(reference), ..Destination::default() }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     /// Name, channel read, subscriber and reply of each Subscription; objects by their names.
-    fn told(plan: &FlowPlan) -> Vec<[String; 4]> {
+    fn rows(plan: &FlowPlan) -> Vec<[String; 4]> {
         let place = |destination: &Option<Destination>| match destination {
             Some(Destination { reference: Some(reference), .. }) => reference.name.clone(),
             Some(destination) => destination.uri.clone().unwrap_or_default(),
@@ -195,7 +195,7 @@ mod tests {
         .unwrap();
         assert_eq!(channels(&plan), ["f-kn-sequence-0", "f-kn-sequence-1"]);
         assert_eq!(
-            told(&plan),
+            rows(&plan),
             [
                 ["f-kn-sequence-0", "f-kn-sequence-0", "a", "f-kn-sequence-1"],
                 ["f-kn-sequence-1", "f-kn-sequence-1", "b", "r"],
@@ -218,7 +218,7 @@ mod tests {
         .unwrap();
         assert_eq!(channels(&plan), ["f-kn-parallel", "f-kn-parallel-0", "f-kn-parallel-1"]);
         assert_eq!(
-            told(&plan),
+            rows(&plan),
             [
                 ["f-kn-parallel-filter-0", "f-kn-parallel", "only", "f-kn-parallel-0"],
                 ["f-kn-parallel-0", "f-kn-parallel-0", "a", "r"],

@@ -1,4 +1,4 @@
-//! How far the certificates of an object's hosts are, and what its status says of that: values in, values out.
+//! The state of the certificates of an object's hosts, and its condition: values in, values out.
 
 use contract::tls::TlsIdentity;
 
@@ -12,10 +12,10 @@ pub const NOT_ENABLED: &str = "external-domain-tls is not enabled";
 pub const NOT_FOR_LOCAL: &str = "TLS is not enabled for cluster-local";
 const PROVIDED_EXTERNALLY: &str = "TLS certificate was provided externally";
 /// The owner of a host is resolved first.
-const NOT_REQUESTED: &str = "No certificate is asked for before it is known whose the hosts are.";
+const NOT_REQUESTED: &str = "No certificate is requested before the owner of the hosts is known.";
 const NO_LISTENER: &str = "There is no listener for TLS: start the appliance with --https ADDRESS.";
 
-/// What TLS there is for an object's hosts.
+/// The TLS state of an object's hosts.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub enum HostTls {
     /// None, for this reason.
@@ -65,7 +65,7 @@ pub enum CertificateState {
 }
 
 impl HostTls {
-    /// What a listener for TLS takes for nothing.
+    /// The hosts that TLS listeners serve without a certificate of ours.
     #[must_use]
     pub fn no_listener() -> BackendResolveError {
         BackendResolveError { reason: "HTTPSNotEnabled", message: NO_LISTENER.to_owned() }
@@ -81,7 +81,7 @@ impl HostTls {
         }
     }
 
-    /// By which scheme a host is reached, where TLS decides it. Without a certificate that is plain HTTP, if the
+    /// The scheme of a host, where TLS decides it. Without a certificate that is plain HTTP, if the
     /// operator allows it.
     #[must_use]
     pub fn scheme(&self, host: &str, usual: HttpProtocol) -> Option<&'static str> {
@@ -212,7 +212,7 @@ mod tests {
         HostCertificate::new(name, vec![format!("{name}.test")], standing)
     }
 
-    fn told(tls: &HostTls, usual: HttpProtocol) -> (ConditionStatus, String, String) {
+    fn condition_of(tls: &HostTls, usual: HttpProtocol) -> (ConditionStatus, String, String) {
         let mut conditions = SET.manage(&[], Timestamp::UNIX_EPOCH);
         tls.mark(&mut conditions, "C", usual);
         let found = conditions.finish().into_iter().find(|c| c.kind == "C").unwrap();
@@ -264,13 +264,13 @@ mod tests {
             (HostTls::NoListener, Redirected, False, "HTTPSNotEnabled", NO_LISTENER),
             (no_listener(), Enabled, False, "HTTPSNotEnabled", NO_LISTENER),
         ] {
-            assert_eq!(told(&tls, usual), (status, reason.to_owned(), message.to_owned()), "{tls:?}");
+            assert_eq!(condition_of(&tls, usual), (status, reason.to_owned(), message.to_owned()), "{tls:?}");
         }
     }
 
     /// X-RTE-07: a name inside without its certificate keeps a Route from Ready, unless something is worse.
     #[test]
-    fn names_inside_are_told_of_after_those_outside() {
+    fn cluster_local_names_are_reported_after_public_ones() {
         use HttpProtocol::Enabled;
         let ready = || held("r", CertificateState::Ready(None));
         let coming = || held("c", CertificateState::Pending("Pending".into()));

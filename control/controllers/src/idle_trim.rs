@@ -1,4 +1,4 @@
-//! When there is nothing to look at, what is held for those who look is let go.
+//! Releases memory that reconciles use when there was nothing to reconcile for a while.
 
 use std::time::Duration;
 
@@ -6,11 +6,11 @@ use tokio::time::timeout;
 
 use crate::context::ControllerContext;
 
-/// Nothing was looked at for so long: shorter than it takes until the heap's empty pages are given back (5 s), so that they
+/// Nothing was checked for so long: shorter than it takes until the heap's empty pages are given back (5 s), so that they
 /// are more by then; and longer than the steps of a start or a rollout are apart, which need their objects again.
 const QUIET_AFTER: Duration = Duration::from_secs(3);
 
-/// Lets go whenever work is over, for ever.
+/// Trims whenever work is finished, forever.
 pub(crate) async fn run(context: &ControllerContext) {
     loop {
         context.queue.activity().await;

@@ -1,4 +1,4 @@
-//! By which words the caches find objects.
+//! The index keys of the caches.
 
 use k8s_openapi::api::core::v1::{Pod, Service as CoreService};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -80,19 +80,19 @@ pub(crate) fn wildcard_key(domain: &str) -> String {
     format!("wildcard in {domain}")
 }
 
-/// By what Triggers are found: namespace and name of the Broker; and their uid, by which the cores know them.
+/// The index of Triggers: namespace and name of the Broker; and their uid, by which the cores know them.
 pub(crate) fn trigger_keys(trigger: &Trigger) -> Vec<String> {
     let (ns, name) = trigger.broker();
     std::iter::once(format!("{ns}/{name}")).chain(trigger.metadata.uid.clone()).collect()
 }
 
-/// By what Subscriptions are found: namespace and name of the channel.
+/// The index of Subscriptions: namespace and name of the channel.
 pub(crate) fn subscription_keys(subscription: &Subscription) -> Vec<String> {
     let (ns, channel) = subscription.channel();
     vec![format!("{ns}/{channel}")]
 }
 
-/// What Services are found by: others than placeholders, and those whose visibility is [`CLUSTER_LOCAL`], by that.
+/// The index of Services: other than placeholders, and those whose visibility is [`CLUSTER_LOCAL`], by that.
 pub(crate) fn core_service_keys(service: &CoreService) -> Vec<String> {
     let is_local = label(&service.metadata, VISIBILITY) == Some(CLUSTER_LOCAL);
     let others = (!is_placeholder(service)).then_some(NOT_PLACEHOLDER);

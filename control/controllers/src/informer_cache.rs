@@ -1,11 +1,11 @@
-//! Caches: what the API has of one kind, kept current by a watch.
+//! Caches: the objects of one kind in the API, updated by a watch.
 //!
 //! A change calls back with the object before and after it, so that a deletion that happened while the
-//! watch was down is noticed as well: the list after a reconnect is compared with what was known.
+//! watch was down is noticed as well: the list after a reconnect is compared with the cache.
 //!
-//! A kind of which a sleeping Service has one keeps open only those that were asked for of late, because an object with its
-//! fields open takes 4 KiB. The others are looked up in our own store, in which they may be newer
-//! than what was told of; of another's API they are packed, in 400 bytes.
+//! Kinds of which every idle Service has an object keep only recently used objects decoded, because a decoded object
+//! takes 4 KiB. The others are read from our own store, where they may be newer
+//! than the last reported change; objects of a remote API are stored compressed, in 400 bytes.
 
 mod cluster_watch;
 mod managed_fields;
@@ -50,7 +50,7 @@ pub struct InformerCache<K> {
     transform: OnceLock<TransformFn<K>>,
 }
 
-/// What is done to each object that comes in.
+/// A transformation of each arriving object.
 struct TransformFn<K>(Box<dyn Fn(&mut K) + Send + Sync>);
 
 impl<K> Debug for TransformFn<K> {
@@ -69,9 +69,9 @@ impl<K: Resource + DeserializeOwned> Default for InformerCache<K> {
 }
 
 impl<K: Resource + DeserializeOwned> InformerCache<K> {
-    fn new(words: Option<IndexFn<K>>, packer: Option<ObjectCompressor<K>>) -> Self {
+    fn new(words: Option<IndexFn<K>>, compressor: Option<ObjectCompressor<K>>) -> Self {
         let open = |json: &[u8]| serde_json::from_slice(&strip_managed_fields(json)).map(without_managed_fields);
-        Self { state: Mutex::new(CacheState::new(words, open, packer)), transform: OnceLock::new() }
+        Self { state: Mutex::new(CacheState::new(words, open, compressor)), transform: OnceLock::new() }
     }
 
     /// Objects are also found by these ([`InformerCache::by_index`]).
@@ -82,7 +82,7 @@ impl<K: Resource + DeserializeOwned> InformerCache<K> {
 }
 
 impl<K: Resource + Serialize + DeserializeOwned> InformerCache<K> {
-    /// Most of them sleep, and are asked for by name: they are packed.
+    /// Most of them sleep, and are asked for by name: they are compressed.
     #[must_use]
     pub fn compressed() -> Self {
         Self::new(None, Some(ObjectCompressor::default()))
@@ -158,9 +158,9 @@ impl<K: Resource> InformerCache<K> {
         }
     }
 
-    /// Does this to each object that comes in from a cluster from now on. The first to say so is heard.
-    pub fn set_transform(&self, dress: impl Fn(&mut K) + Send + Sync + 'static) {
-        let _ = self.transform.set(TransformFn(Box::new(dress)));
+    /// Applies this to each object that arrives from a cluster from now on. Only the first call counts.
+    pub fn set_transform(&self, transform: impl Fn(&mut K) + Send + Sync + 'static) {
+        let _ = self.transform.set(TransformFn(Box::new(transform)));
     }
 
     /// Compresses all objects, for a time when none of them is in use.
@@ -171,18 +171,18 @@ impl<K: Resource> InformerCache<K> {
     /// An object as it is kept.
     fn transformed(&self, object: K) -> Arc<K> {
         let mut object = without_managed_fields(object);
-        if let Some(TransformFn(dress)) = self.transform.get() {
-            dress(&mut object);
+        if let Some(TransformFn(transform)) = self.transform.get() {
+            transform(&mut object);
         }
         Arc::new(object)
     }
 
     /// Takes in a whole list; what is not in it is gone.
-    pub fn replace(&self, list: Vec<K>, told: impl FnMut(ObjectChange<'_, K>)) {
-        self.replace_all(list.into_iter().map(|object| self.transformed(object)), told);
+    pub fn replace(&self, list: Vec<K>, on_change: impl FnMut(ObjectChange<'_, K>)) {
+        self.replace_all(list.into_iter().map(|object| self.transformed(object)), on_change);
     }
 
-    fn replace_all(&self, list: impl Iterator<Item = Arc<K>>, mut told: impl FnMut(ObjectChange<'_, K>)) {
+    fn replace_all(&self, list: impl Iterator<Item = Arc<K>>, mut on_change: impl FnMut(ObjectChange<'_, K>)) {
         let mut left: BTreeSet<CacheKey> = self.lock().slots.keys().cloned().collect();
         let mut changes = Vec::new();
         for object in list {
@@ -191,21 +191,21 @@ impl<K: Resource> InformerCache<K> {
             changes.push((self.lock().insert(key, Arc::clone(&object)), Some(object)));
         }
         changes.extend(left.iter().map(|key| (self.lock().remove(key), None)));
-        // Who is told finds all of the list.
+        // A callback finds all of the list.
         for (before, after) in changes {
-            told((before.as_ref(), after.as_ref()));
+            on_change((before.as_ref(), after.as_ref()));
         }
     }
 
-    fn apply(&self, object: Arc<K>, mut told: impl FnMut(ObjectChange<'_, K>)) {
+    fn apply(&self, object: Arc<K>, mut on_change: impl FnMut(ObjectChange<'_, K>)) {
         let before = self.lock().insert(key(&*object), Arc::clone(&object));
-        told((before.as_ref(), Some(&object)));
+        on_change((before.as_ref(), Some(&object)));
     }
 
     /// `object` is its last state, which is reported if the cache does not have it.
-    fn delete(&self, object: Arc<K>, mut told: impl FnMut(ObjectChange<'_, K>)) {
+    fn delete(&self, object: Arc<K>, mut on_change: impl FnMut(ObjectChange<'_, K>)) {
         let before = self.lock().remove(&key(&*object));
-        told((Some(&before.unwrap_or(object)), None));
+        on_change((Some(&before.unwrap_or(object)), None));
     }
 
     fn lock(&self) -> MutexGuard<'_, CacheState<K>> {
@@ -214,7 +214,7 @@ impl<K: Resource> InformerCache<K> {
 }
 
 impl<K: Resource + Send + Sync> InformerCache<K> {
-    /// All objects of a namespace, by name. Opens those of sleepers.
+    /// All objects of a namespace, by name. Decodes compressed objects.
     #[must_use]
     pub fn list(&self, namespace: &str) -> Vec<Arc<K>> {
         let kept = self.lock();
@@ -224,42 +224,45 @@ impl<K: Resource + Send + Sync> InformerCache<K> {
         }
         let first = join_key([namespace, ""]);
         let of_it = kept.slots.range(first.clone()..).take_while(|(key, _)| key.starts_with(&*first));
-        let sights = of_it.map(|(_, slot)| slot.snapshot()).collect();
+        let snapshots = of_it.map(|(_, slot)| slot.snapshot()).collect();
         drop(kept);
-        self.decode_all(sights)
+        self.decode_all(snapshots)
     }
 
-    /// Opens those of sleepers: where there may be many, [`InformerCache::get_many`] has some at a time.
+    /// Decodes compressed objects: where there may be many, [`InformerCache::get_many`] has some at a time.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<K>> {
         let home = self.lock().backing_store.clone();
-        let sights = match home {
+        let snapshots = match home {
             Some(home) => home.list(None).map(CachedObject::Stored).collect(),
             None => self.lock().slots.values().map(CacheSlot::snapshot).collect(),
         };
-        self.decode_all(sights)
+        self.decode_all(snapshots)
     }
 
-    /// Those of these that are still there.
+    /// The ones that still exist.
     #[must_use]
     pub fn get_many(&self, keys: &[(String, String)]) -> Vec<Arc<K>> {
         let kept = self.lock();
-        let sights = keys.iter().filter_map(|(namespace, name)| kept.snapshot(&join_key([namespace, name]))).collect();
+        let snapshots =
+            keys.iter().filter_map(|(namespace, name)| kept.snapshot(&join_key([namespace, name]))).collect();
         drop(kept);
-        self.decode_all(sights)
+        self.decode_all(snapshots)
     }
 
-    fn decode_all(&self, sights: Vec<CachedObject<K>>) -> Vec<Arc<K>> {
+    fn decode_all(&self, snapshots: Vec<CachedObject<K>>) -> Vec<Arc<K>> {
         let open = self.lock().decode;
-        let mut objects = Vec::with_capacity(sights.len());
-        if sights.len() <= BATCH_OBJECTS || sights.iter().all(|sight| matches!(sight, CachedObject::Decoded(_))) {
-            objects.extend(sights.into_iter().filter_map(|sight| sight.decode(open)));
+        let mut objects = Vec::with_capacity(snapshots.len());
+        if snapshots.len() <= BATCH_OBJECTS
+            || snapshots.iter().all(|snapshot| matches!(snapshot, CachedObject::Decoded(_)))
+        {
+            objects.extend(snapshots.into_iter().filter_map(|snapshot| snapshot.decode(open)));
             return objects;
         }
         let work = |piece: Vec<CachedObject<K>>| -> Vec<_> {
-            piece.into_iter().filter_map(|sight| sight.decode(open)).collect()
+            piece.into_iter().filter_map(|snapshot| snapshot.decode(open)).collect()
         };
-        worker_threads::map_in_order(batches(sights), work, |some| objects.extend(some));
+        worker_threads::map_in_order(batches(snapshots), work, |some| objects.extend(some));
         objects
     }
 
@@ -284,7 +287,7 @@ impl<K: Resource + Send + Sync> InformerCache<K> {
     }
 }
 
-/// What one thread is given at a time.
+/// The batch of one thread.
 fn batches<T>(all: impl IntoIterator<Item = T>) -> impl Iterator<Item = Vec<T>> {
     let mut all = all.into_iter();
     std::iter::from_fn(move || {
@@ -312,7 +315,7 @@ impl<K> ObjectSource<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    /// Puts all that there are into `cache`; none if a cluster does not have the kind. Its watch goes on asking.
+    /// Puts all that there are into `cache`; none if a cluster does not have the kind. Its watch continues asking.
     pub async fn fill(&self, cache: &InformerCache<K>) -> Result<(), kube::Error> {
         match self.store.upgrade() {
             Some(store) => cache.fill_from_store(&self.backing_store(), &store),
@@ -322,14 +325,14 @@ where
     }
 }
 
-/// Keeps `cache` current for ever, and tells of each change; first of all that are there.
-pub async fn follow<K>(source: ObjectSource<K>, cache: &InformerCache<K>, told: impl FnMut(ObjectChange<'_, K>))
+/// Keeps `cache` current forever, and tells of each change; first of all that are there.
+pub async fn follow<K>(source: ObjectSource<K>, cache: &InformerCache<K>, on_change: impl FnMut(ObjectChange<'_, K>))
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     if source.store.strong_count() > 0 {
-        store_watch::follow(&source, cache, told).await;
+        store_watch::follow(&source, cache, on_change).await;
     } else {
-        cluster_watch::follow(source, cache, told).await;
+        cluster_watch::follow(source, cache, on_change).await;
     }
 }

@@ -1,5 +1,5 @@
-//! The keys that senders' tokens are checked by: asked of the API that signs tokens, ours or a cluster's, while
-//! senders have to say who they are.
+//! The keys that verify senders' tokens: fetched from the API that signs tokens, ours or a cluster's, while
+//! senders must authenticate.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl JwksCache {
         if now.0 == document {
             return Ok(false);
         }
-        let keys = VerificationKeys::parse(&document).ok_or("the answer is no set of keys")?;
+        let keys = VerificationKeys::parse(&document).ok_or("the response is not a JSON Web Key Set")?;
         *now = (document, Arc::new(keys));
         Ok(true)
     }
@@ -72,9 +72,9 @@ impl JwksCache {
         }
     }
 
-    /// Keeps the keys current while `is_wanted`, for ever, and calls `changed` when they are others.
+    /// Keeps the keys current while `is_wanted`, forever, and calls `changed` when they are others.
     pub(crate) async fn run(&self, client: &Client, is_wanted: impl Fn() -> bool, changed: impl Fn()) {
-        let mut told = String::new();
+        let mut last_logged = String::new();
         loop {
             let mut rest = REFRESH_INTERVAL;
             if is_wanted() {
@@ -88,7 +88,7 @@ impl JwksCache {
                 };
                 if !why.is_empty() {
                     rest = RETRY_AFTER;
-                    if why != told {
+                    if why != last_logged {
                         tracing::warn!(
                             why,
                             "the keys of senders' tokens cannot be read from {PATH}; events whose tokens cannot be \
@@ -96,7 +96,7 @@ impl JwksCache {
                         );
                     }
                 }
-                told = why;
+                last_logged = why;
             }
             tokio::select! {
                 () = sleep(rest) => {}

@@ -1,5 +1,5 @@
-//! Where something was before it was lost. A status must not show an address that leads nowhere, and yet a restart must not
-//! forget it: it stands in the status's annotations, with a word on which destination it is of.
+//! The last address of a destination that was lost. A status must not report an address that leads nowhere, and yet a restart must not
+//! forget it: it is stored in the status's annotations, with the destination that it belongs to.
 
 use crate::destination_resolver::DestinationAddress;
 use support::sha256;
@@ -43,7 +43,7 @@ pub struct LastAddress {
 }
 
 impl LastAddressAnnotations {
-    /// What a status has of it: `shown` where it is found, or else what was noted when it was lost. `generation` is the
+    /// The address for a status: `shown` where it is found, or else the one recorded when it was lost. `generation` is the
     /// object's now, and `named` what its spec names.
     #[must_use]
     pub fn read(

@@ -1,4 +1,4 @@
-//! Whether the Revision that has the wanted name is the one of a Configuration's current template.
+//! Whether the Revision with the expected name belongs to a Configuration's current template.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use types::serving::configuration::Configuration;
 use types::serving::revision::Revision;
 use types::shared::{is_controlled_by, name};
 
-/// What became of the current template.
+/// The state of the current template.
 #[derive(Debug, Clone)]
 pub(crate) enum LatestRevision {
     Revision(Arc<Revision>),

@@ -61,7 +61,7 @@ impl LeaseObservation {
     }
 }
 
-/// What to do about the Lease.
+/// The action for the Lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LeaseAction {
     Create,
@@ -129,7 +129,7 @@ pub(crate) async fn run(context: &ControllerContext, me: &str) {
     let mut seen = LeaseObservation::default();
     let clock = &context.config.clock;
     let mut valid = Deadline::new(clock.both(), RENEW_DEADLINE);
-    let mut told = String::new();
+    let mut last_logged = String::new();
     loop {
         let began = clock.both();
         // Also after a suspend, during which the monotonic clock stops: others had the time to acquire the Lease.
@@ -155,18 +155,18 @@ pub(crate) async fn run(context: &ControllerContext, me: &str) {
         if valid.has_passed(clock.both()) {
             on_leadership_change(context, false);
         }
-        if !why.is_empty() && why != told {
+        if !why.is_empty() && why != last_logged {
             tracing::warn!(
                 lease = format!("{LEASE_NAMESPACE}/{LEASE}"),
                 why,
-                "the Lease cannot be looked after; without it this appliance serves and writes no status. \
+                "the Lease cannot be renewed; without it this appliance serves and writes no status. \
                  Its account must be allowed to get, create and update it"
             );
         }
-        if why.is_empty() && !told.is_empty() {
-            tracing::info!("the server answers again, and the Lease is looked after");
+        if why.is_empty() && !last_logged.is_empty() {
+            tracing::info!("the server answers again, and the Lease is renewed");
         }
-        told = why;
+        last_logged = why;
         sleep(RETRY_PERIOD).await;
     }
 }
@@ -206,7 +206,7 @@ pub(crate) async fn release(context: &ControllerContext) {
     }
 }
 
-/// Says in an API of our own that its appliance does the writing.
+/// Records in our own API that its appliance is the leader.
 ///
 /// # Errors
 /// The API refuses.

@@ -1,4 +1,4 @@
-//! Whether this appliance is the leader, which alone writes.
+//! Whether this appliance is the leader; only the leader writes.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 

@@ -2,9 +2,9 @@
 //! The controllers: they bring the system to the state that the objects specify, and report in their statuses.
 //!
 //! Each kind has a module that implements [`controller::Controller`]: wiring in `mod.rs`, decisions as values in
-//! `reconcile.rs`, children where it has some. `list` has them all. No controller knows another: what two of them share
-//! lies in a module below both, or in the [`ControllerContext`], and each watches the kinds that it depends on. All share
-//! one queue. The same code runs over the in-process client and over a cluster's.
+//! `reconcile.rs`, children where it has some. A controller is one row of `controllers`, and its own module. No controller
+//! depends on another: what two of them share is in a module below both, or in the [`ControllerContext`], and each watches
+//! the kinds that it depends on. All share one queue. The same code runs over the in-process client and over a cluster's.
 
 pub mod access_tokens;
 mod adapter_service;
@@ -35,6 +35,8 @@ pub mod event_policy;
 pub mod event_recorder;
 pub mod event_type;
 mod event_type_names;
+#[cfg(test)]
+mod example_controller;
 pub mod field_managers;
 mod flow_plan;
 pub mod flows;
@@ -50,7 +52,6 @@ pub mod last_address;
 mod latest_revision;
 pub mod leader_election;
 pub mod leadership;
-mod list;
 pub mod listeners;
 pub mod manifests;
 mod names;
@@ -106,7 +107,7 @@ use work_queue::ControllerKind;
 /// share a commit.
 const WORKERS: usize = 32;
 
-/// What the controllers have to know of the program.
+/// The configuration of the controllers.
 #[derive(Debug, Clone)]
 pub struct ControllerConfig {
     pub context: ContextConfig,
@@ -125,7 +126,7 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let ControllerConfig { context, revisions, pings } = config;
-    let controllers = list::controllers(&context, revisions, pings);
+    let controllers = controllers(&context, revisions, pings);
     let context = ControllerContext::new(context, client, autoscaler, publisher);
     if context.config.leader_identity.is_some() {
         context.caches.install_defaults(&context.shared_settings());
@@ -169,7 +170,60 @@ pub async fn run(
     Ok(())
 }
 
-/// What runs beside the controllers, for ever.
+/// All controllers, in the order in which a start restores their state: Revisions before the Routes that send to
+/// them, Routes before the DomainMappings that show them, Brokers before their Triggers.
+fn controllers(config: &ContextConfig, revisions: RevisionConfig, pings: PingConfig) -> Vec<Box<dyn Controller>> {
+    let mut list: Vec<Box<dyn Controller>> = vec![
+        Box::new(service::ServiceController),
+        Box::new(configuration::ConfigurationController),
+        Box::new(revision::RevisionController::new(revisions)),
+        Box::new(revision::ScalingController),
+        Box::new(pods::PodsController),
+        Box::new(route::RouteController),
+        Box::new(domain_mapping::DomainMappingController),
+        Box::new(certificate::CertificateController),
+        Box::new(broker::BrokerController),
+        Box::new(trigger::TriggerController),
+        Box::new(event_type::EventTypeController),
+        Box::new(event_policy::EventPolicyController),
+        Box::new(channel::ChannelController),
+        Box::new(in_memory_channel::InMemoryChannelController),
+        Box::new(subscription::SubscriptionController),
+        Box::new(flows::SequenceController),
+        Box::new(flows::ParallelController),
+        Box::new(ingress::IngressController::default()),
+        Box::new(namespace::NamespaceController::default()),
+    ];
+    // Of an API of our own: a cluster has controllers for sources.
+    if config.leader_identity.is_none() {
+        list.push(Box::new(sources::api_server::ApiServerController::new(Arc::clone(&pings.relay))));
+        list.push(Box::new(sources::ping::PingController::new(pings)));
+        list.push(Box::new(sources::container::ContainerController::default()));
+        list.extend(adapter_controllers());
+        list.push(Box::new(sources::binding::BindingController::default()));
+    }
+    list
+}
+
+/// The controllers of sources and sinks that an adapter runs.
+fn adapter_controllers() -> Vec<Box<dyn Controller>> {
+    use sinks::AdapterSinkController;
+    use sources::adapter::AdapterController;
+    use types::{sinks as sink_kinds, sources as source_kinds};
+    vec![
+        Box::new(AdapterController::<source_kinds::adapter::AdapterSource>::default()),
+        Box::new(AdapterController::<source_kinds::integration::IntegrationSource>::default()),
+        Box::new(AdapterController::<source_kinds::redis_stream::RedisStreamSource>::default()),
+        Box::new(AdapterController::<source_kinds::kafka::KafkaSource>::default()),
+        Box::new(AdapterController::<source_kinds::rabbitmq::RabbitmqSource>::default()),
+        Box::new(AdapterSinkController::<sink_kinds::adapter::AdapterSink>::default()),
+        Box::new(AdapterSinkController::<sink_kinds::kafka::KafkaSink>::default()),
+        Box::new(AdapterSinkController::<sink_kinds::redis_stream::RedisStreamSink>::default()),
+        Box::new(AdapterSinkController::<sink_kinds::integration::IntegrationSink>::default()),
+    ]
+}
+
+/// Tasks that run concurrently with the controllers, forever.
 fn shared_tasks(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
     let requester = TokenRequester { client: &context.client, clock: &context.config.clock };
     let mut tasks: Vec<ControllerTask<'_>> = vec![
@@ -180,7 +234,7 @@ fn shared_tasks(context: &ControllerContext) -> Vec<ControllerTask<'_>> {
             || context.notify(ContextChange::SenderKeys),
         )),
         Box::pin(context.access_tokens.run(requester)),
-        Box::pin(clock_steps::tend(context)),
+        Box::pin(clock_steps::watch_clock(context)),
         Box::pin(idle_trim::run(context)),
         Box::pin(async {
             loop {

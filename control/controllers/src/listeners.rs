@@ -1,4 +1,4 @@
-//! The listeners that take requests in, and the names that statuses give them.
+//! The listeners for requests, and their names in statuses.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -7,7 +7,7 @@ pub(crate) const PUBLIC_NAME: &str = "sluicegate.knative-serving.svc.cluster.loc
 
 pub(crate) const CLUSTER_LOCAL_NAME: &str = "sluicegate-private.knative-serving.svc.cluster.local";
 
-/// Where requests are taken in.
+/// Where requests are accepted.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ListenerAddresses {
     pub public: Option<SocketAddr>,

@@ -1,4 +1,4 @@
-//! Names that several controllers give to the same thing.
+//! Names that several controllers share.
 
 use types::serving::revision_spec::RevisionSpec;
 

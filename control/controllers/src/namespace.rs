@@ -1,4 +1,4 @@
-//! Namespace: gets the Broker `default` (`config-sugar`, X-FEA-13) and wildcard certificates where the operator wants them.
+//! Namespace: gets the Broker `default` (`config-sugar`, X-FEA-13) and wildcard certificates where the operator enables them.
 
 use k8s_openapi::api::core::v1::Namespace;
 use tokio::sync::Notify;
@@ -44,7 +44,7 @@ impl Controller for NamespaceController {
     }
 }
 
-/// Watches namespaces while the settings want something in them, for ever.
+/// Watches namespaces while the settings want something in them, forever.
 async fn run(controller: &NamespaceController, context: &ControllerContext) {
     loop {
         let settings = context.settings();

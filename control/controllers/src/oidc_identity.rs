@@ -21,7 +21,7 @@ const NAME_CHARS_MAX: usize = 63;
 /// Characters of that hash.
 const HASH_CHARS: usize = 32;
 
-/// What became of an object's identity.
+/// The state of an object's identity.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum OidcIdentity {
     /// Authentication is off.

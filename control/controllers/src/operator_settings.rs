@@ -1,4 +1,4 @@
-//! Follows the operator's ConfigMaps, and has what they say hold from the next reconcile on.
+//! Follows the operator's ConfigMaps; changes take effect with the next reconcile.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::trust_store::BUNDLE_LABEL;
 use types::settings::{EVENTING, SERVING, Settings};
 use types::shared::label;
 
-/// Reads what is there, before anything is looked at.
+/// Reads what is there, before anything is checked.
 pub(crate) async fn restore(context: &ControllerContext) -> Result<(), Error> {
     for namespace in [SERVING, EVENTING] {
         context.source_in(namespace).fill(context.config_maps.of(namespace)).await?;

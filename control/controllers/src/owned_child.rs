@@ -1,4 +1,4 @@
-//! Children that a controller keeps for its object: what to do about one is decided here, and done here.
+//! The child objects of a controller's object: decides about one and carries it out.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::Resource;
@@ -7,7 +7,7 @@ use crate::api::{Error, NamespacedObject};
 use crate::context::ControllerContext;
 use types::shared::is_controlled_by;
 
-/// What to do about one child.
+/// The action for one child.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum ChildAction<K> {
     Create(K),
@@ -39,7 +39,7 @@ pub(crate) fn decide<K: kube::Resource + Clone + PartialEq>(
 }
 
 /// Has a child keep the labels and annotations that others put there: all but those in `own`, which its owner alone gives and
-/// takes away.
+/// removes.
 pub(crate) fn keep_foreign_metadata(wanted: &mut ObjectMeta, existing: Option<&ObjectMeta>, own: &[&str]) {
     let Some(existing) = existing else { return };
     let pairs = [(&mut wanted.labels, &existing.labels), (&mut wanted.annotations, &existing.annotations)];

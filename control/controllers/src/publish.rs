@@ -3,7 +3,7 @@
 //! [`Publisher`] holds the model: backends, routes, streams and subscribers by identity. Every change marks what it
 //! affects; a compile rebuilds that and publishes a [`contract::table::RoutingTable`] that shares the rest. Counters
 //! (loads, tallies) stay the same `Arc`s across tables, because requests that began under an old table still count.
-//! Deliberately absent: why something is routed (controllers) and how a core learns of a new table (data plane).
+//! Out of scope: why something is routed (controllers) and how a core learns of a new table (data plane).
 
 mod addresses;
 mod compile;
@@ -98,10 +98,15 @@ pub struct DroppedEvents {
     pub uid: String,
     /// `NAMESPACE/NAME`.
     pub label: String,
-    /// By reason, as in [`contract::load::SubscriberCounters::DROP_REASONS`].
+    /// Counts by reason, as in [`contract::load::SubscriberCounters::DROP_REASONS`].
     pub events: [u64; 5],
     /// Events at which its filter used up its steps: not dropped, but withheld.
     pub over_budget: u64,
+    /// Events that are set aside because a core stopped at them before a restart: dead-lettered or dropped.
+    pub set_aside: u64,
+    /// The position of the last of them in its log.
+    pub set_aside_position: u64,
+    pub stream: String,
 }
 
 impl Publisher {
@@ -128,7 +133,7 @@ impl Publisher {
         })
     }
 
-    /// What TLS clients are shown from now on. Published at once, unless there is no table yet.
+    /// The certificates for TLS clients from now on. Published at once, unless there is no table yet.
     pub fn set_certificates(&self, certificates: CertificateStore) {
         let mut model = self.lock();
         model.operator_certificates = Arc::new(certificates);
@@ -317,7 +322,7 @@ impl Publisher {
         self.cores_running.load(Relaxed)
     }
 
-    /// Events that the readers of a stream have still to come to an end with.
+    /// Events that the readers of a stream have still to finish.
     #[must_use]
     pub fn pending_events(&self, path: &str) -> u64 {
         self.lock().streams.pending_events(path)

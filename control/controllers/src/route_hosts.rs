@@ -1,4 +1,4 @@
-//! The names of a Route: hosts that it answers to, and the URLs that it shows.
+//! The names of a Route: its hosts, and its URLs.
 
 use contract::table::HTTPS_PORT;
 use k8s_openapi::api::core::v1::Service;
@@ -16,12 +16,12 @@ use types::shared::{Addressable, label, name, namespace};
 /// The port that URLs need not name; the other is [`HTTPS_PORT`].
 const HTTP_PORT: u16 = 80;
 
-/// What hosts are made of, besides the Route.
+/// The inputs of hosts, besides the Route.
 #[derive(Debug, Clone, Copy)]
 pub struct RouteNaming<'a> {
     pub domain: &'a str,
     pub ports: PublicPorts,
-    /// What TLS there is for its public hosts.
+    /// The TLS state of its public hosts.
     pub tls: &'a HostTls,
     /// The certificates of its names inside; none unless the operator wants them.
     pub cluster_local_certificates: &'a [HostCertificate],
@@ -80,7 +80,7 @@ pub fn hosts(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> Vec<S
     hosts
 }
 
-/// Those that only callers inside use.
+/// The cluster-local hosts.
 #[must_use]
 pub fn cluster_local_hosts(route: &Route, tag: Option<&str>, naming: RouteNaming<'_>) -> Vec<String> {
     let (first, ns) = (first_label(route, tag, naming), namespace(&route.metadata));
@@ -239,7 +239,7 @@ mod tests {
 
     /// COND-12: what is shown as ready can be looked up.
     #[test]
-    fn a_name_that_no_resolver_takes_is_told() {
+    fn unresolvable_name_is_reported() {
         let route = Route::new("ns", &"n".repeat(50), RouteSpec::default());
         assert_eq!(host_error(&route, None, naming(80)), None);
         assert_eq!(host_error(&route, Some(&"t".repeat(12)), naming(80)), None, "63 characters are a label");

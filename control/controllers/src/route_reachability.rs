@@ -1,4 +1,4 @@
-//! Which Routes send to a Revision.
+//! The Routes that send requests to a Revision.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The rules by which the cores divide a Route's requests, and what they are made of.
+//! The rules by which the cores split a Route's requests.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use types::serving::traffic_policy::{self, header_routes};
 use types::settings::{HttpProtocol, Settings};
 use types::shared::namespace;
 
-/// What is routed, if anything, is what was routed before.
+/// The previous routes stay, if there are any.
 pub(crate) const NOT_CONFIGURED: &str = "IngressNotConfigured";
 /// The header by which a client of the Route's own host selects a tag (X-RTE-08).
 const TAG_HEADER: &str = "Knative-Serving-Tag";
@@ -25,7 +25,7 @@ const TAG_HEADER: &str = "Knative-Serving-Tag";
 /// Marks for the instance that the Route's own split chose it.
 const DEFAULT_ROUTE_HEADER: &str = "Knative-Serving-Default-Route";
 
-/// What of the operator's settings bears on hosts and rules.
+/// The operator's settings that affect hosts and rules.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RouteRuleOptions<'a> {
     pub naming: RouteNaming<'a>,
@@ -41,40 +41,40 @@ pub(crate) struct RouteRuleOptions<'a> {
 /// for each tag, which reaches its Revision even at 0 percent. With tag headers the own hosts reach the
 /// tags too.
 #[must_use]
-pub(crate) fn rules(route: &Route, assigned: &[TrafficTarget], ways: RouteRuleOptions<'_>) -> Vec<HostRule> {
+pub(crate) fn rules(route: &Route, assigned: &[TrafficTarget], options: RouteRuleOptions<'_>) -> Vec<HostRule> {
     let ns = namespace(&route.metadata);
     let backend = |target: &TrafficTarget| target.revision().map(|revision| revision_key(ns, revision));
     let weighted = |target: &TrafficTarget| {
         let weight = u32::try_from(target.percent.unwrap_or(0)).unwrap_or(0);
         let key = backend(target).filter(|_| weight > 0)?;
-        Some(WeightedBackend { weight, edits: ways.tag_edits(DEFAULT_ROUTE_HEADER, "true"), backend: key })
+        Some(WeightedBackend { weight, edits: options.tag_edits(DEFAULT_ROUTE_HEADER, "true"), backend: key })
     };
     let tags = || assigned.iter().filter_map(|target| Some((target.tag()?, backend(target)?)));
     let own = HostRule {
-        hosts: hosts::hosts(route, None, ways.naming).into_iter().map(Arc::from).collect(),
+        hosts: hosts::hosts(route, None, options.naming).into_iter().map(Arc::from).collect(),
         splits: assigned.iter().filter_map(weighted).collect(),
         paths: tags()
-            .filter(|_| ways.by_tag_header)
-            .map(|(tag, key)| header_rule(TAG_HEADER, tag, key, ways.tag_edits(TAG_HEADER, tag)))
+            .filter(|_| options.by_tag_header)
+            .map(|(tag, key)| header_rule(TAG_HEADER, tag, key, options.tag_edits(TAG_HEADER, tag)))
             .chain(header_routes(&route.metadata).into_iter().filter_map(|rule| {
                 let (_, key) = tags().find(|(tag, _)| *tag == rule.tag)?;
                 Some(header_rule(&rule.header, &rule.value, key, HeaderEdits::default()))
             }))
             .collect(),
-        traffic_policy: traffic_policy(route, ways.naming),
-        cluster_local: hosts::is_cluster_local(route, None, ways.naming),
+        traffic_policy: traffic_policy(route, options.naming),
+        cluster_local: hosts::is_cluster_local(route, None, options.naming),
         ..HostRule::default()
     };
     let sticky = own.traffic_policy.as_ref().filter(|policy| policy.sticky.is_some());
     let tags_traffic_policy = sticky.map(|own| Arc::new(TrafficPolicy { mirror: None, ..(**own).clone() }));
     let tagged = tags().map(|(tag, key)| HostRule {
-        hosts: hosts::hosts(route, Some(tag), ways.naming).into_iter().map(Arc::from).collect(),
-        splits: vec![WeightedBackend { weight: 100, edits: ways.tag_edits(TAG_HEADER, tag), backend: key }],
+        hosts: hosts::hosts(route, Some(tag), options.naming).into_iter().map(Arc::from).collect(),
+        splits: vec![WeightedBackend { weight: 100, edits: options.tag_edits(TAG_HEADER, tag), backend: key }],
         traffic_policy: tags_traffic_policy.clone(),
-        cluster_local: hosts::is_cluster_local(route, Some(tag), ways.naming),
+        cluster_local: hosts::is_cluster_local(route, Some(tag), options.naming),
         ..HostRule::default()
     });
-    std::iter::once(own).chain(tagged).flat_map(|rule| split_by_visibility(rule, ways)).collect()
+    std::iter::once(own).chain(tagged).flat_map(|rule| split_by_visibility(rule, options)).collect()
 }
 
 pub(crate) fn header_rule(header: &str, value: &str, backend: String, edits: HeaderEdits) -> PathRule {
@@ -85,7 +85,7 @@ pub(crate) fn header_rule(header: &str, value: &str, backend: String, edits: Hea
     }
 }
 
-/// What the annotations ask for beyond the division.
+/// The traffic policy in the annotations.
 fn traffic_policy(route: &Route, naming: RouteNaming<'_>) -> Option<Arc<TrafficPolicy>> {
     let mirror = traffic_policy::mirror(&route.metadata).and_then(|to| {
         let host = hosts::hosts(route, Some(&to.tag), naming).into_iter().next()?;
@@ -109,9 +109,9 @@ impl RouteRuleOptions<'_> {
 
 /// A redirect applies to public hosts: callers inside continue without TLS. And if there is a cluster-local listener,
 /// cluster-local hosts are reachable only there.
-fn split_by_visibility(rule: HostRule, ways: RouteRuleOptions<'_>) -> impl Iterator<Item = HostRule> + use<> {
-    let RouteRuleOptions { https_redirect, has_cluster_local_listener: has_inner_listener, .. } = ways;
-    let domain = ways.naming.domain.to_ascii_lowercase();
+fn split_by_visibility(rule: HostRule, options: RouteRuleOptions<'_>) -> impl Iterator<Item = HostRule> + use<> {
+    let RouteRuleOptions { https_redirect, has_cluster_local_listener: has_inner_listener, .. } = options;
+    let domain = options.naming.domain.to_ascii_lowercase();
     let is_public = |host: &Arc<str>| host.strip_suffix(&domain).is_some_and(|name| name.ends_with('.'));
     let is_divided = https_redirect.is_some() || has_inner_listener;
     let HostRule { hosts, cluster_local: inside_only, .. } = rule.clone();
@@ -132,8 +132,8 @@ fn split_by_visibility(rule: HostRule, ways: RouteRuleOptions<'_>) -> impl Itera
 pub(crate) fn own_rule(context: &ControllerContext, route: &Route) -> Option<HostRule> {
     let assigned = route.status.as_ref().map(|status| status.traffic.as_slice())?;
     let settings = context.settings();
-    let ways = rule_options(context, naming(context, &settings, route), &settings, protocol(route, &settings));
-    rules(route, assigned, ways).into_iter().next()
+    let options = rule_options(context, naming(context, &settings, route), &settings, protocol(route, &settings));
+    rules(route, assigned, options).into_iter().next()
 }
 
 pub(crate) fn rule_options<'a>(
@@ -151,7 +151,7 @@ pub(crate) fn rule_options<'a>(
     }
 }
 
-/// What its clients without TLS are answered; if its annotation makes no sense, as the operator says.
+/// The response to its clients without TLS; for an invalid annotation, the operator's default.
 pub(crate) fn protocol(route: &Route, settings: &Settings) -> HttpProtocol {
     let usual = settings.network.http_protocol;
     http_protocol(&route.metadata, usual).unwrap_or(usual)

@@ -22,9 +22,9 @@ use types::shared::{AppliedPolicy, HasConditions, name, namespace};
 pub struct SenderPolicy {
     /// Senders have to authenticate.
     requires_authentication: bool,
-    /// What holds without a policy.
+    /// The rule without a policy.
     default_mode: &'static str,
-    /// Of the object, then of what it belongs to.
+    /// The policies of the object, then of its owner.
     audiences: Vec<String>,
     policies: Vec<Arc<EventPolicy>>,
 }
@@ -162,7 +162,7 @@ mod tests {
         SenderPolicy::from_policies(policies.to_vec(), mode, &[PolicyTarget::of::<Broker>(&broker.metadata)])
     }
 
-    fn told(rules: &SenderPolicy) -> Condition {
+    fn ready_of(rules: &SenderPolicy) -> Condition {
         let set = ConditionSet { dependents: &["EventPoliciesReady"] };
         let mut conditions = set.manage(&[], Timestamp::from_second(1).unwrap());
         rules.mark(&mut conditions, "EventPoliciesReady");
@@ -182,19 +182,19 @@ mod tests {
             let rules = of(&[], mode);
             assert_eq!(lets_in(&rules, "system:serviceaccount:ns:a"), same, "{mode}");
             assert_eq!(lets_in(&rules, "system:serviceaccount:nsx:a"), other, "{mode}");
-            assert_eq!(told(&rules).message, format!("Default authz mode is {mode:?}"));
+            assert_eq!(ready_of(&rules).message, format!("Default authz mode is {mode:?}"));
             let own = rules.grants("ns", &["step".to_owned()]);
             assert!(own.iter().any(|grant| grant.subjects.has("system:serviceaccount:ns:step")), "{mode}");
         }
         assert_eq!(
-            (told(&SenderPolicy::default()).reason, SenderPolicy::default().audience()),
+            (ready_of(&SenderPolicy::default()).reason, SenderPolicy::default().audience()),
             ("OIDCDisabled".into(), None)
         );
     }
 
     /// X-FEA-09: a policy takes the mode's place, ready or not; its references count once they are resolved.
     #[test]
-    fn a_policy_lets_in_whom_it_names() {
+    fn policy_admits_named_senders() {
         let spec = json!({"from": [{"sub": "me"}, {"ref": {"apiVersion": "v1", "kind": "X", "name": "x"}}]});
         let ready = |status: &str| json!([{"type": "Ready", "status": status}]);
         let resolved = policy(
@@ -205,9 +205,9 @@ mod tests {
             policy(spec, json!({"observedGeneration": 1, "from": ["me", "former"], "conditions": ready("True")}));
         let rules = of(&[Arc::clone(&resolved)], "allow-all");
         assert!(lets_in(&rules, "me") && lets_in(&rules, "found") && !lets_in(&rules, "other"));
-        assert_eq!((told(&rules).status, rules.applied_policies()[0].name.as_str()), (ConditionStatus::True, "p"));
+        assert_eq!((ready_of(&rules).status, rules.applied_policies()[0].name.as_str()), (ConditionStatus::True, "p"));
         let rules = of(&[stale], "allow-all");
         assert!(lets_in(&rules, "me") && !lets_in(&rules, "former") && !lets_in(&rules, "other"));
-        assert_eq!((told(&rules).reason.as_str(), rules.applied_policies().len()), ("EventPoliciesNotReady", 0));
+        assert_eq!((ready_of(&rules).reason.as_str(), rules.applied_policies().len()), ("EventPoliciesNotReady", 0));
     }
 }

@@ -1,10 +1,10 @@
-//! Where a Revision's requests are taken in, and by whom they are answered: a ServerlessService and two EndpointSlices, for
-//! clients that look there. Nothing is routed by them.
+//! The addresses of a Revision's gateway and of its instances: a ServerlessService and two EndpointSlices, for
+//! clients that read them. They route nothing.
 //!
-//! Requests are always taken in by the cores, so both slices that clients may call name their listener: that of
+//! The cores always accept the requests, so both slices for clients name their listener: that of
 //! `activator-service` once, and the public one once as well while the mode is `Proxy`. While instances have room for the
-//! Revision's burst the mode is `Serve`, and the public slice names the listener once for each of them. The private one has an endpoint for each ready instance. All of them share the host's
-//! address and each has a port of its own, which one slice cannot say, so it names none.
+//! Revision's burst the mode is `Serve`, and the public slice names the listener once for each of them. The private one has an endpoint for each ready instance. All of them have the host's
+//! address and each has its own port, which one slice cannot express, so it names none.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,7 +30,7 @@ use types::serving::revision::Revision;
 use types::settings::SERVING;
 use types::shared::{Condition, ConditionStatus, Status, name, namespace};
 
-/// Who takes requests in, as upstream calls it.
+/// Upstream's name of the component that accepts requests.
 const ACTIVATOR: &str = "activator-service";
 const PORT_NAME: &str = "http";
 
@@ -58,7 +58,7 @@ pub(crate) async fn reconcile(
     reconcile_ready(context, revision, seen).await
 }
 
-/// Brings only that to what `seen` says which tells who is ready.
+/// Copies from `seen` only the fields that change with readiness.
 pub(crate) async fn reconcile_ready(
     context: &ControllerContext,
     revision: &Revision,
@@ -68,7 +68,7 @@ pub(crate) async fn reconcile_ready(
     apply_slice(context, ready_slice(metadata(revision, "-private", &private_name(own)), own, seen)).await
 }
 
-/// The slice of those who take requests in, once for all Revisions.
+/// The slice of the gateway's listeners, shared by all Revisions.
 pub(crate) async fn publish_activator_slice(context: &ControllerContext) -> Result<(), Error> {
     let metadata = ObjectMeta {
         name: Some(ACTIVATOR.to_owned()),
@@ -79,7 +79,7 @@ pub(crate) async fn publish_activator_slice(context: &ControllerContext) -> Resu
     apply_slice(context, listener_slice(context, metadata)).await
 }
 
-/// Of the slice of `service`.
+/// The name of the slice of `service`.
 fn metadata(revision: &Revision, suffix: &str, service: &str) -> ObjectMeta {
     let own = [(SERVICE_NAME.to_owned(), service.to_owned()), derived_label()];
     ObjectMeta {
@@ -111,8 +111,8 @@ async fn apply_slice(context: &ControllerContext, wanted: EndpointSlice) -> Resu
             drop(context.create(&wanted).await?);
         }
         Some(there) if there.endpoints != wanted.endpoints || there.ports != wanted.ports => {
-            let mended = EndpointSlice { endpoints: wanted.endpoints, ports: wanted.ports, ..there };
-            context.replace(&mended).await?;
+            let repaired = EndpointSlice { endpoints: wanted.endpoints, ports: wanted.ports, ..there };
+            context.replace(&repaired).await?;
         }
         Some(_) => {}
     }
@@ -142,7 +142,7 @@ fn with_mode(there: ServerlessService, wanted: ServerlessService) -> ServerlessS
     ServerlessService { spec, status, ..there }
 }
 
-/// As upstream has it, one without instances is not ready, though requests wait for it all the same.
+/// As upstream has it, one without instances is not ready, though requests wait for it anyway.
 fn service_conditions(before: &[Condition], has_backends: bool) -> Vec<Condition> {
     let mut conditions = CONDITIONS.manage(before, now());
     if has_backends {
@@ -195,7 +195,7 @@ fn slice(metadata: ObjectMeta, address: IpAddr) -> EndpointSlice {
     EndpointSlice { metadata, address_type: address_type.to_owned(), ..EndpointSlice::default() }
 }
 
-/// Of the cores' listener.
+/// The port of the cores' listener.
 fn listener_slice(context: &ControllerContext, metadata: ObjectMeta) -> EndpointSlice {
     let public = context.config.listeners.public;
     let ip = public.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |at| at.ip());
@@ -230,14 +230,14 @@ fn proxy_endpoints(listeners: &[Endpoint], pods: &[(IpAddr, ObjectReference)]) -
     pods.iter().flat_map(|(_, pod)| listeners.iter().map(of(pod))).collect()
 }
 
-/// Of the instances that are ready.
+/// The endpoints of ready instances.
 fn ready_slice(metadata: ObjectMeta, revision: &str, seen: &[InstanceStatus]) -> EndpointSlice {
     let pods = ready_pods(metadata.namespace.as_deref().unwrap_or_default(), revision, seen);
     let endpoints = pods.into_iter().map(|(ip, pod)| endpoint(ip, Some(pod))).collect();
     EndpointSlice { endpoints, ..slice(metadata, IpAddr::V4(Ipv4Addr::LOCALHOST)) }
 }
 
-/// What marks everything that runs for `revision`: its own labels, which its template's are among, and whose it is.
+/// The labels of everything that runs for `revision`: its own, which include those of its template, and its owner's.
 pub(crate) fn labels(revision: &Revision) -> BTreeMap<String, String> {
     let meta = &revision.metadata;
     let mut labels = inherited(meta.labels.as_ref(), &[ROUTING_STATE]);
@@ -320,7 +320,7 @@ mod tests {
         (ready.status, ready.reason.clone())
     }
 
-    /// Upstream's words: of a Revision that is asleep, or never came up, `kubectl get sks` says so.
+    /// Upstream's words: of a Revision that is at zero, or never came up, `kubectl get sks` says so.
     #[test]
     fn one_without_instances_is_not_ready() {
         let (asleep, awake) =

@@ -1,4 +1,4 @@
-//! What the core Service of a split leads to: values in, values out.
+//! The backends of a split's core Service: values in, values out.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -19,17 +19,17 @@ const H2C_NAMES: [&str; 2] = ["h2c", "http2"];
 const H2C_PROTOCOL: &str = "kubernetes.io/h2c";
 const EXTERNAL_NAME: &str = "ExternalName";
 
-/// Where Services and what stands behind them are looked up, in the Ingress's namespace or another.
+/// Where Services and what is after them are looked up, in the Ingress's namespace or another.
 pub trait ServiceLookup {
     fn service(&self, namespace: &str, name: &str) -> Option<Arc<Service>>;
     fn endpoints(&self, namespace: &str, name: &str) -> Option<Arc<Endpoints>>;
-    /// Those that are labelled with the Service's name.
+    /// The EndpointSlices that are labelled with the Service's name.
     fn slices(&self, namespace: &str, service: &str) -> Vec<Arc<EndpointSlice>>;
     fn revision(&self, namespace: &str, name: &str) -> Option<Arc<Revision>>;
     fn route(&self, namespace: &str, name: &str) -> Option<Arc<Route>>;
 }
 
-/// What a split's requests reach.
+/// The backends of a split.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SplitBackend {
     /// Ready endpoints, in order; possibly none yet.

@@ -1,7 +1,7 @@
-//! Core Services as destinations: their names, and their endpoints, for the cores to send to.
+//! Core Services as destinations: their names, and their endpoints, for the cores.
 //!
-//! There is no cluster's DNS beside the appliance, so `NAME.NAMESPACE.svc.cluster.local` is looked up in
-//! what EndpointSlices, or else Endpoints, say of the Service.
+//! The appliance uses no cluster DNS, so `NAME.NAMESPACE.svc.cluster.local` is resolved by
+//! the EndpointSlices, or else the Endpoints, of the Service.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::names::SERVICE_NAME;
 use runtime::dns::CLUSTER_DOMAIN;
 use types::shared::{label, name, namespace};
 
-/// Publishes the names whenever a Service or its endpoints change. Placeholders of Routes are none of them.
+/// Publishes the names whenever a Service or its endpoints change. Placeholders of Routes are left out.
 pub(crate) fn register<'a>(context: &'a ControllerContext, watches: &mut Watches<'a>) {
     let publish = move || context.publisher.set_service_names(compile(&context.caches));
     watches.call::<Service>(move |change| {
@@ -54,7 +54,7 @@ fn compile(caches: &Caches) -> ServiceNames {
     names
 }
 
-/// A port's name, and who serves it.
+/// A port's name, and its endpoints.
 type ServiceEndpoint = (String, SocketAddr);
 
 fn service_name(service: &Service, places: &[ServiceEndpoint]) -> ServiceName {
@@ -130,7 +130,7 @@ mod tests {
         compile(&caches)
     }
 
-    /// EV-ADR-02: a Service is who its endpoints are, by the port's name.
+    /// EV-ADR-02: a Service resolves to its endpoints, by the port's name.
     #[test]
     fn a_service_stands_for_its_ready_endpoints() {
         let ports = json!([{"name": "http", "port": 80}, {"name": "other", "port": 81}]);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(names.find("s.ns", 80, |_| 0), at("10.0.0.1:8080"));
         assert_eq!(names.find("s.other", 80, |_| 0), None);
 
-        // Slices win over Endpoints; who is not ready is left out.
+        // Slices take precedence over Endpoints; endpoints that are not ready are left out.
         let slice = json!([{"metadata": {"name": "s-1", "namespace": "ns", "labels": {SERVICE_NAME: "s"}},
             "addressType": "IPv4", "ports": [{"name": "http", "port": 9090}],
             "endpoints": [{"addresses": ["10.0.0.2"], "conditions": {"ready": false}}, {"addresses": ["10.0.0.3"]}]}]);

@@ -1,4 +1,4 @@
-//! Where Brokers and channels take events in: in the clear, by TLS, or both ways, as the operator has it.
+//! The addresses of Brokers and channels: plain, TLS, or both, as the operator configures.
 
 use contract::table::EventsTransport;
 
@@ -16,11 +16,11 @@ pub const NO_LISTENER: &str = "TLSListenerNotConfigured";
 pub struct EventsTlsListener {
     /// `https://127.0.0.1:8444`
     pub url_base: String,
-    /// Who vouches for it (PEM), as statuses show it.
+    /// The CA certificate (PEM) of the address, as statuses show it.
     pub ca_certs: String,
 }
 
-/// What a status says: the address that everybody can use, and all of them where there are several ways.
+/// The addresses in a status: the one that every client can use, and all of them where there are several.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct StatusAddresses {
     pub primary: Option<Addressable>,
@@ -31,7 +31,7 @@ pub struct StatusAddresses {
 pub type AddressesResult = Result<StatusAddresses, String>;
 
 impl StatusAddresses {
-    /// For those who bring tokens that are made out for it.
+    /// The audience that tokens for it must have.
     #[must_use]
     pub fn with_audience(mut self, audience: Option<&str>) -> Self {
         for address in self.primary.iter_mut().chain(&mut self.all) {
@@ -95,17 +95,17 @@ mod tests {
     #[test]
     fn each_mode_has_its_addresses() {
         let tls = EventsTlsListener { url_base: "https://h:2".into(), ca_certs: "pem".into() };
-        let told = |by, tls| {
+        let reported = |by, tls| {
             let found = addresses(by, "http://h:1", tls, "/p")?;
             let url = |address: &Addressable| address.url.clone().unwrap();
             Ok::<_, String>((found.primary.as_ref().map(url).unwrap(), found.all.iter().map(url).collect::<Vec<_>>()))
         };
         let (plain, secure) = ("http://h:1/p".to_owned(), "https://h:2/p".to_owned());
-        assert_eq!(told(EventsTransport::Plain, Some(&tls)), Ok((plain.clone(), vec![])));
-        assert_eq!(told(EventsTransport::Either, None), Ok((plain.clone(), vec![])));
-        assert_eq!(told(EventsTransport::Either, Some(&tls)), Ok((plain.clone(), vec![secure.clone(), plain])));
-        assert_eq!(told(EventsTransport::Tls, Some(&tls)), Ok((secure.clone(), vec![secure])));
-        assert!(told(EventsTransport::Tls, None).unwrap_err().contains("--events-https"));
+        assert_eq!(reported(EventsTransport::Plain, Some(&tls)), Ok((plain.clone(), vec![])));
+        assert_eq!(reported(EventsTransport::Either, None), Ok((plain.clone(), vec![])));
+        assert_eq!(reported(EventsTransport::Either, Some(&tls)), Ok((plain.clone(), vec![secure.clone(), plain])));
+        assert_eq!(reported(EventsTransport::Tls, Some(&tls)), Ok((secure.clone(), vec![secure])));
+        assert!(reported(EventsTransport::Tls, None).unwrap_err().contains("--events-https"));
 
         let both = addresses(EventsTransport::Either, "http://h:1", Some(&tls), "/p").unwrap().with_audience(Some("x"));
         let all = || both.primary.iter().chain(&both.all);

@@ -1,4 +1,4 @@
-//! Secrets of the type `kubernetes.io/tls`, and the identities that are read from them.
+//! Secrets of the type `kubernetes.io/tls`, and the identities in them.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -24,7 +24,7 @@ pub(crate) fn is_authority(ns: &str, name: &str) -> bool {
     (ns, name) == (SERVING, AUTHORITY)
 }
 
-/// What a Secret has under a key; nothing if it has none.
+/// The value of a key in a Secret; empty if it has none.
 pub(crate) fn secret_data<'a>(secret: &'a Secret, key: &str) -> &'a [u8] {
     secret.data.as_ref().and_then(|data| data.get(key)).map(|bytes| &bytes.0[..]).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
-//! How subscribers behind `https` URLs are verified: by the system's authorities, those of the operator's trust
+//! Verifies subscribers with `https` URLs: by the system's authorities, those of the operator's trust
 //! bundles, and the destination's own (`CACerts`).
 //!
-//! The system's are read with the first such URL, and again after a restart.
+//! The system's are read at the first such URL, and again after a restart.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -51,13 +51,13 @@ impl std::fmt::Debug for TrustEntry {
 }
 
 impl TrustStore {
-    /// Of an appliance that takes events at these URLs.
+    /// The store of an appliance with events listeners at these URLs.
     pub fn with_own_endpoints<'u>(urls: impl IntoIterator<Item = &'u str>) -> Self {
         let targets = urls.into_iter().filter_map(|url| urls::parse_target(url).ok());
         Self { own_endpoints: targets.map(|(_, listener)| (listener.host, listener.port)).collect(), ..Self::default() }
     }
 
-    /// What deliveries to `address` need to know; the error says what is wrong with it.
+    /// The TLS configuration of deliveries to `address`; the error names the problem.
     pub fn target(&self, address: &DestinationAddress) -> Result<DeliveryTarget, String> {
         let (scheme, mut target) = urls::parse_target(&address.url)?;
         target.is_stream = self.is_own_endpoint(&target);
@@ -110,7 +110,7 @@ impl TrustStore {
         let mut roots = self.system.get_or_init(system).clone();
         for (name, bundle) in bundles {
             if let Err(why) = CertificateAuthorities::read(bundle.as_bytes(), &mut roots) {
-                tracing::warn!(name, %why, "a trust bundle is not read to its end");
+                tracing::warn!(name, %why, "a trust bundle could not be read completely");
             }
         }
         if !certificates.trim().is_empty() {
@@ -119,7 +119,7 @@ impl TrustStore {
         }
         CertificateAuthorities::new(roots, false).map_err(|why| match why {
             TrustError::NoAuthorities => {
-                "no authority is known to believe by: give CACerts, or install the system's (package \
+                "no trusted authority is configured: set CACerts, or install the system's (package \
                                    ca-certificates, or SSL_CERT_FILE)"
                     .to_owned()
             }
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_that_are_none_are_told() {
+    fn invalid_certificates_are_reported() {
         let trusts = TrustStore::default();
         let half = authority();
         let half = &half[..half.len() / 2];

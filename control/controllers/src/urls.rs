@@ -1,4 +1,4 @@
-//! URLs: a path below an address (RFC 3986), and a URL as the data plane wants it.
+//! URLs: a path below an address (RFC 3986), and a URL in the form that the data plane needs.
 
 use std::sync::Arc;
 
@@ -65,7 +65,7 @@ fn remove_dots(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-/// What a URL wants spoken.
+/// The protocol of a URL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UrlScheme {
     Http,
@@ -74,7 +74,7 @@ pub enum UrlScheme {
     Other,
 }
 
-/// A URL to deliver to, parsed once; the error says what is wrong with it. The authorities of an `https` one are not
+/// A URL to deliver to, parsed once; the error names the problem. The authorities of an `https` one are not
 /// in the URL: see [`crate::trust_store::TrustStore::target`].
 pub(crate) fn parse_target(url: &str) -> Result<(UrlScheme, DeliveryTarget), String> {
     let uri: http::Uri = url.parse().map_err(|why| format!("\"{url}\" is not a URL: {why}"))?;
@@ -117,7 +117,7 @@ fn port(place: &str) -> Option<u16> {
     if written.is_empty() { None } else { Some(written.parse().unwrap_or(NO_PORT)) }
 }
 
-/// A path and query as they may stand in a request: characters that RFC 3986 does not allow are percent-encoded. A
+/// A path and query as they may be in a request: characters that RFC 3986 does not allow are percent-encoded. A
 /// percent sign counts as the start of an escape, as in every URL.
 fn percent_encode(path: &str) -> String {
     let mut out = String::with_capacity(path.len());

@@ -1,4 +1,4 @@
-//! What an image says about the process that runs in it.
+//! The image configuration of the process.
 
 use std::collections::{BTreeMap, BTreeSet};
 

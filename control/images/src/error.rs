@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn full_disk_is_told_apart_from_other_errors() {
+    fn full_disk_differs_from_other_errors() {
         let full = io::Error::from_raw_os_error(rustix::io::Errno::NOSPC.raw_os_error());
         let error = Error::storage(Path::new("/data"), "a layer", &full);
         assert!(matches!(&error, Error::DiskFull { path, .. } if path == "/data"), "{error}");

@@ -1,4 +1,4 @@
-//! Which image of an index runs on this host.
+//! Chooses the image of an index for this host.
 
 use crate::error::Error;
 use crate::manifest::Descriptor;
@@ -32,7 +32,7 @@ pub(crate) fn choose_or_error<'d>(
     })
 }
 
-/// What an index offers, for an error that says so.
+/// The platforms of an index, for an error message.
 #[must_use]
 pub(crate) fn list(entries: &[Descriptor]) -> String {
     let names: Vec<String> = entries

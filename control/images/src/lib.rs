@@ -3,7 +3,7 @@
 //!
 //! [`ImageStore::ensure`] is the entry: it returns an [`Image`] whose layers are on this host, and pulls what is missing.
 //! Everything that a registry or an archive sends is bounded by [`limits`] and verified against its digest. Layers are
-//! unpacked by a child process that can open nothing but its own folder ([`unpack`]).
+//! unpacked by a child process that can access nothing but its own folder ([`unpack`]).
 
 pub mod archive;
 pub mod config;
@@ -36,7 +36,7 @@ pub use store::{ImageStore, PullPolicy, StoreOptions};
 pub struct Image {
     /// The reference that was asked for.
     pub reference: Reference,
-    /// What the reference named when it was resolved: the digest of the index if there is one, else of the manifest.
+    /// The resolved digest of the reference: that of the index if there is one, else of the manifest.
     pub digest: Digest,
     /// The configuration for this host's platform.
     pub config: ImageConfig,

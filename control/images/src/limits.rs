@@ -1,4 +1,4 @@
-//! Every bound on what a registry, an archive or a layer may make this host do.
+//! The limits of what a registry, an archive or a layer may make this host do.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ pub struct RequestLimits {
     /// For each `progress_bytes_min` of a layer; then the download resumes on a new connection.
     pub progress_timeout: Duration,
     /// A download that brings less on each of `attempts_max` connections fails: a registry that sends a byte a minute would hold
-    /// one of the few downloads for ever.
+    /// one of the few downloads forever.
     pub progress_bytes_min: u64,
     /// Requests in a row that fail before the pull fails; the caller backs off from there.
     pub attempts_max: u32,
@@ -95,7 +95,7 @@ impl Default for RequestLimits {
     }
 }
 
-/// What one layer may unpack to.
+/// The limits of one unpacked layer.
 #[derive(Debug, Clone, serde::Serialize, serde::Deserialize)]
 pub struct LayerLimits {
     /// Bytes of the tar stream, which bound the files in it.

@@ -13,7 +13,7 @@ pub const OCI_LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
 pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
 pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 
-/// What the client asks for, the most specific first.
+/// The accepted media types, the most specific first.
 pub const ACCEPT: &str = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json, \
      application/vnd.docker.distribution.manifest.list.v2+json, application/vnd.docker.distribution.manifest.v2+json";
 
@@ -49,7 +49,7 @@ pub struct Manifest {
     pub layers: Vec<Descriptor>,
 }
 
-/// What a reference names.
+/// The document that a reference resolves to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Document {
     Index(Vec<Descriptor>),
@@ -108,7 +108,7 @@ pub fn parse(bytes: &[u8], content_type: &str) -> Result<Document, String> {
 }
 
 fn schema1_text() -> String {
-    "its manifest is of schema 1, which registries have given up; push it again with a current tool".into()
+    "its manifest has the obsolete schema 1; push it again with a current tool".into()
 }
 
 fn check(manifest: &Manifest) -> Result<(), String> {
@@ -121,7 +121,7 @@ fn check(manifest: &Manifest) -> Result<(), String> {
     }
     if let Some(layer) = manifest.layers.iter().find(|layer| !is_layer(&layer.media_type)) {
         return Err(format!(
-            "its layer {} is of type {:?}; it is an artifact, not a container image",
+            "its layer {} has type {:?}; it is an artifact, not a container image",
             layer.digest, layer.media_type
         ));
     }

@@ -1,4 +1,4 @@
-//! What an image was built for, and whether that runs on this host.
+//! The platform of an image, and whether it runs on this host.
 
 use std::fmt;
 

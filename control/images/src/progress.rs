@@ -1,10 +1,10 @@
-//! How far a pull is, for a terminal, for conditions and for Events.
+//! The progress of a pull, for a terminal, for conditions and for Events.
 
 use std::fmt::Debug;
 
 use crate::digest::Digest;
 
-/// What happened to an image or one of its layers.
+/// A progress event of an image or one of its layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProgressEvent {
     /// The manifest is known: so many layers, of which so many bytes are still to be downloaded.

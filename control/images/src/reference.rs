@@ -59,7 +59,7 @@ impl Reference {
         format!("{}/{}", self.registry, self.repository)
     }
 
-    /// What a manifest is asked for by: the digest if there is one, as it cannot move.
+    /// The name of a manifest in requests: the digest if there is one, as it cannot move.
     #[must_use]
     pub fn manifest_name(&self) -> String {
         match (&self.digest, &self.tag) {
@@ -150,7 +150,7 @@ fn check_registry(registry: &str) -> Result<(), String> {
         Some(rest) => {
             let (address, port) = rest.split_once(']').ok_or("the registry's address lacks its `]`")?;
             if address.parse::<std::net::Ipv6Addr>().is_err() {
-                return Err(format!("registry [{address}] is no IPv6 address"));
+                return Err(format!("registry [{address}] is not an IPv6 address"));
             }
             (None, port.strip_prefix(':').or(if port.is_empty() { None } else { Some("") }))
         }
@@ -172,7 +172,7 @@ fn check_registry(registry: &str) -> Result<(), String> {
             && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
     };
     match host {
-        Some(host) if !host.split('.').all(is_label) => Err(format!("registry {registry:?} is no host name")),
+        Some(host) if !host.split('.').all(is_label) => Err(format!("registry {registry:?} is not a host name")),
         _ => Ok(()),
     }
 }
@@ -187,7 +187,7 @@ fn check_repository(repository: &str) -> Result<(), String> {
     }
     for component in repository.split('/') {
         if !is_path_component(component.as_bytes()) {
-            return Err(format!("{component:?} is no valid part of a repository name"));
+            return Err(format!("{component:?} is not a valid part of a repository name"));
         }
     }
     Ok(())
@@ -209,7 +209,7 @@ fn check_tag(tag: &str) -> Result<(), String> {
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
     let first = bytes.first().is_some_and(is_word);
     if !first || bytes.len() > TAG_BYTES_MAX || !bytes.iter().all(|byte| is_word(byte) || matches!(byte, b'.' | b'-')) {
-        return Err(format!("{tag:?} is no valid tag"));
+        return Err(format!("{tag:?} is not a valid tag"));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Registries that break, lie or refuse.
+//! Registries that fail, send wrong content or reject requests.
 
 mod common;
 

@@ -1,4 +1,4 @@
-//! Pulls from a registry that works: forms of images, logins, sharing.
+//! Pulls from a working registry: image formats, credentials, sharing.
 
 mod common;
 

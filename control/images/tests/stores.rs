@@ -1,4 +1,4 @@
-//! The store over its life: pins, garbage collection, ends of processes, archives.
+//! The store over time: pins, garbage collection, killed processes, archives.
 
 mod common;
 
@@ -79,7 +79,7 @@ async fn garbage_collection_races_no_start() {
             for _ in 0..25 {
                 match ensure(&store, &name).await {
                     Ok(image) => assert!(image.layers.iter().all(|layer| layer.read_dir().is_ok()), "{image:?}"),
-                    // Told, and right the next time.
+                    // Reported, and repaired the next time.
                     Err(error) => assert!(error.is_temporary(), "{error}"),
                 }
             }
@@ -129,7 +129,7 @@ async fn half_layer_of_a_killed_process_is_never_used() {
 }
 
 #[tokio::test]
-async fn full_disk_is_told_and_leaves_nothing() {
+async fn full_disk_is_reported_and_leaves_nothing() {
     if !is_root() {
         return;
     }

@@ -1,15 +1,15 @@
-//! What of root's power an instance keeps.
+//! The capabilities of an instance.
 //!
-//! What programs in containers have, less what the manifest drops, and with what it adds. An instance of another user than
-//! root has none of it anyway. What it has not, it cannot get again, nor can what it starts.
+//! Those of programs in containers, without those that the manifest drops, and with those that it adds. An instance of another user than
+//! root has none of them anyway. A capability that it lacks cannot be regained, neither by it nor by its children.
 
 use rustix::io::{Errno, Result};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, remove_capability_from_bounding_set, set_capabilities,
 };
 
-/// What container runtimes leave to their programs: enough to be an ordinary root of its own files and processes, and too
-/// little to mount, to trace others or to set up the host. But for `MKNOD`, beside which they have rules about who may open
+/// The default capabilities of container runtimes: enough to be an ordinary root of its own files and processes, and too
+/// little to mount, to trace others or to set up the host. Except for `MKNOD`, with which they have device rules for opening
 /// what is made.
 const CONTAINER_DEFAULTS: CapabilitySet = CapabilitySet::AUDIT_WRITE
     .union(CapabilitySet::CHOWN)
@@ -38,7 +38,7 @@ impl Default for Capabilities {
 }
 
 impl Capabilities {
-    /// Those of a manifest, whose names are without `CAP_`. `ALL` goes first, so that what is named beside it counts.
+    /// Those of a manifest, whose names are without `CAP_`. `ALL` is applied first, so that the other names count.
     #[must_use]
     pub fn from_manifest(added: &[String], dropped: &[String]) -> Self {
         Self::from_defaults(CONTAINER_DEFAULTS, added, dropped)
@@ -72,7 +72,7 @@ impl Capabilities {
         Self(CapabilitySet::from_bits_truncate(bits))
     }
 
-    /// Those of all instances, or fewer.
+    /// The capabilities of all instances, or fewer.
     pub(crate) fn within_defaults(self) -> bool {
         CONTAINER_DEFAULTS.contains(self.0)
     }

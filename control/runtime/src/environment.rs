@@ -1,7 +1,7 @@
-//! What an instance finds in its environment.
+//! The environment variables of an instance.
 //!
-//! Nothing is inherited from the appliance, whose own variables may hold secrets of the operator. The
-//! platform's come last, so that a developer's variable of the same name changes nothing.
+//! Nothing is inherited from the appliance, whose own variables may contain secrets of the operator. The
+//! platform's variables come last, so that a developer's variable of the same name has no effect.
 
 use std::path::Path;
 
@@ -16,18 +16,18 @@ pub const SEARCH_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin
 /// The folder that holds the files of all volumes by their names, for programs that cannot be given mounts.
 const VOLUMES: &str = "SLUICEGATE_VOLUMES";
 
-/// What all instances are given under our own prefix.
+/// The variables with our prefix in all instances.
 pub const PLATFORM_VARIABLES: [&str; 3] = [INSTANCE_MARK, VOLUMES, termination_message::VARIABLE];
 
-/// With the next, stand in a variable for what only the instance itself knows. No variable can hold a NUL, so nobody
+/// With the next, a placeholder in a variable for what only the instance itself knows. No variable can hold a NUL, so no user
 /// else's text is taken for it.
 pub const POD_NAME_PLACEHOLDER: &str = "\0name\0";
 pub const POD_UID_PLACEHOLDER: &str = "\0uid\0";
 
-/// What only one instance is told.
+/// The variables of a single instance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct InstanceVariables<'a> {
-    /// `None`: it is not the one who serves.
+    /// `None`: not the serving container.
     pub(crate) port: Option<u16>,
     /// Its Pod's.
     pub(crate) name: &'a str,
@@ -42,7 +42,7 @@ pub(crate) struct InstanceVariables<'a> {
 /// Every variable of one instance, each name once.
 pub(crate) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Vec<(String, String)> {
     let home = spec.working_dir.as_ref().map_or_else(|| "/".into(), |dir| dir.display().to_string());
-    // A container's home is its user's, whom only its image knows.
+    // A container's home is its user's, which only its image defines.
     let home = spec.image.is_none().then(|| ("HOME".into(), home));
     let mut all: Vec<(String, String)> = vec![
         ("PATH".into(), SEARCH_PATH.into()),
@@ -51,7 +51,7 @@ pub(crate) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Ve
     ];
     all.extend(home);
     for (name, value) in &spec.env {
-        // A name that no process can have is nobody's variable.
+        // A name that no process can have is left out.
         if !name.is_empty() && !name.contains(['=', '\0']) {
             if value.contains('\0') {
                 set(
@@ -70,7 +70,7 @@ pub(crate) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Ve
     set(&mut all, "K_SERVICE", &spec.service);
     set(&mut all, "K_CONFIGURATION", &spec.configuration);
     set(&mut all, "K_REVISION", &spec.revision);
-    // The paths of the host are none in a container, where all of it is mounted.
+    // In a container the paths of the host do not apply, because all of it is mounted.
     if !spec.volumes.is_empty() && spec.image.is_none() {
         set(&mut all, VOLUMES, &own.volumes.display().to_string());
     }

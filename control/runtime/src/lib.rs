@@ -4,7 +4,7 @@
 //! [`Runtime`] is the boundary between "how many" (the autoscaler) and "how". Starting returns at once; the
 //! instance's state is reported through its [`InstanceReporter`]: `Ready` and `Unready`, in the end exactly one
 //! `Gone`. The process runtime is the implementation for programs of this host; see [`ProcessRuntime`]. Deliberately
-//! left to others: when to start or stop (autoscaler), which requests go where (cores).
+//! Out of scope: when to start or stop (autoscaler), which requests go where (cores).
 
 pub mod capabilities;
 mod cgroup;

@@ -1,90 +1,90 @@
-//! The runtime's numbers, each with its reason.
+//! The runtime's limits, each with its reason.
 
 use std::time::Duration;
 
-/// Between the first readiness attempts. A connect to a closed loopback port costs some 20 µs; each wait is a sixteenth
+/// Initial interval of readiness attempts. A connect to a closed loopback port costs some 20 µs; each wait is a sixteenth
 /// longer than the last, so the time that they add is a thirty-second of the start's at the mean.
 pub const PROBE_STEP_MIN: Duration = Duration::from_micros(200);
 /// Attempts of a slow starter back off to this; below 25 ms, so that a cold request never waits for
 /// a polling interval that a person could feel.
 pub const PROBE_STEP_MAX: Duration = Duration::from_millis(20);
-/// One attempt may take this long unless the probe says otherwise; Kubernetes' default `timeoutSeconds`.
+/// Default timeout of one attempt; Kubernetes' default `timeoutSeconds`.
 pub const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two rounds of a probe that does not say (Kubernetes' default `periodSeconds`).
+/// Default interval of a probe (Kubernetes' default `periodSeconds`).
 pub const PROBE_PERIOD: Duration = Duration::from_secs(10);
-/// Failed rounds in a row that mean something (Kubernetes' default `failureThreshold`).
+/// Default number of failures in a row that count (Kubernetes' default `failureThreshold`).
 pub const PROBE_FAILURES_MAX: u32 = 3;
-/// Of a probe's answer only the status line is read.
+/// Bytes of a probe's response that are read: only the status line.
 pub const PROBE_HEAD_BYTES_MAX: usize = 1024;
-/// Of what a probe's command writes, this much is told when it fails.
+/// So much of the output of a probe's command is quoted when it fails.
 pub const PROBE_OUTPUT_BYTES_MAX: usize = 512;
-/// An instance that is not ready after this is slow, and what is in its way is told; again after twice as long each time, up to
+/// An instance that is not ready after this is slow, and the reason is reported; again after twice as long each time, up to
 /// the next, if it is something else.
 pub const NOT_READY_REPORT_DELAY_MIN: Duration = Duration::from_secs(1);
 pub const NOT_READY_REPORT_DELAY_MAX: Duration = Duration::from_secs(60);
-/// A ready instance that is asked whether it speaks HTTP/2 and says nothing does not. Those of HTTP/1 refuse what they are sent, or
+/// How long a ready instance has to answer whether it speaks HTTP/2; without an answer it does not. HTTP/1 servers reject the preface, or
 /// close, as soon as they have read it. Only an instance that listens before it can answer takes this long.
 pub const HTTP2_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
-/// A ready instance that refused a connection gets this long to take one again.
+/// How long a ready instance that refused a connection has to accept one again.
 pub const VERIFY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Prefork processes, which wait to become instances. Each costs the host a process and some hundred KiB; two, so that
-/// one is there while the other is made anew.
+/// one is ready while the other is being created.
 pub const PREFORK_PROCESSES_MAX: usize = 2;
-/// A prefork process gets its launch spec through a pipe, which takes this many bytes before they are read. A longer one goes to
+/// A prefork process gets its launch spec through a pipe with this capacity. A longer one goes to
 /// a new process.
 pub const LAUNCH_SPEC_BYTES_MAX: usize = 64 * 1024;
-/// After an instance became ready and before a process is made that waits for the next: its first request goes first. Until that has
-/// its answer takes some milliseconds where all processors are busy, and making one takes four.
+/// Delay between a ready instance and the start of the next prefork process: the first request of the instance goes first. Its
+/// answer takes some milliseconds where all processors are busy, and starting a process takes four.
 pub const PREFORK_DELAY: Duration = Duration::from_millis(10);
-/// An instance that starts for longer than this does not keep processes from being made for others.
+/// An instance that starts for longer than this does not delay the start of prefork processes.
 pub const PREFORK_IDLE_WAIT_MAX: Duration = Duration::from_millis(50);
 
-/// Ids that lie between the claims of two processes on one data folder at least. An id goes with each instance, and half a
+/// Minimum distance between the id ranges of two processes on one data folder. Each instance takes an id, and half a
 /// million starts are more than a process makes while its successor comes up.
 pub const GENERATION_IDS: u64 = 1 << 20;
 
 /// Ports are tried at random; with half of the range taken, 64 misses in a row do not happen.
 pub const PORT_ATTEMPTS_MAX: u32 = 64;
 
-/// Output of one container that is read in a second, as it stands in its log: some 40,000 short lines, which take a few
-/// hundredths of a processor to keep. A program that prints more waits on its pipe.
+/// Output of one container that is read per second, as written to its log: some 40,000 short lines, which take a few
+/// hundredths of a processor to write. A program that prints more waits on its pipe.
 pub const OUTPUT_BYTES_PER_SECOND: u64 = 2 * 1024 * 1024;
 /// The same for all containers together, of those that print more than their own rate.
 pub const OUTPUT_ALL_BYTES_PER_SECOND: u64 = 16 * 1024 * 1024;
-/// What either rate gives in this time may come at once: a start that dumps its configuration, or a stack trace.
+/// The burst of either rate, as a duration: a start that dumps its configuration, or a stack trace.
 pub const OUTPUT_BURST: Duration = Duration::from_secs(2);
-/// That a container waits on its output is told at most so often.
-pub const OUTPUT_THROTTLE_TOLD_EVERY: Duration = Duration::from_secs(60);
+/// How often the log mentions that a container waits on its output.
+pub const OUTPUT_THROTTLE_LOG_INTERVAL: Duration = Duration::from_secs(60);
 
-/// A longer line of output is kept in pieces of this size, as container runtimes do.
+/// A longer line of output is split into parts of this size, as container runtimes do.
 pub const LINE_BYTES_MAX: usize = 16 * 1024;
 /// One log file of an instance; with its one predecessor it holds between one and two of these.
 pub const LOG_BYTES_MAX: u64 = 4 * 1024 * 1024;
-/// Instances of one revision whose logs stay; the oldest go first. With `LOG_BYTES_MAX` a crash loop
+/// Instances of one revision whose logs are retained; the oldest are removed first. With `LOG_BYTES_MAX` a crash loop
 /// costs the disk at most 5 * 2 * 4 MiB for each container.
 pub const LOGS_RETAINED_MAX: usize = 5;
 /// Lines of output quoted in a failure's message.
 pub const TAIL_LINES_MAX: usize = 10;
-/// Bytes of each quoted line: a message ends up in a condition, which people read in a terminal.
+/// Bytes of each quoted line: a message ends up in a condition, which users read in a terminal.
 pub const TAIL_LINE_BYTES_MAX: usize = 300;
 /// Output that the appliance's own log repeats of one container in each [`OUTPUT_LIMIT_PERIOD`]: some three hundred short lines, far
-/// more than people read, and far less than would keep the lines of others from being written. The rest is in the
+/// more than users read, and far less than would keep the lines of others from being written. The rest is in the
 /// instance's log, and a line says how many are missing.
 pub const OUTPUT_BYTES_PER_PERIOD_MAX: usize = 64 * 1024;
-/// What the log adds to each line, which counts as well: whose it is and when it came.
+/// The overhead of each log line, which counts as well: its prefix and its time.
 pub const OUTPUT_LINE_OVERHEAD_BYTES: usize = 192;
-/// How often that begins anew: what a flood cannot fill for longer than people wait for the next line of somebody else.
+/// How often that starts again: a flood cannot fill it for longer than a user waits for the next line of another instance.
 pub const OUTPUT_LIMIT_PERIOD: Duration = Duration::from_secs(1);
-/// After the instance's end its pipes are read to their end; a process that left the group may hold them
-/// open, so not for ever.
+/// How long the pipes are read after the instance's end; a process that left the group may hold them
+/// open, so not forever.
 pub const OUTPUT_DRAIN_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Before a sidecar that ended is started again; twice as long each time, up to the next. A kubelet's figures are 10 s and
+/// Delay before a sidecar that ended is restarted; doubled each time, up to the next. A kubelet's figures are 10 s and
 /// 5 min, for hosts that fetch images first.
 pub const SIDECAR_RESTART_MIN: Duration = Duration::from_millis(250);
 pub const SIDECAR_RESTART_MAX: Duration = Duration::from_secs(60);
-/// Failures of a sidecar in a row, none of them after it had been well, that end the instance: its start is tried anew, and
+/// Failures of a sidecar in a row, without a healthy period, that end the instance: its start is attempted again, and
 /// the Revision says why.
 pub const SIDECAR_FAILURES_MAX: u32 = 3;
 /// A sidecar that failed and has no readiness probe is ready again when it has run for this long.
@@ -92,28 +92,28 @@ pub const SIDECAR_STABLE_AFTER: Duration = Duration::from_secs(1);
 /// An instance without a readiness probe that listens nowhere is ready when it has run for this long: a program that cannot
 /// start has ended by then.
 pub const RUNNING_READY_AFTER: Duration = Duration::from_secs(1);
-/// A sidecar that ran for this long was well, and its end is a first one again.
+/// A sidecar that ran for this long was healthy, and its next failure is the first one again.
 pub const SIDECAR_HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// Processes and threads of an instance that has a control group: far above what servers have, far below what would
+/// Maximum processes and threads of an instance with a control group: far above what servers have, far below what would
 /// keep the host from starting anything.
 pub const GROUP_PIDS_MAX: u32 = 4096;
-/// Of an instance's host name: what a kubelet allows, one less than the kernel.
+/// Length of an instance's host name: what a kubelet allows, one less than the kernel.
 pub const HOST_NAME_BYTES_MAX: usize = 63;
-/// Processor time is given out anew this often (the kernel's default).
+/// Processor time is assigned at this interval (the kernel's default).
 pub const CPU_PERIOD_US: u64 = 100_000;
-/// A control group without a process is removed at an appliance's start if it is still there after this; one that is made for
-/// an instance has a process within milliseconds.
+/// A control group without a process is removed at an appliance's start if it still exists after this; a new one
+/// has a process within milliseconds.
 pub const ABANDONED_CGROUP_AGE_MIN: Duration = Duration::from_secs(10);
-/// Tries at removing a control group, 10 ms apart.
+/// Attempts to remove a control group, 10 ms apart.
 pub const GROUP_REMOVE_ATTEMPTS: u32 = 100;
 
-/// Of what an instance may write into its `/dev`, which is for devices.
+/// Size of an instance's `/dev`, which is for devices.
 pub const DEVICES_BYTES_MAX: u64 = 64 * 1024;
-/// Of an instance's `/dev/shm`, as container runtimes have it; an `emptyDir` with the medium `Memory` that is mounted there may be larger.
+/// Size of an instance's `/dev/shm`, as container runtimes have it; an `emptyDir` with the medium `Memory` that is mounted there may be larger.
 pub const SHARED_MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 
-/// Of an instance's own message about its end (Kubernetes' bound).
+/// Size of an instance's termination message (Kubernetes' limit).
 pub const TERMINATION_BYTES_MAX: u64 = 4096;
 
 /// At start, leftovers of a crashed appliance get SIGKILL and this long to vanish.

@@ -1,4 +1,4 @@
-//! Names that are made of an instance's revision and id, and ids that are read from names.
+//! Names made of an instance's revision and id, and the ids in names.
 
 use support::child_name::child_name;
 
@@ -26,7 +26,7 @@ pub fn pod_name(revision: &str, mut line: u64) -> String {
     format!("{}-{}", deployment_name(revision), String::from_utf8_lossy(&letters))
 }
 
-/// What that Pod's instances call their host: as much of the name as a host's may have.
+/// The host name of that Pod's instances: as much of the name as a host name may have.
 pub(crate) fn host_name(pod: &str) -> &str {
     pod[..pod.floor_char_boundary(HOST_NAME_BYTES_MAX)].trim_end_matches(['-', '.'])
 }

@@ -1,7 +1,7 @@
-//! Removes folders that programs wrote into.
+//! Removes folders with content of programs.
 //!
-//! A program may nest folders as deeply as it likes. [`fs::remove_dir_all`] needs a stack frame and a descriptor for each
-//! level, so some thousand levels would end the appliance, or take all its descriptors. Here a folder is moved to the top
+//! A program may nest folders to any depth. [`fs::remove_dir_all`] needs a stack frame and a descriptor for each
+//! level, so some thousand levels would end the appliance, or take all its descriptors. Here a nested folder is moved to the top
 //! first, and removed there.
 
 use std::ffi::OsStr;
@@ -70,7 +70,7 @@ fn open_folder(parent: impl AsFd, name: impl Arg) -> rustix::io::Result<OwnedFd>
     openat(parent, name, OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// By the descriptor: a program that still runs may put a link in the place of the path.
+/// Removes by descriptor: a program that still runs may put a link in the place of the path.
 fn list(folder: &OwnedFd) -> io::Result<fs::ReadDir> {
     fs::read_dir(format!("/proc/self/fd/{}", folder.as_raw_fd()))
 }

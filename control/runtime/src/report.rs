@@ -1,4 +1,4 @@
-//! The boundary between the autoscaler and a runtime: what a runtime is asked to do, and what it reports.
+//! The boundary between the autoscaler and a runtime: commands in, reports out.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ pub trait Runtime: Send + Sync {
     /// instances that it replaces.
     fn start(&self, id: u64, line: u64, spec: Arc<InstanceSpec>, reporter: InstanceReporter)
     -> Box<dyn InstanceHandle>;
-    /// What running instances can be given without a restart has changed: the files of their volumes.
+    /// The files of volumes have changed, which running instances get without a restart.
     fn refresh(&self, spec: Arc<InstanceSpec>);
     /// The revision is gone for good: what was kept of its instances may go too. All of them are over.
     fn remove_revision(&self, namespace: &str, revision: &str);
@@ -42,13 +42,13 @@ pub trait InstanceHandle: Send {
     }
 }
 
-/// How a container is that runs beside the instance's own, or before it: that one is ready when it has ended well.
+/// The state of a sidecar or an init container: an init container is ready when it has succeeded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SidecarStatus {
     pub name: String,
     pub ready: bool,
     pub restarts: u32,
-    /// Of one that runs before the others.
+    /// The status of an init container.
     pub started_at: Option<Timestamp>,
     pub finished_at: Option<Timestamp>,
 }

@@ -1,6 +1,6 @@
-//! What an instance may use of the host.
+//! The resource limits of an instance.
 
-/// What an instance may use; 0 = as much as there is.
+/// The resources of an instance; 0 = unlimited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ResourceLimits {
     pub memory_bytes_max: u64,
@@ -10,7 +10,7 @@ pub struct ResourceLimits {
 }
 
 impl ResourceLimits {
-    /// What two containers may use together: of what one of them has no limit, both have none.
+    /// The sum of two containers' resources: unlimited if one of them is.
     #[must_use]
     pub fn sum(self, other: Self) -> Self {
         let both = |one: u64, two: u64| if one == 0 || two == 0 { 0 } else { one.saturating_add(two) };
@@ -21,7 +21,7 @@ impl ResourceLimits {
         }
     }
 
-    /// What is enough for either of two that do not run at the same time: of what one of them has no limit, there is none.
+    /// Limits that are enough for either of two that do not run at the same time: unlimited if one of them is.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
         let larger = |one: u64, two: u64| if one == 0 || two == 0 { 0 } else { one.max(two) };

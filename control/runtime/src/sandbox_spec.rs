@@ -1,4 +1,4 @@
-//! What an instance is confined to: decided by the appliance, carried out in the instance's own process.
+//! The confinement of an instance: decided by the appliance, carried out in the instance's own process.
 
 use std::path::PathBuf;
 
@@ -6,22 +6,22 @@ use container::{BindMount, CgroupView, ContainerSpec};
 
 use crate::InstanceCredentials;
 
-/// What an instance is confined to, and what it sees.
+/// The confinement of an instance, and its view of the host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SandboxSpec {
     /// Control groups to join, before anything else is done.
     pub(crate) cgroups: Vec<CgroupView>,
-    /// What it is to find as its `/etc/resolv.conf`.
+    /// Its `/etc/resolv.conf`.
     pub(crate) resolver: Option<PathBuf>,
     pub(crate) binds: Vec<BindMount>,
-    /// What it is not to see.
+    /// Hidden paths.
     pub(crate) masks: Vec<PathBuf>,
-    /// What it sees all the same, inside of those.
+    /// Visible paths inside of the hidden ones.
     pub(crate) unmasked: Vec<PathBuf>,
     /// Entered last, because it may be in a volume.
     pub(crate) working_dir: Option<PathBuf>,
     pub(crate) credentials: InstanceCredentials,
-    /// What it calls itself, where it may: by this, programs tell each other apart.
+    /// Its host name, where it may set one: programs distinguish each other by it.
     pub(crate) hostname: Option<String>,
     pub(crate) read_only_root: bool,
     /// It has no `/dev` of its own.

@@ -1,4 +1,4 @@
-//! What an instance is: its program, its surroundings, and how it is probed.
+//! The specification of an instance: its program, its sandbox, and its probes.
 
 use std::any::Any;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::limits;
 use crate::resources::ResourceLimits;
 use crate::volumes::{InstanceMount, InstanceVolume};
 
-/// What to run, and how to detect that it runs.
+/// The program to run, and how its readiness is detected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceSpec {
     pub namespace: String,
@@ -20,7 +20,7 @@ pub struct InstanceSpec {
     /// Empty when no Service owns the Configuration.
     pub service: String,
     pub configuration: String,
-    /// What it is a container of; without one it is a process of this host.
+    /// Its image and container settings; without them it is a process of this host.
     pub image: Option<ContainerImage>,
     /// Program and arguments; a program without a slash is looked up in the instance's PATH.
     pub command: Vec<String>,
@@ -50,9 +50,9 @@ pub struct InstanceSpec {
     pub startup_timeout: Duration,
     /// From SIGTERM to SIGKILL.
     pub termination_grace_period: Duration,
-    /// What runs before it, one after the other, each to its end.
+    /// Its init containers, which run one after the other, each to its end.
     pub init_containers: Vec<Sidecar>,
-    /// What runs beside it, as long as it does.
+    /// The sidecars, which run as long as it does.
     pub sidecars: Vec<Sidecar>,
 }
 
@@ -70,7 +70,7 @@ pub struct ContainerImage {
     pub layers: Arc<[PathBuf]>,
     /// As the image says it: `USER[:GROUP]`, names or numbers; empty: root.
     pub user: String,
-    /// What its program is asked to end with.
+    /// The signal that stops its program.
     pub stop_signal: Signal,
     /// Keeps the layers where they are.
     pub pin: Arc<dyn Any + Send + Sync>,
@@ -111,7 +111,7 @@ pub struct InstanceCredentials {
     pub group: Option<u32>,
     /// An instance that would be root is not started.
     pub run_as_non_root: bool,
-    /// What it keeps of root's power, if it is root.
+    /// Its capabilities, if it is root.
     pub capabilities: Capabilities,
 }
 
@@ -123,7 +123,7 @@ pub struct ProbeSpec {
     pub initial_delay: Duration,
     /// Between attempts. Zero, for readiness: as fast as possible until it passed; then see [`ProbeSpec::periodic`].
     pub period: Duration,
-    /// Of one attempt.
+    /// The timeout of one attempt.
     pub timeout: Duration,
     /// This many failures in a row count.
     pub failures_max: u32,

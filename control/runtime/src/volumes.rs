@@ -1,4 +1,4 @@
-//! Folders of files that an instance sees: ConfigMaps, Secrets and empty ones.
+//! Volumes of an instance: ConfigMaps, Secrets and empty folders.
 
 use std::path::{Component, Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! Work that blocks, on a short-lived thread of its own.
+//! Runs blocking work on a short-lived thread of its own.
 //!
 //! Not on the runtime's pool, which panics if the host has no more threads: here the caller gets an error.
 

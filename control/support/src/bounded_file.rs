@@ -1,11 +1,11 @@
-//! Files that somebody names, read whole if they are small enough. Not by the size that a file says it has: a device says 0,
+//! Reads files of users whole if they are small enough. The reported size does not count: a device reports 0,
 //! and a file may grow meanwhile.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read as _, Result};
 use std::path::Path;
 
-/// What is in the file; `None`: more than `bytes_max` bytes.
+/// The content of the file; `None` if it has more than `bytes_max` bytes.
 ///
 /// # Errors
 /// It cannot be read.

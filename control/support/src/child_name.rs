@@ -1,10 +1,10 @@
-//! Names of what belongs to a named object, as upstream's clients compute them.
+//! Names of child objects, as upstream's clients compute them.
 
 /// A name that is a DNS label, and so may be part of a host's.
 const NAME_BYTES_MAX: usize = 63;
 /// MD5 in hex; the algorithm is upstream's, and nothing is kept safe by it.
 const HASH_CHARS: usize = 32;
-/// Longer, and nothing of the parent would be left beside the hash.
+/// Longer, and the hash would leave nothing of the parent's name.
 const SUFFIX_BYTES_MAX: usize = NAME_BYTES_MAX - HASH_CHARS;
 
 /// `parent` and `suffix`; of a parent too long for that its beginning and the hash of it all. The suffix is one of ours,

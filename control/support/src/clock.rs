@@ -1,8 +1,8 @@
-//! Two clocks: the monotonic one, which stands still while the host is suspended, and the wall clock, which is set and steps.
+//! Two clocks: the monotonic one, which stops while the host is suspended, and the wall clock, which is set and steps.
 //!
-//! Tokens and certificates end by the wall clock of the receiver, timers run by the monotonic one. A lifetime that
-//! is counted by one of them alone is wrong after a suspend or a step. [`Deadline`] counts by both; [`StepWatch`] notices that
-//! the clocks moved apart, so that timers which sleep are looked at again. Tests set a [`WallClock`] of their own.
+//! Tokens and certificates expire by the wall clock of the receiver, timers run by the monotonic one. A lifetime that
+//! uses only one of them is wrong after a suspend or a step. [`Deadline`] uses both; [`StepWatch`] detects that
+//! the clocks moved apart, so that sleeping timers are checked again. Tests set a [`WallClock`] of their own.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -26,7 +26,7 @@ pub struct WallClock {
 }
 
 impl WallClock {
-    /// A clock that stands at `at` until it is set.
+    /// A clock that is at `at` until it is set.
     #[must_use]
     pub fn simulated(at: Timestamp) -> Self {
         Self { simulated: Some(Arc::new(AtomicI64::new(at.as_millisecond()))) }
@@ -47,7 +47,7 @@ impl WallClock {
         }
     }
 
-    /// What both clocks say.
+    /// The readings of both clocks.
     #[must_use]
     pub fn both(&self) -> Now {
         Now { monotonic: Instant::now(), wall: self.now() }
@@ -101,7 +101,7 @@ impl StepWatch {
         Self { base: now }
     }
 
-    /// How far the clocks moved apart since the last step that was told.
+    /// How far the clocks moved apart since the last reported step.
     pub fn look(&mut self, now: Now) -> Option<SignedDuration> {
         let by_monotonic = now.monotonic.saturating_duration_since(self.base.monotonic);
         let by_monotonic = SignedDuration::try_from(by_monotonic).unwrap_or(SignedDuration::MAX);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn step_of_the_wall_clock_is_told_once() {
+    fn step_of_wall_clock_is_reported_once() {
         let begin = start();
         let mut watch = StepWatch::new(begin);
         assert_eq!(watch.look(after(begin, 5, 5)), None);
@@ -161,7 +161,7 @@ mod tests {
         assert_eq!(watch.look(after(begin, 15, 7_215)), Some(SignedDuration::from_hours(2)));
         assert_eq!(watch.look(after(begin, 20, 7_220)), None);
         assert_eq!(watch.look(after(begin, 25, 25)), Some(SignedDuration::from_hours(-2)));
-        // A clock that runs fast is told of too, once it is far enough ahead.
+        // A fast clock is reported too, once it is far enough ahead.
         assert_eq!(watch.look(after(begin, 30, 39)), None);
         assert_eq!(watch.look(after(begin, 35, 46)), Some(SignedDuration::from_secs(11)));
         // One that stands still as well.

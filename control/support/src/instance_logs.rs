@@ -1,4 +1,4 @@
-//! Where the logs of instances lie: the runtime writes them, the API server reads them.
+//! The paths of instance logs: the runtime writes them, the API server reads them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

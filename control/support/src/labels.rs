@@ -27,7 +27,7 @@ pub fn is_label_value(value: &str) -> bool {
     value.is_empty() || is_label_name(value)
 }
 
-/// What Kubernetes says of a label key that it does not take.
+/// Kubernetes' message for an invalid label key.
 pub fn label_key_error(key: &str) -> Option<String> {
     if is_qualified_name(key) {
         return None;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_label_is_told_by_its_part() {
+    fn label_error_names_the_part() {
         let long = "a".repeat(64);
         for (key, why) in [
             ("bad key", "name part must consist of"),

@@ -1,5 +1,5 @@
 #![forbid(unsafe_code)]
-//! What several crates of the control plane share, and what knows none of them.
+//! Helpers that several crates of the control plane share, without a dependency on any of them.
 
 pub mod blocking;
 pub mod bounded_file;

@@ -1,4 +1,4 @@
-//! What names may look like.
+//! Validation of names.
 
 /// RFC 1123 and RFC 1035 labels end at 63 characters, because DNS ends them there.
 pub const LABEL_CHARS_MAX: usize = 63;
@@ -33,12 +33,12 @@ pub fn is_dns1123_label(text: &str) -> bool {
     }
 }
 
-/// What Kubernetes says of a name that is none; clients look for these words.
+/// Kubernetes' message for an invalid name; clients look for this text.
 pub const NOT_A_SUBDOMAIN: &str = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric \
     characters, '-' or '.', and must start and end with an alphanumeric character (e.g. 'example.com', regex used \
     for validation is '[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')";
 
-/// What Kubernetes says of a label that is none.
+/// Kubernetes' message for an invalid label.
 #[must_use]
 pub fn label_error(text: &str) -> String {
     if text.len() > LABEL_CHARS_MAX {
@@ -62,7 +62,7 @@ pub fn label_1035_error(text: &str) -> String {
         .into()
 }
 
-/// What Kubernetes says of a port's name that is none: up to 15 characters, one of them a letter.
+/// Kubernetes' message for an invalid port name: up to 15 characters, one of them a letter.
 #[must_use]
 pub fn port_name_error(text: &str) -> Option<&'static str> {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
@@ -87,8 +87,8 @@ pub fn is_dns_subdomain(text: &str) -> bool {
     text.len() <= SUBDOMAIN_CHARS_MAX && text.split('.').all(is_dns1123_label)
 }
 
-/// Whether some object may be called so, of whatever kind. What Kubernetes lets stand in a path, less what would need an
-/// escape there: nobody names objects by that, and a name of a client's choosing must not become more than a name.
+/// Whether some object may be called so, of whatever kind. What Kubernetes allows in a path, less what would need an
+/// escape there: no object has such a name, and a name of a client's choosing must not become more than a name.
 #[must_use]
 pub fn is_path_segment(text: &str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~:@!$&'()*+,;=".contains(&b);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_ports_name_is_told() {
+    fn invalid_port_name_is_reported() {
         for (name, why) in [
             ("http-1", None),
             ("averyverylongname", Some("15 characters")),

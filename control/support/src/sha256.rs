@@ -1,4 +1,4 @@
-//! Names for what is too long or too many to be a name.
+//! Hashed names for what is too long or too many to be a name.
 
 use std::fmt::Write as _;
 

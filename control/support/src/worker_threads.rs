@@ -1,6 +1,6 @@
-//! Work on many things at once: on as many threads as there are processors, and taken in order.
+//! Parallel work on many items: on as many threads as there are processors, with results in order.
 //!
-//! For a start, which has to read all that is stored before it may answer, and has the processors for itself.
+//! For the start, which has to read all that is stored before it may answer, and has the processors to itself.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,7 +9,7 @@ use std::thread::{Builder, Scope, ScopedJoinHandle, available_parallelism, scope
 
 /// More would not be quicker: one thread gives out the work and takes in what it comes to.
 const THREADS_MAX: usize = 8;
-/// Pieces that wait for a hand, and as many that wait to be taken in.
+/// Pieces that wait for a hand, and as many that wait to be accepted.
 const BATCHES_QUEUED_MAX: usize = 2;
 
 /// Does `work` on each piece, and gives what it comes to to `taken`, in the order of the pieces. `pieces` and `taken` run on the

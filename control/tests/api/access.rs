@@ -219,20 +219,20 @@ async fn anonymous_is_refused_and_tokens_name_their_users() {
         (RequestUser::Token("secret"), "alice", "crew"),
     ] {
         let (_, review) = ask(&server, who, Method::POST, path, &json!({})).await;
-        let told = &review["status"]["userInfo"];
-        assert_eq!((&told["username"], &told["groups"][0]), (&json!(user), &json!(group)), "{review}");
+        let reported = &review["status"]["userInfo"];
+        assert_eq!((&reported["username"], &reported["groups"][0]), (&json!(user), &json!(group)), "{review}");
     }
-    let told = std::fs::read_to_string(server.dir.path().join("audit.log")).unwrap();
-    let last: Value = serde_json::from_str(told.lines().last().unwrap()).unwrap();
+    let reported = std::fs::read_to_string(server.dir.path().join("audit.log")).unwrap();
+    let last: Value = serde_json::from_str(reported.lines().last().unwrap()).unwrap();
     assert_eq!((&last["user"]["username"], &last["responseStatus"]["code"]), (&json!("alice"), &json!(201)));
-    assert!(!told.contains("secret"), "tokens are not written down");
+    assert!(!reported.contains("secret"), "tokens are not written down");
 
     // A self review needs an authenticated user.
     for (user, expected) in [("zoe", 201), ("system:anonymous", 403)] {
         assert_eq!(ask(&server, RequestUser::User(user), Method::POST, path, &json!({})).await.0, expected, "{user}");
     }
-    let told = std::fs::read_to_string(server.dir.path().join("audit.log")).unwrap();
-    let mut lines = told.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let reported = std::fs::read_to_string(server.dir.path().join("audit.log")).unwrap();
+    let mut lines = reported.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
     let zoe = lines.find(|line| line["impersonatedUser"]["username"] == "zoe").unwrap();
     assert_eq!(zoe["user"]["username"], "sluicegate-admin", "it is known who really asked: {zoe}");
 }
@@ -434,9 +434,9 @@ async fn the_account_of_followers_may_what_controllers_may_and_no_more() {
 
     let text = include_str!("../../../deploy/follow.yaml");
     let documents = serde_norway::Deserializer::from_str(text).map(|one| Value::deserialize(one).unwrap());
-    let told = documents.into_iter().find(|one| one["kind"] == "ClusterRole").unwrap();
+    let reported = documents.into_iter().find(|one| one["kind"] == "ClusterRole").unwrap();
     let (_, ours) = server.get(&format!("{ROLES}/sluicegate-controller")).await;
-    assert_eq!(told["rules"], ours["rules"]);
+    assert_eq!(reported["rules"], ours["rules"]);
 }
 
 /// What a cluster is given to run a follower: every document has its kind's shape, and no field that the kind does

@@ -1,4 +1,4 @@
-//! Many writers, many watchers, and restarts between.
+//! Many writers and many watchers, across restarts.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -91,17 +91,17 @@ impl TestInformer {
     }
 
     /// Whether it has to list again.
-    fn hear(&mut self, told: &WatchLine<'_>) -> bool {
-        if told.what == "ERROR" {
-            assert_eq!(told.object.code, Some(410));
+    fn hear(&mut self, event: &WatchLine<'_>) -> bool {
+        if event.what == "ERROR" {
+            assert_eq!(event.object.code, Some(410));
             return true;
         }
-        let name = told.object.metadata.name.clone();
-        let at: u64 = told.object.metadata.resource_version.parse().unwrap();
+        let name = event.object.metadata.name.clone();
+        let at: u64 = event.object.metadata.resource_version.parse().unwrap();
         assert!(at > self.last, "{at} after {}: events come in order, each once", self.last);
         self.last = at;
-        let before = if told.what == "DELETED" { self.seen.remove(&name) } else { self.seen.insert(name, at) };
-        assert_eq!(before.is_none(), told.what == "ADDED", "{} of what was {before:?}", told.what);
+        let before = if event.what == "DELETED" { self.seen.remove(&name) } else { self.seen.insert(name, at) };
+        assert_eq!(before.is_none(), event.what == "ADDED", "{} of what was {before:?}", event.what);
         false
     }
 }

@@ -1,4 +1,4 @@
-//! Bodies that ask for more than they are long, and writers that meet at one object.
+//! Bodies that cost more than their length suggests, and concurrent writers of one object.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ async fn list_that_is_too_long_is_refused() {
     let (code, status) = ask(&server, Method::POST, CORE_SERVICES, "application/json", ports(5_000)).await;
     let causes = status["details"]["causes"].as_array().unwrap();
     assert_eq!((code, causes.len()), (422, 65));
-    assert!(causes[64]["message"].as_str().unwrap().ends_with("problems were found; the first 64 are told"));
+    assert!(causes[64]["message"].as_str().unwrap().ends_with("problems were found; the first 64 are reported"));
 }
 
 /// Defaults of a list's items, a key as long as the body, an enum held against a list of its length.

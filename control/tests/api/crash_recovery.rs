@@ -1,4 +1,4 @@
-//! What is on disk when the process is gone.
+//! What is on disk after the process was killed.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ use crate::support::{MAPS, TestApiServer, WIDGETS, registry};
 /// Tells the child of a test which folder to use.
 const KILLED_DIR: &str = "SLUICEGATE_TEST_KILLED_DIR";
 
-/// APP-39: objects, uids and versions are as they were, and a deletion's version is not given out again.
+/// APP-39: objects, uids and versions are as they were, and a deletion's version is not reused.
 #[tokio::test]
 async fn a_restart_keeps_objects_and_goes_on_counting() {
     let server = TestApiServer::open().await;
@@ -34,10 +34,10 @@ async fn a_restart_keeps_objects_and_goes_on_counting() {
     let three = server.widget("three", &json!({})).await;
     assert_eq!(three["metadata"]["resourceVersion"], (revision + 1).to_string());
 
-    // A watcher that goes on from the newest version before the restart misses nothing; an older one
+    // A watcher that continues from the newest version before the restart misses nothing; an older one
     // has to list again, because the changes in between are not kept.
     let mut watch = server.watch(&format!("{WIDGETS}?watch=1&resourceVersion={revision}")).await;
-    assert_eq!(watch.next_told().await, ("ADDED".into(), "three".into()));
+    assert_eq!(watch.next_change().await, ("ADDED".into(), "three".into()));
     let mut watch = server.watch(&format!("{WIDGETS}?watch=1&resourceVersion=1")).await;
     assert_eq!(watch.next().await.unwrap()["object"]["code"], 410);
 }
@@ -66,7 +66,7 @@ async fn writes_until_it_is_killed() {
 }
 
 /// APP-39: kill -9 in the middle of writes loses nothing that was acknowledged, and no version is
-/// given out twice.
+/// assigned twice.
 #[test]
 fn what_was_acknowledged_survives_a_kill() {
     const ACKNOWLEDGED_BEFORE_KILL: usize = 200;
@@ -79,20 +79,20 @@ fn what_was_acknowledged_survives_a_kill() {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut told = 0;
+        let mut reported = 0;
         for line in BufReader::new(child.stdout.take().unwrap()).lines() {
             let line = line.unwrap();
             let Some((_, object)) = line.split_once("acknowledged ") else { continue };
-            // The last line may be cut off by the kill; it was acknowledged to nobody.
+            // The last line may be cut off by the kill; it was not acknowledged.
             let Ok(object) = serde_json::from_str(object) else { continue };
             acknowledged.push(object);
-            told += 1;
-            if told == ACKNOWLEDGED_BEFORE_KILL {
+            reported += 1;
+            if reported == ACKNOWLEDGED_BEFORE_KILL {
                 child.kill().unwrap();
             }
         }
         child.wait().unwrap();
-        assert!(told >= ACKNOWLEDGED_BEFORE_KILL);
+        assert!(reported >= ACKNOWLEDGED_BEFORE_KILL);
     }
     let store = ObjectStore::open(dir.path()).unwrap();
     let memory = store.read();

@@ -1,4 +1,4 @@
-//! Kinds that clients define.
+//! Custom kinds.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ async fn table_of(columns: Value, object: Value) -> Value {
 }
 
 /// APP-36: the columns of a client's kind: each with its type, format, priority and description, of several values
-/// the first, a column Name beside the name, and nothing from a path on that cannot be read.
+/// the first, a column Name in addition to the name, and no columns from an invalid path on.
 #[tokio::test]
 async fn columns_of_a_clients_kind_are_those_of_its_definition() {
     let column = |name: &str, kind: &str, path: &str| json!({ "name": name, "type": kind, "jsonPath": path });
@@ -65,14 +65,14 @@ async fn columns_of_a_clients_kind_are_those_of_its_definition() {
             "conditions": [{ "type": "Other", "status": "False" }, { "type": "Ready", "status": "True" }] }),
     );
     let table = table_of(columns, object).await;
-    let told = table["columnDefinitions"].as_array().unwrap();
-    let names: Vec<&str> = told.iter().map(|column| column["name"].as_str().unwrap()).collect();
+    let reported = table["columnDefinitions"].as_array().unwrap();
+    let names: Vec<&str> = reported.iter().map(|column| column["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["Name", "Name", "Size", "Ready", "First", "Map", "On", "None"]);
     let size =
         json!({ "name": "Size", "type": "integer", "format": "int32", "priority": 1, "description": "How large" });
-    assert_eq!(told[2], size);
+    assert_eq!(reported[2], size);
     assert_eq!(
-        told[3]["description"],
+        reported[3]["description"],
         "Custom resource definition column (in JSONPath format): .spec.conditions[?(@.type=='Ready')].status"
     );
     let cells = json!(["a", "own", 3, "True", "x", "{\"b\":1}", true, null]);
@@ -83,7 +83,7 @@ async fn columns_of_a_clients_kind_are_those_of_its_definition() {
 #[tokio::test]
 async fn a_column_that_kubernetes_refuses_is_refused() {
     let server = TestApiServer::real().await;
-    for (column, field, told) in [
+    for (column, field, reported) in [
         (
             json!({ "name": "A", "type": "string", "jsonPath": "spec.a" }),
             "JSONPath",
@@ -103,7 +103,7 @@ async fn a_column_that_kubernetes_refuses_is_refused() {
         let cause = &refusal["details"]["causes"][0];
         let at = format!("spec.versions[0].additionalPrinterColumns[0].{field}");
         assert_eq!((code, &cause["field"]), (422, &json!(at)), "{refusal}");
-        assert!(cause["message"].as_str().unwrap().contains(told), "{refusal}");
+        assert!(cause["message"].as_str().unwrap().contains(reported), "{refusal}");
     }
 }
 
@@ -139,11 +139,11 @@ async fn a_kind_that_a_client_defines_is_served_like_any_other() {
         assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!(field)), "{refusal}");
     }
 
-    let mut told = stored.clone();
-    told["status"] = json!({ "address": { "url": "http://a" } });
-    let (code, told) = server.ask(Method::PUT, &format!("{CRONS}/a/status"), &told).await;
-    assert_eq!((code, &told["status"]["address"]["url"]), (200, &json!("http://a")));
-    assert_eq!(told["metadata"]["generation"], 1, "a status is no change of the spec");
+    let mut reported = stored.clone();
+    reported["status"] = json!({ "address": { "url": "http://a" } });
+    let (code, reported) = server.ask(Method::PUT, &format!("{CRONS}/a/status"), &reported).await;
+    assert_eq!((code, &reported["status"]["address"]["url"]), (200, &json!("http://a")));
+    assert_eq!(reported["metadata"]["generation"], 1, "a status is no change of the spec");
     let table = "application/json;as=Table;g=meta.k8s.io;v=v1";
     let (_, rows) = server.get_as(CRONS, table).await;
     assert_eq!(rows["rows"][0]["cells"], json!(["a", "* * * * *"]));

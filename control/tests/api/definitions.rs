@@ -1,4 +1,4 @@
-//! Definitions of clients' kinds that change, and go.
+//! Definitions of custom kinds that change, and are deleted.
 
 use std::sync::Arc;
 
@@ -53,8 +53,8 @@ async fn a_kind_is_served_in_all_its_versions_and_moves_from_one_to_the_next() {
 
     let path = format!("{DEFINITIONS}/crons.example.com");
     let moved = versioned("v1", &[]);
-    let (code, told) = server.ask(Method::PATCH, &path, &json!({ "spec": moved["spec"] })).await;
-    assert_eq!((code, &told["status"]["storedVersions"]), (200, &json!(["v1alpha1", "v1"])), "{told}");
+    let (code, reported) = server.ask(Method::PATCH, &path, &json!({ "spec": moved["spec"] })).await;
+    assert_eq!((code, &reported["status"]["storedVersions"]), (200, &json!(["v1alpha1", "v1"])), "{reported}");
     let (_, list) = server.get(CRONS).await;
     assert_eq!(
         (&list["items"][0]["apiVersion"], &list["items"][0]["metadata"]["generation"]),
@@ -97,7 +97,7 @@ async fn a_kind_is_served_in_all_its_versions_and_moves_from_one_to_the_next() {
 }
 
 /// APP-36: what Helm's charts leave empty (`replicas:`) counts as left out; a default that a definition gets later is
-/// seen in what was there before; and what is forbidden later stays as long as nobody touches it.
+/// seen in what was there before; and what is forbidden later stays until it is changed.
 #[tokio::test]
 async fn a_definition_that_changes_leaves_what_is_there_usable() {
     let server = TestApiServer::real().await;
@@ -118,11 +118,11 @@ async fn a_definition_that_changes_leaves_what_is_there_usable() {
     let (code, labelled) = server.ask(Method::PATCH, &one, &label).await;
     assert_eq!((code, &labelled["metadata"]["generation"]), (200, &json!(1)), "{labelled}");
     let (code, refusal) = server.ask(Method::PATCH, &one, &json!({ "spec": { "cron": "other" } })).await;
-    let told = "spec.cron: Too long: may not be more than 3 bytes";
-    assert!(code == 422 && refusal["message"].as_str().unwrap().contains(told), "{refusal}");
+    let reported = "spec.cron: Too long: may not be more than 3 bytes";
+    assert!(code == 422 && refusal["message"].as_str().unwrap().contains(reported), "{refusal}");
 }
 
-/// A definition whose objects somebody holds waits for them: he can still reach them, and nothing new comes in.
+/// A definition whose objects have finalizers waits for them: they can still be read and changed, and none can be created.
 #[tokio::test]
 async fn a_definition_waits_for_what_holds_its_objects() {
     let server = TestApiServer::real().await;
@@ -155,7 +155,7 @@ async fn a_definition_waits_for_what_holds_its_objects() {
     assert_eq!(server.get(CRONS).await.0, 404);
 }
 
-/// APP-36: a watch ends with the definition as it was when it began, after all that happened was told. The same kind
+/// APP-36: a watch ends with the definition as it was when it began, after all changes were sent. The same kind
 /// defined again is another, and a version that is served no more has nothing to tell.
 #[tokio::test]
 async fn a_watch_ends_with_its_definition() {
@@ -167,22 +167,22 @@ async fn a_watch_ends_with_its_definition() {
     let labels = json!({ "metadata": { "labels": { "a": "b" } } });
     assert_eq!(server.ask(Method::PATCH, &path, &labels).await.0, 200);
     assert_eq!(server.ask(Method::POST, CRONS, &cron("a", json!({ "cron": "x" }))).await.0, 201);
-    assert_eq!(old.next_told().await, ("ADDED".to_owned(), "a".to_owned()), "a label changes no kind");
+    assert_eq!(old.next_change().await, ("ADDED".to_owned(), "a".to_owned()), "a label changes no kind");
     let mut unserved = json!({ "spec": wanted["spec"] });
     unserved["spec"]["versions"][0]["served"] = false.into();
     assert_eq!(server.ask(Method::PATCH, &path, &unserved).await.0, 200);
     assert_eq!(old.next().await, None);
 
     let mut watched = server.watch(&watch).await;
-    assert_eq!(watched.next_told().await, ("ADDED".to_owned(), "a".to_owned()));
+    assert_eq!(watched.next_change().await, ("ADDED".to_owned(), "a".to_owned()));
     assert_eq!(server.delete(&path).await.0, 200);
-    assert_eq!(watched.next_told().await, ("DELETED".to_owned(), "a".to_owned()));
+    assert_eq!(watched.next_change().await, ("DELETED".to_owned(), "a".to_owned()));
     tokio::spawn(api::run_garbage_collector(Arc::clone(&server.store), Arc::clone(&server.registry)));
     assert_eq!(watched.next().await, None);
 }
 
-/// APP-21, APP-29: groups of the Kubernetes project are used by kinds that clients define, as those of the Gateway API and of
-/// Cluster API are: such a kind is a client's own all the same.
+/// APP-21, APP-29: groups of the Kubernetes project are used by custom kinds, as those of the Gateway API and of
+/// Cluster API are: such a kind is a client's own anyway.
 #[tokio::test]
 async fn a_clients_kind_in_a_group_of_kubernetes_is_a_clients_kind() {
     let server = TestApiServer::real().await;

@@ -202,16 +202,16 @@ async fn a_deleted_namespace_takes_nothing_new_and_goes_when_it_is_empty() {
         let list = space["status"]["conditions"].as_array().cloned().unwrap_or_default();
         list.iter().map(|one| (one["reason"].clone(), one["message"].clone())).collect()
     };
-    let mut told = conditions(&spaces.until("MODIFIED", "team").await);
-    while told.is_empty() {
-        told = conditions(&spaces.until("MODIFIED", "team").await);
+    let mut reported = conditions(&spaces.until("MODIFIED", "team").await);
+    while reported.is_empty() {
+        reported = conditions(&spaces.until("MODIFIED", "team").await);
     }
-    assert_eq!(told[0].0, "ResourcesDiscovered");
-    assert_eq!(told[2].0, "ContentDeleted");
+    assert_eq!(reported[0].0, "ResourcesDiscovered");
+    assert_eq!(reported[2].0, "ContentDeleted");
     let remaining = "Some resources are remaining: configmaps. has 1 resource instances";
-    assert_eq!(told[3], (json!("SomeResourcesRemain"), json!(remaining)));
+    assert_eq!(reported[3], (json!("SomeResourcesRemain"), json!(remaining)));
     let waiting = "Some content in the namespace has finalizers remaining: example.com/a in 1 resource instances";
-    assert_eq!(told[4], (json!("SomeFinalizersRemain"), json!(waiting)));
+    assert_eq!(reported[4], (json!("SomeFinalizersRemain"), json!(waiting)));
     server.ask(Method::PATCH, &format!("{maps}/m"), &json!({ "metadata": { "finalizers": [] } })).await;
     let gone = spaces.until("DELETED", "team").await;
     assert_eq!(conditions(&gone)[4].1, "All content-preserving finalizers finished");
@@ -244,7 +244,7 @@ async fn what_a_namespace_says_while_it_goes_has_an_owner() {
     assert_eq!(said["f:conditions"][r#"k:{"type":"NamespaceContentRemaining"}"#], one);
 }
 
-/// APP-31: what goes one by one costs a status now and then, and what is left last is told. It was a write for each.
+/// APP-31: deleting one by one costs a status now and then, and the last remaining count is reported. It was a write for each.
 #[tokio::test]
 async fn a_namespace_tells_now_and_then_how_much_is_left() {
     const OBJECTS: usize = 200;
@@ -296,7 +296,7 @@ async fn what_a_restore_brings_into_a_namespace_that_goes_goes_with_it() {
 }
 
 #[tokio::test]
-async fn the_namespaces_that_everybody_expects_stay() {
+async fn default_namespaces_cannot_be_deleted() {
     let server = TestApiServer::open().await;
     let (code, refusal) = server.delete("/api/v1/namespaces/default").await;
     assert_eq!((code, &refusal["reason"]), (403, &json!("Forbidden")));
@@ -305,7 +305,7 @@ async fn the_namespaces_that_everybody_expects_stay() {
     assert_eq!(spaces["items"].as_array().unwrap().len(), 4);
 }
 
-/// It is empty at once, and what somebody else wants done before it goes is waited for.
+/// It is empty at once, and the finalizers of others are waited for.
 #[tokio::test]
 async fn a_namespace_that_others_hold_is_left_to_them() {
     let server = TestApiServer::open().await;
@@ -322,7 +322,7 @@ async fn a_namespace_that_others_hold_is_left_to_them() {
     spaces.until("DELETED", "team").await;
 }
 
-/// What a namespace waits for is a list of its own, which `PUT …/finalize` writes: so people free one that hangs.
+/// What a namespace waits for is a list of its own, which `PUT …/finalize` writes: so users free one that hangs.
 #[tokio::test]
 async fn what_a_namespace_waits_for_is_written_apart() {
     let server = TestApiServer::open().await;
@@ -355,7 +355,7 @@ async fn what_a_namespace_waits_for_is_written_apart() {
 }
 
 /// An owner of a kind that is not served may well be there, in the cluster that the object came from: nothing is lost for
-/// it, until its definition comes and nobody has made it.
+/// it, until its definition comes and it was not created.
 #[tokio::test]
 async fn an_owner_of_an_unknown_kind_is_no_reason_to_go() {
     let server = TestApiServer::real().await;
@@ -376,7 +376,7 @@ async fn an_owner_of_an_unknown_kind_is_no_reason_to_go() {
 }
 
 /// APP-30: an owner is looked for where its child lives. One in another namespace counts as gone, one in none may own
-/// anything, and what is in no namespace itself is left alone, because nobody knows whom it means.
+/// anything, and what is in no namespace itself is left alone, because its owner is ambiguous.
 #[tokio::test]
 async fn an_owner_in_another_namespace_owns_nothing() {
     let server = TestApiServer::real().await;
@@ -394,20 +394,20 @@ async fn an_owner_in_another_namespace_owns_nothing() {
     let mut maps = server.watch(&format!("{MAPS}?watch=1")).await;
     collect(&server);
     maps.until("DELETED", "stray").await;
-    let told = "/api/v1/namespaces/default/events?fieldSelector=reason%3DOwnerRefInvalidNamespace";
-    let (_, told) = server.get(told).await;
+    let reported = "/api/v1/namespaces/default/events?fieldSelector=reason%3DOwnerRefInvalidNamespace";
+    let (_, reported) = server.get(reported).await;
     let about = |name: &str| {
-        let mut events = told["items"].as_array().unwrap().iter();
+        let mut events = reported["items"].as_array().unwrap().iter();
         events.any(|event| event["involvedObject"]["name"] == name)
     };
-    assert!(about("stray") && !about("housed"), "{told}");
+    assert!(about("stray") && !about("housed"), "{reported}");
     assert_eq!(server.delete(&format!("{MAPS}/near")).await.0, 200);
     maps.until("DELETED", "both").await;
     assert_eq!(server.get(&format!("{MAPS}/housed")).await.0, 200);
     assert_eq!(server.get(&format!("{roles}/nowhere")).await.0, 200);
 }
 
-/// APP-30, Foreground: who owns himself, or his owner's owner, would wait for ever, and his namespace with him.
+/// APP-30, Foreground: an object that owns itself, or its owner's owner, would wait forever, and its namespace with it.
 #[tokio::test]
 async fn a_circle_of_owners_does_not_wait_for_itself() {
     let server = TestApiServer::real().await;
@@ -429,7 +429,7 @@ async fn a_circle_of_owners_does_not_wait_for_itself() {
         assert_eq!(server.delete(&first).await.0, 200);
         let mut left = circle.len();
         while left > 0 {
-            let (what, name) = maps.next_told().await;
+            let (what, name) = maps.next_change().await;
             left -= usize::from(what == "DELETED" && circle.contains(&name.as_str()));
         }
     }

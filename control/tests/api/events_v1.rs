@@ -37,8 +37,8 @@ async fn an_event_has_two_faces() {
     assert_eq!((&old["message"], &old["involvedObject"]["name"]), (&json!("does not start"), &json!("b")));
     assert_eq!((&old["apiVersion"], &old["metadata"]["uid"]), (&json!("v1"), &made["metadata"]["uid"]));
 
-    let told = watch.until("ADDED", "old").await;
-    assert_eq!((&told["note"], &told["apiVersion"]), (&json!("is ready"), &json!("events.k8s.io/v1")));
+    let reported = watch.until("ADDED", "old").await;
+    assert_eq!((&reported["note"], &reported["apiVersion"]), (&json!("is ready"), &json!("events.k8s.io/v1")));
     for (path, selector) in [(NEWS, "regarding.name"), (CORE, "involvedObject.name")] {
         let (_, list) = server.get(&format!("{path}?fieldSelector={selector}%3Db")).await;
         assert_eq!(list["items"].as_array().map(Vec::len), Some(1), "{list}");
@@ -73,7 +73,7 @@ async fn half_an_event_is_refused_with_what_is_missing() {
     assert_eq!((code, fields), (422, vec![&json!("eventTime"), &json!("action")]), "{refusal}");
 }
 
-/// Who may write events of one namespace tells of that namespace's objects alone.
+/// A user who may write events of one namespace can report only about objects of that namespace.
 #[tokio::test]
 async fn an_event_lives_where_its_object_does() {
     let server = TestApiServer::real().await;

@@ -201,7 +201,7 @@ async fn documents_about_kinds_are_sent_once() {
     assert_ne!(ask("/openapi/v3", "application/json", "").await.headers()["etag"], before);
 }
 
-/// Who asks for YAML gets it, refusals too; a watch is no document.
+/// A client that requests YAML gets it, errors too; a watch is not a document.
 #[tokio::test]
 async fn objects_are_written_in_yaml_for_who_asks() {
     let server = TestApiServer::open().await;
@@ -245,9 +245,9 @@ async fn a_match_without_a_version_to_match_is_refused_by_its_name() {
     }
 }
 
-/// APP-27: how many more there are is told of all, not of some; and a page goes on at its own moment.
+/// APP-27: the remaining count is reported for all, not for some; and a page continues at its own moment.
 #[tokio::test]
-async fn how_many_remain_is_told_of_a_list_without_selectors() {
+async fn list_without_selectors_reports_remaining_count() {
     let server = TestApiServer::open().await;
     for name in ["a", "b", "c"] {
         server.widget(name, &json!({ "tier": "x" })).await;
@@ -262,7 +262,7 @@ async fn how_many_remain_is_told_of_a_list_without_selectors() {
     assert_eq!((code, &refusal["details"]["causes"][0]["field"]), (422, &json!("resourceVersionMatch")));
 }
 
-/// Who looks with curl or a browser sees a line for each field, as in Kubernetes; programs get as few bytes as possible.
+/// curl and browsers get one line per field, as in Kubernetes; programs get as few bytes as possible.
 #[tokio::test]
 async fn who_reads_by_himself_gets_lines() {
     let server = TestApiServer::open().await;

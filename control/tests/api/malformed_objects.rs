@@ -1,4 +1,4 @@
-//! Values of the wrong shape in places where an object belongs.
+//! Values of the wrong type where an object belongs.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -49,12 +49,12 @@ async fn a_list_is_taken_for_no_object_and_the_answer_says_where() {
         (sources, "v1", "pingsources", json!({ "sink": [null, "http://x/"] }), "spec.sink"),
     ] {
         let object = json!({ "metadata": { "name": "a" }, "spec": spec });
-        let (code, told) = server.ask(Method::POST, &path(group, version, plural, true), &object).await;
-        assert_eq!(code, 422, "{plural} {spec}: {told}");
-        let causes = told["details"]["causes"].as_array().unwrap();
-        assert!(causes.iter().any(|cause| cause["field"] == field), "{plural} {field}: {told}");
+        let (code, response) = server.ask(Method::POST, &path(group, version, plural, true), &object).await;
+        assert_eq!(code, 422, "{plural} {spec}: {response}");
+        let causes = response["details"]["causes"].as_array().unwrap();
+        assert!(causes.iter().any(|cause| cause["field"] == field), "{plural} {field}: {response}");
         let why = format!("{field} in body must be of type object: \"array\"");
-        assert!(told["message"].as_str().unwrap().contains(&why), "{told}");
+        assert!(response["message"].as_str().unwrap().contains(&why), "{response}");
     }
 }
 
@@ -69,10 +69,10 @@ async fn no_kind_takes_a_list_for_its_spec() {
         }
         let path = path(meta.group, meta.version, meta.plural, meta.namespaced);
         let object = json!({ "metadata": { "name": "a" }, "spec": [] });
-        let (code, told) = server.ask(Method::POST, &path, &object).await;
-        assert!((400..=422).contains(&code), "{path}: {code} {told}");
-        let said = told["message"].as_str().unwrap();
-        assert!(said.contains("spec") || !meta.user_creatable, "{path}: {told}");
+        let (code, response) = server.ask(Method::POST, &path, &object).await;
+        assert!((400..=422).contains(&code), "{path}: {code} {response}");
+        let said = response["message"].as_str().unwrap();
+        assert!(said.contains("spec") || !meta.user_creatable, "{path}: {response}");
     }
 }
 
@@ -89,8 +89,8 @@ async fn a_condition_without_a_status_is_refused() {
         (json!([["Ready", "True"]]), "status.conditions[0]"),
     ] {
         let patch = json!({ "status": { "conditions": conditions } });
-        let (code, told) = server.ask(Method::PATCH, &status, &patch).await;
-        assert_eq!((code, &told["details"]["causes"][0]["field"]), (422, &json!(field)), "{told}");
+        let (code, response) = server.ask(Method::PATCH, &status, &patch).await;
+        assert_eq!((code, &response["details"]["causes"][0]["field"]), (422, &json!(field)), "{response}");
     }
     let patch = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
     assert_eq!(server.ask(Method::PATCH, &status, &patch).await.0, 200);
@@ -107,12 +107,12 @@ async fn an_event_types_attributes_are_shown_and_taken_by_one_version_alone() {
     let named = |name: &str, spec: Value| json!({ "metadata": { "name": name }, "spec": spec });
     for versions in [&old, &stored] {
         let both = named("a", json!({ "type": "x", "attributes": attributes }));
-        let (code, told) = server.ask(Method::POST, versions, &both).await;
-        assert_eq!(code, 400, "{told}");
-        assert!(told["message"].as_str().unwrap().contains("spec.attributes"), "{told}");
+        let (code, response) = server.ask(Method::POST, versions, &both).await;
+        assert_eq!(code, 400, "{response}");
+        assert!(response["message"].as_str().unwrap().contains("spec.attributes"), "{response}");
     }
-    let (code, told) = server.ask(Method::POST, &new, &named("a", json!({ "attributes": attributes }))).await;
-    assert_eq!(code, 201, "{told}");
+    let (code, response) = server.ask(Method::POST, &new, &named("a", json!({ "attributes": attributes }))).await;
+    assert_eq!(code, 201, "{response}");
     for version in [&old, &stored] {
         let (_, shown) = server.get(&format!("{version}/a")).await;
         assert_eq!(shown["spec"], json!({ "type": "x", "source": "x" }));
@@ -125,7 +125,7 @@ async fn an_event_types_attributes_are_shown_and_taken_by_one_version_alone() {
     let (_, shown) = server.get(&format!("{new}/a")).await;
     assert_eq!(shown["spec"]["attributes"], json!(attributes));
 
-    let (code, told) = server.ask(Method::POST, &new, &named("b", json!({ "attributes": null }))).await;
-    assert_eq!(code, 422, "{told}");
-    assert!(!told["message"].as_str().unwrap().contains("spec.type"), "{told}");
+    let (code, response) = server.ask(Method::POST, &new, &named("b", json!({ "attributes": null }))).await;
+    assert_eq!(code, 422, "{response}");
+    assert!(!response["message"].as_str().unwrap().contains("spec.type"), "{response}");
 }

@@ -1,4 +1,4 @@
-//! Bytes that nobody sensible sends: each gets a 4xx answer in words, and nothing is stored.
+//! Malformed requests: each gets a 4xx response with a message, and nothing is stored.
 
 use axum::body::Body;
 use http::{Method, Request};
@@ -154,17 +154,17 @@ async fn query_parameters_that_make_no_sense_are_refused() {
     }
 }
 
-/// Ten thousand labels that are none were told with four megabytes of words.
+/// Ten thousand invalid labels were answered with four megabytes of text.
 #[tokio::test]
-async fn not_every_wrong_label_is_told() {
+async fn label_errors_are_reported_up_to_limit() {
     let server = TestApiServer::open().await;
     let labels: serde_json::Map<String, Value> = (0..10_000).map(|number| (format!("-{number}"), "-".into())).collect();
     let body = json!({ "metadata": { "name": "one", "labels": labels } });
     let (code, status) = server.ask(Method::POST, crate::support::MAPS, &body).await;
     let causes = status["details"]["causes"].as_array().unwrap();
     assert_eq!((code, causes.len()), (422, 65));
-    let told = "Too many: 20000 problems were found; the first 64 are told";
-    assert_eq!(causes[64]["message"], told);
+    let expected = "Too many: 20000 problems were found; the first 64 are reported";
+    assert_eq!(causes[64]["message"], expected);
 }
 
 /// Each requirement is held against every object, and a long list of values was gone through for each.

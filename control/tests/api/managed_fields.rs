@@ -1,4 +1,4 @@
-//! `managedFields` as an API server of Kubernetes notes them: whole sets, after each way to write.
+//! `managedFields` as Kubernetes' API server writes them: complete sets, after each kind of write.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -9,7 +9,7 @@ const SERVICES: &str = "/api/v1/namespaces/default/services";
 const KSVCS: &str = "/apis/serving.knative.dev/v1/namespaces/default/services";
 const MEDIA: &str = "application/apply-patch+yaml";
 
-/// Who owns what of an object: the manager, the operation, and the fields.
+/// The owners of an object's fields: the manager, the operation, and the fields.
 fn owned(object: &Value) -> Vec<(&str, &str, &Value)> {
     let entries = object["metadata"]["managedFields"].as_array().map_or(&[][..], Vec::as_slice);
     assert!(entries.iter().all(|entry| entry["apiVersion"].is_string() && entry["fieldsType"] == "FieldsV1"));
@@ -93,9 +93,9 @@ async fn an_apply_owns_what_it_says_and_is_dated_by_what_it_changes() {
     assert_eq!(again, shared);
 }
 
-/// APP-30: conflicts are told by owner, each field of one place before those inside it.
+/// APP-30: conflicts are reported by owner, each field of one place before those inside it.
 #[tokio::test]
-async fn conflicts_are_told_by_owner_and_in_order() {
+async fn conflicts_are_reported_by_owner_in_order() {
     let server = TestApiServer::real().await;
     let path = format!("{MAPS}/m");
     let map = |x: &str, y: &str, z: &str| {
@@ -105,9 +105,9 @@ async fn conflicts_are_told_by_owner_and_in_order() {
     apply(&server, &path, "fieldManager=one", &map("1", "1", "1")).await;
     server.ask(Method::PATCH, &format!("{path}?fieldManager=two"), &json!({ "data": { "y": "9" } })).await;
     let (code, refusal) = apply(&server, &path, "fieldManager=three", &map("2", "2", "2")).await;
-    let told = "Apply failed with 4 conflicts: conflicts with \"one\":\n- .immutable\n- .data.x\n\
+    let reported = "Apply failed with 4 conflicts: conflicts with \"one\":\n- .immutable\n- .data.x\n\
         - .metadata.labels.l\nconflicts with \"two\" using v1:\n- .data.y";
-    assert_eq!((code, &refusal["message"]), (409, &json!(told)));
+    assert_eq!((code, &refusal["message"]), (409, &json!(reported)));
 }
 
 /// APP-30: kubectl comes from applying by itself to applying by the server without a conflict with its former self, but
@@ -129,8 +129,8 @@ async fn kubectl_takes_over_what_it_applied_by_itself() {
     assert_eq!(code, 409, "{refusal}");
     let (code, applied) = apply(&server, &path, "fieldManager=kubectl", &map("2")).await;
     assert_eq!((code, &applied["data"]["x"]), (200, &json!("2")), "{applied}");
-    let told: Value = serde_json::from_str(applied["metadata"]["annotations"][note].as_str().unwrap()).unwrap();
-    assert_eq!(told, map("2"));
+    let reported: Value = serde_json::from_str(applied["metadata"]["annotations"][note].as_str().unwrap()).unwrap();
+    assert_eq!(reported, map("2"));
 
     let edit = json!({ "data": { "x": "3" } });
     server.ask(Method::PATCH, &format!("{path}?fieldManager=kubectl-edit"), &edit).await;

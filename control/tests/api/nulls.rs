@@ -1,4 +1,4 @@
-//! Fields that may be null, and whole objects inside others, of kinds that clients define.
+//! Nullable fields and embedded objects of custom kinds.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ async fn applied_null_of_a_nullable_field_is_kept_and_owned() {
         assert!(owned.get(field).is_some(), "{field} of {owned}");
     }
     assert!(owned.get("f:size").is_none(), "{owned}");
-    // Nothing but nulls is something all the same.
+    // Nothing but nulls is something anyway.
     let (code, object) = apply(&server, json!({ "until": null })).await;
     assert_eq!((code, &object["spec"]["until"]), (200, &Value::Null), "{object}");
     assert!(object["spec"].as_object().unwrap().contains_key("until"), "{object}");

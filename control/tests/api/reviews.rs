@@ -1,4 +1,4 @@
-//! Questions that are answered and not stored, and roles that are made of others.
+//! Reviews, which are answered and not stored, and aggregated roles.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,7 +42,7 @@ async fn review(router: &axum::Router, token: &Value, audiences: Value) -> Value
 
 /// APP-34: a server that receives a service account's token can ask for its account and audience.
 #[tokio::test]
-async fn a_token_is_reviewed_for_whom_it_was_made() {
+async fn token_is_reviewed_for_its_audience() {
     let server = TestApiServer::real().await;
     server.ask(Method::POST, "/api/v1/namespaces", &json!({ "metadata": { "name": "default" } })).await;
     let (_, account) = server.ask(Method::POST, ACCOUNTS, &json!({ "metadata": { "name": "robot" } })).await;
@@ -137,13 +137,13 @@ async fn a_role_that_would_be_too_large_does_not_keep_others_from_theirs() {
 
 /// APP-33: `kubectl auth whoami` of older clients uses an older version.
 #[tokio::test]
-async fn who_asks_is_told_by_the_older_version_too() {
+async fn older_review_version_reports_the_user() {
     let server = TestApiServer::real().await;
     for version in ["v1", "v1beta1"] {
         let path = format!("/apis/authentication.k8s.io/{version}/selfsubjectreviews");
         let body = json!({ "apiVersion": format!("authentication.k8s.io/{version}"), "kind": "SelfSubjectReview" });
-        let (code, told) = server.ask(Method::POST, &path, &body).await;
-        assert_eq!((code, &told["apiVersion"]), (201, &body["apiVersion"]), "{told}");
-        assert!(told["status"]["userInfo"]["username"].is_string(), "{told}");
+        let (code, answer) = server.ask(Method::POST, &path, &body).await;
+        assert_eq!((code, &answer["apiVersion"]), (201, &body["apiVersion"]), "{answer}");
+        assert!(answer["status"]["userInfo"]["username"].is_string(), "{answer}");
     }
 }

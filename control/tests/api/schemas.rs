@@ -1,4 +1,4 @@
-//! What the API says about its kinds: schemas, definitions, and fields that no kind has.
+//! The published schemas: OpenAPI, definitions, and unknown fields.
 
 use axum::body::Body;
 use http::{Method, Request, header};
@@ -75,13 +75,13 @@ async fn an_unknown_field_is_warned_of_refused_or_ignored_as_asked() {
     service["spec"]["foo"] = 1.into();
     service["spec"]["template"]["spec"]["containers"][0]["bar"] = 2.into();
     let body = service.to_string();
-    let told =
+    let reported =
         [r#"299 - "unknown field \"spec.foo\"""#, r#"299 - "unknown field \"spec.template.spec.containers[0].bar\"""#];
     for (query, code, mut warnings) in [
         ("?fieldValidation=Strict&dryRun=All", 400, vec![]),
-        ("?fieldValidation=Warn&dryRun=All", 201, told.to_vec()),
+        ("?fieldValidation=Warn&dryRun=All", 201, reported.to_vec()),
         ("?fieldValidation=Ignore&dryRun=All", 201, vec![]),
-        ("", 201, told.to_vec()),
+        ("", 201, reported.to_vec()),
     ] {
         let (found, mut said, answer) =
             post(&server, &format!("{KSVCS}{query}"), "application/json", body.clone()).await;
@@ -109,7 +109,7 @@ async fn an_unknown_field_is_warned_of_refused_or_ignored_as_asked() {
 }
 
 #[tokio::test]
-async fn a_field_that_stands_twice_is_told_in_json_and_in_yaml() {
+async fn duplicate_field_is_reported_in_json_and_yaml() {
     let server = TestApiServer::open().await;
     let path = format!("{MAPS}?fieldValidation=Strict");
     let text = r#"{"metadata": {"name": "a"}, "data": {"k": "1", "k": "2"}}"#;
@@ -194,8 +194,8 @@ async fn the_first_version_of_event_types_is_deprecated() {
     assert_eq!(["v1beta2", "v1beta3"].map(|name| columns(name).contains("Schema")), [true, false]);
     let path = "/apis/eventing.knative.dev/v1beta1/namespaces/default/eventtypes";
     let response = server.send(Request::get(path).body(Body::empty()).unwrap()).await;
-    let told = response.headers()["warning"].to_str().unwrap();
-    assert!(told.contains("v1beta1 EventType is deprecated"), "{told}");
+    let reported = response.headers()["warning"].to_str().unwrap();
+    assert!(reported.contains("v1beta1 EventType is deprecated"), "{reported}");
 }
 
 /// APP-18: readers of OpenAPI that are stricter than kubectl give up on `required: null`.

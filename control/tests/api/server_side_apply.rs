@@ -1,4 +1,4 @@
-//! Server-side apply: who owns what, what is a conflict, and what goes when nobody wants it any more.
+//! Server-side apply: ownership, conflicts, and the removal of fields without an owner.
 
 use http::Method;
 use kube::api::{Api, PostParams};
@@ -65,7 +65,7 @@ async fn a_field_of_another_owner_is_a_conflict_until_it_is_taken_by_force() {
 
 /// APP-40: applying the same again changes nothing; APP-33: a dry run stores nothing.
 #[tokio::test]
-async fn applying_the_same_again_changes_nothing_and_a_rehearsal_stores_nothing() {
+async fn repeated_apply_and_dry_run_change_nothing() {
     let server = TestApiServer::real().await;
     let path = format!("{KSVCS}/hello");
     let service = json!({ "apiVersion": "serving.knative.dev/v1", "kind": "Service",
@@ -85,9 +85,9 @@ async fn applying_the_same_again_changes_nothing_and_a_rehearsal_stores_nothing(
     assert_eq!(second["spec"]["traffic"][0]["percent"], 100, "defaults stay");
 }
 
-/// APP-33: what only a Pod would be refused for is told as upstream's webhook tells it.
+/// APP-33: errors about the Pod alone are reported as upstream's webhook does.
 #[tokio::test]
-async fn a_rehearsal_of_what_no_pod_may_be_is_refused_in_upstreams_words() {
+async fn dry_run_of_invalid_pod_has_upstreams_message() {
     let server = TestApiServer::real().await;
     let service = json!({ "metadata": { "name": "hello" },
         "spec": { "template": { "spec": { "containers": [{ "name": "a", "image": "a" }] } } } });
@@ -100,11 +100,11 @@ async fn a_rehearsal_of_what_no_pod_may_be_is_refused_in_upstreams_words() {
         assert_eq!(code, 422, "{refusal}");
         refusal["details"]["causes"][0].clone()
     };
-    let told = patch("?dryRun=All").await;
-    assert_eq!(told["field"], "spec.template");
+    let reported = patch("?dryRun=All").await;
+    assert_eq!(reported["field"], "spec.template");
     let words = "validation callback failed: dry run failed with Pod \"dry-run-validation\" is invalid: \
                  spec.containers[0].name: Invalid value: \"&InvalidValue\": a lowercase RFC 1123 label";
-    assert!(told["message"].as_str().unwrap().starts_with(words), "{told}");
+    assert!(reported["message"].as_str().unwrap().starts_with(words), "{reported}");
     assert_eq!(patch("").await["field"], "spec.template.spec.containers[0].name");
 }
 
@@ -157,10 +157,10 @@ async fn what_controllers_write_is_owned_by_them() {
     let api: Api<Configuration> = Api::default_namespaced(server.client());
     let by = PostParams { field_manager: Some("controller".into()), ..PostParams::default() };
     api.create(&by, &serde_json::from_value(configuration("a/b")).unwrap()).await.unwrap();
-    let mut told: Value = server.get(path).await.1;
-    told["status"] = json!({ "observedGeneration": 1, "latestCreatedRevisionName": "c-00001",
+    let mut reported: Value = server.get(path).await.1;
+    reported["status"] = json!({ "observedGeneration": 1, "latestCreatedRevisionName": "c-00001",
         "conditions": [{ "type": "Ready", "status": "Unknown" }] });
-    api.replace_status("c", &by, &serde_json::from_value(told).unwrap()).await.unwrap();
+    api.replace_status("c", &by, &serde_json::from_value(reported).unwrap()).await.unwrap();
     let (_, stored) = server.get(path).await;
     assert_eq!(owners(&stored), [("controller", "Update"), ("controller", "Update")], "{stored}");
     let of_status = &stored["metadata"]["managedFields"][1];
@@ -182,7 +182,7 @@ async fn what_controllers_write_is_owned_by_them() {
     assert_eq!(code, 200, "{taken}");
 }
 
-/// APP-29: who asks for it starts over; kubectl moves an object to server-side apply by writing the list anew.
+/// APP-29: a client can start over; kubectl moves an object to server-side apply by rewriting the list.
 #[tokio::test]
 async fn a_client_may_write_the_list_of_owners_itself() {
     let server = TestApiServer::open().await;
@@ -214,7 +214,7 @@ async fn a_client_may_write_the_list_of_owners_itself() {
 }
 
 /// APP-30: a field that the kind does not know, and an element that stands twice, can have no owner. Whatever a client
-/// wants to be told of such fields, it is told that nothing was applied.
+/// wants warnings about such fields, the warning says that nothing was applied.
 #[tokio::test]
 async fn what_could_have_no_owner_is_refused_and_nothing_is_applied() {
     let server = TestApiServer::real().await;
@@ -270,7 +270,7 @@ async fn what_is_one_value_is_a_conflict_as_a_whole() {
     }
 }
 
-/// APP-30: who applies an object by its uid means that one, and not another of its name.
+/// APP-30: an apply of an object with a uid means that one, and not another of its name.
 #[tokio::test]
 async fn an_object_that_is_gone_is_not_made_again_by_its_uid() {
     let server = TestApiServer::real().await;
@@ -283,7 +283,7 @@ async fn an_object_that_is_gone_is_not_made_again_by_its_uid() {
     assert_eq!(server.get(path).await.0, 404);
 }
 
-/// APP-29: an apply of a label says nothing of the spec, in whatever version the object was written and the label is
+/// APP-29: an apply of a label does not specify the spec, in whatever version the object was written and the label is
 /// applied; kubectl does so when it moves an object over from applying by itself.
 #[tokio::test]
 async fn an_applied_label_leaves_an_event_type_as_it_is_in_all_versions() {

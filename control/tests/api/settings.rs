@@ -56,7 +56,7 @@ const SERVICES: &str = "/apis/serving.knative.dev/v1/namespaces/default/services
 async fn a_feature_that_changes_nothing_is_warned_of() {
     let server = TestApiServer::real().await;
     let affinity = "kubernetes.podspec-affinity";
-    for (data, told) in [
+    for (data, expected) in [
         (json!({ affinity: "enabled" }), Some(affinity)),
         (json!({ affinity: null, "tag-header-based-routing": "enabled" }), None),
     ] {
@@ -64,8 +64,8 @@ async fn a_feature_that_changes_nothing_is_warned_of() {
         let response = server.send(request.body(json!({ "data": data }).to_string().into()).unwrap()).await;
         assert_eq!(response.status().as_u16(), 200);
         let warning = response.headers().get("warning").map(|warning| warning.to_str().unwrap());
-        assert_eq!(warning.is_some(), told.is_some(), "{warning:?}");
-        assert!(warning.unwrap_or_default().contains(told.unwrap_or_default()), "{warning:?}");
+        assert_eq!(warning.is_some(), expected.is_some(), "{warning:?}");
+        assert!(warning.unwrap_or_default().contains(expected.unwrap_or_default()), "{warning:?}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! What operators and clients learn of source kinds before there is any object of them.
+//! What operators and clients can read about source kinds before an object of them exists.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ async fn each_definition_says_what_sources_have_in_common() {
     assert!(code == 422 && answer["message"].as_str().unwrap().contains("spec.sink"), "{answer}");
 }
 
-/// SRC-26, SRC-27: who may look at all sources gets each kind's rights by their label.
+/// SRC-26, SRC-27: a user who may read all sources gets each kind's rights by their label.
 #[tokio::test]
 async fn source_kinds_are_readable_by_the_role_that_gathers_them() {
     let server = TestApiServer::real().await;
@@ -139,8 +139,8 @@ async fn a_reader_of_the_duck_type_understands_each_kind() {
             "conditions": [{ "type": "Ready", "status": "True" }],
             "ceAttributes": [{ "type": "t", "source": "/s" }],
         });
-        let (code, told) = server.ask(Method::PUT, &format!("{path}/a/status"), &made).await;
-        assert_eq!(code, 200, "{told}");
+        let (code, response) = server.ask(Method::PUT, &format!("{path}/a/status"), &made).await;
+        assert_eq!(code, 200, "{response}");
 
         let (_, read) = server.get(&format!("{path}/a")).await;
         let DuckSource { spec, status } = serde_json::from_value(read).unwrap();

@@ -1,4 +1,4 @@
-//! Kubernetes' own kinds that are data here: events with their limits, leases, roles; and reviews.
+//! Kubernetes' own kinds that are only stored: events with their limits, leases, roles; and reviews.
 
 use http::Method;
 use jiff::Timestamp;
@@ -46,7 +46,7 @@ async fn old_events_go_and_young_ones_stay() {
 }
 
 #[tokio::test]
-async fn a_repeated_event_is_counted_and_not_told_again() {
+async fn repeated_event_is_counted() {
     let server = TestApiServer::real().await;
     let recorder = EventRecorder::new(server.client());
     let mut service = Service::new("default", "hello", Default::default());

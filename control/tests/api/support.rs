@@ -10,7 +10,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sluicegate_control::kind_registry::{
-    KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy, UnknownFieldPolicy,
+    CORE, KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy, UnknownFieldPolicy,
 };
 use sluicegate_control::kinds::field_errors::FieldErrors;
 use sluicegate_control::kinds::printer_column::PrinterColumn;
@@ -91,6 +91,7 @@ impl ResourceStrategy for Widget {
                 custom: None,
             },
         ],
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -248,7 +249,7 @@ impl WatchLines {
     }
 
     /// Type and name of the next event.
-    pub(crate) async fn next_told(&mut self) -> (String, String) {
+    pub(crate) async fn next_change(&mut self) -> (String, String) {
         let event = self.next().await.unwrap();
         let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
         (text(&event["type"]), text(&event["object"]["metadata"]["name"]))

@@ -88,7 +88,7 @@ async fn a_head_that_does_not_arrive_ends_its_connection() {
 async fn a_head_beyond_its_limit_is_refused() {
     let server = TestApiServer::real().await;
     let begin = b"GET /version HTTP/1.1\r\nHost: localhost\r\nX: ".to_vec();
-    for (bytes, end, told) in [
+    for (bytes, end, expected) in [
         (REQUEST_HEADER_BYTES_MAX, "", b"HTTP/1.1 431"), // not a byte more: what is left unread would cut off the answer
         (REQUEST_HEADER_BYTES_MAX - 1024, "\r\n\r\n", b"HTTP/1.1 200"),
         (REQUEST_HEADER_BYTES_MAX + 1024, "\r\n\r\n", b"HTTP/1.1 431"),
@@ -100,7 +100,7 @@ async fn a_head_beyond_its_limit_is_refused() {
         stream.write_all(&head).await.unwrap();
         let mut answer = [0; 12];
         stream.read_exact(&mut answer).await.unwrap();
-        assert_eq!(&answer, told, "{bytes}");
+        assert_eq!(&answer, expected, "{bytes}");
     }
 }
 

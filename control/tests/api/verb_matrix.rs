@@ -1,6 +1,6 @@
 //! Every verb with every kind, over a socket: codes, shapes and messages as in Kubernetes.
 //!
-//! The kinds are in [`super::golden_kinds`]; what is true of all of them is here.
+//! The kinds are in [`super::golden_kinds`]; the checks that apply to all of them are here.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::verb_matrix_kinds::{KindRow, rows};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
 
-/// SRV-API-01, APP-19, APP-37: made once, with identity and defaults; a rehearsal leaves no trace.
+/// SRV-API-01, APP-19, APP-37: made once, with identity and defaults; a dry run leaves no trace.
 async fn makes(bench: &KindBench) -> Value {
     let (collection, object) = (&bench.collection, bench.object(&json!({})));
     let before = bench.revision();
@@ -181,9 +181,9 @@ async fn judges(bench: &KindBench) {
         let cause = &refusal["details"]["causes"][0];
         assert_eq!((cause["field"].as_str(), cause["reason"].as_str()), (Some(*field), Some(*reason)), "{refusal}");
         let kind = if meta.group.is_empty() { meta.kind.into() } else { format!("{}.{}", meta.kind, meta.group) };
-        let told = refusal["message"].as_str().unwrap().replacen("invalid: [", "invalid: ", 1);
+        let reported = refusal["message"].as_str().unwrap().replacen("invalid: [", "invalid: ", 1);
         let start = format!("{kind} {:?} is invalid: {field}: ", bench.name);
-        assert!(told.starts_with(&start), "{refusal}");
+        assert!(reported.starts_with(&start), "{refusal}");
     }
     let mut odd = bench.object(&json!({ "metadata": { "name": odd_name(bench) } }));
     if meta.kind == "CustomResourceDefinition" {
@@ -320,14 +320,14 @@ async fn watches(bench: &KindBench, since: u64) {
     );
     let body = bench.ask(Method::GET, &path, &Value::Null).await.body;
     let lines = body.as_str().unwrap_or_default().lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-    let told: Vec<Value> = lines.collect();
-    assert!(told.len() >= 4, "{} {body}", bench.meta().kind);
-    assert_eq!(told[0]["type"], "ADDED");
-    let versions: Vec<u64> = told.iter().map(|event| version(&event["object"])).collect();
+    let events: Vec<Value> = lines.collect();
+    assert!(events.len() >= 4, "{} {body}", bench.meta().kind);
+    assert_eq!(events[0]["type"], "ADDED");
+    let versions: Vec<u64> = events.iter().map(|event| version(&event["object"])).collect();
     assert!(versions.is_sorted_by(|one, next| one < next), "{versions:?}");
-    assert!(told.iter().all(|event| event["object"]["kind"] == bench.meta().kind));
+    assert!(events.iter().all(|event| event["object"]["kind"] == bench.meta().kind));
     let ends = if bench.meta().kind == "Namespace" { "MODIFIED" } else { "DELETED" };
-    assert_eq!(told.iter().rfind(|event| event["type"] != "ADDED").unwrap()["type"], ends);
+    assert_eq!(events.iter().rfind(|event| event["type"] != "ADDED").unwrap()["type"], ends);
 }
 
 async fn walk(bench: KindBench) {

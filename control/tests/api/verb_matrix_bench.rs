@@ -1,4 +1,4 @@
-//! One kind on its bench: asked over a socket, and what its answers have in common.
+//! One kind under test: requests over a socket, and the common properties of their responses.
 
 use std::sync::Arc;
 
@@ -73,7 +73,7 @@ impl KindBench {
     ) -> BenchResponse {
         let mut request = Request::builder().method(method).uri(path).header(header::ACCEPT, accept);
         request = request.header(header::CONTENT_TYPE, media);
-        // AMB-62: followers make Revisions, people do not.
+        // AMB-62: followers make Revisions, users do not.
         if self.meta().kind == "Revision" {
             request = request.header("impersonate-user", CONTROLLER_USER).header("impersonate-group", "system:masters");
         }

@@ -1,4 +1,4 @@
-//! One row for each kind that is served: an object of it, a change, something wrong with it, its columns.
+//! One row for each served kind: an object of it, a change, an invalid field, its columns.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Create, replace, patch: what is stored, what is refused, and how the refusal reads.
+//! Create, replace, patch: what is stored, what is rejected, and the text of the rejection.
 
 use http::Method;
 use serde_json::{Value, json};
@@ -90,9 +90,9 @@ async fn a_whole_number_is_whole_however_it_is_written() {
         (one.clone(), "json-patch+json", operations, "11"),
         (format!("{one}?fieldManager=a&force=true"), "apply-patch+yaml", apply, "12"),
     ] {
-        let (code, told) = server.ask_as(Method::PATCH, &path, &format!("application/{kind}"), patch).await;
-        let told_retry = told["spec"]["delivery"]["retry"].to_string();
-        assert_eq!((code, told_retry.as_str()), (200, expected), "{told}");
+        let (code, reported) = server.ask_as(Method::PATCH, &path, &format!("application/{kind}"), patch).await;
+        let reported_retry = reported["spec"]["delivery"]["retry"].to_string();
+        assert_eq!((code, reported_retry.as_str()), (200, expected), "{reported}");
     }
 }
 
@@ -309,8 +309,8 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
     ] {
         let (code, refusal) = server.ask(method, &format!("{pods}/one/{part}"), &json!({})).await;
         assert_eq!((code, &refusal["reason"]), (405, &json!("MethodNotAllowed")), "{part}");
-        let told = refusal["message"].as_str().unwrap();
-        assert!(told.contains("is not supported: ") && told.contains(word), "{part}: {told}");
+        let reported = refusal["message"].as_str().unwrap();
+        assert!(reported.contains("is not supported: ") && reported.contains(word), "{part}: {reported}");
         assert_eq!(refusal["details"], json!({ "kind": "pods", "name": "one" }));
     }
     let (key, scale) = ("apps/deployments", "/apis/apps/v1/namespaces/default/deployments/one/scale");
@@ -335,7 +335,7 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
 /// EV-API-09, APP-28: the error for a value of the wrong type names its field, in the form that Kubernetes has for
 /// the kind.
 #[tokio::test]
-async fn a_value_of_the_wrong_type_is_told_with_its_field() {
+async fn value_of_wrong_type_is_reported_with_field() {
     let server = TestApiServer::real().await;
     let spec = json!({ "template": { "spec": { "containers": [{ "image": 1 }], "timeoutSeconds": "x" } } });
     let object = json!({ "metadata": { "name": "s" }, "spec": spec });

@@ -1,4 +1,4 @@
-//! Watches: nothing missed, nothing twice, and an honest end.
+//! Watches: no change is missed or repeated, and the end is announced.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use tower::ServiceExt as _;
 
 use crate::support::{MAPS, TestApiServer, WIDGETS};
 
-fn told(what: &str, name: &str) -> (String, String) {
+fn change(what: &str, name: &str) -> (String, String) {
     (what.into(), name.into())
 }
 
@@ -25,14 +25,14 @@ async fn a_watch_tells_what_came_after_its_version() {
     server.delete(&format!("{WIDGETS}/two")).await;
     let version = first["metadata"]["resourceVersion"].as_str().unwrap();
     let mut watch = server.watch(&format!("{WIDGETS}?watch=1&resourceVersion={version}")).await;
-    assert_eq!(watch.next_told().await, told("ADDED", "two"));
-    assert_eq!(watch.next_told().await, told("MODIFIED", "one"));
+    assert_eq!(watch.next_change().await, change("ADDED", "two"));
+    assert_eq!(watch.next_change().await, change("MODIFIED", "one"));
     let deleted = watch.next().await.unwrap();
     assert_eq!(deleted["type"], "DELETED");
     let newest = server.store.read().revision().to_string();
     assert_eq!(deleted["object"]["metadata"]["resourceVersion"], newest, "a deletion has its own version");
     server.widget("three", &json!({})).await;
-    assert_eq!(watch.next_told().await, told("ADDED", "three"));
+    assert_eq!(watch.next_change().await, change("ADDED", "three"));
 }
 
 #[tokio::test]
@@ -40,9 +40,9 @@ async fn a_watch_without_a_version_begins_with_what_is_there() {
     let server = TestApiServer::open().await;
     server.widget("one", &json!({})).await;
     let mut watch = server.watch(&format!("{WIDGETS}?watch=true")).await;
-    assert_eq!(watch.next_told().await, told("ADDED", "one"));
+    assert_eq!(watch.next_change().await, change("ADDED", "one"));
     server.widget("two", &json!({})).await;
-    assert_eq!(watch.next_told().await, told("ADDED", "two"));
+    assert_eq!(watch.next_change().await, change("ADDED", "two"));
 }
 
 /// APP-24
@@ -52,15 +52,15 @@ async fn initial_events_end_with_a_marked_bookmark() {
     server.widget("one", &json!({})).await;
     let query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
     let mut watch = server.watch(&format!("{WIDGETS}?{query}&allowWatchBookmarks=true")).await;
-    assert_eq!(watch.next_told().await, told("ADDED", "one"));
+    assert_eq!(watch.next_change().await, change("ADDED", "one"));
     let bookmark = watch.next().await.unwrap();
     assert_eq!((&bookmark["type"], &bookmark["object"]["kind"]), (&json!("BOOKMARK"), &json!("Widget")));
     assert_eq!(bookmark["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
     // Without bookmarks there is no end to mark.
     let mut watch = server.watch(&format!("{WIDGETS}?{query}")).await;
-    assert_eq!(watch.next_told().await, told("ADDED", "one"));
+    assert_eq!(watch.next_change().await, change("ADDED", "one"));
     server.widget("two", &json!({})).await;
-    assert_eq!(watch.next_told().await, told("ADDED", "two"));
+    assert_eq!(watch.next_change().await, change("ADDED", "two"));
 }
 
 /// APP-25: an object that begins to match appears, one that ceases to match disappears.
@@ -76,11 +76,11 @@ async fn a_selected_watch_tells_comings_and_goings() {
         server.ask(Method::PATCH, &format!("{WIDGETS}/one"), &patch).await;
     }
     server.widget("two", &json!({ "in": "yes" })).await;
-    assert_eq!(watch.next_told().await, told("ADDED", "one"));
-    assert_eq!(watch.next_told().await, told("MODIFIED", "one"));
+    assert_eq!(watch.next_change().await, change("ADDED", "one"));
+    assert_eq!(watch.next_change().await, change("MODIFIED", "one"));
     let gone = watch.next().await.unwrap();
     assert_eq!((&gone["type"], &gone["object"]["spec"]["size"]), (&json!("DELETED"), &json!(2)));
-    assert_eq!(watch.next_told().await, told("ADDED", "two"));
+    assert_eq!(watch.next_change().await, change("ADDED", "two"));
 }
 
 /// APP-26
@@ -91,8 +91,8 @@ async fn a_watch_of_one_name_tells_of_no_other() {
     let mut by_path = server.watch(&format!("{WIDGETS}/b?watch=1")).await;
     server.widget("a", &json!({})).await;
     server.widget("b", &json!({})).await;
-    assert_eq!(by_field.next_told().await, told("ADDED", "b"));
-    assert_eq!(by_path.next_told().await, told("ADDED", "b"));
+    assert_eq!(by_field.next_change().await, change("ADDED", "b"));
+    assert_eq!(by_path.next_change().await, change("ADDED", "b"));
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn a_watch_can_be_a_table() {
     assert_eq!((&event["type"], &event["object"]["rows"][0]["cells"][0]), (&json!("ADDED"), &json!("one")));
 }
 
-/// APP-24: who was away too long is told to list again, by list and by watch alike.
+/// APP-24: a watcher that was away too long must list again, by list and by watch alike.
 #[tokio::test]
 async fn a_version_that_history_has_left_behind_is_gone() {
     let server = TestApiServer::open().await;

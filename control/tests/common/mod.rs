@@ -1,4 +1,4 @@
-//! What tests with real processes share.
+//! Fixtures that tests with real processes share.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use sluicegate_control::runtime::{InitProgram, InstanceCredentials, InstanceSpec
 /// Far longer than anything here takes; a test that hangs should say so.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The example program, which cargo builds beside the tests.
+/// The example program, which cargo builds next to the tests.
 pub(crate) fn example() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let target = test.ancestors().nth(2).unwrap();

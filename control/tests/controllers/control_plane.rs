@@ -1,4 +1,4 @@
-//! A whole control side without sockets: store, API, collector, scripted instances, controllers.
+//! A complete control plane without sockets: store, API, garbage collector, scripted instances, controllers.
 
 use std::future::Future;
 use std::net::SocketAddr;

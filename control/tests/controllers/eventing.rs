@@ -1,4 +1,4 @@
-//! Broker and Trigger: from a manifest to a stream with its readers.
+//! Broker and Trigger: from a manifest to a stream with its subscribers.
 
 use dataplane::abandoned::AbandonedEvents;
 use dataplane::table::{BackoffPolicy, EventFilter, HoldReason, ReplyTarget};
@@ -56,7 +56,7 @@ fn a_broker_and_its_trigger_become_a_stream_with_a_subscriber() {
 /// EV-OBJ-03, COND-12: what a Broker says of deliveries holds for its Triggers when it is Ready with it, and not some time later.
 /// What is given up while the sink is not known to them yet waits.
 #[test]
-fn a_broker_that_is_ready_has_told_its_triggers() {
+fn ready_broker_has_published_its_triggers() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
         control_plane.create::<Broker>(broker(json!({}))).await;
         control_plane.create::<Trigger>(trigger(json!({}))).await;
@@ -88,15 +88,19 @@ fn a_broker_that_is_ready_has_told_its_triggers() {
 
 /// A backlog that is dropped with its subscriber is reported on the Broker or channel, also when that is gone.
 #[test]
-fn a_backlog_that_is_left_behind_is_told_on_what_it_was_of() {
+fn abandoned_backlog_is_reported_on_its_object() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
         let here = control_plane.create::<Broker>(broker(json!({}))).await;
         control_plane.until_ready::<Broker>("b").await;
         let uid = here.metadata.uid.unwrap();
-        let told = control_plane.table(|table| std::sync::Arc::clone(&table.abandoned));
-        told.report(AbandonedEvents { stream: format!("broker/default/b/{uid}").into(), is_whole: false, events: 1 });
+        let reported = control_plane.table(|table| std::sync::Arc::clone(&table.abandoned));
+        reported.report(AbandonedEvents {
+            stream: format!("broker/default/b/{uid}").into(),
+            is_whole: false,
+            events: 1,
+        });
         for stream in ["broker/default/gone/1", "channel/default/c/2", "of no kind"] {
-            told.report(AbandonedEvents { stream: stream.into(), is_whole: true, events: 3 });
+            reported.report(AbandonedEvents { stream: stream.into(), is_whole: true, events: 3 });
         }
         let found = eventually(async || {
             let events = control_plane.api::<Event>().list(&ListParams::default()).await.unwrap().items;
@@ -225,7 +229,7 @@ fn a_foreign_broker_and_its_triggers_are_left_alone() {
         control_plane.create::<Broker>(foreign).await;
         control_plane.create::<Trigger>(trigger(json!({}))).await;
         control_plane.create::<Service>(hello("v1")).await;
-        control_plane.until_ready::<Service>("hello").await; // by now the two were looked at
+        control_plane.until_ready::<Service>("hello").await; // by now the two were checked
         assert!(control_plane.api::<Broker>().get("b").await.unwrap().status.is_none());
         assert!(control_plane.table(|table| table.streams.is_empty()));
     });

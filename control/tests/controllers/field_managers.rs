@@ -1,4 +1,4 @@
-//! Who owns what on the objects of a Service.
+//! The field managers on the objects of a Service.
 
 use std::collections::BTreeSet;
 

@@ -147,9 +147,9 @@ fn flow_does_not_subscribe_to_channel_of_another_owner() {
         let steps = json!([{"uri": "http://s/a"}, {"uri": "http://s/b"}]);
         control_plane.create::<Sequence>(flow(json!({"steps": steps}))).await;
         let refused = control_plane.until_not_ready::<Sequence>("f", "NotOwned").await;
-        let told = &refused.condition("SubscriptionsReady").unwrap();
-        assert_eq!(told.status, ConditionStatus::False);
-        assert!(told.message.contains("InMemoryChannel \"f-kn-sequence-1\""), "{}", told.message);
+        let reported = &refused.condition("SubscriptionsReady").unwrap();
+        assert_eq!(reported.status, ConditionStatus::False);
+        assert!(reported.message.contains("InMemoryChannel \"f-kn-sequence-1\""), "{}", reported.message);
         assert!(control_plane.api::<Subscription>().list(&Default::default()).await.unwrap().items.is_empty());
 
         control_plane.delete::<InMemoryChannel>("f-kn-sequence-1").await;
@@ -166,8 +166,8 @@ fn a_flow_whose_children_would_have_too_long_a_name_says_so() {
         let named = |spec: Value| json!({"metadata": {"name": name, "namespace": NS}, "spec": spec});
         control_plane.create::<Sequence>(named(json!({"steps": [{"uri": "http://s/a"}]}))).await;
         let refused = control_plane.until_not_ready::<Sequence>(&name, "ChildRejected").await;
-        let told = &refused.ready().unwrap().message;
-        assert!(told.contains(&format!("{name}-kn-sequence-0")), "{told}");
+        let reported = &refused.ready().unwrap().message;
+        assert!(reported.contains(&format!("{name}-kn-sequence-0")), "{reported}");
         let branches = json!([{"subscriber": {"uri": "http://s/a"}}]);
         control_plane.create::<Parallel>(named(json!({"branches": branches}))).await;
         control_plane.until_not_ready::<Parallel>(&name, "ChildRejected").await;

@@ -1,4 +1,4 @@
-//! The hosts of Routes: whose they are, what they are called, and which Routes a Revision is reached by.
+//! The hosts of Routes: their owners, their names, and the Routes that reach a Revision.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Service as CoreService};
 use kube::Api;
@@ -68,9 +68,9 @@ fn tagged(name: &str, tag: Value) -> Value {
     })
 }
 
-/// COND-12: a Route whose tag and name make more than a label is not ready, and goes on as it was.
+/// COND-12: a Route whose tag and name make more than a label is not ready, and continues as it was.
 #[test]
-fn a_tag_whose_host_no_resolver_takes_is_told_and_changes_nothing() {
+fn unresolvable_tag_is_reported_and_changes_nothing() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
         let name = "n".repeat(50);
         control_plane.create::<Service>(tagged(&name, json!("short"))).await;
@@ -111,7 +111,7 @@ fn a_host_follows_the_labels_of_its_service() {
     });
 }
 
-/// X-RTE-12: a Revision lists the Routes that send to it, whatever way they name it, and none when there is none.
+/// X-RTE-12: a Revision lists the Routes that send to it, however they refer to it, or none.
 #[test]
 fn a_revision_lists_the_routes_that_send_to_it() {
     in_a_control_plane(async |control_plane: TestControlPlane| {

@@ -1,5 +1,5 @@
 #![expect(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
-//! The controllers over the in-process API, with scripted instances and the published tables in sight.
+//! The controllers over the in-process API, with scripted instances and access to the published tables.
 
 mod control_plane;
 mod eventing;

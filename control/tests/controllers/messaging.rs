@@ -1,4 +1,4 @@
-//! Channel and Subscription: from manifests to a stream with its readers.
+//! Channel and Subscription: from manifests to a stream with its subscribers.
 
 use std::collections::BTreeSet;
 
@@ -127,7 +127,7 @@ fn an_in_memory_channel_is_subscribed_directly() {
 
 /// EV-OBJ-19, COND-12: what a channel says of deliveries holds for its Subscriptions when it is Ready with it.
 #[test]
-fn a_channel_that_is_ready_has_told_its_subscriptions() {
+fn ready_channel_has_published_its_subscriptions() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
         control_plane.create::<InMemoryChannel>(channel(json!({}))).await;
         control_plane.create::<Subscription>(subscription("s", "InMemoryChannel", to("a"))).await;
@@ -225,7 +225,7 @@ fn a_deleted_subscription_leaves_the_channel() {
     });
 }
 
-/// EV-SUB-20: whatever is under way when a Subscription and its channel are deleted, a new channel of the name has no
+/// EV-SUB-20: whatever is in progress when a Subscription and its channel are deleted, a new channel of the name has no
 /// reader of the old one's.
 #[test]
 fn a_new_channel_has_no_reader_of_the_one_before() {
@@ -263,7 +263,7 @@ fn a_deleted_subscription_reads_no_more_while_others_write_its_channel() {
     });
 }
 
-/// EV-OBJ-22: a foreign template is told of, and a backing channel of somebody else is left alone.
+/// EV-OBJ-22: a foreign template is reported, and a backing channel of another owner is left alone.
 #[test]
 fn what_a_channel_cannot_have_is_shown() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -281,7 +281,7 @@ fn what_a_channel_cannot_have_is_shown() {
     });
 }
 
-/// SRV-OWN-02, SRV-OWN-03: a name that becomes free is taken, and what is taken away is not shown as its own any more.
+/// SRV-OWN-02, SRV-OWN-03: a name that becomes free is taken, and what is removed is not shown as its own any more.
 #[test]
 fn a_channel_takes_its_backing_channels_name_when_that_becomes_free() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -296,11 +296,11 @@ fn a_channel_takes_its_backing_channels_name_when_that_becomes_free() {
     });
 }
 
-/// COND-10, AMB-01: what the API would refuse in an InMemoryChannel, it refuses in what a template makes; that is told.
+/// COND-10, AMB-01: what the API rejects in an InMemoryChannel, it rejects in one of a template; that is reported.
 #[test]
-fn a_template_that_makes_an_invalid_channel_is_told() {
+fn template_of_invalid_channel_is_reported() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
-        for (name, spec, reason, told) in [
+        for (name, spec, reason, expected) in [
             ("retry", json!({"delivery": {"retry": -1}}), "ChildRejected", "retry"),
             ("delay", json!({"delivery": {"backoffDelay": "1s"}}), "ChildRejected", "backoffDelay"),
             ("sink", json!({"delivery": {"deadLetterSink": {}}}), "ChildRejected", "deadLetterSink"),
@@ -312,7 +312,7 @@ fn a_template_that_makes_an_invalid_channel_is_told() {
             object["metadata"]["name"] = name.into();
             control_plane.create::<Channel>(object).await;
             let shown = control_plane.until_not_ready::<Channel>(name, reason).await;
-            assert!(shown.ready().unwrap().message.contains(told), "{:?}", shown.ready());
+            assert!(shown.ready().unwrap().message.contains(expected), "{:?}", shown.ready());
         }
     });
 }

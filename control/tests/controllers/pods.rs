@@ -29,10 +29,10 @@ fn is_ready(pod: &Pod) -> bool {
     conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-/// RT-LIFE-12: a Pod for each instance, owned by the Revision; one that is deleted is started anew, and all go with
+/// RT-LIFE-12: a Pod for each instance, owned by the Revision; one that is deleted is restarted, and all go with
 /// their Service.
 #[test]
-fn instances_are_shown_as_pods_and_started_anew_when_one_is_deleted() {
+fn instances_are_pods_and_deleted_one_restarts() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
         control_plane.create::<Service>(hello("v1")).await;
         let running = until(&control_plane, "are ready", |pods| pods.len() == 1 && is_ready(&pods[0])).await;

@@ -1,4 +1,4 @@
-//! References: to what cannot be, and to kinds that come and go.
+//! References to invalid objects, and to kinds that are defined and deleted.
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::Api;
@@ -174,7 +174,7 @@ fn a_kind_of_ours_is_found_in_whatever_version_it_is_named() {
     });
 }
 
-/// EV-TRG-02: a Broker that can never be made is missing all the same.
+/// EV-TRG-02: a Broker that can never be made is missing anyway.
 #[test]
 fn a_trigger_says_that_its_broker_is_missing_though_none_can_be_made() {
     in_a_control_plane(async |control_plane: TestControlPlane| {

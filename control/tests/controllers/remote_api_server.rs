@@ -1,4 +1,4 @@
-//! A remote API server, over a real socket: followed, lost, and found again.
+//! A remote API server over a real socket: followed, lost, and reconnected.
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpListener};
@@ -81,7 +81,7 @@ impl RemoteApiServer {
             let query = request.uri().query().unwrap_or("");
             let goes_on = query.contains("watch=") && query.contains("resourceVersion=");
             let path = request.uri().path().to_owned();
-            let is_gone = goes_on && gone.lock().unwrap().as_mut().is_some_and(|told| told.insert(path));
+            let is_gone = goes_on && gone.lock().unwrap().as_mut().is_some_and(|reported| reported.insert(path));
             async move { if is_gone { expired() } else { next.run(request).await } }
         };
         let router: Router = api::router(Arc::clone(&self.store), registry());
@@ -197,8 +197,8 @@ async fn forget_history(client: &Client) {
     }
     let since = first.metadata.resource_version.unwrap();
     let mut watch = api.watch(&WatchParams::default(), &since).await.unwrap().boxed();
-    let heard = watch.next().await.unwrap().unwrap();
-    assert!(matches!(&heard, WatchEvent::Error(why) if why.code == 410), "{heard:?}");
+    let event = watch.next().await.unwrap().unwrap();
+    assert!(matches!(&event, WatchEvent::Error(why) if why.code == 410), "{event:?}");
 }
 
 /// APP-13, APP-15: list, then watch; cut connections, a server that comes back and expired versions (410) only delay,
@@ -226,8 +226,8 @@ fn a_server_that_goes_and_forgets_is_followed_again() {
         control_plane.until_table("of what came meanwhile", serves("after.default.test")).await;
         control_plane.until_table("without what went", |table| table.route("doomed.default.test").is_none()).await;
         assert!(control_plane.table(serves("before.default.test")));
-        let told = cluster.gone.lock().unwrap().clone().unwrap();
-        assert!(told.iter().any(|path| path.ends_with("/services")), "{told:?}");
+        let reported = cluster.gone.lock().unwrap().clone().unwrap();
+        assert!(reported.iter().any(|path| path.ends_with("/services")), "{reported:?}");
     });
 }
 
@@ -261,7 +261,7 @@ fn another_api_server_is_followed_over_cuts_restarts_and_lost_history() {
 
 /// APP-14: controllers write only the status of a developer's objects, through the subresource.
 #[test]
-fn what_a_developer_wrote_is_only_ever_told_its_status() {
+fn only_status_of_developers_object_is_written() {
     on_one_thread(async {
         let dir = TempDir::new().unwrap();
         let cluster = RemoteApiServer::open(dir.path()).await;

@@ -1,4 +1,4 @@
-//! Starting again on the same folder.
+//! Restarts on the same folder.
 
 use serde_json::json;
 use sluicegate_control::kinds::eventing::broker::Broker;
@@ -64,7 +64,7 @@ fn a_lost_subscriber_is_still_subscribed_after_a_restart() {
     });
 }
 
-/// APP-16, EV-TRG-06: names that no object can have are found out again at a start, and stop nobody there.
+/// APP-16, EV-TRG-06: unresolvable names are detected again at a start, and do not stop it.
 #[test]
 fn nothing_that_an_object_says_keeps_the_appliance_from_starting() {
     let dir = TempDir::new().unwrap();

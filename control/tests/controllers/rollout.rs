@@ -1,4 +1,4 @@
-//! From one version to the next.
+//! Rollouts from one version to the next.
 
 use serde_json::{Value, json};
 use sluicegate_control::kinds::serving::service::Service;

@@ -198,11 +198,11 @@ fn a_service_whose_revisions_name_is_taken_leaves_its_traffic_alone() {
             "template": template("hello-one", "v2"), "traffic": [{"revisionName": "hello-one", "percent": 100}]
         }});
         control_plane.patch::<Service>("hello", clash).await;
-        let is_told = |service: &Service| {
-            let told = service.status.iter().flat_map(|status| &status.base.conditions);
-            told.into_iter().any(|c| c.kind == "RoutesReady" && c.reason == "RevisionNameTaken")
+        let is_reported = |service: &Service| {
+            let reported = service.status.iter().flat_map(|status| &status.base.conditions);
+            reported.into_iter().any(|c| c.kind == "RoutesReady" && c.reason == "RevisionNameTaken")
         };
-        control_plane.until::<Service>("hello", is_told).await;
+        control_plane.until::<Service>("hello", is_reported).await;
         let route = control_plane.api::<Route>().get("hello").await.unwrap();
         assert_eq!(route.status.unwrap().traffic[0].revision_name.as_deref(), Some("hello-two"));
 
@@ -383,7 +383,7 @@ fn a_settled_control_plane_writes_nothing() {
         control_plane.until_ready::<Service>("hello").await;
         let version =
             async || control_plane.api::<Service>().list(&Default::default()).await.unwrap().metadata.resource_version;
-        // Looks that were already under way may still end.
+        // Looks that were already in progress may still end.
         let (mut settled, mut quiet) = (version().await, 0);
         for _ in 0..1_000 {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;

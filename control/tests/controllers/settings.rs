@@ -37,7 +37,7 @@ fn the_operators_scaling_is_checked_and_followed_live() {
     });
 }
 
-/// SRV-REV-08: a Revision that nobody uses is deleted once config-gc says so, and the one in use never is.
+/// SRV-REV-08: an unused Revision is deleted once config-gc says so, and the one in use never is.
 #[test]
 fn revisions_out_of_use_are_deleted_as_config_gc_says() {
     in_a_control_plane(async |control_plane: TestControlPlane| {

@@ -1,4 +1,4 @@
-//! Revisions that take variables and files from other objects.
+//! Revisions with variables and files from other objects.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! What happens to events while something that their Trigger or Subscription names is not there.
+//! What happens to events while an object that their Trigger or Subscription refers to is missing.
 
 use dataplane::table::{EventFilter, HoldReason, Subscriber};
 use serde_json::{Value, json};
@@ -83,7 +83,7 @@ fn trigger_with_a_missing_subscriber_holds_its_events() {
     });
 }
 
-/// EV-TRG-08, EV-DLV-13: whose subscriber has vanished goes on trying where it was, by the filter of the day.
+/// EV-TRG-08, EV-DLV-13: whose subscriber has vanished continues trying where it was, by the filter of the day.
 #[test]
 fn a_trigger_whose_subscriber_has_vanished_goes_on_trying() {
     in_a_control_plane(async |control_plane: TestControlPlane| {
@@ -103,7 +103,7 @@ fn a_trigger_whose_subscriber_has_vanished_goes_on_trying() {
     });
 }
 
-/// EV-OBJ-46, AMB-30: dead letters go to the sink's last address while it is away, and wait if there is none; nothing waits for
+/// EV-OBJ-46, AMB-30: dead letters go to the sink's last address while it is missing, and wait without one; nothing waits for
 /// a sink that was removed from the Trigger.
 #[test]
 fn a_triggers_dead_letters_wait_for_the_sink_that_it_names() {

@@ -1,4 +1,4 @@
-//! Instances as containers: Debian's static busybox as the image's only layer. Needs root, and says so without.
+//! Instances as containers: Debian's static busybox as the image's only layer. Skipped with a message without root.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -270,7 +270,7 @@ async fn container_without_memory_is_oom_killed() {
 /// A start is the same whether a process waited for it or not.
 #[tokio::test]
 async fn waiting_process_becomes_the_same_container() {
-    let host = TestRuntimeHost::in_surroundings(HostConfig { prefork_processes: 1, ..HostConfig::minimal() });
+    let host = TestRuntimeHost::with_config(HostConfig { prefork_processes: 1, ..HostConfig::minimal() });
     let Some(image) = image(&host, "hello") else { return };
     let look = "env | grep -v -e ^PORT= -e ^SLUICEGATE_ -e ^HOSTNAME=; id; cat /proc/self/cgroup /etc/resolv.conf; ls / /dev /proc/self/fd; \
                 grep -e NoNewPrivs -e Seccomp -e ^Sig[PBIC] -e ^Cap /proc/self/status; echo $$";

@@ -1,4 +1,4 @@
-//! What an instance finds in `/dev`. A folder of its own there needs root.
+//! The `/dev` of an instance. Its own `/dev` needs root.
 
 use std::fs;
 
@@ -6,13 +6,13 @@ use sluicegate_control::runtime::{HostConfig, InstanceCredentials, InstanceSpec,
 
 use super::{TestRuntimeHost, shell};
 
-/// What a program of this user writes, line by line; `None` where nobody may mount.
+/// What a program of this user writes, line by line; `None` where mounts are not allowed.
 async fn says(around: HostConfig, user: Option<u32>, script: &str) -> Option<Vec<String>> {
     if !may_mount() {
         eprintln!("skipped: nobody but root has a /dev of its own");
         return None;
     }
-    let host = TestRuntimeHost::in_surroundings(around);
+    let host = TestRuntimeHost::with_config(around);
     let identity = InstanceCredentials { user, group: user, ..InstanceCredentials::default() };
     host.start(1, InstanceSpec { credentials: identity, ..shell(script) }).gone().await;
     let log = host.log(1);
@@ -29,7 +29,7 @@ async fn an_instance_has_the_devices_of_containers_and_none_of_the_hosts() {
         echo x > /dev/null && head -c 9 /dev/zero | wc -c && head -c 9 /dev/urandom | wc -c
         ( echo x > /dev/full ) 2>/dev/null || echo full
         echo mine > /dev/shm/sluicegate-mine && cat /dev/shm/sluicegate-mine
-        echo told > /dev/stdout; echo warned > /dev/stderr
+        echo printed > /dev/stdout; echo warned > /dev/stderr
         ( exec 3<>/dev/ptmx; ls /dev/pts )
         mknod /tmp/sluicegate-disk-$$ b 8 0 2>/dev/null && echo made";
     let devices = "fd full null ptmx pts random shm stderr stdin stdout tty urandom zero ";
@@ -57,7 +57,7 @@ async fn an_instance_has_the_devices_of_containers_and_none_of_the_hosts() {
             "9",
             "full",
             "mine",
-            "told",
+            "printed",
             "0",
             "ptmx",
         ];

@@ -1,6 +1,6 @@
-//! Who an instance is, and what it may write to.
+//! The user of an instance, and the paths that it may write to.
 //!
-//! Another user and read-only folders need root; a run without it shows that they are refused by name.
+//! Another user and read-only folders need root; a run without root shows that they are rejected with a message.
 
 use std::fs;
 
@@ -40,7 +40,7 @@ async fn a_program_runs_as_the_user_that_its_manifest_names() {
     }
 }
 
-/// RT-USER-02: without a word it is who the appliance is.
+/// RT-USER-02: by default the user is the appliance's.
 #[tokio::test]
 async fn a_program_without_a_named_user_is_who_the_appliance_is() {
     let host = TestRuntimeHost::new();
@@ -153,7 +153,7 @@ async fn an_instance_keeps_what_containers_have_of_roots_power() {
     assert!(more.contains(" F owns\n") && more.contains(" F mounts\n"), "{more}");
 }
 
-/// RT-ISO-03, RT-CG-02: the host's settings and control groups are looked at, and not written to, by root either.
+/// RT-ISO-03, RT-CG-02: the host's settings and control groups are checked, and not written to, by root either.
 #[tokio::test]
 async fn an_instance_does_not_set_the_host() {
     let script = "for file in /proc/sys/vm/swappiness /proc/sys/kernel/hostname; do
@@ -190,10 +190,10 @@ async fn an_instance_is_held_to_its_limits() {
     let host = TestRuntimeHost::new();
     let resources = ResourceLimits { memory_bytes_max: 64 << 20, cpu_milli_max: 500, cpu_milli_request: 100 };
     let limited = |script: &str| InstanceSpec { resources, ..shell(script) };
-    let told = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
+    let command = "cat /sys/fs/cgroup/memory.max /sys/fs/cgroup/memory/memory.limit_in_bytes 2>/dev/null
                 echo 1 2>/dev/null >/sys/fs/cgroup/memory/memory.limit_in_bytes || echo kept; sleep 1000";
     let readiness = super::probes::asks("true", 3);
-    let mut instance = host.start(1, InstanceSpec { readiness, ..limited(told) });
+    let mut instance = host.start(1, InstanceSpec { readiness, ..limited(command) });
     instance.ready().await;
     let record: serde_json::Value = serde_json::from_slice(&fs::read(host.folder().join("1.run")).unwrap()).unwrap();
     let groups = fs::read_to_string(format!("/proc/{}/cgroup", record["process"]["pid"])).unwrap();

@@ -1,4 +1,4 @@
-//! Containers that run before the others.
+//! Init containers.
 
 use super::*;
 use sluicegate_control::runtime::{Sidecar, SidecarStatus};
@@ -19,7 +19,7 @@ fn after(host: &TestRuntimeHost, scripts: &[&str]) -> InstanceSpec {
 }
 
 /// What a report tells of them, each of which says when it began, and when it ended if it did.
-fn told(report: InstanceReport) -> Vec<(String, bool)> {
+fn statuses_of(report: InstanceReport) -> Vec<(String, bool)> {
     let InstanceReport::Sidecars(all) = report else { panic!("{report:?}") };
     let one = |SidecarStatus { name, ready, started_at: began, finished_at: ended, .. }: SidecarStatus| {
         assert!(began.is_some() && ended.is_some() == ready && (!ready || ended >= began), "{name}");
@@ -46,7 +46,7 @@ async fn they_run_one_after_the_other_and_then_the_instance_does() {
     ];
     let mut instance = host.start(1, after(&host, &scripts));
     for all in [&[("one", false)][..], &[("one", true), ("two", false)], &[("one", true), ("two", true)]] {
-        assert_eq!(told(instance.report().await), done(all));
+        assert_eq!(statuses_of(instance.report().await), done(all));
     }
     instance.ready().await;
     assert!(log_of(&host, "one").contains("stdout F first port=none hello-00001"), "{}", log_of(&host, "one"));
@@ -55,12 +55,12 @@ async fn they_run_one_after_the_other_and_then_the_instance_does() {
     assert_eq!(instance.gone().await.cause, ExitCause::Signaled(15));
 }
 
-/// COND-10: the reason of one that fails is the instance's, which never runs, nor does who would come next.
+/// COND-10: the reason of one that fails is the instance's, which never runs, nor do the following init containers.
 #[tokio::test]
 async fn one_that_fails_ends_the_instance_and_says_why() {
     let host = TestRuntimeHost::new();
     let mut instance = host.start(1, after(&host, &["echo no key >&2; exit 3", "echo ran > $FILE"]));
-    assert_eq!(told(instance.report().await), done(&[("one", false)]));
+    assert_eq!(statuses_of(instance.report().await), done(&[("one", false)]));
     let gone = instance.gone().await;
     assert_eq!(gone.cause, ExitCause::Exited(3));
     assert!(gone.message.starts_with("init container one: instance ended with exit status: 3"), "{}", gone.message);
@@ -69,21 +69,21 @@ async fn one_that_fails_ends_the_instance_and_says_why() {
     assert!(!host.folder().join("1.run").exists(), "the record outlived the instance");
 }
 
-/// RT-LIFE-05, RT-PROBE-08: who takes too long, or is not wanted any more, is ended with everybody it started.
+/// RT-LIFE-05, RT-PROBE-08: an init container that takes too long, or is no longer wanted, ends with all its children.
 #[tokio::test]
 async fn one_that_does_not_end_is_ended() {
     let host = TestRuntimeHost::new();
     let slow = "sleep 1000 & echo $! > $FILE; wait";
     let spec = InstanceSpec { startup_timeout: Duration::from_millis(300), ..after(&host, &[slow]) };
     let mut late = host.start(1, spec);
-    assert_eq!(told(late.report().await), done(&[("one", false)]));
+    assert_eq!(statuses_of(late.report().await), done(&[("one", false)]));
     let gone = late.gone().await;
     assert_eq!(gone.cause, ExitCause::NotReady, "{}", gone.message);
 
     let file = host.dir.path().join("file");
     fs::remove_file(&file).unwrap_or_default(); // a slow machine ended it before it wrote that
     let mut unwanted = host.start(2, after(&host, &[slow]));
-    assert_eq!(told(unwanted.report().await), done(&[("one", false)]));
+    assert_eq!(statuses_of(unwanted.report().await), done(&[("one", false)]));
     let pid = loop {
         match fs::read_to_string(&file) {
             Ok(pid) if pid.ends_with('\n') => break pid.trim().parse().unwrap(),
@@ -101,7 +101,7 @@ async fn what_failing_ones_wrote_makes_capacity() {
     let host = TestRuntimeHost::new();
     for id in 1..=8 {
         let mut instance = host.start(id, after(&host, &["echo no; exit 1"]));
-        assert_eq!(told(instance.report().await), done(&[("one", false)]));
+        assert_eq!(statuses_of(instance.report().await), done(&[("one", false)]));
         instance.gone().await;
     }
     let logs = fs::read_dir(host.folder()).unwrap().flatten().map(|entry| entry.file_name());

@@ -1,4 +1,4 @@
-//! The process runtime with real processes: what they see, how they end, what is left of them.
+//! The process runtime with real processes: what they see, how they end, and what remains.
 
 #![expect(clippy::unwrap_used, reason = "a panic in a test is a failed test")]
 
@@ -46,10 +46,10 @@ impl TestRuntimeHost {
 
     /// Its instances do not reach the ports `closed`.
     fn without(closed: Vec<u16>) -> Self {
-        Self::in_surroundings(HostConfig { blocked_ports: closed, ..HostConfig::minimal() })
+        Self::with_config(HostConfig { blocked_ports: closed, ..HostConfig::minimal() })
     }
 
-    fn in_surroundings(around: HostConfig) -> Self {
+    fn with_config(around: HostConfig) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let runtime = ProcessRuntime::open(dir.path(), init(), around).unwrap();
         Self { dir, runtime }
@@ -98,7 +98,7 @@ impl TestInstance {
     }
 
     /// Why it is not ready yet, said before anything else.
-    async fn hindrance(&mut self) -> String {
+    async fn not_ready_reason(&mut self) -> String {
         match tokio::time::timeout(TIMEOUT, self.reports.recv()).await {
             Ok(Some((_, InstanceReport::NotReadyReason(why)))) => why,
             other => panic!("not hindered: {other:?}"),
@@ -144,7 +144,7 @@ async fn a_program_that_listens_is_ready_and_ends_when_asked() {
 
 /// RT-LIFE-07: the exit code and the last output of a failed program are reported.
 #[tokio::test]
-async fn a_failure_is_told_with_its_code_and_the_last_lines() {
+async fn failure_is_reported_with_code_and_last_lines() {
     let host = TestRuntimeHost::new();
     let gone = host
         .start(1, shell("for i in 1 2 3 4 5 6 7 8 9 10 11; do echo line$i; done; echo no db >&2; exit 3"))
@@ -275,7 +275,7 @@ async fn children_do_not_survive_their_program() {
     assert!(ends(pid_after(&log, "child")).await);
 }
 
-/// A daemon that left its program's session ends with the instance all the same.
+/// A daemon that left its program's session ends with the instance anyway.
 #[tokio::test]
 async fn a_daemon_does_not_survive_its_instance() {
     let host = TestRuntimeHost::new();
@@ -377,7 +377,7 @@ async fn a_forgotten_revision_leaves_no_folder() {
     assert!(eventually(|| !folder.exists()).await);
 }
 
-/// A launch spec is longer than a pipe and its process does not read it: the runtime goes on.
+/// A launch spec is longer than a pipe and its process does not read it: the runtime continues.
 #[tokio::test]
 async fn process_that_reads_no_launch_spec_blocks_no_other() {
     let dir = tempfile::tempdir().unwrap();

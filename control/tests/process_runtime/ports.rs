@@ -1,4 +1,4 @@
-//! The container port, which every instance has for itself. Skipped if the kernel does not allow it here.
+//! The container port, which each instance can use. Skipped if the kernel does not support it here.
 
 use std::net::TcpListener;
 

@@ -1,4 +1,4 @@
-//! Processes that wait for an instance to become.
+//! Prefork processes.
 
 use std::collections::BTreeSet;
 
@@ -74,7 +74,7 @@ async fn look(host: &TestRuntimeHost, id: u64) -> (String, i32) {
 /// A start with a prefork process is the same as one without, and prefork processes end with the appliance.
 #[tokio::test]
 async fn one_that_waited_becomes_what_a_new_process_would() {
-    let host = TestRuntimeHost::in_surroundings(HostConfig { prefork_processes: 2, ..HostConfig::minimal() });
+    let host = TestRuntimeHost::with_config(HostConfig { prefork_processes: 2, ..HostConfig::minimal() });
     tokio::time::sleep(Duration::from_millis(100)).await;
     assert_eq!(waiting().len(), 0, "nothing was started yet");
     let (as_new, _) = look(&host, 1).await;

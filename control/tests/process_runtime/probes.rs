@@ -1,4 +1,4 @@
-//! What probes do to an instance after its start.
+//! The effect of probes on an instance after its start.
 
 use std::fs;
 use std::time::Duration;
@@ -44,7 +44,7 @@ async fn a_program_that_is_not_alive_any_more_is_ended() {
 /// SRV-CON-30, COND-17: a command that is not there says so at once, not when the start has taken too long; and then its end
 /// says it too.
 #[tokio::test]
-async fn what_a_start_waits_for_is_told() {
+async fn not_ready_reason_of_start_is_reported() {
     let host = TestRuntimeHost::new();
     let command = vec!["/no/such/command".to_owned()];
     let readiness = ProbeSpec::single(ProbeCheck::Exec { command });
@@ -52,8 +52,8 @@ async fn what_a_start_waits_for_is_told() {
     let mut instance = host.start(1, InstanceSpec { readiness, startup_timeout: startup_max, ..shell("sleep 1000") });
     let why =
         "readiness probe failed: the command failed with exit status: 127: sluicegate: cannot run /no/such/command";
-    let told = instance.hindrance().await;
-    assert!(told.starts_with(why), "{told}");
+    let reported = instance.not_ready_reason().await;
+    assert!(reported.starts_with(why), "{reported}");
     let gone = instance.gone().await;
     assert_eq!(gone.cause, ExitCause::NotReady);
     assert!(gone.message.contains(why), "{}", gone.message);
@@ -237,7 +237,7 @@ async fn unready_instance_is_unready_again_after_a_thaw() {
 /// SRV-CON-15: the report of its end has what the program wrote at the manifest's path, and a file of the host at
 /// that path is not touched.
 #[tokio::test]
-async fn the_last_words_of_an_instance_are_told() {
+async fn last_output_of_instance_is_reported() {
     let host = TestRuntimeHost::new();
     let by_variable = "echo out of coffee > $SLUICEGATE_TERMINATION_LOG; echo noise; exit 3";
     let spec = InstanceSpec { termination_message: Some(TerminationMessagePath::Variable), ..shell(by_variable) };

@@ -1,6 +1,6 @@
-//! Files of an instance's volumes, at the paths of their mounts.
+//! Files of an instance's volumes, at their mount paths.
 //!
-//! Mounts need root; a run without it shows that they are refused by name instead.
+//! Mounts need root; a run without root shows that they are rejected with a message.
 
 use std::fs;
 use std::path::Path;
@@ -35,7 +35,7 @@ async fn files_stand_below_the_folder_that_a_variable_names() {
     assert_eq!(words(&host, spec).await, ["red"]);
 }
 
-/// SRV-VOL-01, SRV-VOL-04, RT-FS-10, SRV-REV-10: where the host has no such path the instance has it all the same, and the host is left as
+/// SRV-VOL-01, SRV-VOL-04, RT-FS-10, SRV-REV-10: where the host has no such path the instance has it anyway, and the host is left as
 /// it was.
 #[tokio::test]
 async fn a_mount_path_that_the_host_lacks_is_there_for_the_instance_only() {
@@ -132,7 +132,7 @@ async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
         return eprintln!("skipped: nobody but root mounts memory");
     }
     let host = TestRuntimeHost::new();
-    let script = "until test -s /tmp/from-beside; do sleep 0.01; done; stat -f -c %T /tmp
+    let script = "until test -s /tmp/from-sidecar; do sleep 0.01; done; stat -f -c %T /tmp
                   head -c 900000 /dev/zero > /tmp/fits && echo fits
                   head -c 900000 /dev/zero > /tmp/more 2>/dev/null || echo full";
     let on = |script| {
@@ -141,9 +141,9 @@ async fn an_empty_folder_in_memory_has_a_size_and_goes_with_its_instance() {
         spec.mounts = vec![InstanceMount { read_only: false, ..mount("scratch", "/tmp") }];
         spec
     };
-    let spec = on("echo x > /tmp/from-beside; sleep 1000");
-    let beside = Sidecar { name: "helper".into(), has_readiness_probe: false, spec };
-    let seen = words(&host, InstanceSpec { sidecars: vec![beside], ..on(script) }).await;
+    let spec = on("echo x > /tmp/from-sidecar; sleep 1000");
+    let helper_sidecar = Sidecar { name: "helper".into(), has_readiness_probe: false, spec };
+    let seen = words(&host, InstanceSpec { sidecars: vec![helper_sidecar], ..on(script) }).await;
     assert_eq!(seen, ["tmpfs", "fits", "full"]);
     let mounted = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounted.contains(host.folder().to_str().unwrap()), "{mounted}");

@@ -1,5 +1,5 @@
-//! Every language in which a client can write something that is evaluated: regular expressions and rules of definitions, paths of
-//! columns, selectors, names with `*`. What is evaluated costs at most what a request may cost, however it is written.
+//! Every language in which a client can send expressions: regular expressions and rules of definitions, paths of
+//! columns, selectors, names with `*`. An evaluation costs at most what a request may cost, whatever the expression.
 
 use http::Method;
 use serde_json::{Value, json};

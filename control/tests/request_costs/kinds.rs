@@ -1,4 +1,4 @@
-//! What a request of 100 KB may cost, whatever it fills: every list and every map that the schemas name, of every kind, by
+//! The cost of a request of 100 KB, whatever it fills: every list and every map in the schemas, of every kind, by
 //! every verb.
 
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ const CHANGES: [(&str, &str, bool); 8] = [
 /// ... so many for each.
 const CHANGES_A_PLACE: usize = 2;
 
-/// Fields on the way from an object to a list or map, each with the shortest value that may stand in it.
+/// Fields on the way from an object to a list or map, each with the shortest value that may be in it.
 type Place = (Vec<String>, Value);
 
 /// Every list and map below `schema`, once for each shape of its items.

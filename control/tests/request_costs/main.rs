@@ -1,7 +1,7 @@
-//! What a request may cost, whatever it says: memory and processor time.
+//! The memory and processor time of a request, whatever its content.
 //!
-//! In a process of its own, because both are the process's, and one test after the other. Bounds are generous: tests run
-//! unoptimized and beside others. A cost that grows with the square of the body passes them by far (40,000 containers took
+//! In its own process, because both are measured per process, and one test after the other. Bounds are generous: tests run
+//! unoptimized and next to others. A cost that grows with the square of the body exceeds them by far (40,000 containers took
 //! 12 s).
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]

@@ -1,4 +1,4 @@
-//! Classes that this program implements, and the annotations that objects choose a class by.
+//! Classes that this program implements, and the annotations that select a class.
 
 /// The ingress class that is ours. Ingresses of another, or of none, are left alone (X-KI-01).
 pub const INGRESS: &str = "sluicegate.ingress.networking.knative.dev";

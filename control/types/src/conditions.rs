@@ -1,7 +1,7 @@
-//! The condition manager: dependents are marked, Ready follows from them.
+//! The condition manager: controllers mark the dependent conditions, and Ready is derived from them.
 //!
 //! Ready is False with the reason of a False dependent, else Unknown with that of an Unknown one, else
-//! True. Of several equally bad ones the newest transition speaks, because it is the freshest news.
+//! True. Of several equally bad ones the newest transition decides.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -24,7 +24,7 @@ pub struct ConditionManager<'a> {
 }
 
 impl ConditionSet {
-    /// Begins a pass: dependents keep what they were, and are Unknown when they were nothing yet.
+    /// Starts a pass: dependents keep their earlier status, and are Unknown if they had none.
     #[must_use]
     pub fn manage(self, before: &[Condition], now: Timestamp) -> ConditionManager<'_> {
         let mut marked: Vec<Condition> = before.iter().filter(|c| c.kind != "Ready").cloned().collect();
@@ -42,7 +42,7 @@ impl ConditionManager<'_> {
         self.mark(kind, ConditionStatus::True, "", "");
     }
 
-    /// True, and yet there is something to say (`DeadLetterSinkNotConfigured`).
+    /// True with a message (`DeadLetterSinkNotConfigured`).
     pub fn mark_true_with_reason(&mut self, kind: &str, reason: &str, message: &str) {
         self.mark(kind, ConditionStatus::True, reason, message);
     }
@@ -52,7 +52,7 @@ impl ConditionManager<'_> {
         self.mark(kind, ConditionStatus::False, reason, message);
     }
 
-    /// False, and Ready does not mind.
+    /// False, without an effect on Ready.
     pub fn mark_warning(&mut self, kind: &str, reason: &str, message: &str) {
         assert!(!self.is_dependent(kind), "what Ready depends on is no mere warning");
         self.mark(kind, ConditionStatus::False, reason, message);
@@ -109,7 +109,7 @@ impl ConditionManager<'_> {
         self.marked
     }
 
-    /// Ends the pass in `status`, which speaks of this generation from now on.
+    /// Ends the pass in `status`, which is for this generation from now on.
     pub fn finish_into(self, status: &mut Status, generation: Option<i64>) {
         status.observed_generation = generation;
         status.conditions = self.finish();

@@ -8,8 +8,9 @@ use super::{secrets, settings};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, COUNT, PrinterColumn, column};
+use crate::role_rules::{CONTROLLER_READS, DefaultRole, EDIT, RoleRule, VIEW};
 
-/// What every namespace waits for, until all in it is gone.
+/// The finalizer of every namespace, until its content is deleted.
 pub const NAMESPACE_FINALIZER: &str = "kubernetes";
 
 pub const NAMESPACE: KindMeta = KindMeta {
@@ -20,6 +21,7 @@ pub const NAMESPACE: KindMeta = KindMeta {
     namespaced: false,
     has_status: true,
     columns: &[column("Status", ".status.phase"), AGE],
+    role_rules: &[VIEW, CONTROLLER_READS],
     ..CORE
 };
 
@@ -43,7 +45,7 @@ impl ResourceStrategy for Namespace {
     }
 
     fn set_defaults(&mut self, before: Option<&Self>, _: &RequestContext) {
-        // Nobody but the collector takes the finalizer away, and it does so by itself.
+        // Only the garbage collector removes this finalizer, by itself.
         let finalizers = match before {
             Some(before) => before.spec.as_ref().and_then(|spec| spec.finalizers.clone()),
             None => Some(vec![NAMESPACE_FINALIZER.into()]),
@@ -67,6 +69,7 @@ impl ResourceStrategy for ConfigMap {
         singular: "configmap",
         short_names: &["cm"],
         columns: &[PrinterColumn { format: COUNT, ..column("Data", ".data+.binaryData") }, AGE],
+        role_rules: &[VIEW, EDIT, CONTROLLER_READS],
         ..CORE
     };
 
@@ -123,6 +126,13 @@ impl ResourceStrategy for ServiceAccount {
         singular: "serviceaccount",
         short_names: &["sa"],
         columns: &[PrinterColumn { format: COUNT, ..column("Secrets", ".secrets") }, AGE],
+        role_rules: &[
+            VIEW,
+            EDIT,
+            RoleRule::new(DefaultRole::Edit, &["create"]).on(&["token"]),
+            RoleRule::new(DefaultRole::Controller, &["create", "delete", "get", "list", "watch"]),
+            RoleRule::new(DefaultRole::Controller, &["create"]).on(&["token"]),
+        ],
         ..CORE
     };
 

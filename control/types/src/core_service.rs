@@ -1,7 +1,7 @@
-//! Core Services: names of what others serve. Defaults and rules are Kubernetes'; addresses are not given out.
+//! Core Services: names of backends. Defaults and rules are Kubernetes'; addresses are not assigned.
 //!
 //! Nothing here forwards from a cluster IP to endpoints, so a Service that asks for none is headless
-//! (`clusterIP: None`): its name stands for its endpoints. An address that a client brings along is kept as it is.
+//! (`clusterIP: None`): its name stands for its endpoints. An address in a client's request is stored as it is.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, LABELS, PrinterColumn, SERVICE_EXTERNAL_ADDRESSES, SERVICE_PORTS, column};
+use crate::role_rules::{CONTROLLER_READS, EDIT, VIEW};
 use support::labels;
 use support::names::{self, NOT_A_SUBDOMAIN};
 
@@ -23,10 +24,10 @@ const NODE_PORT: &str = "NodePort";
 const TYPES: [&str; 4] = [CLUSTER_IP, EXTERNAL_NAME, LOAD_BALANCER, NODE_PORT];
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
-/// What stands for an address that is not given out.
+/// The value for an address that is not assigned.
 const HEADLESS: &str = "None";
 
-/// Seconds that a client keeps its backend, if it is to keep one; Kubernetes' figure.
+/// Default duration of session affinity in seconds; Kubernetes' figure.
 const AFFINITY_SECONDS: i32 = 10_800;
 /// ... and the longest: a day.
 const AFFINITY_SECONDS_MAX: i32 = 86_400;
@@ -47,6 +48,7 @@ impl ResourceStrategy for Service {
             AGE,
             PrinterColumn { format: LABELS, priority: 1, ..column("Selector", ".spec.selector|=<none>") },
         ],
+        role_rules: &[VIEW.on(&["", "status"]), EDIT, CONTROLLER_READS],
         ..CORE
     };
 
@@ -78,7 +80,7 @@ impl ResourceStrategy for Service {
     }
 }
 
-/// What an author should know of a Service that is taken as it is.
+/// Warnings about an accepted Service.
 #[must_use]
 pub fn warnings(service: &serde_json::Value) -> Vec<String> {
     let spec = &service["spec"];
@@ -98,8 +100,8 @@ fn is_externally_reachable(spec: &ServiceSpec) -> bool {
     has_type(spec, LOAD_BALANCER) || has_type(spec, NODE_PORT) || (has_type(spec, CLUSTER_IP) && addresses)
 }
 
-/// What stands there only because the Service was of another type, or had addresses outside, goes with that; what a
-/// client says now does not.
+/// Fields that only exist because the Service had another type, or external addresses, are removed with that; fields that a
+/// client sets now are not.
 fn clear_stale_fields(spec: &mut ServiceSpec, was: &ServiceSpec) {
     spec.type_.get_or_insert_with(|| CLUSTER_IP.into());
     if is_externally_reachable(was)
@@ -162,7 +164,7 @@ fn set_plain_defaults(spec: &mut ServiceSpec) {
     }
 }
 
-/// The address as it was, or headless; and what goes with it.
+/// The address as it was, or headless; and its dependent fields.
 fn set_cluster_ip(spec: &mut ServiceSpec, before: Option<&ServiceSpec>) {
     let was = before.and_then(|before| before.cluster_ip.clone());
     let unsaid = spec.cluster_ip.as_deref().unwrap_or("").is_empty();
@@ -174,7 +176,7 @@ fn set_cluster_ip(spec: &mut ServiceSpec, before: Option<&ServiceSpec>) {
             spec.cluster_ip = was.or(first).or_else(headless);
         }
     } else if kept && spec.cluster_ip.as_deref() == Some(HEADLESS) && before.is_some() {
-        // Nobody asked for it, and these types cannot have it.
+        // It was not requested, and these types cannot have it.
         (spec.cluster_ip, spec.cluster_ips) = (None, None);
     }
     if has_type(spec, EXTERNAL_NAME) {
@@ -238,8 +240,8 @@ fn validate_ports(spec: &ServiceSpec, problems: &mut FieldErrors) {
         validate_port(port, &at, problems);
         let protocol = port.protocol.as_deref().unwrap_or("");
         if !numbers_seen.insert((protocol, port.port)) {
-            let told = serde_json::json!({ "port": port.port, "protocol": protocol });
-            problems.add(at.clone(), format!("Duplicate value: {told}"));
+            let quoted = serde_json::json!({ "port": port.port, "protocol": protocol });
+            problems.add(at.clone(), format!("Duplicate value: {quoted}"));
         }
         if has_type(spec, CLUSTER_IP) && port.node_port.is_some_and(|port| port != 0) {
             let why = "Forbidden: may not be used when `type` is 'ClusterIP'";
@@ -283,8 +285,8 @@ fn validate_addresses(spec: &ServiceSpec, before: Option<&ServiceSpec>, problems
     if let Some(before) = before.filter(|before| !has_type(before, EXTERNAL_NAME) && !has_type(spec, EXTERNAL_NAME)) {
         let was = address(before);
         if !was.is_empty() && !now.is_empty() && was != now {
-            let told = serde_json::json!([now]);
-            problems.add("spec.clusterIPs[0]", format!("Invalid value: {told}: may not change once set"));
+            let quoted = serde_json::json!([now]);
+            problems.add("spec.clusterIPs[0]", format!("Invalid value: {quoted}: may not change once set"));
         }
     }
     for (index, ip) in spec.external_ips.iter().flatten().enumerate() {

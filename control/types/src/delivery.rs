@@ -51,7 +51,7 @@ pub fn validate_destination(destination: &Destination, at: &str, problems: &mut 
     }
 }
 
-/// A reference that says the version of what it means.
+/// A reference with a version.
 pub fn validate_reference(reference: &KReference, at: &str, problems: &mut FieldErrors) {
     validate_group_reference(&KReference { group: None, ..reference.clone() }, at, problems);
     if names_group(reference) {
@@ -77,7 +77,7 @@ pub fn validate_group_reference(reference: &KReference, at: &str, problems: &mut
     }
 }
 
-/// An empty one is none.
+/// An empty value is ignored.
 pub(crate) fn names_group(reference: &KReference) -> bool {
     reference.group.as_deref().is_some_and(|group| !group.is_empty())
 }
@@ -113,14 +113,14 @@ fn period(value: Option<&str>, positive: bool, at: &str, field: &str, problems: 
     }
 }
 
-/// It has a scheme (RFC 3986, 3.1), whatever stands behind that.
+/// It has a scheme (RFC 3986, 3.1), with any rest.
 fn is_absolute(uri: &str) -> bool {
     let Some((scheme, _)) = uri.split_once(':') else { return false };
     scheme.starts_with(|c: char| c.is_ascii_alphabetic())
         && scheme.bytes().all(|b| b.is_ascii_alphanumeric() || b"+-.".contains(&b))
 }
 
-/// It is absolute and names a host. Whether somebody can be reached by its scheme shows when an event is sent.
+/// It is absolute and names a host. Whether its scheme is supported is checked when an event is sent.
 fn has_host(uri: &str) -> bool {
     uri.parse::<http::Uri>().is_ok_and(|uri| uri.scheme().is_some() && uri.host().is_some_and(|host| !host.is_empty()))
 }

@@ -1,4 +1,4 @@
-//! Deployments: how many instances each Revision has, where Kubernetes' clients look for it. Written by a
+//! Deployments: the number of instances of each Revision, for clients of Kubernetes. Written by a
 //! controller of ours, like [Pods](super::pods).
 
 use k8s_openapi::api::apps::v1::Deployment;
@@ -9,6 +9,7 @@ use super::pods;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, LABELS, PAIR, PrinterColumn, column};
+use crate::role_rules::VIEW;
 use crate::schema;
 
 /// The row of deployments.
@@ -41,6 +42,7 @@ impl ResourceStrategy for Deployment {
             PrinterColumn { priority: 1, ..column("Images", ".spec.template.spec.containers[*].image") },
             PrinterColumn { format: LABELS, priority: 1, ..column("Selector", ".spec.selector.matchLabels") },
         ],
+        role_rules: &[VIEW],
         ..CORE
     };
 

@@ -1,4 +1,4 @@
-//! Lengths of time as text: ISO 8601 periods (`PT0.2S`, `P1D`) in delivery options, and the Go
+//! Durations as text: ISO 8601 durations (`PT0.2S`, `P1D`) in delivery options, and the Go
 //! notation (`60s`, `1h30m`) in serving's annotations.
 
 use std::time::Duration;
@@ -10,12 +10,12 @@ const YEAR_SECONDS: f64 = 31_556_952.0;
 const MONTH_SECONDS: f64 = YEAR_SECONDS / 12.0;
 const WEEK_SECONDS: f64 = 7.0 * DAY_SECONDS;
 const DAY_SECONDS: f64 = 86_400.0;
-/// Longest period taken: more than any retry should wait, and far from every overflow.
+/// Longest accepted duration: more than any retry should wait, and far from every overflow.
 const PERIOD_SECONDS_MAX: f64 = 100.0 * YEAR_SECONDS;
-/// Digits before and behind the point of a number: more than any period has, and far from every overflow.
+/// Digits before and after the point of a number: more than any duration has, and far from every overflow.
 const DIGITS_MAX: usize = 18;
 
-/// The period's length; `None` when the text is not an ISO 8601 period, is negative or absurdly long.
+/// Parses an ISO 8601 duration; `None` if the text is invalid, negative or absurdly long.
 #[must_use]
 pub fn parse(text: &str) -> Option<Duration> {
     let seconds = match fraction_of_date(text) {
@@ -30,7 +30,7 @@ pub fn parse(text: &str) -> Option<Duration> {
     Some(Duration::from_nanos((seconds * 1e9).round() as u64))
 }
 
-/// A last component of the date with a fraction, in seconds, and what stands before it. The reader of spans takes
+/// A last component of the date with a fraction, in seconds, and what is before it. The reader of spans takes
 /// fractions of times of the day only.
 fn fraction_of_date(text: &str) -> Option<(&str, f64)> {
     let unit = match text.chars().last()? {
@@ -66,7 +66,7 @@ fn parse_integer(text: &str) -> Option<f64> {
     Some(seconds)
 }
 
-/// A duration in Go's notation; `None` when it is none, is negative or absurdly long.
+/// Parses a duration in Go's notation; `None` if it is invalid, negative or absurdly long.
 #[must_use]
 pub fn parse_go(text: &str) -> Option<Duration> {
     if text == "0" {
@@ -102,13 +102,13 @@ fn unit_nanoseconds(unit: &str) -> Option<u128> {
 }
 
 /// A number, with or without a point, times `unit`. Exact: as doubles, 2,169 hours came back a nanosecond longer when
-/// they were written out.
+/// they were serialized.
 fn times(number: &str, unit: u128) -> Option<u128> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     if (whole.is_empty() && part.is_empty()) || part.contains('.') || whole.len() > DIGITS_MAX {
         return None;
     }
-    // What stands behind the last digit that counts is less than a nanosecond.
+    // What is after the last digit that counts is less than a nanosecond.
     let part = &part[..part.len().min(DIGITS_MAX)];
     let read = |digits: &str| if digits.is_empty() { Some(0) } else { digits.parse::<u128>().ok() };
     let tens = 10_u128.pow(u32::try_from(part.len()).ok()?);

@@ -1,6 +1,6 @@
-//! Who stands behind a Service: Endpoints and EndpointSlices, as controllers and operators write them.
+//! The backends of a Service: Endpoints and EndpointSlices, as controllers and operators write them.
 //!
-//! Kubernetes refuses addresses of the loopback range. Here they are what most backends have: a process of this
+//! Kubernetes rejects loopback addresses. Here most backends have one: a process of this
 //! host.
 
 use std::collections::HashSet;
@@ -13,6 +13,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, ENDPOINTS, FIRST_FEW, PrinterColumn, column};
+use crate::role_rules::{CONTROLLER_READS, EDIT, VIEW};
 use support::names::{self, NOT_A_SUBDOMAIN, label_error};
 
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
@@ -28,6 +29,7 @@ impl ResourceStrategy for Endpoints {
         singular: "endpoints",
         short_names: &["ep"],
         columns: &[PrinterColumn { format: ENDPOINTS, ..column("Endpoints", ".subsets[*]") }, AGE],
+        role_rules: &[VIEW, EDIT, CONTROLLER_READS],
         ..CORE
     };
 
@@ -84,6 +86,7 @@ impl ResourceStrategy for EndpointSlice {
             PrinterColumn { format: FIRST_FEW, ..column("Endpoints", ".endpoints[*].addresses[*]") },
             AGE,
         ],
+        role_rules: &[VIEW, CONTROLLER_READS],
         ..CORE
     };
 

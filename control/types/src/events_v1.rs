@@ -1,6 +1,6 @@
 //! `events.k8s.io/v1`: the same events as the core group's, under newer names.
 //!
-//! One object, two views: it is kept as a core Event, and read and written as either.
+//! One object, two representations: it is stored as a core Event, and read and written as either.
 
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -10,6 +10,7 @@ use super::storage_only::{EVENT, check_event_namespace};
 use crate::field_errors::{AdmissionError, FieldErrors};
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy, VersionConversion};
 use crate::printer_column::{PrinterColumn, column};
+use crate::role_rules::{EDIT, VIEW};
 
 /// Bytes of a note; Kubernetes' figure.
 const NOTE_BYTES_MAX: usize = 1024;
@@ -43,6 +44,7 @@ pub const EVENTS_V1: KindMeta = KindMeta {
             custom: None,
         },
     ],
+    role_rules: &[VIEW, EDIT],
     ..CORE
 };
 

@@ -1,19 +1,19 @@
-//! What is wrong with an object, in bounded room.
+//! The validation errors of an object, in bounded memory.
 //!
-//! A body of some kilobytes can break a rule a hundred thousand times, and a path or a value that is told can be as long
-//! as the body. The first problems are told; the others are counted.
+//! A body of some kilobytes can break a rule a hundred thousand times, and a path or a value in a message can be as long
+//! as the body. The first problems are reported; the others are counted.
 
-/// Problems that are told one by one. A client that has more has the wrong kind.
+/// Problems that are reported one by one. A client that has more has the wrong kind.
 pub const PROBLEMS_MAX: usize = 64;
-/// Bytes of all problems that are told. Beyond it the next ones are only counted, so that a long path or value
-/// does not stand in the answer 64 times.
+/// Bytes of all reported problems. Beyond it the next ones are only counted, so that a long path or value
+/// is not repeated 64 times in the answer.
 const PROBLEM_BYTES_MAX: usize = 64 * 1024;
 
 /// Upstream's words for a field that is needed, and for one that is not to be set.
 pub(crate) const MISSING: &str = "missing field(s)";
 pub(crate) const MUST_NOT_SET: &str = "must not set the field(s)";
 
-/// One thing wrong with an object, as it stands in `Status.details.causes`.
+/// One thing wrong with an object, as it is in `Status.details.causes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// `spec.traffic[0].percent`
@@ -27,14 +27,14 @@ pub struct FieldErrors {
     pub list: Vec<Problem>,
     /// Bytes of those in the list.
     bytes: usize,
-    /// Those that are not in the list.
-    untold: usize,
+    /// The number of those that are not in the list.
+    omitted: usize,
 }
 
 impl FieldErrors {
     pub fn add(&mut self, field: impl Into<String>, message: impl Into<String>) {
         if self.is_full() {
-            self.untold += 1;
+            self.omitted += 1;
             return;
         }
         let problem = Problem { field: field.into(), message: message.into() };
@@ -48,12 +48,12 @@ impl FieldErrors {
         self.list.len() >= PROBLEMS_MAX || self.bytes >= PROBLEM_BYTES_MAX
     }
 
-    /// The problems that are told, and how many there are besides.
+    /// The reported problems, and the number of the others.
     #[must_use]
-    pub fn told(mut self) -> Vec<Problem> {
-        if self.untold > 0 {
-            let count = self.list.len() + self.untold;
-            let message = format!("Too many: {count} problems were found; the first {} are told", self.list.len());
+    pub fn into_list(mut self) -> Vec<Problem> {
+        if self.omitted > 0 {
+            let count = self.list.len() + self.omitted;
+            let message = format!("Too many: {count} problems were found; the first {} are reported", self.list.len());
             self.list.push(Problem { field: String::new(), message });
         }
         self.list
@@ -90,17 +90,17 @@ mod tests {
         for index in 0..100_000 {
             problems.add(format!("spec.ports[{index}]"), "Required value");
         }
-        let told = problems.told();
-        assert_eq!(told.len(), PROBLEMS_MAX + 1);
-        assert_eq!(told[PROBLEMS_MAX].message, "Too many: 100000 problems were found; the first 64 are told");
+        let into_list = problems.into_list();
+        assert_eq!(into_list.len(), PROBLEMS_MAX + 1);
+        assert_eq!(into_list[PROBLEMS_MAX].message, "Too many: 100000 problems were found; the first 64 are reported");
     }
 
     #[test]
-    fn long_problem_is_told_once() {
+    fn long_problem_is_reported_once() {
         let mut problems = FieldErrors::default();
         for _ in 0..3 {
             problems.add("a".repeat(PROBLEM_BYTES_MAX), "Required value");
         }
-        assert_eq!(problems.told().len(), 2);
+        assert_eq!(problems.into_list().len(), 2);
     }
 }

@@ -1,7 +1,7 @@
-//! How long the lists of an object may be, judged before they become types.
+//! Limits the lengths of an object's lists, before they are parsed into types.
 //!
-//! A container is 2 bytes as JSON (`{}`) and 2,000 as a type with its defaults, so the length of a body says little of
-//! what its objects take.
+//! A container is 2 bytes as JSON (`{}`) and 2,000 as a type with its defaults, so the length of a body does not bound
+//! the memory of its objects.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ const ITEMS_MAX: usize = 10_000;
 const LONG_ITEMS_MAX: [(&str, usize); 4] =
     [("containers", 250), ("ephemeralContainers", 250), ("initContainers", 250), ("volumes", 1_000)];
 
-/// What is wrong with the lists of an object, if one is too long.
+/// The error about an object's lists, if one is too long.
 pub fn too_many(object: &Value) -> Option<Problem> {
     let mut count = 0;
     walk("", object, &mut count).or_else(|| {

@@ -1,4 +1,4 @@
-//! What the API server must know of a kind, so that a new kind is mostly data.
+//! The API server's description of a kind, so that a new kind is mostly data.
 //!
 //! A kind is a serde type that implements [`ResourceStrategy`]; [`KindEntry::of`] turns it into a row of the
 //! [`KindRegistry`]. The API server works on JSON values and asks the row for everything kind-specific.
@@ -14,15 +14,17 @@ use serde_json::Value;
 
 use crate::adapter_schemas::AdapterTypeSpec;
 use crate::custom_kinds::{self, CustomKind, ScaleSubresource};
+use crate::duck_types::DuckType;
 use crate::field_errors::{AdmissionError, FieldErrors};
 use crate::object_reader::read;
 use crate::printer_column::{AGE, PrinterColumn};
+use crate::role_rules::RoleRule;
 use crate::settings::Settings;
 use crate::sink_injection::SinkInjection;
 use crate::user_info::{CONTROLLER_USER, UserInfo};
 use crate::{items, nulls, schema};
 
-/// How the groups of Knative's kinds end. There Kubernetes judges by a schema; of its own kinds, Go's reader does.
+/// The suffixes of the groups of Knative's kinds. Kubernetes validates those by a schema, and its own kinds by Go's reader.
 const KNATIVE: &str = "knative.dev";
 
 /// Names and shape of a kind.
@@ -42,9 +44,15 @@ pub struct KindMeta {
     /// `false`: POST from outside answers 403; only controllers create it (AMB-62).
     pub user_creatable: bool,
     pub columns: &'static [PrinterColumn],
+    /// What its objects can be used as.
+    pub duck_types: &'static [DuckType],
+    /// The rights of the default roles on its objects, apart from those that its duck types and its group give.
+    pub role_rules: &'static [RoleRule],
+    /// The types of events that its objects send, as `registry.knative.dev/eventTypes` has them.
+    pub event_types: Option<&'static str>,
 }
 
-/// What all core kinds have in common.
+/// The properties of a kind unless its row has others.
 pub const CORE: KindMeta = KindMeta {
     group: "",
     version: "v1",
@@ -58,6 +66,9 @@ pub const CORE: KindMeta = KindMeta {
     unknown_fields: UnknownFieldPolicy::Prune,
     user_creatable: true,
     columns: &[AGE],
+    duck_types: &[],
+    role_rules: &[],
+    event_types: None,
 };
 
 impl KindMeta {
@@ -67,6 +78,11 @@ impl KindMeta {
         if self.group.is_empty() { self.version.into() } else { format!("{}/{}", self.group, self.version) }
     }
 
+    /// The labels by which clients find the kind's definition.
+    pub fn labels(&self) -> impl Iterator<Item = &'static str> {
+        self.duck_types.iter().flat_map(|duck| duck.labels()).copied()
+    }
+
     /// Whether it is one of Knative's kinds, and not one of Kubernetes' own.
     #[must_use]
     pub fn is_of_knative(&self) -> bool {
@@ -74,7 +90,7 @@ impl KindMeta {
     }
 }
 
-/// What happens to fields that a kind's schema does not name (AMB-01).
+/// How fields are handled that a kind's schema does not have (AMB-01).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UnknownFieldPolicy {
     /// Dropped; the request succeeds (serving, networking).
@@ -83,24 +99,24 @@ pub enum UnknownFieldPolicy {
     Reject,
 }
 
-/// Who asks, and under which settings of the operator's.
+/// The user of a request, and the operator's settings at that time.
 #[derive(Debug, Clone, Default)]
 pub struct RequestContext {
     pub user: String,
     pub groups: Vec<String>,
-    /// Empty: he has none.
+    /// Empty without groups.
     pub uid: String,
-    /// What else there is to him, by its name.
+    /// The user's extra attributes, by name.
     pub extra: BTreeMap<String, Vec<String>>,
-    /// Who really asks, if he comes as somebody else.
+    /// The authenticated user, if the request impersonates another.
     pub impersonator: Option<Arc<UserInfo>>,
     /// A controller of ours, over the in-process client.
     pub internal: bool,
-    /// As they are at this moment.
+    /// The current settings.
     pub settings: Arc<Settings>,
-    /// The AdapterTypes, where one may have something to say.
+    /// The AdapterTypes, for kinds that they apply to.
     pub adapter_types: Vec<AdapterTypeSpec>,
-    /// Of the SinkBindings in the namespace that is written to, where they may have something to say.
+    /// The SinkBindings in the namespace of the write, for kinds that they apply to.
     pub injections: Vec<SinkInjection>,
 }
 
@@ -118,12 +134,12 @@ pub trait ResourceStrategy: Serialize + DeserializeOwned + JsonSchema + 'static 
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta;
 
-    /// Puts straight what clients may write in several ways, before an object is read. Most kinds have nothing such.
+    /// Normalizes alternative spellings of a client before an object is parsed. Most kinds have none.
     fn normalize_input(object: &mut Value) {
         let _ = object;
     }
 
-    /// Puts straight what writing the type out made of an object. Most kinds have nothing such.
+    /// Normalizes the serialized object. Most kinds need nothing.
     fn normalize_output(object: &mut Value) {
         let _ = object;
     }
@@ -131,10 +147,10 @@ pub trait ResourceStrategy: Serialize + DeserializeOwned + JsonSchema + 'static 
     /// Fills what the client left out. `before` is the stored object on update.
     fn set_defaults(&mut self, before: Option<&Self>, requester: &RequestContext);
 
-    /// Says what is wrong, immutability on update included.
+    /// Validates the object, including immutability on update.
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors);
 
-    /// Says what is wrong under the operator's settings. Kinds that none of them concerns say nothing.
+    /// Validates the object under the operator's settings. The default has no rules.
     fn validate_settings(&self, before: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let _ = (before, settings, problems);
     }
@@ -147,7 +163,7 @@ pub trait ResourceStrategy: Serialize + DeserializeOwned + JsonSchema + 'static 
 
 type AdmitFn = fn(Value, Option<&Value>, &RequestContext) -> Result<Value, AdmissionError>;
 
-/// A kind with its rules, as the API server holds it.
+/// A kind with its rules, as the API server stores it.
 #[derive(Debug, Clone, Copy)]
 pub struct KindEntry {
     pub meta: &'static KindMeta,
@@ -155,44 +171,44 @@ pub struct KindEntry {
     pub admit: AdmitFn,
     /// The paths of fields that the kind's type does not name (`spec.containers[0].foo`).
     pub unknown: fn(&Value) -> Vec<String>,
-    /// The kind's schema, in the dialect of Kubernetes. Made on each call.
+    /// The kind's schema, in the dialect of Kubernetes. Built on each call.
     pub schema: fn() -> Value,
     pub access: AllowedVerbs,
-    /// The kind is a client's own: it is judged by this, and the functions above say nothing of it.
+    /// The kind is a client's own: it is judged by this, and the functions above do not specify it.
     pub custom: Option<&'static CustomKind>,
-    /// Objects are stored in another form, and there they are judged and owned.
+    /// Objects are stored in another version, in which they are validated and owned.
     pub translation: Option<&'static VersionConversion>,
-    /// What an author should be told of an object that is taken as it is.
+    /// Warnings about an accepted object.
     pub warnings: fn(&Value) -> Vec<String>,
-    /// What everybody is told who asks for the version, because it goes.
+    /// The warning for every request to this version, because it is deprecated.
     pub deprecated: Option<&'static str>,
     /// Where objects of a kind of ours say how many instances they have, if `NAME/scale` is served.
     pub scale: Option<fn() -> &'static ScaleSubresource>,
 }
 
-/// The way between a form of a kind and the one that is stored. Neither side loses what the other has.
+/// The conversion between a version of a kind and the stored one. Neither side loses fields of the other.
 #[derive(Debug)]
 pub struct VersionConversion {
-    /// Of the form that is stored.
+    /// A schema of the stored form.
     pub stored: &'static KindMeta,
-    /// An object from this form to the stored one, but for its `apiVersion`, or as much of one as an apply sends; what it
-    /// does not know it leaves, to be refused.
+    /// Converts an object, or the part that an apply sends, to the stored version, except its `apiVersion`; unknown fields
+    /// stay, to be rejected.
     pub to_stored: fn(&mut Value),
-    /// What a whole object of this form says by leaving a field out.
+    /// The defaults of a whole object of this form for missing fields.
     pub complete: fn(&mut Value),
-    /// And back.
+    /// Converts back.
     pub from_stored: fn(&mut Value),
 }
 
-/// What clients may do with a kind's objects.
+/// The verbs of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowedVerbs {
     Full,
-    /// Look and not touch: they are derived from what the program is.
+    /// Read-only: objects are derived from the program.
     ReadOnly,
-    /// Look and delete: our controllers write them.
+    /// Read and delete: our controllers write them.
     Derived,
-    /// Ask and be answered: nothing is stored.
+    /// Create only: they are answered and not stored.
     CreateOnly,
 }
 
@@ -213,7 +229,7 @@ impl KindEntry {
         }
     }
 
-    /// The same kind in another version, whose objects have the shape `Shape`.
+    /// The same kind in another version, whose objects have the type `Shape`.
     #[must_use]
     pub fn version<Shape: DeserializeOwned + JsonSchema>(
         self,
@@ -223,13 +239,13 @@ impl KindEntry {
         Self { meta, unknown: unknown::<Shape>, schema: schema::of::<Shape>, translation: Some(translation), ..self }
     }
 
-    /// The same kind in the form that is stored.
+    /// The same kind in the stored version.
     #[must_use]
     pub fn as_stored(self) -> Self {
         Self { meta: self.stored_meta(), translation: None, ..self }
     }
 
-    /// A kind that a client defined.
+    /// A custom kind.
     #[must_use]
     pub fn custom(meta: &'static KindMeta, custom: &'static CustomKind) -> Self {
         Self {
@@ -246,19 +262,19 @@ impl KindEntry {
         }
     }
 
-    /// Of the form that is stored.
+    /// Columns of the stored form.
     #[must_use]
     pub fn stored_meta(&self) -> &'static KindMeta {
         self.translation.map_or(self.meta, |translation| translation.stored)
     }
 
-    /// A whole object in this form becomes one in the stored form.
+    /// Converts a whole object of this version to the stored version.
     pub fn to_stored(&self, object: &mut Value) {
         self.complete(object);
         self.partial_to_stored(object);
     }
 
-    /// The same for the part of an object that a client has an opinion on.
+    /// The same for the part of an object that an apply sends.
     pub fn partial_to_stored(&self, object: &mut Value) {
         if let Some(translation) = self.translation {
             (translation.to_stored)(object);
@@ -266,14 +282,14 @@ impl KindEntry {
         }
     }
 
-    /// From here on it is a whole object: what is left out is meant so.
+    /// From here on it is a whole object: missing fields are meant to be missing.
     pub fn complete(&self, object: &mut Value) {
         if let Some(translation) = self.translation {
             (translation.complete)(object);
         }
     }
 
-    /// A stored object in this form.
+    /// A stored object in this version.
     #[must_use]
     pub fn from_stored(&self, mut object: Value) -> Value {
         if let Some(translation) = self.translation {
@@ -320,7 +336,7 @@ impl KindEntry {
         self.custom.map_or_else(|| (self.schema)(), |custom| custom.schema().clone())
     }
 
-    /// Authors are told what `warnings` finds in their objects.
+    /// Clients get the warnings that `warnings` returns for their objects.
     #[must_use]
     pub fn with_warnings(self, warnings: fn(&Value) -> Vec<String>) -> Self {
         Self { warnings, ..self }
@@ -339,8 +355,8 @@ impl KindEntry {
     }
 
     #[must_use]
-    pub fn deprecated(self, told: &'static str) -> Self {
-        Self { deprecated: Some(told), ..self }
+    pub fn deprecated(self, warning: &'static str) -> Self {
+        Self { deprecated: Some(warning), ..self }
     }
 
     #[must_use]
@@ -398,7 +414,7 @@ fn admit<R: ResourceStrategy>(
         object.validate_request(requester, &mut problems);
     }
     if !problems.list.is_empty() {
-        return Err(AdmissionError::Invalid(problems.told()));
+        return Err(AdmissionError::Invalid(problems.into_list()));
     }
     let mut object = serde_json::to_value(&object).map_err(|why| AdmissionError::Malformed(why.to_string()))?;
     R::normalize_output(&mut object);
@@ -407,14 +423,17 @@ fn admit<R: ResourceStrategy>(
 
 fn unknown<R: DeserializeOwned>(object: &Value) -> Vec<String> {
     let mut unknown = Vec::new();
-    let mut object = object.clone();
-    nulls::drop_nulls(&mut object);
+    let without_nulls = nulls::has_nulls(object).then(|| {
+        let mut object = object.clone();
+        nulls::drop_nulls(&mut object);
+        object
+    });
     // An object of the wrong shape is refused by `admit`, with what is wrong.
-    let _ = read::<R>(&object, &mut unknown);
+    let _ = read::<R>(without_nulls.as_ref().unwrap_or(object), &mut unknown);
     unknown
 }
 
-/// Why an object does not have its kind's shape, with the field if the schema tells which.
+/// Why an object does not match its kind's schema, with the field if the schema knows it.
 fn schema_error<R: ResourceStrategy>(object: &Value, why: &serde_json::Error) -> AdmissionError {
     let wrong = custom_kinds::type_mismatches(object, &schema::of::<R>());
     match wrong.first() {
@@ -432,7 +451,7 @@ fn schema_error<R: ResourceStrategy>(object: &Value, why: &serde_json::Error) ->
     }
 }
 
-/// The same with what Go's reader makes of `null` in lists; that is rare, and schemas are big.
+/// The same with the result of Go's reader for `null` in lists; that is rare, and schemas are big.
 fn read_with_null_items<R: ResourceStrategy>(object: &mut Value, unknown: &mut Vec<String>) -> serde_json::Result<R> {
     let found = read(object, unknown);
     if found.is_ok() || R::META.is_of_knative() {

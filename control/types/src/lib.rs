@@ -1,8 +1,8 @@
 #![forbid(unsafe_code)]
-//! The kinds: what users write, with their defaults, rules and columns.
+//! The kinds: the objects of users, with their defaults, rules and columns.
 //!
-//! One file says everything about one kind and does no I/O. A kind reaches the API server as a row of
-//! [`registry`], and the controllers as a Rust type that `kube::Api` takes.
+//! One file contains everything about one kind and does no I/O. A kind reaches the API server as a row of its group, which
+//! [`registry`] joins, and the controllers as a Rust type that `kube::Api` takes.
 
 pub mod adapter_program;
 pub mod adapter_schemas;
@@ -15,10 +15,13 @@ pub mod crd;
 pub mod custom_kinds;
 pub mod delivery;
 pub mod deployments;
+pub mod duck_types;
 pub mod duration;
 pub mod endpoints;
 pub mod eventing;
 pub mod events_v1;
+#[cfg(test)]
+pub mod example_kind;
 pub mod field_errors;
 pub mod flows;
 pub mod items;
@@ -33,6 +36,7 @@ pub mod pods;
 pub mod printer_column;
 pub mod quantity;
 pub mod rbac;
+pub mod role_rules;
 pub mod schema;
 pub mod secret_reference;
 pub mod secrets;
@@ -54,41 +58,22 @@ use crate::kind_registry::{KindEntry, KindRegistry};
 /// All kinds that the appliance serves.
 #[must_use]
 pub fn registry() -> KindRegistry {
-    let mut entries = core_kinds::core_entries();
-    entries.extend([
-        KindEntry::of::<serving::service::Service>().with_warnings(serving::revision_spec::resources::warnings),
-        KindEntry::of::<serving::configuration::Configuration>()
-            .with_warnings(serving::revision_spec::resources::warnings),
-        KindEntry::of::<serving::revision::Revision>(),
-        KindEntry::of::<serving::route::Route>(),
-        KindEntry::of::<serving::domain_mapping::DomainMapping>(),
-        KindEntry::of::<serving::cluster_domain_claim::ClusterDomainClaim>(),
-        KindEntry::of::<autoscaling::pod_autoscaler::PodAutoscaler>(),
-        KindEntry::of::<autoscaling::metric::Metric>(),
-        KindEntry::of::<eventing::broker::Broker>(),
-        KindEntry::of::<eventing::trigger::Trigger>().with_warnings(eventing::filters::warnings),
-        pods::entry(),
-        deployments::entry(),
-        KindEntry::of::<CustomResourceDefinition>(),
-        eventing::event_type_versions::v1beta2(),
-        eventing::event_type_versions::v1beta3(),
-        eventing::event_type_versions::v1beta1(),
-        KindEntry::of::<eventing::event_policy::EventPolicy>(),
-        KindEntry::of::<messaging::channel::Channel>(),
-        KindEntry::of::<messaging::in_memory_channel::InMemoryChannel>(),
-        KindEntry::of::<messaging::subscription::Subscription>(),
-        KindEntry::of::<flows::sequence::Sequence>(),
-        KindEntry::of::<flows::parallel::Parallel>(),
-        KindEntry::of::<networking::certificate::Certificate>(),
-        KindEntry::of::<networking::ingress::Ingress>(),
-        KindEntry::of::<networking::serverless_service::ServerlessService>(),
-    ]);
-    entries.extend(sources::entries());
-    entries.extend(sinks::entries());
-    entries.push(KindEntry::of::<sources::adapter_type::AdapterType>());
-    entries.extend(storage_only::entries());
-    entries.push(events_v1::entry());
-    KindRegistry { entries }
+    let groups = [
+        core_kinds::core_entries(),
+        serving::entries(),
+        autoscaling::entries(),
+        eventing::entries(),
+        vec![pods::entry(), deployments::entry(), KindEntry::of::<CustomResourceDefinition>()],
+        messaging::entries(),
+        flows::entries(),
+        networking::entries(),
+        sources::entries(),
+        sinks::entries(),
+        vec![KindEntry::of::<sources::adapter_type::AdapterType>()],
+        storage_only::entries(),
+        vec![events_v1::entry()],
+    ];
+    KindRegistry { entries: groups.into_iter().flatten().collect() }
 }
 
 /// Declares the outer type of a kind: Kubernetes' five fields, and what `kube` asks of a resource.
@@ -106,10 +91,10 @@ macro_rules! kind {
             pub kind: String,
             #[serde(default)]
             pub metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-            /// What is wanted.
+            /// The desired state.
             #[serde(default)]
             pub spec: $spec,
-            /// What is. Written by the controllers.
+            /// The observed state. Written by the controllers.
             #[serde(default, skip_serializing_if = "Option::is_none")]
             pub status: Option<$status>,
         }
@@ -186,7 +171,7 @@ mod tests {
         }
     }
 
-    /// SRV-API-09: nobody but the Configuration controller creates Revisions (AMB-62).
+    /// SRV-API-09: only the Configuration controller creates Revisions (AMB-62).
     #[test]
     fn revisions_and_what_they_run_are_the_only_kinds_that_developers_do_not_create() {
         let closed: Vec<_> =

@@ -1,4 +1,4 @@
-//! What `null` means in an object that somebody writes: never a value, whatever stands there by type.
+//! `null` in an object of a client: always the absence of a value, whatever the type of the field.
 
 use serde_json::{Value, json};
 
@@ -27,8 +27,17 @@ pub(crate) fn drop_nulls(value: &mut Value) {
     }
 }
 
-/// Items of lists that are `null` become what Go's reader makes of them: nothing of their type, so that a template's
-/// `apiGroups: [""]`, written without the quotes, means the core group. For kinds that are not judged by a schema.
+pub(crate) fn has_nulls(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Object(fields) => fields.values().any(has_nulls),
+        Value::Array(items) => items.iter().any(has_nulls),
+        _ => false,
+    }
+}
+
+/// Items of lists that are `null` become zero values of their type, as with Go's reader, so that a template's
+/// `apiGroups: [""]`, written without the quotes, means the core group. For kinds that are not validated by a schema.
 pub(crate) fn fill_null_items(value: &mut Value, schema: &Value) {
     match value {
         Value::Object(fields) => {

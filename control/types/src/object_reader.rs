@@ -1,4 +1,4 @@
-//! Reads an object as a Rust type, and notes the fields that the type does not know.
+//! Parses an object as a Rust type, and collects the fields that the type does not have.
 
 use serde::de::DeserializeOwned;
 use serde_ignored::Path;
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::strict_deserializer::StrictDeserializer;
 
-/// Unknown fields that are told one by one; a client that has more has the wrong kind.
+/// Unknown fields that are reported one by one; a client that has more has the wrong kind.
 pub const UNKNOWN_FIELDS_REPORTED_MAX: usize = 100;
 /// Bytes of their paths: a key of a map may be as long as the body.
 const UNKNOWN_BYTES_MAX: usize = 64 * 1024;

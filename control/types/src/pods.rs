@@ -1,5 +1,5 @@
-//! Pods: the running instances as Kubernetes' clients know them. Written by a controller of ours; clients
-//! look, read logs, and delete one to have it started anew.
+//! Pods: the running instances for clients of Kubernetes. Written by a controller of ours; clients
+//! read them, read logs, and delete one to have it restarted.
 
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -8,9 +8,10 @@ use serde_json::Value;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, PrinterColumn, RATIO, column};
+use crate::role_rules::{DefaultRole, RoleRule, STREAM, VIEW};
 use crate::schema;
 
-/// What of a container is shown; the rest of Kubernetes' fields mean nothing here.
+/// The supported fields of a container; the rest of Kubernetes' fields mean nothing here.
 const CONTAINER: [&str; 10] =
     ["name", "image", "command", "args", "ports", "env", "envFrom", "volumeMounts", "resources", "workingDir"];
 const SPEC: [&str; 4] = ["containers", "nodeName", "restartPolicy", "terminationGracePeriodSeconds"];
@@ -51,6 +52,11 @@ impl ResourceStrategy for Pod {
             PrinterColumn { priority: 1, ..column("Node", ".spec.nodeName") },
             PrinterColumn { priority: 1, ..column("Nominated Node", ".status.nominatedNodeName|=<none>") },
             PrinterColumn { priority: 1, ..column("Readiness Gates", "=<none>") },
+        ],
+        role_rules: &[
+            VIEW.on(&["", "log", "status"]),
+            RoleRule::new(DefaultRole::Edit, &["delete", "deletecollection"]),
+            RoleRule::new(DefaultRole::Edit, STREAM).on(&["attach", "exec", "portforward"]),
         ],
         ..CORE
     };

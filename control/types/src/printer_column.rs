@@ -32,11 +32,11 @@ pub struct PrinterColumn {
     pub format: &'static str,
     /// 0 = always shown, 1 = only with `-o wide`.
     pub priority: i32,
-    /// Of a client's definition: then the path is only a path, and what it finds is shown as the type that `format` names.
+    /// A column of a custom kind: the path is only a path, and its value is printed as the type that `format` names.
     pub custom: Option<CustomColumn>,
 }
 
-/// What a client's definition says of a column besides.
+/// Further properties of a column in a definition.
 #[derive(Debug, Clone, Copy)]
 pub struct CustomColumn {
     pub description: &'static str,

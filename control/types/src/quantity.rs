@@ -1,4 +1,4 @@
-//! Amounts of bytes as Kubernetes writes them: `10Gi`, `500M`, `4096`.
+//! Quantities of bytes as Kubernetes writes them: `10Gi`, `500M`, `4096`.
 
 const UNITS: [(&str, u64); 12] = [
     ("Ki", 1 << 10),

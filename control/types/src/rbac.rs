@@ -1,4 +1,4 @@
-//! Roles and who has them: what a rule has to say, and that a binding keeps its role.
+//! Roles and bindings: the required fields of a rule, and the immutable role of a binding.
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef, Subject};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -6,11 +6,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, CREATED_AT, PAIR, PrinterColumn, column};
+use crate::role_rules::ADMINISTER;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 const RBAC: KindMeta = KindMeta { group: GROUP, ..CORE };
 
-/// What bindings show.
+/// The columns of bindings.
 const BINDING_COLUMNS: [PrinterColumn; 5] = [
     PrinterColumn { format: PAIR, ..column("Role", ".roleRef.kind+.roleRef.name") },
     AGE,
@@ -51,7 +52,14 @@ macro_rules! role_kind {
 
 role_kind!(
     Role,
-    KindMeta { kind: "Role", plural: "roles", singular: "role", columns: &[CREATED_AT], ..RBAC },
+    KindMeta {
+        kind: "Role",
+        plural: "roles",
+        singular: "role",
+        columns: &[CREATED_AT],
+        role_rules: &[ADMINISTER],
+        ..RBAC
+    },
     |_| {},
     |role, _, problems| validate_rules(role.rules.as_deref().unwrap_or_default(), true, problems)
 );
@@ -82,6 +90,7 @@ role_kind!(
         plural: "rolebindings",
         singular: "rolebinding",
         columns: &BINDING_COLUMNS,
+        role_rules: &[ADMINISTER],
         ..RBAC
     },
     |binding| default_api_groups(&mut binding.role_ref, &mut binding.subjects),
@@ -128,14 +137,14 @@ fn validate_rules(rules: &[PolicyRule], in_namespace: bool, problems: &mut Field
         }
         if some(&rule.non_resource_urls) {
             let at = format!("{at}.nonResourceURLs");
-            let told = serde_json::json!(rule.non_resource_urls);
+            let quoted = serde_json::json!(rule.non_resource_urls);
             if in_namespace {
                 let why = "namespaced rules cannot apply to non-resource URLs";
-                problems.add(at.clone(), format!("Invalid value: {told}: {why}"));
+                problems.add(at.clone(), format!("Invalid value: {quoted}: {why}"));
             }
             if some(&rule.api_groups) || some(&rule.resources) || some(&rule.resource_names) {
                 let why = "rules cannot apply to both regular resources and non-resource URLs";
-                problems.add(at, format!("Invalid value: {told}: {why}"));
+                problems.add(at, format!("Invalid value: {quoted}: {why}"));
             }
             continue;
         }
@@ -157,8 +166,8 @@ fn validate_role(role: &RoleRef, before: Option<&RoleRef>, kinds: &[&str], probl
         problems.add("roleRef.name", "Required value");
     }
     if before.is_some_and(|before| before != role) {
-        let told = serde_json::json!(role);
-        problems.add("roleRef", format!("Invalid value: {told}: cannot change roleRef"));
+        let quoted = serde_json::json!(role);
+        problems.add("roleRef", format!("Invalid value: {quoted}: cannot change roleRef"));
     }
 }
 
@@ -228,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_binding_names_a_role_for_good_and_whom_it_is_for() {
+    fn binding_has_immutable_role_and_subjects() {
         let bound = |kind: &str, subject: Value| json!({ "roleRef": { "apiGroup": "", "kind": kind, "name": "r" }, "subjects": [subject] });
         let user = json!({ "kind": "User", "name": "u" });
         let role = bound("Role", user.clone());

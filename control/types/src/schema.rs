@@ -1,19 +1,19 @@
-//! Schemas of kinds as Kubernetes writes them, made from the Rust types.
+//! Schemas of kinds in Kubernetes' dialect, generated from the Rust types.
 //!
-//! What clients read in `/openapi` and in CRDs is what the server itself parses with, so it cannot
-//! drift. `schemars` writes JSON Schema 2020-12; Kubernetes reads the older dialect of OpenAPI and wants
-//! every schema whole (structural), so the differences are put straight here.
+//! The server parses with the same types that clients read in `/openapi` and in CRDs, so the two cannot
+//! drift. `schemars` writes JSON Schema 2020-12; Kubernetes reads the older dialect of OpenAPI and requires
+//! every schema to be complete (structural), so the differences are converted here.
 
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::{Map, Value, json};
 
-/// Says "anything may stand here" to Kubernetes' clients.
+/// Marks a field as "any value" for Kubernetes' clients.
 const PRESERVE_UNKNOWN_FIELDS: &str = "x-kubernetes-preserve-unknown-fields";
 /// The formats of numbers that OpenAPI knows.
 const NUMBER_FORMATS: [&str; 4] = ["int32", "int64", "float", "double"];
 
-/// The schema of `T`, whole, without references.
+/// The complete schema of `T`, without references.
 #[must_use]
 pub fn of<T: JsonSchema>() -> Value {
     let mut settings = SchemaSettings::draft2020_12();
@@ -24,13 +24,13 @@ pub fn of<T: JsonSchema>() -> Value {
     schema
 }
 
-/// The schema of what may have any type.
+/// The schema of a value of any type.
 #[must_use]
 pub fn anything() -> Value {
     json!({ PRESERVE_UNKNOWN_FIELDS: true })
 }
 
-/// Keeps only the named properties of an object's schema, and asks for none of them.
+/// Keeps only the named properties of an object's schema, and requires none of them.
 pub fn retain_properties(schema: &mut Value, names: &[&str]) {
     if let Some(properties) = schema.get_mut("properties").and_then(Value::as_object_mut) {
         properties.retain(|name, _| names.contains(&name.as_str()));
@@ -72,7 +72,7 @@ fn to_openapi(schema: &mut Value) {
     }
 }
 
-/// The text without the marks of the requirements that it stands for, `(SRV-REQ-06)`: they say nothing to who reads
+/// The text without the marks of the requirements that it stands for, `(SRV-REQ-06)`: they mean nothing to readers of
 /// `kubectl explain`.
 fn strip_requirement_ids(text: &str) -> String {
     let is_mark = |inside: &str| {
@@ -97,7 +97,7 @@ fn strip_requirement_ids(text: &str) -> String {
     kept + rest
 }
 
-/// What a field or an element may be has to be said: a type, or that it may be anything.
+/// Every field and element must declare a type, or that it accepts any value.
 fn set_field_type(schema: &mut Value) {
     to_openapi(schema);
     if let Some(fields) = schema.as_object_mut()

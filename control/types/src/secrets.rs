@@ -1,4 +1,4 @@
-//! Secrets, with what their types promise to those who mount them; and the keys of all data.
+//! Secrets, with the keys that their types require; and the validation of the keys of all data.
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, COUNT, PrinterColumn, column};
+use crate::role_rules::{CONTROLLER_READS, DefaultRole, EDIT, READ, RoleRule};
 
 /// Bytes of all values of a Secret or a ConfigMap; Kubernetes' figure.
 pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;
@@ -25,6 +26,7 @@ impl ResourceStrategy for Secret {
         plural: "secrets",
         singular: "secret",
         columns: &[column("Type", ".type"), PrinterColumn { format: COUNT, ..column("Data", ".data") }, AGE],
+        role_rules: &[EDIT, RoleRule::new(DefaultRole::Edit, READ), CONTROLLER_READS],
         ..CORE
     };
 
@@ -50,8 +52,8 @@ impl ResourceStrategy for Secret {
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         if let Some(before) = before {
             if self.type_ != before.type_ {
-                let told = self.type_.as_deref().unwrap_or("");
-                problems.add("type", format!("Invalid value: {told:?}: field is immutable"));
+                let type_name = self.type_.as_deref().unwrap_or("");
+                problems.add("type", format!("Invalid value: {type_name:?}: field is immutable"));
             }
             if before.immutable == Some(true) {
                 if self.immutable != Some(true) {
@@ -73,7 +75,7 @@ impl ResourceStrategy for Secret {
     }
 }
 
-/// Of all data of one object.
+/// Size of all data of one object.
 pub(super) fn check_key_count(count: usize, problems: &mut FieldErrors) {
     if count > DATA_KEYS_MAX {
         problems.add("data", format!("Too many: {count}: must have at most {DATA_KEYS_MAX} items"));
@@ -91,7 +93,7 @@ pub(super) fn join_base64_lines(data: &mut Value) {
     }
 }
 
-/// What the types ask for.
+/// The required keys of the types.
 fn check_type(secret: &Secret, problems: &mut FieldErrors) {
     let value = |key: &str| secret.data.as_ref().and_then(|data| data.get(key));
     let missing = |key: &str| value(key).is_none();

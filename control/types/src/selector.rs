@@ -1,4 +1,4 @@
-//! Label selectors, wherever somebody may write one.
+//! Label selectors in objects.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ pub fn matches(labels: &BTreeMap<String, String>, expressions: &[LabelSelectorRe
             "DoesNotExist" => found.is_none(),
             "In" => among(),
             "NotIn" => !among(),
-            _ => false, // nobody who checks lets another in
+            _ => false, // validation rejects all others
         }
     };
     labels.iter().all(|(key, value)| label(meta, key) == Some(value.as_str())) && expressions.iter().all(holds)
@@ -27,7 +27,7 @@ pub fn matches(labels: &BTreeMap<String, String>, expressions: &[LabelSelectorRe
 /// Expressions of one selector: each is held against every object of a namespace.
 const EXPRESSIONS_MAX: usize = 256;
 
-/// Says which expression makes no sense.
+/// Validates the expressions.
 pub fn validate(expressions: &[LabelSelectorRequirement], at: &str, problems: &mut FieldErrors) {
     if expressions.len() > EXPRESSIONS_MAX {
         let why = format!("Too many: {}: must have at most {EXPRESSIONS_MAX} items", expressions.len());

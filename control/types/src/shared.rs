@@ -1,4 +1,4 @@
-//! Shapes that many kinds share: status, conditions, addresses, destinations, delivery.
+//! Types that many kinds share: status, conditions, addresses, destinations, delivery.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// conformance suites compare the whole text.
 pub const SPEC_CHANGED: &str = "Immutable fields changed (-old +new): spec";
 
-/// What every status begins with.
+/// The common fields of every status.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Status {
@@ -20,7 +20,7 @@ pub struct Status {
     /// How far the object is, one entry per aspect, sorted by type.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
-    /// What else the controller has to say, for machines.
+    /// Further information of the controller, for programs.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
@@ -46,7 +46,7 @@ pub struct Condition {
     /// The reason, in one word, for machines.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Why, for people.
+    /// Why, for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
@@ -89,7 +89,7 @@ pub struct Addressable {
     /// Where events or requests go.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// Certificates (PEM) that the address is trusted by, beside the system's.
+    /// CA certificates (PEM) of the address, besides the system's.
     #[serde(rename = "CACerts", skip_serializing_if = "Option::is_none")]
     pub ca_certs: Option<String>,
     /// The audience of tokens for it.
@@ -107,7 +107,7 @@ pub struct Destination {
     /// An absolute URL; with `ref`, a path below the object's address.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uri: Option<String>,
-    /// Certificates (PEM) that the destination is trusted by, beside the system's.
+    /// CA certificates (PEM) of the destination, besides the system's.
     #[serde(rename = "CACerts", skip_serializing_if = "Option::is_none")]
     pub ca_certs: Option<String>,
     /// The audience of tokens for it.
@@ -176,7 +176,7 @@ pub fn group_of(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-/// What is done so that events arrive.
+/// The delivery options: retries, timeout, dead letter sink.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DeliverySpec {
@@ -203,7 +203,7 @@ pub struct DeliverySpec {
     pub format: Option<String>,
 }
 
-/// What became of the delivery options.
+/// The state of the delivery options.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DeliveryStatus {

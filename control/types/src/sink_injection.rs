@@ -1,7 +1,7 @@
-//! What SinkBindings tell the containers of Services and Configurations: where to send.
+//! Injects the sinks of SinkBindings into the containers of Services and Configurations.
 //!
-//! Admission tells a template that is written, so that its first Revision has it; the controller tells those that were
-//! there before.
+//! Admission injects into a template that is written, so that its first Revision has it; the controller injects into existing
+//! ones.
 
 use k8s_openapi::api::core::v1::{Container, EnvVar};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
@@ -17,12 +17,12 @@ const SERVING: &str = "serving.knative.dev";
 /// The label of objects that no binding changes, and of namespaces where none does.
 pub(crate) const EXCLUDE: &str = "bindings.knative.dev/exclude";
 
-/// Where to send, what to add to each event, and by whom the sink is believed.
+/// The sink's URL, the attributes to add to each event, and the CA certificates of the sink.
 pub(crate) const SINK: &str = "K_SINK";
 pub(crate) const OVERRIDES: &str = "K_CE_OVERRIDES";
 pub(crate) const CA_CERTS: &str = "K_CA_CERTS";
 
-/// What has programs here that can be told where to send.
+/// Kinds with programs here that can get a sink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BindableKind {
     Service,
@@ -55,7 +55,7 @@ impl BindingSubject {
     }
 }
 
-/// What one SinkBinding tells its subjects.
+/// The injection of one SinkBinding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SinkInjection {
     pub kind: BindableKind,
@@ -74,7 +74,7 @@ impl SinkInjection {
     }
 }
 
-/// Whether a binding of that subject tells the object, or would if no older one told it.
+/// Whether a binding of that subject injects into the object, or would if no older one did.
 pub(crate) fn applies_to(subject: &BindingSubject, object: &ObjectMeta) -> bool {
     !is_excluded(object) && selects(subject, object)
 }
@@ -93,15 +93,15 @@ fn selects(subject: &BindingSubject, object: &ObjectMeta) -> bool {
     selector.is_ok_and(|selector| selector.matches(object.labels.as_ref().unwrap_or(&Default::default())))
 }
 
-/// Sets what all containers are told to exactly this. An entry that is there keeps its place.
-pub(crate) fn set_environment<'a>(containers: impl Iterator<Item = &'a mut Container>, told: &[EnvVar]) {
+/// Sets the injected variables of all containers to exactly these. An existing entry keeps its position.
+pub(crate) fn set_environment<'a>(containers: impl Iterator<Item = &'a mut Container>, injected: &[EnvVar]) {
     for container in containers {
         let mut env = container.env.take().unwrap_or_default();
         env.retain(|one| {
             let is_ours = [SINK, OVERRIDES, CA_CERTS].contains(&one.name.as_str());
-            !is_ours || told.iter().any(|new| new.name == one.name)
+            !is_ours || injected.iter().any(|new| new.name == one.name)
         });
-        for new in told {
+        for new in injected {
             match env.iter_mut().find(|one| one.name == new.name) {
                 Some(there) => there.clone_from(new),
                 None => env.push(new.clone()),

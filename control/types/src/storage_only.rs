@@ -1,5 +1,5 @@
-//! Kubernetes' own kinds that are kept as data: clients and controllers write them for each other, and
-//! nothing here acts on them.
+//! Kubernetes' own kinds that are only stored: clients and controllers exchange data through them, and
+//! no controller here acts on them.
 
 use k8s_openapi::api::authentication::v1::{SelfSubjectReview, TokenReview};
 use k8s_openapi::api::authorization::v1::{
@@ -14,6 +14,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, LOWER_PAIR, PrinterColumn, column};
+use crate::role_rules::{DefaultRole, EDIT, RoleRule, VIEW};
 
 /// Where events live, whichever group they are asked for in.
 pub const EVENT: KindMeta = KindMeta {
@@ -33,12 +34,16 @@ pub const EVENT: KindMeta = KindMeta {
         wide(PrinterColumn { format: "integer", ..column("Count", ".count") }),
         wide(column("Name", ".metadata.name")),
     ],
+    role_rules: &[VIEW, EDIT, RoleRule::new(DefaultRole::Controller, &["create", "get", "patch"])],
     ..CORE
 };
 
 const fn wide(column: PrinterColumn) -> PrinterColumn {
     PrinterColumn { priority: 1, ..column }
 }
+
+/// Every user may ask about themselves.
+const ASKED_BY_ALL: &[RoleRule] = &[RoleRule::new(DefaultRole::BasicUser, &["create"])];
 
 const AUTHORIZATION: KindMeta = KindMeta { group: "authorization.k8s.io", namespaced: false, columns: &[], ..CORE };
 const AUTHENTICATION: KindMeta = KindMeta { group: "authentication.k8s.io", ..AUTHORIZATION };
@@ -91,7 +96,7 @@ impl ResourceStrategy for Event {
 
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
-    /// Who may write events of one namespace must not tell of another's objects.
+    /// A user who may write events of one namespace must not report about objects of another.
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         if before.is_none() {
             check_event_namespace(&self.metadata, self.involved_object.namespace.as_deref(), problems);
@@ -115,6 +120,10 @@ impl ResourceStrategy for Lease {
         plural: "leases",
         singular: "lease",
         columns: &[column("Holder", ".spec.holderIdentity"), AGE],
+        role_rules: &[
+            RoleRule::new(DefaultRole::Edit, &["*"]),
+            RoleRule::new(DefaultRole::Controller, &["create", "get", "update"]),
+        ],
         ..CORE
     };
 
@@ -143,6 +152,7 @@ data!(
         kind: "SelfSubjectAccessReview",
         plural: "selfsubjectaccessreviews",
         singular: "selfsubjectaccessreview",
+        role_rules: ASKED_BY_ALL,
         ..AUTHORIZATION
     }
 );
@@ -152,6 +162,7 @@ data!(
         kind: "SubjectAccessReview",
         plural: "subjectaccessreviews",
         singular: "subjectaccessreview",
+        role_rules: &[RoleRule::new(DefaultRole::Controller, &["create"])],
         ..AUTHORIZATION
     }
 );
@@ -161,6 +172,7 @@ data!(
         kind: "LocalSubjectAccessReview",
         plural: "localsubjectaccessreviews",
         singular: "localsubjectaccessreview",
+        role_rules: &[RoleRule::new(DefaultRole::Admin, &["create"])],
         namespaced: true,
         ..AUTHORIZATION
     }
@@ -171,11 +183,12 @@ data!(
         kind: "SelfSubjectRulesReview",
         plural: "selfsubjectrulesreviews",
         singular: "selfsubjectrulesreview",
+        role_rules: ASKED_BY_ALL,
         ..AUTHORIZATION
     }
 );
 data!(TokenReview, KindMeta { kind: "TokenReview", plural: "tokenreviews", singular: "tokenreview", ..AUTHENTICATION });
-/// What kubectl before 1.28 asks by `auth whoami`.
+/// The review that kubectl before 1.28 sends for `auth whoami`.
 const WHO_AM_I_BETA: KindMeta = KindMeta { version: "v1beta1", ..SelfSubjectReview::META };
 data!(
     SelfSubjectReview,
@@ -183,6 +196,7 @@ data!(
         kind: "SelfSubjectReview",
         plural: "selfsubjectreviews",
         singular: "selfsubjectreview",
+        role_rules: ASKED_BY_ALL,
         ..AUTHENTICATION
     }
 );

@@ -1,6 +1,6 @@
-//! Reading an object by the names of its fields.
+//! Deserializes structs only from maps of field names.
 //!
-//! A struct's derived deserializer also reads a list, its fields in order. No client of Kubernetes means that, so
+//! A struct's derived deserializer also accepts a list, its fields in order. Clients of Kubernetes never mean that, so
 //! `delivery: []` is rejected with an error.
 
 use serde::Deserializer;

@@ -1,8 +1,8 @@
-//! Whom a request is from, as admission of a kind sees it.
+//! The user of a request, as admission of a kind sees it.
 
 use std::collections::BTreeMap;
 
-/// As whom the account of appliances that follow an API acts. It may do what only controllers may.
+/// The account of appliances that follow an API. It may do what only controllers may.
 pub const CONTROLLER_USER: &str = "system:serviceaccount:knative-serving:sluicegate";
 
 /// An authenticated requester.

@@ -26,7 +26,7 @@ pub enum AuthError {
     #[error("{0}")]
     Bad(#[from] TokenError),
     #[error("the token is not issued for \"{audience}\"")]
-    Astray { audience: Box<str> },
+    WrongAudience { audience: Box<str> },
 }
 
 /// One core's cache of verified tokens.
@@ -39,7 +39,7 @@ pub struct Authenticator {
 struct CachedToken {
     /// The verifier of the cached tokens; another one invalidates them.
     verifier: Option<Arc<dyn TokenVerifier>>,
-    /// By the whole token: a hash alone could collide with another token's.
+    /// Results by the whole token: a hash alone could collide with another token's.
     by_token: HashMap<Box<str>, Rc<VerifiedToken>, RandomState>,
 }
 
@@ -67,7 +67,7 @@ impl Authenticator {
         if bearer.audiences.iter().any(|audience| admission.audiences.contains(audience)) {
             Ok(bearer)
         } else {
-            Err(AuthError::Astray { audience: audience_of(admission) })
+            Err(AuthError::WrongAudience { audience: audience_of(admission) })
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
             ("Bearer me@a@10", 9, Ok("me")),
             ("Bearer me@a@10", 10, Err(TokenError::OutOfTime.into())),
             ("Bearer me@a@1", 2, Err(TokenError::OutOfTime.into())),
-            ("Bearer me@c@10", 2, Err(AuthError::Astray { audience: "a".into() })),
+            ("Bearer me@c@10", 2, Err(AuthError::WrongAudience { audience: "a".into() })),
             ("Bearer me", 2, Err(TokenError::Unknown.into())),
             ("Basic me@a@10", 2, Err(silent.clone())),
             ("Bearer ", 2, Err(silent.clone())),

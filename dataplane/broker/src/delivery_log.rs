@@ -69,7 +69,7 @@ impl DeliveryOutcome {
         matches!(self, Self::DeadLettered | Self::Dropped | Self::Expired)
     }
 
-    /// Name for people and programs.
+    /// Name for users and programs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

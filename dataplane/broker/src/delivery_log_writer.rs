@@ -32,7 +32,7 @@ impl DeliveryLogWriter {
         self.writer.append_entries(self.writer.delivery_entries.take());
     }
 
-    /// Writes incomplete pages after the interval. Runs for ever.
+    /// Writes incomplete pages after the interval. Runs forever.
     pub(super) async fn append(&self, ring: &ring::Ring) {
         loop {
             self.writer.delivery_entries.begun().await;

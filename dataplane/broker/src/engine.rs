@@ -12,11 +12,12 @@ use contract::event_response::unavailable;
 use contract::filter::steps::Steps;
 use contract::request_histograms::OutcomeKey;
 use contract::signal::{Signal, SignalQueue};
+use contract::stream_admission::{StreamAdmission, VerifiedToken};
 use contract::table::{Durability, EventStream, RoutingTable};
 use ring::{Ring, prefetch};
 use wal::{AppendError, LogPosition, WriteAheadLog};
 
-use super::auth::Authenticator;
+use super::auth::{AuthError, Authenticator};
 use super::delivery::{Dispatcher, EventSender};
 use super::delivery_log_writer::DeliveryLogWriter;
 use super::extension_headers;
@@ -81,7 +82,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
                 }
             });
             let dispatcher = Rc::clone(dispatcher);
-            self.ring.spawn(async move { dispatcher.tidy().await });
+            self.ring.spawn(async move { dispatcher.remove_deleted().await });
         }
     }
 
@@ -190,6 +191,24 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         answer
     }
 
+    /// Rejects a request of a sender that is not authenticated, by its head: its body is not received.
+    pub fn reject_unauthenticated(
+        &self,
+        stream: &EventStream,
+        method: &str,
+        headers: &[(&str, &[u8])],
+    ) -> Option<LocalResponse> {
+        let admission = stream.admission.as_ref().filter(|_| method == "POST")?;
+        let why = self.identify(admission, headers).err()?;
+        stream.tally.unauthorized.fetch_add(1, Relaxed);
+        stream.tally.refused.fetch_add(1, Relaxed);
+        Some(ingress::refused(&why.into()))
+    }
+
+    fn identify(&self, admission: &StreamAdmission, headers: &[(&str, &[u8])]) -> Result<Rc<VerifiedToken>, AuthError> {
+        self.authenticator.identify(admission, headers, wall_clock_ms() / 1000)
+    }
+
     /// Authenticates before parsing, so that an unauthenticated sender learns nothing; authorizes after
     /// parsing.
     fn judge<'a>(
@@ -206,8 +225,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
             stream.tally.unauthorized.fetch_add(1, Relaxed);
             refusal
         };
-        let sender = self.authenticator.identify(admission, headers, wall_clock_ms() / 1000);
-        let sender = sender.map_err(|why| count(why.into()))?;
+        let sender = self.identify(admission, headers).map_err(|why| count(why.into()))?;
         let intake = ingress::read(stream, headers, body)?;
         let steps = Steps::default();
         let is_admitted = ingress::admits(admission, &sender.subject, &intake.events, &steps);

@@ -26,7 +26,7 @@ use wal::AppendError;
 use super::auth::AuthError;
 use super::limits::{HOPS_MAX, RETRY_AFTER_S};
 
-/// The extension with the hops left. It is stored beside the event in the log and not sent to subscribers.
+/// The extension with the hops left. It is stored with the event in the log and not sent to subscribers.
 pub const HOPS_ATTRIBUTE: &str = "knativebrokerttl";
 
 /// The header that carries them from one of our streams to another, including channels.
@@ -264,8 +264,8 @@ pub fn not_stored(why: &AppendError) -> LocalResponse {
 /// 429: the sender's namespace, or all together, retain too much; resolves when consumers make progress.
 #[must_use]
 pub fn over_quota(quota: &ByteQuota) -> LocalResponse {
-    let (used, max, whose) = (quota.used(), quota.bytes_max, &quota.name);
-    let why = format!("undelivered events take {used} of {max} bytes, the quota of {whose}");
+    let (used, max, owner) = (quota.used(), quota.bytes_max, &quota.name);
+    let why = format!("undelivered events take {used} of {max} bytes, the quota of {owner}");
     let mut answer = answer(429, &why);
     answer.headers.push(("Retry-After".into(), RETRY_AFTER_S.to_string().into()));
     answer
@@ -306,9 +306,9 @@ mod tests {
             assert!(answer.header("allow").is_some());
             assert_eq!(answer.header("www-authenticate").is_some(), status == 401, "{refusal:?}");
         }
-        let astray = refused(&AuthError::Astray { audience: "a".into() }.into());
+        let wrong_audience = refused(&AuthError::WrongAudience { audience: "a".into() }.into());
         assert_eq!(
-            astray.header("www-authenticate").unwrap(),
+            wrong_audience.header("www-authenticate").unwrap(),
             b"Bearer realm=\"events\", error=\"invalid_token\", \
               error_description=\"the token is not issued for 'a'\""
         );

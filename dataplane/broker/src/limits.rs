@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-pub use contract::limits::{CURSOR_INTERVAL, RETRY_AFTER_S, UNHURRIED_FLUSH};
+pub use contract::limits::{CURSOR_INTERVAL, RELAXED_FLUSH, RETRY_AFTER_S};
 
 /// Bytes of an event that count as one step of a turn ([`ring::TURN_STEPS_MAX`]) when it is decoded, or sent without
 /// being encoded: both take a small part of a nanosecond for each byte.
@@ -91,7 +91,7 @@ pub const PAGERS_MAX: u32 = 4;
 
 /// Events without a waiting sender are flushed at once at this many bytes: the staging buffer stays small,
 /// and larger writes are hardly faster.
-pub const UNHURRIED_BYTES_MAX: usize = 1 << 20;
+pub const RELAXED_BYTES_MAX: usize = 1 << 20;
 
 /// How long a flush waits at most for a core to be idle, so that pending appends are included: the kernel's
 /// part of a flush takes some 60 µs of a processor, however little is in it.
@@ -109,7 +109,7 @@ pub const QUICK_FLUSH_MAX: Duration = Duration::from_micros(500);
 
 /// The longest that a core busy polls for the next request of a sender that waits for each response: on one
 /// machine it comes after some 60 µs. With two virtual processors of a busy host it takes 100 to 300 µs,
-/// and 550 where the core slept; one that once fell asleep must be able to return to polling.
+/// and 550 where the core slept; one that once slept must be able to return to polling.
 pub const NEXT_REQUEST_MAX: Duration = Duration::from_micros(600);
 
 /// Minimum interval of the message that a full log rejects events: each rejection has its response and its

@@ -24,7 +24,7 @@ use super::busy_poll::BusyPoll;
 use super::delivery_log::{self, PendingEntries};
 use super::feed::StreamFeed;
 use super::limits::{
-    CURSOR_INTERVAL, GATHER_MAX, GATHERED_BYTES_MAX, RELEASE_RETRY_INTERVAL, UNHURRIED_BYTES_MAX, UNHURRIED_FLUSH,
+    CURSOR_INTERVAL, GATHER_MAX, GATHERED_BYTES_MAX, RELAXED_BYTES_MAX, RELAXED_FLUSH, RELEASE_RETRY_INTERVAL,
 };
 use super::preallocator::SegmentPreallocator;
 use super::progress::SubscriberProgress;
@@ -225,7 +225,7 @@ impl LogWriter {
     pub(super) fn append_entries(&self, record: Option<Vec<u8>>) {
         let Some(record) = record else { return };
         let feed = self.feed(delivery_log::STREAM);
-        let put = |feed: Rc<StreamFeed>| self.put(&feed, &[&[&record]], AppendPriority::Onward, UNHURRIED_FLUSH);
+        let put = |feed: Rc<StreamFeed>| self.put(&feed, &[&[&record]], AppendPriority::Onward, RELAXED_FLUSH);
         if let Err(why) = feed.and_then(put) {
             tracing::debug!(%why, "a page of the delivery log is lost");
         }
@@ -364,7 +364,7 @@ impl LogWriter {
 
     /// Until when the staged events may wait for a shared flush.
     fn may_wait(&self) -> Option<Tick> {
-        self.due.get().filter(|_| self.log.borrow().staged_bytes() < UNHURRIED_BYTES_MAX)
+        self.due.get().filter(|_| self.log.borrow().staged_bytes() < RELAXED_BYTES_MAX)
     }
 
     /// Waits until no task is about to append: every request received so far is part of this flush.

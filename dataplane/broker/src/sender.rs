@@ -14,12 +14,16 @@ use contract::access_token::{AccessToken, PresentedToken};
 use contract::post_error::PostError;
 use contract::request_histograms::OutcomeKey;
 use contract::service_names::ResolvedAddress;
-use contract::signal::{Signal, SignalQueue};
-use contract::table::{DeliveryTarget, Endpoint, HeaderEdits, NO_PORT, RouteRequest};
+use contract::table::{DeliveryTarget, HeaderEdits, NO_PORT, Protocol, RouteRequest};
+use contract::target_policy::TargetRefused;
 use protocol::http::buffers::by;
 use protocol::http::client::{self, ExchangeError, UpstreamAddress};
 use protocol::http::pool::PoolKey;
-use proxy::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
+use proxy::{
+    AcquireError, AcquireRequest, ConnectPlan, ConnectRequest, LocalReply, Permit, Proxy, SelectedEndpoint,
+    UpstreamLink, connect,
+};
+use ring::Tick;
 
 use super::delivery::{EventSender, claims_reply};
 use super::dns::DnsResolver;
@@ -35,7 +39,6 @@ const UNAUTHORIZED: u16 = 401;
 pub struct HttpSender {
     pub proxy: Rc<Proxy>,
     pub resolver: Rc<DnsResolver>,
-    pub signals: SignalQueue,
 }
 
 impl EventSender for HttpSender {
@@ -46,7 +49,7 @@ impl EventSender for HttpSender {
         timeout: Duration,
     ) -> Result<LocalResponse, PostError> {
         if target.port == NO_PORT {
-            let what = "begins neither with http:// nor with https://, or its port is none of 1 to 65535";
+            let what = "begins neither with http:// nor with https://, or its port is not in 1 to 65535";
             return Err(PostError::Transport(format!("{} {what}", target.url).into()));
         }
         let Some(token) = self.token(target, timeout).await? else {
@@ -130,7 +133,7 @@ impl HttpSender {
                 return Ok(Some(shown));
             }
             if self.proxy.ring.now() >= due {
-                return Err(PostError::Transport("there is no token for this target yet".into()));
+                return Err(PostError::Transport("no token was issued for this target yet".into()));
             }
             self.proxy.ring.sleep(TOKEN_CHECK_INTERVAL).await;
         }
@@ -180,63 +183,99 @@ impl HttpSender {
         sent: &client::BufferedRequest,
         timeout: Duration,
     ) -> Result<Result<LocalResponse, ExchangeError>, PostError> {
-        let ring = &self.proxy.ring;
         let ask = RouteRequest::internal(&target.host, &target.path);
         let choice = self.proxy.route(&ask).map_err(refused)?;
         let bytes = sent.head.len() + sent.body.len();
-        let mut acquire_request = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };
-        let mut permit = self.permit(choice, &mut acquire_request, target, timeout).await?;
-        let due = ring.now() + timeout;
-        loop {
-            let edited = permit.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
-            let sent = edited.as_ref().unwrap_or(sent);
-            let Endpoint { id, address, .. } = *permit.endpoint;
-            let unrestricted = permit.endpoint.is_unrestricted();
-            let trust = permit.backend().tls.clone();
-            let to = UpstreamAddress { address, key: PoolKey::Endpoint(id), tls: trust.as_deref(), unrestricted };
-            let began = ring.now();
-            let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
-            let is_lost = matches!(outcome, Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }));
-            if !is_lost {
-                let status = outcome.as_ref().map_or(0, |answer| answer.status);
-                let key =
-                    OutcomeKey { tag: permit.selected.tag(&acquire_request.route_request), ..OutcomeKey::of(status) };
-                permit.backend().load.answers.note(&key, ring.now() - began);
-                return Ok(outcome);
-            }
-            let lost = Signal::Unreachable { backend: permit.backend().key.clone(), endpoint: id };
-            if !self.signals.send(lost) {
-                tracing::debug!(backend = %permit.backend().key, "not reported as unreachable: too many signals wait");
-            }
-            acquire_request.tried.push(id);
-            let choice = permit.selected.clone();
-            drop(permit);
-            let another = by(ring, Some(due), Box::pin(self.proxy.acquire(choice, &mut acquire_request))).await;
-            permit = another.map_err(|_| PostError::Timeout(timeout))?.map_err(refused)?;
-        }
+        let acquire_request = AcquireRequest { route_request: ask, bytes, tried: Vec::new() };
+        let began = self.proxy.ring.now();
+        let mut connecting = DeliveryConnect { sender: self, target, acquire_request, timeout, due: None, began };
+        let (permit, link) = connect(&self.proxy, choice, &mut connecting).await?;
+        let UpstreamLink::Http1(upstream) = link else {
+            return Err(PostError::Transport("the connection to the instance is not HTTP/1.1".into()));
+        };
+        let edited = permit.edits().map(|edits| message(BytesMut::new(), target, request, token, Some(edits)));
+        let (key, sent) = (PoolKey::Endpoint(permit.endpoint.id), edited.as_ref().unwrap_or(sent));
+        let outcome = self.proxy.client.exchange_over(upstream, key, sent, ANSWER_BYTES_MAX, connecting.due).await;
+        connecting.note(&permit, outcome.as_ref().map_or(0, |answer| answer.status));
+        Ok(outcome)
     }
+}
 
+/// A delivery that is to be connected to an instance, always over HTTP/1.1.
+struct DeliveryConnect<'a> {
+    sender: &'a HttpSender,
+    target: &'a DeliveryTarget,
+    acquire_request: AcquireRequest<'a>,
+    timeout: Duration,
+    /// Counts from the first permit. `None` until then.
+    due: Option<Tick>,
+    /// When the last permit was acquired.
+    began: Tick,
+}
+
+impl DeliveryConnect<'_> {
     /// The wait for a permit among running instances does not count as the subscriber's time: it lasts as
     /// long as the route allows a request. For the first instance to start it lasts as long as the
     /// subscriber's timeout.
-    async fn permit(
-        &self,
-        choice: SelectedEndpoint,
-        acquire_request: &mut AcquireRequest<'_>,
-        target: &DeliveryTarget,
-        timeout: Duration,
-    ) -> Result<Permit, PostError> {
-        if let Some(permit) = self.proxy.try_acquire(&choice, &[]) {
+    async fn first_permit(&mut self, choice: SelectedEndpoint) -> Result<Permit, AcquireError<PostError>> {
+        let proxy = &self.sender.proxy;
+        if let Some(permit) = proxy.try_acquire(&choice, &[]) {
             return Ok(permit);
         }
-        let mut waiting = Box::pin(self.proxy.acquire(choice, acquire_request)); // rare, and large
+        let mut waiting = Box::pin(proxy.acquire(choice, &mut self.acquire_request)); // rare, and large
         loop {
-            match self.proxy.ring.timeout(timeout, waiting.as_mut()).await {
-                Ok(permit) => return permit.map_err(refused),
-                Err(_) if self.capacity(target) > 0 => {} // busy, and not absent
-                Err(_) => return Err(PostError::Timeout(timeout)),
+            match proxy.ring.timeout(self.timeout, waiting.as_mut()).await {
+                Ok(permit) => return permit.map_err(AcquireError::Rejected),
+                Err(_) if self.sender.capacity(self.target) > 0 => {} // busy, and not absent
+                Err(_) => return Err(AcquireError::Ended(PostError::Timeout(self.timeout))),
             }
         }
+    }
+
+    /// Counts the attempt for the instance's backend. No response counts as status 0.
+    fn note(&self, permit: &Permit, status: u16) {
+        let tag = permit.selected.tag(&self.acquire_request.route_request);
+        let key = OutcomeKey { tag, ..OutcomeKey::of(status) };
+        permit.backend().load.answers.note(&key, self.sender.proxy.ring.now() - self.began);
+    }
+}
+
+impl ConnectRequest for DeliveryConnect<'_> {
+    type Error = PostError;
+
+    async fn acquire(&mut self, choice: SelectedEndpoint) -> Result<Permit, AcquireError<PostError>> {
+        let Some(due) = self.due else {
+            let permit = self.first_permit(choice).await?;
+            self.due = Some(self.sender.proxy.ring.now() + self.timeout);
+            return Ok(permit);
+        };
+        let proxy = &self.sender.proxy;
+        let another = by(&proxy.ring, Some(due), Box::pin(proxy.acquire(choice, &mut self.acquire_request))).await;
+        let another = another.map_err(|_| AcquireError::Ended(PostError::Timeout(self.timeout)))?;
+        another.map_err(AcquireError::Rejected)
+    }
+
+    fn plan(&mut self, _: &Permit) -> ConnectPlan {
+        self.began = self.sender.proxy.ring.now();
+        ConnectPlan { protocol: Protocol::Http1, reuses: true, due: self.due }
+    }
+
+    fn tried(&mut self) -> &mut Vec<u64> {
+        &mut self.acquire_request.tried
+    }
+
+    fn rejected(&self, local_reply: LocalReply) -> PostError {
+        refused(local_reply)
+    }
+
+    fn timed_out(&self, permit: &Permit) -> PostError {
+        self.note(permit, 0);
+        PostError::Timeout(self.timeout)
+    }
+
+    fn target_refused(&self, permit: &Permit, refused: &TargetRefused) -> Option<PostError> {
+        self.note(permit, 0);
+        Some(PostError::Refused(refused.to_string().into()))
     }
 }
 

@@ -115,7 +115,7 @@ impl EventsServer {
         let home = home.log_recovery(core, &counters);
         let others = others.into_iter().map(|other| other.log_recovery(core, &counters)).collect();
         let resolver = Rc::new(DnsResolver::new(&proxy.ring, system));
-        let sender = HttpSender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver), signals: signals.clone() };
+        let sender = HttpSender { proxy: Rc::clone(proxy), resolver: Rc::clone(&resolver) };
         let events = BrokerEngine::open(&proxy.ring, home, others, &sender, seed);
         events.start(core, &signals, &counters);
         let (ways, inbox) = relay.split();
@@ -144,6 +144,15 @@ impl EventsServer {
             // The next request or wake tries again; until then the new subscribers are not served.
             tracing::warn!(%why, "the log rejects the table's subscribers");
         }
+    }
+
+    /// Rejects a request by its head if its sender is not authenticated.
+    fn reject(&self, by_tls: bool, request: RequestView<'_>) -> Option<LocalResponse> {
+        let table = self.table();
+        let stream = ingress::find(&table, request.path()).filter(|_| table.events_by.accepts(by_tls))?;
+        stream.admission.as_ref()?;
+        let headers: Vec<_> = request.fields().collect(); // views; rare: a large event, or HTTP/2
+        self.events.reject_unauthenticated(stream, request.method(), &headers)
     }
 
     async fn answer(&self, by_tls: bool, request: RequestView<'_>, body: &Bytes) -> LocalResponse {
@@ -194,6 +203,8 @@ impl EventsService for EventsServer {
             let by_tls = stream.is_tls();
             let bodies = self.bodies.clone();
             let mut connection = ClientConnection::new(&ring, stream, guard, &limits);
+            let service = Rc::clone(&self);
+            let reject = move |request: RequestView<'_>| service.reject(by_tls, request);
             let handler = async move |request: RequestView<'_>, body: Bytes| self.answer(by_tls, request, &body).await;
             match connection.opening().await {
                 Ok(ClientProtocol::Http2) => {
@@ -201,9 +212,11 @@ impl EventsService for EventsServer {
                     let (held, facts) = (read_buffer.unread, Rc::default());
                     let opened =
                         DetectedHttp2 { ring, limits: *limits, counters, stream, held, guard, io_state: facts };
-                    buffered::serve_buffered(opened, &bodies, with_methods, Rc::new(handler)).await;
+                    buffered::serve_buffered(opened, &bodies, with_methods, Rc::new(reject), Rc::new(handler)).await;
                 }
-                Ok(ClientProtocol::Http1) => serve_buffered(connection, &bodies, with_methods, &handler).await,
+                Ok(ClientProtocol::Http1) => {
+                    serve_buffered(connection, &bodies, with_methods, &reject, &handler).await;
+                }
                 Err(RequestReadError::Stalled) => {
                     let answer =
                         with_methods(LocalResponse::text(408, "request timeout: the request head is incomplete"));

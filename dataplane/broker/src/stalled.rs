@@ -1,20 +1,24 @@
 //! Events at which a core stopped.
 //!
 //! The code that evaluates a filter or encodes a request for an event records it beforehand
-//! ([`CoreActivity`]). A watchdog that finds the core stuck writes that down beside the log
+//! ([`CoreActivity`]). A watchdog that finds the core stuck records that next to the log
 //! ([`write`](fn@write)), and removes it when the core continues. So what the next start finds there
 //! ([`read`]) is what the process was ended for, and it is not tried again: the event is set aside for that
-//! subscriber, and all others continue.
+//! subscriber and for those whose work on the event is of the same kind ([`others_at_risk`]). Otherwise an event
+//! that stops the filters of a hundred subscribers would cost a hundred restarts.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::sync::Arc;
 
+use contract::filter::EventFilter;
+use contract::table::{EventStream, Subscriber};
 use ring::CurrentWork;
 use serde::{Deserialize, Serialize};
 use wal::LogPosition;
 
-/// The file beside a log's segments.
+/// The file next to a log's segments.
 const FILE: &str = "stalled-events.json";
 
 /// Maximum number of stored events, the newest: each is a core that was stuck, and a process that was
@@ -95,6 +99,27 @@ pub struct StalledEvent {
     pub subscriber: String,
     pub position: u64,
     pub phase: Phase,
+    /// The uids of the other subscribers for which the event is set aside, if they have not finished it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub other_subscribers: Vec<String>,
+}
+
+/// The other subscribers of a stream that would probably stop a core at the same event. A request for it is encoded
+/// alike for all. A filter that only compares attributes is evaluated although an expression stopped the core, and a
+/// subscriber without a filter gets the event. A reply concerns its own subscriber alone.
+pub fn others_at_risk<'a>(
+    stream: &'a EventStream,
+    stalled: &Subscriber,
+    phase: Phase,
+) -> impl Iterator<Item = &'a Arc<Subscriber>> {
+    let is_at_risk = match (phase, stalled.filter.has_expression()) {
+        (Phase::Reply | Phase::Intake, _) => |_: &EventFilter| false,
+        (Phase::Request, _) => |_: &EventFilter| true,
+        (Phase::Filter, true) => EventFilter::has_expression,
+        (Phase::Filter, false) => |filter: &EventFilter| *filter != EventFilter::Everything,
+    };
+    let name = stalled.name.clone();
+    stream.subscribers.iter().filter(move |other| other.name != name && is_at_risk(&other.filter))
 }
 
 /// Reads those of the log in this folder. A file that cannot be read is logged, and counts as empty.
@@ -149,10 +174,14 @@ mod tests {
             subscriber: "u".into(),
             position,
             phase: Phase::Filter,
+            other_subscribers: vec!["v".into(); usize::from(position == 2)],
         };
         let all: Vec<_> = (0..STALLED_EVENTS_MAX as u64 + 2).map(event).collect();
         write(folder.path(), &all).unwrap();
         assert_eq!(read(folder.path()), all[2..], "the newest");
+        let older = r#"[{"stream": "s", "subscriber": "u", "position": 1, "phase": "reply"}]"#;
+        fs::write(folder.path().join(FILE), older).unwrap();
+        assert_eq!(read(folder.path())[0].other_subscribers, [""; 0], "as an older version writes it");
         write(folder.path(), &[]).unwrap();
         assert_eq!(read(folder.path()), []);
         fs::write(folder.path().join(FILE), "[{").unwrap();

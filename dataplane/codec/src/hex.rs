@@ -1,6 +1,6 @@
 //! Hexadecimal numbers.
 
-/// Writes the lowest hexadecimal digits of `number`, as many as fit into `out`, in lower case. Written by hand, because
+/// Writes the lowest hexadecimal digits of `number`, as many as fit into `out`, in lower case. Implemented here, because
 /// `write!` takes a thousand instructions for the ids of a trace, a sixteenth of the proxy's own work per request; this
 /// takes a hundred.
 #[inline]

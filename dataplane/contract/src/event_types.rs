@@ -2,7 +2,7 @@
 //! reported once; control makes `EventType`s of them.
 //!
 //! A table of hashes that all cores read without a lock: an event of a known type costs a hash and a read.
-//! It does not grow: a type that does not fit is not reported, and its events are accepted all the same.
+//! It does not grow: a type that does not fit is not reported, and its events are accepted anyway.
 
 use std::fmt;
 use std::hash::BuildHasher;

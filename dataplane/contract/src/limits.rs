@@ -11,7 +11,7 @@ pub const CURSOR_INTERVAL: Duration = Duration::from_millis(100);
 
 /// How long events of streams without a durability promise wait for a shared flush, and so the maximum
 /// delay of their delivery.
-pub const UNHURRIED_FLUSH: Duration = CURSOR_INTERVAL;
+pub const RELAXED_FLUSH: Duration = CURSOR_INTERVAL;
 
 /// Event types reported of one stream: with more, the events carry data in their type, and a list of them
 /// is useless.
@@ -27,7 +27,7 @@ pub const TYPES_WAITING_MAX: usize = 64;
 /// seconds.
 pub const ABANDONED_REPORTED_MAX: usize = 256;
 
-/// Requests in flight to the core that owns an ordered stream: further ones are told to retry.
+/// Requests in flight to the core that owns an ordered stream: further ones are rejected with a retry hint.
 pub const RELAYED_MAX: usize = 1024;
 
 /// Retry-After of a sender that found the log full, in seconds: cursors and reclaim run more often than

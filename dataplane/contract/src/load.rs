@@ -260,6 +260,8 @@ pub struct SubscriberCounters {
     pub stalled_dropped: AtomicU64,
     /// Events that were skipped at startup because a core had stalled on them.
     pub stalled: AtomicU64,
+    /// The position of the last of them in its log.
+    pub stalled_position: AtomicU64,
     /// Events for which the filter exceeded its step budget: they count as filtered.
     pub filter_over_budget: AtomicU64,
     /// Attempts after the first.

@@ -21,7 +21,7 @@ use crate::access_token::AccessToken;
 use crate::client_address::ClientScheme;
 use crate::event_types::EventTypeRegistry;
 pub use crate::filter::{AttributeMatches, EventFilter, FilterRule, FilterVerdict};
-use crate::limits::UNHURRIED_FLUSH;
+use crate::limits::RELAXED_FLUSH;
 use crate::load::{BackendLoad, ByteQuota, StreamCounters, SubscriberCounters};
 use crate::request_log::RequestLog;
 use crate::service_names::ServiceNames;
@@ -60,7 +60,7 @@ pub struct RoutingTable {
     pub inner_certificates: Arc<CertificateStore>,
     /// Which of the events listeners accept events.
     pub events_by: EventsTransport,
-    /// The request log, written beside the access log.
+    /// The request log, written in addition to the access log.
     pub request_log: Option<Arc<RequestLog>>,
 }
 
@@ -271,7 +271,7 @@ impl Durability {
         match self {
             Self::Flush => None,
             Self::Interval(interval) => Some(interval),
-            Self::None => Some(UNHURRIED_FLUSH),
+            Self::None => Some(RELAXED_FLUSH),
         }
     }
 }
@@ -398,7 +398,7 @@ impl DeliveryPolicy {
         retry_after_max: Duration::ZERO,
     };
 
-    /// A subscriber that never answers must not hold its window for ever.
+    /// A subscriber that never answers must not hold its window forever.
     pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 }
 

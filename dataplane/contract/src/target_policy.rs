@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub use allowed::AllowedTarget;
 use ring::EndpointAddress;
 
-/// Where clouds serve credentials and user data to a host, beside 169.254.0.0/16.
+/// Where clouds serve credentials and user data to a host, besides 169.254.0.0/16.
 const METADATA_V4: [Ipv4Addr; 3] = [
     Ipv4Addr::new(100, 100, 100, 200), // Alibaba Cloud
     Ipv4Addr::new(168, 63, 129, 16),   // Azure WireServer

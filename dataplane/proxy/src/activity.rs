@@ -30,7 +30,7 @@ pub(super) struct IdleTimeouts {
 struct IdleTimeout(u32);
 
 impl IdleTimeout {
-    /// What is not zero lasts a millisecond at least.
+    /// Converts a duration; a nonzero one is at least a millisecond.
     fn new(wait: Duration) -> Self {
         let millis = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         Self(if wait.is_zero() { 0 } else { millis.max(1) })

@@ -209,7 +209,7 @@ impl ProxyConnection {
     async fn refuse(&mut self, local_reply: &LocalReply, sent_before: u64) -> NextRequest {
         self.proxy.counters.refused[local_reply.index()].fetch_add(1, Relaxed);
         let head = &self.client.head;
-        // An unread body stands before the next request.
+        // An unread body is before the next request.
         let close = local_reply.ends_connection()
             || head.framing != BodyFraming::Empty
             || !head.keep_alive

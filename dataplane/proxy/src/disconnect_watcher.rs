@@ -53,7 +53,7 @@ pub(super) async fn gone(client: &Transport, read_buffer: &mut ReadBuffer) {
             Ok(false) | Err(_) => return,
         }
     }
-    // A client that goes on sending would fill buffers that other requests need.
+    // A client that continues sending would fill buffers that other requests need.
     client.suspend();
     if client.hung_up().await.is_err() {
         pending().await // the kernel cannot tell

@@ -12,7 +12,6 @@ use codec::http::{BodyDecoder, BodyFraming};
 use contract::connection_query::ConnectionState;
 use contract::table::{HeaderEdits, Protocol, RouteRequest};
 use protocol::http::headers::put_request;
-use protocol::http::limits::SENDS_MAX;
 use protocol::http::pool::{PoolKey, UpstreamConnection};
 use protocol::http::relay::{self, RelayStep};
 use protocol::http::server::ClientConnection;
@@ -20,6 +19,7 @@ use ring::{Chunk, Tick};
 
 use super::activity::{IdleTimeouts, StreamActivity};
 use super::cold_start_timing::ColdStartTiming;
+use super::connect::{AcquireError, ConnectRequest, connect};
 use super::deadlines::ResponseDeadlines;
 use super::disconnect_watcher::{gone, watch};
 use super::exchange_progress::ExchangeProgress;
@@ -28,10 +28,10 @@ use super::outcome::{AttemptOutcome, ExchangeOutcome};
 use super::proxy_connection::ProxyConnection;
 use super::request_stream::RequestStream;
 use super::response_stream::ResponseStream;
-use super::retry::{ReplayableRequest, original_host};
+use super::retry::{ReplayableRequest, RetryBudget, RetryDecision, original_host, retry_upstream};
 use super::select::select_both;
 use super::tunnel::tunnel;
-use super::upstream::{TlsFailures, UpstreamLink};
+use super::upstream::{ConnectPlan, UpstreamLink};
 use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint, streams};
 
 /// Carries one request. `head` holds the bytes of `connection.client.head`.
@@ -43,7 +43,9 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
         Ok(choice) => choice,
         Err(local_reply) => return ExchangeOutcome::Refused(local_reply),
     };
-    let reached = connect(connection, &mut head, choice, started).await;
+    // A temporary: a variable would take its bytes in every idle connection.
+    let reached =
+        connect(&proxy, choice, &mut ClientConnect { connection, head: &mut head, tried: Vec::new(), started }).await;
     if let Ok((permit, _)) = &reached {
         connection.note.acquired(permit, proxy.ring.now());
         connection.open.stats.set_state(ConnectionState::Serving);
@@ -72,28 +74,23 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     let timing = connection.note.timing.clone().filter(|_| proxy.server_timing.get());
     let mut request = AdmittedRequest::new(&proxy, permit, (wire, head_bytes), body, started);
     (request.timing, request.original_host) = (timing, original_host);
-    let mut sends = 0;
+    let mut budget = RetryBudget::new(repeatable);
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
         connection.note.answered = request.progress.activity.answered();
+        let ended = match budget.decide(ended, true) {
+            RetryDecision::Ended(ended) => ended,
+            RetryDecision::Exhausted => return ExchangeOutcome::Refused(request.closed()),
+            RetryDecision::Retry { is_alive } => match Box::pin(request.replayable(connection, is_alive)).await {
+                Ok(fresh) => {
+                    upstream = fresh;
+                    continue;
+                }
+                Err(ending) => return ending,
+            },
+        };
         match ended {
-            AttemptOutcome::Done { status, close } => {
-                if let Some(mirror_buffer) = request.mirror_buffer.take() {
-                    streams::mirror(mirror_buffer, request.progress.is_sent().then_some(status));
-                }
-                if request.progress.is_sent() && upstream.is_reusable() {
-                    proxy.client.put_back(request.key, upstream);
-                }
-                return ExchangeOutcome::Answered { status, close, request_read: request.progress.is_request_read() };
-            }
-            AttemptOutcome::Stale | AttemptOutcome::Unread => {
-                sends += 1;
-                let (is_alive, may) = (matches!(ended, AttemptOutcome::Stale), repeatable && sends < SENDS_MAX);
-                match Box::pin(request.replayable(connection, is_alive, may)).await {
-                    Ok(fresh) => upstream = fresh,
-                    Err(ending) => return ending,
-                }
-            }
+            AttemptOutcome::Done { status, close } => return request.done(&proxy, upstream, status, close),
             AttemptOutcome::Refused(local_reply) => return ExchangeOutcome::Refused(local_reply),
             AttemptOutcome::Switched => {
                 connection.open.stats.set_state(ConnectionState::Tunnel);
@@ -101,7 +98,10 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
                 Box::pin(tunnel(connection, upstream, request.deadlines)).await;
                 return ExchangeOutcome::Tunnelled;
             }
-            AttemptOutcome::Cut | AttemptOutcome::Unprocessed => return ExchangeOutcome::Cut, // the latter: only HTTP/2
+            // The others are never an end.
+            AttemptOutcome::Cut | AttemptOutcome::Stale | AttemptOutcome::Unread | AttemptOutcome::Unprocessed => {
+                return ExchangeOutcome::Cut;
+            }
         }
     }
 }
@@ -149,21 +149,32 @@ impl AdmittedRequest {
         }
     }
 
-    /// Opens a new connection after the instance closed the last one before any byte of a response, if the request may
-    /// be sent again. A client that disconnects meanwhile ends the attempt at once.
+    /// The response is complete: sends the mirrored request, and pools the connection.
+    fn done(&mut self, proxy: &Proxy, upstream: Box<UpstreamConnection>, status: u16, close: bool) -> ExchangeOutcome {
+        let is_sent = self.progress.is_sent();
+        if let Some(mirror_buffer) = self.mirror_buffer.take() {
+            streams::mirror(mirror_buffer, is_sent.then_some(status));
+        }
+        if is_sent && upstream.is_reusable() {
+            proxy.client.put_back(self.key, upstream);
+        }
+        ExchangeOutcome::Answered { status, close, request_read: self.progress.is_request_read() }
+    }
+
+    /// The reply for a request that got no response and may not be sent again.
+    fn closed(&self) -> LocalReply {
+        LocalReply::UpstreamClosed(self.permit.as_ref().map(|permit| permit.backend().key.clone()).unwrap_or_default())
+    }
+
+    /// Opens a new connection after the instance closed the last one before any byte of a response. A client that
+    /// disconnects meanwhile ends the attempt at once.
     async fn replayable(
         &mut self,
         connection: &mut ProxyConnection,
         is_alive: bool,
-        repeatable: bool,
     ) -> Result<Box<UpstreamConnection>, ExchangeOutcome> {
-        let Some(permit) = self.permit.take() else {
-            return Err(ExchangeOutcome::Refused(LocalReply::UpstreamClosed(Box::default())));
-        };
+        let Some(permit) = self.permit.take() else { return Err(ExchangeOutcome::Refused(self.closed())) };
         let backend = permit.backend().key.clone();
-        if !repeatable {
-            return Err(ExchangeOutcome::Refused(LocalReply::UpstreamClosed(backend)));
-        }
         let ProxyConnection { proxy, client, peer, note, .. } = connection;
         let replayable = ReplayableRequest {
             protocol: Protocol::Http1,
@@ -173,7 +184,7 @@ impl AdmittedRequest {
             peer: Some(peer),
             due: self.deadlines.first_byte,
         };
-        let reached = async { proxy.retry_upstream(permit, &replayable).await.map_err(ExchangeOutcome::Refused) };
+        let reached = async { retry_upstream(proxy, permit, &replayable).await.map_err(ExchangeOutcome::Refused) };
         let (silence, most) = (&self.progress.silence, client.limits.half_closed_silence_max);
         let disconnected = async {
             watch(&client.ring, &client.stream, &mut client.read_buffer, silence, most).await;
@@ -192,43 +203,40 @@ impl AdmittedRequest {
     }
 }
 
-/// Acquires a permit and a connection to its instance. An instance that refuses is reported, and another one is tried.
-async fn connect(
-    connection: &mut ProxyConnection,
-    head: &mut Chunk,
-    mut choice: SelectedEndpoint,
+/// A client's request that is to be connected to an instance.
+struct ClientConnect<'a> {
+    connection: &'a mut ProxyConnection,
+    head: &'a mut Chunk,
+    tried: Vec<u64>,
     started: Tick,
-) -> Result<(Permit, UpstreamLink), ExchangeOutcome> {
-    let proxy = Rc::clone(&connection.proxy);
-    let (mut tried, mut tls_failures) = (Vec::new(), TlsFailures::default());
-    loop {
-        let permit = match proxy.try_acquire(&choice, &tried) {
-            Some(permit) => permit,
-            None => {
-                connection.open.stats.set_state(ConnectionState::Waiting);
-                // Boxed: a request that gets its permit at once should not reserve memory for the wait.
-                match Box::pin(wait(connection, head, choice, &mut tried)).await {
-                    Ok(permit) => permit,
-                    Err(ExchangeOutcome::Refused(why)) => {
-                        return Err(ExchangeOutcome::Refused(tls_failures.explain(&proxy, why)));
-                    }
-                    Err(ending) => return Err(ending),
-                }
-            }
-        };
-        let due = ResponseDeadlines::new(started, &permit.backend().timeouts).first_byte;
-        match proxy.link(&permit, connection.client.head.is_upgrade(), due).await {
-            Ok(link) => return Ok((permit, link)),
-            Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
-                return Err(ExchangeOutcome::Refused(LocalReply::ResponseTimeout));
-            }
-            Err(why) => {
-                tls_failures.note(&why);
-                tried.push(permit.endpoint.id);
-                proxy.report_refused(&permit);
-                choice = permit.selected.clone();
-            }
+}
+
+impl ConnectRequest for ClientConnect<'_> {
+    type Error = ExchangeOutcome;
+
+    async fn acquire(&mut self, choice: SelectedEndpoint) -> Result<Permit, AcquireError<ExchangeOutcome>> {
+        if let Some(permit) = self.connection.proxy.try_acquire(&choice, &self.tried) {
+            return Ok(permit);
         }
+        self.connection.open.stats.set_state(ConnectionState::Waiting);
+        // Boxed: a request that gets its permit at once should not reserve memory for the wait.
+        match Box::pin(wait(self.connection, self.head, choice, &mut self.tried)).await {
+            Ok(permit) => Ok(permit),
+            Err(ExchangeOutcome::Refused(why)) => Err(AcquireError::Rejected(why)),
+            Err(ending) => Err(AcquireError::Ended(ending)),
+        }
+    }
+
+    fn plan(&mut self, permit: &Permit) -> ConnectPlan {
+        ConnectPlan::for_client(permit, self.connection.client.head.is_upgrade(), self.started)
+    }
+
+    fn tried(&mut self) -> &mut Vec<u64> {
+        &mut self.tried
+    }
+
+    fn rejected(&self, local_reply: LocalReply) -> ExchangeOutcome {
+        ExchangeOutcome::Refused(local_reply)
     }
 }
 

@@ -8,6 +8,7 @@
 pub mod access_log;
 mod activity;
 mod cold_start_timing;
+mod connect;
 mod connection;
 mod connection_stats;
 mod deadlines;
@@ -41,9 +42,11 @@ use std::sync::atomic::fence;
 use fastrand::Rng;
 use ring::{Ring, Tick};
 
+pub use connect::{AcquireError, ConnectRequest, connect};
 pub use connection::{serve, serve_cluster_local};
 pub use local_reply::LocalReply;
 pub use permit::{AcquireRequest, Permit, SelectedEndpoint};
+pub use upstream::{ConnectPlan, UpstreamLink};
 
 use codec::http::{FieldName, PlatformProbe};
 use contract::connection_query::ConnectionQuery;
@@ -78,7 +81,7 @@ pub struct Proxy {
     pub counters: Arc<CoreCounters>,
     /// Unset when the access log is off.
     pub access: OnceCell<AccessLog>,
-    /// The request log of the current table, written beside the access log.
+    /// The request log of the current table, written in addition to the access log.
     request_log: RefCell<Option<Arc<RequestLog>>>,
     /// Unset when no span collector is configured.
     pub spans: OnceCell<spans::SpanQueue>,

@@ -6,7 +6,7 @@ use super::LocalReply;
 pub(super) enum ExchangeOutcome {
     Answered {
         status: u16,
-        /// The response told the client that the connection closes.
+        /// The response announced that the connection closes.
         close: bool,
         /// The request body was read to its end.
         request_read: bool,

@@ -174,7 +174,7 @@ impl Proxy {
     }
 
     /// Reports an instance that refused a connection. It is tried last for a while.
-    pub fn report_refused(&self, permit: &Permit) {
+    pub(super) fn report_refused(&self, permit: &Permit) {
         let endpoint = permit.endpoint.id;
         let signal = Signal::Unreachable { backend: permit.backend().key.clone(), endpoint };
         let _ = self.signals.send(signal); // the next request that fails reports it again

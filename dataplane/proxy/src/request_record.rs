@@ -39,7 +39,7 @@ pub(super) struct RequestRecord {
     log_entry: Option<Box<RequestLogEntry>>,
 }
 
-/// What lines of the access log and spans tell of a request.
+/// The fields of a request in access log lines and spans.
 #[derive(Default)]
 struct RequestNotes {
     /// Method, host and path behind each other; empty if no log or span needs them.

@@ -33,7 +33,7 @@ pub(super) struct RequestStream<'a> {
 
 /// Why sending stops.
 enum RequestAbort {
-    /// The instance accepts no more bytes. It may have responded all the same.
+    /// The instance accepts no more bytes. It may have responded anyway.
     Instance,
     With(LocalReply),
     /// The client's connection is broken, or ended inside the body.

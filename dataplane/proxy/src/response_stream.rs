@@ -5,8 +5,8 @@ use std::io;
 
 use bytes::BufMut;
 use codec::http::{
-    BodyDecoder, BodyFraming, FieldName, HttpVersion, RequestHead, ResponseHead, UpgradeRequest, has_token,
-    parse_response,
+    BodyDecoder, BodyFraming, FieldName, HttpVersion, MalformedHttp, RequestHead, ResponseHead, UpgradeRequest,
+    has_token, parse_response,
 };
 use protocol::http::buffers::{HeadReadError, ReadBuffer, WriteBuffer, by, earlier};
 use protocol::http::connection_tracker::ConnectionGuard;
@@ -88,15 +88,16 @@ impl ResponseStream<'_> {
         match self.body(chunked).await {
             Ok(()) => {}
             // No byte was sent yet, so a complete local reply still can be.
-            Err(ResponseAbort::Instance) if self.out.bytes == sent_before => {
+            Err(abort @ (ResponseAbort::Instance | ResponseAbort::Malformed(_))) if self.out.bytes == sent_before => {
                 if unbounded {
                     let _ = self.client.set_reset_on_close(false); // an error: the client is gone
                 }
-                return self.failed();
+                return match abort {
+                    ResponseAbort::Malformed(why) => self.malformed(why),
+                    _ => self.failed(),
+                };
             }
-            Err(ResponseAbort::Instance | ResponseAbort::Client | ResponseAbort::Late) => {
-                return AttemptOutcome::Cut;
-            }
+            Err(_) => return AttemptOutcome::Cut,
         }
         if self.progress.is_sent() {
             *self.permit = None;
@@ -110,7 +111,7 @@ impl ResponseStream<'_> {
         AttemptOutcome::Done { status: self.head.status, close }
     }
 
-    /// Sends the last bytes. Few of them are still unsent while the connection goes on to its next request. The next
+    /// Sends the last bytes. Few of them are still unsent while the connection continues to its next request. The next
     /// read also shows if the client is gone, and closing the connection waits for detached sends.
     async fn end(&mut self, close: bool) -> io::Result<()> {
         if close || self.out.buffer.is_empty() {
@@ -148,8 +149,7 @@ impl ResponseStream<'_> {
             let bytes = match by(self.ring, at, parsed).await {
                 Ok(Ok(bytes)) => bytes,
                 Ok(Err(HeadReadError::Malformed(why))) => {
-                    let key = self.backend_key();
-                    return Err(AttemptOutcome::Refused(LocalReply::UpstreamMalformed(key, why)));
+                    return Err(self.malformed(why));
                 }
                 Ok(Err(_)) if self.reused && self.read_buffer.bytes == received_before => {
                     return Err(AttemptOutcome::Stale);
@@ -174,12 +174,12 @@ impl ResponseStream<'_> {
             if !self.head.is_interim() {
                 // The proxy asks only for the protocol that the client asked for.
                 let foreign = self.head.status == 101 && !self.is_switch_asked_for(&bytes);
-                return if foreign { Err(self.failed()) } else { Ok(bytes) };
+                return if foreign { Err(self.malformed(MalformedHttp::SwitchNotRequested)) } else { Ok(bytes) };
             }
             received.set(Some(self.ring.now()));
             interim += 1;
             if interim > INTERIM_MAX {
-                return Err(self.failed());
+                return Err(self.malformed(MalformedHttp::TooManyInterim));
             }
             let wanted = self.head.status != 100 || !continue_sent;
             if wanted && self.request.version == HttpVersion::Http11 {
@@ -195,7 +195,7 @@ impl ResponseStream<'_> {
         let mut reader = BodyDecoder::of_response(self.head.framing);
         loop {
             let step = relay::step(self.read_buffer, &mut reader, chunked, &mut self.out.buffer);
-            match step.map_err(|_| ResponseAbort::Instance)? {
+            match step.map_err(ResponseAbort::Malformed)? {
                 RelayStep::Done => return Ok(()),
                 RelayStep::Send(piece) => {
                     self.flush().await.map_err(|_| ResponseAbort::Client)?;
@@ -251,7 +251,7 @@ impl ResponseStream<'_> {
         let protocol = match self.request.upgrade {
             UpgradeRequest::None | UpgradeRequest::Offered => return false,
             UpgradeRequest::WebSocket => "websocket",
-            // Before the request has left whole, its rest and the tunnel's first bytes could not be told apart.
+            // Before the request has left whole, its rest and the tunnel's first bytes could not be distinguished.
             UpgradeRequest::Admitted { .. } if !self.progress.is_sent() => return false,
             UpgradeRequest::Admitted { listed, .. } => match self.limits.upgrade_protocols.get(usize::from(listed)) {
                 Some(protocol) => protocol,
@@ -265,6 +265,10 @@ impl ResponseStream<'_> {
         AttemptOutcome::Refused(LocalReply::UpstreamClosed(self.backend_key()))
     }
 
+    fn malformed(&self, why: MalformedHttp) -> AttemptOutcome {
+        AttemptOutcome::Refused(LocalReply::UpstreamMalformed(self.backend_key(), why))
+    }
+
     fn backend_key(&self) -> Box<str> {
         self.permit.as_ref().map(|permit| permit.backend().key.clone()).unwrap_or_default()
     }
@@ -273,6 +277,8 @@ impl ResponseStream<'_> {
 /// Why a response broke off.
 enum ResponseAbort {
     Instance,
+    /// Its body is not valid HTTP/1.
+    Malformed(MalformedHttp),
     /// Its deadline has passed.
     Late,
     Client,

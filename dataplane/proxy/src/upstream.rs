@@ -1,7 +1,6 @@
 //! A link to an instance: a connection of its own in HTTP/1, a stream of a shared one in HTTP/2.
 
 use std::io;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -14,12 +13,13 @@ use protocol::http::pool::{PoolKey, UpstreamConnection};
 use ring::Tick;
 
 use super::deadlines::ResponseDeadlines;
-use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
+use super::{LocalReply, Permit, Proxy};
 
 /// Between two log lines about TLS failures of instances: each request meets them.
 const TLS_FAILURE_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
-pub(super) enum UpstreamLink {
+/// A connection to an instance, ready for one request.
+pub enum UpstreamLink {
     Http1(Box<UpstreamConnection>),
     Http2(Http2StreamPermit),
 }
@@ -37,6 +37,27 @@ impl UpstreamLink {
         match self {
             Self::Http1(upstream) => upstream.reused,
             Self::Http2(stream_permit) => stream_permit.reused,
+        }
+    }
+}
+
+/// How a request is connected to an instance.
+#[derive(Debug, Clone, Copy)]
+pub struct ConnectPlan {
+    pub protocol: Protocol,
+    /// An open connection may be used, which the instance may be about to close.
+    pub reuses: bool,
+    pub due: Option<Tick>,
+}
+
+impl ConnectPlan {
+    /// For a client's request that began at `started`. `upgrades`: for a WebSocket or another protocol.
+    #[must_use]
+    pub(super) fn for_client(permit: &Permit, upgrades: bool, started: Tick) -> Self {
+        Self {
+            protocol: permit.endpoint.protocol(permit.backend().protocol, upgrades),
+            reuses: true,
+            due: ResponseDeadlines::new(started, &permit.backend().timeouts).first_byte,
         }
     }
 }
@@ -83,11 +104,11 @@ impl TlsFailures {
 }
 
 impl Proxy {
-    /// A link to the instance of `permit`: a pooled one, or a new one. `upgrades`: for a WebSocket or another protocol.
-    pub(super) async fn link(&self, permit: &Permit, upgrades: bool, due: Option<Tick>) -> io::Result<UpstreamLink> {
-        let endpoint = &permit.endpoint;
-        let protocol = endpoint.protocol(permit.backend().protocol, upgrades);
+    /// A link to the instance of `permit`: a pooled one, or a new one.
+    pub(super) async fn link(&self, permit: &Permit, plan: ConnectPlan) -> io::Result<UpstreamLink> {
+        let (endpoint, ConnectPlan { protocol, reuses, due }) = (&permit.endpoint, plan);
         let kept = match protocol {
+            _ if !reuses => None,
             Protocol::Http1 => self.client.pooled(PoolKey::Endpoint(endpoint.id)).map(UpstreamLink::Http1),
             Protocol::H2c => self.h2_client.idle_connection(endpoint.id).map(UpstreamLink::Http2),
         };
@@ -99,7 +120,7 @@ impl Proxy {
 
     /// A new connection to an instance. In HTTP/2 it may be one that other requests wait for too, or one that got free
     /// capacity meanwhile.
-    pub(super) async fn fresh_link(
+    async fn fresh_link(
         &self,
         backend: &Backend,
         endpoint: &Endpoint,
@@ -131,31 +152,5 @@ impl Proxy {
             self.outliers.borrow_mut().accepted(endpoint.id);
         }
         link
-    }
-
-    /// Acquires a permit, after a wait if needed, and a link to its instance. An instance that refuses is reported, and
-    /// another one is tried.
-    pub(super) async fn reach(
-        self: &Rc<Self>,
-        mut choice: SelectedEndpoint,
-        acquire_request: &mut AcquireRequest<'_>,
-        started: Tick,
-    ) -> Result<(Permit, UpstreamLink), LocalReply> {
-        let mut tls_failures = TlsFailures::default();
-        let upgrades = acquire_request.route_request.request.is_some_and(|request| request.head.is_upgrade());
-        loop {
-            let permit = self.acquire(choice, acquire_request).await.map_err(|why| tls_failures.explain(self, why))?;
-            let due = ResponseDeadlines::new(started, &permit.backend().timeouts).first_byte;
-            match self.link(&permit, upgrades, due).await {
-                Ok(link) => return Ok((permit, link)),
-                Err(_) if due.is_some_and(|due| self.ring.now() >= due) => return Err(LocalReply::ResponseTimeout),
-                Err(why) => {
-                    tls_failures.note(&why);
-                    acquire_request.tried.push(permit.endpoint.id);
-                    self.report_refused(&permit);
-                    choice = permit.selected.clone();
-                }
-            }
-        }
     }
 }

@@ -1,6 +1,6 @@
 //! Owned bytes on their way through a core.
 //!
-//! A chunk received from a socket lies in a receive buffer of the ring and returns it when its last part is
+//! A chunk received from a socket is in a receive buffer of the ring and returns it when its last part is
 //! dropped. Forwarding sends it from there: nothing is copied.
 
 use std::fmt;

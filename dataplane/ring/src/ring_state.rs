@@ -34,7 +34,7 @@ pub(crate) struct RingState {
     now: Cell<Tick>,
     pub(crate) awake_until: Cell<Tick>,
     /// A task waits for the result of a turn without a wait.
-    hurried: Cell<bool>,
+    notified: Cell<bool>,
     pub(crate) idle_waiters: IdleWaiters,
     pub(crate) turn_budget: TurnBudget,
     /// Kept between turns for its allocation.
@@ -51,7 +51,7 @@ impl RingState {
         Self {
             now: Cell::new(driver.now()),
             awake_until: Cell::new(Tick::ZERO),
-            hurried: Cell::default(),
+            notified: Cell::default(),
             idle_waiters: IdleWaiters::default(),
             turn_budget: TurnBudget::default(),
             slab: RefCell::default(),
@@ -140,7 +140,7 @@ impl RingState {
     /// the next turn does not wait.
     pub(crate) fn poll_posted(&self, key: OpKey, cx: &Context<'_>) -> Poll<i32> {
         let end = self.slab.borrow_mut().poll_posted(key, &self.executor, cx);
-        self.hurried.set(self.hurried.get() || end.is_pending());
+        self.notified.set(self.notified.get() || end.is_pending());
         end
     }
 
@@ -157,7 +157,7 @@ impl RingState {
 
     pub(crate) fn wait_policy(&self) -> WaitPolicy {
         let is_busy = !self.executor.is_idle() || self.turn_budget.is_waited_for();
-        if self.hurried.take() || is_busy || self.wake_flag.is_set() {
+        if self.notified.take() || is_busy || self.wake_flag.is_set() {
             self.idle_waiters.interrupted();
             return WaitPolicy::None;
         }

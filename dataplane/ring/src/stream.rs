@@ -166,7 +166,7 @@ impl RingStream {
     }
 
     /// Resolves once the peer has finished, or the connection is broken, even with unread bytes. May wait
-    /// beside any other call.
+    /// concurrently with any other call.
     pub async fn hung_up(&self) -> io::Result<()> {
         let (result, _) = self.core.start(Op::Hangup(Rc::clone(&self.socket))).outcome().await;
         checked(result).map(drop)

@@ -123,7 +123,7 @@ fn failed_detached_send_is_reported_by_next_send() {
 #[test]
 fn detached_sends_arrive_in_order_under_faults() {
     for seed in 0..50 {
-        let simulation = Simulation::new(seed, FaultProfile { resets: 0, ..FaultProfile::stormy() });
+        let simulation = Simulation::new(seed, FaultProfile { resets: 0, ..FaultProfile::severe() });
         let ring = simulation.ring();
         let bytes = pattern(200_000);
         let expected = bytes.clone();

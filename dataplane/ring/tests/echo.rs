@@ -113,7 +113,7 @@ fn simulation_echoes_every_byte() {
         Err(_) => (0..8).collect(),
     };
     for seed in seeds {
-        for faults in [FaultProfile::calm(), FaultProfile::windy()] {
+        for faults in [FaultProfile::calm(), FaultProfile::moderate()] {
             let simulation = Simulation::new(seed, faults);
             assert_eq!(echo(&simulation.ring(), 7).len(), CONNECTIONS as usize);
             simulation.ring().shutdown();
@@ -124,7 +124,7 @@ fn simulation_echoes_every_byte() {
 #[test]
 fn same_seed_gives_same_run() {
     let night = |seed| {
-        let simulation = Simulation::new(seed, FaultProfile::windy());
+        let simulation = Simulation::new(seed, FaultProfile::moderate());
         let ring = simulation.ring();
         let finished = echo(&ring, 7);
         let end = ring.now();

@@ -89,9 +89,9 @@ fn minimal_ring_delivers_every_byte_in_order() {
             let far = Rc::new(listener.accept().await.unwrap());
             for (from, to, seed) in [(&near, &far, seed), (&far, &near, seed + PAIRS)] {
                 ring.spawn(talk(ring.clone(), Rc::clone(from), BYTES, seed));
-                let (heard, done) = (listen(ring.clone(), Rc::clone(to), BYTES, seed), Rc::clone(&done));
+                let (server, done) = (listen(ring.clone(), Rc::clone(to), BYTES, seed), Rc::clone(&done));
                 ring.spawn(async move {
-                    heard.await;
+                    server.await;
                     done.set(done.get() + 1);
                 });
             }

@@ -192,7 +192,7 @@ fn synced_pages_survive_and_unsynced_may_be_lost() {
     let (mut lost, mut kept) = (0, 0);
     for seed in 0..20 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let simulation = Simulation::new(seed, FaultProfile::windy());
+        let simulation = Simulation::new(seed, FaultProfile::moderate());
         let ring = simulation.ring();
         ring.block_on(async {
             let out = RingFile::from_std(&ring, file.reopen().unwrap());
@@ -223,7 +223,7 @@ fn sync_covers_only_earlier_writes() {
     let mut undone = 0;
     for seed in 0..20 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let simulation = Simulation::new(seed, FaultProfile::windy());
+        let simulation = Simulation::new(seed, FaultProfile::moderate());
         let ring = simulation.ring();
         ring.block_on(async {
             let out = Rc::new(RingFile::from_std(&ring, file.reopen().unwrap()));
@@ -270,7 +270,7 @@ fn wait_without_events_panics_and_does_not_hang() {
 #[test]
 fn receiver_gets_bytes_while_others_hold_all_buffers() {
     let options = RingOptions { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..RingOptions::default() };
-    let simulation = Simulation::with_options(7, FaultProfile::windy(), options);
+    let simulation = Simulation::with_options(7, FaultProfile::moderate(), options);
     let ring = simulation.ring();
     ring.block_on(async {
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
@@ -291,7 +291,7 @@ fn receiver_gets_bytes_while_others_hold_all_buffers() {
 fn durable_write_falls_back_to_sync() {
     for seed in 0..10 {
         let file = tempfile::NamedTempFile::new().unwrap();
-        let simulation = Simulation::new(seed, FaultProfile { durable_writes: false, ..FaultProfile::windy() });
+        let simulation = Simulation::new(seed, FaultProfile { durable_writes: false, ..FaultProfile::moderate() });
         let ring = simulation.ring();
         ring.block_on(async {
             let out = RingFile::from_std(&ring, file.reopen().unwrap());
@@ -305,10 +305,10 @@ fn durable_write_falls_back_to_sync() {
 }
 
 #[test]
-fn every_task_ends_under_stormy_faults() {
+fn every_task_ends_under_severe_faults() {
     let (mut whole, mut broken) = (0, 0);
     for seed in 0..30 {
-        let simulation = Simulation::new(seed, FaultProfile::stormy());
+        let simulation = Simulation::new(seed, FaultProfile::severe());
         let ring = simulation.ring();
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let address = listener.local_addr().unwrap();
@@ -381,7 +381,7 @@ fn power_cut_ends_every_wait() {
 #[test]
 fn suspended_stream_resumes_where_it_stopped() {
     for seed in 0..20 {
-        let ring = Simulation::new(seed, FaultProfile::windy()).ring();
+        let ring = Simulation::new(seed, FaultProfile::moderate()).ring();
         let listener = RingListener::bind(&ring, anywhere()).unwrap();
         let address = listener.local_addr().unwrap();
         let bytes: Vec<u8> = (0..100_000_u32).map(|n| n as u8).collect();

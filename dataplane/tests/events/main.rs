@@ -28,8 +28,8 @@ fn on_every_machine<F: Future<Output = ()> + 'static>(script: impl Fn(EventsFixt
     on(&Ring::kernel(RingOptions::default()).unwrap());
     for seed in 0..5 {
         on(&Simulation::new(seed, FaultProfile::calm()).ring());
-        let windy = FaultProfile { slow_peers: 0, short_writes: 0, ..FaultProfile::windy() };
-        on(&Simulation::new(seed, windy).ring());
+        let moderate = FaultProfile { slow_peers: 0, short_writes: 0, ..FaultProfile::moderate() };
+        on(&Simulation::new(seed, moderate).ring());
     }
 }
 
@@ -128,7 +128,7 @@ fn route(table: &mut RoutingTable, backend: Arc<Backend>) {
     table.hosts.insert("app.ns.localhost", Arc::new(Route::of(splits)));
 }
 
-/// A delivery to a sleeping Service of ours requests an instance and waits for it; no request is rejected,
+/// A delivery to a scaled-to-zero Service of ours requests an instance and waits for it; no request is rejected,
 /// and its concurrency applies to deliveries too.
 #[test]
 fn sleeping_subscriber_is_started() {
@@ -204,7 +204,13 @@ fn dead_instance_is_reported_and_another_used() {
         fixture.until(|| broker.subscribers[0].tally.delivered.load(Relaxed) == 20).await;
         assert_eq!((sink.count(), broker.subscribers[0].tally.retries.load(Relaxed)), (20, 0));
         let lost = Signal::Unreachable { backend: "ns/app-1".into(), endpoint: backend.endpoints[0].id };
-        assert_eq!(fixture.signals.receive(), Some(lost));
+        let mut reports = 0;
+        while let Some(signal) = fixture.signals.receive() {
+            assert_eq!(signal, lost);
+            reports += 1;
+        }
+        // It looks the least loaded, and is an outlier after the first refusal: later events do not try it first.
+        assert!((1..=3).contains(&reports), "{reports} of 20");
     });
 }
 

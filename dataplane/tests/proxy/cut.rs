@@ -150,7 +150,7 @@ fn interim_responses_and_partial_heads_are_traffic() {
     }
 }
 
-/// An instance that begins and then sends nothing more is idle all the same.
+/// An instance that begins and then sends nothing more is idle anyway.
 #[test]
 fn interim_response_does_not_disable_the_idle_timeout() {
     everywhere(async |fixture| {

@@ -48,7 +48,7 @@ impl Drop for StopProxyAtEnd {
     }
 }
 
-/// Runs `script` beside a core, on the kernel driver and on simulated machines with and without network faults.
+/// Runs `script` against a core, on the kernel driver and on simulated machines with and without network faults.
 pub(crate) fn on_every_driver<F: Future<Output = ()> + 'static>(
     limits: &CoreLimits,
     script: impl Fn(ProxyFixture) -> F + Copy + 'static,
@@ -99,7 +99,7 @@ fn slow_network() -> FaultProfile {
         latency: Duration::from_micros(10)..=Duration::from_micros(300),
         slow_peers: 0,
         resets: 0,
-        ..FaultProfile::windy()
+        ..FaultProfile::moderate()
     }
 }
 

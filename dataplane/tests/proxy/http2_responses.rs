@@ -5,13 +5,63 @@ use std::rc::Rc;
 use h2::server::SendResponse;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response};
 use ring::Ring;
+use sluicegate_dataplane::codec::http::MalformedHttp;
 use sluicegate_dataplane::core::CoreLimits;
+use sluicegate_dataplane::http::limits::INTERIM_MAX;
+use sluicegate_dataplane::table::{Backend, Protocol};
 
-use crate::fixture::{ProxyFixture, on_every_driver};
+use crate::fixture::{ProxyFixture, Reply, backend, instance, on_every_driver};
 use crate::sharing::{publish, request_for, serving};
 use crate::streams::{connect, whole};
 
 type Field = (&'static str, &'static str);
+
+/// The response names what is wrong, for every pair of protocols: such an instance has not closed the connection.
+#[test]
+fn instance_beyond_a_limit_of_responses_is_told_by_name() {
+    on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {
+        let http1 = instance(&fixture.ring, |seen| {
+            let text = match seen.head.contains("/interim") {
+                true => "HTTP/1.1 103 Hints\r\n\r\n".repeat(17) + "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+                false => "HTTP/1.1 101 Switching Protocols\r\nUpgrade: other\r\n\r\n".to_owned(),
+            };
+            vec![Reply::Send(text.into_bytes())]
+        });
+        let http2 = serving(&fixture.ring, &Rc::default(), |request, mut respond: SendResponse<bytes::Bytes>| {
+            let (count, status) = if request.uri().path() == "/switch" { (1, 101) } else { (17, 103) };
+            async move {
+                for _ in 0..count {
+                    let interim = Response::builder().status(status).body(()).unwrap();
+                    respond.send_informational(interim).unwrap();
+                }
+                let _ = respond.send_response(Response::new(()), true);
+            }
+        });
+        let (interim, switch) =
+            (MalformedHttp::TooManyInterim.sentence(), MalformedHttp::SwitchNotRequested.sentence());
+        assert!(interim.contains(&INTERIM_MAX.to_string()));
+        let app = |instance, protocol| Backend { protocol, ..backend(&[instance], 0, None) };
+        for (app, path, cause) in [
+            (app(http1, Protocol::Http1), "/interim", interim),
+            (app(http1, Protocol::Http1), "/switch", switch),
+            (app(http2, Protocol::H2c), "/interim", interim),
+            (app(http2, Protocol::H2c), "/switch", switch),
+        ] {
+            fixture.publish("app", app);
+            let mut client = fixture.client().await;
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n")).await;
+            let all = client.rest().await;
+            assert!(all.contains("HTTP/1.1 502 ") && all.contains(cause), "{path}: {all}");
+            let sender = connect(&fixture).await.unwrap();
+            let request = request_for(Method::GET, path);
+            let (answer, _) = sender.ready().await.unwrap().send_request(request, true).unwrap();
+            let answer = answer.await.unwrap();
+            assert_eq!(answer.status(), 502, "{path}");
+            let body = String::from_utf8(whole(answer.into_body()).await.unwrap()).unwrap();
+            assert!(body.contains(cause), "{path}: {body}");
+        }
+    });
+}
 
 fn fields(given: &[Field]) -> HeaderMap {
     let mut fields = HeaderMap::new();

@@ -157,7 +157,7 @@ fn resetting_instance() -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 /// SRV-REQ-08: if its instance ended without reading it, an idempotent request is sent to another one and a POST is
-/// not; and a request that ends all instances is not retried for ever.
+/// not; and a request that ends all instances is not retried forever.
 #[test]
 fn unread_request_is_retried_on_another_instance() {
     // Only a real kernel resets a connection with unread bytes.

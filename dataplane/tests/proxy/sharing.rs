@@ -147,7 +147,7 @@ fn unread_response_blocks_no_other_response() {
 }
 
 /// RFC 9113 6.8, RFC 9110 9.2.2: gRPC servers do this with old connections. Nothing of the next request was sent yet,
-/// but one with a body was once refused all the same.
+/// but one with a body was once refused anyway.
 #[test]
 fn connection_after_goaway_finishes_and_gets_no_new_streams() {
     on_every_driver(&CoreLimits::default(), async |fixture: ProxyFixture| {

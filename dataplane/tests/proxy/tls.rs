@@ -222,7 +222,7 @@ fn broken_tls_connection_never_looks_complete() {
     for_every_seed(|seed| {
         runs.set(runs.get() + 1);
         let seen = Rc::clone(&whole);
-        let faults = FaultProfile { resets: 3_000, segment_bytes_max: 400, ..FaultProfile::windy() };
+        let faults = FaultProfile { resets: 3_000, segment_bytes_max: 400, ..FaultProfile::moderate() };
         let ring = Simulation::with_options(seed, faults, RingOptions::default()).ring();
         run_with_proxy(&ring, &CoreLimits::default(), move |fixture| async move {
             let config = publish_echo(&fixture);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ring::sim::{FaultProfile, Simulation};
 use ring::{Ring, RingOptions, RingStream};
 use sluicegate_dataplane::codec::http::LocalResponse;
-use sluicegate_dataplane::codec::http::{Method, RequestView};
+use sluicegate_dataplane::codec::http::{MalformedHttp, Method, RequestView};
 use sluicegate_dataplane::http::body_budget::BodyBudget;
 use sluicegate_dataplane::http::client::{BufferedRequest, ExchangeError, UpstreamClient};
 use sluicegate_dataplane::http::connection_tracker::ConnectionTracker;
@@ -29,6 +29,11 @@ async fn echo(request: RequestView<'_>, body: Bytes) -> LocalResponse {
     LocalResponse { body, ..LocalResponse::empty(200) }.with("X-Said", sent)
 }
 
+/// Requests to `/secret` are rejected by their head.
+fn reject(request: RequestView<'_>) -> Option<LocalResponse> {
+    (request.path() == "/secret").then(|| LocalResponse::empty(401))
+}
+
 /// A buffered server on `ring`; returns its address.
 fn server(ring: &Ring) -> std::net::SocketAddr {
     server_with(ring, &BodyBudget::new(BODY_BYTES_MAX, usize::MAX))
@@ -44,7 +49,7 @@ fn server_with(ring: &Ring, bodies: &BodyBudget) -> std::net::SocketAddr {
             let guard = tracker.enter(100).unwrap();
             let connection = ClientConnection::new(&ring, stream, guard, &Rc::new(limits()));
             let bodies = bodies.clone();
-            ring.spawn(async move { serve_buffered(connection, &bodies, |answer| answer, &echo).await });
+            ring.spawn(async move { serve_buffered(connection, &bodies, |answer| answer, &reject, &echo).await });
         }
     });
     address
@@ -121,6 +126,27 @@ fn half_closed_client_gets_all_its_responses() {
         });
         ring.shutdown();
     }
+}
+
+/// A request that is rejected by its head gets its response before its body, and takes nothing of the budget.
+#[test]
+fn rejected_head_takes_no_body_budget() {
+    on_both(async |ring| {
+        let address = server_with(&ring, &BodyBudget::new(BODY_BYTES_MAX, 1));
+        for framing in [
+            "Content-Length: 900\r\n\r\npart",
+            "Content-Length: 900\r\nExpect: 100-continue\r\n\r\n",
+            "Transfer-Encoding: chunked\r\n\r\n4\r\npart\r\n",
+        ] {
+            let client = RingStream::connect(&ring, address).await.unwrap();
+            client.send(format!("POST /secret HTTP/1.1\r\nHost: x\r\n{framing}").into_bytes()).await.unwrap();
+            let answer = client.recv().await.unwrap();
+            assert!(answer.starts_with(b"HTTP/1.1 401 "), "{framing}: {}", String::from_utf8_lossy(&answer));
+        }
+        let client = UpstreamClient::new(&ring, &limits(), Arc::default());
+        let whole = client.exchange(address, &post("/secret", b"x"), 99, None).await;
+        assert_eq!(whole.unwrap().status, 200, "the handler decides about a body that has arrived");
+    });
 }
 
 /// Incomplete bodies hold a bounded part of a core, and block others only while they last.
@@ -234,6 +260,26 @@ fn closed_pooled_connection_is_not_used() {
             let answer = client.exchange(address, &post("/", b"x"), 99, None).await.unwrap();
             assert_eq!((answer.status, client.pool().len()), (202, 1));
             ring.sleep(Duration::from_millis(50)).await;
+        }
+    });
+}
+
+/// The error names the limit, so that it is not taken for a malformed status line.
+#[test]
+fn too_many_interim_responses_are_reported_as_such() {
+    on_both(async |ring| {
+        let client = UpstreamClient::new(&ring, &limits(), Arc::default());
+        for (count, too_many) in [(16, false), (17, true)] {
+            let address = raw_instance(&ring, move |stream| {
+                Box::pin(async move {
+                    read_through(&stream, b"\r\n\r\nx").await;
+                    let text = "HTTP/1.1 103 Hints\r\n\r\n".repeat(count) + "HTTP/1.1 202 Accepted\r\n\r\n";
+                    let _ = stream.send(text.into_bytes()).await;
+                })
+            });
+            let outcome = client.exchange(address, &post("/", b"x"), 99, None).await;
+            let wanted = ExchangeError::Malformed(MalformedHttp::TooManyInterim);
+            assert_eq!(outcome.map_err(|why| format!("{why:?}")).err(), too_many.then(|| format!("{wanted:?}")));
         }
     });
 }

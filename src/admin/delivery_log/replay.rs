@@ -104,7 +104,7 @@ pub(crate) async fn replay(State(admin): State<Arc<AdminServer>>, Query(order): 
     }
     let table = admin.tables.load();
     let (path, stream, reader) = match subscriber_ref::named(&table, &order.trigger) {
-        Ok(whom) => (whom.path.to_owned(), Arc::clone(whom.stream), Arc::clone(whom.subscriber)),
+        Ok(target) => (target.path.to_owned(), Arc::clone(target.stream), Arc::clone(target.subscriber)),
         Err(why) => return (StatusCode::NOT_FOUND, format!("{why}\n")).into_response(),
     };
     let from = match ReplayStart::read(&order.from, admin.logs.len()) {
@@ -254,7 +254,7 @@ impl ReplayTarget<'_> {
 
 async fn take_in(admin: &AdminServer, to: &ReplayTarget<'_>, copy: Vec<u8>) -> Result<()> {
     if !to.is_there(&admin.tables.load()) {
-        bail!("the subscriber was deleted meanwhile, or is not Ready any more");
+        bail!("the subscriber was deleted meanwhile, or is no longer Ready");
     }
     for _ in 0..ATTEMPTS_MAX {
         let answer = admin.senders.copy(to.stream, to.path, copy.clone()).await;

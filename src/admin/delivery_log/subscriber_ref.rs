@@ -36,10 +36,10 @@ pub(super) fn named<'t>(table: &'t RoutingTable, name: &str) -> Result<Subscribe
     if !label.contains('/') {
         bail!("{name:?} has no namespace: write NAMESPACE/NAME, as in default/{name}");
     }
-    let mut found =
-        all(table).filter(|whom| *whom.subscriber.label == *label && kind.is_none_or(|kind| kind == whom.kind()));
+    let mut found = all(table)
+        .filter(|reference| *reference.subscriber.label == *label && kind.is_none_or(|kind| kind == reference.kind()));
     match (found.next(), found.next()) {
-        (Some(whom), None) => Ok(whom),
+        (Some(reference), None) => Ok(reference),
         (Some(_), Some(_)) => {
             bail!("{label} is a Trigger and a Subscription: write trigger/{label} or subscription/{label}")
         }

@@ -22,7 +22,7 @@ const ZEROS_SHOWN_MAX: usize = 100;
 /// Subscribers with lines of their own, unless they have trouble: some 5 lines each, 350 KiB together.
 const SUBSCRIBERS_SHOWN_MAX: usize = 500;
 /// ... and of those with trouble.
-const TROUBLED_SHOWN_MAX: usize = 500;
+const FAILING_SHOWN_MAX: usize = 500;
 
 /// Level of detail for subscribers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -110,7 +110,7 @@ impl<'a> SubscriberRow<'a> {
     }
 
     /// Once true, it stays true while the process runs: lines do not come and go.
-    fn has_trouble(&self) -> bool {
+    fn is_failing(&self) -> bool {
         let rest = &self.rest;
         self.ends.dropped + self.ends.dead_lettered + rest.retries + rest.stalled + rest.over_budget > 0
     }
@@ -145,10 +145,10 @@ impl<'a> Rows<'a> {
     fn new(mut rows: Vec<SubscriberRow<'a>>, detail: Detail) -> Self {
         let zeros = detail == Detail::All || rows.len() <= ZEROS_SHOWN_MAX;
         if detail == Detail::Bounded && rows.len() > SUBSCRIBERS_SHOWN_MAX {
-            let (mut troubled, quiet): (Vec<_>, Vec<_>) =
-                rows.split_off(SUBSCRIBERS_SHOWN_MAX).into_iter().partition(SubscriberRow::has_trouble);
-            let beyond = troubled.split_off(troubled.len().min(TROUBLED_SHOWN_MAX));
-            rows.append(&mut troubled);
+            let (mut failing, quiet): (Vec<_>, Vec<_>) =
+                rows.split_off(SUBSCRIBERS_SHOWN_MAX).into_iter().partition(SubscriberRow::is_failing);
+            let beyond = failing.split_off(failing.len().min(FAILING_SHOWN_MAX));
+            rows.append(&mut failing);
             let mut others = SubscriberRow {
                 stream: OTHERS,
                 subscriber: OTHERS,

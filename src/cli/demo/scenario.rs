@@ -56,7 +56,7 @@ pub(super) fn tell(client: &DemoClient) -> Result<DemoReport> {
     let mut acknowledged = publish(client)?;
     let subscribers = settle(client)?;
 
-    step("a Service that has gone to sleep");
+    step("a Service that was scaled to zero");
     let cold_start = wake(client)?;
 
     acknowledged.sort();

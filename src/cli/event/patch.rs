@@ -91,8 +91,8 @@ fn await_ready(api: &ApiClient, path: &str, kind: &str, name: &str) -> Result<St
             return Ok(format!("{kind} {name} is changed and Ready"));
         }
         if began.elapsed() > READY_TIMEOUT {
-            let why = ready.map_or("not looked at yet", |ready| text(ready, "message"));
-            bail!("{kind} {name} is changed and not Ready, so nothing is sent: {why}");
+            let why = ready.map_or("not reconciled yet", |ready| text(ready, "message"));
+            bail!("{kind} {name} was changed and is not Ready, so nothing is sent: {why}");
         }
         std::thread::sleep(POLL_INTERVAL);
     }

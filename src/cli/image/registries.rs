@@ -1,4 +1,4 @@
-//! What flags, files and this host's user say about registries.
+//! The configuration of registries: flags, files and the credentials of this host's user.
 
 use std::path::{Path, PathBuf};
 

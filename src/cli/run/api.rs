@@ -140,7 +140,7 @@ pub(super) struct Reports<'a> {
 /// All listeners of the API.
 pub(super) struct ApiListeners {
     all: Vec<(ApiListener, CrossOriginProtection)>,
-    /// The CA certificate (PEM) that the API created itself; empty where there is none.
+    /// The CA certificate (PEM) that the API created itself, or empty.
     authority: String,
 }
 
@@ -163,7 +163,7 @@ impl ApiListeners {
                 let tls = ApiTlsListener::new(listener, certificate).map_err(|why| without_tls(&why))?;
                 hosts.extend(tls.names());
                 let made = maker.map(|maker| std::fs::read_to_string(maker.ca_path())).transpose()?;
-                (ApiListener::Tls(Box::new(tls)), made.map_or(ClusterAuthority::Known, ClusterAuthority::Made))
+                (ApiListener::Tls(Box::new(tls)), made.map_or(ClusterAuthority::System, ClusterAuthority::Made))
             } else {
                 (ApiListener::Plain { listener, is_trusted: !config.api_authenticate }, ClusterAuthority::Plain)
             };

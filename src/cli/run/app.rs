@@ -1,4 +1,4 @@
-//! The appliance: what it is made of, in the order in which it is put together, and how it is taken apart.
+//! The appliance: its parts, in the order of their start, and its shutdown.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -141,7 +141,7 @@ impl App {
     fn next_stop(&mut self) -> Result<MainEvent> {
         let Self { config, sender, state, .. } = self;
         loop {
-            match self.events.recv().context("every event sender is gone")? {
+            match self.events.recv().context("every sender of this channel has ended")? {
                 MainEvent::Reload => {
                     certificates::reload(config, &self.publisher, &state.health.expiries);
                     self.access_log.reopen();

@@ -33,7 +33,7 @@ pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>)
         {
             let sockets = BoundSockets::inherit(inherited, &mut api_socket)?;
             predecessor.wait_for_folder()?;
-            let folder = data_folder::take_patiently(&config.data)?;
+            let folder = data_folder::take_with_retry(&config.data)?;
             return Ok(Arrival { folder, logs: OpeningLogs::start(config)?, sockets, predecessor: Some(predecessor) });
         }
         match start(config, &mut api_socket) {

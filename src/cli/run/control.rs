@@ -75,7 +75,7 @@ pub(super) struct ControlThreadConfig {
     pub(super) steered: ControlReceivers,
     /// Its certificate is renewed here.
     pub(super) events_tls: Option<EventsTls>,
-    /// The gateway for instances, or why there is none.
+    /// The gateway for instances, or why it is missing.
     pub(super) gateway: Result<InstanceGateway, String>,
     /// Another process still runs instances here.
     pub(super) handover: bool,
@@ -90,7 +90,7 @@ pub(super) struct ControlHandle {
     pub(super) hand_over: watch::Sender<bool>,
     /// Receives when they have ended.
     pub(super) handed: mpsc::Receiver<()>,
-    /// What this process does with its admin listener.
+    /// The state of this process's admin listener.
     pub(super) admin_port: watch::Sender<AdminPort>,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct ControlReceivers {
     admin_port: watch::Receiver<AdminPort>,
 }
 
-/// What a process does with its admin listener.
+/// The state of a process's admin listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AdminPort {
     Served,
@@ -215,7 +215,7 @@ async fn live(
 /// Waits for the first table, and not when stopped.
 async fn is_there(table: oneshot::Receiver<()>, stop: watch::Receiver<bool>) -> bool {
     tokio::select! {
-        told = table => told.is_ok(),
+        current = table => current.is_ok(),
         () = stopped(stop) => false,
     }
 }
@@ -267,7 +267,7 @@ impl ControlState {
     fn clear_away(&self) {
         if let Some(store) = &self.store {
             if self.defined_before {
-                task::spawn_local(define_anew(Arc::clone(store), Arc::clone(&self.registry)));
+                task::spawn_local(refresh_definitions(Arc::clone(store), Arc::clone(&self.registry)));
             }
             task::spawn_local(api::run_garbage_collector(Arc::clone(store), Arc::clone(&self.registry)));
             task::spawn_local(store::event_retention::run(Arc::clone(store)));
@@ -299,7 +299,7 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
             task::spawn_local(give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client = api::client_with_signer(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
-            let surroundings = ApiServerConfig {
+            let server_config = ApiServerConfig {
                 instance_streams: Some(Arc::clone(&streams) as _),
                 ..entrance::api_server_config(&parts.config, parts.given.clone(), &parts.health, Arc::clone(&signer))
             };
@@ -307,7 +307,7 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
                 Some(Arc::clone(&store)),
                 Some(signer),
                 client,
-                api::router_with(store, Arc::clone(&registry), surroundings),
+                api::router_with(store, Arc::clone(&registry), server_config),
             )
         }
         Some(file) => (None, None, cluster::client(file).await?, Router::new()),
@@ -346,7 +346,7 @@ async fn settle() {
 
 fn release_code_pages() {
     if let Err(why) = dataplane::code_pages::release_pages() {
-        tracing::debug!(%why, "code that is not needed any more stays in memory");
+        tracing::debug!(%why, "unused program code stays in memory");
     }
 }
 
@@ -371,11 +371,11 @@ async fn give_back(mut revision: watch::Receiver<u64>) {
 /// Creates the initial objects. Returns whether an earlier start's definitions of our kinds exist.
 async fn seed(store: &Arc<ObjectStore>, registry: &Arc<KindRegistry>) -> Result<bool> {
     if api::has_definitions(store) {
-        api::seed_objects(store).await?;
+        api::seed_objects(store, registry).await?;
         return Ok(true);
     }
     let definitions = definitions(registry);
-    api::seed_objects(store).await?;
+    api::seed_objects(store, registry).await?;
     api::seed_definitions(store, definitions.await??).await?;
     Ok(false)
 }
@@ -387,7 +387,7 @@ fn definitions(registry: &Arc<KindRegistry>) -> task::JoinHandle<Result<Vec<Seed
 
 /// Updates an earlier start's definitions to those of this program, while serving: that takes as long as
 /// all the rest of a start.
-async fn define_anew(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) {
+async fn refresh_definitions(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) {
     let define = async { anyhow::Ok(api::seed_definitions(&store, definitions(&registry).await??).await?) };
     if let Err(why) = define.await {
         tracing::error!(why = format!("{why:#}"), "the definitions of kinds are those of an earlier start");
@@ -441,8 +441,8 @@ async fn serve_admin(
     publisher.set_cores_running();
     let router = admin::router(admin, scaler, protection);
     // An error of these: the main thread is gone.
-    while let Ok(told) = port.wait_for(|port| *port != AdminPort::Lent).await.map(|told| *told) {
-        if told == AdminPort::Closed {
+    while let Ok(current) = port.wait_for(|port| *port != AdminPort::Lent).await.map(|current| *current) {
+        if current == AdminPort::Closed {
             return;
         }
         let mut leaves = port.clone();

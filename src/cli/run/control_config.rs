@@ -35,7 +35,7 @@ pub(super) fn control_config(
             https: sockets.https.first().map(std::net::TcpListener::local_addr).transpose()?,
         },
         events_url_base: format!("http://{events}"),
-        events_tls: events_tls.map(EventsTls::told),
+        events_tls: events_tls.map(EventsTls::listener_state),
         publishes_pods: config.kubeconfig.is_none(),
         leader_identity: config.kubeconfig.is_some().then(leader_election::new_identity),
         quotas: config.quotas.clone(),

@@ -26,7 +26,7 @@ pub(super) struct SharedCoreConfig {
 }
 
 impl SharedCoreConfig {
-    /// `beside`: another process still accepts from the same sockets.
+    /// `is_handover`: another process still accepts from the same sockets.
     pub(super) fn new(tables: &Arc<TablePublisher>, signals: &SignalQueue, is_handover: bool) -> Self {
         let stop = Arc::new(StopSignal::default());
         stop.set_handover(is_handover);
@@ -138,7 +138,7 @@ impl RunningCores {
         self.queries.clone()
     }
 
-    /// What the admin listener shows of them.
+    /// The state for the admin listener.
     pub(super) fn admin(&self, tables: Arc<TablePublisher>, health: &Arc<Health>) -> AdminServer {
         let (cores, logs, ways) = (self.counters.clone(), self.logs.clone(), self.queries.clone());
         let questions = self.questions.clone();

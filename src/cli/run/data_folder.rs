@@ -61,11 +61,11 @@ pub(in crate::cli) fn take(folder: &Path) -> Result<DataFolder> {
         let mut owner = String::new();
         drop(lock.read_to_string(&mut owner)); // only for the message
         let owner = owner.trim();
-        let told = format!(
+        let message = format!(
             "data folder {name} is in use by another sluicegate (process {owner}); \
              stop it, replace it with --hot-restart, or give this one a folder of its own with --data"
         );
-        return Err(FolderInUse(told).into());
+        return Err(FolderInUse(message).into());
     }
     // Only for the message above: a full disk must not prevent a start.
     drop(lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id())));
@@ -84,7 +84,7 @@ fn open(path: &Path) -> Result<File> {
         .open(path)?;
     let there = lock.metadata()?;
     // The process id is written into it: not through a link into another file.
-    ensure!(there.is_file() && there.nlink() == 1, "it is not a file of its own; move it away");
+    ensure!(there.is_file() && there.nlink() == 1, "it is not a regular file with a single link; move it away");
     if there.mode() & 0o777 & !LOCK_MODE != 0 {
         lock.set_permissions(Permissions::from_mode(LOCK_MODE)).context("other users may lock it")?;
     }
@@ -104,7 +104,7 @@ fn warn_if_shared(folder: &Path) {
 /// with it.
 ///
 /// # Errors As [`take`].
-pub(in crate::cli) fn take_patiently(folder: &Path) -> Result<DataFolder> {
+pub(in crate::cli) fn take_with_retry(folder: &Path) -> Result<DataFolder> {
     let begin = Instant::now();
     loop {
         match take(folder) {

@@ -60,8 +60,8 @@ impl EventsTls {
         self.own.clone()
     }
 
-    /// What statuses contain of it.
-    pub(super) fn told(&self) -> controllers::EventsTlsListener {
+    /// The listener as statuses report it.
+    pub(super) fn listener_state(&self) -> controllers::EventsTlsListener {
         controllers::EventsTlsListener { url_base: self.url_base.clone(), ca_certs: self.ca_certs.clone() }
     }
 

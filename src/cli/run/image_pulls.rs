@@ -1,4 +1,4 @@
-//! Where the images of containers come from.
+//! The source of container images.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What instances may do on this host, and what is hidden from them.
+//! The privileges of instances on this host, and the paths that are hidden from them.
 
 use std::path::PathBuf;
 
@@ -12,15 +12,20 @@ use crate::config::{ProcessRule, RunConfig};
 /// grants.
 pub(super) fn rules(config: &RunConfig) -> InstanceRules {
     let guarded = config.kubeconfig.is_some() || config.api_authenticate || !config.api.ip().is_loopback();
-    let processes = match config.process_instances {
+    let processes = process_instances(config.process_instances, guarded, may_mount());
+    InstanceRules { processes, user: config.instance_user.map(|rule| (rule.user, rule.group)), guarded }
+}
+
+/// `hides_data`: instances cannot read the data folder.
+fn process_instances(rule: Option<ProcessRule>, guarded: bool, hides_data: bool) -> ProcessInstances {
+    match rule {
         Some(ProcessRule::Deny) => ProcessInstances::Deny,
         Some(ProcessRule::AllowList) => ProcessInstances::AllowList,
         Some(ProcessRule::Allow) => ProcessInstances::Allow,
         // Without root an instance runs as the appliance's own user, which can read all of its files.
-        None if guarded && !may_mount() => ProcessInstances::AllowList,
+        None if guarded && !hides_data => ProcessInstances::AllowList,
         None => ProcessInstances::Allow,
-    };
-    InstanceRules { processes, user: config.instance_user.map(|rule| (rule.user, rule.group)), guarded }
+    }
 }
 
 /// The data folder, and everything else that contains credentials or accepts unauthenticated commands.
@@ -28,4 +33,23 @@ pub(super) fn masked(config: &RunConfig) -> Vec<PathBuf> {
     let files = [&config.api_socket, &config.api_tokens, &config.kubeconfig];
     let all = files.into_iter().flatten().chain([&config.data]);
     all.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_rule_without_root_and_with_callers_is_allow_list() {
+        for (guarded, hides_data, wanted) in [
+            (true, false, ProcessInstances::AllowList),
+            (true, true, ProcessInstances::Allow),
+            (false, false, ProcessInstances::Allow),
+            (false, true, ProcessInstances::Allow),
+        ] {
+            assert_eq!(process_instances(None, guarded, hides_data), wanted);
+            assert_eq!(process_instances(Some(ProcessRule::Deny), guarded, hides_data), ProcessInstances::Deny);
+            assert_eq!(process_instances(Some(ProcessRule::Allow), guarded, hides_data), ProcessInstances::Allow);
+        }
+    }
 }

@@ -41,11 +41,11 @@ impl CoreListeners {
             TlsVersion::V13 => TlsVersionMin::Tls13,
         };
         let own = self.events_tls.as_ref().map(EventsTls::own).unwrap_or_default();
-        let everybody = TlsServerConfig::from(tables, oldest).context("TLS")?;
+        let public_tls = TlsServerConfig::from(tables, oldest).context("TLS")?;
         let callers_inside = TlsServerConfig::cluster_local(tables, oldest).context("TLS")?;
         let senders = TlsServerConfig::with_own(tables, &own, oldest).context("TLS")?;
 
-        let mut https = by_tls(self.https, &everybody);
+        let mut https = by_tls(self.https, &public_tls);
         let mut private = self.private.into_iter();
         let mut private_https = by_tls(self.private_https, &callers_inside);
         let (inside, domains) = self.cluster_local;

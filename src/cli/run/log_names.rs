@@ -1,5 +1,5 @@
 //! The objects that the streams and subscribers of the event logs belong to. The logs contain uids, so that
-//! a recreated Broker does not inherit events; users know names. The names are in a file beside the logs,
+//! a recreated Broker does not inherit events; users know names. The names are in a file next to the logs,
 //! for `sluicegate wal`.
 
 use std::collections::BTreeMap;
@@ -63,7 +63,7 @@ impl LogNames {
     }
 }
 
-/// The names beside the log in `folder`; empty if no appliance has written any.
+/// The names file next to the log in `folder`; empty if no appliance has written any.
 pub(in crate::cli) fn read(folder: &Path) -> Names {
     let file = folder.parent().unwrap_or(Path::new("..")).join(FILE);
     std::fs::read(file).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()

@@ -64,7 +64,7 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
         let is_level = directive.parse::<LevelFilter>().is_ok();
         if !is_level && !directive.starts_with("sluicegate") {
             return Err(format!(
-                "{directive:?} is no level: error, warn, info, debug, trace or off; TARGET=LEVEL sets one target's"
+                "{directive:?} is not a level: error, warn, info, debug, trace or off; TARGET=LEVEL sets one target's"
             ));
         }
     }

@@ -103,7 +103,7 @@ fn assign(data: &Path, cores: usize) -> Result<Vec<CoreLogFolders>> {
     fs::create_dir_all(&folder).with_context(failed)?;
     restrict_permissions(&folder);
     let folder_of = |core: usize| folder.join(format!("core-{core}"));
-    let mut homes: Vec<CoreLogFolders> =
+    let mut core_folders: Vec<CoreLogFolders> =
         (0..cores).map(|core| CoreLogFolders { own: folder_of(core), others: Vec::new() }).collect();
 
     let mut left_over = Vec::new();
@@ -113,9 +113,9 @@ fn assign(data: &Path, cores: usize) -> Result<Vec<CoreLogFolders>> {
     }
     left_over.sort_unstable();
     for core in left_over {
-        homes[core % cores].others.push(folder_of(core));
+        core_folders[core % cores].others.push(folder_of(core));
     }
-    Ok(homes)
+    Ok(core_folders)
 }
 
 /// The log's number, by its folder's name.
@@ -142,16 +142,16 @@ mod tests {
         }
         fs::write(data.path().join("log/core-9"), "a file, and no log").unwrap();
 
-        let homes = assign(data.path(), 2).unwrap();
+        let core_folders = assign(data.path(), 2).unwrap();
 
         let numbers = |home: &CoreLogFolders| {
             let name = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().into_owned();
             (name(&home.own), home.others.iter().map(name).collect::<Vec<_>>())
         };
-        assert_eq!(numbers(&homes[0]), ("core-0".into(), vec!["core-2".into(), "core-4".into()]));
-        assert_eq!(numbers(&homes[1]), ("core-1".into(), vec!["core-3".into()]));
+        assert_eq!(numbers(&core_folders[0]), ("core-0".into(), vec!["core-2".into(), "core-4".into()]));
+        assert_eq!(numbers(&core_folders[1]), ("core-1".into(), vec!["core-3".into()]));
 
-        let all = homes.into_iter().flat_map(|home| [home.own].into_iter().chain(home.others));
+        let all = core_folders.into_iter().flat_map(|home| [home.own].into_iter().chain(home.others));
         let folder_of = |core: usize| data.path().join(format!("log/core-{core}"));
         assert_eq!(by_number(all.collect()), (0..5).map(folder_of).collect::<Vec<_>>());
     }

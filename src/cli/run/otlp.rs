@@ -46,7 +46,7 @@ impl OtlpExporter {
     fn start(url: &str, queue: SpanQueue, tally: Arc<SpanCounters>) -> Result<Self> {
         let (stop, stopped) = sync_channel(1);
         let config = ureq::Agent::config_builder().timeout_global(Some(REQUEST_MAX)).http_status_as_error(true).build();
-        let work = OtlpWorker { agent: config.into(), url: url.to_owned(), queue, tally, stopped, told: false };
+        let work = OtlpWorker { agent: config.into(), url: url.to_owned(), queue, tally, stopped, is_logged: false };
         let thread = std::thread::Builder::new().name("otlp".to_owned()).spawn(|| work.run());
         Ok(Self { stop, thread: thread.context("no thread for spans")? })
     }
@@ -68,7 +68,7 @@ struct OtlpWorker {
     tally: Arc<SpanCounters>,
     stopped: Receiver<()>,
     /// The rejection by the collector was logged.
-    told: bool,
+    is_logged: bool,
 }
 
 impl OtlpWorker {
@@ -98,13 +98,13 @@ impl OtlpWorker {
             match sent {
                 Ok(_) => {
                     self.tally.sent.fetch_add(count, Relaxed);
-                    if std::mem::take(&mut self.told) {
+                    if std::mem::take(&mut self.is_logged) {
                         tracing::info!(url = self.url, "the collector accepts spans again");
                     }
                     return true;
                 }
                 Err(why) if attempt == attempts_max || !is_retryable(&why) => {
-                    if !std::mem::replace(&mut self.told, true) {
+                    if !std::mem::replace(&mut self.is_logged, true) {
                         tracing::warn!(url = self.url, %why, "the collector rejects spans; they are dropped. Does it accept OTLP over HTTP, in JSON, there?");
                     }
                     break;
@@ -141,7 +141,7 @@ fn document(batch: &[TraceSpan]) -> Value {
 fn span(span: &TraceSpan) -> Value {
     /// `SPAN_KIND_SERVER`
     const SERVER: u8 = 2;
-    /// `STATUS_CODE_ERROR`; a client error is none of ours.
+    /// `STATUS_CODE_ERROR`; a client error does not count.
     const ERROR: u8 = 2;
     let ended = span.ended.duration_since(UNIX_EPOCH).unwrap_or_default();
     let began = ended.saturating_sub(span.duration);

@@ -1,4 +1,4 @@
-//! Static routes. Host names are resolved at the start, and again every [`RESOLVE_EVERY`]; Unix sockets are looked at once.
+//! Static routes. Host names are resolved at the start, and again every [`RESOLVE_EVERY`]; Unix sockets are checked once.
 
 use std::collections::BTreeSet;
 use std::net::ToSocketAddrs as _;

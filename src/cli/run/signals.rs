@@ -25,19 +25,19 @@ pub(super) fn listen(say: mpsc::Sender<MainEvent>, arrived: Arc<AtomicBool>) -> 
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || {
-            let mut told = false;
+            let mut is_logged = false;
             for signal in signals.forever() {
                 if signal == SIGHUP {
                     drop(say.send(MainEvent::Reload));
                     continue;
                 }
-                if signal == SIGINT && (told || !arrived.load(Relaxed)) {
+                if signal == SIGINT && (is_logged || !arrived.load(Relaxed)) {
                     std::process::exit(EXIT_INTERRUPTED);
                 }
                 if !arrived.load(Relaxed) {
                     std::process::exit(0);
                 }
-                told = true;
+                is_logged = true;
                 drop(say.send(MainEvent::Signal)); // a receiver that is gone is ending already
             }
         })

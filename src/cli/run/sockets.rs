@@ -58,7 +58,7 @@ pub(super) struct BoundSockets {
 impl BoundSockets {
     pub(super) fn bind(config: &RunConfig, api_socket: &mut Option<PreparedSocket>) -> Result<Self> {
         let one = |name: &str, address: SocketAddr| {
-            let listener = patiently(|| listen(address, false)).with_context(|| taken(name, address))?;
+            let listener = retry_while_taken(|| listen(address, false)).with_context(|| taken(name, address))?;
             anyhow::Ok(listener)
         };
         let wanted = |name: &str, address: Option<SocketAddr>| match address {
@@ -149,7 +149,7 @@ impl BoundSockets {
 fn for_cores(name: &str, address: SocketAddr, cores: usize) -> Result<Vec<TcpListener>> {
     // SO_REUSEPORT would let a second appliance of the same user share the port and take half of the
     // requests; an ordinary bind first detects another listener.
-    let probe = patiently(|| listen(address, false)).with_context(|| taken(name, address))?;
+    let probe = retry_while_taken(|| listen(address, false)).with_context(|| taken(name, address))?;
     let address = probe.local_addr()?;
     drop(probe);
     (0..cores).map(|_| listen(address, true).with_context(|| taken(name, address))).collect()
@@ -157,7 +157,7 @@ fn for_cores(name: &str, address: SocketAddr, cores: usize) -> Result<Vec<TcpLis
 
 /// Retries while the address is taken: after a crash the kernel tears down the dead process's rings, and
 /// with them its listeners, with some delay (5 to 17 ms measured; a supervisor restarts faster).
-fn patiently(bind: impl Fn() -> Result<TcpListener>) -> Result<TcpListener> {
+fn retry_while_taken(bind: impl Fn() -> Result<TcpListener>) -> Result<TcpListener> {
     /// A dead process releases its address within milliseconds.
     const BIND_WAIT_MAX: Duration = Duration::from_secs(1);
     const STEP: Duration = Duration::from_millis(5);

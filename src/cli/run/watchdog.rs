@@ -21,6 +21,9 @@ use crate::config::RunConfig;
 
 const LOOKS_PER_TIMEOUT: u32 = 8;
 
+/// Other subscribers that a log line names beside their number: a stream can have thousands.
+const OTHERS_NAMED_MAX: usize = 16;
+
 /// Starts the thread, unless the timeout is 0. It ends with the process.
 pub(super) fn start(
     config: &RunConfig,
@@ -43,7 +46,9 @@ pub(super) fn start(
                 if let Some(change) = one.look(every) {
                     change.carry_out(one, &table, &health);
                 }
-                one.table = Arc::clone(&table);
+                if one.looks == 0 {
+                    one.table = Arc::clone(&table);
+                }
             }
         }
     };
@@ -63,7 +68,7 @@ struct Watched {
     is_stalled: bool,
     /// The record of the current stall.
     noted: Option<(PathBuf, StalledEvent)>,
-    /// As of the last check: the current work may refer to an older table than the newest one.
+    /// As of the last check that found a turn: the current work may refer to an older table than the newest one.
     table: Arc<RoutingTable>,
 }
 
@@ -104,8 +109,8 @@ impl Change {
         let activity = CoreActivity::decode(one.counters.heartbeat.work());
         let on = On::of(activity, [table, &one.table]);
         let silent_s = silent.as_secs_f64();
-        let told = on.told(one, table);
-        health.stalls.set(core, Some(format!("core {core} has not turned for {silent_s:.1} s: {told}")));
+        let stall_text = on.stall_text(one, table);
+        health.stalls.set(core, Some(format!("core {core} has made no progress for {silent_s:.1} s: {stall_text}")));
         if std::mem::replace(&mut one.is_stalled, true) {
             return;
         }
@@ -117,7 +122,8 @@ impl Change {
             subscriber = on.subscriber.as_deref().map(|subscriber| &*subscriber.label),
             position = on.activity.map(|activity| activity.position.get()),
             phase = on.activity.map(|activity| activity.phase.name()),
-            "the core does not turn: {told}; after kill -9 the next start sets an event in work aside"
+            "the core makes no progress: {stall_text}; after kill -9 the next start sets the current event aside{}",
+            on.text_of_others()
         );
         if let Some((folder, event)) = on.event(one) {
             let written = note(&folder, &event);
@@ -152,13 +158,13 @@ impl On {
         Self { activity, stream, subscriber }
     }
 
-    fn told(&self, one: &Watched, newest: &RoutingTable) -> String {
+    fn stall_text(&self, one: &Watched, newest: &RoutingTable) -> String {
         let Some(activity) = self.activity else {
             // A turn of many pieces of work, between two of them.
             let last = CoreActivity::decode(one.counters.heartbeat.last_work());
             let Some(last) = last else { return "it works on no event".to_owned() };
             let last = Self::of(Some(last), [newest, &one.table]);
-            return format!("its latest work was the {}", last.told(one, newest));
+            return format!("its latest work was the {}", last.stall_text(one, newest));
         };
         let stream = self.stream.as_ref().map_or("(deleted)", |stream| &*stream.name);
         let subscriber = match (&self.subscriber, activity.subscriber) {
@@ -186,7 +192,26 @@ impl On {
         };
         let stream = self.stream.as_ref()?.name.to_string();
         let (position, phase) = (activity.position.get(), activity.phase);
-        Some((folder, StalledEvent { stream, subscriber, position, phase }))
+        let other_subscribers = self.others().map(|other| other.name.to_string()).collect();
+        Some((folder, StalledEvent { stream, subscriber, position, phase, other_subscribers }))
+    }
+
+    /// The subscribers for which the event is set aside too.
+    fn others(&self) -> impl Iterator<Item = &Arc<Subscriber>> {
+        let known = self.activity.zip(self.stream.as_ref()).zip(self.subscriber.as_ref());
+        known
+            .into_iter()
+            .flat_map(|((activity, stream), subscriber)| stalled::others_at_risk(stream, subscriber, activity.phase))
+    }
+
+    fn text_of_others(&self) -> String {
+        let count = self.others().count();
+        if count == 0 {
+            return String::new();
+        }
+        let labels: Vec<&str> = self.others().take(OTHERS_NAMED_MAX).map(|other| &*other.label).collect();
+        let rest = if count > labels.len() { ", …" } else { "" };
+        format!(", also for {count} other subscribers whose work on it is alike: {}{rest}", labels.join(", "))
     }
 }
 
@@ -206,6 +231,7 @@ fn forget(folder: &std::path::Path, event: &StalledEvent) -> std::io::Result<()>
 #[cfg(test)]
 mod tests {
     use dataplane::broker::stalled::Phase;
+    use dataplane::table::{DeliveryPolicy, DeliveryTarget, EventFilter, HoldReason, InitialOffset, ReplyTarget};
 
     use super::*;
 
@@ -227,12 +253,8 @@ mod tests {
         assert_eq!((one.look(EVERY), one.look(EVERY)), (Some(Change::Recovered), None));
     }
 
-    /// An event is recorded while the core is stalled, and the record is removed when the core continues.
-    #[test]
-    fn stalled_event_is_recorded_until_core_continues() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut one = watched(vec![folder.path().to_owned()]);
-        let stream = Arc::new(EventStream {
+    fn stream(subscribers: Vec<Arc<Subscriber>>) -> Arc<EventStream> {
+        Arc::new(EventStream {
             name: "broker/ns/b/1".into(),
             event_bytes_max: 1,
             keeping: dataplane::table::RetentionPolicy::default(),
@@ -242,9 +264,68 @@ mod tests {
             guards_loops: true,
             types: None,
             admission: None,
-            subscribers: Vec::new(),
+            subscribers,
             tally: Arc::default(),
-        });
+        })
+    }
+
+    /// The others whose filters may stop a core at the same event are recorded and logged with it.
+    #[test]
+    fn stalled_event_is_recorded_for_other_subscribers() {
+        let subscriber = |name: &str, filter: EventFilter| {
+            let target = DeliveryTarget {
+                url: "http://s/".into(),
+                authority: "s".into(),
+                host: "s".into(),
+                port: 80,
+                path: "/".into(),
+                is_stream: false,
+                access_token: None,
+                tls: None,
+            };
+            Arc::new(Subscriber {
+                name: name.into(),
+                label: format!("ns/{name}").into(),
+                filter,
+                target,
+                reply: ReplyTarget::Discard,
+                dead_letter: None,
+                hold: HoldReason::Nothing,
+                delivery: DeliveryPolicy::ONCE,
+                initial_offset: InitialOffset::Now,
+                tally: Arc::default(),
+            })
+        };
+        let exact = || EventFilter::Exact(vec![("type".into(), "t".into())]);
+        let mut subscribers = vec![subscriber("stalled", exact()), subscriber("all", EventFilter::Everything)];
+        subscribers.extend((0..=OTHERS_NAMED_MAX).map(|nth| subscriber(&format!("alike-{nth}"), exact())));
+        let stalled = Arc::as_ptr(&subscribers[0]).addr();
+        let stream = stream(subscribers);
+        let mut table = RoutingTable::default();
+        table.streams.insert("/brokers/ns/b".into(), Arc::clone(&stream));
+        let activity = CoreActivity {
+            phase: Phase::Filter,
+            log: 0,
+            stream: Arc::as_ptr(&stream).addr(),
+            subscriber: stalled,
+            position: wal::LogPosition::new(77),
+        };
+
+        let on = On::of(Some(activity), [&table, &table]);
+        let (_, event) = on.event(&watched(vec!["log".into()])).unwrap();
+        assert_eq!((&*event.subscriber, event.other_subscribers.len()), ("stalled", OTHERS_NAMED_MAX + 1));
+        assert!(!event.other_subscribers.contains(&"all".to_owned()));
+        let text = on.text_of_others();
+        assert!(text.contains("for 17 other subscribers") && text.contains("ns/alike-0, ns/alike-1,"), "{text}");
+        assert!(text.ends_with(", …"), "{text}");
+    }
+
+    /// An event is recorded while the core is stalled, and the record is removed when the core continues.
+    #[test]
+    fn stalled_event_is_recorded_until_core_continues() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut one = watched(vec![folder.path().to_owned()]);
+        let stream = stream(Vec::new());
         let mut table = RoutingTable::default();
         table.streams.insert("/brokers/ns/b".into(), Arc::clone(&stream));
         let activity = CoreActivity {
@@ -258,8 +339,11 @@ mod tests {
         let working = heartbeat.heartbeat.begin(activity.encode());
         let health = Health::default();
 
-        let told = On::of(Some(activity), [&table, &table]).told(&one, &table);
-        assert!(told.starts_with("filter of stream broker/ns/b/1, subscriber -, event at position 77"), "{told}");
+        let stall_text = On::of(Some(activity), [&table, &table]).stall_text(&one, &table);
+        assert!(
+            stall_text.starts_with("filter of stream broker/ns/b/1, subscriber -, event at position 77"),
+            "{stall_text}"
+        );
         Change::Stalled(EVERY).carry_out(&mut one, &table, &health);
         Change::Stalled(EVERY).carry_out(&mut one, &table, &health);
         let noted = stalled::read(folder.path());
@@ -268,8 +352,8 @@ mod tests {
         assert_eq!(one.counters.stalls.load(Relaxed), 1, "one stall, however long");
 
         drop(working);
-        let between = On::of(None, [&table, &table]).told(&one, &table);
-        assert_eq!(between, format!("its latest work was the {told}"));
+        let between = On::of(None, [&table, &table]).stall_text(&one, &table);
+        assert_eq!(between, format!("its latest work was the {stall_text}"));
         Change::Recovered.carry_out(&mut one, &table, &health);
         assert_eq!(stalled::read(folder.path()), []);
     }

@@ -83,7 +83,7 @@ impl AcknowledgedState {
 mod tests {
     use super::*;
 
-    /// An intermediate flush of an acknowledgement is durable all the same: no power cut takes it. But
+    /// An intermediate flush of an acknowledgement is durable anyway: no power cut takes it. But
     /// nothing was acknowledged after it yet, so damage in it may look like a torn write.
     #[test]
     fn intermediate_flush_is_durable_and_not_proven() {

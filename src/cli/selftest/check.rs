@@ -55,7 +55,7 @@ pub(super) fn against(log: &WriteAheadLog, seed: u64, promise: &AcknowledgedStat
     for (nth, name) in STREAMS.iter().enumerate() {
         let Some((stream, _)) = log.streams().find(|(_, known)| known == name) else {
             if promise.acknowledged > 0 {
-                violations.push(Violation::new(promise.acknowledged, format!("stream {name} is gone")));
+                violations.push(Violation::new(promise.acknowledged, format!("stream {name} is missing")));
             }
             continue;
         };
@@ -112,14 +112,14 @@ fn compare(
         let (all, there) = (batch_records(seed, batch), found.get(&batch).copied().unwrap_or(0));
         if there != all {
             let is_promised = batch < acknowledged;
-            let what = if is_promised { "acknowledged" } else { "not acknowledged, but later ones are there" };
+            let what = if is_promised { "acknowledged" } else { "not acknowledged, but later ones exist" };
             let lost = if is_promised { u64::from(all - there.min(all)) } else { 0 };
             violations.push(Violation::new(lost, format!("batch {batch}: {there} of {all} records; {what}")));
         }
         batch = next_of_stream(batch);
     }
     if let Some((early, _)) = found.range(..wanted.start).next() {
-        violations.push(Violation::new(0, format!("batch {early} is shown again after its cursor")));
+        violations.push(Violation::new(0, format!("batch {early} is returned again after its cursor")));
     }
 }
 

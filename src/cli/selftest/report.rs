@@ -105,8 +105,8 @@ impl SelftestReport {
         if self.flushes > 0 && self.quantile(0.5) < TOO_GOOD {
             row("note", "flushes are too fast for a disk: this folder is in memory, or the disk reports flushes it did not make".to_owned());
         }
-        for told in &self.reported {
-            row("VIOLATION", told.clone());
+        for violation in &self.reported {
+            row("VIOLATION", violation.clone());
         }
         let verdict = if self.is_clean() { "nothing that was acknowledged was lost" } else { "a promise was broken" };
         row("verdict", verdict.to_owned());

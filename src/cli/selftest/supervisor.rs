@@ -28,9 +28,9 @@ pub(super) fn kill_a_writer(
     let lines = lines(&mut child)?;
     let mut work = ChildRun { batches: promise.acknowledged..promise.acknowledged, ..ChildRun::default() };
     let word = if early { "opening" } else { "open" };
-    let heard = wait_for(word, &lines, promise, &mut work);
+    let outcome = wait_for(word, &lines, promise, &mut work);
     let (begun, life) = (Instant::now(), if early { life / EARLY } else { life });
-    while heard.is_ok() && begun.elapsed() < life {
+    while outcome.is_ok() && begun.elapsed() < life {
         match lines.recv_timeout(life.saturating_sub(begun.elapsed())) {
             Ok(line) => promise.record(&line, &mut work)?,
             Err(_) => break,
@@ -43,7 +43,7 @@ pub(super) fn kill_a_writer(
     if let Some(status) = ended {
         bail!("the child that appends ended by itself ({status}): see its error above");
     }
-    heard?;
+    outcome?;
     // The rest of its output is in the pipe, and was true when it was written.
     lines.iter().try_for_each(|line| promise.record(&line, &mut work))?;
     Ok(work)
@@ -81,7 +81,7 @@ fn wait_for(word: &str, lines: &Receiver<String>, promise: &mut AcknowledgedStat
     loop {
         let line = lines
             .recv_timeout(end.saturating_duration_since(Instant::now()))
-            .with_context(|| format!("the child that appends did not come to its {word:?}"))?;
+            .with_context(|| format!("the appending child did not print {word:?}"))?;
         promise.record(&line, work)?;
         if line == word {
             return Ok(());

@@ -89,7 +89,7 @@ fn put(log: &mut WriteAheadLog, streams: &mut [WriterStream], seed: u64, batch: 
 }
 
 /// Makes everything durable, in the same way as a core: one write with RWF_DSYNC at a time. Reports each
-/// before the next one, whose records depend on it, and before the log is told: files whose drop is durable
+/// before the next one, whose records depend on it, and before the log gets the result: files whose drop is durable
 /// are deleted then, and a kill in between must not make the parent take the drop for a torn write. Returns
 /// the bytes.
 fn flush(log: &mut WriteAheadLog, say: &mut impl Write) -> Result<u64> {

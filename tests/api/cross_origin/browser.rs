@@ -1,5 +1,5 @@
-//! The same with a real browser: a page of another port tries everything that a page can, and a name that DNS rebinding leads
-//! here is opened. Chromium is not everywhere; without it the tests say so and pass.
+//! The same with a real browser: a page of another port tries everything that a page can, and a name that DNS rebinding points
+//! here is opened. Skipped with a message where Chromium is missing.
 
 use std::net::SocketAddr;
 use std::path::Path;

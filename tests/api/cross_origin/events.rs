@@ -41,6 +41,21 @@ fn request_of_a_page_without_preflight_is_no_event() {
     assert_eq!(sink.received().len(), 2, "an event of a page was delivered");
 }
 
+/// A name of the caller's network leads here, and a web page's origin is no reason to reject what a sender with its own
+/// headers sends.
+#[test]
+fn event_for_any_host_and_origin_is_accepted() {
+    let (appliance, sink) = with_one_event();
+    for (id, host) in
+        [("1", "broker-ingress.knative-eventing.svc.cluster.local"), ("2", "evil.example"), ("3", "10.0.0.1")]
+    {
+        let call = TestEvent::new(id).binary(BROKER).host(host).header("Origin", "http://evil.example");
+        let answer = call.send(appliance.events());
+        assert_eq!(answer.status, 202, "{host}: {answer}");
+    }
+    sink.wait_for(4, TIMEOUT);
+}
+
 /// A preflight for what an event needs: no answer grants it, whatever else `OPTIONS` is for.
 #[test]
 fn preflight_for_an_event_grants_nothing() {

@@ -1,4 +1,4 @@
-//! What keeps web pages away from the API and the admin listener, through the built binary.
+//! Protection of the API and the admin listener from web pages, through the built binary.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod browser;
@@ -149,7 +149,7 @@ fn requests_as_pages_send_them_do_nothing() {
     }
     assert!(appliance.api().get("ConfigMap", NAMESPACE, "planted").is_none());
 
-    // What is no page's goes on as before, and shows that a replay would have sent something.
+    // What is no page's continues as before, and shows that a replay would have sent something.
     let own = create().header("Content-Type", "application/json").header("Origin", &format!("http://{api}"));
     assert_eq!(own.send(api).status, 201);
     for at in [api, admin] {

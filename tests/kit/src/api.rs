@@ -7,53 +7,43 @@ use serde_json::Value;
 
 use crate::{HttpCall, HttpResponse, wait};
 
-/// What tests call a kind, and where its objects are.
-const KINDS: &[(&str, &str, &str)] = &[
-    ("v1", "Namespace", "namespaces"),
-    ("v1", "ConfigMap", "configmaps"),
-    ("v1", "Endpoints", "endpoints"),
-    ("v1", "Secret", "secrets"),
-    ("v1", "Event", "events"),
-    ("v1", "ServiceAccount", "serviceaccounts"),
-    ("discovery.k8s.io/v1", "EndpointSlice", "endpointslices"),
-    ("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings"),
-    ("networking.internal.knative.dev/v1alpha1", "Ingress", "ingresses"),
-    ("networking.internal.knative.dev/v1alpha1", "Certificate", "certificates"),
-    ("sources.knative.dev/v1", "PingSource", "pingsources"),
-    ("sources.knative.dev/v1", "SinkBinding", "sinkbindings"),
-    ("sources.knative.dev/v1", "ContainerSource", "containersources"),
-    ("sources.knative.dev/v1", "ApiServerSource", "apiserversources"),
-    ("sources.knative.dev/v1", "KafkaSource", "kafkasources"),
-    ("sources.knative.dev/v1alpha1", "RabbitmqSource", "rabbitmqsources"),
-    ("adapters.sluicegate.dev/v1alpha1", "AdapterSource", "adaptersources"),
-    ("adapters.sluicegate.dev/v1alpha1", "AdapterSink", "adaptersinks"),
-    ("adapters.sluicegate.dev/v1alpha1", "AdapterType", "adaptertypes"),
-    ("eventing.knative.dev/v1alpha1", "KafkaSink", "kafkasinks"),
-    ("sinks.knative.dev/v1alpha1", "RedisStreamSink", "redisstreamsinks"),
-    ("sinks.knative.dev/v1alpha1", "IntegrationSink", "integrationsinks"),
-    ("sources.knative.dev/v1alpha1", "IntegrationSource", "integrationsources"),
-    ("sources.knative.dev/v1alpha1", "RedisStreamSource", "redisstreamsources"),
-    ("serving.knative.dev/v1", "Service", "services"),
-    ("serving.knative.dev/v1", "Configuration", "configurations"),
-    ("serving.knative.dev/v1", "Revision", "revisions"),
-    ("serving.knative.dev/v1", "Route", "routes"),
-    ("serving.knative.dev/v1beta1", "DomainMapping", "domainmappings"),
-    ("networking.internal.knative.dev/v1alpha1", "ClusterDomainClaim", "clusterdomainclaims"),
-    ("networking.internal.knative.dev/v1alpha1", "ServerlessService", "serverlessservices"),
-    ("autoscaling.internal.knative.dev/v1alpha1", "PodAutoscaler", "podautoscalers"),
-    ("autoscaling.internal.knative.dev/v1alpha1", "Metric", "metrics"),
-    ("eventing.knative.dev/v1", "Broker", "brokers"),
-    ("eventing.knative.dev/v1", "Trigger", "triggers"),
-    ("eventing.knative.dev/v1beta2", "EventType", "eventtypes"),
-    ("eventing.knative.dev/v1alpha1", "EventPolicy", "eventpolicies"),
-    ("flows.knative.dev/v1", "Sequence", "sequences"),
-    ("flows.knative.dev/v1", "Parallel", "parallels"),
-    ("v1", "Pod", "pods"),
-    ("apps/v1", "Deployment", "deployments"),
-    ("messaging.knative.dev/v1", "Channel", "channels"),
-    ("messaging.knative.dev/v1", "InMemoryChannel", "inmemorychannels"),
-    ("messaging.knative.dev/v1", "Subscription", "subscriptions"),
-];
+/// The generated page of all kinds: a heading for each version of a group, and a table of its kinds; at the end a table
+/// of definitions with the version that is stored. The kit has no code of the program that it tests.
+const KINDS_PAGE: &str = include_str!("../../../docs/reference/kinds.md");
+
+/// Where the objects of a kind are.
+#[derive(Clone, Copy)]
+struct KindPath {
+    /// `GROUP/VERSION`, or `v1` in the core group.
+    version: &'static str,
+    plural: &'static str,
+    namespaced: bool,
+}
+
+impl KindPath {
+    /// The stored version of a kind; of two kinds with one name, the one that has a definition: Knative's.
+    fn of(kind: &str) -> Self {
+        let (mut section, mut named) = ("", Vec::new());
+        for line in KINDS_PAGE.lines() {
+            let cells: Vec<&'static str> = line.split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+            match (line.strip_prefix("## "), &cells[..]) {
+                (Some(heading), _) => section = heading,
+                (None, [_, name, plural, _, scope, ..]) if *name == kind => {
+                    named.push(Self { version: section, plural, namespaced: *scope == "namespace" });
+                }
+                _ => {}
+            }
+        }
+        let stored = named.iter().find(|one| one.is_stored()).or_else(|| named.first());
+        *stored.unwrap_or_else(|| panic!("docs/reference/kinds.md has no kind {kind}: write it again"))
+    }
+
+    /// Whether a definition says that objects are stored in this version.
+    fn is_stored(self) -> bool {
+        let (group, version) = self.version.split_once('/').unwrap_or_default();
+        KINDS_PAGE.contains(&format!("| {}.{group} | {version} |", self.plural))
+    }
+}
 
 #[derive(Debug, Clone, Copy)]
 pub struct KitApi {
@@ -66,7 +56,7 @@ impl KitApi {
         Self { address, user: None }
     }
 
-    /// The same API, asked as somebody else (`kubectl --as`).
+    /// The same API with impersonation (`kubectl --as`).
     #[must_use]
     pub fn as_user(self, user: &'static str) -> Self {
         Self { user: Some(user), ..self }
@@ -86,13 +76,11 @@ impl KitApi {
 
     /// `path("Service", "default", "hello")`; an empty name gives the collection.
     pub fn path(kind: &str, namespace: &str, name: &str) -> String {
-        let Some((version, _, plural)) = KINDS.iter().find(|(_, k, _)| *k == kind) else {
-            panic!("the kit knows no kind {kind}; see KINDS");
-        };
+        let KindPath { version, plural, namespaced } = KindPath::of(kind);
         let root = if version.contains('/') { "apis" } else { "api" };
-        let mut path = match kind {
-            "Namespace" | "ClusterDomainClaim" | "AdapterType" => format!("/{root}/{version}/{plural}"),
-            _ => format!("/{root}/{version}/namespaces/{namespace}/{plural}"),
+        let mut path = match namespaced {
+            true => format!("/{root}/{version}/namespaces/{namespace}/{plural}"),
+            false => format!("/{root}/{version}/{plural}"),
         };
         if !name.is_empty() {
             path = format!("{path}/{name}");
@@ -253,5 +241,19 @@ mod tests {
         });
         let object = KitApi::at(server.address()).wait_for("Route", "n", "r", TIMEOUT, |o| o["status"]["n"] == 3);
         assert_eq!(object["status"]["n"], 3);
+    }
+
+    #[test]
+    fn kind_is_found_in_its_stored_version() {
+        for (kind, path) in [
+            ("Service", "/apis/serving.knative.dev/v1/namespaces/ns/services/a"),
+            ("EventType", "/apis/eventing.knative.dev/v1beta2/namespaces/ns/eventtypes/a"),
+            ("PingSource", "/apis/sources.knative.dev/v1/namespaces/ns/pingsources/a"),
+            ("ClusterDomainClaim", "/apis/networking.internal.knative.dev/v1alpha1/clusterdomainclaims/a"),
+            ("Event", "/api/v1/namespaces/ns/events/a"),
+            ("Namespace", "/api/v1/namespaces/a"),
+        ] {
+            assert_eq!(KitApi::path(kind, "ns", "a"), path);
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! The built binary as a fixture: started on a folder of its own, with free ports, killed when
+//! The built binary as a fixture: started on its own folder, with free ports, killed when
 //! dropped.
 //!
-//! Its stderr is kept and printed when a test panics, so that a failure in CI tells its reason.
+//! Its stderr is captured and printed when a test panics, so that a failure in CI shows its reason.
 
 use std::fmt;
 use std::io::{BufRead, BufReader, Read};
@@ -114,7 +114,7 @@ impl ApplianceSetup {
         PathBuf::from(&self.needed[0].1)
     }
 
-    /// Writes a file beside the data folder, for `--config` and `--manifests`.
+    /// Writes a file next to the data folder, for `--config` and `--manifests`.
     pub fn write_file(&self, name: &str, text: &str) -> PathBuf {
         let path = self.folder.path().join(name);
         std::fs::write(&path, text).unwrap();
@@ -312,7 +312,7 @@ impl Appliance {
         *self = self.setup.start();
     }
 
-    /// Another process takes over from this one, which goes on until its last request is answered.
+    /// Another process takes over from this one, which continues until its last request is answered.
     pub fn successor(&self) -> Self {
         self.setup.clone().ports(self.ports).switch("hot-restart").start()
     }

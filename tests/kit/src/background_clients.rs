@@ -1,5 +1,5 @@
-//! Clients that go on until they are told to stop, and of whom none may fail: a crowd for tests that change
-//! something under it.
+//! Clients that send requests until they are stopped, none of which may fail: background load for tests that change
+//! something meanwhile.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::{HttpCall, HttpConnection, TIMEOUT, http2, wait};
 
-/// A client that goes on until it is told to stop: how many answers it got, and the first failure.
+/// A client that runs until it is stopped: the number of its answers, and the first failure.
 pub struct BackgroundClients {
     stop: Arc<AtomicBool>,
     answers: Arc<AtomicU64>,
@@ -50,7 +50,7 @@ impl BackgroundClients {
     }
 }
 
-/// Keeps its connection until it is told that it ends, as HTTP/1.1 has it; rests between requests.
+/// Keeps its connection until a response ends it, as in HTTP/1.1; pauses between requests.
 pub fn keep_alive(
     to: SocketAddr,
     call: impl Fn(u64) -> HttpCall + Send + 'static,
@@ -80,7 +80,7 @@ pub fn keep_alive(
     })
 }
 
-/// One of a crowd: runs until it is told to stop, counts its answers, and says what went wrong.
+/// One of many clients: runs until it is stopped, counts its answers, and reports errors.
 pub type BackgroundClient = Box<dyn FnOnce(&AtomicBool, &AtomicU64) -> Result<(), String> + Send>;
 
 /// A connection for every request.
@@ -109,7 +109,7 @@ pub fn streams(to: SocketAddr, host: &'static str) -> BackgroundClient {
                     let Ok((response, _)) = client.begin(request, true).await else { break };
                     let response = match response.await {
                         Ok(response) => response,
-                        // Begun while the goodbye was under way and never looked at (RFC 9113, section 6.8).
+                        // Begun while the goodbye was in progress and never looked at (RFC 9113, section 6.8).
                         Err(why) if http2::is_unprocessed(&why) => break,
                         Err(why) => return Err(format!("a stream: {why}")),
                     };

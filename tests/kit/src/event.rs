@@ -1,4 +1,4 @@
-//! CloudEvents to be posted, in both content modes.
+//! CloudEvents to publish, in both content modes.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

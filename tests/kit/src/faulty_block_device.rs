@@ -10,7 +10,7 @@ pub struct FaultyBlockDevice {
     sectors: u64,
 }
 
-/// What becomes of writes.
+/// What happens to writes.
 #[derive(Debug, Clone, Copy)]
 pub enum BlockFault {
     /// Each is reported done, flush or no flush, and nothing is written: the plug is pulled.
@@ -20,7 +20,7 @@ pub enum BlockFault {
 }
 
 impl FaultyBlockDevice {
-    /// Why there is none.
+    /// Why there is no such device.
     pub const MISSING: &str = "no device-mapper with the flakey target here (it takes root, dmsetup, losetup \
                                and the kernel's dm-flakey)";
 
@@ -33,7 +33,7 @@ impl FaultyBlockDevice {
         }
         let attached = Command::new("losetup").args(["--find", "--show"]).arg(image).output().ok()?;
         let loop_device = String::from_utf8(attached.stdout).ok()?.trim().to_owned();
-        // One test of a process may have one beside another's.
+        // Several tests of a process may each have one.
         let name = format!("sluicegate-{}-{}", std::process::id(), loop_device.rsplit('/').next()?);
         let disk = Self { name, loop_device, sectors: bytes / 512 };
         let made = attached.status.success() && run(disk.dmsetup("create").args(["--table", &disk.linear()]));
@@ -47,7 +47,7 @@ impl FaultyBlockDevice {
         Path::new("/dev").join(String::from_utf8(node.stdout).unwrap().trim())
     }
 
-    /// From here on, until it is mended. What is on its way is not written out first.
+    /// From here on, until it is repaired. What is on its way is not written first.
     pub fn fail(&self, fault: BlockFault) {
         let feature = match fault {
             BlockFault::DropWrites => "drop_writes",
@@ -56,7 +56,7 @@ impl FaultyBlockDevice {
         self.change(&format!("0 {} flakey {} 0 0 3600 1 {feature}", self.sectors, self.loop_device));
     }
 
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.change(&self.linear());
     }
 

@@ -1,4 +1,4 @@
-//! A blocking HTTP/1.1 client for tests: one socket, what was asked goes out byte by byte.
+//! A blocking HTTP/1.1 client for tests: one socket, the request is sent byte by byte as given.
 
 use std::io::{self, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
@@ -96,7 +96,7 @@ impl HttpCall {
     }
 }
 
-/// A larger request is written while its answer is read: a peer that answers meanwhile takes no more of it when nobody reads that, and how
+/// A larger request is written while its answer is read: a peer that answers meanwhile accepts no more of it while that is unread, and how
 /// much lies between the two is the socket buffers' to say.
 const AT_ONCE_BYTES_MAX: usize = 64 << 10;
 

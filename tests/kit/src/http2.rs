@@ -1,8 +1,8 @@
-//! HTTP/2 without TLS, on tokio: a client, an application to be proxied to, and raw frames.
+//! HTTP/2 without TLS, on tokio: a client, an upstream application, and raw frames.
 //!
-//! The application does what the path says: `/mirror` sends back what comes, as it comes, and the
-//! trailers behind it; `/trailers-only` answers with one head and no body; `/hang` does not answer and
-//! counts requests that are taken back; `/crumbs` sends frames of one byte for as long as they are taken;
+//! The path selects the behavior: `/mirror` sends back the body as it arrives, and the
+//! trailers after it; `/trailers-only` answers with one head and no body; `/hang` does not answer and
+//! counts canceled requests; `/crumbs` sends frames of one byte for as long as they are accepted;
 //! any other path gets the method, the path and the fields as
 //! lines of text.
 
@@ -23,10 +23,10 @@ use tokio::sync::oneshot;
 use crate::TIMEOUT;
 
 /// Runs a test's story on a loop of its own; panics when it hangs.
-pub fn run<T>(story: impl Future<Output = T>) -> T {
+pub fn run<T>(scenario: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bounded = async {
-        match tokio::time::timeout(4 * TIMEOUT, story).await {
+        match tokio::time::timeout(4 * TIMEOUT, scenario).await {
             Ok(outcome) => outcome,
             Err(_) => panic!("the story hangs"),
         }
@@ -235,7 +235,7 @@ async fn accept(listener: StdListener, counts: Arc<H2Counts>) {
                 counts.requests.fetch_add(1, SeqCst);
                 let counts = Arc::clone(&counts);
                 tokio::task::spawn_local(async move {
-                    // A stream that breaks concerns nobody but its client.
+                    // A broken stream affects only its client.
                     let _ = serve(request, respond, &counts).await;
                 });
             }

@@ -51,7 +51,7 @@ pub fn ingress(name: &str, rules: Value) -> Value {
     })
 }
 
-/// A rule for everybody.
+/// A public rule.
 pub fn rule(host: &str, paths: &[Value]) -> Value {
     json!({ "hosts": [host], "visibility": "ExternalIP", "http": { "paths": paths } })
 }

@@ -1,11 +1,11 @@
-//! Fixtures for the promises that the built binary keeps, and the load that benches put on it.
+//! Fixtures for tests of the built binary's promises, and the load generators of benches.
 //!
-//! Everything in here is code of its own: it never uses our ring, proxy, log or API crates, so that
-//! the system under test is measured and judged by something else. Servers and the load generator
+//! Everything in here is independent code: it never uses our ring, proxy, log or API crates, so that
+//! the system under test is measured and checked by something else. Servers and the load generator
 //! run on monoio (those of HTTP/2 on tokio), one thread each; the clients of tests are plain blocking sockets.
 //!
 //! Fixtures panic when they cannot do their work: a panic in a fixture is a failed test, and its
-//! message says what was waited for.
+//! message says what it waited for.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "the crate is test code; a panic is a failed test")]
 

@@ -1,7 +1,7 @@
 //! Load: keep-alive connections that each send the next request when the last is answered.
 //!
 //! A closed loop measures what the system sustains, with as many requests in flight as there are
-//! connections; its latencies say nothing about a system that is asked for more than it can do.
+//! connections; its latencies say nothing about an overloaded system.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;

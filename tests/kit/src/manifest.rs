@@ -1,4 +1,4 @@
-//! The objects that tests create, spelled once.
+//! The objects that tests create.
 
 use serde_json::{Value, json};
 

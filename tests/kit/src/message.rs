@@ -1,7 +1,7 @@
 //! HTTP/1.1 messages as fixtures see them: whole, in memory, from bytes in and to bytes out.
 //!
-//! Simple on purpose. The product's own codec is strict and streams; this one only has to tell
-//! exactly what was on the wire, so that it can be held against the product.
+//! Simple on purpose. The product's own codec is strict and streams; this one only has to record
+//! exactly what was on the wire, so that it can be compared with the product's.
 
 use std::fmt;
 
@@ -125,7 +125,7 @@ impl HttpResponse {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
-    /// The body as JSON; panics with the body when it is none.
+    /// The body as JSON; panics with the body if it is not JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         match serde_json::from_slice(&self.body) {

@@ -1,8 +1,8 @@
-//! Load that goes on until it is told to stop: at a rate, or each connection's next request as soon as the
+//! Load that runs until it is stopped: at a rate, or each connection's next request as soon as the
 //! last is answered.
 //!
 //! A request may carry the moment at which it left ([`STAMP`]), for a fixture of the same process to read: so
-//! the way through the system is timed by one clock.
+//! the latency through the system is measured by one clock.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
@@ -53,13 +53,13 @@ enum ArrivalSchedule {
 /// Lets one request pass after the other. One task looks for all connections: were each to look for itself, 64 of them would take
 /// a tenth of the processor that they share with what they measure.
 struct RequestGate {
-    /// Whether one more may be sent beside so many.
+    /// Whether one more may be in flight with so many others.
     may_send: Box<dyn Fn(u64) -> bool + Send + Sync>,
     turns: Semaphore,
 }
 
 impl RequestGate {
-    /// Until the load is stopped. Of turns that nobody has taken there are `connections` at most.
+    /// Until the load is stopped. At most `connections` turns are outstanding.
     async fn keep(&self, shared: &LoadState, connections: u32) {
         let mut given = 0;
         while !shared.stop.load(SeqCst) {
@@ -78,7 +78,7 @@ impl RequestGate {
     }
 }
 
-/// Load under way.
+/// Load in progress.
 #[derive(Debug)]
 pub struct OpenLoopLoad {
     shared: Arc<LoadState>,
@@ -119,7 +119,7 @@ impl OpenLoopLoad {
 
     fn start(target: SocketAddr, call: &HttpCall, connections: u32, pace: ArrivalSchedule) -> Self {
         let shared = Arc::new(LoadState::default());
-        let (told, request) = (Arc::clone(&shared), call.to_bytes(target));
+        let (state, request) = (Arc::clone(&shared), call.to_bytes(target));
         let thread = std::thread::spawn(move || {
             let mut runtime = runtime();
             runtime.block_on(async {
@@ -129,11 +129,11 @@ impl OpenLoopLoad {
                         ArrivalSchedule::Every(every) => *every * nth / connections,
                         ArrivalSchedule::AtOnce | ArrivalSchedule::InTurn(_) => Duration::ZERO,
                     };
-                    monoio::spawn(client(target, request.clone(), first, pace.clone(), Arc::clone(&told)))
+                    monoio::spawn(client(target, request.clone(), first, pace.clone(), Arc::clone(&state)))
                 };
                 let clients: Vec<_> = (0..connections).map(one).collect();
                 if let ArrivalSchedule::InTurn(gate) = &pace {
-                    gate.keep(&told, connections).await;
+                    gate.keep(&state, connections).await;
                 }
                 for client in clients {
                     client.await;
@@ -161,7 +161,7 @@ impl OpenLoopLoad {
         self.shared.broken.load(SeqCst)
     }
 
-    /// Waits for the answers under way. What each answer took, in ascending order.
+    /// Waits for the answers in progress. What each answer took, in ascending order.
     #[must_use]
     pub fn latencies(mut self) -> Vec<Duration> {
         self.end();
@@ -170,7 +170,7 @@ impl OpenLoopLoad {
         all
     }
 
-    /// Waits for the answers under way. How many were accepted.
+    /// Waits for the answers in progress. How many were accepted.
     pub fn stop(mut self) -> u64 {
         self.end();
         self.accepted()
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_there_is_no_answer() {
+    fn missing_listener_is_no_answer() {
         let pulse = OpenLoopLoad::flat_out(closed_address(), &HttpCall::post("/"), 1);
         wait::until(TIMEOUT, "an attempt", || (pulse.broken() > 1).then_some(()));
         assert_eq!(pulse.stop(), 0);

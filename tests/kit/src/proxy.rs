@@ -89,7 +89,7 @@ fn copy(state: &ProxyState, number: u64, from: &mut TcpStream, to: &mut TcpStrea
     let (mut buffer, mut copied) = (vec![0; 16 << 10], 0_u64);
     while let Ok(read @ 1..) = from.read(&mut buffer) {
         while number < state.stalled_below.load(SeqCst) {
-            std::thread::park(); // for good: the connection stays open, and nobody reads it
+            std::thread::park(); // forever: the connection stays open and unread
         }
         let left = state.cut_after.load(SeqCst).saturating_sub(copied);
         let piece = if is_answer { read.min(usize::try_from(left).unwrap_or(usize::MAX)) } else { read };

@@ -1,6 +1,6 @@
-//! A registry of images on loopback that does what a test tells it to: logins, tokens that expire, and faults.
+//! A scriptable image registry on loopback: logins, tokens that expire, and faults.
 //!
-//! It runs on threads and speaks HTTP/1.1 by hand, so that it can cut a body in the middle.
+//! It runs on threads and implements HTTP/1.1 itself, so that it can cut a body in the middle.
 
 mod http;
 mod image;

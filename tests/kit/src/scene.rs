@@ -1,4 +1,4 @@
-//! A Broker with its subscribers: the scene of most tests on events.
+//! A Broker with its subscribers: the setup of most tests on events.
 
 use std::time::Duration;
 

@@ -202,7 +202,7 @@ async fn serve<F: Future<Output = HandlerReply>>(
 ) {
     let _ = stream.set_nodelay(true);
     let mut received = Vec::new();
-    let mut invited = false; // the 100 (Continue) for the request at hand is out
+    let mut invited = false; // the 100 (Continue) for the current request is sent
     loop {
         match HttpRequest::parse(&received) {
             Ok(Some((request, length))) => {
@@ -245,7 +245,7 @@ fn expects_continue(received: &[u8]) -> bool {
     head.headers.get("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue"))
 }
 
-/// An address of this host at which nobody listens. Its port is above those that the kernel gives
+/// An address of this host without a listener. Its port is above those that the kernel gives
 /// out by itself, so that no other test is given it meanwhile.
 ///
 /// # Panics

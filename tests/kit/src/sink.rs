@@ -1,4 +1,4 @@
-//! A subscriber: it keeps every CloudEvent that it is sent and answers by a script.
+//! A subscriber: it records every CloudEvent that it gets and answers by a script.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -32,7 +32,7 @@ impl ReceivedRequest {
         self.header("content-type").is_some_and(|value| value.starts_with(STRUCTURED))
     }
 
-    /// A context attribute's string form, in both content modes. Values are taken as they stand in
+    /// A context attribute's string form, in both content modes. Values are taken as they are in
     /// the headers: tests use ASCII where they compare.
     pub fn attribute(&self, name: &str) -> Option<String> {
         if !self.is_structured() {

@@ -1,4 +1,4 @@
-//! TLS before anything that speaks without it: takes it off and passes the bytes on, on tokio.
+//! A TLS terminator on tokio, in front of a fixture without TLS.
 
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
@@ -96,7 +96,7 @@ async fn accept(listener: StdListener, acceptor: TlsAcceptor, counts: Arc<TlsFro
                 _ => counts.full.fetch_add(1, SeqCst),
             };
             let Ok(mut plain) = TcpStream::connect(to).await else { return };
-            // One that breaks concerns nobody but its two ends.
+            // A broken connection affects only its two ends.
             let _ = tokio::io::copy_bidirectional(&mut tls, &mut plain).await;
         });
     }

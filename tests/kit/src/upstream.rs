@@ -1,5 +1,5 @@
-//! An application to be proxied to. What it does with a request is in the request's path, so that
-//! a test reads like its story:
+//! An upstream application. The path of a request selects its behavior, so that
+//! a test is readable by itself:
 //!
 //! | Path | Answer |
 //! |---|---|
@@ -35,7 +35,7 @@ struct UpstreamCounts {
 }
 
 impl TestUpstream {
-    /// Starts on a free port; `name` stands in every answer's `X-Upstream` header.
+    /// Starts on a free port; `name` is in every answer's `X-Upstream` header.
     pub fn start(name: &str) -> Self {
         let counts = Arc::new(UpstreamCounts::default());
         let (seen, name) = (Arc::clone(&counts), name.to_owned());

@@ -36,7 +36,7 @@ pub fn nothing<T: std::fmt::Debug>(span: Duration, what: &str, mut look: impl Fn
     }
 }
 
-/// One read, begun again after a signal: a socket with a time limit is told even of those that stop and continue
+/// One read, begun again after a signal: a socket with a time limit is interrupted even by those that stop and continue
 /// the whole process (signal(7)).
 pub fn read(from: &mut impl Read, into: &mut [u8]) -> Result<usize> {
     loop {
@@ -47,7 +47,7 @@ pub fn read(from: &mut impl Read, into: &mut [u8]) -> Result<usize> {
     }
 }
 
-/// Rests, as a client does that is in no hurry.
+/// Sleeps, as an idle client does.
 pub fn rest(span: Duration) {
     pause(span);
 }

@@ -1,4 +1,4 @@
-//! Several processes on one data folder at once: each ends its own requests, whichever of the others is killed.
+//! Several processes on one data folder at once: each finishes its own requests, whichever of the others is killed.
 
 use std::net::SocketAddr;
 use std::process::Stdio;
@@ -36,7 +36,7 @@ fn instances(of: &Appliance) -> Vec<String> {
     children.flat_map(|line| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>()).collect()
 }
 
-/// Requests of which the last is in flight at `at`. Those before it were taken in by the process before, which accepts from
+/// Requests of which the last is in flight at `at`. Those before it were accepted by the process before, which accepts from
 /// the same sockets until it hears that `at` serves.
 fn in_flight(at: &Appliance) -> Vec<LongRequest> {
     let mut requests = Vec::new();
@@ -55,7 +55,7 @@ fn in_flight(at: &Appliance) -> Vec<LongRequest> {
     }
 }
 
-fn ends_well(request: LongRequest) {
+fn completes(request: LongRequest) {
     let answer = request.join().unwrap().unwrap();
     assert_eq!(answer.status, 200, "{answer:?}");
     assert!(answer.text().starts_with("Hello World"), "{answer:?}");
@@ -81,7 +81,7 @@ fn request_on_first_process_outlives_two_restarts() {
     assert!(first.is_running() && !long.is_finished(), "it should still have its request");
     let left = instances(&first);
     assert!(its_own.iter().all(|instance| left.contains(instance)), "{its_own:?} {left:?}");
-    ends_well(long);
+    completes(long);
     assert_eq!(first.wait().code(), Some(0), "{}", first.stderr());
     serves(&third);
 }
@@ -109,7 +109,7 @@ fn kill_of_one_process_harms_no_request_of_others() {
         serves(&newest);
         newest.api().create(&broker("main"));
         newest.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
-        requests.into_iter().flatten().for_each(ends_well);
+        requests.into_iter().flatten().for_each(completes);
         for (number, one) in all.iter_mut().enumerate().filter(|(number, _)| *number != victim) {
             assert_eq!(one.wait().code(), Some(0), "{number} after {victim}: {}", one.stderr());
         }

@@ -1,5 +1,5 @@
-//! RFC 9112 case by case, through the built binary by raw sockets: what is one message to us is that one
-//! message to the peer behind, and what could be read in two ways is passed on in neither direction.
+//! RFC 9112 case by case, through the built binary by raw sockets: what is one message to us is the same
+//! message to the peer behind, and an ambiguous message is forwarded in neither direction.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cases;

@@ -1,4 +1,4 @@
-//! Beside other proxies: what nginx or HAProxy refuse, we refuse, or it stands here why not.
+//! Compared with other proxies: what nginx or HAProxy reject, we reject, or the reason is listed here.
 
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -8,10 +8,10 @@ use kit::{TIMEOUT, wait};
 use crate::framing::cases::read;
 use crate::framing::requests::{Oracle, TABLE, put};
 
-/// Cases that we take and another refuses, each one unambiguous by the RFC: one's own taste in sizes, in methods,
+/// Cases that we take and another refuses, each one unambiguous by the RFC: its own taste in sizes, in methods,
 /// or in hosts (an absolute target makes Host not count, RFC 9112 3.2.2; HAProxy wants the two to agree, and looks for a
 /// host's end at a slash alone, where RFC 3986 3.2 has it end at a query too).
-const TASTES: [&str; 12] = [
+const DIFFERENCES: [&str; 12] = [
     "absolute: its host counts and not Host",
     "absolute, a query and no path",
     "OPTIONS of the server",
@@ -70,7 +70,7 @@ fn compare(program: &str, peer: &FramingPeer, oracle: &Oracle) {
         let Some(taken) = case.columns[0].strip_prefix("= ") else { continue };
         let (statuses, seen) = put(&case, peer.address, oracle, taken.split(" ; ").count());
         let refused = seen.is_empty() && statuses.first().is_none_or(|status| *status >= 400);
-        if refused && !TASTES.contains(&case.what) {
+        if refused && !DIFFERENCES.contains(&case.what) {
             wrong.push(format!("{}: {statuses:?}", case.what));
         }
     }

@@ -1,4 +1,4 @@
-//! Requests: refused, or taken by the instance as exactly what they were.
+//! Requests: rejected, or received by the instance exactly as they were sent.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -40,7 +40,7 @@ impl Oracle {
     }
 }
 
-/// What became of one case: the statuses that came back, and what the instance saw.
+/// What happened to one case: the statuses that came back, and what the instance saw.
 pub(crate) fn put(case: &FramingCase, to: SocketAddr, oracle: &Oracle, wanted: usize) -> (Vec<u16>, Vec<String>) {
     let mut connection = HttpConnection::open(to);
     connection.send(&case.bytes);
@@ -75,13 +75,13 @@ fn check(case: &FramingCase, appliance: &Appliance, oracle: &Oracle) -> Result<(
     let (statuses, seen) = put(case, appliance.http(), oracle, 2);
     match statuses.as_slice() {
         [one] if *one == status && seen.is_empty() => Ok(()),
-        // Part of it may have been passed on, and the answer of who saw it break overtakes ours.
+        // Part of it may have been forwarded, and the instance's response to the broken request overtakes ours.
         [400] | [] if late.is_some() && seen.is_empty() => Ok(()),
         _ => Err(format!("{statuses:?}, seen {seen:?}")),
     }
 }
 
-/// More is announced than comes: nobody answers, and the instance never sees a request.
+/// The body is shorter than announced: there is no response, and the instance never sees a request.
 fn unfinished(case: &FramingCase, appliance: &Appliance, oracle: &Oracle) -> Result<(), String> {
     let mut connection = HttpConnection::open(appliance.http());
     connection.send(&case.bytes);
@@ -95,7 +95,7 @@ fn unfinished(case: &FramingCase, appliance: &Appliance, oracle: &Oracle) -> Res
 }
 
 #[test]
-fn a_request_is_refused_or_it_is_the_same_to_everybody() {
+fn request_is_rejected_or_unambiguous() {
     let oracle = Oracle::start();
     let mut appliance = ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", oracle.address()).start();
     let mut wrong = Vec::new();
@@ -111,10 +111,10 @@ fn a_request_is_refused_or_it_is_the_same_to_everybody() {
     assert_eq!((after.status, oracle.take()), (200, vec!["GET /after".to_owned()]));
 }
 
-/// A client that stops in the middle of the first bytes of HTTP/2, which may still become HTTP/1, is told why
+/// A client that stops in the middle of the first bytes of HTTP/2, which may still become HTTP/1, gets the reason
 /// it is let go, as any other that dawdles over its head.
 #[test]
-fn a_client_that_stops_in_the_preface_is_told_so() {
+fn incomplete_preface_gets_reason() {
     let oracle = Oracle::start();
     let appliance = ApplianceSetup::new(env!("CARGO_BIN_EXE_sluicegate")).route("a", oracle.address()).start();
     let mut connection = HttpConnection::open(appliance.http());

@@ -1,4 +1,4 @@
-//! Answers: whole, refused or visibly broken, and never in the next client's hands.
+//! Responses: complete, rejected or visibly broken, and never delivered to the next client.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,4 @@
-//! RFC 9113, sections 3, 4, 6 and 7: what a frame may be.
+//! RFC 9113, sections 3, 4, 6 and 7: valid frames.
 
 use kit::http2::{frame, get_block};
 

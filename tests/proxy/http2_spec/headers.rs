@@ -1,4 +1,4 @@
-//! RFC 9113, section 8: what a request may be.
+//! RFC 9113, section 8: valid requests.
 
 use kit::http2::frame;
 

@@ -1,4 +1,4 @@
-//! RFC 7541: what a field block may be.
+//! RFC 7541: valid field blocks.
 
 use kit::http2::{frame, get_block};
 

@@ -1,4 +1,4 @@
-//! The cases of h2spec as a table of our own: frames in, and what RFC 9113 and RFC 7541 ask of a server out, over
+//! The cases of h2spec as a table of our own: frames in, and the server's reaction as RFC 9113 and RFC 7541 require it, over
 //! real sockets. Each case has a connection of its own; the sections are the RFCs'.
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 

@@ -1,4 +1,4 @@
-//! A client that says exactly what a case wants it to say, and reads until it knows what the server made of it.
+//! A client that sends exactly the bytes of a case, and reads until the server's reaction is clear.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -47,7 +47,7 @@ pub(crate) enum Expect {
     /// A request whose body or trailers are wrong, which an instance has seen the head of: reset, answered with an
     /// error, or the connection's end.
     BrokenBody,
-    /// A request that is none: reset with PROTOCOL_ERROR, or answered 400; no instance sees it.
+    /// An invalid request: reset with PROTOCOL_ERROR, or answered 400; no instance sees it.
     Malformed,
     /// Answer stream 1 with 200.
     Answer,
@@ -214,8 +214,9 @@ impl Judge {
             }
             (DATA, Expect::Data(lengths)) if frame.stream == 1 => {
                 self.data.push(frame.payload.len());
-                let told = (lengths.get(..self.data.len()) == Some(&self.data[..]), self.data.len() == lengths.len());
-                match told {
+                let declared =
+                    (lengths.get(..self.data.len()) == Some(&self.data[..]), self.data.len() == lengths.len());
+                match declared {
                     (false, _) => Some(Err(format!("DATA of {:?} bytes", self.data))),
                     (true, true) => Some(Ok(())),
                     (true, false) => None,

@@ -1,4 +1,4 @@
-//! RFC 9113, section 5: which frame may come when.
+//! RFC 9113, section 5: the order of frames.
 
 use kit::http2::frame;
 

@@ -1,4 +1,4 @@
-//! Certificates that nobody brings: `external-domain-tls`, and what becomes of clients without TLS.
+//! Automatic certificates: `external-domain-tls`, and the effect on clients without TLS.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -61,7 +61,7 @@ fn by(appliance: &Appliance, scheme: &str) -> Value {
     })
 }
 
-/// A client that believes the appliance's authority.
+/// A client that trusts the appliance's authority.
 fn believer(api: KitApi) -> TlsTestClient {
     let map = api.wait_for("ConfigMap", SERVING, "sluicegate-domain-authority", TIMEOUT, |_| true);
     TlsTestClient::believing(map["data"]["ca.crt"].as_str().unwrap(), BOTH)
@@ -108,16 +108,16 @@ fn a_service_gets_certificates_for_its_hosts() {
 
     annotate(api, DISABLE, "true");
     let route = by(&appliance, "http");
-    let told = condition(&route, "CertificateProvisioned").unwrap();
+    let reported = condition(&route, "CertificateProvisioned").unwrap();
     assert_eq!(
-        (&told["reason"], &told["message"]),
+        (&reported["reason"], &reported["message"]),
         (&json!("TLSNotEnabled"), &json!("external-domain-tls is not enabled"))
     );
     wait::until(TIMEOUT, "the certificates to go", || api.list("Certificate", NAMESPACE).is_empty().then_some(()));
     assert!(client.connect(appliance.https(), HOST).is_err());
 }
 
-/// X-RTE-06: the operator's word, and before it an annotation's. One that upstream knows nothing of is told, and what
+/// X-RTE-06: the operator's setting, overridden by an annotation's. An unknown value is reported, and what
 /// was routed stays.
 #[test]
 fn clients_without_tls_are_sent_there_as_operator_or_annotation_say() {
@@ -135,10 +135,10 @@ fn clients_without_tls_are_sent_there_as_operator_or_annotation_say() {
     annotate(api, PROTOCOL, "enabled");
     answers(200);
     annotate(api, PROTOCOL, "Never");
-    let told = api.wait_for("Route", NAMESPACE, "hello", TIMEOUT, |route| {
+    let reported = api.wait_for("Route", NAMESPACE, "hello", TIMEOUT, |route| {
         condition(route, "IngressReady").is_some_and(|c| c["reason"] == "IngressNotConfigured")
     });
-    let why = condition(&told, "IngressReady").unwrap();
+    let why = condition(&reported, "IngressReady").unwrap();
     assert_eq!(
         (&why["status"], &why["message"]),
         (&json!("Unknown"), &json!("incorrect http-protocol annotation: never"))
@@ -152,7 +152,7 @@ fn clients_without_tls_are_sent_there_as_operator_or_annotation_say() {
     answers(200);
 }
 
-/// X-RTE-07: until somebody else's certificate is there the Service is served in the clear, and says so; where HTTP is no
+/// X-RTE-07: until another issuer's certificate is ready the Service is served in plain text, and reports so; where HTTP is no
 /// way in, it waits.
 #[test]
 fn a_certificate_that_another_provides_is_awaited_and_then_shown() {
@@ -162,8 +162,8 @@ fn a_certificate_that_another_provides_is_awaited_and_then_shown() {
     api.create(&service("hello", IMAGE, "tls"));
     let route = route_because(api, "HTTPDowngrade");
     let name = format!("route-{}", route["metadata"]["uid"].as_str().unwrap());
-    let told = condition(&route, "CertificateProvisioned").unwrap();
-    assert_eq!(told["message"], format!("Certificate {name} is not ready downgrade HTTP."));
+    let reported = condition(&route, "CertificateProvisioned").unwrap();
+    assert_eq!(reported["message"], format!("Certificate {name} is not ready downgrade HTTP."));
     assert_eq!(route["status"]["url"], url(&appliance, "http", HOST));
     api.wait_ready("Service", NAMESPACE, "hello", TIMEOUT);
     set(api, &json!({ "http-protocol": "Redirected" }));
@@ -270,7 +270,7 @@ fn an_authority_without_its_key_takes_nothing_away() {
     }
 }
 
-/// X-RTE-07: one certificate for all names of a namespace, which spares the Service one of its own; gone when nobody wants it.
+/// X-RTE-07: one certificate for all names of a namespace, so the Service needs none of its own; deleted when it is not needed.
 #[test]
 fn a_namespace_has_one_certificate_for_all_its_names() {
     let appliance = start(&json!({ "external-domain-tls": "Enabled", "namespace-wildcard-cert-selector": "{}" }));
@@ -293,7 +293,7 @@ fn a_namespace_has_one_certificate_for_all_its_names() {
     api.wait_gone("Certificate", NAMESPACE, "default.localhost", TIMEOUT);
 }
 
-/// X-RTE-07: a developer's Certificate for a host that is not his is signed by nobody; and where nobody listens for TLS
+/// X-RTE-07: a developer's Certificate for a host of another owner is not signed; and without a listener for TLS
 /// the status says with what to start.
 #[test]
 fn nobody_gets_a_certificate_for_the_host_of_another() {
@@ -302,8 +302,8 @@ fn nobody_gets_a_certificate_for_the_host_of_another() {
     set(api, &json!({ "external-domain-tls": "Enabled" }));
     api.create(&service("hello", IMAGE, "tls"));
     let route = route_because(api, "HTTPDowngrade");
-    let told = condition(&route, "CertificateProvisioned").unwrap();
-    assert!(told["message"].as_str().unwrap().contains("--https"), "{told}");
+    let reported = condition(&route, "CertificateProvisioned").unwrap();
+    assert!(reported["message"].as_str().unwrap().contains("--https"), "{reported}");
     assert_eq!(route["status"]["url"], url(&appliance, "http", HOST));
 
     api.create(&json!({

@@ -1,4 +1,4 @@
-//! TLS to what Ingresses send to: `system-internal-tls`.
+//! TLS to the backends of Ingresses: `system-internal-tls`.
 
 use kit::kingress::{core_service, ingress, path, rule};
 use kit::manifest::NAMESPACE;

@@ -1,4 +1,4 @@
-//! Large bodies both ways, and ends that can be told from cuts.
+//! Large bodies both ways, with ends that are distinguishable from cuts.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;

@@ -1,4 +1,4 @@
-//! Certificates that another provides, who wants proof by HTTP first: the Service that its challenge names answers.
+//! Certificates of another issuer with HTTP-01 challenges: the Service that a challenge names answers it.
 
 use std::net::SocketAddr;
 

@@ -17,7 +17,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned, Support
 pub(crate) const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 pub(crate) const BOTH: &[&SupportedProtocolVersion] = &[&version::TLS13, &version::TLS12];
 
-/// Who signs the certificates of a test, and where its files are.
+/// The authority of a test's certificates, and the path of its file.
 pub(crate) struct TlsAuthority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     folder: tempfile::TempDir,
@@ -155,7 +155,7 @@ impl Connection {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let mut piece = vec![0; 64 * 1024];
-            let length = wait::read(&mut self.tls, &mut piece)?; // an error if nobody said that it ends
+            let length = wait::read(&mut self.tls, &mut piece)?; // an error without close_notify
             self.received.extend_from_slice(&piece[..length]);
             closed = length == 0;
         }

@@ -1,4 +1,4 @@
-//! Certificates that DomainMappings bring.
+//! Certificates of DomainMappings.
 
 use kit::api::condition;
 use kit::manifest::{NAMESPACE, service};
@@ -36,10 +36,10 @@ fn a_domain_mapping_brings_its_own_certificate() {
             "tls": { "secretName": "certificate" },
         },
     }));
-    let told = api.wait_for("DomainMapping", NAMESPACE, HOST, TIMEOUT, |mapping| {
+    let reported = api.wait_for("DomainMapping", NAMESPACE, HOST, TIMEOUT, |mapping| {
         condition(mapping, "CertificateProvisioned").is_some_and(|c| c["reason"] == "SecretNotFound")
     });
-    assert_eq!(condition(&told, "CertificateProvisioned").unwrap()["status"], "False");
+    assert_eq!(condition(&reported, "CertificateProvisioned").unwrap()["status"], "False");
     let client = authority.client(BOTH);
     assert!(client.connect(appliance.https(), HOST).is_err());
 
@@ -68,10 +68,10 @@ fn a_certificate_without_a_listener_says_so() {
             "tls": { "secretName": "certificate" },
         },
     }));
-    let told = appliance.api().wait_for("DomainMapping", NAMESPACE, HOST, TIMEOUT, |mapping| {
+    let reported = appliance.api().wait_for("DomainMapping", NAMESPACE, HOST, TIMEOUT, |mapping| {
         condition(mapping, "CertificateProvisioned").is_some_and(|c| c["status"] == "False")
     });
-    let certificate = condition(&told, "CertificateProvisioned").unwrap();
+    let certificate = condition(&reported, "CertificateProvisioned").unwrap();
     assert_eq!(certificate["reason"], "HTTPSNotEnabled");
     assert!(certificate["message"].as_str().unwrap().contains("--https"), "{certificate}");
 }

@@ -1,4 +1,4 @@
-//! Events by TLS: `--events-https`, as `transport-encryption` wants it.
+//! Events by TLS: `--events-https` and `transport-encryption`.
 
 use std::net::SocketAddr;
 
@@ -37,7 +37,7 @@ fn of_url(url: &Value) -> (SocketAddr, String) {
     (uri.authority().unwrap().as_str().parse().unwrap(), uri.path().to_owned())
 }
 
-/// The status of a POST by TLS, to somebody who is believed by `address` alone.
+/// The status of a POST by TLS, to a server that is trusted by `address` alone.
 fn sent(address: &Value, id: &str) -> u16 {
     let (to, path) = of_url(&address["url"]);
     let client = TlsTestClient::believing(address["CACerts"].as_str().unwrap(), BOTH);
@@ -92,7 +92,7 @@ fn events_come_in_by_tls_as_the_operator_wants() {
     assert_eq!(sent(&secure, "no"), 404);
 }
 
-/// X-FEA-05: who may not be sent to in the clear, and cannot be by TLS, says so and is not Ready.
+/// X-FEA-05: an object without an allowed plain address and without a TLS address reports that and is not Ready.
 #[test]
 fn strict_without_a_listener_says_what_to_do() {
     let appliance = kit::scene::with_broker(&setup());

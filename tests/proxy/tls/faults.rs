@@ -30,13 +30,13 @@ const SECONDS_DEFAULT: u64 = 5;
 fn by_tls(client: client::TlsTestClient, to: SocketAddr) -> BackgroundClient {
     Box::new(move |stop, answers| {
         let call = HttpCall::post("/mirror").host(APP).body(vec![b'x'; 10_000]);
-        let told = |what: &str, why: &dyn std::fmt::Display| format!("TLS: {what}: {why}");
+        let failure = |what: &str, why: &dyn std::fmt::Display| format!("TLS: {what}: {why}");
         while !stop.load(SeqCst) {
-            let mut connection = client.connect(to, APP).map_err(|why| told("connect", &why))?;
+            let mut connection = client.connect(to, APP).map_err(|why| failure("connect", &why))?;
             while !stop.load(SeqCst) {
-                let answer = connection.call(&call).map_err(|why| told("call", &why))?;
+                let answer = connection.call(&call).map_err(|why| failure("call", &why))?;
                 if (answer.status, answer.body.len()) != (200, 10_000) {
-                    return Err(told("answer", &answer));
+                    return Err(failure("answer", &answer));
                 }
                 answers.fetch_add(1, SeqCst);
                 if answer.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close")) {
@@ -68,7 +68,7 @@ fn grpc(to: SocketAddr) -> BackgroundClient {
                     let reading = async { http2::answer(response.await?).await };
                     let answer = match http2::both(sending, reading).await {
                         (_, Ok(answer)) => answer,
-                        // Begun while the goodbye was under way and never looked at.
+                        // Begun while the goodbye was in progress and never looked at.
                         (_, Err(why)) if http2::is_unprocessed(&why) => break,
                         (_, Err(why)) => return Err(format!("gRPC: {why}")),
                     };
@@ -84,7 +84,7 @@ fn grpc(to: SocketAddr) -> BackgroundClient {
     })
 }
 
-/// Frames there and back until the server says goodbye (1001), then anew.
+/// Frames there and back until the server says goodbye (1001), then again.
 fn web_socket(to: SocketAddr) -> BackgroundClient {
     const FRAME: &[u8] = b"\x82\x85\x01\x02\x03\x04hello";
     const GOODBYE: &[u8] = b"\x88\x02\x03\xe9";
@@ -105,15 +105,15 @@ fn web_socket(to: SocketAddr) -> BackgroundClient {
             while !stop.load(SeqCst) {
                 // A frame that crosses the goodbye is the client's to send again.
                 let sent = stream.write_all(FRAME);
-                let mut heard = [0; FRAME.len()];
-                stream.read_exact(&mut heard[..GOODBYE.len()]).map_err(failed("listen"))?;
-                if heard.starts_with(GOODBYE) {
+                let mut received = [0; FRAME.len()];
+                stream.read_exact(&mut received[..GOODBYE.len()]).map_err(failed("listen"))?;
+                if received.starts_with(GOODBYE) {
                     break;
                 }
                 sent.map_err(failed("speak"))?;
-                stream.read_exact(&mut heard[GOODBYE.len()..]).map_err(failed("listen on"))?;
-                if heard != FRAME {
-                    return Err(format!("WebSocket: {heard:02x?} came back"));
+                stream.read_exact(&mut received[GOODBYE.len()..]).map_err(failed("listen on"))?;
+                if received != FRAME {
+                    return Err(format!("WebSocket: {received:02x?} came back"));
                 }
                 answers.fetch_add(1, SeqCst);
                 wait::rest(Duration::from_millis(1));
@@ -176,7 +176,7 @@ fn subsets(addresses: &[SocketAddr]) -> Value {
     json!({ "subsets": all.collect::<Vec<_>>() })
 }
 
-/// One round of changes. Each is in force before the next one comes.
+/// One round of changes. Each is in effect before the next one comes.
 fn turn(api: KitApi, number: u32, upstreams: &[TestUpstream]) {
     api.patch("Ingress", NAMESPACE, "all", &json!({ "spec": { "rules": rules([0, 50, 99, 1][number as usize % 4]) } }));
     let (one, two) = (upstreams[0].address(), upstreams[1].address());

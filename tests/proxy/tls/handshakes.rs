@@ -54,7 +54,7 @@ fn a_name_without_a_certificate_gets_an_alert() {
 
 /// RT-HDR-06, RT-HDR-07: the instance learns that its client came by TLS.
 #[test]
-fn both_versions_are_spoken_and_the_instance_is_told_https() {
+fn both_tls_versions_work_and_instance_sees_https() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = server(&authority, &[("*", "app.test")], &upstream);
     for (spoken, agreed) in [(&version::TLS12, ProtocolVersion::TLSv1_2), (&version::TLS13, ProtocolVersion::TLSv1_3)] {
@@ -74,7 +74,7 @@ fn both_versions_are_spoken_and_the_instance_is_told_https() {
 }
 
 #[test]
-fn a_client_that_speaks_none_of_our_protocols_is_told_so() {
+fn client_without_common_alpn_gets_alert() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
     let appliance = server(&authority, &[("*", "app.test")], &upstream);
     let client = authority.client(BOTH).alpn(&[b"imap"]);

@@ -1,4 +1,4 @@
-//! Certificates that Ingress objects bring.
+//! Certificates of Ingress objects.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -41,14 +41,14 @@ fn an_ingress_brings_its_own_certificate() {
     api.wait_for("Ingress", NAMESPACE, "tls", TIMEOUT, |object| {
         kit::api::condition(object, "Ready").is_some_and(|ready| ready["reason"] == "SecretNotFound")
     });
-    // Made out for somebody else at first: the client must not take it.
+    // Issued for another name at first: the client must reject it.
     api.create(&secret(&authority, "wrong.example.com"));
     api.wait_ready("Ingress", NAMESPACE, "tls", TIMEOUT);
     let client = authority.client(BOTH);
     assert!(client.connect(appliance.https(), HOST).is_err());
 
-    let mended = secret(&authority, HOST);
-    api.patch("Secret", NAMESPACE, "certificate", &json!({ "data": mended["data"] }));
+    let renewed = secret(&authority, HOST);
+    api.patch("Secret", NAMESPACE, "certificate", &json!({ "data": renewed["data"] }));
     let call = HttpCall::get("/x?y");
     let response =
         kit::wait::until(TIMEOUT, "the new certificate", || client.call(appliance.https(), HOST, &call).ok());

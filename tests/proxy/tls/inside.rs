@@ -1,4 +1,4 @@
-//! TLS between Services: `cluster-local-domain-tls`, and the listener for callers inside.
+//! TLS between Services: `cluster-local-domain-tls`, and the listener for internal callers.
 
 use kit::api::{condition, is_ready};
 use kit::kingress::{backend, ingress, path, rule};
@@ -39,7 +39,7 @@ fn believer(service: &Value) -> TlsTestClient {
 }
 
 /// X-RTE-07: each name inside, a tag's too, has a certificate with all its spellings. Callers inside are shown it, and
-/// nobody else; over a restart too.
+/// no others; over a restart too.
 #[test]
 fn names_inside_have_certificates_for_callers_inside() {
     let mut appliance = start();
@@ -58,9 +58,9 @@ fn names_inside_have_certificates_for_callers_inside() {
     assert_eq!(certificate["spec"]["dnsNames"], json!(["hello.default", "hello.default.svc", NAME]));
     let labels = &certificate["metadata"]["labels"];
     assert_eq!(labels["networking.knative.dev/certificate-type"], "cluster-local-domain");
-    let told = api.get("ConfigMap", "knative-serving", "sluicegate-domain-authority").unwrap();
-    assert_eq!(told["metadata"]["labels"]["networking.knative.dev/trust-bundle"], "true");
-    assert_eq!(told["data"]["ca.crt"], found["status"]["address"]["CACerts"]);
+    let reported = api.get("ConfigMap", "knative-serving", "sluicegate-domain-authority").unwrap();
+    assert_eq!(reported["metadata"]["labels"]["networking.knative.dev/trust-bundle"], "true");
+    assert_eq!(reported["data"]["ca.crt"], found["status"]["address"]["CACerts"]);
 
     let client = believer(&found);
     let serves = |appliance: &Appliance| {
@@ -118,10 +118,10 @@ fn the_switch_is_thrown_under_load() {
         let found = reached_by(api, "hello", "https");
         let client = believer(&found);
         let mut kept = client.connect(appliance.private_https(), NAME).unwrap();
-        let told = api.wait_for("Trigger", NAMESPACE, "to-hello", TIMEOUT, |trigger| {
+        let reported = api.wait_for("Trigger", NAMESPACE, "to-hello", TIMEOUT, |trigger| {
             trigger["status"]["subscriberUri"] == format!("https://{NAME}") && is_ready(trigger)
         });
-        assert_eq!(told["status"]["subscriberCACerts"], found["status"]["address"]["CACerts"]);
+        assert_eq!(reported["status"]["subscriberCACerts"], found["status"]["address"]["CACerts"]);
         let mut asks = || kept.call(&HttpCall::get("/").host(NAME)).unwrap().status;
         assert_eq!(asks(), 200);
         switch(api, "Disabled");

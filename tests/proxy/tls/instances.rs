@@ -1,4 +1,4 @@
-//! TLS to instances: `--route HOST=https://…` and `h2://…`, and who is believed.
+//! TLS to instances: `--route HOST=https://…` and `h2://…`, and which certificates are trusted.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
@@ -17,7 +17,7 @@ pub(crate) fn front(authority: &TlsAuthority, name: &str, alpn: &[&[u8]], to: st
     TlsFront::start(&std::fs::read(certificate).unwrap(), &std::fs::read(key).unwrap(), alpn, to)
 }
 
-/// A gateway to these addresses, believed by the authority's word.
+/// A gateway to these addresses, verified by the authority.
 fn gateway(authority: &TlsAuthority, scheme: &str, fronts: &[&TlsFront], options: &str) -> Appliance {
     let addresses: Vec<_> = fronts.iter().map(|front| front.address().to_string()).collect();
     let ca = authority.own_file();
@@ -81,9 +81,9 @@ fn an_instance_that_speaks_http2_by_tls_gets_streams_and_trailers() {
     assert_eq!((front.named(), instance.connections()), (vec!["inside.test".to_owned()], 1));
 }
 
-/// Nobody gets a request who does not prove to be the one that is meant.
+/// Requests go only to instances with a valid certificate for the expected name.
 #[test]
-fn who_is_not_to_be_trusted_gets_nothing_and_the_client_is_told_why() {
+fn untrusted_instance_gets_no_request_and_client_gets_reason() {
     let (authority, other) = (TlsAuthority::new(), TlsAuthority::new());
     let upstream = TestUpstream::start("one");
     let wrong_name = front(&authority, "wrong.test", &[], upstream.address());
@@ -106,12 +106,12 @@ fn who_is_not_to_be_trusted_gets_nothing_and_the_client_is_told_why() {
         });
     }
     assert_eq!(upstream.requests(), 0, "nothing was sent to any of them");
-    // One that is in order stands in for the other.
+    // A valid one replaces the other.
     let appliance = gateway(&authority, "https", &[&wrong_name, &right], "");
     for _ in 0..10 {
         assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
     }
-    // Who does not speak TLS at all, or no HTTP/2 where that is meant.
+    // Instances without TLS, or without HTTP/2 where that is required.
     let ca = authority.own_file();
     let plain = format!("{HOST}=https://{}?ca={}", upstream.address(), ca.display());
     let appliance = ApplianceSetup::new(BIN).flag("route", &plain).start();

@@ -1,4 +1,4 @@
-//! SIGHUP: new certificates for newcomers, nothing for anybody else.
+//! SIGHUP: new certificates for new connections, and no effect on open ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
@@ -21,7 +21,7 @@ fn certificates_change_under_load_and_no_request_fails() {
     let mut appliance = server(&authority, &[("*", "app.test")], &upstream);
     let https = appliance.https();
     let stop = Arc::new(AtomicBool::new(false));
-    // Half of them stay on one connection through all reloads, half come anew for each request.
+    // Half of them stay on one connection through all reloads, half reconnect for each request.
     let callers: Vec<_> = (0..4)
         .map(|number| {
             let (client, stop) = (authority.client(BOTH), Arc::clone(&stop));

@@ -1,4 +1,4 @@
-//! Deliveries by TLS: `https` subscribers, reply targets and dead letter sinks, and by whose word they are believed.
+//! Deliveries by TLS: `https` subscribers, reply targets and dead letter sinks, and the authorities that verify them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -16,12 +16,12 @@ fn url(front: &TlsFront, host: &str, path: &str) -> String {
     format!("https://{host}:{}{path}", front.address().port())
 }
 
-/// A world whose system believes only who is in `file`, whatever this host believes.
+/// An appliance whose system trust store is `file`, whatever this host trusts.
 fn believing(file: &str) -> ApplianceSetup {
     ApplianceSetup::new(BIN).env("SSL_CERT_FILE", file).env("SSL_CERT_DIR", "/nowhere")
 }
 
-/// A Broker on one core, in a world that believes nobody but `authority`.
+/// A Broker on one core, with `authority` as the only trusted authority.
 fn server(authority: &TlsAuthority) -> Appliance {
     let file = authority.own_file();
     with_broker(&believing(&file.display().to_string()).flag("workers", "1"))
@@ -62,13 +62,13 @@ fn a_subscriber_is_reached_by_tls_and_its_connection_is_kept() {
 }
 
 /// What went wrong, as a dead letter tells it.
-fn told(letter: &ReceivedRequest) -> String {
+fn reported(letter: &ReceivedRequest) -> String {
     let data = letter.attribute("knativeerrordata").unwrap();
     String::from_utf8(STANDARD.decode(data).unwrap()).unwrap()
 }
 
-/// X-DLV-08: who shows another name, or has nobody's word that counts, gets no byte of an event: that is a failure like
-/// others, with its cause in the dead letter, the log and a counter; and is mended in place.
+/// X-DLV-08: a subscriber with a wrong name or an untrusted certificate gets no byte of an event: that is a failure like
+/// others, with its cause in the dead letter, the log and a counter; and is repaired in place.
 #[test]
 fn who_cannot_prove_who_it_is_gets_nothing() {
     let (authority, unauthorized) = (TlsAuthority::new(), TlsAuthority::new());
@@ -93,7 +93,7 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
     post(&appliance, &TestEvent::new("1"));
     for letter in dead.wait_for(3, TIMEOUT) {
         assert_eq!(letter.attribute("knativeerrorcode").as_deref(), Some("500"));
-        let why = told(&letter);
+        let why = reported(&letter);
         assert!(why.starts_with("dispatch error: ") && why.contains("TLS verification of "), "{why}");
     }
     assert!(sink.received().is_empty());
@@ -114,7 +114,7 @@ fn who_cannot_prove_who_it_is_gets_nothing() {
 }
 
 /// EV-ADR-02, X-FEA-05: a Subscription's subscriber, its reply and its dead letter sink, each by TLS; a core Service
-/// with `CACerts` beside it is one by its name.
+/// with `CACerts` in addition is one by its name.
 #[test]
 fn all_three_of_a_subscription_are_reached_by_tls() {
     let authority = TlsAuthority::new();
@@ -171,7 +171,7 @@ fn all_three_of_a_subscription_are_reached_by_tls() {
 /// X-FEA-05: without `CACerts` the system's authorities count, and those of the operator's trust bundles, from the moment
 /// that they are there.
 #[test]
-fn the_systems_authorities_count_and_trust_bundles_beside_them() {
+fn system_authorities_and_trust_bundles_are_trusted() {
     let (known, later) = (TlsAuthority::new(), TlsAuthority::new());
     let (first, second) = (EventSink::start(), EventSink::start());
     let first_listener = front(&known, "one.localhost", &[], first.address());
@@ -209,18 +209,18 @@ fn certificates_that_cannot_be_read_are_refused() {
     }
 }
 
-/// EV-ADR-06: where nobody's word counts, what cannot be delivered to is not Ready, and the reason says what to do.
+/// EV-ADR-06: without any trusted authority, an undeliverable destination is not Ready, and the reason says what to do.
 #[test]
 fn without_any_authority_nobody_is_ready() {
     let appliance = with_broker(&believing("/nowhere.pem"));
     let api = appliance.api();
     api.create(&trigger("t", "main", "https://sub.localhost/"));
-    let told = api.wait_for("Trigger", NAMESPACE, "t", TIMEOUT, |object| {
+    let reported = api.wait_for("Trigger", NAMESPACE, "t", TIMEOUT, |object| {
         kit::api::condition(object, "SubscriberResolved").is_some_and(|one| one["status"] == "False")
     });
-    let why = kit::api::condition(&told, "SubscriberResolved").unwrap();
-    assert!(why["message"].as_str().unwrap().contains("give CACerts"), "{why}");
-    assert!(!kit::api::is_ready(&told));
+    let why = kit::api::condition(&reported, "SubscriberResolved").unwrap();
+    assert!(why["message"].as_str().unwrap().contains("set CACerts"), "{why}");
+    assert!(!kit::api::is_ready(&reported));
     let authority = TlsAuthority::new().pem();
     api.patch("Trigger", NAMESPACE, "t", &json!({ "spec": { "subscriber": { "CACerts": authority } } }));
     api.wait_ready("Trigger", NAMESPACE, "t", TIMEOUT);

@@ -1,4 +1,4 @@
-//! How to reach the server.
+//! The connection to the server.
 
 use std::time::Duration;
 

@@ -26,8 +26,12 @@ impl Checkpoint {
         match std::fs::read(path) {
             Ok(bytes) => {
                 let parsed = serde_json::from_slice(&bytes);
-                let wrong =
-                    |error| Error::config(format!("checkpoint {}: {error}; remove it to begin anew", path.display()));
+                let wrong = |error| {
+                    Error::config(format!(
+                        "checkpoint {}: {error}; remove it to start from the beginning",
+                        path.display()
+                    ))
+                };
                 parsed.map(Some).map_err(wrong)
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -37,9 +41,9 @@ impl Checkpoint {
 
     /// Replaces the file as a whole.
     pub(super) fn write(self, path: &Path) -> Result<(), Error> {
-        let beside = path.with_extension("new");
+        let temporary = path.with_extension("new");
         let bytes = serde_json::to_vec(&self).unwrap_or_default();
-        let written = std::fs::write(&beside, bytes).and_then(|()| std::fs::rename(&beside, path));
+        let written = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
         written.map_err(|error| Error::connection(format!("write checkpoint {}: {error}", path.display())))
     }
 }
@@ -63,7 +67,7 @@ impl Tail {
             false => match renamed(path, checkpoint.file) {
                 Some(renamed) => Tail::from_start(&renamed)?,
                 None => {
-                    tracing::warn!(path = %path.display(), "the file of the checkpoint is gone; reading begins with its successor");
+                    tracing::warn!(path = %path.display(), "the file of the checkpoint is missing; reading starts with its successor");
                     return Ok(tail);
                 }
             },
@@ -124,7 +128,7 @@ impl Tail {
         std::mem::take(&mut self.buffer)
     }
 
-    /// At the end: goes on with the file that took the name, or at the start of a truncated one. False: nothing changed.
+    /// At the end: continues with the file that took the name, or at the start of a truncated one. False: nothing changed.
     pub(super) fn advance(&mut self, path: &Path) -> Result<bool, Error> {
         let Ok(successor) = std::fs::metadata(path) else { return Ok(false) };
         if successor.ino() != self.inode {

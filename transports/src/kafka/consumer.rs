@@ -21,7 +21,7 @@ const POLL_RECORDS_MAX: u16 = 512;
 /// Before partitions go to another consumer, records in flight are settled within this time.
 const REVOKE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where the group goes on once the record is settled.
+/// Where the group continues once the record is settled.
 pub(crate) struct Position {
     topic: Arc<str>,
     partition: i32,
@@ -125,7 +125,7 @@ impl ConsumerSession {
             if self.handover.broken.load(Atomic::Acquire) {
                 return Err(Error::connection("partitions moved to another consumer with records in flight"));
             }
-            self.pause_or_resume(intake.room() >= usize::from(POLL_RECORDS_MAX)).await;
+            self.pause_or_resume(intake.free_slots() >= usize::from(POLL_RECORDS_MAX)).await;
             self.begin();
             let stopping = intake.stopping();
             let busy = intake.pending() + self.dirty.len() + usize::from(self.commit.is_some());

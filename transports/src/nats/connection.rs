@@ -1,4 +1,4 @@
-//! How to reach the servers.
+//! The connection to the servers.
 
 use std::time::Duration;
 

@@ -61,7 +61,7 @@ impl NatsReceiver {
     }
 
     /// The durable consumer. In order, what was delivered and not acknowledged must come before anything new, but the server
-    /// would wait for its acknowledgements to expire: a consumer that goes on behind the last acknowledged message replaces it.
+    /// would wait for its acknowledgements to expire: a consumer that continues behind the last acknowledged message replaces it.
     async fn consumer(&self, stream: &Stream) -> Result<PullConsumer, Error> {
         let name = self.consumer.as_str();
         let failed = |error: &dyn std::fmt::Display| Error::connection(format!("JetStream consumer {name}: {error}"));

@@ -1,4 +1,4 @@
-//! How to reach the server, with TLS by rustls.
+//! The connection to the server, with TLS by rustls.
 
 use std::future::poll_fn;
 use std::pin::Pin;

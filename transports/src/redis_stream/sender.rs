@@ -82,7 +82,7 @@ impl adapter::Sender for RedisStreamSender {
     }
 }
 
-/// What came from a stream goes into one as it was: names and values in turn.
+/// An entry that came from a stream is written as it was: alternating names and values.
 fn fields(event: &Event) -> Option<Vec<String>> {
     if event.text("type") != "dev.knative.sources.redisstream" {
         return None;

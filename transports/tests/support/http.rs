@@ -1,4 +1,4 @@
-//! The least of HTTP/1.1 for fixtures.
+//! A minimal HTTP/1.1 implementation for fixtures.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;

@@ -1,4 +1,4 @@
-//! What tests of adapters share: a sink, an adapter's process, servers, and a proxy that can be cut.
+//! Fixtures for tests of adapters: a sink, an adapter's process, servers, and a proxy that can be cut.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a fixture that fails is a failed test")]
 #![allow(clippy::disallowed_methods, reason = "fixtures are threads")]

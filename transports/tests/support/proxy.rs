@@ -52,7 +52,7 @@ impl Proxy {
         }
     }
 
-    pub(crate) fn mend(&self) {
+    pub(crate) fn restore(&self) {
         self.is_cut.store(false, Ordering::SeqCst);
     }
 }

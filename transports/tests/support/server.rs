@@ -1,4 +1,4 @@
-//! Servers of other projects, on 127.0.0.1. A test without its server says so and is skipped.
+//! Servers of other projects, on 127.0.0.1. A test without its server is skipped with a message.
 
 use std::io::Write;
 use std::net::TcpStream;

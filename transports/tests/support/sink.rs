@@ -1,4 +1,4 @@
-//! A sink that remembers what it accepted and answers as a test says.
+//! A sink that records what it accepted and answers as a test specifies.
 
 use std::io::{BufReader, Write};
 use std::net::{Shutdown, TcpListener};

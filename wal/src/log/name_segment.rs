@@ -13,7 +13,7 @@ use crate::position::LogPosition;
 use crate::segment::{Segment, file_number};
 use crate::segment_state::{self, SegmentState};
 
-/// The open segment state, and what is to be written to it.
+/// The open segment state, and what will be written to it.
 pub(crate) struct SegmentStateWriter {
     file: Arc<File>,
     /// Sequence number of the last state that was written.

@@ -45,9 +45,9 @@ pub struct RecordDamage {
 /// Damage found by readers, until the owner takes it.
 #[derive(Default)]
 pub(crate) struct DamageReport {
-    /// Positions known to be damaged, so that each is reported once; bounded like `untold`.
+    /// Positions known to be damaged, so that each is reported once; bounded like `unreported`.
     seen: RefCell<BTreeSet<u64>>,
-    untold: RefCell<Vec<RecordDamage>>,
+    unreported: RefCell<Vec<RecordDamage>>,
     count: Cell<u64>,
 }
 
@@ -94,7 +94,7 @@ impl WriteAheadLog {
 
     /// Damage found by readers since the last call, at most [`DAMAGE_REPORTED_MAX`].
     pub fn take_damage(&self) -> Vec<RecordDamage> {
-        self.damages.untold.take()
+        self.damages.unreported.take()
     }
 
     pub(crate) fn damaged(&self) -> u64 {
@@ -122,7 +122,7 @@ impl WriteAheadLog {
 
     pub(crate) fn note_damage(&self, segment: &Segment, stream: StreamId, entry: IndexEntry) {
         let record_position = entry.base + u64::from(entry.offset);
-        let (mut known, mut untold) = (self.damages.seen.borrow_mut(), self.damages.untold.borrow_mut());
+        let (mut known, mut unreported) = (self.damages.seen.borrow_mut(), self.damages.unreported.borrow_mut());
         if known.contains(&record_position) {
             return;
         }
@@ -130,9 +130,9 @@ impl WriteAheadLog {
         if known.len() < DAMAGE_REPORTED_MAX {
             known.insert(record_position);
         }
-        if untold.len() < DAMAGE_REPORTED_MAX {
+        if unreported.len() < DAMAGE_REPORTED_MAX {
             let (position, file, offset) = (entry.origin, segment.path.clone(), entry.offset);
-            untold.push(RecordDamage { stream, position, file, offset });
+            unreported.push(RecordDamage { stream, position, file, offset });
         }
     }
 }

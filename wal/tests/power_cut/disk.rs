@@ -48,7 +48,7 @@ impl DeletedFiles {
     }
 
     /// Restores some deleted files, and deletes the others permanently.
-    pub(crate) fn haunt(&self, rng: &mut Rng) {
+    pub(crate) fn resurrect(&self, rng: &mut Rng) {
         for entry in fs::read_dir(&self.names).unwrap().map(Result::unwrap) {
             let name = self.home.join(entry.file_name());
             if !name.exists() && rng.bool() {

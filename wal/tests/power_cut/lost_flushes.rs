@@ -1,5 +1,5 @@
 //! A disk that reports a write and did not make it. A single copy cannot survive that, but the reader of
-//! the log must be told of a gap.
+//! the log must get a gap reported.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;

@@ -108,7 +108,7 @@ fn run(seed: u64, seen: &mut Coverage) {
         seen.moved += log.stat().compacted_bytes;
         seen.cut_while_moving += u64::from(log.is_compacting());
         drop(log);
-        deleted_files.haunt(&mut rng);
+        deleted_files.resurrect(&mut rng);
         assert_eq!(inspect(&home, &mut |_, _| {}).unwrap().gaps, []);
         if rng.bool() {
             lost_segments::destroy_newest(&home, model.acknowledged_end, seed, &mut Rng::with_seed(seed), seen);

@@ -81,7 +81,7 @@ impl LogModel {
         mark.done().iter().for_each(|range| all.complete(range.clone()));
     }
 
-    fn everybody_had(&self, position: LogPosition, stream: StreamId) -> bool {
+    fn was_read_by_all(&self, position: LogPosition, stream: StreamId) -> bool {
         let had = |subscriber| self.acknowledged.get(&(stream, subscriber)).is_some_and(|m| m.is_done(position));
         SUBSCRIBERS.into_iter().all(had)
     }
@@ -104,7 +104,7 @@ impl LogModel {
         let floors = self.compare_cursors(log);
         let needed = |position: LogPosition, event: &ModelEvent| {
             let is_open = floors.get(&event.stream).is_some_and(|floor| position >= *floor);
-            is_open && !self.everybody_had(position, event.stream)
+            is_open && !self.was_read_by_all(position, event.stream)
         };
         let last = found.keys().next_back().copied().unwrap_or_default();
         let batches: BTreeSet<u64> =

@@ -1,5 +1,5 @@
-//! A token of the appliance's own, for who may read its folder: where the API listens beyond loopback nobody is trusted
-//! for where he comes from, and kubectl on this host still works at once.
+//! The operator's token, readable by users with access to the data folder. Where the API listens beyond loopback, the
+//! source address grants nothing, and kubectl on this host still works without setup.
 
 use std::fs::OpenOptions;
 use std::io::{Error, ErrorKind, Result, Write as _};
@@ -10,7 +10,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use ring_crypto::rand::{SecureRandom as _, SystemRandom};
 
-/// Nobody guesses it.
+/// Too long to guess.
 const SECRET_BYTES: usize = 32;
 
 /// The token in this file, which is made, for its owner alone, if it is not there. It stays the same over restarts.
@@ -25,13 +25,13 @@ pub fn load_or_create(path: &Path) -> Result<String> {
     };
     let is_whole = URL_SAFE_NO_PAD.decode(&token).is_ok_and(|secret| secret.len() == SECRET_BYTES);
     let broken = || {
-        let why = format!("{} is no token; delete it, and another is made", path.display());
+        let why = format!("{} does not contain a token; delete it, and a new one is created", path.display());
         Error::new(ErrorKind::InvalidData, why)
     };
     if is_whole { Ok(token) } else { Err(broken()) }
 }
 
-/// Written beside and renamed, so that it is whole or not there.
+/// Written to a temporary file and renamed, so that it is complete or absent.
 fn create(path: &Path) -> Result<String> {
     let mut secret = [0; SECRET_BYTES];
     SystemRandom::new().fill(&mut secret).map_err(Error::other)?;

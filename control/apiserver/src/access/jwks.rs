@@ -1,4 +1,4 @@
-//! The keys that service accounts' tokens are signed with, as the API that signs them publishes them (RFC 7517).
+//! The public keys of service account tokens (JWKS, RFC 7517), as the API publishes them.
 
 use contract::stream_admission::{TokenError, TokenVerifier, VerifiedToken};
 use jsonwebtoken::jwk::{Jwk, JwkSet};
@@ -39,7 +39,7 @@ impl VerificationKeys {
         Some(Self { keys: JwkSet { keys: known.collect() }.keys.iter().filter_map(VerificationKey::of).collect() })
     }
 
-    /// What a token says that one of these keys signed, and that is good at `now`.
+    /// The claims of a token that one of these keys signed, and that is valid at `now`.
     pub(super) fn claims(&self, token: &str, now: i64) -> Result<TokenClaims, TokenError> {
         if self.keys.is_empty() {
             return Err(TokenError::NoKeys);
@@ -50,7 +50,7 @@ impl VerificationKeys {
         };
         for key in self.keys.iter().filter(fits) {
             let mut rules = Validation::new(key.algorithm);
-            // Time is passed in, and the audience is judged by whom the token is shown to.
+            // Time is passed in, and the receiver of the token checks the audience.
             (rules.validate_exp, rules.validate_aud) = (false, false);
             if let Ok(read) = jsonwebtoken::decode::<TokenClaims>(token, &key.key, &rules) {
                 let claims = read.claims;
@@ -75,7 +75,7 @@ impl VerificationKey {
                 jsonwebtoken::jwk::AlgorithmParameters::OctetKey(_) => return None,
             },
         };
-        // A secret that everybody can read signs nothing.
+        // A world-readable secret must not sign anything.
         if matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512) {
             return None;
         }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_no_key_for_everybody() {
+    fn world_readable_secret_is_not_used_as_key() {
         assert!(VerificationKeys::parse(&json!({})).is_none());
         let secret = json!({ "keys": [{ "kty": "oct", "k": "c2VjcmV0", "alg": "HS256", "kid": "1" }, { "kty": "?" }] });
         assert!(VerificationKeys::parse(&secret).unwrap().keys.is_empty());

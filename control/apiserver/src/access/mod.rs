@@ -1,6 +1,6 @@
-//! Who may do what: identities, and the rules of RBAC over what is stored.
+//! Identities, and role-based access control over the stored roles and bindings.
 //!
-//! Values in, values out, but for keys and certificates, which are files.
+//! Values in, values out, except keys and certificates, which are files.
 
 pub mod host_token;
 pub mod jwks;
@@ -15,13 +15,13 @@ pub use types::user_info::{CONTROLLER_USER, UserInfo};
 
 /// The group that may do everything.
 pub const MASTERS: &str = "system:masters";
-/// Everybody who said who he is, and was believed.
+/// The group of all authenticated users.
 pub const AUTHENTICATED: &str = "system:authenticated";
 
 /// The account, in `knative-serving`, of appliances that follow this API. It may do what only controllers may.
 pub const CONTROLLER_ACCOUNT: &str = "sluicegate";
 
-/// What somebody wants to do with objects.
+/// The action that a request wants to perform.
 #[derive(Debug, Clone, Copy)]
 pub struct RequestAttributes<'a> {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, …

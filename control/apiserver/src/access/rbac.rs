@@ -1,5 +1,5 @@
-//! Role-based access as Kubernetes evaluates it: bindings lead from a user to roles, roles are rules, and
-//! what no rule grants is not granted.
+//! Role-based access control as Kubernetes evaluates it: bindings lead from a user to roles, roles consist of rules, and
+//! a request that no rule grants is denied.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ pub fn rules(memory: &MemoryIndex, user: &str, groups: &[String], namespace: &st
     found
 }
 
-/// What of `wanted` (rules of a role) `user` does not have himself, and so must not hand on. Nothing: he may.
+/// The rules of `wanted` (of a role) that `user` does not have, and so must not grant. Empty: granting is allowed.
 #[must_use]
 pub fn missing_rules(
     memory: &MemoryIndex,

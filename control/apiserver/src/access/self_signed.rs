@@ -4,7 +4,7 @@
 //! ```text
 //! authority.pem   the authority's certificate and key; a reader of this file can impersonate the API
 //! ca.pem          its certificate alone, for clients
-//! server.pem      certificate and key that the API shows
+//! server.pem      certificate and key that the API serves
 //! ```
 //! Certificate and key share a file, so that a power cut never leaves one without the other.
 
@@ -21,7 +21,7 @@ use x509_parser::extensions::GeneralName;
 
 use super::signing::{self, CertificateKeyPair, expires_within, is_not_yet_valid};
 
-/// The DNS name in the certificate, beside addresses. A client that verifies this name can connect by any address.
+/// The DNS name in the certificate, besides addresses. A client that verifies this name can connect by any address.
 pub const SERVER_NAME: &str = "sluicegate";
 
 const AUTHORITY: &str = "authority.pem";
@@ -34,7 +34,7 @@ const AUTHORITY_DAYS: i64 = 3650;
 const SERVER_DAYS: i64 = 365;
 /// Days before its expiry that a certificate is renewed; clients that were offline have this long to get the new one.
 const RENEW_DAYS: i64 = 30;
-/// An authority is made anew before it ends within the life of what it signs.
+/// An authority is renewed before its remaining lifetime is shorter than that of the certificates it signs.
 const AUTHORITY_RENEW_DAYS: i64 = SERVER_DAYS + RENEW_DAYS;
 
 /// 2026-11-01: a clock that is behind this has not been set since the host started, and what begins after it is kept.
@@ -52,7 +52,7 @@ pub struct SelfSignedCertificates {
     folder: PathBuf,
     /// Names and addresses that the certificate is valid for.
     names: Vec<String>,
-    /// What the authority is called.
+    /// The common name of the authority.
     authority_name: &'static str,
 }
 
@@ -94,11 +94,11 @@ impl SelfSignedCertificates {
     /// A file cannot be read or written; it is named.
     pub fn renew(&self, now: Timestamp) -> Result<bool, String> {
         let path = self.folder.join(AUTHORITY);
-        let mut signed_anew = false;
+        let mut is_renewed = false;
         let authority = match read(&path)? {
             Some(pem) if private_key(&pem).is_some() && is_current(&pem, AUTHORITY_RENEW_DAYS, now) => pem,
             _ => {
-                signed_anew = true;
+                is_renewed = true;
                 let made = signing::create_authority(self.authority_name, AUTHORITY_DAYS, now);
                 let pem = to_pem(made.map_err(|why| path_error(&path, &why))?);
                 write(&path, &pem, 0o600)?;
@@ -112,7 +112,7 @@ impl SelfSignedCertificates {
         let server = self.server_path();
         let good =
             |pem: &String| private_key(pem).is_some() && is_current(pem, RENEW_DAYS, now) && is_for(pem, &self.names);
-        if !signed_anew && read(&server)?.as_ref().is_some_and(good) {
+        if !is_renewed && read(&server)?.as_ref().is_some_and(good) {
             return Ok(false);
         }
         let signer = CertificateKeyPair {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_for_their_owner_only_and_what_is_broken_is_made_anew() {
+    fn keys_are_private_and_broken_ones_are_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let made = SelfSignedCertificates::new(folder.path(), &[]);
         made.renew(days(0)).unwrap();

@@ -1,5 +1,5 @@
-//! Tokens of service accounts: made on request, signed with a key of the data folder, and good as long as
-//! their account is.
+//! Service account tokens: issued on request, signed with a key in the data folder, and valid as long as
+//! their account exists.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write as _};
@@ -29,8 +29,8 @@ const PREFIX: &str = "system:serviceaccount:";
 /// An elliptic point as ring writes it: a mark, and two coordinates of 32 bytes.
 const POINT_BYTES: usize = 65;
 
-/// Makes tokens and reads them. They are signed with a key (P-256) whose public half is told to everybody, so that
-/// those who get a token can check it.
+/// Makes tokens and reads them. They are signed with a key (P-256) whose public half is public, so that
+/// every receiver of a token can verify it.
 pub struct TokenSigner {
     encoding: EncodingKey,
     /// The public half, as RFC 7517 has it.
@@ -48,7 +48,7 @@ pub struct ServiceAccountIdentity {
     pub bound_object: Option<BoundObject>,
 }
 
-/// What a token dies with, beside its account.
+/// The object that a token is bound to, besides its account.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BoundObject {
     pub kind: BoundObjectKind,
@@ -63,7 +63,7 @@ pub enum BoundObjectKind {
 }
 
 impl std::fmt::Debug for TokenSigner {
-    /// The key is nobody's business.
+    /// The key must not appear in debug output.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Signer")
     }
@@ -86,7 +86,7 @@ impl TokenSigner {
             Err(why) => return Err(why),
         }
         Self::of(&std::fs::read(path)?).ok_or_else(|| {
-            let why = format!("{} is no key; delete it, and tokens are made anew", path.display());
+            let why = format!("{} does not contain a key; delete it, and a new key is created", path.display());
             std::io::Error::new(ErrorKind::InvalidData, why)
         })
     }
@@ -144,7 +144,7 @@ impl TokenSigner {
         jsonwebtoken::encode(&Header { kid, ..Header::new(Algorithm::ES256) }, &claims, &self.encoding).ok()
     }
 
-    /// Whose token it is, if it is one of ours, meant for this API, and good at `now`.
+    /// The user of a token, if we issued it for this API and it is valid at `now`.
     #[must_use]
     pub fn verify(&self, token: &str, now: i64) -> Option<ServiceAccountIdentity> {
         self.verify_for(token, &[], now).map(|(account, _)| account)
@@ -181,14 +181,14 @@ impl ServiceAccountIdentity {
         Some(NamedObject { name: bound.name.clone(), uid: bound.uid.clone() })
     }
 
-    /// As whom the account acts.
+    /// The account that the token authenticates.
     #[must_use]
     pub fn user(&self) -> UserInfo {
-        let everybody = PREFIX.trim_end_matches(':').to_owned() + "s";
-        let home = format!("{everybody}:{}", self.namespace);
+        let all_accounts = PREFIX.trim_end_matches(':').to_owned() + "s";
+        let home = format!("{all_accounts}:{}", self.namespace);
         UserInfo {
             name: format!("{PREFIX}{}:{}", self.namespace, self.name),
-            groups: vec![everybody, home, AUTHENTICATED.into()],
+            groups: vec![all_accounts, home, AUTHENTICATED.into()],
             uid: self.uid.clone(),
             ..UserInfo::default()
         }

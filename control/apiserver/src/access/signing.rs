@@ -1,4 +1,4 @@
-//! An authority of our own, and the certificates that it signs. Values in, values out.
+//! A certificate authority, and the certificates that it signs. Values in, values out.
 
 use jiff::Timestamp;
 use rcgen::{
@@ -23,7 +23,7 @@ pub struct CertificateKeyPair {
 /// Why nothing can be signed.
 #[derive(Debug, thiserror::Error)]
 pub enum SigningError {
-    #[error("the certificate is none of an authority")]
+    #[error("the certificate is not a CA certificate")]
     NoAuthority,
     #[error(transparent)]
     Signing(#[from] rcgen::Error),
@@ -86,7 +86,7 @@ pub fn not_after(pem: &[u8]) -> Option<Timestamp> {
     Timestamp::from_second(parsed.validity().not_after.timestamp()).ok()
 }
 
-/// What cannot be read counts as ended.
+/// An unreadable certificate counts as expired.
 #[must_use]
 pub fn expires_within(pem: &[u8], days: i64, now: Timestamp) -> bool {
     not_after(pem).is_none_or(|ends| ends.as_second() - now.as_second() < days * DAY_SECONDS)
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_lives_its_days_and_has_a_chain_to_whom_clients_know() {
+    fn certificate_has_its_lifetime_and_a_chain_to_the_authority() {
         let root = create_authority("root", 100, now()).unwrap();
         let names = ["app.example.com".to_owned(), "*.example.com".to_owned()];
         let made = sign(&root, &names, 10, now()).unwrap();

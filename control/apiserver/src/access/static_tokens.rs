@@ -47,7 +47,7 @@ impl StaticTokens {
         Ok(Self { users })
     }
 
-    /// Whose token it is.
+    /// The user of the token.
     #[must_use]
     pub fn user(&self, token: &str) -> Option<&UserInfo> {
         self.users.get(token)

@@ -1,8 +1,8 @@
-//! What a service account's token says.
+//! The claims of a service account token.
 
 use serde::{Deserialize, Serialize};
 
-/// What a service account's token says.
+/// The claims of a service account token.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct TokenClaims {
     #[serde(default)]
@@ -19,7 +19,7 @@ pub(super) struct TokenClaims {
     pub(super) kubernetes: Option<KubernetesClaims>,
 }
 
-/// What Kubernetes says of the account in a claim of its own.
+/// Kubernetes' private claim about the account.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct KubernetesClaims {
     pub(super) namespace: String,

@@ -1,5 +1,5 @@
-//! Secrets of the type `kubernetes.io/service-account-token`: an account's token for those who cannot ask for one, as
-//! old tools expect it. It is good as long as its Secret and its account are there.
+//! Secrets of type `kubernetes.io/service-account-token`: an account's token for clients that cannot request one, as
+//! older tools expect it. The token is valid as long as its Secret and its account exist.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const NAME: &str = "kubernetes.io/service-account.name";
 const UID: &str = "kubernetes.io/service-account.uid";
 const SECRETS: &str = "/secrets";
 const ACCOUNTS: &str = "/serviceaccounts";
-/// How long such a token is good if nobody deletes its Secret: a hundred years.
+/// The lifetime of such a token unless its Secret is deleted: a hundred years.
 const SECONDS: i64 = 100 * 365 * 24 * 3_600;
 
 /// Whether a change can ask for a token, or end one.
@@ -113,7 +113,7 @@ mod tests {
         seed::seed(&store, &types::registry()).await.unwrap();
         let signer = Arc::new(TokenSigner::open(&folder.path().join("key")).unwrap());
         let server = crate::api::run_namespace_defaults(Arc::clone(&store), "PEM".into(), Some(Arc::clone(&signer)));
-        let keeper = tokio::spawn(server);
+        let controller = tokio::spawn(server);
         let make = |entry: KindEntry, object: Value| {
             let store = Arc::clone(&store);
             async move {
@@ -147,6 +147,6 @@ mod tests {
         };
         store.write(delete).await.unwrap();
         until(&store, |store| store.read().get(&secret).is_none()).await;
-        keeper.abort();
+        controller.abort();
     }
 }

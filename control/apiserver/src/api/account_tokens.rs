@@ -1,4 +1,4 @@
-//! POST of `serviceaccounts/NAME/token`: a token for an account.
+//! POST of `serviceaccounts/NAME/token`: issues a token for an account.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -17,7 +17,7 @@ use super::errors::StatusError;
 use super::query_parameters::QueryParameters;
 use super::{ApiServer, body, content_negotiation, prepare};
 
-/// What a request for a token is called when it is refused.
+/// The name of a token request in error messages.
 static REQUEST: KindMeta = KindMeta {
     group: "authentication.k8s.io",
     kind: "TokenRequest",

@@ -1,4 +1,4 @@
-//! The methods that a path has, for `Allow` of a 405 (RFC 9110, 15.5.6).
+//! The methods that a path supports, for the `Allow` header of a 405 (RFC 9110, 15.5.6).
 
 use axum::response::Response;
 use http::{HeaderValue, StatusCode, header};
@@ -8,11 +8,11 @@ use types::kind_registry::KindRegistry;
 use super::request_path::RequestTarget;
 use super::{account_tokens, backup, discovery, logs, pod_streams, request_path};
 
-/// What a verb of objects is as a method, for one object and for a collection.
+/// The HTTP methods of an API verb, for one object and for a collection.
 const OF_OBJECT: [(&str, &str); 4] = [("get", "GET"), ("update", "PUT"), ("patch", "PATCH"), ("delete", "DELETE")];
 const OF_COLLECTION: [(&str, &str); 3] = [("list", "GET"), ("create", "POST"), ("deletecollection", "DELETE")];
 
-/// Says in a 405 what is allowed instead.
+/// Names the allowed methods in a 405.
 pub(super) fn add(response: &mut Response, registry: &KindRegistry, path: &str) {
     if response.status() != StatusCode::METHOD_NOT_ALLOWED {
         return;

@@ -1,7 +1,7 @@
-//! Server-side apply: a client sends the fields it has an opinion on, and owns those.
+//! Server-side apply: a client sends the fields that it manages, and owns those.
 //!
-//! A field that another owner has a different opinion on is a conflict, unless the client takes it by
-//! force; a field that the client no longer sends goes, unless another owner wants it.
+//! A field that another owner has set to a different value is a conflict, unless the client takes it by
+//! force; a field that the client no longer sends is removed, unless another owner has it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ use super::{
 
 pub(super) const MEDIA: &str = "application/apply-patch+yaml";
 
-/// One apply, as far as it does not depend on what is stored.
+/// One apply, without the parts that depend on the stored object.
 #[derive(Debug)]
 struct ApplyIntent {
     writer: FieldWriter,
@@ -49,11 +49,13 @@ pub(super) async fn apply(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
     let validation = call.field_validation();
     let (mut wanted, duplicates) = parse(bytes, writer.schema)?;
     metadata_validation::check_shape(entry.meta, &mut wanted)?;
-    if !call.server.default_requester.internal {
+    let warnings = if call.server.default_requester.internal {
+        validation::check(&entry, validation, &wanted, duplicates)?
+    } else {
         check_fields(call, &wanted, &writer)?;
-    }
-    let warnings = validation::check(&entry, validation, &wanted, duplicates)?;
-    // Owners speak of the form that is stored, so that clients of all forms meet in it.
+        validation::check_known(&entry, validation, &wanted, duplicates)?
+    };
+    // Owners refer to the stored version, so that clients of all versions share it.
     entry.partial_to_stored(&mut wanted);
     let stored = entry.as_stored();
     let intent = ApplyIntent { writer, force: call.parameters.force.unwrap_or(false), wanted };
@@ -88,7 +90,7 @@ pub(super) async fn apply(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
                 prepare::prepare_update(&stored, before, merged, &requester)
             }
         }),
-        None => intent.anew(&entry, &name, namespace.as_deref(), &requester),
+        None => intent.create_object(&entry, &name, namespace.as_deref(), &requester),
     };
     let judge = move |before: Option<&DecodedObject>| {
         let change = decide(before)?;
@@ -100,8 +102,8 @@ pub(super) async fn apply(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
     Ok(validation::with_warnings(get::object_response(call, code, object.object()), &warnings))
 }
 
-/// A field that the kind does not know, or an element that stands twice, can have no owner: refused whatever the
-/// client wants to be told.
+/// An unknown field, or a duplicate element, can have no owner: rejected even if the
+/// client wants a warning.
 fn check_fields(call: &ApiRequest, wanted: &Value, writer: &FieldWriter) -> Result<(), StatusError> {
     let entry = call.target.entry;
     let unknown =
@@ -120,9 +122,8 @@ fn check_fields(call: &ApiRequest, wanted: &Value, writer: &FieldWriter) -> Resu
 }
 
 fn parse(bytes: &[u8], schema: Option<&Value>) -> Result<(Value, Vec<String>), StatusError> {
-    let mut wanted =
+    let (mut wanted, duplicates) =
         body::yaml(bytes).map_err(|why| StatusError::bad_request(format!("error decoding YAML: {why}")))?;
-    let duplicates = body::duplicates(bytes);
     if !wanted.is_object() {
         return Err(StatusError::bad_request("the body has to be one object"));
     }
@@ -138,7 +139,7 @@ fn parse(bytes: &[u8], schema: Option<&Value>) -> Result<(Value, Vec<String>), S
     Ok((wanted, duplicates))
 }
 
-/// A field without a value is no opinion, unless the schema of a client's kind lets it be null: then null is its value.
+/// A field without a value is ignored, unless a custom kind's schema makes it nullable: then null is its value.
 fn without_nulls(value: &mut Value, schema: Option<&Value>) {
     match value {
         Value::Object(fields) => {
@@ -176,8 +177,8 @@ fn set_name_from_path(object: &mut Value, key: &ObjectKey) -> Result<(), StatusE
 }
 
 impl ApplyIntent {
-    /// A new object by this name.
-    fn anew(
+    /// Creates an object of this name.
+    fn create_object(
         &self,
         entry: &KindEntry,
         key: &ObjectKey,
@@ -210,7 +211,7 @@ impl ApplyIntent {
         WriteOperation::Put(key, object)
     }
 
-    /// Lays the intent over what is stored; `admit` is the way in of any other update.
+    /// Merges the intent into the stored object; `admit` validates as for any other update.
     fn apply_to(
         &self,
         before: &DecodedObject,
@@ -242,7 +243,7 @@ impl ApplyIntent {
         Ok(if same { WriteOperation::NoOp(Arc::clone(&before.stored)) } else { WriteOperation::Put(key, object) })
     }
 
-    /// Takes contested fields from their owners by force, or refuses. What goes is nobody's any more.
+    /// Takes contested fields from their owners by force, or rejects. Removed fields lose their owner.
     fn resolve_conflicts(
         &self,
         before: &Value,
@@ -259,7 +260,7 @@ impl ApplyIntent {
                 let with = owner.description();
                 conflicts.extend(merge::paths(&fields).into_iter().map(|path| (with.clone(), path)));
             }
-            // As people look for them: by owner.
+            // As users read them: by owner.
             conflicts.sort_by(|(one, _), (other, _)| one.cmp(other));
             if !conflicts.is_empty() {
                 return Err(StatusError::apply_conflict(&conflicts));

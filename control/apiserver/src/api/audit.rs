@@ -1,4 +1,4 @@
-//! The audit log: who asked for what and how it was answered, a line of JSON each, as Kubernetes writes it at
+//! The audit log: one JSON line per request with its user and its response, as Kubernetes writes it at
 //! level Metadata.
 
 use std::fs::{File, OpenOptions};
@@ -29,11 +29,11 @@ pub struct AuditLog {
 struct AuditFile {
     path: PathBuf,
     file: File,
-    /// The last line was not taken, and that is told.
+    /// The last line could not be written, and that was logged.
     is_failing: bool,
 }
 
-/// A request that is under way.
+/// A request that is in progress.
 pub(super) struct AuditEntry {
     audit: AuditLog,
     method: String,

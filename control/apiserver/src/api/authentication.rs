@@ -1,4 +1,4 @@
-//! Who asks: believed by a token, by a client certificate, or by being on this host.
+//! Authenticates a request: by a token, by a client certificate, or by its origin on this host.
 
 use std::sync::Arc;
 
@@ -20,23 +20,23 @@ use super::{ApiServer, LOCAL_USER, impersonation};
 pub struct PeerIdentity {
     /// It is on this host: at a listener of loopback, or at the Unix socket.
     pub is_local: bool,
-    /// Who its certificate says it is; checked during the handshake.
+    /// The user of the client certificate; verified during the handshake.
     pub certificate: Option<UserInfo>,
 }
 
-/// Ways to be believed besides being local.
+/// Authenticators besides being local.
 #[derive(Debug, Default)]
 pub struct AuthenticationSources {
     pub static_tokens: StaticTokens,
-    /// Who shows this one can read the appliance's folder, and counts as local.
+    /// A client with this token can read the appliance's folder, and counts as local.
     pub host_token: Option<String>,
-    /// Keeps the key of service-account tokens; without it there are none.
+    /// The key of service account tokens; without it they are not accepted.
     pub service_accounts: Option<Arc<TokenSigner>>,
 }
 
 pub use crate::access::service_account_tokens::TokenSigner;
 
-/// Whom the request counts as.
+/// The user that a request acts as.
 pub(super) fn authenticate(server: &ApiServer, head: &Parts) -> Result<RequestContext, StatusError> {
     if server.default_requester.internal {
         return Ok(RequestContext::clone(&server.default_requester));
@@ -52,9 +52,9 @@ pub(super) fn authenticate(server: &ApiServer, head: &Parts) -> Result<RequestCo
             Some(_) => return Err(StatusError::unauthorized()),
         },
     };
-    let guise = impersonation::impersonate(server, &head.headers, &user)?;
-    let (user, impersonator) = match guise {
-        Some(guise) => (guise, Some(Arc::new(user))),
+    let impersonated = impersonation::impersonate(server, &head.headers, &user)?;
+    let (user, impersonator) = match impersonated {
+        Some(impersonated) => (impersonated, Some(Arc::new(user))),
         None => (user, None),
     };
     let UserInfo { name, groups, uid, extra } = user;
@@ -79,13 +79,13 @@ fn user_by_token(server: &ApiServer, token: &str) -> Option<UserInfo> {
     account_exists(&server.store, &account).then(|| account.user())
 }
 
-/// Whose token it is of those that are no account's.
+/// The user of a token that does not belong to a service account.
 fn user_by_static_token(server: &ApiServer, token: &str) -> Option<UserInfo> {
     let is_own = server.authentication.host_token.as_deref() == Some(token);
     if is_own { Some(local_user()) } else { server.authentication.static_tokens.user(token).cloned() }
 }
 
-/// Who shows `token`, and for which of `audiences` it is good; nothing asked for is this API itself.
+/// The user of `token`, and for which of `audiences` it is valid; without any the audience is this API itself.
 pub(super) fn review_token(server: &ApiServer, token: &str, audiences: &[String]) -> Option<(UserInfo, Vec<String>)> {
     if let Some(user) = user_by_static_token(server, token) {
         let here = audiences.is_empty() || audiences.iter().any(|audience| audience == ISSUER);
@@ -96,7 +96,7 @@ pub(super) fn review_token(server: &ApiServer, token: &str, audiences: &[String]
     account_exists(&server.store, &account).then(|| (account.user(), good_for))
 }
 
-/// A token is as good as its account, and what it is bound to: deleted and made anew, they are others.
+/// A token is valid as long as its account and its bound object: after those were deleted and created again, it is invalid.
 fn account_exists(store: &ObjectStore, account: &ServiceAccountIdentity) -> bool {
     let memory = store.read();
     let is_there = |resource: &str, name: &str, uid: &str| {

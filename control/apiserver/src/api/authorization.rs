@@ -1,4 +1,4 @@
-//! Whether a request is granted: what it does, held against the rules of RBAC.
+//! Authorizes a request: checks its verb and resource against the RBAC rules.
 
 use axum::body::Bytes;
 use http::Method;
@@ -106,13 +106,16 @@ pub(super) fn check_escalation(call: &ApiRequest, bytes: &Bytes) -> Result<(), S
     }
 }
 
-/// What a write says: an object, or a part of one, or a list of operations.
+/// The body of a write: an object, or a part of one, or a list of operations.
 fn written_value(call: &ApiRequest, bytes: &Bytes) -> Result<Value, StatusError> {
     let media = body::content_type(&call.headers).unwrap_or_default();
     match body::object(&call.headers, call.target.entry.meta.kind, bytes) {
         Ok(object) => Ok(object),
         Err(_) if media.ends_with("+json") => body::json(bytes),
-        Err(_) => body::yaml(bytes).map_err(|why| StatusError::bad_request(why.to_string())),
+        Err(_) => {
+            let read = body::yaml(bytes).map_err(|why| StatusError::bad_request(why.to_string()))?;
+            Ok(read.0)
+        }
     }
 }
 
@@ -202,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_told_as_kubernetes_tells_it() {
+    fn rule_is_formatted_as_in_kubernetes() {
         let rule =
             serde_json::json!({ "apiGroups": ["", "b"], "resources": ["c"], "resourceNames": [], "verbs": ["get"] });
         assert_eq!(format_rule(&rule), r#"{APIGroups:["" "b"], Resources:["c"], Verbs:["get"]}"#);

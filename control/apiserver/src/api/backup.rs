@@ -1,14 +1,14 @@
-//! All objects as one document, out and in, while everything runs.
+//! Backup and restore of all objects as one document, while the server runs.
 //!
 //! ```text
 //! {"sluicegate":"backup","format":1,"revision":N}      the first line
 //! {"resource":R,"namespace":S,"name":N,"object":{…}}   a line for each object, in the store's order
 //! {"objects":COUNT}                                    the last line: without it the backup is cut short
 //! ```
-//! It shows one moment. Coming back, all of it is looked at before anything is changed ([`super::returning`]). An object
-//! keeps its uid and gets a new resourceVersion: versions never go back, so watchers see a restore as the changes that it
-//! is. What is not in the backup goes. Owners come back before what they own: a child without its owner would be cleared
-//! away at once.
+//! A backup is a consistent snapshot. A restore validates all of it before anything is changed ([`super::returning`]). An object
+//! keeps its uid and gets a new resourceVersion: versions never decrease, so watchers see a restore as the changes that it
+//! makes. Objects that are not in the backup are deleted. Owners are restored before their dependents: a dependent without its
+//! owner would be garbage-collected at once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,11 +29,11 @@ use super::query_parameters::QueryParameters;
 use super::restore::{BackupHeader, BackupReader, BackupTrailer, FORMAT, RestoreObject, generations};
 use super::{ApiServer, content_negotiation};
 
-/// Where it is asked for and sent to.
+/// The path of backup and restore.
 pub const PATH: &str = "/sluicegate/backup";
-/// How long the next piece of a backup that is sent may take; the whole body of another request has as long.
+/// The timeout for the next chunk of a restore; the whole body of another request has as long.
 const CHUNK_TIMEOUT: Duration = BODY_TIMEOUT;
-/// Writes under way at a time, so that they share commits.
+/// Writes in progress at a time, so that they share commits.
 const WRITES_AT_ONCE_MAX: usize = 256;
 
 pub(super) async fn handle(server: &ApiServer, head: &Parts, body: Body) -> Result<Response, StatusError> {
@@ -57,7 +57,7 @@ fn backup(store: &ObjectStore) -> Response {
     let rows = objects.into_iter().map(|object| {
         let key = &object.key;
         let (resource, namespace, name) = (json!(&*key.resource), json!(&*key.namespace), json!(&*key.name));
-        // The object is written out already.
+        // The object is serialized already.
         let json = object.json();
         let json = String::from_utf8_lossy(&json);
         format!("{{\"resource\":{resource},\"namespace\":{namespace},\"name\":{name},\"object\":{json}}}\n")
@@ -87,7 +87,7 @@ async fn restore(store: &ObjectStore, body: Body, is_dry_run: bool) -> Result<Re
     Ok(content_negotiation::json(StatusCode::OK, json!(BackupTrailer { objects: count }).to_string()))
 }
 
-/// All of a backup. What is wrong with it is answered when all was sent: who sends does not listen before.
+/// Validates a whole backup. Errors are sent after the last line: clients read no response before.
 async fn read_backup(body: Body) -> Result<Vec<RestoreObject>, StatusError> {
     let mut pieces = body.into_data_stream();
     let mut reader = BackupReader::default();
@@ -98,11 +98,11 @@ async fn read_backup(body: Body) -> Result<Vec<RestoreObject>, StatusError> {
         let piece = piece.map_err(|why| StatusError::bad_request(format!("the backup could not be read: {why}")))?;
         if looked_at.is_ok() {
             looked_at = reader.push(&piece);
-            tokio::task::yield_now().await; // a long one has many pieces, and others ask too
+            tokio::task::yield_now().await; // a long backup has many chunks, and other requests wait too
         }
     }
     let rows = looked_at.and_then(|()| reader.finish());
-    rows.map_err(|why| StatusError::bad_request(format!("this is no backup: {why}")))
+    rows.map_err(|why| StatusError::bad_request(format!("this is not a backup: {why}")))
 }
 
 async fn write_all(
@@ -119,7 +119,7 @@ async fn write_all(
     Ok(())
 }
 
-/// Puts one object back, or takes one away; what already is as it was then stays untouched.
+/// Restores or deletes one object; an unchanged one is not written.
 fn restore_object(view: &StagedView, key: ObjectKey, object: Option<Value>) -> Result<WriteOperation, SkipReason> {
     let there = view.get(&key);
     Ok(match (object, there) {

@@ -26,7 +26,7 @@ pub const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 
 const ACCEPTED_MEDIA_TYPES: &str = "application/json, application/yaml";
 
-/// How long a body may pause, and how often it is looked at whether it still comes.
+/// How long a body may pause, and how often it is checked whether it still comes.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
 /// Bytes that have to come in [`PAUSE_MAX`] while there are more than the free ones: a sender that is slower holds
 /// memory that others need.
@@ -84,7 +84,7 @@ async fn collect(mut share: BodyShare, body: Body) -> Result<Received, StatusErr
     }
 }
 
-/// The media type without its parameters, in lower case; `None` when there is none.
+/// The media type without its parameters, in lower case; `None` if absent.
 pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
     Some(value.split(';').next().unwrap_or("").trim().to_ascii_lowercase())
@@ -93,45 +93,44 @@ pub(super) fn content_type(headers: &HeaderMap) -> Option<String> {
 /// A body that has to be one object of kind `kind`. Both parsers stop at 128 levels of nesting, and the YAML one
 /// at aliases that make the document too large.
 pub(super) fn object(headers: &HeaderMap, kind: &str, body: &[u8]) -> Result<Value, StatusError> {
-    let value = match content_type(headers).as_deref() {
-        None | Some("" | "application/json") => json(body)?,
-        Some("application/yaml" | "application/x-yaml" | "text/yaml") => {
-            yaml(body).map_err(|why| StatusError::bad_request(format!("error converting YAML to JSON: {why}")))?
-        }
-        Some("application/vnd.kubernetes.protobuf") => protobuf::decode(kind, body).map_err(|why| match why {
-            ProtobufError::UnknownKind => StatusError::unsupported_media_type(ACCEPTED_MEDIA_TYPES),
-            ProtobufError::Malformed => StatusError::bad_request("the body is not a valid protobuf message"),
-            ProtobufError::TooMany => {
-                let most = protobuf::MESSAGES_MAX;
-                let message = format!("Request entity too large: it has more than {most} messages");
-                StatusError { message, ..StatusError::too_large(most) }
-            }
-            ProtobufError::TooDeep => {
-                StatusError::bad_request(format!("schemas nest more than {} levels", protobuf::SCHEMA_DEPTH_MAX))
-            }
-        })?,
-        Some(_) => return Err(StatusError::unsupported_media_type(ACCEPTED_MEDIA_TYPES)),
-    };
-    if value.is_object() { Ok(value) } else { Err(StatusError::bad_request("the body has to be one object")) }
+    object_with_duplicates(headers, kind, body, FieldValidation::Ignore).map(|(value, _)| value)
 }
 
 /// The same for a write: `validation` says whether fields that stand twice are looked for.
-pub(super) fn object_for_write(
+pub(super) fn object_with_duplicates(
     headers: &HeaderMap,
     kind: &str,
     body: &[u8],
     validation: FieldValidation,
 ) -> Result<(Value, Vec<String>), StatusError> {
-    let value = object(headers, kind, body)?;
-    let duplicates = match content_type(headers).as_deref() {
-        _ if validation == FieldValidation::Ignore => Vec::new(),
-        None | Some("" | "application/json") => {
-            field_validation::duplicates(&mut serde_json::Deserializer::from_slice(body))
+    let is_ignored = validation == FieldValidation::Ignore;
+    let (value, duplicates) = match content_type(headers).as_deref() {
+        None | Some("" | "application/json") if is_ignored => (json(body)?, Vec::new()),
+        None | Some("" | "application/json") => (json(body)?, json_duplicates(body)),
+        Some("application/yaml" | "application/x-yaml" | "text/yaml") => {
+            yaml(body).map_err(|why| StatusError::bad_request(format!("error converting YAML to JSON: {why}")))?
         }
-        Some("application/vnd.kubernetes.protobuf") => Vec::new(),
-        Some(_) => duplicates(body),
+        Some("application/vnd.kubernetes.protobuf") => {
+            let value = protobuf::decode(kind, body).map_err(|why| match why {
+                ProtobufError::UnknownKind => StatusError::unsupported_media_type(ACCEPTED_MEDIA_TYPES),
+                ProtobufError::Malformed => StatusError::bad_request("the body is not a valid protobuf message"),
+                ProtobufError::TooMany => {
+                    let most = protobuf::MESSAGES_MAX;
+                    let message = format!("Request entity too large: it has more than {most} messages");
+                    StatusError { message, ..StatusError::too_large(most) }
+                }
+                ProtobufError::TooDeep => {
+                    StatusError::bad_request(format!("schemas nest more than {} levels", protobuf::SCHEMA_DEPTH_MAX))
+                }
+            })?;
+            (value, Vec::new())
+        }
+        Some(_) => return Err(StatusError::unsupported_media_type(ACCEPTED_MEDIA_TYPES)),
     };
-    Ok((value, duplicates))
+    if !value.is_object() {
+        return Err(StatusError::bad_request("the body has to be one object"));
+    }
+    Ok((value, if is_ignored { Vec::new() } else { duplicates }))
 }
 
 pub(super) fn json(body: &[u8]) -> Result<Value, StatusError> {
@@ -141,22 +140,19 @@ pub(super) fn json(body: &[u8]) -> Result<Value, StatusError> {
     Ok(value)
 }
 
-/// Clients send JSON as YAML, too: the parser for JSON takes a twentieth of the time and memory.
-pub(super) fn yaml(body: &[u8]) -> Result<Value, serde_norway::Error> {
-    let json = if weight::is_json(body) { serde_json::from_slice(body).ok() } else { None };
-    let mut value = match json {
-        Some(value) => value,
+/// The document, and the fields that stand twice in it, as warnings. Clients send JSON as YAML, too: the parser for JSON
+/// takes a twentieth of the time and memory.
+pub(super) fn yaml(body: &[u8]) -> Result<(Value, Vec<String>), serde_norway::Error> {
+    let json = if weight::begins_as_json(body) { serde_json::from_slice(body).ok() } else { None };
+    let (mut value, duplicates) = match json {
+        Some(value) => (value, json_duplicates(body)),
         None => bounded_yaml::read(body)?,
     };
     integers::normalize(&mut value);
-    Ok(value)
+    Ok((value, duplicates))
 }
 
-/// The fields that stand twice in a body that may be YAML.
-pub(super) fn duplicates(body: &[u8]) -> Vec<String> {
-    if weight::is_json(body) {
-        field_validation::duplicates(&mut serde_json::Deserializer::from_slice(body))
-    } else {
-        field_validation::duplicates(serde_norway::Deserializer::from_slice(body))
-    }
+/// The fields that stand twice in JSON, as warnings.
+pub(super) fn json_duplicates(body: &[u8]) -> Vec<String> {
+    field_validation::duplicates(&mut serde_json::Deserializer::from_slice(body))
 }

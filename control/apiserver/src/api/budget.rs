@@ -1,7 +1,7 @@
-//! Memory and threads that all requests of clients share.
+//! The memory and threads that all requests share.
 //!
-//! A request that finds too little of either waits a moment and is then refused with 429, so that many large requests
-//! cost their senders time and the process no memory. Small requests are never kept waiting by large ones.
+//! A request that finds too little of either waits briefly and is then rejected with 429, so that many large requests
+//! cost their senders time and the process no memory. Large requests never delay small ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ const ANSWERS_BYTES_MAX: usize = 256 << 20;
 const ANSWER_FREE_BYTES: usize = 1 << 20;
 /// Memory that large requests may take together, in KiB.
 const WORK_KIB_MAX: usize = 256 * 1024;
-/// What a request takes besides its tree, as a multiple of it: a typed copy, the owners of its fields, its texts.
+/// Memory of a request besides its tree, as a multiple of it: a typed copy, the owners of its fields, its texts.
 const COPIES: usize = 4;
 /// Large requests that are worked on at a time; more of them would only share the processors.
 const LARGE_AT_A_TIME_MAX: usize = 2;
@@ -82,7 +82,7 @@ impl Budget {
         BodyShare { bodies: Arc::clone(&self.bodies), bytes: 0, counted: 0 }
     }
 
-    /// Counts a list before it is written out; refused if those under way leave no room for it.
+    /// Counts a list before it is serialized; refused if those in progress leave no room for it.
     pub(super) fn answer(&self, bytes: usize) -> Result<AnswerShare, StatusError> {
         let bytes = if bytes <= ANSWER_FREE_BYTES { 0 } else { bytes };
         let share = AnswerShare { answers: Arc::clone(&self.answers), bytes };

@@ -1,4 +1,4 @@
-//! What the client wants to read: the object itself, a table, or metadata alone.
+//! The representation that a client accepts: the object itself, a table, or its metadata.
 
 use axum::body::{HttpBody as _, to_bytes};
 use axum::response::{IntoResponse, Response};
@@ -86,7 +86,7 @@ async fn parse_response(response: Response) -> Result<(http::response::Parts, Va
     if head.headers.get(header::CONTENT_TYPE).is_none_or(|media| media != "application/json") {
         return Err(Response::from_parts(head, body));
     }
-    let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default(); // written out by now
+    let bytes = to_bytes(body, usize::MAX).await.unwrap_or_default(); // serialized by now
     match serde_json::from_slice(&bytes) {
         Ok(value) => {
             head.headers.remove(header::CONTENT_LENGTH);
@@ -119,7 +119,7 @@ pub(super) async fn to_pretty_json(response: Response) -> Response {
     }
 }
 
-/// Answers with JSON that is already written out.
+/// Answers with JSON that is already serialized.
 pub(super) fn json(status: StatusCode, body: impl Into<Bytes>) -> Response {
     (status, [(header::CONTENT_TYPE, "application/json")], body.into()).into_response()
 }

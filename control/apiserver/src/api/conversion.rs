@@ -1,15 +1,15 @@
-//! Objects that are kept in one form and shown in others: older and newer versions of a kind, and events, which
-//! are one kind under two groups.
+//! Converts objects between their stored version and their served versions: older and newer versions of a kind, and events,
+//! which are one kind in two groups.
 //!
-//! What comes in is turned into the kept form before it is judged, owned and stored; what goes out is turned
-//! here. [`crate::kind::Translation`] has the two ways.
+//! Requests are converted to the stored version before validation, field ownership and storage; responses are converted
+//! here. [`crate::kind::Translation`] has both directions.
 
 use std::sync::Arc;
 
 use crate::store::{ChangeEvent, StoredObject};
 use types::kind_registry::KindEntry;
 
-/// The object as this kind shows it.
+/// The object in this kind's version.
 pub(super) fn convert_object(entry: &KindEntry, object: &Arc<StoredObject>) -> Arc<StoredObject> {
     if entry.translation.is_none() {
         return Arc::clone(object);
@@ -18,7 +18,7 @@ pub(super) fn convert_object(entry: &KindEntry, object: &Arc<StoredObject>) -> A
     Arc::new(StoredObject::new(object.key.clone(), object.resource_version, &value))
 }
 
-/// What happened, to the object as this kind shows it.
+/// The change, with the object in this kind's version.
 pub(super) fn convert_event(entry: &KindEntry, event: &ChangeEvent) -> ChangeEvent {
     if entry.translation.is_none() {
         return event.clone();

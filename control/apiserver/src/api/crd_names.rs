@@ -1,7 +1,7 @@
-//! Which of the names that a definition asks for it has: those that no other definition of its group has.
+//! Accepts the names that a definition requests if no other definition of its group has them.
 //!
-//! Two kinds of one name would be one to every client, so one that does not get all of its names is not served before it does, or
-//! goes on under those that it had. The rules, and what the status says of them, are Kubernetes'.
+//! Two kinds with the same name would be the same to every client, so a definition is not served until it has all of its names, or
+//! continues under its earlier names. The rules, and the conditions in the status, are Kubernetes'.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -18,30 +18,30 @@ use super::prepare;
 
 const ACCEPTED: &str = "NamesAccepted";
 const ESTABLISHED: &str = "Established";
-/// How the reasons end for which names are not accepted.
+/// The suffix of the reasons for names that are not accepted.
 const CONFLICT: &str = "Conflict";
 /// Pause while the disk is full.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// What the definitions of a group have.
+/// The names that the definitions of a group have.
 #[derive(Debug, Default)]
 struct ReservedNames {
     resources: BTreeSet<String>,
     kinds: BTreeSet<String>,
 }
 
-/// Gives a definition that is written its names, against the newest state.
+/// Accepts the names of a written definition, against the newest state.
 pub(super) fn assign_names(view: &StagedView, change: WriteOperation, now: &str) -> WriteOperation {
     let WriteOperation::Put(key, mut definition) = change else { return change };
     if &*key.resource != DEFINITIONS || lifecycle::is_deleting(&definition) {
         return WriteOperation::Put(key, definition);
     }
     let group = definition["spec"]["group"].as_str().unwrap_or("");
-    let is_beside = |other: &Arc<StoredObject>| {
+    let has_same_group = |other: &Arc<StoredObject>| {
         other.key != key && other.key.name.split_once('.').is_some_and(|(_, rest)| rest == group)
     };
-    let beside = view.list(&key.resource).into_iter().filter(is_beside);
-    let taken = ReservedNames::from_definitions(beside.map(|other| accepted_names(&other)));
+    let others = view.list(&key.resource).into_iter().filter(has_same_group);
+    let taken = ReservedNames::from_definitions(others.map(|other| accepted_names(&other)));
     let before = view.get(&key).map(|before| before.decode());
     accept_definition(&mut definition, before.as_ref().map(|before| &before.value), &taken, now);
     match before {
@@ -50,7 +50,7 @@ pub(super) fn assign_names(view: &StagedView, change: WriteOperation, now: &str)
     }
 }
 
-/// What another definition has, without a tree of its schema: this is asked on the store's thread.
+/// The names of another definition, without a tree of its schema: this runs on the store's thread.
 fn accepted_names(definition: &StoredObject) -> Value {
     #[derive(Default, Deserialize)]
     #[serde(default)]
@@ -67,7 +67,7 @@ fn accepted_names(definition: &StoredObject) -> Value {
     named.status.accepted_names
 }
 
-/// The definition under the names that it has; `None`: it is not served.
+/// The definition with its accepted names; `None`: it is not served.
 pub(super) fn with_accepted_names(mut definition: Value) -> Option<Value> {
     if condition(&definition, ESTABLISHED)?["status"] != "True" {
         return None;
@@ -79,12 +79,12 @@ pub(super) fn with_accepted_names(mut definition: Value) -> Option<Value> {
     Some(definition)
 }
 
-/// Gives names that become free to who asks for them, until the store is shut or fails.
+/// Assigns released names to waiting definitions, until the store is closed or fails.
 pub async fn run_crd_names(store: Arc<ObjectStore>) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
     drop(store);
-    // Somebody may have been left waiting by a crash. With the first write that is looked for, and not while a start is waited for.
+    // A crash may have left a definition waiting. It is checked with the first write, so that the start does not wait for it.
     let mut looked_at = None;
     while news.changed().await.is_ok() {
         let Some(store) = weak.upgrade() else { return };
@@ -100,7 +100,7 @@ pub async fn run_crd_names(store: Arc<ObjectStore>) {
                 news.mark_changed();
             }
             Err(why) => {
-                tracing::error!(error = %why, "definitions get no names any more");
+                tracing::error!(error = %why, "names of definitions are no longer accepted");
                 return;
             }
         }
@@ -120,7 +120,7 @@ async fn accept_pending_names(store: &ObjectStore) -> Result<(), StoreError> {
     Ok(())
 }
 
-/// Whether the definition lacks a name. Most do not, and schemas are long: those are not read.
+/// Whether the definition lacks a name. Most do not, and schemas are long: those are not parsed.
 fn lacks_name(definition: &StoredObject) -> bool {
     let json = definition.json();
     let reason = format!("{CONFLICT}\"");
@@ -150,8 +150,8 @@ fn name_list(value: &Value) -> impl Iterator<Item = &str> {
     value.as_str().into_iter().chain(several)
 }
 
-/// Writes into the status which names are accepted, and whether the kind is served. What it was `before` it stays as far as its
-/// names are not free.
+/// Writes the accepted names into the status, and whether the kind is served. Names accepted `before` stay as far as the new
+/// ones are taken.
 fn accept_definition(definition: &mut Value, before: Option<&Value>, taken: &ReservedNames, now: &str) {
     let wanted = definition["spec"]["names"].clone();
     let mut names = before.map_or(Value::Null, |before| before["status"]["acceptedNames"].clone());
@@ -205,7 +205,7 @@ fn accept_name(names: &mut Value, wanted: &Value, field: &str) {
     }
 }
 
-/// A condition, which is as old as it is the same.
+/// A condition that keeps its transition time while it is unchanged.
 fn set_condition(
     definition: &mut Value,
     before: Option<&Value>,
@@ -237,7 +237,7 @@ mod tests {
         json!({ "spec": { "group": "e.com", "names": names } })
     }
 
-    fn told<'a>(definition: &'a Value, kind: &str) -> [&'a str; 3] {
+    fn condition_of<'a>(definition: &'a Value, kind: &str) -> [&'a str; 3] {
         let one = condition(definition, kind).unwrap();
         ["status", "reason", "message"].map(|field| one[field].as_str().unwrap())
     }
@@ -263,13 +263,13 @@ mod tests {
         ] {
             let mut one = definition(names);
             accept_definition(&mut one, None, &taken, "now");
-            assert_eq!(told(&one, ACCEPTED), ["False", reason, message]);
-            assert_eq!(told(&one, ESTABLISHED), ["False", "NotAccepted", "not all names are accepted"]);
+            assert_eq!(condition_of(&one, ACCEPTED), ["False", reason, message]);
+            assert_eq!(condition_of(&one, ESTABLISHED), ["False", "NotAccepted", "not all names are accepted"]);
             assert_eq!(with_accepted_names(one.clone()), None);
 
             let waited = one.clone();
             accept_definition(&mut one, Some(&waited), &ReservedNames::default(), "later");
-            assert_eq!(told(&one, ACCEPTED), ["True", "NoConflicts", "no conflicts found"]);
+            assert_eq!(condition_of(&one, ACCEPTED), ["True", "NoConflicts", "no conflicts found"]);
             assert_eq!(one["status"]["acceptedNames"], one["spec"]["names"]);
             assert_eq!(condition(&one, ESTABLISHED).unwrap()["lastTransitionTime"], "later");
             assert!(with_accepted_names(one).is_some());
@@ -286,8 +286,8 @@ mod tests {
         second["spec"]["names"] =
             json!({ "plural": "as", "kind": "A", "shortNames": ["a", "b"], "categories": ["all"] });
         accept_definition(&mut second, Some(&first), &taken, "two");
-        assert_eq!(told(&second, ACCEPTED), ["False", "ShortNamesConflict", r#""b" is already in use"#]);
-        assert_eq!(told(&second, ESTABLISHED)[0], "True");
+        assert_eq!(condition_of(&second, ACCEPTED), ["False", "ShortNamesConflict", r#""b" is already in use"#]);
+        assert_eq!(condition_of(&second, ESTABLISHED)[0], "True");
         let names = json!({ "plural": "as", "kind": "A", "shortNames": ["a"], "categories": ["all"] });
         assert_eq!(with_accepted_names(second.clone()).unwrap()["spec"]["names"], names);
         let mut again = second.clone();

@@ -1,4 +1,4 @@
-//! The kinds that clients defined, beside those of the appliance.
+//! The registry of built-in and custom kinds.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,10 +14,10 @@ use super::crd_status::is_definition;
 use super::errors::StatusError;
 use super::{ApiRequest, crd_names};
 
-/// Different shapes of kinds that one run of the program takes in. Each stays in memory until the end, so a
-/// definition that needs one more is refused.
+/// Distinct schemas of custom kinds that one process loads. Each stays in memory until the end, so a
+/// definition that needs one more is rejected.
 const CRD_SPECS_MAX: usize = 2_000;
-/// ... of definitions that were admitted before their shapes were counted: writes under way.
+/// ... of definitions that were admitted before their schemas were counted: writes in progress.
 const SHAPES_BEYOND_MAX: usize = 256;
 
 #[derive(Debug, Default)]
@@ -29,13 +29,13 @@ pub(super) struct CrdRegistry {
 struct CrdSnapshot {
     /// The last change of any definition, and all kinds after it.
     registry: Option<(u64, Arc<KindRegistry>)>,
-    /// By the text of their spec, and of the versions that were stored: a definition that is written again as it was makes
+    /// Schemas by the text of their spec, and of the stored versions: a definition that is rewritten unchanged creates
     /// no new ones.
     entries_by_spec: HashMap<String, Vec<KindEntry>>,
 }
 
 impl CrdRegistry {
-    /// All kinds that are served now.
+    /// All kinds that are served.
     pub(super) fn registry(&self, store: &ObjectStore, fixed: &Arc<KindRegistry>) -> Arc<KindRegistry> {
         let memory = store.read();
         let changed = memory.last_change(DEFINITIONS);
@@ -56,7 +56,7 @@ impl CrdRegistry {
         registry
     }
 
-    /// Refuses a definition that could not be served, so that none says that it is.
+    /// Rejects a definition that could not be served, so that no status claims that it is.
     pub(super) fn check_capacity(&self, meta: &KindMeta, change: &WriteOperation) -> Result<(), StatusError> {
         let WriteOperation::Put(key, definition) = change else { return Ok(()) };
         if !is_definition(meta) {
@@ -96,20 +96,20 @@ impl CrdSnapshot {
     }
 }
 
-/// What a shape is known by.
+/// The key of a compiled schema.
 fn text_of(definition: &Value) -> String {
     let (spec, is_first) = (&definition["spec"], versions::is_original(definition));
     format!("{spec}{}{is_first}", definition["status"]["storedVersions"])
 }
 
-/// Whether the definition is of a kind that is part of the appliance.
+/// Whether the definition is of a built-in kind.
 fn is_built_in(fixed: &KindRegistry, name: &str) -> bool {
     let named =
         |meta: &KindMeta| name.strip_prefix(meta.plural).and_then(|rest| rest.strip_prefix('.')) == Some(meta.group);
     fixed.entries.iter().any(|entry| entry.custom.is_none() && named(entry.meta))
 }
 
-/// The definitions of our own kinds follow from the program; nobody writes them.
+/// The definitions of our own kinds follow from the program and are read-only.
 pub(super) fn check_not_built_in(call: &ApiRequest, name: &str) -> Result<(), StatusError> {
     let meta = call.target.entry.meta;
     if is_definition(meta) && !call.server.default_requester.internal && is_built_in(&call.server.registry, name) {
@@ -119,7 +119,7 @@ pub(super) fn check_not_built_in(call: &ApiRequest, name: &str) -> Result<(), St
     Ok(())
 }
 
-/// Nothing new comes into a kind that goes, or has gone since the request came in.
+/// Rejects new objects of a kind that is being deleted, or was deleted after the request arrived.
 pub(super) fn check_still_defined(view: &StagedView, entry: &KindEntry, key: &ObjectKey) -> Result<(), StatusError> {
     if entry.custom.is_none() {
         return Ok(());
@@ -140,7 +140,7 @@ mod tests {
 
     use super::*;
 
-    /// No definition says that its kind is served when it is not: one too many is refused.
+    /// No status claims that a kind is served if it is not: one definition too many is rejected.
     #[test]
     fn definition_beyond_the_limit_of_shapes_is_refused() {
         let meta = &CustomResourceDefinition::META;

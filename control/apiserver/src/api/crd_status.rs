@@ -1,4 +1,4 @@
-//! The status of a CustomResourceDefinition: what a write makes of it, and what it has to say.
+//! The status of a CustomResourceDefinition: what a write may change in it, and its conditions.
 
 use std::collections::HashSet;
 
@@ -13,8 +13,8 @@ pub(super) fn is_definition(meta: &KindMeta) -> bool {
     meta.group == CustomResourceDefinition::META.group && meta.plural == CustomResourceDefinition::META.plural
 }
 
-/// A definition that is admitted is served: its status says so. A version that objects may be stored in stays, until
-/// somebody who has written them anew takes it out of the status.
+/// An admitted definition is served, and its status says so. A version that objects may be stored in stays, until
+/// a client that has rewritten them removes it from the status.
 pub(super) fn establish_definition(meta: &KindMeta, object: &mut Value) -> Result<(), StatusError> {
     if !is_definition(meta) || object["metadata"]["deletionTimestamp"].is_string() {
         return Ok(());
@@ -38,7 +38,7 @@ fn definition_status(spec: &Value, stored: &Value, now: &Value) -> Value {
     })
 }
 
-/// None in which objects may be stored may go.
+/// A version that objects may be stored in cannot be removed.
 fn check_stored_versions(meta: &KindMeta, object: &Value) -> Result<(), StatusError> {
     let stored = object["status"]["storedVersions"].as_array();
     let versions = object["spec"]["versions"].as_array().map_or(&[][..], Vec::as_slice);
@@ -58,7 +58,7 @@ fn check_stored_versions(meta: &KindMeta, object: &Value) -> Result<(), StatusEr
     Ok(())
 }
 
-/// A status that somebody writes names the version in which objects are stored now, and no version that is no more.
+/// A status always names the current storage version, and no version that no longer exists.
 pub(super) fn check_definition_status(meta: &KindMeta, object: &Value) -> Result<(), StatusError> {
     let stored = object["status"]["storedVersions"].as_array().map_or(&[][..], Vec::as_slice);
     let versions = object["spec"]["versions"].as_array().into_iter().flatten();

@@ -1,4 +1,4 @@
-//! POST: a new object.
+//! POST: creates an object.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -11,7 +11,7 @@ use super::errors::StatusError;
 use super::prepare::{self, CreationContext};
 use super::{ApiRequest, as_dry_run, body, crd_names, crd_registry, field_ownership, field_validation, get};
 
-/// Times that a name is made for an object whose name another one took meanwhile.
+/// Attempts to generate a name for an object whose generated name was taken meanwhile.
 const NAMES_TRIED_MAX: usize = 8;
 
 pub(super) async fn create(call: &ApiRequest, bytes: &[u8]) -> Result<Response, StatusError> {
@@ -27,7 +27,7 @@ pub(super) async fn create(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
         return Err(StatusError::forbidden(meta, "", &why));
     }
     let validation = call.field_validation();
-    let (mut new, duplicates) = body::object_for_write(&call.headers, meta.kind, bytes, validation)?;
+    let (mut new, duplicates) = body::object_with_duplicates(&call.headers, meta.kind, bytes, validation)?;
     let warnings = field_validation::check(&entry, validation, &new, duplicates)?;
     let dry_run = call.parameters.dry_run;
     let writer = call.field_writer();
@@ -36,7 +36,7 @@ pub(super) async fn create(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
     let mut tried = 0;
     let written = loop {
         tried += 1;
-        // Only a name that is made here can be another one next time.
+        // Only a generated name can be another one next time.
         let mut new = if is_generated { new.clone() } else { new.take() };
         let birth = CreationContext::now();
         prepare::generate_name(&entry, &mut new, namespace.as_deref(), &birth, |key| store.read().get(key).is_some())?;
@@ -73,7 +73,7 @@ pub(super) async fn create(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
     Ok(field_validation::with_warnings(response, &warnings))
 }
 
-/// The namespace must exist and not be on its way out.
+/// The namespace must exist and must not be terminating.
 pub(super) fn check_namespace_exists(
     view: &StagedView,
     meta: &KindMeta,

@@ -31,7 +31,7 @@ pub(super) fn check_links(call: &ApiRequest, bytes: &Bytes) -> Result<(), Status
     }
     // A patch by operations names no link; one that makes an object is written as the object is.
     let read = body::object(&call.headers, meta.kind, bytes);
-    let object = read.ok().or_else(|| body::yaml(bytes).ok()).unwrap_or_default();
+    let object = read.ok().or_else(|| body::yaml(bytes).ok().map(|read| read.0)).unwrap_or_default();
     let Some(link) =
         CrossNamespaceLink::of(&object["spec"][field], call.target.namespace.as_deref().unwrap_or_default())
     else {

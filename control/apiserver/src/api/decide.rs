@@ -1,8 +1,8 @@
-//! Writes are judged before they reach the store's thread.
+//! Validates and prepares writes before they reach the store's thread.
 //!
 //! Defaults, validation, merging and the owners of fields take time in proportion to a body; the store's thread has none
-//! to spare, because every other write waits for it. So a write is judged against the version that is stored now, and
-//! the store's thread only looks whether that is still the newest. If it is not, the write is judged again.
+//! to spare, because every other write waits for it. So a write is prepared against the version that is stored now, and
+//! the store's thread only checks that it is still the newest. If it is not, the write is prepared again.
 
 use std::sync::Arc;
 
@@ -13,16 +13,16 @@ use crate::store::{
 
 use super::errors::StatusError;
 
-/// Times that a write is judged again because another one came first; Kubernetes' figure.
+/// Attempts to prepare a write again because another one came first; Kubernetes' figure.
 const TRIES_MAX: usize = 5;
-/// A write of an object that is short, in bytes, is judged on the store's thread when it has met others so often: it
-/// takes less than a millisecond, and comes through however many write the same object.
+/// A write of a short object, in bytes, is prepared on the store's thread after so many conflicts: it
+/// takes less than a millisecond, and succeeds however many clients write the same object.
 const SHORT_BYTES_MAX: usize = 16 * 1024;
 
 /// Why a write was not carried out.
 #[derive(Debug)]
 enum DecideError {
-    /// Another version than the one that it was judged against is the newest.
+    /// The version that it was prepared against is no longer the newest.
     Superseded,
     Refused(StatusError),
 }
@@ -39,20 +39,20 @@ impl From<StatusError> for DecideError {
     }
 }
 
-/// The two steps of a write: what is expensive and depends on the object alone, and what depends on others and is quick.
+/// The two steps of a write: the expensive one that depends only on the object, and the quick one that depends on others.
 pub(super) struct Write<Judge, Settle> {
     pub(super) key: ObjectKey,
-    /// Bytes of what the client sent.
+    /// Size of the client's body.
     pub(super) bytes: usize,
     pub(super) dry_run: bool,
-    /// Says what the write makes of the object as it is stored; of none if there is none.
+    /// Computes the result of the write from the stored object, if there is one.
     pub(super) judge: Judge,
-    /// Has the last word, on the store's thread. Whether the object is new is told.
+    /// Makes the final decision, on the store's thread, and gets whether the object is new.
     pub(super) settle: Settle,
 }
 
-/// The change, written out as far as that can be done before it has its version. A definition gets its names later, and a
-/// rehearsal is not stored.
+/// The change, serialized as far as that can be done before it has its version. A definition gets its names later, and a
+/// dry run is not stored.
 pub(super) fn prepared(change: WriteOperation, dry_run: bool) -> Result<WriteOperation, StatusError> {
     match change {
         WriteOperation::Put(key, value) if !dry_run && &*key.resource != DEFINITIONS => {
@@ -93,7 +93,7 @@ where
         Self::run_there(this, store).await
     }
 
-    /// Judges a short one on the store's thread.
+    /// Prepares a short one on the store's thread.
     async fn run_there(this: Arc<Self>, store: &ObjectStore) -> Result<WriteOutcome, StatusError> {
         let written = store.write(move |view| {
             let before = view.get(&this.key);

@@ -1,4 +1,4 @@
-//! DELETE: now, or once nothing holds the object any more.
+//! DELETE: removes an object now, or once it has no finalizers.
 
 use axum::response::Response;
 use futures_util::{StreamExt as _, stream};
@@ -17,9 +17,9 @@ use super::selectors::RequestSelector;
 use super::{ApiRequest, SEED_NAMESPACES, as_dry_run, body, conversion, crd_status, get, list, prepare};
 
 const OPTIONS: &str = "DeleteOptions";
-/// Objects of a collection that are deleted at a time, so that they share commits: ten thousand one after the other took 18 s.
+/// Objects of a collection that are deleted concurrently, so that they share commits: ten thousand one after the other took 18 s.
 const CONCURRENT_DELETES_MAX: usize = 64;
-/// Kinds of which the answer to a deletion shows the object, as Kubernetes has it.
+/// Kinds for which the response to a deletion contains the object, as in Kubernetes.
 const RETURNS_OBJECT: [&str; 2] = ["services", "serviceaccounts"];
 
 #[derive(Debug, Default, Deserialize)]
@@ -81,12 +81,12 @@ pub(super) async fn delete(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
     Ok(content_negotiation::json(StatusCode::OK, status.to_string()))
 }
 
-/// Whether all objects of a kind can be deleted at a time: not namespaces, nor kinds with all of their objects.
+/// Whether objects of a kind can be deleted concurrently: not namespaces, nor definitions of kinds.
 pub(super) fn has_collection(meta: &KindMeta) -> bool {
     meta.plural != NAMESPACE.plural && !crd_status::is_definition(meta)
 }
 
-/// Deletes what the selectors choose, and stops where one may not go; answers with what was chosen.
+/// Deletes the selected objects, and stops at the first error; returns the selected ones.
 pub(super) async fn delete_collection(call: &ApiRequest, bytes: &[u8]) -> Result<Response, StatusError> {
     let meta = call.target.entry.meta;
     let across_namespaces = meta.namespaced && call.target.namespace.is_none();
@@ -146,7 +146,7 @@ fn check_preconditions(meta: &KindMeta, before: &DecodedObject, wanted: &Precond
     Ok(())
 }
 
-/// `DeleteOptions` may stand in the body, in the query, or be left out.
+/// `DeleteOptions` may be in the body, in the query, or be left out.
 fn parse(call: &ApiRequest, bytes: &[u8]) -> Result<DeleteOptions, StatusError> {
     let raw: RawDeleteOptions = if bytes.is_empty() {
         RawDeleteOptions::default()

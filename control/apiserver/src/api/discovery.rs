@@ -1,4 +1,4 @@
-//! What is served: groups, versions, kinds, verbs; in the old form and the aggregated one.
+//! Discovery: the served groups, versions, kinds and verbs, in the original and the aggregated format.
 
 use axum::response::{IntoResponse, Response};
 use http::request::Parts;
@@ -12,7 +12,7 @@ use super::api_groups::{groups, kinds, versions};
 use super::errors::StatusError;
 use super::{ApiServer, content_negotiation, delete, openapi, pod_streams, readiness};
 
-/// The release of Kubernetes whose behaviour is meant.
+/// The release of Kubernetes whose behavior is implemented.
 const MAJOR: &str = "1";
 const MINOR: &str = "34";
 pub(super) const SCALE_VERBS: [&str; 3] = ["get", "patch", "update"];
@@ -54,7 +54,7 @@ pub(super) fn handle(server: &ApiServer, head: &Parts) -> Option<Result<Response
     Some(if reads { found } else { Err(StatusError::method_not_allowed()) })
 }
 
-/// What there is, for `kubectl get --raw /`.
+/// The list of paths, for `kubectl get --raw /`.
 fn paths(registry: &KindRegistry) -> Value {
     let fixed = ["/.well-known/openid-configuration", "/api", "/api/v1", "/apis", "/healthz", "/livez"];
     let mut paths: Vec<String> = fixed.map(str::to_owned).into();
@@ -66,13 +66,13 @@ fn paths(registry: &KindRegistry) -> Value {
     json!({ "paths": paths })
 }
 
-/// The keys that service accounts' tokens can be checked by.
+/// The keys that verify service account tokens.
 fn jwks(server: &ApiServer) -> Result<Response, StatusError> {
     let signer = server.authentication.service_accounts.as_ref().ok_or_else(StatusError::unknown_path)?;
     Ok(([(header::CONTENT_TYPE, "application/jwk-set+json")], signer.jwks().to_string()).into_response())
 }
 
-/// Who signs them.
+/// The issuer of tokens.
 fn openid_configuration(server: &ApiServer) -> Result<Response, StatusError> {
     server.authentication.service_accounts.as_ref().ok_or_else(StatusError::unknown_path)?;
     Ok(document(&json!({
@@ -205,7 +205,7 @@ pub(super) fn verbs(entry: &KindEntry) -> Vec<&'static str> {
     verbs
 }
 
-/// Aggregated discovery (v2) is asked for by the Accept header.
+/// The Accept header selects aggregated discovery (v2).
 fn aggregated(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
     accept.split(',').any(|wanted| {
@@ -229,7 +229,7 @@ fn aggregate(server: &ApiServer, core: bool, headers: &HeaderMap) -> Response {
     };
     let name = if core { "aggregated api" } else { "aggregated apis" };
     let mut response = server.documents.get_or_render(registry, name, AGGREGATED, written).response(headers);
-    // To be kept, and asked about each time.
+    // Cached, and revalidated each time.
     response.headers_mut().insert(header::CACHE_CONTROL, http::HeaderValue::from_static("public"));
     response
 }

@@ -1,4 +1,4 @@
-//! Documents that stay the same until the kinds change: written out once, with a print that clients keep.
+//! Caches documents that stay the same until the kinds change: serialized once, with an ETag.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use ring_crypto::digest::{SHA256, digest};
 
 use types::kind_registry::KindRegistry;
 
-/// Seconds that a document under its own print may be kept: it never changes.
+/// Seconds that a document under its own hash may be cached: it never changes.
 const CACHE_MAX_AGE_SECONDS: i64 = 365 * 24 * 3600;
 
 /// One document.
@@ -23,7 +23,7 @@ pub(super) struct CachedDocument {
     media: &'static str,
 }
 
-/// What was written out of the present kinds.
+/// The documents of the current kinds.
 #[derive(Debug, Default)]
 pub(super) struct DocumentCache {
     last: Mutex<Option<DocumentCacheState>>,
@@ -32,12 +32,12 @@ pub(super) struct DocumentCache {
 #[derive(Debug)]
 struct DocumentCacheState {
     registry: Arc<KindRegistry>,
-    /// As many as there are groups and versions, and a few more.
+    /// As many as groups and versions, and a few more.
     documents: HashMap<String, Arc<CachedDocument>>,
 }
 
 impl DocumentCache {
-    /// The document of this name, made by `write` if the kinds are others than last time. Names must come
+    /// The document of this name, created by `write` if the kinds have changed since. Names must come
     /// from the registry, not from clients.
     pub(super) fn get_or_render(
         &self,
@@ -73,7 +73,7 @@ impl DocumentCache {
 }
 
 impl CachedDocument {
-    /// The document, or that the client's copy is still good.
+    /// The document, or a 304 if the client's copy is current.
     pub(super) fn response(&self, headers: &HeaderMap) -> Response {
         let mut response = if self.matches_etag(headers) {
             StatusCode::NOT_MODIFIED.into_response()
@@ -86,7 +86,7 @@ impl CachedDocument {
         response
     }
 
-    /// The same for a client that asked for just this print.
+    /// The same for a request with this hash.
     pub(super) fn immutable_response(&self, headers: &HeaderMap, now: jiff::Timestamp) -> Response {
         let mut response = self.response(headers);
         let headers = response.headers_mut();
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_has_it_is_told_so() {
+    fn client_with_current_document_gets_304() {
         let printed = DocumentCache::default().get_or_render(&Arc::default(), "a", "text/plain", || b"x".to_vec());
         let code = |kept: &str| {
             let headers = [(header::IF_NONE_MATCH, HeaderValue::from_str(kept).unwrap())];

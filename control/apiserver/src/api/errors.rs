@@ -1,4 +1,4 @@
-//! Every refusal is a Kubernetes `Status` object, and this is the one place that words it.
+//! Builds the Kubernetes `Status` object of every rejected request. All texts of such objects are here.
 
 use axum::response::{IntoResponse, Response};
 use http::{StatusCode, header};
@@ -12,10 +12,10 @@ use types::field_errors::{AdmissionError, Problem};
 use types::kind_registry::{KindMeta, ResourceStrategy as _};
 use types::serving;
 
-/// Seconds after which a write that found the disk full may be tried again; client-go does so by itself.
+/// Seconds after which a write that failed on a full disk may be retried; client-go does so by itself.
 const FULL_RETRY_SECONDS: u64 = 2;
 
-/// What to do instead with what only shows what follows from a Service.
+/// The alternative to a write of an object that follows from a Service.
 const ALTERNATIVES: [(&str, &[&str], &str); 4] = [
     ("Deployment", &["create"], FROM_SERVICES),
     ("Pod", &["create"], FROM_SERVICES),
@@ -25,10 +25,10 @@ const ALTERNATIVES: [(&str, &[&str], &str); 4] = [
 const FROM_SERVICES: &str = "instances follow from a Service of serving.knative.dev/v1; \"kn service create\" makes one, \
     and \"kubectl apply\" of its manifest";
 const CHANGE_SERVICE: &str = "it shows what its Revision runs; change spec.template of the Service of serving.knative.dev/v1 \
-    instead (\"kn service update\", \"kubectl edit ksvc\"; a new annotation there starts all instances anew): a new \
+    instead (\"kn service update\", \"kubectl edit ksvc\"; a new annotation there restarts all instances): a new \
     Revision takes over without a failed request";
 
-/// Why a request was not carried out.
+/// Why a request failed.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct StatusError {
     pub(super) code: StatusCode,
@@ -67,7 +67,7 @@ impl StatusError {
         refusal
     }
 
-    /// `leaving`: it will be gone, and has not gone yet.
+    /// `leaving`: it is being deleted, and still exists.
     pub(super) fn already_exists(meta: &KindMeta, name: &str, leaving: bool) -> Self {
         let leaving = if leaving { "object is being deleted: " } else { "" };
         let message = format!("{leaving}{} \"{name}\" already exists", qualified_resource(meta));
@@ -86,10 +86,11 @@ impl StatusError {
     }
 
     pub(super) fn invalid(meta: &KindMeta, name: &str, problems: &[Problem]) -> Self {
-        let told: Vec<String> = problems.iter().map(field_error_text).collect();
-        let told = if let [one] = told.as_slice() { one.clone() } else { format!("[{}]", told.join(", ")) };
+        let described: Vec<String> = problems.iter().map(field_error_text).collect();
+        let described =
+            if let [one] = described.as_slice() { one.clone() } else { format!("[{}]", described.join(", ")) };
         let kind = if meta.group.is_empty() { meta.kind.to_owned() } else { format!("{}.{}", meta.kind, meta.group) };
-        let message = format!("{kind} \"{name}\" is invalid: {told}");
+        let message = format!("{kind} \"{name}\" is invalid: {described}");
         let mut refusal =
             Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message).with_details(meta.kind, meta.group, name);
         refusal.details["causes"] = problems
@@ -127,7 +128,7 @@ impl StatusError {
         Self::new(StatusCode::FORBIDDEN, "Forbidden", message).with_details(meta.plural, meta.group, name)
     }
 
-    /// Nobody knows who asks.
+    /// The request is not authenticated.
     pub(super) fn unauthorized() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
     }
@@ -156,12 +157,12 @@ impl StatusError {
         refusal
     }
 
-    /// One client has as many requests under way as one may have.
+    /// One client has as many requests in progress as one may have.
     pub(super) fn too_many_requests(user: &str, most: usize) -> Self {
         Self::busy(format!("User \"{user}\" has {most} requests under way, please try again later"))
     }
 
-    /// What requests share is taken by others.
+    /// A shared resource of all requests is exhausted.
     pub(super) fn busy(why: impl Into<String>) -> Self {
         let mut refusal = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", why);
         refusal.details = json!({ "retryAfterSeconds": 1 });
@@ -206,7 +207,7 @@ impl StatusError {
         Self::new(rejection.status(), reason, rejection.to_string())
     }
 
-    /// A part of a Pod that there is nothing for here.
+    /// A subresource of a Pod that is not supported here.
     pub(super) fn subresource_not_supported(meta: &KindMeta, name: &str, part: &str, why: &str) -> Self {
         let message = format!("{part} is not supported: {why}");
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "MethodNotAllowed", message).with_details(
@@ -216,7 +217,7 @@ impl StatusError {
         )
     }
 
-    /// The same, once it is known what was asked for: other refusals stay as they are.
+    /// The same, once the subresource is known: other errors stay as they are.
     pub(super) fn with_verb(self, meta: &KindMeta, verb: &str) -> Self {
         if self.code != StatusCode::METHOD_NOT_ALLOWED {
             return self;
@@ -242,7 +243,7 @@ impl StatusError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UnsupportedMediaType", why)
     }
 
-    /// A patch that is well formed and does not fit the object.
+    /// A valid patch that does not fit the object.
     ///
     /// Of a refusal that names an object kubectl shows causes alone, and this one has none: so it names none, as
     /// Kubernetes' own does not.
@@ -253,7 +254,7 @@ impl StatusError {
         refusal
     }
 
-    /// The same refusal, of an object that a patch made: one without the kind's shape is the patch's fault.
+    /// The same error, for an object that a patch produced: an invalid one is the patch's fault.
     pub(super) fn for_patch(self) -> Self {
         let shape = [" cannot be handled as a ", " in the data ("].iter().any(|words| self.message.contains(words));
         if self.code != StatusCode::BAD_REQUEST || !shape {
@@ -266,15 +267,15 @@ impl StatusError {
         refusal
     }
 
-    /// The same refusal, of a rehearsal. Upstream rehearses the Pod too, and what Kubernetes alone says against that is told
-    /// as it told it; what Knative says against its own kind, and what its schema does, goes before.
+    /// The same error, of a dry run. Upstream dry-runs the Pod too, and Kubernetes' own errors about that are reported
+    /// unchanged; errors of Knative's validation and of its schema come first.
     pub(super) fn for_dry_run(self, meta: &KindMeta) -> Self {
         const DRY_RUN: &str = "dry-run-validation";
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
         let of_pod = |cause: &Value| {
             let (field, message) = (text(&cause["field"]), text(&cause["message"]));
             let field = field.strip_prefix("spec.template.").filter(|field| field.starts_with("spec."))?;
-            // Kubernetes' words begin with a capital, Knative's ("invalid value: ") do not.
+            // Kubernetes' messages begin with a capital, Knative's ("invalid value: ") do not.
             let of_schema = message.contains(" in body must ");
             (message.starts_with("Invalid value: ") && !of_schema).then(|| Problem { field: field.to_owned(), message })
         };
@@ -282,12 +283,12 @@ impl StatusError {
         let problems: Option<Vec<Problem>> =
             causes.map(|causes| causes.iter().map(of_pod)).into_iter().flatten().collect();
         let Some(problems) = problems.filter(|problems| !problems.is_empty()) else { return self };
-        let told = Self::invalid(&Pod::META, DRY_RUN, &problems).message;
-        let why = format!("validation callback failed: dry run failed with {told}");
+        let described = Self::invalid(&Pod::META, DRY_RUN, &problems).message;
+        let why = format!("validation callback failed: dry run failed with {described}");
         Self::invalid_field(meta, &text(&self.details["name"]), "spec.template", why)
     }
 
-    /// A parameter of the query that does not go with the request.
+    /// A query parameter that does not fit the request.
     pub(super) fn invalid_option(options: &str, option: &str, why: &str) -> Self {
         let message = format!("{options}.meta.k8s.io \"\" is invalid: {option}: {why}");
         let mut refusal =
@@ -296,23 +297,23 @@ impl StatusError {
         refusal
     }
 
-    /// Fields that others own: who with, and which.
+    /// The conflicting managers and their fields.
     pub(super) fn apply_conflict(conflicts: &[(String, String)]) -> Self {
-        let told = if let [(with, path)] = conflicts {
+        let described = if let [(with, path)] = conflicts {
             format!("{with}: {path}")
         } else {
-            let mut told = Vec::new();
+            let mut described = Vec::new();
             let mut last = None;
             for (with, path) in conflicts {
                 if last.replace(with) != Some(with) {
-                    told.push(format!("{}:", with.replacen("conflict", "conflicts", 1)));
+                    described.push(format!("{}:", with.replacen("conflict", "conflicts", 1)));
                 }
-                told.push(format!("- {path}"));
+                described.push(format!("- {path}"));
             }
-            told.join("\n")
+            described.join("\n")
         };
         let count = conflicts.len();
-        let message = format!("Apply failed with {count} conflict{}: {told}", if count == 1 { "" } else { "s" });
+        let message = format!("Apply failed with {count} conflict{}: {described}", if count == 1 { "" } else { "s" });
         let mut refusal = Self::new(StatusCode::CONFLICT, "Conflict", message);
         refusal.details = json!({
             "causes": conflicts
@@ -349,7 +350,7 @@ impl StatusError {
         Self::new(StatusCode::GONE, "Expired", why)
     }
 
-    /// The client has seen a version that this server has not given out.
+    /// The client has seen a version that this server has not assigned.
     pub(super) fn resource_version_too_large(asked: u64, newest: u64) -> Self {
         let why = format!("Timeout: Too large resource version: {asked}, current: {newest}");
         let mut refusal = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", why);
@@ -383,7 +384,7 @@ fn qualified_resource(meta: &KindMeta) -> String {
     if meta.group.is_empty() { meta.plural.to_owned() } else { format!("{}.{}", meta.plural, meta.group) }
 }
 
-/// The reason that goes with how a message begins, in Kubernetes' words or in Knative's.
+/// The reason for the start of a message, in Kubernetes' words or in Knative's.
 fn reason(message: &str) -> &'static str {
     const REASONS: [(&str, &str); 9] = [
         ("Required value", "FieldValueRequired"),

@@ -1,7 +1,7 @@
-//! Field validation: what is said about fields that no kind knows, and fields that stand twice.
+//! Field validation: reports unknown and duplicate fields.
 //!
-//! Both are dropped on the way in. `fieldValidation` chooses whether the client is told (`Warn`, the
-//! default), refused (`Strict`, what kubectl asks for) or neither.
+//! Both are dropped from the request. `fieldValidation` chooses whether the client gets a warning (`Warn`, the
+//! default), an error (`Strict`, which kubectl requests) or neither.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashSet};
@@ -18,11 +18,11 @@ use types::kind_registry::{KindEntry, KindMeta};
 use super::errors::StatusError;
 
 const WARNING: HeaderName = HeaderName::from_static("warning");
-/// Bytes of all warnings of one answer; Kubernetes' figure. What is beyond is not told.
+/// Bytes of all warnings of one response; Kubernetes' figure. Further ones are left out.
 const WARNING_BYTES_MAX: usize = 4096;
 /// Warnings of one answer. Python's HTTP client refuses an answer with more than 100 fields.
 const WARNINGS_MAX: usize = 32;
-/// Fields given twice that are told one by one.
+/// Duplicate fields that are reported one by one.
 const DUPLICATES_REPORTED_MAX: usize = 100;
 /// Bytes of their paths: a key may be as long as the body.
 const DUPLICATES_BYTES_MAX: usize = 64 * 1024;
@@ -35,7 +35,7 @@ pub(super) enum FieldValidation {
     Strict,
 }
 
-/// What is wrong with the fields of `object`, as a client is warned of it; refused if it wants that.
+/// The warnings about the fields of `object`; an error if the client requests that.
 pub(super) fn check(
     entry: &KindEntry,
     validation: FieldValidation,
@@ -46,7 +46,19 @@ pub(super) fn check(
         return Ok(Vec::new());
     }
     let unknown = entry.unknown_fields(object).into_iter().map(|path| format!("unknown field {path:?}"));
-    let found: Vec<String> = unknown.chain(duplicates).collect();
+    check_known(entry, validation, object, unknown.chain(duplicates).collect())
+}
+
+/// The same of an object whose fields are all known: what was `found` otherwise.
+pub(super) fn check_known(
+    entry: &KindEntry,
+    validation: FieldValidation,
+    object: &Value,
+    found: Vec<String>,
+) -> Result<Vec<String>, StatusError> {
+    if validation == FieldValidation::Ignore {
+        return Ok(Vec::new());
+    }
     if validation == FieldValidation::Strict && !found.is_empty() {
         return Err(strict_error(entry.meta, &found));
     }
@@ -84,14 +96,32 @@ pub(super) fn with_warnings(mut response: Response, warnings: &[impl AsRef<str>]
 
 /// The fields that stand twice in a document, as warnings. Parsing keeps the last of them.
 pub(super) fn duplicates<'de, D: Deserializer<'de>>(document: D) -> Vec<String> {
-    let found = RefCell::new(Vec::new());
+    let found = DuplicateFields::default();
     // A document that does not parse is refused elsewhere.
     let _ = DuplicateFieldWalk { at: &DocumentPath::Root, duplicates: &found }.deserialize(document);
-    found.into_inner()
+    found.into_warnings()
 }
 
-/// Where the walk is; written out only when there is something to say.
-enum DocumentPath<'a> {
+/// The fields that stand twice, as warnings: the first ones.
+#[derive(Default)]
+pub(super) struct DuplicateFields(RefCell<Vec<String>>);
+
+impl DuplicateFields {
+    pub(super) fn note(&self, at: &DocumentPath<'_>) {
+        let mut found = self.0.borrow_mut();
+        if found.len() < DUPLICATES_REPORTED_MAX && found.iter().map(String::len).sum::<usize>() < DUPLICATES_BYTES_MAX
+        {
+            found.push(format!("duplicate field {:?}", at.to_string()));
+        }
+    }
+
+    pub(super) fn into_warnings(self) -> Vec<String> {
+        self.0.into_inner()
+    }
+}
+
+/// Where the walk is; serialized only when there is something to say.
+pub(super) enum DocumentPath<'a> {
     Root,
     Field(&'a DocumentPath<'a>, &'a str),
     Item(&'a DocumentPath<'a>, usize),
@@ -110,17 +140,7 @@ impl fmt::Display for DocumentPath<'_> {
 
 struct DuplicateFieldWalk<'a> {
     at: &'a DocumentPath<'a>,
-    duplicates: &'a RefCell<Vec<String>>,
-}
-
-impl DuplicateFieldWalk<'_> {
-    fn note(&self, at: &DocumentPath<'_>) {
-        let mut found = self.duplicates.borrow_mut();
-        if found.len() < DUPLICATES_REPORTED_MAX && found.iter().map(String::len).sum::<usize>() < DUPLICATES_BYTES_MAX
-        {
-            found.push(format!("duplicate field {:?}", at.to_string()));
-        }
-    }
+    duplicates: &'a DuplicateFields,
 }
 
 impl<'de> DeserializeSeed<'de> for DuplicateFieldWalk<'_> {
@@ -143,7 +163,7 @@ impl<'de> Visitor<'de> for DuplicateFieldWalk<'_> {
         while let Some(name) = fields.next_key::<String>()? {
             let at = DocumentPath::Field(self.at, &name);
             if names.contains(&name) {
-                self.note(&at);
+                self.duplicates.note(&at);
             }
             fields.next_value_seed(DuplicateFieldWalk { at: &at, duplicates: self.duplicates })?;
             names.insert(name);
@@ -220,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_duplicates_are_not_all_told() {
+    fn duplicate_fields_are_reported_up_to_limit() {
         let text = format!("{{{}\"a\":1}}", "\"a\":1,".repeat(10_000));
         let found = json(&text);
         assert_eq!(found.len(), DUPLICATES_REPORTED_MAX);

@@ -25,7 +25,7 @@ pub(super) fn get(call: &ApiRequest) -> Result<Response, StatusError> {
     Ok(object_response(call, StatusCode::OK, &object))
 }
 
-/// Answers with one object in the form asked for.
+/// Returns one object in the requested representation.
 pub(super) fn object_response(call: &ApiRequest, status: StatusCode, object: &Arc<StoredObject>) -> Response {
     let object = &*conversion::convert_object(&call.target.entry, object);
     match call.format {

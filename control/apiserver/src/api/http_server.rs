@@ -1,4 +1,4 @@
-//! Connections of an API listener: their number, and the time limits of each.
+//! Connections of an API listener: their limit, and the timeouts of each.
 //!
 //! When the listener stops, requests in progress finish, and idle connections are closed.
 
@@ -47,7 +47,7 @@ fn connections_max() -> u32 {
     u32::try_from(allowed / 8).unwrap_or(u32::MAX).min(CONNECTIONS_MAX)
 }
 
-/// Serves `until` then, and ends with the last request. What `protection` rejects is answered by the router all the same, so that
+/// Serves `until` then, and ends with the last request. What `protection` rejects is answered by the router anyway, so that
 /// the audit log has it.
 pub async fn serve<L: Listener>(
     mut listener: L,
@@ -156,7 +156,7 @@ impl HttpBody for DrainableBody {
     }
 }
 
-/// What a request's head took on its way, as good as.
+/// The approximate size of a request's head on the wire.
 fn header_bytes<B>(request: &Request<B>) -> usize {
     let line = request.method().as_str().len() + request.uri().path_and_query().map_or(0, |path| path.as_str().len());
     let fields = request.headers().iter().map(|(name, value)| name.as_str().len() + value.len() + ": \r\n".len());

@@ -1,4 +1,4 @@
-//! `kubectl --as`: who may impersonate counts as whom he names.
+//! Impersonation (`kubectl --as`): a user with the right to impersonate acts as the named user.
 
 use http::{HeaderMap, HeaderValue};
 
@@ -19,7 +19,7 @@ const ACCOUNT: &str = "system:serviceaccount:";
 /// Groups, and words on what else there is to a user, that one request may put on: each is held against all rules.
 const HEADERS_MAX: usize = 64;
 
-/// Whom a request of `user`'s counts as; `None`: he comes as himself.
+/// The user that a request of `user` acts as; `None` without impersonation.
 pub(super) fn impersonate(
     server: &ApiServer,
     headers: &HeaderMap,
@@ -36,7 +36,7 @@ pub(super) fn impersonate(
     Ok(Some(with_default_groups(wanted)))
 }
 
-/// Whom the headers name. What cannot be read is refused: who asks to be less than he is must not stay what he is.
+/// The user that the headers name. An invalid header is an error: a client that wants fewer rights must not keep its own.
 fn impersonated_user(headers: &HeaderMap) -> Result<Option<UserInfo>, StatusError> {
     let one = |name: &str| headers.get(name).map_or_else(|| Ok(String::new()), text);
     let (name, uid) = (one(USER)?, one(UID)?);
@@ -64,7 +64,7 @@ fn impersonated_user(headers: &HeaderMap) -> Result<Option<UserInfo>, StatusErro
 
 fn text(value: &HeaderValue) -> Result<String, StatusError> {
     let text = std::str::from_utf8(value.as_bytes()).map(str::to_owned);
-    text.map_err(|_| StatusError::bad_request("whom to impersonate is not told in UTF-8"))
+    text.map_err(|_| StatusError::bad_request("the impersonated user is not valid UTF-8"))
 }
 
 /// A key with `%2f` and such in it; one that makes no sense stays as it is.
@@ -85,7 +85,7 @@ fn unescaped(key: &str) -> String {
     String::from_utf8(plain).unwrap_or_else(|_| key.to_owned())
 }
 
-/// What has to be granted, as Kubernetes asks for it.
+/// The permissions that impersonation requires, as in Kubernetes.
 fn required_permissions(wanted: &UserInfo) -> Vec<RequestAttributes<'_>> {
     let user = RequestAttributes {
         verb: "impersonate",
@@ -119,8 +119,8 @@ fn service_account(user: &str) -> Option<(&str, &str)> {
     (is_dns_label(namespace) && is_subdomain(name)).then_some((namespace, name))
 }
 
-/// An account is in its groups unless others are named, and everybody in one of those who said who they are, or of those
-/// who did not.
+/// An account is in its groups unless others are named, and every user is in the group of authenticated users, or in that of
+/// unauthenticated ones.
 fn with_default_groups(mut user: UserInfo) -> UserInfo {
     if let Some((namespace, name)) = service_account(&user.name).filter(|_| user.groups.is_empty()) {
         let (namespace, name, uid) = (namespace.to_owned(), name.to_owned(), String::new());
@@ -137,7 +137,7 @@ fn with_default_groups(mut user: UserInfo) -> UserInfo {
 mod tests {
     use super::*;
 
-    fn told(headers: &[(&'static str, &str)]) -> Result<Option<UserInfo>, StatusError> {
+    fn user_of(headers: &[(&'static str, &str)]) -> Result<Option<UserInfo>, StatusError> {
         let value = |value: &str| HeaderValue::from_bytes(value.as_bytes()).unwrap();
         let headers = headers.iter().map(|(name, said)| (http::HeaderName::from_static(name), value(said)));
         let mut map = HeaderMap::new();
@@ -149,8 +149,8 @@ mod tests {
 
     /// APP-38: what is put on is asked for piece by piece, in Kubernetes' words.
     #[test]
-    fn each_piece_of_whom_one_impersonates_has_to_be_granted() {
-        let wanted = told(&[
+    fn each_impersonated_attribute_needs_permission() {
+        let wanted = user_of(&[
             ("impersonate-user", "system:serviceaccount:team:robot"),
             ("impersonate-group", "crew"),
             ("impersonate-uid", "7"),
@@ -174,7 +174,7 @@ mod tests {
     #[test]
     fn who_names_no_groups_is_in_the_usual_ones() {
         let groups =
-            |name: &str| with_default_groups(told(&[("impersonate-user", name)]).unwrap().unwrap()).groups.join(" ");
+            |name: &str| with_default_groups(user_of(&[("impersonate-user", name)]).unwrap().unwrap()).groups.join(" ");
         assert_eq!(groups("zoë"), AUTHENTICATED);
         assert_eq!(groups(ANONYMOUS), UNAUTHENTICATED);
         let of_account = "system:serviceaccounts system:serviceaccounts:team system:authenticated";
@@ -189,10 +189,10 @@ mod tests {
         let headers = HeaderMap::from_iter([(http::HeaderName::from_static(USER), latin)]);
         assert_eq!(impersonated_user(&headers).unwrap_err().code, 400);
         for alone in ["impersonate-group", "impersonate-uid", "impersonate-extra-scope"] {
-            assert_eq!(told(&[(alone, "x")]).unwrap_err().code, 400, "{alone}");
+            assert_eq!(user_of(&[(alone, "x")]).unwrap_err().code, 400, "{alone}");
         }
-        assert_eq!(told(&[("impersonate-user", "")]), Ok(None));
+        assert_eq!(user_of(&[("impersonate-user", "")]), Ok(None));
         let many = vec![("impersonate-group", "g"); HEADERS_MAX + 1];
-        assert_eq!(told(&[&[("impersonate-user", "u")][..], &many].concat()).unwrap_err().code, 400);
+        assert_eq!(user_of(&[&[("impersonate-user", "u")][..], &many].concat()).unwrap_err().code, 400);
     }
 }

@@ -10,9 +10,9 @@ pub(super) const REQUESTS_PER_USER_MAX: usize = 400;
 /// Watches of one user. A controller has one for each kind, in some programs for each namespace.
 pub(super) const WATCHES_PER_USER_MAX: usize = 2_000;
 /// One program of a user may have this part of his places, in percent: over loopback all are one user, and kubectl
-/// must get in beside a program that asks without end.
+/// must get in next to a program that sends requests without end.
 const USER_AGENT_PERCENT_MAX: usize = 75;
-/// Bytes of a program's name by which it is told from others.
+/// Bytes of a program's name that distinguish it from others.
 const USER_AGENT_BYTES_MAX: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -30,7 +30,7 @@ impl RequestClass {
     }
 }
 
-/// Who is here, and how often.
+/// The clients with requests in flight, and their counts.
 #[derive(Debug, Default)]
 pub(super) struct InflightLimiter {
     in_flight: Mutex<HashMap<(String, RequestClass), UserInflight>>,
@@ -61,9 +61,9 @@ impl InflightLimiter {
     ) -> Result<InflightPermit, StatusError> {
         let program = agent.split(['/', ' ']).next().unwrap_or("");
         let program = program[..program.floor_char_boundary(USER_AGENT_BYTES_MAX)].to_owned();
-        let whose = (user.to_owned(), stay);
+        let user_key = (user.to_owned(), stay);
         let mut here = self.lock();
-        let count = here.entry(whose.clone()).or_default();
+        let count = here.entry(user_key.clone()).or_default();
         let of_program = count.programs.get(&program).copied().unwrap_or(0);
         let most = stay.limit() * USER_AGENT_PERCENT_MAX / 100;
         if count.total >= stay.limit() || of_program >= most {
@@ -72,7 +72,7 @@ impl InflightLimiter {
         count.total += 1;
         *count.programs.entry(program.clone()).or_default() += 1;
         drop(here);
-        Ok(InflightPermit { limiter: Arc::clone(self), key: whose, user_agent: program })
+        Ok(InflightPermit { limiter: Arc::clone(self), key: user_key, user_agent: program })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<(String, RequestClass), UserInflight>> {

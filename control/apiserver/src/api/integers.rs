@@ -1,4 +1,4 @@
-//! Whole numbers, however they were written.
+//! Integers in JSON, in any notation.
 
 use serde_json::Value;
 

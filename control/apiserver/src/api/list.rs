@@ -1,4 +1,4 @@
-//! GET of a collection: selected, and in pages that all show the same moment.
+//! GET of a collection: with selectors, and in pages that all show the same revision.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use super::query_parameters::{QueryParameters, ResourceVersionMatch};
 use super::selectors::RequestSelector;
 use super::{ApiRequest, conversion, table};
 
-/// Where the next page starts, and of which moment. Opaque to clients.
+/// The start of the next page, and its revision. Opaque to clients.
 #[derive(Debug, Serialize, Deserialize)]
 struct ContinueToken {
     revision: u64,
-    /// Namespace and name of the last object given.
+    /// Namespace and name of the last returned object.
     after: (String, String),
 }
 
@@ -56,7 +56,7 @@ pub(super) fn list(call: &ApiRequest) -> Result<Response, StatusError> {
         let last = &items[limit - 1].key;
         let token = ContinueToken { revision, after: (last.namespace.to_string(), last.name.to_string()) };
         metadata["continue"] = URL_SAFE_NO_PAD.encode(json!(token).to_string()).into();
-        // With a selector nobody has to know, and Kubernetes does not say.
+        // With a selector the count is not needed, and Kubernetes does not report it.
         if call.parameters.label_selector.is_empty() && call.parameters.field_selector.is_empty() {
             metadata["remainingItemCount"] = (items.len() - limit).into();
         }
@@ -65,8 +65,8 @@ pub(super) fn list(call: &ApiRequest) -> Result<Response, StatusError> {
     list_response(call, items.into_iter(), metadata)
 }
 
-/// Answers with several objects, which are in the kind's form, as what was asked for. Sleepers are unfolded twice, for their length and
-/// their text: with all of them unfolded a list would take twice what it says.
+/// Answers with several objects, which are in the kind's form, as what was asked for. Compressed ones are decompressed twice, for their length and
+/// their text: with all of them decompressed a list would take twice what it says.
 pub(super) fn list_response(
     call: &ApiRequest,
     items: impl Iterator<Item = Arc<StoredObject>> + Clone,
@@ -109,7 +109,7 @@ pub(super) fn list_response(
     })
 }
 
-/// A list on its way to a client, with its share of the memory for answers.
+/// A list being sent to a client, with its share of the memory for responses.
 struct ListBody {
     body: Vec<u8>,
     _share: Option<AnswerShare>,
@@ -121,7 +121,7 @@ impl AsRef<[u8]> for ListBody {
     }
 }
 
-/// Puts items that are already written out into a list's `items`: so many bytes, for which there is room from the
+/// Puts items that are already serialized into a list's `items`: so many bytes, for which there is room from the
 /// beginning, because a list of megabytes that grows leaves holes of its own size in the heap.
 fn join_items(head: &Value, bytes: usize, items: impl Iterator<Item = impl AsRef<[u8]>>) -> Vec<u8> {
     let mut body = head.to_string().into_bytes();
@@ -138,7 +138,7 @@ fn join_items(head: &Value, bytes: usize, items: impl Iterator<Item = impl AsRef
     body
 }
 
-/// The moment that the request is about, and where in it to start.
+/// The revision of the request, and the position to start from.
 fn snapshot(call: &ApiRequest) -> Result<(ObjectList, Option<(String, String)>), StatusError> {
     let QueryParameters { resource_version, resource_version_match, continue_token, .. } = &call.parameters;
     let resource = call.resource();

@@ -28,7 +28,7 @@ use support::clock::{Deadline, WallClock};
 
 use super::authentication::PeerIdentity;
 
-/// Handshakes under way at a time; further connections wait in the kernel.
+/// Handshakes in progress at a time; further connections wait in the kernel.
 pub const HANDSHAKES_MAX: usize = 256;
 /// ... and how long each may take.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -149,7 +149,7 @@ fn server_config(credentials: &TlsFiles) -> Result<ServerConfig, String> {
     Ok(config)
 }
 
-/// Of the files that were given: what we make ourselves we renew.
+/// For files of the operator: certificates of our own are renewed.
 fn record_expiries(credentials: &TlsFiles) {
     let given = credentials.self_signed.is_none().then_some((Source::Api, &credentials.certificate));
     let clients = credentials.client_ca.as_ref().map(|path| (Source::ApiClientCa, path));

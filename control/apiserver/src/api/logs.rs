@@ -1,7 +1,7 @@
-//! GET of `pods/NAME/log`: what an instance wrote, from the files that the runtime keeps; and of all instances of a
+//! GET of `pods/NAME/log`: an instance's output, from the log files of the runtime; and the output of all instances of a
 //! Revision ([`revision`]).
 //!
-//! The files are bounded (two of a few MiB), read a piece at a time, and in the page cache as a rule; so they
+//! The files are bounded (two of a few MiB), read in chunks, and usually in the page cache; so they
 //! are read on the control thread.
 
 pub(super) mod log_files;
@@ -30,7 +30,7 @@ use super::errors::StatusError;
 use super::{ApiServer, prepare};
 use log_files::{InstanceLogFiles, LogLineFilter};
 
-/// How often a followed log is looked at: short for a reader, long against the cost of a look.
+/// How often a followed log is checked: short for a reader, long against the cost of a look.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 const REVISION_LABEL: &str = "serving.knative.dev/revision";
 
@@ -154,7 +154,7 @@ struct PodLogReader {
     follow: Option<FollowTarget>,
 }
 
-/// What a followed log ends with.
+/// The end of a followed log.
 struct FollowTarget {
     server: ApiServer,
     pod: ObjectKey,
@@ -199,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// `kubectl logs -p -c NAME`: all containers start anew with their instance, so each has a log in the one before.
+    /// `kubectl logs -p -c NAME`: all containers restart with their instance, so each has a log in the one before.
     #[test]
     fn every_container_has_a_log_in_the_instance_before() {
         let pod = |last: Value| {

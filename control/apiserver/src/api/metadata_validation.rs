@@ -1,4 +1,4 @@
-//! What every object's type and metadata must look like, whatever its kind.
+//! Validates the type and metadata of objects of every kind.
 
 use std::collections::HashSet;
 
@@ -71,10 +71,10 @@ pub(super) fn check_system_fields(meta: &KindMeta, metadata: &Map<String, Value>
 
 /// Drops lists and maps of metadata that are empty: they say nothing, and Kubernetes keeps none.
 pub(super) fn remove_empty(metadata: &mut Map<String, Value>) {
-    let hollow =
+    let is_unset =
         |value: &Value| value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty);
     let names = ["labels", "annotations", "ownerReferences", "finalizers"];
-    metadata.retain(|name, value| !(names.contains(&name.as_str()) && hollow(value)));
+    metadata.retain(|name, value| !(names.contains(&name.as_str()) && is_unset(value)));
 }
 
 /// The same object, and not an older view of it.
@@ -141,7 +141,7 @@ fn allows_unconditional_update(meta: &KindMeta) -> bool {
     }
 }
 
-/// What belongs to no namespace may name one, and it is dropped: tools that put a namespace into everything do.
+/// A cluster-scoped object may name a namespace, which is dropped: tools that set a namespace on everything do.
 pub(super) fn check_namespace(metadata: &mut Map<String, Value>, namespace: Option<&str>) -> Result<(), StatusError> {
     let found = text(metadata, "namespace")?.unwrap_or("");
     if namespace.is_some_and(|wanted| !found.is_empty() && found != wanted) {
@@ -170,7 +170,7 @@ pub(super) fn check_name(meta: &KindMeta, name: &str) -> Result<(), StatusError>
     }
 }
 
-/// What a name is made from has to be the beginning of one; a dash may be its end.
+/// A name prefix must be a valid start of a name; it may end with a dash.
 pub(super) fn check_generate_name(meta: &KindMeta, base: &str) -> Result<(), StatusError> {
     let masked = base.strip_suffix('-').map(|begin| format!("{begin}a"));
     match name_error(meta, masked.as_deref().unwrap_or(base)) {
@@ -207,7 +207,7 @@ pub(super) fn check_metadata(meta: &KindMeta, name: &str, metadata: &Map<String,
     check_labels(metadata, &mut problems);
     check_owners(metadata, &mut problems);
     check_finalizer_names(metadata, &mut problems);
-    if problems.list.is_empty() { Ok(()) } else { Err(StatusError::invalid(meta, name, &problems.told())) }
+    if problems.list.is_empty() { Ok(()) } else { Err(StatusError::invalid(meta, name, &problems.into_list())) }
 }
 
 fn check_labels(metadata: &Map<String, Value>, problems: &mut FieldErrors) {
@@ -275,13 +275,13 @@ fn check_finalizer_names(metadata: &Map<String, Value>, problems: &mut FieldErro
         }
     }
     if [FOREGROUND, ORPHAN].iter().all(|one| names().any(|name| name == *one)) {
-        let told = json!(list);
-        let why = format!("Invalid value: {told}: finalizer {ORPHAN} and {FOREGROUND} cannot be both set");
+        let quoted = json!(list);
+        let why = format!("Invalid value: {quoted}: finalizer {ORPHAN} and {FOREGROUND} cannot be both set");
         problems.add(AT, why);
     }
 }
 
-/// Who is being deleted gets no new reasons to stay.
+/// An object that is being deleted gets no new finalizers.
 pub(super) fn check_finalizers(meta: &KindMeta, before: &DecodedObject, object: &Value) -> Result<(), StatusError> {
     if !before.head.deleting {
         return Ok(());

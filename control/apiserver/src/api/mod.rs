@@ -117,7 +117,7 @@ const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// User of our controllers.
 const IN_PROCESS_USER: &str = "system:serviceaccount:sluicegate:controller";
 
-/// There from the first start on.
+/// The namespaces that exist from the first start on.
 const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-eventing", "kube-system"];
 
 /// The API for all other callers.
@@ -125,7 +125,7 @@ pub fn router(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> Router {
     router_with(store, registry, ApiServerConfig::default())
 }
 
-/// The same, with what is around it.
+/// The same, with the given server configuration.
 pub fn router_with(store: Arc<ObjectStore>, registry: Arc<KindRegistry>, around: ApiServerConfig) -> Router {
     let anybody =
         RequestContext { user: ANONYMOUS.into(), groups: vec![UNAUTHENTICATED.into()], ..RequestContext::default() };
@@ -137,7 +137,7 @@ pub fn client(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> kube::Cli
     client_with_signer(store, registry, None)
 }
 
-/// The same, which also makes tokens.
+/// The same, which also issues tokens.
 pub fn client_with_signer(
     store: Arc<ObjectStore>,
     registry: Arc<KindRegistry>,
@@ -181,7 +181,7 @@ struct ApiServer {
     /// The user of requests without credentials of their own.
     default_requester: Arc<RequestContext>,
     settings: Arc<settings::SettingsCache>,
-    /// Where instances' logs are.
+    /// The folder of instances' logs.
     log_dir: Option<Arc<Path>>,
     authentication: Arc<AuthenticationSources>,
     audit_log: Option<AuditLog>,
@@ -240,7 +240,7 @@ impl ApiRequest {
         if internal { FieldValidation::Ignore } else { self.parameters.field_validation }
     }
 
-    /// The object that the path names.
+    /// The object in the path.
     fn key(&self) -> Result<ObjectKey, StatusError> {
         let name = self.target.name.as_deref().ok_or_else(StatusError::method_not_allowed)?;
         let namespace = self.target.namespace.as_deref().unwrap_or("");
@@ -248,7 +248,7 @@ impl ApiRequest {
     }
 }
 
-/// What the client calls itself.
+/// The client's user agent.
 fn user_agent(headers: &HeaderMap) -> &str {
     headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or("")
 }
@@ -411,14 +411,14 @@ async fn handle_object_request(call: &Arc<ApiRequest>, method: &Method, body: Bo
         .await
 }
 
-/// A body, with what it will take in memory.
+/// A body, with its estimated size in memory.
 async fn receive(call: &ApiRequest, body: Body) -> Result<(Received, Weight), StatusError> {
     let received = body::read(&call.server.budget, body).await?;
     if call.server.default_requester.internal {
         return Ok((received, Weight::default())); // our own controllers do not attack us
     }
     let weight = Weight::of(body::content_type(&call.headers).as_deref(), &received)?;
-    // A short patch of a long object is as much work as the object is.
+    // A short patch of a long object costs as much as the object.
     let stored = call.key().ok().and_then(|key| call.server.store.read().get(&key));
     let weight = stored.map_or(weight, |stored| weight.with_stored(stored.json_bytes()));
     Ok((received, weight))
@@ -446,7 +446,7 @@ where
         runtime.block_on(async {
             tokio::select! {
                 biased;
-                _ = gone => Err(StatusError::busy("the client has gone")),
+                _ = gone => Err(StatusError::busy("the client has disconnected")),
                 answered = answer(call, bytes) => answered,
             }
         })

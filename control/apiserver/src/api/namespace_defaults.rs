@@ -1,6 +1,6 @@
 //! Default objects of every namespace, as in Kubernetes: the account `default`, and the ConfigMap `kube-root-ca.crt`
-//! with the API's authority. They are restored when they are deleted or changed. Secrets that request an account's
-//! token get it.
+//! with the API's certificate authority. They are restored when they are deleted or changed. Secrets that request an account's
+//! token are filled with it.
 
 use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -46,8 +46,8 @@ pub async fn run_namespace_defaults(store: Arc<ObjectStore>, authority: Arc<str>
     loop {
         news.mark_unchanged();
         let Some(store) = weak.upgrade() else { return };
-        let (homes, now) = changed_namespaces(&store, reached);
-        match reconcile_namespaces(&store, homes, &authority, signer.as_ref()).await {
+        let (namespaces, now) = changed_namespaces(&store, reached);
+        match reconcile_namespaces(&store, namespaces, &authority, signer.as_ref()).await {
             Ok(()) => reached = Some(now),
             Err(StoreError::Full { .. }) => {
                 drop(store);
@@ -56,7 +56,7 @@ pub async fn run_namespace_defaults(store: Arc<ObjectStore>, authority: Arc<str>
                 continue;
             }
             Err(why) => {
-                tracing::error!(error = %why, "namespaces get no default account any more");
+                tracing::error!(error = %why, "namespaces no longer get their default account");
                 return;
             }
         }
@@ -67,7 +67,7 @@ pub async fn run_namespace_defaults(store: Arc<ObjectStore>, authority: Arc<str>
     }
 }
 
-/// Clears away what owners and namespaces leave, until the store is shut or fails.
+/// Deletes what owners and namespaces leave, until the store is shut or fails.
 pub async fn run_garbage_collector(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) {
     gc::run(store, registry, gc::GcCallbacks { track_status_writer: set_status_manager, record_event: warning_event })
         .await;
@@ -148,11 +148,11 @@ fn key(resource: &Arc<str>, namespace: &str, name: &str) -> ObjectKey {
 
 async fn reconcile_namespaces(
     store: &ObjectStore,
-    homes: BTreeSet<Arc<str>>,
+    namespaces: BTreeSet<Arc<str>>,
     authority: &Arc<str>,
     signer: Option<&Arc<TokenSigner>>,
 ) -> Result<(), StoreError> {
-    for home in homes {
+    for home in namespaces {
         if let Some(signer) = signer {
             account_secrets::reconcile_namespace(store, &home, authority, signer).await?;
         }
@@ -215,7 +215,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
         seed::seed(&store, &types::registry()).await.unwrap();
-        let keeper = tokio::spawn(run_namespace_defaults(Arc::clone(&store), "PEM".into(), None));
+        let controller = tokio::spawn(run_namespace_defaults(Arc::clone(&store), "PEM".into(), None));
         let account = account_key("default");
         let first = object(&store, &account).await;
         let map = object(&store, &root_ca_key("knative-serving")).await;
@@ -242,7 +242,7 @@ mod tests {
         store.write(spoil).await.unwrap();
         for _ in 0..300 {
             if store.read().get(&changed).unwrap().value()["data"]["ca.crt"] == "PEM" {
-                keeper.abort();
+                controller.abort();
                 return;
             }
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,4 +1,4 @@
-//! PATCH: change some fields of what is stored, without having read it.
+//! PATCH: changes some fields of an object, without a previous read.
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,13 +21,13 @@ use super::{
 
 /// Operations of one JSON patch; Kubernetes' figure.
 const OPERATIONS_MAX: usize = 10_000;
-/// Memory that the values take that one patch copies or moves within the object, in bytes. Without it, thirty copies that
+/// Memory for the values that one patch copies or moves within the object, in bytes. Without it, thirty copies that
 /// each double the object would fill any memory.
 const COPY_BYTES_MAX: usize = OBJECT_BYTES_MAX;
-/// Elements of lists that one patch may push aside. Each operation on the front of a long list moves all of it.
+/// Elements of lists that one patch may shift. Each operation on the front of a long list moves all of it.
 const SHIFTED_ELEMENTS_MAX: usize = 10_000_000;
-/// Levels of nesting of an object; what the parsers of bodies allow. Operations can stack values
-/// onto each other's insides, and everything that walks an object is recursive.
+/// Maximum nesting of an object; what the parsers of bodies allow. Operations can nest values
+/// inside each other, and everything that walks an object is recursive.
 const DEPTH_MAX: usize = 128;
 
 const ACCEPTED: &str = "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
@@ -41,7 +41,7 @@ pub(super) enum PatchDocument {
     Merge(Value),
     /// RFC 6902
     Json(json_patch::Patch),
-    /// Kubernetes' own, for core kinds.
+    /// Kubernetes' own format, for core kinds.
     Strategic(Value),
 }
 
@@ -64,7 +64,7 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
     let validation = call.field_validation();
     let duplicates = match validation {
         FieldValidation::Ignore => Vec::new(),
-        _ => field_validation::duplicates(&mut serde_json::Deserializer::from_slice(bytes)),
+        _ => body::json_duplicates(bytes),
     };
     let warnings = Arc::new(OnceLock::new());
     let tell = Arc::clone(&warnings);
@@ -96,7 +96,7 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
     Ok(field_validation::with_warnings(response, warnings.get().map_or(&[][..], Vec::as_slice)))
 }
 
-/// Whether strategic merge patches are taken: of Kubernetes' own kinds. Clients define kinds in groups of that name too.
+/// Whether strategic merge patches are accepted: for Kubernetes' own kinds. Custom kinds may be in groups of that name too.
 pub(super) fn is_core(entry: &KindEntry) -> bool {
     let group = entry.meta.group;
     entry.custom.is_none() && (group.is_empty() || group.ends_with(".k8s.io"))
@@ -106,7 +106,7 @@ pub(super) fn parse(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<Patc
     parse_of(entry, media, bytes, if is_core(entry) { ACCEPTED_CORE } else { ACCEPTED })
 }
 
-/// Of what is not an object of its own, so nothing can be applied to it.
+/// For subresources that are not objects of their own, so that nothing can be applied to them.
 pub(super) fn parse_of_scale(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<PatchDocument, StatusError> {
     parse_of(entry, media, bytes, ACCEPTED_SCALE)
 }
@@ -130,7 +130,7 @@ fn parse_of(entry: &KindEntry, media: &str, bytes: &[u8], accepted: &str) -> Res
     }
 }
 
-/// One operation. A value that is left out is `null`, as Kubernetes reads it.
+/// One operation. A missing value is `null`, as Kubernetes reads it.
 fn operation(mut said: Value) -> Result<PatchOperation, serde_json::Error> {
     integers::normalize(&mut said);
     let takes = matches!(said["op"].as_str(), Some("add" | "replace" | "test"));
@@ -149,7 +149,7 @@ fn parse_object(bytes: &[u8]) -> Result<Value, StatusError> {
     }
 }
 
-/// `object` with what the patch changes of it.
+/// `object` with the changes of the patch.
 pub(super) fn apply_patch(patch: &PatchDocument, object: Value) -> Result<Value, StatusError> {
     apply_to(patch, object).map_err(|why| StatusError::invalid_patch(&why))
 }
@@ -190,7 +190,7 @@ fn kubernetes_operation(operation: &PatchOperation, object: &Value) -> Option<Pa
     }
 }
 
-/// Refuses an operation before it makes the object too deep, or copies more than a patch may.
+/// Rejects an operation before it makes the object too deep, or copies more than a patch may.
 fn check_growth(operation: &PatchOperation, object: &Value, copied_bytes: &mut usize) -> Result<(), String> {
     let (path, value) = match operation {
         PatchOperation::Add(add) => (&add.path, Some(&add.value)),
@@ -211,7 +211,7 @@ fn check_growth(operation: &PatchOperation, object: &Value, copied_bytes: &mut u
     Ok(())
 }
 
-/// How many elements stand behind the place in a list that an operation puts something into, or takes it from.
+/// The number of elements after the position in a list at which an operation inserts or removes one.
 fn shifted_elements(operation: &PatchOperation, object: &Value) -> usize {
     let behind = |path: &Pointer| {
         let list = path.parent().and_then(|parent| object.pointer(parent.as_str())).and_then(Value::as_array);
@@ -263,7 +263,7 @@ mod tests {
         assert!(refused.is_err());
     }
 
-    /// APP-28: what is no operation does not fit any object, and a value that is left out is null.
+    /// APP-28: an invalid operation does not fit any object, and a missing value is null.
     #[test]
     fn an_operation_that_is_none_is_refused_as_a_patch_that_does_not_fit() {
         let media = "application/json-patch+json";

@@ -1,5 +1,5 @@
-//! `pods/NAME/exec`, `attach` and `portforward`: authorizes a stream, finds its instance and chooses a protocol. What happens on
-//! the stream is [`crate::streaming`]'s.
+//! `pods/NAME/exec`, `attach` and `portforward`: authorizes a stream, finds its instance and chooses a protocol.
+//! [`crate::streaming`] handles the stream itself.
 
 mod attach;
 mod session_limiter;
@@ -26,6 +26,7 @@ use crate::streaming::spdy::connection::SpdyConnection;
 use crate::streaming::upgrade::{StreamKind, Upgrade, UpgradeError, UpgradeProtocol, negotiate};
 use crate::streaming::{UpgradedIo, exec, port_forward};
 use types::kind_registry::ResourceStrategy as _;
+use types::role_rules::{STREAM, Verbs};
 
 use super::errors::StatusError;
 use super::{ApiServer, authorization, logs, prepare};
@@ -36,7 +37,7 @@ use session_limiter::SessionPermit;
 pub(super) const SUBRESOURCES: [(&str, &str); 3] =
     [("attach", "PodAttachOptions"), ("exec", "PodExecOptions"), ("portforward", "PodPortForwardOptions")];
 /// A WebSocket starts with a GET, and needs both.
-pub(super) const VERBS: [&str; 2] = ["create", "get"];
+const VERBS: Verbs = STREAM;
 
 /// Namespace, Pod and subresource of a path of this kind.
 pub(super) fn parse_path(path: &str) -> Option<(&str, &str, &'static str)> {
@@ -100,7 +101,7 @@ enum Session {
 
 async fn run_session(connection: OnUpgrade, upgrade: Upgrade, session: Session, permit: SessionPermit) {
     let _permit = permit;
-    let Ok(upgraded) = connection.await else { return }; // the client has gone
+    let Ok(upgraded) = connection.await else { return }; // the client has disconnected
     let io = TokioIo::new(upgraded);
     let ended = match session {
         Session::RemoteCommand(stdio, process) => run_remote_command(io, &upgrade, stdio, process).await,
@@ -130,7 +131,7 @@ async fn run_remote_command(
     exec::run(client, process).await
 }
 
-/// What a client asks for in the query.
+/// The query parameters of a stream.
 #[derive(Debug, Default)]
 struct PodStreamOptions {
     container: Option<String>,
@@ -241,7 +242,7 @@ impl PodStreamRequest<'_> {
 
 /// A command of the client's own, on the host itself, is what the instance policy `process` is about.
 fn check_process_exec(server: &ApiServer, rule: ProcessExecRule, namespace: &str) -> Result<(), StatusError> {
-    let told = match rule {
+    let denial = match rule {
         ProcessExecRule::Allow => return Ok(()),
         ProcessExecRule::RequirePolicy => {
             let action = RequestAttributes {
@@ -259,7 +260,7 @@ fn check_process_exec(server: &ApiServer, rule: ProcessExecRule, namespace: &str
              that its operator mapped with --image are started"
         }
     };
-    Err(StatusError::forbidden(&Pod::META, "", told))
+    Err(StatusError::forbidden(&Pod::META, "", denial))
 }
 
 fn not_running(container: &str) -> StatusError {
@@ -282,7 +283,7 @@ fn cannot_upgrade(why: UpgradeError) -> StatusError {
     StatusError { code, reason, message: why.to_string(), details: Value::Null }
 }
 
-/// What discovery says of them.
+/// The discovery entries of the subresources.
 pub(super) fn discovery() -> impl Iterator<Item = Value> {
     SUBRESOURCES.iter().map(|(part, kind)| {
         json!({ "name": format!("pods/{part}"), "singularName": "", "namespaced": true, "kind": kind, "verbs": VERBS })

@@ -1,6 +1,6 @@
-//! What happens to an object on its way in: who may set which field, and what is a change.
+//! Prepares an object for a write: who may set which field, and whether anything changed.
 //!
-//! Values in, values out. Time and chance come in as a [`Birth`].
+//! Values in, values out. Time and random numbers come in as a [`Birth`].
 
 use std::sync::Arc;
 
@@ -25,11 +25,11 @@ use super::metadata_validation::{
 /// Characters kept of a `generateName`, so that the result with its suffix is a DNS label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
 const SUFFIX_CHARS: usize = 5;
-/// How often another is tried where somebody has the name; Kubernetes' figure.
+/// How often another name is generated if one is taken; Kubernetes' figure.
 const SUFFIXES_MAX: u64 = 8;
-/// No vowels and nothing that looks like another: suffixes spell no words.
+/// No vowels and no ambiguous characters: suffixes form no words.
 const SUFFIX_ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Clients never choose these.
+/// Fields that clients cannot set.
 const SYSTEM_FIELDS: [&str; 8] = [
     "uid",
     "resourceVersion",
@@ -41,12 +41,12 @@ const SYSTEM_FIELDS: [&str; 8] = [
     "managedFields",
 ];
 
-/// What a new object gets from the world.
+/// The uid, the time and the random suffix of a new object.
 #[derive(Debug, Clone)]
 pub(super) struct CreationContext {
     pub(super) now: String,
     pub(super) uid: String,
-    /// What suffixes of generated names are made of.
+    /// The characters in suffixes of generated names.
     random: u64,
 }
 
@@ -58,7 +58,7 @@ impl CreationContext {
 
     /// The suffix to try after so many others.
     fn suffix(&self, tried: u64) -> String {
-        // The steps of SplitMix64: each number of neighbours is as good as any.
+        // The steps of SplitMix64: successive numbers give independent values.
         let mut rest = self.random.wrapping_add(tried.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         rest = (rest ^ (rest >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         rest = (rest ^ (rest >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -77,7 +77,7 @@ pub(super) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
-/// Names a new object that says only what its name begins with: by a name that nobody has, as far as one is found.
+/// Generates the name of a new object from `generateName`: one that is not taken, as far as one is found.
 pub(super) fn generate_name(
     entry: &KindEntry,
     new: &mut Value,
@@ -179,7 +179,7 @@ pub(super) fn prepare_update(
     let mut ruled = before.value.clone();
     if meta.has_status {
         remove(&mut new, "status");
-        // The rules of a client's own kind may look at it.
+        // The rules of a custom kind may look at it.
         match before.value.get("status").filter(|_| entry.custom.is_some()) {
             Some(status) => new["status"] = status.clone(),
             None => remove(&mut ruled, "status"),
@@ -190,10 +190,10 @@ pub(super) fn prepare_update(
     restore_status(meta, before, &mut object);
     establish_definition(meta, &mut object)?;
     check_finalizers(meta, before, &object)?;
-    // What a definition fills in by now, or calls otherwise, is no change of the object.
+    // Defaults and renames by a changed definition do not count as a change of the object.
     let shown = entry.translation.and(entry.custom).map(|_| entry.from_stored(before.value.clone()));
     let was = shown.as_ref().unwrap_or(&before.value);
-    // Of a client's kind that does not call it a subresource, a status is a field like any other.
+    // For a custom kind without the status subresource, `status` is an ordinary field.
     let ignored = ["apiVersion", "metadata", "status"];
     let ignored = if meta.has_status || entry.custom.is_none() { &ignored[..] } else { &ignored[..2] };
     if has_generation(&before.key) && !equal_except(was, &object, ignored) {
@@ -203,7 +203,7 @@ pub(super) fn prepare_update(
     Ok(finish_update(before, object))
 }
 
-/// A write of what a namespace waits for before it goes. Other fields follow the rules of an update.
+/// A write of a namespace's finalizers. Other fields follow the rules of an update.
 pub(super) fn prepare_finalize(
     entry: &KindEntry,
     before: &DecodedObject,
@@ -252,7 +252,7 @@ pub(super) fn prepare_status(
     } else {
         object["status"] = status;
     }
-    // Our own controllers write what their types say, and they write most: their statuses are not read once more.
+    // Our own controllers write typed statuses, and they write most: their statuses are not validated again.
     if requester.internal && entry.custom.is_none() {
         return Ok(finish_update(before, object));
     }
@@ -269,12 +269,12 @@ pub(super) fn prepare_status(
         }
     }
     // A status of the wrong shape would blind every typed client that lists this kind. Whether the
-    // spec still satisfies today's rules is not this write's business.
+    // spec still satisfies today's rules is not checked here.
     match entry.admit_object(object.clone(), Some(&before.value), requester) {
         Err(denied @ (AdmissionError::Malformed(_) | AdmissionError::WrongTypes(_))) => {
             Err(StatusError::from_admission_error(meta, &before.key.name, denied))
         }
-        // A kind with nothing but a schema has it for its status too.
+        // A kind with only a schema uses it for its status too.
         Err(AdmissionError::Invalid(problems)) if entry.custom.is_some() => {
             let of_status = |problem: &Problem| CustomKind::is_status_field(&problem.field);
             let alone = problems.iter().all(of_status);
@@ -296,7 +296,7 @@ pub(super) fn prepare_status(
     }
 }
 
-/// Makes the object one of the stored form. What its own does not know is refused before, because the stored one might.
+/// Converts the object to the stored version. Unknown fields are rejected before, because the stored version might know them.
 fn convert_to_stored(entry: &KindEntry, new: &mut Value, name: &str) -> Result<(), StatusError> {
     if entry.translation.is_some() && entry.meta.unknown_fields == UnknownFieldPolicy::Reject {
         let unknown = entry.unknown_fields(new).into_iter().find(|path| path.starts_with("spec"));
@@ -337,12 +337,11 @@ fn restore_status(meta: &KindMeta, before: &DecodedObject, object: &mut Value) {
 }
 
 fn equal_except(one: &Value, other: &Value, ignored: &[&str]) -> bool {
-    let fields = |object: &Value| -> Vec<(String, Value)> {
+    fn kept<'a>(object: &'a Value, ignored: &[&str]) -> impl Iterator<Item = (&'a String, &'a Value)> {
         let fields = object.as_object().into_iter().flatten();
-        let kept = fields.filter(|(name, _)| !ignored.contains(&name.as_str()));
-        kept.map(|(name, value)| (name.clone(), value.clone())).collect()
-    };
-    fields(one) == fields(other)
+        fields.filter(|(name, _)| !ignored.contains(&name.as_str()))
+    }
+    kept(one, ignored).eq(kept(other, ignored))
 }
 
 fn remove(object: &mut Value, field: &str) {
@@ -351,7 +350,7 @@ fn remove(object: &mut Value, field: &str) {
     }
 }
 
-/// Under what objects of this kind are stored.
+/// The resource of objects of this kind in the store.
 pub(super) fn resource_of(meta: &KindMeta) -> Arc<str> {
     format!("{}/{}", meta.group, meta.plural).into()
 }
@@ -365,7 +364,7 @@ mod tests {
 
     use super::*;
 
-    /// APP-32: a name that somebody has is not given again: of ten thousand some three were.
+    /// APP-32: a generated name is never a taken one: of ten thousand some three were.
     #[test]
     fn a_generated_name_is_one_that_nobody_has() {
         let entry = KindEntry::of::<ConfigMap>();

@@ -1,4 +1,4 @@
-//! The query string, parsed once.
+//! Parses the query string, once per request.
 
 use axum::extract::Query;
 use http::{Method, Uri};
@@ -65,7 +65,7 @@ pub(super) enum ResourceVersionMatch {
     NotOlderThan,
 }
 
-/// What a table's row carries beside its cells.
+/// What a table's row contains besides its cells.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum IncludeObject {
     None,
@@ -74,7 +74,7 @@ pub(super) enum IncludeObject {
     Object,
 }
 
-/// What Kubernetes calls the parameters of a method.
+/// Kubernetes' names of the parameters of a method.
 fn options(method: &Method) -> &'static str {
     match *method {
         Method::POST => "CreateOptions",

@@ -12,7 +12,7 @@ use super::ApiServer;
 /// A check's name, and why it fails.
 pub type Check = (&'static str, Result<(), String>);
 
-/// What the appliance around the API says of itself.
+/// The health of the appliance that contains the API.
 #[derive(Clone)]
 pub struct Readiness(Arc<dyn Fn() -> Vec<Check> + Send + Sync>);
 
@@ -46,7 +46,7 @@ pub(super) fn answer(server: &ApiServer, head: &Parts, endpoint: &str, only: Opt
     Some(written(head, endpoint, &checks))
 }
 
-/// `ok`; in more words where a check fails, or for who asks with `verbose`.
+/// `ok`; with details if a check fails, or with `verbose`.
 fn written(head: &Parts, endpoint: &str, checks: &[Check]) -> Response {
     let is_ready = checks.iter().all(|(_, outcome)| outcome.is_ok());
     let query = head.uri.query().unwrap_or("");

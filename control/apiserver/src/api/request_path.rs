@@ -1,4 +1,4 @@
-//! What a request's path names.
+//! Parses a request path into the resource that it names.
 
 use http::Uri;
 use http::uri::PathAndQuery;
@@ -9,7 +9,7 @@ use types::kind_registry::{KindEntry, KindRegistry};
 
 use super::errors::StatusError;
 
-/// What may stand in a path as it is, beside letters and digits.
+/// Characters of a path that need no escaping, besides letters and digits.
 const PLAIN: &[u8] = b"-._~!$&'()*+,;=:@/";
 
 /// Objects a request is about.
@@ -22,14 +22,14 @@ pub(super) struct RequestTarget {
     pub(super) status: bool,
     /// The list of what a namespace waits for, if that is meant.
     pub(super) finalize: bool,
-    /// What the object keeps of its number, if that alone is meant.
+    /// The scale of the object, if the path names that alone.
     pub(super) scale: Option<&'static ScaleSubresource>,
-    /// By the old path of watches, `…/watch/…`.
+    /// The deprecated watch path, `…/watch/…`.
     pub(super) watch: bool,
 }
 
 impl RequestTarget {
-    /// What a request with this verb does, as RBAC sees it.
+    /// The RBAC verb of a request.
     pub(super) fn action<'a>(&'a self, verb: &'a str) -> RequestAttributes<'a> {
         let meta = self.entry.meta;
         let name = self.name.as_deref().unwrap_or("");
@@ -79,7 +79,7 @@ pub(super) fn unescape(uri: &Uri) -> Option<Uri> {
     Uri::from_parts(parts).ok()
 }
 
-/// What a path says, whether there is such a kind or not.
+/// The resource that a path names, whether such a kind exists or not.
 #[derive(Debug)]
 pub(super) struct PathParts<'a> {
     pub(super) group: &'a str,
@@ -119,7 +119,7 @@ pub(super) fn split(path: &str) -> Option<PathParts<'_>> {
     Some(PathParts { group, version, namespace, plural, name, subresource: part, watch })
 }
 
-/// What a path names, if there is such a thing.
+/// The resource that a path names, if it exists.
 pub(super) fn parse(path: &str, registry: &KindRegistry) -> Result<RequestTarget, StatusError> {
     let known = |named: &PathParts<'_>| ["", "status", "scale", "finalize"].contains(&named.subresource);
     let named = split(path).filter(known).ok_or_else(StatusError::unknown_path)?;
@@ -148,7 +148,7 @@ pub(super) fn parse(path: &str, registry: &KindRegistry) -> Result<RequestTarget
 mod tests {
     use super::*;
 
-    /// APP-17: clients that escape what stands in a name reach the same object.
+    /// APP-17: clients that escape what is in a name reach the same object.
     #[test]
     fn an_escape_that_a_path_could_do_without_is_as_good_as_what_it_stands_for() {
         let plain = |text: &str| unescape(&text.parse().unwrap()).map(|uri| uri.to_string());

@@ -1,7 +1,7 @@
-//! A backup on its way in: looked at line by line as it comes, and held until all of it is known to be whole.
+//! Reads a backup: validates each line as it arrives, and holds all of them until the last line has confirmed that it is complete.
 //!
-//! What is held is packed as the store packs it, so a restore takes about as much memory as its objects will, however long
-//! the file is; and nothing is written anywhere before the last line was seen.
+//! The held objects are compressed as in the store, so a restore takes about as much memory as its objects will, however long
+//! the file is; and nothing is written before the last line was read.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,14 +14,14 @@ use crate::store::{OBJECT_BYTES_MAX, ObjectKey};
 use support::compressed::{CompressedText, DictionaryCache};
 
 pub(super) const FORMAT: u64 = 1;
-/// Bytes that the objects of a backup may take while it comes in, packed: some ten times as many of its text.
+/// Size of a backup's objects during the restore, compressed: some ten times as many bytes of text.
 const RESTORE_BYTES_MAX: usize = 1 << 30;
-/// Longest line of a backup: the longest object with what it is stored under, which is names.
+/// Longest line of a backup: the longest object with its key.
 const LINE_BYTES_MAX: usize = OBJECT_BYTES_MAX + 64 * 1024;
-/// What each object takes beside its own bytes: its place in lists, and what is asked of it.
+/// The overhead of each object besides its own bytes: its position in lists, and its indexed properties.
 const ROW_BYTES: usize = 256;
-/// Owners above an object that a restore puts back one after the other; ours have four (a Service's Pod), and each
-/// step looks at all that are left.
+/// Levels of owners that a restore handles in order; ours have four (a Service's Pod), and each
+/// step reads all remaining objects.
 const GENERATIONS_MAX: usize = 16;
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -45,18 +45,18 @@ pub(super) struct BackupTrailer {
     pub(super) objects: usize,
 }
 
-/// An object on its way back.
+/// An object to be restored.
 #[derive(Debug)]
 pub(super) struct RestoreObject {
     pub(super) key: ObjectKey,
-    /// Written out, and packed until it is put back.
+    /// Serialized, and compressed until it is restored.
     object: CompressedText,
     uid: String,
     owners: Vec<String>,
 }
 
 impl RestoreObject {
-    /// Its fields; they could be read when it came in.
+    /// Its fields; they were parsed when it arrived.
     pub(super) fn value(&self) -> Option<Value> {
         serde_json::from_slice(&self.object.bytes(b"")).ok()
     }
@@ -67,10 +67,10 @@ impl RestoreObject {
     }
 }
 
-/// A backup, as far as it has come.
+/// A partially read backup.
 #[derive(Debug, Default)]
 pub(super) struct BackupReader {
-    /// The begin of a line whose end has not come yet.
+    /// The start of an incomplete line.
     partial_line: Vec<u8>,
     lines: usize,
     rows: Vec<RestoreObject>,
@@ -80,7 +80,7 @@ pub(super) struct BackupReader {
 }
 
 impl BackupReader {
-    /// Looks at what came; or says what is wrong with it and in which line, and is not asked again.
+    /// Checks what arrived; returns the problem and its line, and is not called again.
     pub(super) fn push(&mut self, mut piece: &[u8]) -> Result<(), String> {
         while let Some(end) = piece.iter().position(|byte| *byte == b'\n') {
             let mut line = std::mem::take(&mut self.partial_line);
@@ -99,7 +99,7 @@ impl BackupReader {
         Ok(())
     }
 
-    /// All objects of the backup, when all of it has come.
+    /// All objects of the backup, once it is complete.
     pub(super) fn finish(mut self) -> Result<Vec<RestoreObject>, String> {
         let last = std::mem::take(&mut self.partial_line);
         if !last.is_empty() {
@@ -142,7 +142,7 @@ impl BackupReader {
     }
 }
 
-/// What a line brings back. The name stands in it twice, and has to be the same.
+/// Parses a line. The name is in it twice, and has to be the same.
 fn parse_row(line: &[u8], samples: &DictionaryCache<Arc<str>>) -> Result<RestoreObject, String> {
     let row: BackupRow<'_> = serde_json::from_slice(line).map_err(|why| why.to_string())?;
     let object: Value = serde_json::from_str(row.object.get()).map_err(|why| why.to_string())?;
@@ -161,7 +161,7 @@ fn parse_row(line: &[u8], samples: &DictionaryCache<Arc<str>>) -> Result<Restore
     Ok(RestoreObject { key, object: packed, uid: text("uid").to_owned(), owners })
 }
 
-/// The same objects by how many owners stand above them, most at [`GENERATIONS_MAX`]; those of a circle come last.
+/// The same objects by the number of owners above them, at most [`GENERATIONS_MAX`]; those in a cycle come last.
 pub(super) fn generations(mut rows: Vec<RestoreObject>) -> Vec<Vec<RestoreObject>> {
     let mut back = BTreeSet::new();
     let mut generations = Vec::new();
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// Reads a backup that comes in pieces, and has the same to say however small they are.
+    /// Reads a backup in chunks, with the same result for any chunk size.
     fn read(text: &str) -> Result<Vec<RestoreObject>, String> {
         let in_pieces = |bytes: usize| {
             let mut reader = BackupReader::default();
@@ -210,7 +210,7 @@ mod tests {
         let row = r#"{"resource":"/configmaps","namespace":"n","name":"a","object":{"metadata":{"name":"a","namespace":"n"}}}"#;
         let good = format!("{head}\n{row}\n{{\"objects\":1}}\n");
         assert_eq!(read(&good).unwrap().len(), 1);
-        for (bad, told) in [
+        for (bad, expected) in [
             (String::new(), "empty"),
             (format!("{head}\n{row}\n"), "cut short"),
             (good[..good.len() - 4].to_owned(), "cut short, or line 3"),
@@ -223,11 +223,11 @@ mod tests {
             (good.replace(r#""n"}}"#, &format!(r#""n"}},"x":{}{}}}"#, "[".repeat(999), "]".repeat(999))), "line 2"),
         ] {
             let why = read(&bad).unwrap_err();
-            assert!(why.contains(told), "{why}");
+            assert!(why.contains(expected), "{why}");
         }
     }
 
-    /// It was read whole before it was looked at, and a backup of more than 1 GiB could not come back.
+    /// A backup was once read whole before it was checked, and one of more than 1 GiB could not be restored.
     #[test]
     fn a_backup_takes_a_tenth_of_its_bytes_while_it_comes_in() {
         let mut reader = BackupReader::default();

@@ -1,4 +1,4 @@
-//! Reviews: questions in the form of objects that are answered and not stored.
+//! Reviews: requests in the form of objects that are answered and not stored.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use super::{ApiRequest, authentication, body, content_negotiation, field_validat
 pub(super) fn handle(call: &ApiRequest, bytes: &[u8]) -> Result<Response, StatusError> {
     let meta = call.target.entry.meta;
     let validation = call.field_validation();
-    let (mut asked, duplicates) = body::object_for_write(&call.headers, meta.kind, bytes, validation)?;
+    let (mut asked, duplicates) = body::object_with_duplicates(&call.headers, meta.kind, bytes, validation)?;
     let warnings = field_validation::check(&call.target.entry, validation, &asked, duplicates)?;
     metadata_validation::check_shape(meta, &mut asked)?;
     if let Some(fields) = asked.as_object_mut() {
@@ -108,17 +108,17 @@ fn subject_access_review(call: &ApiRequest, user: &str, groups: &[String], spec:
 
 /// A user, as reviews and the audit log tell of him.
 pub(super) fn user_json(name: &str, groups: &[String], uid: &str, extra: &BTreeMap<String, Vec<String>>) -> Value {
-    let mut told = json!({ "username": name, "groups": groups });
+    let mut user_info = json!({ "username": name, "groups": groups });
     if !uid.is_empty() {
-        told["uid"] = uid.into();
+        user_info["uid"] = uid.into();
     }
     if !extra.is_empty() {
-        told["extra"] = json!(extra);
+        user_info["extra"] = json!(extra);
     }
-    told
+    user_info
 }
 
-/// Whose token it is, for whom it was shown to.
+/// The user of a token, for the audience that received it.
 fn token_review(call: &ApiRequest, spec: &Value) -> Value {
     let audiences: Vec<String> =
         spec["audiences"].as_array().into_iter().flatten().filter_map(Value::as_str).map(Into::into).collect();

@@ -38,7 +38,7 @@ pub async fn aggregate(store: Arc<ObjectStore>) {
                     continue;
                 }
                 Err(why) => {
-                    tracing::error!(error = %why, "ClusterRoles are aggregated no more");
+                    tracing::error!(error = %why, "ClusterRoles are no longer aggregated");
                     return;
                 }
             }

@@ -1,5 +1,5 @@
-//! `NAME/scale` of kinds whose definitions say where they keep how many they are to be: read, written and patched as a
-//! `Scale`, whatever the object itself looks like.
+//! `NAME/scale` of kinds whose definitions specify a scale subresource: read, replaced and patched as a
+//! `Scale`, whatever the schema of the object is.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::store::{DecodedObject, ObjectKey, StagedView, StoredObject};
 use types::custom_kinds::ScaleSubresource;
-use types::kind_registry::{KindMeta, UnknownFieldPolicy};
+use types::kind_registry::{CORE, KindMeta, UnknownFieldPolicy};
 use types::printer_column::{AGE, PrinterColumn};
 
 use super::content_negotiation::{self, ResponseFormat};
@@ -36,6 +36,7 @@ static SCALE: KindMeta = KindMeta {
     unknown_fields: UnknownFieldPolicy::Prune,
     user_creatable: false,
     columns: &COLUMNS,
+    ..CORE
 };
 
 pub(super) async fn handle(
@@ -127,7 +128,7 @@ fn at<'a>(object: &'a Value, path: &[String]) -> &'a Value {
     path.iter().fold(object, |at, step| &at[step.as_str()])
 }
 
-/// What an object says, as a `Scale`; without a number where it says none.
+/// The `Scale` of an object; without a number if the object has none.
 fn scale_of(object: &Value, scale: &ScaleSubresource) -> Value {
     let metadata = &object["metadata"];
     let names = ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"];

@@ -1,8 +1,8 @@
-//! What is there before anybody writes: namespaces, the operator's ConfigMaps, and the definitions of our
+//! The initial objects: namespaces, the operator's ConfigMaps, and the definitions of our
 //! kinds.
 //!
-//! Written at every start, by comparing: what is already as it should be is left alone, so a restart
-//! changes no version and wakes no watcher. All writes are asked for at once, so that they share their commits: one
+//! Checked at every start: an object that is already as it should be is left alone, so a restart
+//! changes no version and wakes no watcher. All writes are submitted at once, so that they share their commits: one
 //! after the other they took 150 ms of a first start.
 
 use std::panic::resume_unwind;
@@ -30,22 +30,22 @@ use super::{IN_PROCESS_USER, SEED_NAMESPACES};
 /// # Errors
 /// The store's.
 pub async fn seed(store: &ObjectStore, registry: &KindRegistry) -> Result<(), StoreError> {
-    seed_objects(store).await?;
+    seed_objects(store, registry).await?;
     seed_definitions(store, definitions(registry)?).await
 }
 
-/// Makes the objects that everybody expects to find, definitions aside.
+/// Creates the objects that clients expect, except definitions.
 ///
 /// # Errors
 /// The store's.
-pub async fn seed_objects(store: &ObjectStore) -> Result<(), StoreError> {
+pub async fn seed_objects(store: &ObjectStore, registry: &KindRegistry) -> Result<(), StoreError> {
     let named = |name: &str| json!({ "metadata": { "name": name } });
     let namespaces = SEED_NAMESPACES.map(|name| (KindEntry::of::<Namespace>(), named(name), None));
     let settings = settings::config_maps().map(|row| {
         let map = json!({ "metadata": { "name": row.name }, "data": { "_example": row.example } });
         (KindEntry::of::<ConfigMap>(), map, Some(row.namespace))
     });
-    let roles = seed_roles::roles().into_iter().map(|role| (KindEntry::of::<ClusterRole>(), role, None));
+    let roles = seed_roles::roles(registry).into_iter().map(|role| (KindEntry::of::<ClusterRole>(), role, None));
     let bindings = seed_roles::bindings().into_iter();
     let bindings = bindings.map(|binding| (KindEntry::of::<ClusterRoleBinding>(), binding, None));
     let account = (KindEntry::of::<ServiceAccount>(), named(CONTROLLER_ACCOUNT), Some(settings::SERVING));
@@ -68,7 +68,7 @@ pub fn has_definitions(store: &ObjectStore) -> bool {
 pub async fn seed_definitions(store: &ObjectStore, definitions: Vec<SeedDefinition>) -> Result<(), StoreError> {
     let stored = store.read().list(&prepare::resource_of(&CustomResourceDefinition::META), None);
     let known = |key: &ObjectKey| definitions.iter().any(|one| one.key == *key);
-    // What a client wrote says who wrote it; what we wrote does not.
+    // Objects of clients name their writer; ours do not.
     let ours = |object: &StoredObject| {
         object.key.name.ends_with("knative.dev") && object.value()["metadata"]["managedFields"].is_null()
     };
@@ -147,9 +147,9 @@ pub fn definitions(registry: &KindRegistry) -> Result<Vec<SeedDefinition>, Store
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let work = || iter::from_fn(next).map(admit).collect::<Result<Vec<_>, _>>();
     thread::scope(|scope| {
-        let beside = scope.spawn(work);
+        let spawned = scope.spawn(work);
         let mut all = work()?;
-        all.extend(beside.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+        all.extend(spawned.join().unwrap_or_else(|panic| resume_unwind(panic))?);
         Ok(all)
     })
 }
@@ -162,11 +162,10 @@ fn admit((meta, versions): &(&KindMeta, Vec<&KindEntry>)) -> Result<SeedDefiniti
 }
 
 fn definition(meta: &KindMeta, versions: &[&KindEntry]) -> Value {
-    let name = format!("{}.{}", meta.plural, meta.group);
-    let labels = crd::labels(&name).chain(["knative.dev/crd-install"]);
+    let labels = meta.labels().chain(["knative.dev/crd-install"]);
     let mut definition = json!({
         "metadata": {
-            "name": name,
+            "name": format!("{}.{}", meta.plural, meta.group),
             "labels": labels.map(|label| (label.to_owned(), "true".into())).collect::<serde_json::Map<_, _>>(),
         },
         "spec": {
@@ -186,7 +185,7 @@ fn definition(meta: &KindMeta, versions: &[&KindEntry]) -> Value {
     // `json!` would copy them.
     let versions = versions.iter().enumerate().map(|(index, entry)| version(entry, index == 0));
     definition["spec"]["versions"] = versions.collect();
-    if let Some(types) = crd::event_types(&name) {
+    if let Some(types) = meta.event_types {
         definition["metadata"]["annotations"] = json!({ crd::EVENT_TYPES: types });
     }
     definition
@@ -216,9 +215,9 @@ fn version(entry: &KindEntry, storage: bool) -> Value {
         "additionalPrinterColumns": columns,
     });
     version["schema"]["openAPIV3Schema"] = schema; // moved: `json!` would copy it
-    if let Some(told) = entry.deprecated {
+    if let Some(deprecation) = entry.deprecated {
         version["deprecated"] = true.into();
-        version["deprecationWarning"] = told.into();
+        version["deprecationWarning"] = deprecation.into();
     }
     if entry.meta.has_status {
         version["subresources"] = json!({ "status": {} });

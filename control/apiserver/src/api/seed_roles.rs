@@ -1,69 +1,36 @@
-//! The default roles: Kubernetes' own, and Knative's that extend them.
+//! The default roles: those of Kubernetes, and Knative's that extend them. No kind is named here: the rules come from
+//! the rows of the registry.
 
 use serde_json::{Value, json};
 
 use crate::access::CONTROLLER_ACCOUNT;
+use types::duck_types::DuckType;
+use types::kind_registry::{KindMeta, KindRegistry};
+use types::role_rules::{self, DefaultRole, Verbs};
 use types::settings::SERVING;
 
-use super::pod_streams;
-
 const AGGREGATE: &str = "rbac.authorization.k8s.io/aggregate-to-";
-/// What an appliance that follows another API may do.
-const CONTROLLER_ROLE: &str = "sluicegate-controller";
-const READ: [&str; 3] = ["get", "list", "watch"];
-const WRITE: [&str; 5] = ["create", "delete", "deletecollection", "patch", "update"];
+const ADDRESSABLE: &str = "duck.knative.dev/addressable";
+const CHANNELABLE: &str = "duck.knative.dev/channelable";
+const SOURCE: &str = "duck.knative.dev/source";
+const SUBSCRIBABLE: &str = "duck.knative.dev/crossnamespace-subscribable";
 const SERVING_GROUPS: [&str; 2] = ["serving.knative.dev", "networking.internal.knative.dev"];
-const EVENTING_GROUPS: [&str; 6] = [
-    "eventing.knative.dev",
-    "messaging.knative.dev",
-    "flows.knative.dev",
-    "sources.knative.dev",
-    "sinks.knative.dev",
-    "adapters.sluicegate.dev",
-];
-/// Resources of addressable kinds.
-const ADDRESSABLE: [(&str, &[&str]); 6] = [
-    ("serving.knative.dev", &["routes", "routes/status", "services", "services/status"]),
-    ("eventing.knative.dev", &["brokers", "brokers/status", "kafkasinks", "kafkasinks/status"]),
-    ("messaging.knative.dev", &["channels", "channels/status", "inmemorychannels", "inmemorychannels/status"]),
-    ("flows.knative.dev", &["sequences", "sequences/status", "parallels", "parallels/status"]),
-    (
-        "sinks.knative.dev",
-        &["integrationsinks", "integrationsinks/status", "redisstreamsinks", "redisstreamsinks/status"],
-    ),
-    ("adapters.sluicegate.dev", &["adaptersinks", "adaptersinks/status"]),
-];
-
-/// Kinds that bring events in.
-const SOURCES: [&str; 8] = [
-    "apiserversources",
-    "containersources",
-    "integrationsources",
-    "kafkasources",
-    "pingsources",
-    "rabbitmqsources",
-    "redisstreamsources",
-    "sinkbindings",
-];
-
-/// Channels, for subscribers to them: by upstream's names.
-const CHANNELABLE: [(&str, [&str; 2]); 2] = [
-    ("meta-channelable-manipulator", ["channels", "channels/status"]),
-    ("imc-channelable-manipulator", ["inmemorychannels", "inmemorychannels/status"]),
-];
-
-/// What may be subscribed to from other namespaces: by upstream's names.
-const SUBSCRIBABLE: [(&str, &str, &str); 3] = [
-    ("broker-subscriber", "eventing.knative.dev", "brokers"),
-    ("channel-subscriber", "messaging.knative.dev", "channels"),
-    ("imc-subscriber", "messaging.knative.dev", "inmemorychannels"),
-];
+/// Knative's; those of source kinds are added.
+const EVENTING_GROUPS: [&str; 5] =
+    ["eventing.knative.dev", "messaging.knative.dev", "flows.knative.dev", "sources.knative.dev", "sinks.knative.dev"];
+/// Spelled out as upstream does: `deletecollection` is not among them.
+const MANAGE_CHANNELS: Verbs = &["create", "get", "list", "watch", "update", "patch", "delete"];
+/// Knative's verb for a subscription from another namespace.
+const SUBSCRIBE: Verbs = &["knsubscribe"];
 
 /// ClusterRoles.
-pub(super) fn roles() -> Vec<Value> {
-    let mut roles = system_roles();
-    roles.push(role(CONTROLLER_ROLE, &[], follower_role()));
-    roles.extend(aggregated_core_roles());
+pub(super) fn roles(registry: &KindRegistry) -> Vec<Value> {
+    let mut roles = system_roles(registry);
+    roles.push(role(DefaultRole::Controller.name(), &[], rules_of(registry, DefaultRole::Controller)));
+    roles.extend(
+        [(DefaultRole::View, "view"), (DefaultRole::Edit, "edit"), (DefaultRole::Admin, "admin")]
+            .map(|(default, level)| role(default.name(), &[level], rules_of(registry, default))),
+    );
     // Instance policies, which grant a service account more than its namespace's user has: the host's owner binds
     // them.
     roles.extend(["process", "host-user", "root"].map(|policy| {
@@ -73,10 +40,10 @@ pub(super) fn roles() -> Vec<Value> {
     }));
     roles.extend([
         aggregated("view", &format!("{AGGREGATE}view")),
-        aggregated("addressable-resolver", "duck.knative.dev/addressable"),
-        aggregated("channelable-manipulator", "duck.knative.dev/channelable"),
-        aggregated("source-observer", "duck.knative.dev/source"),
-        aggregated("crossnamespace-subscriber", "duck.knative.dev/crossnamespace-subscribable"),
+        aggregated("addressable-resolver", ADDRESSABLE),
+        aggregated("channelable-manipulator", CHANNELABLE),
+        aggregated("source-observer", SOURCE),
+        aggregated("crossnamespace-subscriber", SUBSCRIBABLE),
     ]);
     roles.extend([("edit", &["view"][..]), ("admin", &["view", "edit"][..])].map(|(name, below)| {
         let mut one = aggregated(name, &format!("{AGGREGATE}{name}"));
@@ -85,81 +52,100 @@ pub(super) fn roles() -> Vec<Value> {
         }
         one
     }));
-    for (component, groups) in [("serving", &SERVING_GROUPS[..]), ("eventing", &EVENTING_GROUPS[..])] {
-        for (level, verbs) in [("view", &READ[..]), ("edit", &WRITE[..]), ("admin", &["*"][..])] {
+    roles.extend(component_roles(registry));
+    roles.extend(duck_type_roles(registry));
+    roles
+}
+
+/// Rights on all kinds of a component's groups.
+fn component_roles(registry: &KindRegistry) -> Vec<Value> {
+    let mut eventing = EVENTING_GROUPS.to_vec();
+    for meta in registry.entries.iter().map(|entry| entry.meta) {
+        if meta.duck_types.contains(&DuckType::Source) && !eventing.contains(&meta.group) {
+            eventing.push(meta.group);
+        }
+    }
+    let mut roles = Vec::new();
+    for (component, groups) in [("serving", &SERVING_GROUPS[..]), ("eventing", &eventing)] {
+        for (level, verbs) in [("view", role_rules::READ), ("edit", role_rules::WRITE), ("admin", &["*"])] {
             let rules = json!([{ "verbs": verbs, "apiGroups": groups, "resources": ["*"] }]);
             roles.push(role(&format!("knative-{component}-namespaced-{level}"), &[level], rules));
         }
     }
-    roles.extend(CHANNELABLE.map(|(name, resources)| {
-        // Spelled out as upstream does: `deletecollection` is not among them.
-        let verbs = ["create", "get", "list", "watch", "update", "patch", "delete"];
-        let rules = json!([{ "verbs": verbs, "apiGroups": ["messaging.knative.dev"], "resources": resources }]);
-        let mut one = role(name, &[], rules);
-        one["metadata"]["labels"] = json!({ "duck.knative.dev/channelable": "true" });
-        one
-    }));
-    roles.extend(SUBSCRIBABLE.map(|(name, group, resources)| {
-        let rules = json!([{ "apiGroups": [group], "resources": [resources], "verbs": ["knsubscribe"] }]);
-        let mut one = role(name, &[], rules);
-        one["metadata"]["labels"] = json!({ "duck.knative.dev/crossnamespace-subscribable": "true" });
-        one
-    }));
-    let rules = json!([
-        { "apiGroups": ["sources.knative.dev"], "resources": SOURCES, "verbs": READ },
-        { "apiGroups": ["adapters.sluicegate.dev"], "resources": ["adaptersources"], "verbs": READ },
-    ]);
-    let mut observer = role("eventing-sources-source-observer", &[], rules);
-    observer["metadata"]["labels"] = json!({ "duck.knative.dev/source": "true" });
-    roles.push(observer);
-    roles.extend(ADDRESSABLE.map(|(group, resources)| {
-        let component = group.split('.').next().unwrap_or(group);
-        let rules = json!([{ "verbs": READ, "apiGroups": [group], "resources": resources }]);
-        let mut one = role(&format!("{component}-addressable-resolver"), &[], rules);
-        one["metadata"]["labels"] = json!({ "duck.knative.dev/addressable": "true" });
-        one
-    }));
     roles
 }
 
-/// What the controllers of an appliance need that follows this API, or a cluster's: `deploy/follow.yaml` says
-/// the same.
-fn follower_role() -> Value {
-    let own = ["create", "delete", "get", "list", "patch", "update", "watch"];
-    let status = ["get", "patch", "update"];
-    let all = |group: &str, plurals: &[&str]| {
-        let statuses: Vec<String> = plurals.iter().map(|plural| format!("{plural}/status")).collect();
-        [
-            json!({ "apiGroups": [group], "resources": plurals, "verbs": own }),
-            json!({ "apiGroups": [group], "resources": statuses, "verbs": status }),
-        ]
-    };
-    let mut rules = vec![
-        json!({ "apiGroups": [""], "resources": ["configmaps", "secrets", "services", "endpoints", "namespaces"], "verbs": READ }),
-        json!({ "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": READ }),
-        json!({ "apiGroups": [""], "resources": ["events"], "verbs": ["create", "get", "patch"] }),
-        json!({ "apiGroups": [""], "resources": ["serviceaccounts"], "verbs": ["create", "delete", "get", "list", "watch"] }),
-        json!({ "apiGroups": [""], "resources": ["serviceaccounts/token"], "verbs": ["create"] }),
-        json!({ "apiGroups": ["apiextensions.k8s.io"], "resources": ["customresourcedefinitions"], "verbs": READ }),
-        json!({ "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["create", "get", "update"] }),
-        json!({ "apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"] }),
-        json!({ "apiGroups": ["networking.internal.knative.dev"], "resources": ["clusterdomainclaims"], "verbs": own }),
-    ];
-    for (group, plurals) in [
-        ("serving.knative.dev", &["services", "configurations", "revisions", "routes", "domainmappings"][..]),
-        ("networking.internal.knative.dev", &["ingresses", "certificates"]),
-        ("autoscaling.internal.knative.dev", &["podautoscalers", "metrics"]),
-        ("eventing.knative.dev", &["brokers", "triggers", "eventtypes", "eventpolicies"]),
-        ("messaging.knative.dev", &["channels", "inmemorychannels", "subscriptions"]),
-        ("flows.knative.dev", &["sequences", "parallels"]),
-    ] {
-        rules.extend(all(group, plurals));
+/// Rights that kinds give by their duck types: a role per group, per kind or for all, as upstream has it.
+fn duck_type_roles(registry: &KindRegistry) -> Vec<Value> {
+    let mut roles: Vec<(String, &str, RuleList)> = Vec::new();
+    for meta in registry.entries.iter().map(|entry| entry.meta) {
+        let component = meta.group.split('.').next().unwrap_or(meta.group);
+        for duck in meta.duck_types {
+            let (name, label, verbs, parts) = match *duck {
+                DuckType::Addressable => {
+                    (format!("{component}-addressable-resolver"), ADDRESSABLE, role_rules::READ, &["", "status"][..])
+                }
+                DuckType::Channelable { role } => (role.to_owned(), CHANNELABLE, MANAGE_CHANNELS, &["", "status"][..]),
+                DuckType::CrossNamespaceSubscribable { role } => (role.to_owned(), SUBSCRIBABLE, SUBSCRIBE, &[""][..]),
+                DuckType::Source => {
+                    ("eventing-sources-source-observer".to_owned(), SOURCE, role_rules::READ, &[""][..])
+                }
+                DuckType::Podspecable | DuckType::Binding => continue,
+            };
+            match roles.iter_mut().find(|(other, ..)| *other == name) {
+                Some((_, _, rules)) => rules.add(meta, verbs, parts),
+                None => {
+                    let mut rules = RuleList::default();
+                    rules.add(meta, verbs, parts);
+                    roles.push((name, label, rules));
+                }
+            }
+        }
     }
-    rules.into()
+    roles.into_iter().map(|(name, label, rules)| labelled(&name, label, rules)).collect()
 }
 
-/// Those that are bound from the start.
-fn system_roles() -> Vec<Value> {
+/// What the rows of all kinds grant to a role.
+fn rules_of(registry: &KindRegistry, role: DefaultRole) -> Value {
+    let mut rules = RuleList::default();
+    for meta in registry.entries.iter().map(|entry| entry.meta) {
+        for rule in meta.role_rules.iter().filter(|rule| rule.role == role) {
+            rules.add(meta, rule.verbs, rule.subresources);
+        }
+    }
+    rules.into_value()
+}
+
+/// Rules in the making: one for each group and list of verbs.
+#[derive(Default)]
+struct RuleList(Vec<(&'static str, Verbs, Vec<String>)>);
+
+impl RuleList {
+    /// Rights on parts of a kind's objects. The versions of a kind have the same rights, and name it once.
+    fn add(&mut self, meta: &KindMeta, verbs: Verbs, subresources: &[&str]) {
+        for subresource in subresources {
+            let name =
+                if subresource.is_empty() { meta.plural.to_owned() } else { format!("{}/{subresource}", meta.plural) };
+            match self.0.iter_mut().find(|(group, same, _)| *group == meta.group && *same == verbs) {
+                Some((_, _, resources)) if resources.contains(&name) => {}
+                Some((_, _, resources)) => resources.push(name),
+                None => self.0.push((meta.group, verbs, vec![name])),
+            }
+        }
+    }
+
+    /// Resources in order, so that a role stays the same when rows move.
+    fn into_value(self) -> Value {
+        let rules = self.0.into_iter().map(|(group, verbs, mut resources)| {
+            resources.sort_unstable();
+            json!({ "apiGroups": [group], "resources": resources, "verbs": verbs })
+        });
+        rules.collect()
+    }
+}
+
+/// Roles with an initial binding.
+fn system_roles(registry: &KindRegistry) -> Vec<Value> {
     vec![
         role(
             "cluster-admin",
@@ -185,58 +171,7 @@ fn system_roles() -> Vec<Value> {
             "/openid/v1/jwks", "/openid/v1/jwks/",
         ] }]),
         ),
-        role(
-            "system:basic-user",
-            &[],
-            json!([
-                { "verbs": ["create"], "apiGroups": ["authorization.k8s.io"],
-                  "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"] },
-                { "verbs": ["create"], "apiGroups": ["authentication.k8s.io"], "resources": ["selfsubjectreviews"] },
-            ]),
-        ),
-    ]
-}
-
-/// What core kinds add to `view`, `edit` and `admin`.
-fn aggregated_core_roles() -> Vec<Value> {
-    let all = [&READ[..], &WRITE[..]].concat();
-    vec![
-        role(
-            "system:aggregate-to-view",
-            &["view"],
-            json!([
-                { "verbs": READ, "apiGroups": [""], "resources": ["configmaps", "endpoints", "events", "pods",
-                  "pods/log", "pods/status", "serviceaccounts", "services", "services/status", "namespaces"] },
-                { "verbs": READ, "apiGroups": ["apps"], "resources": ["deployments"] },
-                { "verbs": READ, "apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"] },
-                { "verbs": READ, "apiGroups": ["events.k8s.io"], "resources": ["events"] },
-            ]),
-        ),
-        role(
-            "system:aggregate-to-edit",
-            &["edit"],
-            json!([
-                { "verbs": WRITE, "apiGroups": [""], "resources": ["configmaps", "endpoints", "events", "secrets",
-                  "serviceaccounts", "services"] },
-                { "verbs": READ, "apiGroups": [""], "resources": ["secrets"] },
-                { "verbs": WRITE, "apiGroups": ["events.k8s.io"], "resources": ["events"] },
-                { "verbs": ["delete", "deletecollection"], "apiGroups": [""], "resources": ["pods"] },
-                { "verbs": pod_streams::VERBS, "apiGroups": [""], "resources": ["pods/attach", "pods/exec", "pods/portforward"] },
-                { "verbs": ["create"], "apiGroups": [""], "resources": ["serviceaccounts/token"] },
-                { "verbs": ["*"], "apiGroups": ["coordination.k8s.io"], "resources": ["leases"] },
-            ]),
-        ),
-        role(
-            "system:aggregate-to-admin",
-            &["admin"],
-            json!([
-                // Not all verbs: `bind` and `escalate` would let a namespace's admin become any user.
-                { "verbs": all, "apiGroups": ["rbac.authorization.k8s.io"],
-                  "resources": ["roles", "rolebindings"] },
-                { "verbs": ["create"], "apiGroups": ["authorization.k8s.io"],
-                  "resources": ["localsubjectaccessreviews"] },
-            ]),
-        ),
+        role(DefaultRole::BasicUser.name(), &[], rules_of(registry, DefaultRole::BasicUser)),
     ]
 }
 
@@ -261,7 +196,7 @@ pub(super) fn bindings() -> Vec<Value> {
         bound("system:discovery", "system:authenticated"),
         bound("system:basic-user", "system:authenticated"),
         bound("system:service-account-issuer-discovery", "system:serviceaccounts"),
-        follower(CONTROLLER_ROLE, CONTROLLER_ROLE),
+        follower(DefaultRole::Controller.name(), DefaultRole::Controller.name()),
         // Whatever has an address can be a destination.
         follower("sluicegate-addressable-resolver", "addressable-resolver"),
     ]
@@ -273,6 +208,13 @@ fn role(name: &str, adds_to: &[&str], rules: Value) -> Value {
     json!({ "metadata": { "name": name, "labels": labels }, "rules": rules })
 }
 
+/// A role whose rules another role with the same label has too.
+fn labelled(name: &str, label: &str, rules: RuleList) -> Value {
+    let mut one = role(name, &[], rules.into_value());
+    one["metadata"]["labels"] = json!({ label: "true" });
+    one
+}
+
 /// All roles with the label, as one.
 fn aggregated(name: &str, label: &str) -> Value {
     json!({
@@ -280,4 +222,50 @@ fn aggregated(name: &str, label: &str) -> Value {
         "aggregationRule": { "clusterRoleSelectors": [{ "matchLabels": { label: "true" } }] },
         "rules": [],
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use types::kind_registry::{CORE, KindEntry};
+    use types::role_rules::{RECONCILED, RoleRule, VIEW};
+    use types::serving::service::Service;
+
+    use super::*;
+
+    /// What a role grants on the kind of the test.
+    fn granted(roles: &[Value], role: &str) -> Vec<String> {
+        let role = roles.iter().find(|one| one["metadata"]["name"] == role).unwrap();
+        let rules = role["rules"].as_array().unwrap().iter().filter(|rule| rule["apiGroups"] == json!(["gold.test"]));
+        rules.map(|rule| format!("{} {}", rule["resources"], rule["verbs"])).collect()
+    }
+
+    #[test]
+    fn row_of_a_kind_is_all_its_roles_need() {
+        const GOLD: KindMeta = KindMeta {
+            group: "gold.test",
+            kind: "Gold",
+            plural: "golds",
+            duck_types: &[DuckType::Addressable, DuckType::Source, DuckType::Channelable { role: "gold-manipulator" }],
+            role_rules: &[VIEW, RoleRule::new(DefaultRole::Edit, &["create"]).on(&["melt"])],
+            ..CORE
+        };
+        const NEWER: KindMeta = KindMeta { version: "v2", role_rules: RECONCILED, ..GOLD };
+        let row = |meta| KindEntry { meta, ..KindEntry::of::<Service>() };
+        let roles = roles(&KindRegistry { entries: vec![row(&GOLD), row(&NEWER)] });
+        let read = r#"["get","list","watch"]"#;
+        for (role, rights) in [
+            ("gold-addressable-resolver", vec![format!(r#"["golds","golds/status"] {read}"#)]),
+            ("eventing-sources-source-observer", vec![format!(r#"["golds"] {read}"#)]),
+            ("system:aggregate-to-view", vec![format!(r#"["golds"] {read}"#)]),
+            ("system:aggregate-to-edit", vec![r#"["golds/melt"] ["create"]"#.to_owned()]),
+            ("system:aggregate-to-admin", vec![]),
+        ] {
+            assert_eq!(granted(&roles, role), rights, "{role}");
+        }
+        assert!(granted(&roles, "gold-manipulator")[0].starts_with(r#"["golds","golds/status"] ["create","#));
+        assert_eq!(granted(&roles, "sluicegate-controller").len(), 2, "objects and statuses");
+        let of_component =
+            roles.iter().find(|one| one["metadata"]["name"] == "knative-eventing-namespaced-view").unwrap();
+        assert!(of_component["rules"][0]["apiGroups"].as_array().unwrap().contains(&json!("gold.test")));
+    }
 }

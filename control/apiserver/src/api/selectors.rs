@@ -1,4 +1,4 @@
-//! `labelSelector` and `fieldSelector`: which objects a request is about.
+//! `labelSelector` and `fieldSelector`: the objects that a request selects.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -43,7 +43,7 @@ struct FieldRequirement {
     value: String,
 }
 
-/// Fields that objects of some kinds can be selected by, beside name and namespace: the kind, the field, and where it
+/// Fields that objects of some kinds can be selected by, besides name and namespace: the kind, the field, and where it
 /// is. Those of events are how `kubectl describe` finds what happened to an object. Where an object has no such field
 /// it counts as empty.
 const FIELDS: [(&str, &str, &str); 29] = [
@@ -91,7 +91,7 @@ impl RequestSelector {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
-    /// Of a request for objects of the kind `entry`.
+    /// Parses the selectors of a request for objects of the kind `entry`.
     pub(super) fn parse(entry: &KindEntry, labels: &str, fields: &str) -> Result<Self, StatusError> {
         Ok(Self {
             labels: parse_labels(labels)
@@ -115,7 +115,7 @@ impl RequestSelector {
     }
 
     pub(super) fn matches(&self, object: &StoredObject) -> bool {
-        // Most ask for labels and names alone, which are at hand.
+        // Most use only labels and names, which need no parsing.
         let mut opened = None;
         self.fits_labels(object)
             && self.fields.iter().all(|part| {
@@ -126,7 +126,7 @@ impl RequestSelector {
                         let value: &Value = opened.get_or_insert_with(|| object.value());
                         match value.pointer(field) {
                             Some(Value::String(text)) => text,
-                            // A number or a truth of a client's own kind.
+                            // A number or a truth of a custom kind.
                             Some(plain @ (Value::Number(_) | Value::Bool(_))) => {
                                 let plain = plain.to_string();
                                 return (plain == part.value) == part.equals;

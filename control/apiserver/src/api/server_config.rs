@@ -1,4 +1,4 @@
-//! The appliance around the API, as far as the API needs it.
+//! The API server's view of the appliance that contains it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{AuditLog, AuthenticationSources, Readiness};
 use crate::streaming::instance_streams::InstanceStreams;
 
-/// What the API needs to know of the appliance around it.
+/// The API's view of the appliance that contains it.
 #[derive(Debug, Default)]
 pub struct ApiServerConfig {
     /// Where the runtime keeps what instances write; without it there are no logs.
@@ -14,7 +14,7 @@ pub struct ApiServerConfig {
     /// Sources of authentication besides being on this host.
     pub authentication: AuthenticationSources,
     pub audit_log: Option<AuditLog>,
-    /// What `/readyz` depends on; without it on the store alone.
+    /// The checks of `/readyz`; without them only the store.
     pub readiness: Option<Readiness>,
     /// Opens `exec`, `attach` and `port-forward`; without it there are no instances to open them into.
     pub instance_streams: Option<Arc<dyn InstanceStreams>>,

@@ -1,4 +1,4 @@
-//! The operator's settings for admission: read from the store, parsed again only when a map has changed.
+//! The operator's settings for admission: read from the store, parsed again only when a ConfigMap has changed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -23,7 +23,7 @@ impl SettingsCache {
         Self { maps, cached: Mutex::default() }
     }
 
-    /// What holds now.
+    /// The current settings.
     pub(super) fn get(&self, store: &ObjectStore) -> Arc<Settings> {
         let memory = store.read();
         let version = |map| memory.get(map).map_or(0, |stored| stored.resource_version);
@@ -37,16 +37,16 @@ impl SettingsCache {
     }
 }
 
-/// What an operator sets that changes nothing here.
+/// The operator's settings that have no effect here.
 pub(super) fn ignored_settings(call: &ApiRequest) -> Vec<String> {
     let at = (call.target.entry.meta.plural, call.target.namespace.as_deref(), call.target.name.as_deref());
     if at != ("configmaps", Some(ServingFeatures::NAMESPACE), Some(ServingFeatures::NAME)) {
         return Vec::new();
     }
     let settings = call.server.settings.get(&call.server.store);
-    let told =
-        |flag| format!("data[{flag}] changes nothing: instances are processes of this host, not Pods of a cluster");
-    settings.features.unsupported().map(told).collect()
+    let warning_for =
+        |flag| format!("data[{flag}] has no effect: instances are processes of this host, not Pods of a cluster");
+    settings.features.unsupported().map(warning_for).collect()
 }
 
 fn key(namespace: &str, name: &str) -> ObjectKey {

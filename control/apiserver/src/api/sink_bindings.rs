@@ -1,5 +1,5 @@
-//! What SinkBindings say to an object with a template when it is written, as upstream's webhook does: its first Revision
-//! would not know where to send, and be replaced at once.
+//! Applies SinkBindings to objects with a template when they are written, as upstream's webhook does: otherwise the first
+//! Revision would have no sink, and be replaced at once.
 
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -18,7 +18,7 @@ use super::{ApiRequest, prepare};
 /// tells subjects alone, a Revision later.
 const BINDINGS_READ_MAX: usize = 100;
 
-/// Those that the write of this call has to do with.
+/// The bindings that concern the write of this call.
 pub(super) fn injections_for(call: &ApiRequest) -> Vec<SinkInjection> {
     let Some(namespace) = call.target.namespace.as_deref().filter(|_| is_bindable_write(call)) else {
         return Vec::new();

@@ -1,6 +1,6 @@
-//! Strategic merge patch: Kubernetes' merge patch that knows which lists are keyed.
+//! Strategic merge patch: a merge patch that merges keyed lists by element.
 //!
-//! For core kinds only, whose lists are known; what kubectl sends for them.
+//! Only for core kinds, whose list keys are known; kubectl sends it for them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -77,7 +77,7 @@ fn in_order(merged: Vec<Value>, order: &[Value], original: &[Value], key: Option
         list.iter().enumerate().rev().map(|(place, item)| (identity(item), place)).collect()
     };
     let (order, original) = (places(order), places(original));
-    // Each element is written out once: it may be as long as the body.
+    // Each element is serialized once: it may be as long as the body.
     let placed = merged.into_iter().map(|item| {
         let identity = identity(&item);
         (order.get(&identity).copied(), original.get(&identity).copied(), item)
@@ -251,7 +251,7 @@ mod tests {
         assert!(merge(&mut target.clone(), &json!({ "spec": { "ports": [{}] } })).is_err());
     }
 
-    /// APP-29: without an order, what the patch names stands first and as it stands there.
+    /// APP-29: without an order, what the patch names stands first and as it is there.
     #[test]
     fn what_a_patch_adds_stands_where_kubernetes_puts_it() {
         let ports = |numbers: &[u16]| json!({ "spec": { "ports": numbers.iter().map(|port| json!({ "port": port })).collect::<Vec<_>>() } });

@@ -126,7 +126,7 @@ impl<'a> ColumnReader<'a> {
         Some(Self { column, parts })
     }
 
-    /// What each path finds.
+    /// The results of each path.
     fn evaluate<'v>(&'v self, object: &'v Value, budget: &'v mut PathBudget) -> impl Iterator<Item = Vec<&'v Value>> {
         self.parts.iter().filter_map(move |part| match part {
             ColumnPart::Path(path) => Some(path.find(object, budget)),
@@ -385,7 +385,7 @@ mod tests {
         }
     }
 
-    /// A dot in a name is none between names: what the paths of our own kinds look for stays one name.
+    /// A dot in a name is not a separator: the paths of our own kinds look up the name as it is.
     #[test]
     fn our_own_columns_are_all_read_and_find_names_with_dots() {
         let label = "serving.knative.dev/configuration";

@@ -1,5 +1,5 @@
-//! What Kubernetes does with a Pod through its node, and with a Deployment through its number and its ReplicaSets. There
-//! are no nodes here, the number follows, and Revisions are the history: who asks for it is told what to do instead.
+//! Subresources that Kubernetes implements by a Pod's node, or by a Deployment's replica count and its ReplicaSets. There
+//! are no nodes here, the replica count follows, and Revisions are the history: the error names the alternative.
 
 use axum::response::Response;
 use http::request::Parts;
@@ -13,7 +13,7 @@ use types::kind_registry::{KindMeta, ResourceStrategy as _};
 use super::errors::StatusError;
 use super::{ApiServer, authorization, prepare};
 
-/// A part of a Pod's path, and why there is none.
+/// A subresource of a Pod, and why it is not supported.
 const SUBRESOURCES: [(&str, &str); 4] = [
     ("ephemeralcontainers", TERMINAL),
     (
@@ -31,8 +31,8 @@ const PORT: &str = "requests are not passed on by the API; the URL of its Route 
 const SCALE: &str = "how many instances a Revision has follows from its requests; the annotations \
     autoscaling.knative.dev/min-scale and max-scale of its template bound them";
 
-/// What `kubectl rollout history` and `undo` look for.
-const HISTORY: &str = "a Deployment is of one Revision and keeps none before it; \"kubectl get revisions -l \
+/// The error for `kubectl rollout history` and `undo`.
+const HISTORY: &str = "a Deployment belongs to one Revision and has no earlier one; \"kubectl get revisions -l \
     serving.knative.dev/service=NAME\" shows a Service's, and spec.traffic of the Service sends requests to any of them";
 
 /// `None`: the path is about no such part.

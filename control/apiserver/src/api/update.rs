@@ -1,4 +1,4 @@
-//! PUT: replace an object, its status alone, or what a namespace waits for.
+//! PUT: replaces an object, its status, or the finalizers of a namespace.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) async fn update(call: &ApiRequest, bytes: &[u8]) -> Result<Response, 
     let dry_run = call.parameters.dry_run;
     let writer = call.field_writer();
     let validation = call.field_validation();
-    let (new, duplicates) = body::object_for_write(&call.headers, entry.meta.kind, bytes, validation)?;
+    let (new, duplicates) = body::object_with_duplicates(&call.headers, entry.meta.kind, bytes, validation)?;
     let warnings = field_validation::check(&entry, validation, &new, duplicates)?;
     let judge = {
         let (name, writer, crds) = (key.name.clone(), writer.clone(), Arc::clone(&call.server.crds));

@@ -1,8 +1,8 @@
-//! GET with `watch`: every change after a version, in order, none twice.
+//! GET with `watch`: every change after a version, in order, each once.
 //!
-//! A watcher is a cursor into the store's history, nothing is queued for it. So there is no moment
+//! A watcher is a cursor into the store's history, and has no queue. So there is no moment
 //! between "list" and "subscribe" in which a change could slip through, and a client that reads
-//! slowly costs no memory: when the history has moved past its cursor, the stream ends.
+//! slowly costs no memory: when its cursor has left the retained history, the stream ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,11 +27,11 @@ use super::{ApiRequest, conversion, request_path::RequestTarget, table};
 
 /// A watch without `timeoutSeconds` ends after this; clients start another one where it stopped.
 const WATCH_SECONDS_DEFAULT: u64 = 30 * 60;
-/// No watch lasts longer than a day, whatever is asked for.
+/// Maximum duration of a watch, whatever the client requests.
 const WATCH_SECONDS_MAX: u64 = 24 * 60 * 60;
 /// Time between bookmarks, so that a quiet kind's watcher stays within the history.
 const BOOKMARK_INTERVAL: Duration = Duration::from_secs(30);
-/// Changes taken out of the history while holding its lock, and written out at once.
+/// Changes read from the history while holding its lock, and serialized at once.
 const EVENTS_PER_CHUNK_MAX: usize = 100;
 
 /// One watcher.
@@ -43,29 +43,29 @@ struct ApiWatcher {
     format: ResponseFormat,
     include: super::query_parameters::IncludeObject,
     bookmarks: bool,
-    /// Every change up to here was told.
+    /// Every change up to here was sent.
     cursor: u64,
-    /// Objects that existed at the start and are still to be told.
+    /// Objects that existed at the start and are still to be sent.
     initial: Option<ObjectListIter>,
-    /// A bookmark is owed that says: these were all.
+    /// A bookmark is pending that marks the end of the initial events.
     initial_bookmark_due: bool,
     revision_changes: tokio::sync::watch::Receiver<u64>,
     ends_at: Instant,
     next_bookmark_at: Instant,
-    /// With what a watch of a client's kind ends.
+    /// The definition of a watched custom kind, whose change ends the watch.
     definition: Option<WatchedDefinition>,
     is_done: bool,
-    /// Given back when the stream ends.
+    /// Released when the stream ends.
     _permit: Option<InflightPermit>,
 }
 
-/// The definition of the kind that is watched, as it was in the beginning. With another it is another kind: the client begins
-/// again, and is told if there is none.
+/// The definition of the watched kind at the start. With a changed definition it is another kind: the client starts
+/// again, and gets an error if there is none.
 struct WatchedDefinition {
     key: ObjectKey,
     uid: String,
     generation: Value,
-    /// The last change of any definition that was looked at.
+    /// The last change of any definition that was checked.
     checked_revision: u64,
 }
 
@@ -85,7 +85,7 @@ impl WatchedDefinition {
         }
         self.checked_revision = changed;
         let now = memory.get(&self.key).filter(|now| now.head.uid() == self.uid);
-        // One that is deleted counts that as a change; its objects go first, and that is told.
+        // A deleted definition counts that as a change; its objects are deleted first, and those events are sent.
         let is_same =
             |now: Arc<StoredObject>| now.head.deleting || now.value()["metadata"]["generation"] == self.generation;
         !now.is_some_and(is_same)
@@ -157,7 +157,7 @@ pub(super) fn watch(call: &ApiRequest) -> Result<Response, StatusError> {
     Ok((StatusCode::OK, [(header::CONTENT_TYPE, "application/json")], body).into_response())
 }
 
-/// `Some` when the client said whether it wants what exists before what changes.
+/// `Some` if the client chose whether it wants the initial events.
 fn wants_initial_events(call: &ApiRequest) -> Result<Option<bool>, StatusError> {
     let parameters = &call.parameters;
     let matched = parameters.resource_version_match;
@@ -176,7 +176,7 @@ fn wants_initial_events(call: &ApiRequest) -> Result<Option<bool>, StatusError> 
 }
 
 impl ApiWatcher {
-    /// Some lines, as soon as there are any; `None` ends the stream.
+    /// The next lines, as soon as there are any; `None` ends the stream.
     async fn next_chunk(&mut self) -> Option<Bytes> {
         loop {
             if self.is_done {
@@ -258,7 +258,7 @@ impl ApiWatcher {
         }
     }
 
-    /// An object that begins or ceases to match a selector appears or disappears for this watcher.
+    /// An object that starts or stops to match a selector appears or disappears for this watcher.
     fn write_event(&self, lines: &mut Vec<u8>, event: &ChangeEvent) {
         let was_in = event.before.as_ref().is_some_and(|before| self.selector.matches(before));
         let is_in = !event.deleted && self.selector.matches(&event.object);

@@ -1,4 +1,4 @@
-//! What a body will take as a tree of values, judged from its bytes before there is a tree.
+//! Estimates the memory that a body needs as a tree of values, from its bytes, before the tree is built.
 //!
 //! JSON of one kilobyte can become a hundred in memory: `{}` is 3 bytes with its comma and 32 as a value, `{"a":1}` is 8 and
 //! 700. So values are counted first, in one pass that allocates nothing.
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::errors::StatusError;
 
-/// Memory that one body may take as a tree, in bytes. The largest definitions that people write (1.5 MB of
+/// Memory that one body may take as a tree, in bytes. The largest definitions that users write (1.5 MB of
 /// schema, 20,000 objects) take 25 MB. What is done with a tree (defaults, a typed copy, owners, the answer) takes
 /// some three times as much again.
 pub(super) const TREE_BYTES_MAX: usize = 48 << 20;
@@ -21,23 +21,23 @@ const DEPTH_MAX: usize = 128;
 /// Brackets of YAML that may be open at a time, those in texts included: the parser looks at all of them for each word.
 const YAML_OPEN_MAX: usize = 256;
 
-/// Bytes of one value, of an entry of an object beside its value, and of the first node of an object that is not empty.
+/// Bytes of one value, of an entry of an object besides its value, and of the first node of an object that is not empty.
 pub(super) const VALUE_BYTES: usize = 32;
 pub(super) const ENTRY_BYTES: usize = 80;
 pub(super) const OBJECT_BYTES: usize = 640;
 
-/// What a body will take.
+/// The estimated memory of a body.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Weight {
     text_bytes: usize,
     pub(super) values: usize,
     entries: usize,
-    /// Those with an entry.
+    /// The non-empty objects.
     objects: usize,
 }
 
 impl Weight {
-    /// What the body will take; refused if that is too much, or if it nests too deep.
+    /// The estimated memory of the body; an error if that is too much, or if it nests too deep.
     pub(super) fn of(media: Option<&str>, body: &[u8]) -> Result<Self, StatusError> {
         let weight = match media {
             Some("application/vnd.kubernetes.protobuf") => Self::of_protobuf(body),
@@ -60,7 +60,7 @@ impl Weight {
         Ok(weight)
     }
 
-    /// The same beside a stored object of so many bytes, which takes six times its text as a tree.
+    /// The same in addition to a stored object of so many bytes, which takes six times its text as a tree.
     pub(super) fn with_stored(self, json_bytes: usize) -> Self {
         let values = self.values + json_bytes * 5 / VALUE_BYTES;
         Self { text_bytes: self.text_bytes + json_bytes, values, ..self }
@@ -117,7 +117,7 @@ impl Weight {
     pub(super) fn of_yaml(body: &[u8]) -> Self {
         let count = |wanted: &[u8]| body.iter().filter(|byte| wanted.contains(byte)).count();
         let (entries, lines) = (count(b":"), count(b"\n"));
-        // The parser keeps an event for each value beside the tree.
+        // The parser stores an event for each value in addition to the tree.
         let values = 2 * (1 + lines + count(b",[{"));
         Self { text_bytes: body.len(), values, entries, objects: entries.min(lines + count(b"{")) / 2 }
     }
@@ -174,7 +174,12 @@ fn check_brackets(body: &[u8]) -> Result<(), StatusError> {
 
 /// Whether a body that may be YAML is an object in JSON, which is YAML too and is read by the parser for JSON.
 pub(super) fn is_json(body: &[u8]) -> bool {
-    body.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+    begins_as_json(body) && serde_json::from_slice::<serde::de::IgnoredAny>(body).is_ok()
+}
+
+/// Whether it is worth a try.
+pub(super) fn begins_as_json(body: &[u8]) -> bool {
+    body.trim_ascii_start().starts_with(b"{")
 }
 
 #[cfg(test)]

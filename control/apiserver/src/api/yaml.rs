@@ -1,13 +1,13 @@
-//! Answers in YAML that every reader takes for what they are.
+//! Responses in YAML that YAML 1.1 and 1.2 readers parse alike.
 //!
-//! kubectl and most tools read YAML 1.1, where `yes`, `on`, `1e3`, `012`, `1:30` and `2026-01-01` are no strings,
-//! and YAML 1.2 has a list of its own. So a string stands without quotes only if it begins with a letter and
-//! holds nothing but letters, digits and a few signs that mean nothing anywhere; all others are quoted as in
-//! JSON, which YAML reads. Lists stand where their key does, as kubectl writes them.
+//! kubectl and most tools read YAML 1.1, where `yes`, `on`, `1e3`, `012`, `1:30` and `2026-01-01` are not strings,
+//! and YAML 1.2 has its own list. So a string is written without quotes only if it begins with a letter and
+//! contains only letters, digits and a few characters without special meaning; all others are quoted as in
+//! JSON, which is valid YAML. Lists are indented like their key, as kubectl writes them.
 
 use serde_json::{Number, Value};
 
-/// What some version of YAML takes for something else than a string, in any case.
+/// Words that some version of YAML does not parse as a string, in any case.
 const RESERVED_WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
 
 /// The document, with a line end.
@@ -65,7 +65,7 @@ fn is_block(value: &Value) -> bool {
     }
 }
 
-/// Goes to where an entry stands. The first behind a dash, and the first of all, stand there already.
+/// Goes to where an entry stands. The first behind a dash, and the first of all, are there already.
 fn start_entry(text: &mut String, indent: usize, inline: &mut bool) {
     if !std::mem::take(inline) {
         if !text.ends_with('\n') {

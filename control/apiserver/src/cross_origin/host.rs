@@ -1,4 +1,4 @@
-//! The host that a request names, and which hosts are a listener's own.
+//! The host name of a request, and the host names that a listener accepts.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -56,13 +56,13 @@ impl Host {
 #[derive(Debug, Clone)]
 pub struct OwnHosts {
     bound: IpAddr,
-    /// Beside `localhost`. `*.PARENT` stands for one label below PARENT.
+    /// Besides `localhost`. `*.PARENT` stands for one label below PARENT.
     hosts: Vec<Host>,
     wildcards: Vec<String>,
 }
 
 impl OwnHosts {
-    /// `names` are names, `*.PARENT` and addresses. What is none of these is left out.
+    /// `names` are names, `*.PARENT` and addresses. Anything else is ignored.
     pub fn new(bound: IpAddr, names: impl IntoIterator<Item = String>) -> Self {
         let mut own = Self { bound: bound.to_canonical(), hosts: Vec::new(), wildcards: Vec::new() };
         for name in names {

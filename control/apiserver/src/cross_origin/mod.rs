@@ -1,14 +1,14 @@
-//! Cross-origin protection: keeps web pages away from listeners that trust a caller for where it comes from.
+//! Cross-origin protection: rejects requests of web pages at listeners that trust a caller for its source address.
 //!
-//! Any page that is open on this host can send requests to loopback addresses, and the API takes a request from loopback for
-//! the operator's. A browser sends such requests without asking, but it says so in fields that the page cannot change:
+//! Any page that is open on this host can send requests to loopback addresses, and the API treats a request from loopback as
+//! the operator's. A browser sends such requests on a page's behalf, and marks them with headers that the page cannot change:
 //!
 //! - `Host` names the listener. A name that DNS rebinding points at this host is not one of the listener's own.
 //! - `Origin` and `Sec-Fetch-Site` say which page sends the request. A page of the listener's own is the only one accepted.
 //! - `Content-Type` of a body that needs no CORS preflight is absent or one of three. Those are rejected, and so is the
 //!   preflight of all others, because it has an `Origin`.
 //!
-//! Clients that are no browser send none of these fields but `Host`, and need nothing more than before.
+//! Clients other than browsers send none of these headers except `Host`, and need no change.
 
 mod host;
 mod rejections;
@@ -31,7 +31,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 /// A value in a message or in the log is cut here; a client chooses it.
 const SHOWN_BYTES_MAX: usize = 128;
 
-/// What one listener accepts.
+/// The hosts and origins that one listener accepts.
 #[derive(Debug)]
 pub struct CrossOriginProtection {
     listener: GuardedListener,

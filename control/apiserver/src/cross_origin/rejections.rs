@@ -1,4 +1,4 @@
-//! How many requests were rejected at which listener and why, for `/metrics` and the log.
+//! Counts the rejected requests by listener and reason, for `/metrics` and the log.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};

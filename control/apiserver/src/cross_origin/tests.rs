@@ -191,7 +191,7 @@ fn rejection_names_what_to_do_and_is_cut() {
     let long = format!("{}.example:8001", "x".repeat(500));
     for (host, shown) in [("gate.lan:8001", "--allowed-host gate.lan"), (long.as_str(), "xxx")] {
         let (head, ()) = Request::get("/api").header("host", host).body(()).unwrap().into_parts();
-        let told = own.decide(&head).unwrap_err().to_string();
-        assert!(told.contains(shown) && told.len() < 600, "{told}");
+        let message_of = own.decide(&head).unwrap_err().to_string();
+        assert!(message_of.contains(shown) && message_of.len() < 600, "{message_of}");
     }
 }

@@ -1,8 +1,8 @@
-//! Neighbours at rest: some objects, or versions of them, compressed as one text.
+//! A block: some neighboring objects, or versions of them, compressed as one text.
 //!
-//! Objects that are neighbours in a list are of one kind, and mostly alike in all but names and numbers: 32 of them
-//! leave a twentieth of their text, where each for itself, packed against a sample of its kind, leaves an eighth and has key, head
-//! and pointers beside it. All of that can be made again of the text. Opening a block of 100 KiB takes some 50 us.
+//! Objects that are neighbors in a list are of one kind, and mostly alike in all but names and numbers: 32 of them
+//! compress to a twentieth of their text. Compressed separately, against a sample of its kind, each takes an eighth, and has key, head
+//! and pointers in addition. All of that can be rebuilt from the text. Decompressing a block of 100 KiB takes some 50 us.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use zstd::bulk::Compressor;
 
 use super::{ObjectKey, StoredObject};
 
-/// Objects of a block: with twice as many a sleeping Service takes 0.1 KiB less, and reading one of them twice as long.
+/// Objects of a block: with twice as many a scaled-to-zero Service takes 0.1 KiB less, and reading one of them twice as long.
 pub(super) const BLOCK_OBJECTS_MAX: usize = 32;
 
 /// Longest text of an object that shares a block, in bytes, so that a block is 256 KiB of text at most. Nearly all are shorter.
 pub(super) const BLOCK_OBJECT_BYTES_MAX: usize = 8 * 1024;
 
-/// A higher one takes five times as long and leaves a tenth less.
+/// A higher level takes five times as long and saves a tenth more.
 const LEVEL: i32 = 3;
 
 #[derive(Debug)]
@@ -26,10 +26,10 @@ pub(super) struct ObjectBlock {
     text_bytes: u32,
 }
 
-/// Makes blocks, in room that it uses again.
+/// Builds blocks, in a reused buffer.
 pub(super) struct BlockCompressor(Compressor<'static>);
 
-/// A block's objects, one after the other; none is made before it is asked for.
+/// Iterates over a block's objects; each is parsed on demand.
 #[derive(Debug, Default, Clone)]
 pub(super) struct BlockRows(Bytes);
 
@@ -71,12 +71,12 @@ impl ObjectBlock {
         BlockRows(text.expect("what was compressed here comes back").into())
     }
 
-    /// The object at this place, counted from none.
+    /// The object at this index, from zero.
     pub(super) fn nth(&self, place: usize) -> Option<Arc<StoredObject>> {
         self.rows().nth(place).map(|row| row.to_object(None))
     }
 
-    /// Bytes that it takes here.
+    /// Its size here.
     pub(super) fn memory_bytes(&self) -> usize {
         self.bytes.len()
     }
@@ -109,7 +109,7 @@ impl BlockRow {
         self.resource == resource.as_bytes() && namespace.is_none_or(|namespace| self.namespace == namespace.as_bytes())
     }
 
-    /// The object. It shares the words of its key with the one before it, where they are the same.
+    /// The object. It shares the strings of its key with the previous one, where they are equal.
     pub(super) fn to_object(&self, before: Option<&ObjectKey>) -> Arc<StoredObject> {
         let word = |bytes: &Bytes, known: Option<&Arc<str>>| match known {
             Some(known) if known.as_bytes() == bytes => Arc::clone(known),

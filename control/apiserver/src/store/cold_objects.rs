@@ -1,7 +1,7 @@
-//! Objects that sleep: folded into blocks of neighbours, in the order of their keys.
+//! Objects that were not used lately: compressed into blocks of neighbors, in the order of their keys.
 //!
-//! Of an object nothing is held here but a bit that says whether it is still in its block, and of its uid and of each of its owners
-//! eight bytes that lead to its place.
+//! For each object this holds only a bit that says whether it is still in its block, and for its uid and each of its owners
+//! eight bytes that lead to its position.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::{ObjectKey, StoredObject};
 
 #[derive(Debug, Default)]
 pub(super) struct ColdObjects {
-    /// By number.
+    /// Blocks by number.
     blocks: Vec<Option<ColdBlock>>,
-    /// Numbers that may be given out again.
+    /// Numbers that may be reused.
     free_numbers: Vec<u32>,
-    /// Numbers of blocks that are gone, of which there still are places.
+    /// Numbers of removed blocks that still have positions.
     removed_numbers: Vec<u32>,
-    /// Numbers by the first key. No block reaches into another.
+    /// Numbers by the first key. Blocks do not overlap.
     by_first: BTreeMap<ObjectKey, u32>,
     pub(super) uids: ColdUidIndex,
     pub(super) owners: ColdUidIndex,
@@ -33,13 +33,13 @@ pub(super) struct ColdBlock {
     pub(super) present: BlockBits,
 }
 
-/// By place in the block.
+/// Entries by position in the block.
 pub(super) type BlockBits = u32;
 
 const _: () = assert!(BLOCK_OBJECTS_MAX == BlockBits::BITS as usize, "an object is a bit");
 
-/// Half the sum of a uid, and where the object is: number of the block times [`BLOCK_OBJECTS_MAX`], plus the place in it. In order.
-/// Blocks that are gone leave theirs behind until another is added.
+/// Half the sum of a uid, and the object's position: number of the block times [`BLOCK_OBJECTS_MAX`], plus the index in it. Sorted.
+/// Removed blocks leave theirs until another is added.
 #[derive(Debug, Default)]
 pub(super) struct ColdUidIndex(Vec<ColdUidEntry>);
 
@@ -53,7 +53,7 @@ impl ColdBlock {
     }
 }
 
-/// The bits of the places that are set.
+/// The indexes of the set bits.
 pub(super) fn set_bits(bits: BlockBits) -> impl Iterator<Item = usize> {
     (0..BLOCK_OBJECTS_MAX).filter(move |place| bits & (1 << place) != 0)
 }
@@ -65,7 +65,7 @@ impl ColdObjects {
         (fold.present & (1 << place) != 0).then(|| row.to_object(Some(key)))
     }
 
-    /// Takes an object out of its block.
+    /// Removes an object from its block.
     pub(super) fn remove(&mut self, key: &ObjectKey) {
         let Some(number) = self.block_around(key) else { return };
         let Some(fold) = self.blocks[number as usize].as_mut() else { return };
@@ -76,7 +76,7 @@ impl ColdObjects {
         }
     }
 
-    /// The number of the block whose keys reach from before `key` to behind it.
+    /// The number of the block whose key range contains `key`.
     pub(super) fn block_around(&self, key: &ObjectKey) -> Option<u32> {
         let (_, number) = self.by_first.range::<ObjectKey, _>(..=key).next_back()?;
         self.block(*number).filter(|fold| *key <= fold.last).map(|_| *number)
@@ -86,7 +86,7 @@ impl ColdObjects {
         self.blocks.get(number as usize)?.as_ref()
     }
 
-    /// The objects at the places of this sum, those of another uid with the same half included.
+    /// The objects at the positions of this sum, including those of another uid with the same half.
     pub(super) fn find<'a>(
         &'a self,
         places: &'a ColdUidIndex,
@@ -105,7 +105,7 @@ impl ColdObjects {
         numbers.filter_map(|number| Some((number, self.block(number)?)))
     }
 
-    /// Takes a block out, with all that is in it.
+    /// Removes a block with everything in it.
     pub(super) fn remove_block(&mut self, number: u32) -> Option<ColdBlock> {
         let fold = self.blocks.get_mut(number as usize)?.take()?;
         self.by_first.remove(&fold.first);
@@ -113,7 +113,7 @@ impl ColdObjects {
         Some(fold)
     }
 
-    /// Puts a block in between the others; its number. Its places are to be added once all blocks are in.
+    /// Inserts a block between the others; returns its number. Its positions must be added once all blocks are inserted.
     pub(super) fn insert_block(&mut self, fold: ColdBlock) -> u32 {
         let number = self.free_numbers.pop().unwrap_or_else(|| {
             self.blocks.push(None);
@@ -124,7 +124,7 @@ impl ColdObjects {
         number
     }
 
-    /// Adds places of blocks that were put in, and forgets those of which nothing is there.
+    /// Adds positions of inserted blocks, and drops those of removed ones.
     pub(super) fn index(&mut self, uids: Vec<ColdUidEntry>, owners: Vec<ColdUidEntry>) {
         let folds = &self.blocks;
         let is_there = |(number, place): (u32, usize)| {
@@ -144,7 +144,7 @@ impl ColdUidIndex {
         self.0[first..].iter().take_while(move |(known, _)| *known == half).map(|(_, at)| split_position(*at))
     }
 
-    /// `more` are of blocks that were not there before.
+    /// `more` are positions of new blocks.
     fn add(&mut self, more: Vec<ColdUidEntry>, is_there: impl Fn((u32, usize)) -> bool) {
         self.0.retain(|(_, at)| is_there(split_position(*at)));
         self.0.reserve_exact(more.len());
@@ -154,7 +154,7 @@ impl ColdUidIndex {
     }
 }
 
-/// The place of an object with a uid of this sum.
+/// The position of an object with a uid of this sum.
 pub(super) fn place(sum: u64, number: u32, place: usize) -> ColdUidEntry {
     let at = number as usize * BLOCK_OBJECTS_MAX + place;
     (truncate(sum), u32::try_from(at).expect("objects are fewer than that"))

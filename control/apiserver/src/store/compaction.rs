@@ -1,7 +1,7 @@
-//! Folds what was not written for a while: the changes of the history into chapters, and objects into blocks of neighbours.
+//! Compacts what was not written for a while: changes of the history into chunks, and objects into blocks of neighbors.
 //!
-//! Driven by writes: when nothing changes there is nothing to do. What is to be folded is noted while the store is held for reading,
-//! compressed while nobody waits, and put in its place some hundred objects at a time.
+//! Driven by writes: when nothing changes there is nothing to do. The input of a run is chosen while the store is locked for reading,
+//! compressed without a lock, and swapped in some hundred objects at a time.
 
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -15,17 +15,17 @@ use super::compaction_runs::{is_ready, runs};
 use super::history_chunk::HistoryChunk;
 use super::{MemoryIndex, ObjectStore, read};
 
-/// When nothing was written for so long, all is folded.
+/// After so long without any write, everything is compacted.
 const IDLE_COMPACTION_DELAY: Duration = Duration::from_secs(4);
 
-/// Where something is written all the time, what was not written for this long is folded.
+/// Under continuous writes, objects that were not written for this long are compacted.
 const COMPACTION_AGE_MIN: Duration = Duration::from_secs(60);
 
-/// Objects that are worth the work: fewer take less than a block's room in the heap would save.
+/// The minimum number of objects: fewer take less than the block would save.
 const OBJECTS_MIN: usize = 64;
 
 impl ObjectStore {
-    /// Folds what was last written by `settled` or before; returns how many objects and changes that were.
+    /// Compacts what was last written by `settled` or before; returns the number of objects and changes.
     pub fn compact(&self, settled: u64) -> usize {
         let _one_at_a_time = self.compaction_lock.lock().unwrap_or_else(PoisonError::into_inner);
         let mut folder = BlockCompressor::new();
@@ -37,9 +37,9 @@ impl ObjectStore {
 pub(super) fn compact_history(memory: &RwLock<MemoryIndex>, settled: u64, folder: &mut BlockCompressor) -> usize {
     let events = read(memory).history.uncompacted(settled);
     let mut rest = &events[..];
-    while let Some(chapter) = HistoryChunk::from_oldest(rest, folder) {
-        let count = chapter.len();
-        let folded = with_memory(memory, |memory| memory.history.insert_chunk(chapter));
+    while let Some(chunk) = HistoryChunk::from_oldest(rest, folder) {
+        let count = chunk.len();
+        let folded = with_memory(memory, |memory| memory.history.insert_chunk(chunk));
         if folded.is_empty() {
             break; // it was forgotten meanwhile
         }
@@ -77,7 +77,7 @@ fn with_memory<T>(memory: &RwLock<MemoryIndex>, change: impl FnOnce(&mut MemoryI
     change(&mut memory.write().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Folds what is not written any more, until the store is shut. What a start has read is folded like what was written.
+/// Compacts objects without recent writes, until the store is closed. Objects read at the start count as written then.
 pub async fn run_compaction(store: Arc<ObjectStore>) {
     let mut newest = store.revision();
     let weak = Arc::downgrade(&store);
@@ -91,14 +91,14 @@ pub async fn run_compaction(store: Arc<ObjectStore>) {
             let cached = [store.cached().await, allocator::cached()];
             let _ = tokio::task::spawn_blocking(|| allocator::release_pages(cached)).await; // it does not panic
         }
-        drop(store); // who waits for the next change keeps no store open
+        drop(store); // the wait for the next change must not keep the store open
         if *newest.borrow() == settled && newest.changed().await.is_err() {
             return;
         }
     }
 }
 
-/// Waits until nothing is written; up to which revision nothing was for a while. `None`: the store is shut.
+/// Waits for a pause in the writes; returns the last revision before it. `None`: the store is closed.
 async fn wait_until_idle(newest: &mut watch::Receiver<u64>) -> Option<u64> {
     let (begun, busy_until) = (*newest.borrow_and_update(), Instant::now() + COMPACTION_AGE_MIN);
     loop {

@@ -1,7 +1,7 @@
-//! What is folded together: neighbours, in the order of their keys.
+//! Chooses what is compacted together: neighbors, in the order of their keys.
 //!
-//! Blocks must not reach into each other, so a block with an object between its first and last that is to be folded is folded anew with
-//! it; so are blocks of which little is left, and one beside a few objects that are not worth a block.
+//! Blocks must not overlap, so a block with a changed object between its first and last is compacted again with
+//! it; so are blocks with few live objects, and a block next to a few objects that are too few for a block.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
@@ -13,39 +13,39 @@ use super::cold_objects::{ColdBlock, place, set_bits};
 use super::uid_index::uid;
 use super::{MemoryIndex, ObjectKey, StoredObject};
 
-/// Objects of a block at least; what is fewer, and has no neighbours that sleep, stays as it is.
+/// The minimum number of objects in a block; fewer without compressed neighbors stay as they are.
 const BLOCK_OBJECTS_MIN: usize = BLOCK_OBJECTS_MAX / 2;
 
-/// Objects that are put in their place at once, but for those of one block more: everybody waits meanwhile, 2 ms.
+/// Objects that are swapped in at once, except those of one block more: all requests wait meanwhile, 2 ms.
 const RUN_OBJECTS_MAX: usize = 512;
 
-/// Kinds of which requests ask all the time, about whatever they are; and Secrets, which are to be gone when they are deleted.
+/// Kinds that requests of every kind read; and Secrets, whose text must be gone when they are deleted.
 const NEVER_COMPACTED: [&str; 4] = ["/namespaces", "/configmaps", "/serviceaccounts", "/secrets"];
 const NEVER_COMPACTED_GROUPS: [&str; 2] = ["rbac.authorization.k8s.io/", "apiextensions.k8s.io/"];
 
-/// Neighbours that are to be folded together.
+/// Neighbors to be compacted together.
 #[derive(Debug)]
 pub(super) struct CompactionRun {
     warm: Vec<Arc<StoredObject>>,
     blocks: Vec<(u32, ColdBlock)>,
-    /// Objects in both.
+    /// The number of objects in both.
     count: usize,
 }
 
-/// A run as it is to be.
+/// The result of a run.
 pub(super) struct CompactedRun {
     blocks: Vec<(Vec<CompactedObject>, ObjectBlock)>,
-    /// The blocks that these stand for.
+    /// The blocks that it replaces.
     old: Vec<u32>,
 }
 
 struct CompactedObject {
     object: Arc<StoredObject>,
-    /// The block that it was in and its place there; or else it was warm.
+    /// The block and the position of the object; or else it was not compressed.
     old_position: Option<(u32, usize)>,
 }
 
-/// Whether it may be folded.
+/// Whether it may be compacted.
 pub(super) fn is_ready(object: &StoredObject, settled: u64) -> bool {
     let resource = &*object.key.resource;
     object.resource_version <= settled
@@ -54,7 +54,7 @@ pub(super) fn is_ready(object: &StoredObject, settled: u64) -> bool {
         && !NEVER_COMPACTED_GROUPS.iter().any(|group| resource.starts_with(group))
 }
 
-/// What there is to fold of what was last written by `settled`.
+/// The objects to compact that were last written by `settled`.
 pub(super) fn runs(memory: &MemoryIndex, settled: u64) -> Vec<CompactionRun> {
     let ready = memory.warm.iter().filter(|one| is_ready(&one.0, settled));
     let folds = memory.cold.blocks_from(&ObjectKey::lowest());
@@ -83,7 +83,7 @@ impl CompactionRun {
         warm.into_iter().chain(fold).min().expect("a run is of something")
     }
 
-    /// Whether what comes next belongs to it.
+    /// Whether the next piece belongs to it.
     fn overlaps(&self, next: &Self) -> bool {
         let begins = next.first();
         if self.blocks.last().is_some_and(|(_, fold)| *begins <= fold.last) {
@@ -117,7 +117,7 @@ impl CompactionRun {
         }
     }
 
-    /// Compresses them. The store goes on meanwhile.
+    /// Compresses them. The store continues meanwhile.
     pub(super) fn compact(self, folder: &mut BlockCompressor) -> CompactedRun {
         let mut members: Vec<CompactedObject> =
             self.warm.into_iter().map(|object| CompactedObject { object, old_position: None }).collect();
@@ -144,15 +144,15 @@ impl CompactionRun {
 }
 
 impl CompactedRun {
-    /// Objects in it.
+    /// The number of objects in it.
     pub(super) fn count(&self) -> usize {
         self.blocks.iter().map(|(members, _)| members.len()).sum()
     }
 }
 
 impl MemoryIndex {
-    /// Puts blocks in the place of what they were made of, but for what was written or deleted since. Answers what is not needed any
-    /// more.
+    /// Replaces the sources of blocks by the blocks, except objects that were written or deleted since. Returns the replaced
+    /// data.
     pub(super) fn install(&mut self, folded: CompactedRun) -> impl Sized + use<> {
         let _stays = allocator::long_lived();
         let (mut gone, mut folds) = (Vec::new(), Vec::new());

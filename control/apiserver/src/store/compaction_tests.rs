@@ -1,4 +1,4 @@
-//! A memory that folds, held against one that does not.
+//! A compacting store compared with one that does not compact.
 
 use std::collections::BTreeMap;
 use std::hash::RandomState;
@@ -134,7 +134,7 @@ impl CompactionPair {
 #[derive(Debug, Clone)]
 enum CompactionTestStep {
     Write(Vec<(usize, bool)>),
-    /// What is no older than so many changes stays.
+    /// Changes among the newest so many stay.
     Compact(u64),
     CompactConcurrently(Vec<(usize, bool)>),
     /// All but so many changes of the history.
@@ -168,7 +168,7 @@ proptest! {
                 CompactionTestStep::Compact(kept) => pair.compact(pair.revision.saturating_sub(kept)),
                 CompactionTestStep::CompactConcurrently(some) => pair.compact_concurrently(&some),
                 CompactionTestStep::Forget(kept) => {
-                    // Chapters go whole, so that the one has a little more than the other.
+                    // Chunks are dropped whole, so that the one has a little more than the other.
                     let revision = pair.revision;
                     pair.compacting.write().unwrap().trim_history(revision, kept);
                     let oldest = read(&pair.compacting).changes(None, None, 0, 0).err().map_or(0, |why| why.oldest);

@@ -3,12 +3,12 @@
 //! ```text
 //! table objects   RESOURCE \0 NAMESPACE \0 NAME  ->  the object as JSON
 //! table facts     "format"                       ->  2
-//!                 "revision"                     ->  the newest resourceVersion ever given out
-//!                 "print"                        ->  sum of the objects' prints
+//!                 "revision"                     ->  the newest assigned resourceVersion
+//!                 "print"                        ->  checksum: sum of the objects' hashes
 //! ```
-//! The revision stands apart from the objects because a deletion uses one up and leaves no object. The print
-//! says whether they are what was written: the database looks at its own checksums only after a crash, and a bit
-//! that a disk turned over would otherwise be served.
+//! The revision is separate from the objects because a deletion uses one up and leaves no object. The checksum
+//! says whether they are what was written: the database verifies its own checksums only after a crash, and a flipped
+//! bit would otherwise be served.
 
 use std::fs::{File, OpenOptions};
 use std::hash::RandomState;
@@ -31,7 +31,7 @@ use support::worker_threads;
 const OBJECTS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("objects");
 const METADATA: TableDefinition<'_, &str, u64> = TableDefinition::new("facts");
 const FORMAT: u64 = 2;
-/// Has no print, and gets one when it is opened.
+/// Has no checksum yet, and gets one when it is opened.
 const FORMAT_WITHOUT_CHECKSUM: u64 = 1;
 const FILE: &str = "objects.redb";
 
@@ -56,9 +56,9 @@ pub(super) struct DatabaseContents {
     /// In the order of their keys.
     pub(super) objects: Vec<Arc<StoredObject>>,
     pub(super) rows: WarmUidEntries,
-    /// Of the uids in `rows`.
+    /// The index of the uids in `rows`.
     pub(super) hasher: RandomState,
-    /// What they share.
+    /// Shared strings of the objects.
     pub(super) shared: SharedStrings,
 }
 
@@ -128,7 +128,7 @@ impl ObjectDatabase {
     }
 
     /// # Errors
-    /// There is none after a failure.
+    /// `None` after a failure.
     fn database(&self) -> Result<&Database, redb::Error> {
         self.database.as_ref().ok_or(redb::Error::PreviousIo)
     }
@@ -139,7 +139,7 @@ impl ObjectDatabase {
     }
 
     fn try_commit(&self, revision: u64, events: &[ChangeEvent]) -> Result<(), redb::Error> {
-        // The database's own notes, of which some outlive thousands of commits: beside them are pages of 4 KiB, that go.
+        // The database's own metadata, some of which outlives thousands of commits: next to it are short-lived pages of 4 KiB.
         let _stays = allocator::long_lived();
         let transaction = self.database()?.begin_write()?;
         {
@@ -245,7 +245,7 @@ impl ObjectDatabase {
 fn open(dir: &Path, path: &Path, faults: &DiskFaults) -> Result<Database, StoreError> {
     let unusable = |what: &dyn ToString| StoreError::Unusable { path: path.to_owned(), what: what.to_string() };
     let damaged = |what: &dyn ToString| StoreError::Damaged { path: path.to_owned(), what: what.to_string() };
-    let told = |why: DatabaseError| match why {
+    let to_store_error = |why: DatabaseError| match why {
         DatabaseError::DatabaseAlreadyOpen => StoreError::InUse(path.to_owned()),
         DatabaseError::Storage(redb::StorageError::Io(why))
             if ![ErrorKind::InvalidData, ErrorKind::UnexpectedEof].contains(&why.kind()) =>
@@ -257,14 +257,16 @@ fn open(dir: &Path, path: &Path, faults: &DiskFaults) -> Result<Database, StoreE
     let database = |file| {
         let mut builder = Database::builder();
         builder.set_cache_size(CACHE_BYTES);
-        FaultTrackingBackend::file(file, faults).and_then(|file| builder.create_with_backend(file)).map_err(told)
+        FaultTrackingBackend::file(file, faults)
+            .and_then(|file| builder.create_with_backend(file))
+            .map_err(to_store_error)
     };
     std::fs::create_dir_all(dir).map_err(|why| unusable(&why))?;
     match file(path, false) {
         Ok(known) if known.metadata().is_ok_and(|known| known.len() == 0) => Err(damaged(&"it is empty")),
         Ok(known) => database(known),
         Err(why) if why.kind() == ErrorKind::NotFound => {
-            // It gets its name when it is a database, so that one without anything in it was made so by somebody.
+            // The file gets its name when it is a database, so an empty one was made by a user.
             let begun = path.with_extension("begun");
             let made = database(file(&begun, true).map_err(|why| unusable(&why))?)?;
             rename_into_place(&made, &begun, path).map_err(|why| unusable(&why))?;
@@ -274,7 +276,7 @@ fn open(dir: &Path, path: &Path, faults: &DiskFaults) -> Result<Database, StoreE
     }
 }
 
-/// The file, which holds Secrets: nobody else may read it.
+/// The file, which holds Secrets: only the owner may read it.
 fn file(path: &Path, is_new: bool) -> std::io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(is_new).truncate(is_new).mode(0o600).open(path)
@@ -303,7 +305,7 @@ fn encode(key: &ObjectKey) -> String {
     format!("{}\0{}\0{}", key.resource, key.namespace, key.name)
 }
 
-/// Of one object. Prints are added up, so each bit of one has to hang on each bit of the checksums.
+/// The checksum of one object. Checksums are added, so each bit of one has to depend on each bit of the hash.
 fn checksum(key: &[u8], json: &[u8]) -> u64 {
     let sums = (u64::from(crc32c::crc32c(key)) << 32) | u64::from(crc32c::crc32c(json));
     let mixed = (sums ^ (sums >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -319,7 +321,7 @@ struct RowBatch {
     text: Vec<u8>,
     /// Where each key ends, and its object.
     offsets: Vec<(usize, usize)>,
-    /// What came after them instead of a row.
+    /// The error after the rows.
     failure: Option<redb::Error>,
 }
 
@@ -328,7 +330,7 @@ const BATCH_ROWS: usize = 128;
 /// ... and its bytes, but for the last row's: objects may be large, and some pieces are on their way at once.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// What became of a [`Piece`].
+/// The state of a [`Piece`].
 #[derive(Default)]
 struct DecodedBatch {
     objects: Vec<Arc<StoredObject>>,
@@ -338,7 +340,7 @@ struct DecodedBatch {
 }
 
 enum RowError {
-    /// By its key.
+    /// Rows by key.
     Object(String),
     Database(redb::Error),
 }

@@ -9,9 +9,9 @@ use serde_json::Value;
 
 use super::{ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteOperation};
 
-/// How long an event stays after it was last seen; Kubernetes' figure.
+/// The retention of an event after it was last seen; Kubernetes' figure.
 pub const EVENT_SECONDS_MAX: i64 = 3600;
-/// Events of one namespace. The oldest go first, so that one noisy object cannot fill the store.
+/// Maximum Events of one namespace. The oldest are deleted first, so that one noisy object cannot fill the store.
 pub const EVENTS_PER_NAMESPACE_MAX: usize = 1000;
 /// How many Events over the limit a namespace's trim deletes at once: finding the oldest reads all of them, so the
 /// cost is shared by many new ones.
@@ -37,7 +37,7 @@ pub async fn run(store: Arc<ObjectStore>) {
             Ok(pause) => pause,
             Err(StoreError::Full { .. }) => SWEEP_INTERVAL_MIN,
             Err(why) => {
-                tracing::error!(error = %why, "no more events are cleared away");
+                tracing::error!(error = %why, "expired events are no longer deleted");
                 return;
             }
         };
@@ -46,7 +46,7 @@ pub async fn run(store: Arc<ObjectStore>) {
     }
 }
 
-/// Deletes what is expired; returns after how long more may be.
+/// Deletes expired events; returns the time until the next may expire.
 pub async fn trim(store: &ObjectStore, now: Timestamp) -> Result<Duration, StoreError> {
     let events = store.read().list(&Arc::from(EVENTS), None).items();
     let (gone, oldest) = expired(&events, now);
@@ -85,7 +85,7 @@ async fn delete(store: &ObjectStore, events: Vec<Arc<StoredObject>>) -> Result<(
     Ok(())
 }
 
-/// The events that are, and when the oldest of the others was last seen, in seconds.
+/// The expired events, and when the oldest of the others was last seen, in seconds.
 fn expired(events: &[Arc<StoredObject>], now: Timestamp) -> (Vec<Arc<StoredObject>>, Option<i64>) {
     let (mut found, mut oldest) = (Vec::new(), None);
     for event in events {
@@ -99,15 +99,15 @@ fn expired(events: &[Arc<StoredObject>], now: Timestamp) -> (Vec<Arc<StoredObjec
     (found, oldest)
 }
 
-/// Which go of a namespace's events that are too many.
+/// The events to delete from a namespace with too many.
 fn excess(mut events: Vec<Arc<StoredObject>>) -> Vec<Arc<StoredObject>> {
     events.sort_by_key(|object| object.resource_version);
     events.truncate((events.len() + TRIM_BATCH).saturating_sub(EVENTS_PER_NAMESPACE_MAX));
     events
 }
 
-/// The latest of the times that an event names, in seconds. Those to come are not heeded: a client wrote them, or the clock
-/// was set back, and the next look would be due after them. One that names no other is as old as this look.
+/// The latest of an event's times, in seconds. Times in the future do not count: a client wrote them, or the clock
+/// was set back, and the next check would be due after them. An event without any other time is as old as this check.
 fn last_seen(object: &StoredObject, now: Timestamp) -> i64 {
     let now = now.as_second();
     let value = object.value();

@@ -1,7 +1,7 @@
-//! The database's file, with a memory for what the disk refused.
+//! The database's file, with a record of the operations that the disk rejected.
 //!
-//! A write that finds no room has changed nothing that counts: the last commit is whole, and the file can
-//! be opened again. After a sync that failed nobody knows what is on disk, whatever a later read says.
+//! A write that fails for lack of space has changed nothing that counts: the last commit is complete, and the file can
+//! be opened again. After a failed sync the content of the disk is unknown, whatever a later read returns.
 
 use std::fs::File;
 use std::io;

@@ -1,7 +1,7 @@
-//! Clears away: children whose owners are gone, and namespaces that were deleted.
+//! The garbage collector: deletes dependents whose owners are gone, and the content of deleted namespaces.
 //!
-//! Driven by the store's history. What changed says where to look; what is done there is decided on
-//! the writer's thread against the newest state, so looking twice or late does no harm.
+//! Driven by the store's history. A change says where to check; the decision is made on
+//! the writer's thread against the newest state, so a repeated or late check does no harm.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Weak};
@@ -23,15 +23,15 @@ use super::{
     WriteOperation,
 };
 
-/// Deletions asked for at a time, so that they share commits.
+/// Concurrent deletions, so that they share commits.
 const CONCURRENT_DELETES_MAX: usize = 64;
 /// Pause while the disk is full.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 
-/// Somewhere to look.
+/// A target of the collector.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 enum GcTarget {
-    /// An object that names owners.
+    /// An object with owners.
     Child(ObjectKey),
     /// An object that waits for its dependents.
     Owner(ObjectKey),
@@ -41,19 +41,19 @@ enum GcTarget {
     Definition(ObjectKey),
 }
 
-/// Notes in a change of an object, which is given as it was before, who wrote its status and when.
+/// Records the manager and the time of a status write, in a change of an object, which is given as it was before.
 pub type TrackStatusWriterFn = fn(WriteOperation, &DecodedObject, &str) -> WriteOperation;
-/// Tells of an object in an Event, by its reason and a sentence.
+/// Reports about an object in an Event, with a reason and a message.
 pub type RecordEventFn = fn(&StagedView, &StoredObject, &str, &str) -> Result<WriteOperation, SkipReason>;
 
-/// What the collector writes for people.
+/// The texts of the collector's Events.
 #[derive(Debug, Clone, Copy)]
 pub struct GcCallbacks {
     pub track_status_writer: TrackStatusWriterFn,
     pub record_event: RecordEventFn,
 }
 
-/// Collects until the store is shut or fails. `registry` has the kinds that are not defined in the store.
+/// Collects until the store is closed or fails. `registry` has the kinds that are not defined in the store.
 pub async fn run(store: Arc<ObjectStore>, registry: Arc<KindRegistry>, words: GcCallbacks) {
     let mut news = store.revision();
     let weak = Arc::downgrade(&store);
@@ -93,9 +93,9 @@ pub async fn run(store: Arc<ObjectStore>, registry: Arc<KindRegistry>, words: Gc
     }
 }
 
-/// Waits for news, or until `due`. `false`: there will be none.
+/// Waits for changes, or until `due`. `false`: the store is closed.
 async fn wait_for_change(news: &mut watch::Receiver<u64>, due: Option<Instant>) -> bool {
-    // A store that was shut may still be held by somebody: an error is the end, and no news.
+    // A closed store may still be in use: an error is the end, and not reported.
     let changed = async {
         match news.has_changed() {
             Ok(true) => true,
@@ -109,7 +109,7 @@ async fn wait_for_change(news: &mut watch::Receiver<u64>, due: Option<Instant>) 
     }
 }
 
-/// Leaves out the namespaces and definitions that need not be looked at yet, and adds those whose time has come.
+/// Leaves out the namespaces and definitions that are not due yet, and adds those that are.
 fn requeue(places: &mut BTreeSet<GcTarget>, looks: &mut GcRateLimiter, memory: &MemoryIndex) {
     let now = Instant::now();
     let of = |key: ObjectKey| {
@@ -126,9 +126,9 @@ fn requeue(places: &mut BTreeSet<GcTarget>, looks: &mut GcRateLimiter, memory: &
     });
 }
 
-/// All places that may need a look, when nothing is known of what changed.
+/// All possible targets, when nothing is known of the changes.
 fn all_targets(memory: &MemoryIndex) -> BTreeSet<GcTarget> {
-    // To look each owner up would open a block for each object that sleeps.
+    // Reading each owner would decompress a block for each compressed object.
     let there = memory.all().into_iter().filter(|object| !object.head.deleting);
     let staying: HashMap<String, Arc<str>> =
         there.map(|object| (object.head.uid().to_owned(), Arc::clone(&object.key.namespace))).collect();
@@ -138,13 +138,13 @@ fn all_targets(memory: &MemoryIndex) -> BTreeSet<GcTarget> {
     memory.all().into_iter().flat_map(places).collect()
 }
 
-/// The same of one object.
+/// The targets for one object.
 fn targets_in(memory: &MemoryIndex, object: &StoredObject) -> Vec<GcTarget> {
     let stays = |owner: &StoredObject| !owner.head.deleting && may_own(&owner.key.namespace, &object.key);
     targets_of(object, |owner| memory.by_uid(owner).is_some_and(|owner| stays(&owner)))
 }
 
-/// A child whose owners are there and stay needs no look: when one of them goes, that leads here again.
+/// An object whose owners exist and stay is no target: when one of them is deleted, that leads here again.
 fn targets_of(object: &StoredObject, stays: impl Fn(&str) -> bool) -> Vec<GcTarget> {
     let head = &object.head;
     let waits = head.deleting && (head.has_finalizer(FOREGROUND) || head.has_finalizer(ORPHAN));
@@ -157,7 +157,7 @@ fn targets_of(object: &StoredObject, stays: impl Fn(&str) -> bool) -> Vec<GcTarg
     [child, owner, namespace, definition].into_iter().flatten().collect()
 }
 
-/// Where changes call for a look.
+/// The targets of changes.
 fn changed_targets(memory: &MemoryIndex, events: &[ChangeEvent]) -> BTreeSet<GcTarget> {
     if events.iter().any(|event| &*event.object.key.resource == DEFINITIONS && event.before.is_none()) {
         return all_targets(memory); // the kind of an owner may have been unknown before
@@ -166,7 +166,7 @@ fn changed_targets(memory: &MemoryIndex, events: &[ChangeEvent]) -> BTreeSet<GcT
     for event in events {
         places.extend(targets_of_event(memory, event));
         let object = &event.object;
-        // What goes may be what its namespace waits for; what stays was brought there by a restore.
+        // A deleted object may be the last of its namespace; a new one may come from a restore.
         if event.deleted || !object.head.deleting {
             around.insert(lifecycle::namespace_key(&object.key.namespace));
         }
@@ -174,7 +174,7 @@ fn changed_targets(memory: &MemoryIndex, events: &[ChangeEvent]) -> BTreeSet<GcT
             around.insert(lifecycle::definition_key(&object.key.resource));
         }
     }
-    // Each once: thousands that go together have one home, which sleeps perhaps.
+    // Each once: thousands deleted together have one namespace, which may be compressed.
     let around = around.iter().filter_map(|key| memory.get(key)).filter(|one| one.head.deleting);
     places.extend(around.flat_map(|one| targets_in(memory, &one)));
     places
@@ -183,7 +183,7 @@ fn changed_targets(memory: &MemoryIndex, events: &[ChangeEvent]) -> BTreeSet<GcT
 fn targets_of_event(memory: &MemoryIndex, event: &ChangeEvent) -> Vec<GcTarget> {
     let object = &event.object;
     let mut places = Vec::new();
-    // A restore may put another object of the same name into its place.
+    // A restore may replace it by another object of the same name.
     let replaced = event.before.as_ref().map(|before| before.head.uid()).filter(|uid| *uid != object.head.uid());
     if let Some(uid) = replaced {
         places.extend(memory.dependents(uid).map(|child| GcTarget::Child(child.key.clone())));
@@ -193,7 +193,7 @@ fn targets_of_event(memory: &MemoryIndex, event: &ChangeEvent) -> Vec<GcTarget> 
     } else {
         places.extend(targets_in(memory, object));
     }
-    // An owner may have waited for exactly this child to go or to let go.
+    // An owner may have waited for exactly this dependent.
     if let Some(before) = &event.before {
         let waiting = before.head.owners().filter_map(|uid| memory.by_uid(uid));
         places.extend(waiting.flat_map(|owner| targets_in(memory, &owner)));
@@ -237,13 +237,13 @@ async fn process_child(
     let far = owner_in_other_namespace(&store.read(), &key);
     if let Some((child, owner)) = far {
         let place = format!("does not exist in namespace {:?}", &*key.namespace);
-        let told = format!("ownerRef {owner} {place}");
-        maintenance::write(store, move |view| tell(view, &child, "OwnerRefInvalidNamespace", &told)).await?;
+        let reference_text = format!("ownerRef {owner} {place}");
+        maintenance::write(store, move |view| tell(view, &child, "OwnerRefInvalidNamespace", &reference_text)).await?;
     }
     maintenance::write(store, move |view| decide_child(view, &registry, &key, &now)).await
 }
 
-/// The child, and an owner that it names and that is in another namespace, as Kubernetes writes references.
+/// The dependent, and an owner in another namespace, formatted like Kubernetes' references.
 fn owner_in_other_namespace(memory: &MemoryIndex, key: &ObjectKey) -> Option<(Arc<StoredObject>, String)> {
     let child = memory.get(key)?;
     let is_far = |uid: &str| memory.by_uid(uid).is_some_and(|owner| !may_own(&owner.key.namespace, key));
@@ -290,7 +290,7 @@ async fn process_namespace(
     maintenance::write(store, move |view| decide_namespace(view, &key, &left, &now, sign)).await
 }
 
-/// Deletes what there is of the kind whose definition goes, and lets that go if nothing is left.
+/// Deletes the objects of a deleted definition's kind, and removes its finalizer if none are left.
 ///
 /// # Errors
 /// The store's.
@@ -338,13 +338,13 @@ async fn delete_all(store: &ObjectStore, keys: Vec<ObjectKey>, now: &str) -> Res
     Ok(())
 }
 
-/// Whether who lives in `home` may own the child: who is in no namespace, or in the same.
+/// Whether an owner in `home` may own the dependent: a cluster-scoped one, or one in the same namespace.
 fn may_own(home: &str, child: &ObjectKey) -> bool {
     home.is_empty() || *home == *child.namespace
 }
 
-/// Whether objects of the owner's kind live in namespaces; `None`: none of them are kept here. Then nobody knows whether one
-/// is gone: what is brought along from a cluster, or made before its owner's definition, must not be lost for that.
+/// Whether objects of the owner's kind live in namespaces; `None`: no such kind is stored here. Then it is unknown whether one
+/// is gone: an object restored from a cluster, or created before its owner's definition, must not be lost because of that.
 fn is_namespaced(view: &StagedView, registry: &KindRegistry, owner: &Value) -> Option<bool> {
     let (version, kind) = (owner["apiVersion"].as_str().unwrap_or(""), &owner["kind"]);
     let group = version.split_once('/').map_or("", |(group, _)| group);
@@ -352,8 +352,8 @@ fn is_namespaced(view: &StagedView, registry: &KindRegistry, owner: &Value) -> O
     ours.map(|entry| entry.meta.namespaced).or_else(|| view.is_namespaced(DEFINITIONS, group, kind))
 }
 
-/// Goes when its last owner is gone or goes in the foreground; forgets owners that are gone. One in another namespace counts
-/// as gone, as in Kubernetes, where a name means nothing there.
+/// Deletes it when its last owner is gone or is deleted in the foreground; removes references to owners that are gone. One in another
+/// namespace counts as gone, as in Kubernetes, where owners have no namespace.
 fn decide_child(
     view: &StagedView,
     registry: &KindRegistry,
@@ -366,7 +366,7 @@ fn decide_child(
         let found = view.by_uid(reference["uid"].as_str().unwrap_or(""));
         found.filter(|owner| may_own(&owner.key.namespace, key))
     };
-    // Nor is it known whom a child means that is in no namespace, if its owner has to be in one.
+    // The owner of a cluster-scoped dependent is ambiguous, if its owner has to be in one.
     let unclear = |reference: &Value| {
         let is_nowhere = key.namespace.is_empty();
         owner(reference).is_none()
@@ -385,7 +385,7 @@ fn decide_child(
     let orphaned = references.iter().any(|reference| owner(reference).is_some_and(|owner| leaves_it(&owner)));
     let stays = kept.iter().any(|reference| owner(reference).is_some_and(|owner| !goes_with_it(&owner)));
     if !stays && !orphaned && !references.is_empty() {
-        // A child that is waited for waits for its own children.
+        // A dependent that blocks its owner waits for its own dependents.
         let in_order = !kept.is_empty() && !view.dependents(child.head.uid()).is_empty();
         let policy = if in_order { PropagationPolicy::Foreground } else { PropagationPolicy::Background };
         return Ok(lifecycle::start_delete(&child, policy, now));
@@ -402,14 +402,14 @@ fn decide_child(
     Ok(lifecycle::finish_update(&child, object))
 }
 
-/// Lets an owner go when no dependent holds it any more.
+/// Removes the finalizer of an owner when it has no dependents left.
 fn decide_owner(view: &StagedView, key: &ObjectKey) -> Result<WriteOperation, SkipReason> {
     let owner = view.get(key).filter(|owner| owner.head.deleting).ok_or(SkipReason::UpToDate)?.decode();
     let uid = owner.head.uid();
     let children = view.dependents(uid);
     let above = ancestors(view, &owner);
     let blocks = |child: &Arc<StoredObject>| {
-        // In a circle each would wait for the next; nobody there comes first.
+        // In a cycle each would wait for the next; no owner comes first.
         let waits = child.head.deleting && child.head.has_finalizer(FOREGROUND);
         if waits && above.contains(child.head.uid()) {
             return false;
@@ -427,7 +427,7 @@ fn decide_owner(view: &StagedView, key: &ObjectKey) -> Result<WriteOperation, Sk
     Err(SkipReason::UpToDate)
 }
 
-/// The uids of an object's owners, of theirs, and so on; as many as there are of them above each other.
+/// The uids of an object's owners, their owners, and so on, up to the limit.
 fn ancestors(view: &StagedView, object: &StoredObject) -> HashSet<String> {
     let mut found = HashSet::new();
     let mut next: Vec<String> = object.head.owners().map(str::to_owned).collect();
@@ -442,8 +442,8 @@ fn ancestors(view: &StagedView, object: &StoredObject) -> HashSet<String> {
     found
 }
 
-/// Lets a namespace go when it is empty, as far as it is up to us: others may hold it too. Nothing new can come in: creation asks the same view.
-/// Until then it says what is `left` of it.
+/// Removes the finalizer of an empty namespace; other finalizers may remain. No new objects can be created: creation checks the same view.
+/// Until then its status reports what is `left`.
 fn decide_namespace(
     view: &StagedView,
     key: &ObjectKey,

@@ -1,8 +1,8 @@
-//! When namespaces and definitions that go are looked at again: at once when they are empty, and else now and then.
+//! When terminating namespaces and definitions are checked again: at once when they are empty, otherwise at intervals.
 //!
-//! Each look reads all that is in a namespace, or of a kind, and for a namespace writes how much that is. Ten thousand
-//! objects that wait for somebody and go one by one would be ten thousand looks, each at thousands of objects, and as many
-//! writes that nobody reads.
+//! Each check reads the whole content of a namespace, or of a kind, and for a namespace writes the remaining count. Ten thousand
+//! objects that wait for finalizers and are removed one by one would cause ten thousand checks of thousands of objects each, and
+//! as many writes without a reader.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use super::ObjectKey;
 
-/// Pause between two looks at what goes and is not empty. Who waits for it reads what is left about as
-/// often; that it is empty waits for nothing.
+/// Pause between two checks of a terminating namespace that is not empty. Clients that wait for it read its status about as
+/// often; an empty one is checked at once.
 pub(super) const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What was looked at a moment ago.
+/// Recently checked namespaces and definitions.
 #[derive(Debug, Default)]
 pub(super) struct GcRateLimiter(BTreeMap<ObjectKey, RateLimitEntry>);
 
@@ -27,7 +27,7 @@ struct RateLimitEntry {
 }
 
 impl GcRateLimiter {
-    /// Whether `namespace` may be looked at now. If not, [`Looks::take_due`] brings it back.
+    /// Whether `namespace` may be checked now. If not, [`Looks::take_due`] brings it back.
     pub(super) fn allow(&mut self, namespace: &ObjectKey, is_empty: bool, now: Instant) -> bool {
         if is_empty {
             self.0.remove(namespace);
@@ -41,12 +41,12 @@ impl GcRateLimiter {
         true
     }
 
-    /// When the first of those that were put off is due.
+    /// When the first postponed check is due.
     pub(super) fn next_at(&self) -> Option<Instant> {
         self.0.values().filter(|look| look.is_pending).map(|look| look.next_at).min()
     }
 
-    /// Those that were put off and may be looked at now.
+    /// The postponed checks that are due.
     pub(super) fn take_due(&mut self, now: Instant) -> Vec<ObjectKey> {
         let due = |look: &RateLimitEntry| look.next_at <= now;
         let wanted = self.0.iter().filter(|(_, look)| due(look) && look.is_pending);

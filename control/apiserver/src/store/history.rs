@@ -1,4 +1,4 @@
-//! The last changes, so that a watcher can go on where it stopped and a list can be continued.
+//! The latest changes, so that a watcher can resume where it stopped and a list can be continued.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,57 +11,57 @@ use super::change_event::{ChangeEvent, HISTORY_EVENTS_MAX};
 use super::history_chunk::HistoryChunk;
 use super::tombstones::Tombstones;
 
-/// What those changes hold, in bytes (packed, mostly): a burst of huge objects must not cost the process its memory.
+/// The size of those changes, in bytes (mostly compressed): a burst of huge objects must not cost the process its memory.
 pub const HISTORY_BYTES_MAX: usize = 64 * 1024 * 1024;
 
-/// How long those changes are kept at least, if they are few ([`HISTORY_OLD_EVENTS_MAX`]); what Kubernetes keeps by default, too. A system
-/// where nothing happens holds no old versions, and a watch or a list that wants to go on from before that begins again.
+/// The minimum retention of those changes, if they are few ([`HISTORY_OLD_EVENTS_MAX`]); also Kubernetes' default. An idle system
+/// holds no old versions, and a watch or a list that wants to continue from before that starts again.
 pub const HISTORY_AGE_MIN: Duration = Duration::from_secs(300);
 
-/// How long they are kept, however many: as long as Kubernetes' watch cache keeps all.
+/// The minimum retention, however many they are: as long as Kubernetes' watch cache keeps all.
 pub const HISTORY_BURST_AGE_MIN: Duration = Duration::from_secs(75);
 
-/// Changes that may be older than that: the older versions of a burst of 10,000 hold 5 MB.
+/// The maximum number of changes older than that: the older versions of a burst of 10,000 hold 5 MB.
 pub const HISTORY_OLD_EVENTS_MAX: usize = 1000;
 
-/// While changes grow old enough to be forgotten, few as they may be, there are so many looks for many of them.
+/// The number of trims during that time: each then drops many changes.
 const TRIMS_PER_PERIOD: u64 = HISTORY_AGE_MIN.as_secs() / HISTORY_BURST_AGE_MIN.as_secs();
 
-/// The changes asked for are no longer kept: list again.
+/// The requested changes are no longer retained: list again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RevisionExpired {
     pub requested: u64,
-    /// The oldest revision one can go on from.
+    /// The oldest revision to continue from.
     pub oldest: u64,
 }
 
 #[derive(Debug)]
 pub(super) struct ChangeHistory {
-    /// Every change after this one is in `chapters` or `events`.
+    /// Every change after this one is in `retained` or `events`.
     oldest: u64,
-    /// What is longer ago than `events`, folded.
+    /// Changes older than `events`, compressed.
     chunks: VecDeque<Arc<HistoryChunk>>,
-    /// Revisions rise strictly.
+    /// Revisions increase strictly.
     events: VecDeque<ChangeEvent>,
-    /// What both hold.
+    /// The size of both.
     bytes: usize,
-    /// Changes in both.
+    /// The number of changes in both.
     count: usize,
     pub(super) tombstones: Tombstones,
 }
 
-/// What is no longer part of a history, to be dropped when nobody waits.
+/// Entries that have left a history, to be dropped outside of the lock.
 #[derive(Debug, Default)]
 pub(super) struct TrimmedHistory {
     pub(super) count: usize,
-    _chapters: Vec<Arc<HistoryChunk>>,
+    _chunks: Vec<Arc<HistoryChunk>>,
     _events: Vec<ChangeEvent>,
 }
 
 impl ChangeHistory {
     pub(super) fn starting_at(revision: u64) -> Self {
-        let (chapters, events) = (VecDeque::new(), VecDeque::new());
-        Self { oldest: revision, chunks: chapters, events, bytes: 0, count: 0, tombstones: Tombstones::default() }
+        let (retained, events) = (VecDeque::new(), VecDeque::new());
+        Self { oldest: revision, chunks: retained, events, bytes: 0, count: 0, tombstones: Tombstones::default() }
     }
 
     pub(super) fn push(&mut self, event: ChangeEvent) {
@@ -76,14 +76,14 @@ impl ChangeHistory {
     }
 
     fn drop_chunk(&mut self) -> Option<Arc<HistoryChunk>> {
-        let chapter = self.chunks.pop_front()?;
-        self.bytes -= chapter.memory_bytes();
-        self.count -= chapter.len();
-        self.oldest = chapter.last_revision;
-        if self.tombstones.is_needed(chapter.last_revision) {
-            chapter.events(None, None).filter(|event| event.deleted).for_each(|event| self.tombstones.push(event));
+        let chunk = self.chunks.pop_front()?;
+        self.bytes -= chunk.memory_bytes();
+        self.count -= chunk.len();
+        self.oldest = chunk.last_revision;
+        if self.tombstones.is_needed(chunk.last_revision) {
+            chunk.events(None, None).filter(|event| event.deleted).for_each(|event| self.tombstones.push(event));
         }
-        Some(chapter)
+        Some(chunk)
     }
 
     fn drop_event(&mut self) -> Option<ChangeEvent> {
@@ -97,14 +97,14 @@ impl ChangeHistory {
         Some(event)
     }
 
-    /// Takes out the changes up to `revision`, but for the last `kept` of all. A chapter stays or goes as one.
+    /// Removes the changes up to `revision`, except the last `kept` of all. A chunk is removed as a whole.
     pub(super) fn trim(&mut self, revision: u64, kept: usize) -> TrimmedHistory {
         let (before, mut forgotten) = (self.count, TrimmedHistory::default());
-        while let Some(chapter) = self.chunks.front()
-            && chapter.last_revision <= revision
-            && self.count - chapter.len() >= kept
+        while let Some(chunk) = self.chunks.front()
+            && chunk.last_revision <= revision
+            && self.count - chunk.len() >= kept
         {
-            forgotten._chapters.extend(self.drop_chunk());
+            forgotten._chunks.extend(self.drop_chunk());
         }
         while self.chunks.is_empty()
             && self.count > kept
@@ -117,7 +117,7 @@ impl ChangeHistory {
         forgotten
     }
 
-    /// All changes after `revision`, oldest first; of those that are folded only the ones of this kind and namespace.
+    /// All changes after `revision`, oldest first; of those that are compacted only the ones of this kind and namespace.
     pub(super) fn after(
         &self,
         revision: u64,
@@ -127,8 +127,8 @@ impl ChangeHistory {
         if revision < self.oldest {
             return Err(RevisionExpired { requested: revision, oldest: self.oldest });
         }
-        let begins = self.chunks.partition_point(|chapter| chapter.last_revision <= revision);
-        let folded = self.chunks.range(begins..).flat_map(move |chapter| chapter.events(resource, namespace));
+        let begins = self.chunks.partition_point(|chunk| chunk.last_revision <= revision);
+        let folded = self.chunks.range(begins..).flat_map(move |chunk| chunk.events(resource, namespace));
         let folded = folded.filter(move |event| event.revision() > revision);
         let first = self.events.partition_point(|event| event.revision() <= revision);
         Ok(folded.chain(self.events.range(first..).cloned()))
@@ -141,28 +141,28 @@ impl ChangeHistory {
         died.filter(|event| event.deleted && event.matches(resource, namespace)).collect()
     }
 
-    /// What is not folded and happened up to `settled`.
+    /// The changes up to `settled` that are not compressed.
     pub(super) fn uncompacted(&self, settled: u64) -> Vec<ChangeEvent> {
         let count = self.events.partition_point(|event| event.revision() <= settled);
         self.events.range(..count).cloned().collect()
     }
 
-    /// Puts a chapter in the place of the events that it was made of, and answers those. Not if they are no longer there.
-    pub(super) fn insert_chunk(&mut self, chapter: HistoryChunk) -> Vec<ChangeEvent> {
-        let reaches = self.events.get(chapter.len() - 1).map(ChangeEvent::revision);
-        if reaches != Some(chapter.last_revision) {
+    /// Replaces the events of a chunk by the chunk, and returns them. Does nothing if they are no longer there.
+    pub(super) fn insert_chunk(&mut self, chunk: HistoryChunk) -> Vec<ChangeEvent> {
+        let reaches = self.events.get(chunk.len() - 1).map(ChangeEvent::revision);
+        if reaches != Some(chunk.last_revision) {
             return Vec::new();
         }
-        let events: Vec<ChangeEvent> = self.events.drain(..chapter.len()).collect();
+        let events: Vec<ChangeEvent> = self.events.drain(..chunk.len()).collect();
         self.bytes -= events.iter().map(|event| event.object.memory_bytes()).sum::<usize>();
-        self.bytes += chapter.memory_bytes();
-        self.chunks.push_back(Arc::new(chapter));
+        self.bytes += chunk.memory_bytes();
+        self.chunks.push_back(Arc::new(chunk));
         self.events.shrink_to_fit();
         events
     }
 }
 
-/// Forgets changes when they are old, until the store is shut. As long as nothing changes there is nothing to do.
+/// Trims old changes, until the store is closed. Without changes there is nothing to do.
 pub async fn run_history_expiry(store: Arc<ObjectStore>) {
     let mut newest = store.revision();
     let weak = Arc::downgrade(&store);

@@ -1,7 +1,7 @@
-//! Changes that were a while ago, folded: the versions that they led from and to, beside each other.
+//! Older changes, compressed: the versions before and after each, stored together.
 //!
-//! A version is mostly the same as the one before it, so that it leaves a fortieth of its text; and what led to a version that
-//! another change leads from is there once.
+//! A version is mostly the same as the one before it, so it compresses to a fortieth of its text; and a version that is both
+//! the result of one change and the start of another is stored once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use super::StoredObject;
 use super::block::{BlockCompressor, BlockRow, ObjectBlock};
 use super::change_event::ChangeEvent;
 
-/// Changes in one chapter: who goes on from the middle of it opens all of it, 0.3 ms.
+/// Changes in one chunk: a reader that resumes in the middle of it decompresses all of it, 0.3 ms.
 const CHUNK_EVENTS_MAX: usize = 64;
 
-/// Text of the versions of a chapter, in bytes, but for its last change's: versions may be large.
+/// Text of the versions of a chunk, in bytes, but for its last change's: versions may be large.
 const CHUNK_TEXT_BYTES: usize = 512 * 1024;
 
 #[derive(Debug)]
@@ -37,7 +37,7 @@ struct ChunkEntry {
 const _: () = assert!(CHUNK_EVENTS_MAX * 2 <= 256, "a place is a byte");
 
 impl HistoryChunk {
-    /// Folds the first of these changes, as many as a chapter has; `None` if there are not so many.
+    /// Folds the first of these changes, as many as a chunk has; `None` if there are not so many.
     pub(super) fn from_oldest(events: &[ChangeEvent], folder: &mut BlockCompressor) -> Option<Self> {
         let (mut versions, mut places, mut marks) = (Vec::new(), HashMap::new(), Vec::new());
         let mut text_bytes = 0;
@@ -72,7 +72,7 @@ impl HistoryChunk {
         self.versions.memory_bytes()
     }
 
-    /// Those that concern this kind and namespace, oldest first.
+    /// The changes of this kind and namespace, oldest first.
     pub(super) fn events(
         &self,
         resource: Option<&Arc<str>>,

@@ -1,4 +1,4 @@
-//! How an object leaves: at once, or marked and held until its finalizers are gone.
+//! How an object is deleted: at once, or marked and retained until it has no finalizers.
 //!
 //! Values in, values out; the API and the collector share these rules.
 
@@ -8,40 +8,40 @@ use serde_json::{Value, json};
 
 use super::{DecodedObject, ObjectKey, WriteOperation};
 
-/// Held by the collector until the dependents that block are gone.
+/// The finalizer that holds an owner until its blocking dependents are deleted.
 pub const FOREGROUND: &str = "foregroundDeletion";
-/// Held by the collector until the dependents no longer name this owner.
+/// The finalizer that holds an owner until its dependents no longer name it.
 pub const ORPHAN: &str = "orphan";
 
-/// The one kind that has a life cycle of its own.
+/// The only kind with its own lifecycle.
 const NAMESPACES: &str = "/namespaces";
 
 pub use types::core_kinds::NAMESPACE_FINALIZER;
 
-/// Under what definitions of kinds are stored.
+/// The resource of definitions in the store.
 pub const DEFINITIONS: &str = "apiextensions.k8s.io/customresourcedefinitions";
-/// What the definition of a client's kind waits for, until all objects of the kind are gone.
+/// The finalizer of a custom kind's definition, which holds it until all objects of the kind are deleted.
 pub const CUSTOM_RESOURCE_CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// What becomes of an owner's dependents.
+/// What happens to an owner's dependents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PropagationPolicy {
-    /// They go after it.
+    /// They are deleted after it.
     Background,
-    /// They go before it.
+    /// They are deleted before it.
     Foreground,
-    /// They stay.
+    /// They are orphaned.
     Orphan,
 }
 
-/// Deletes `before`, or marks it when something holds it. Asking twice changes nothing.
+/// Deletes `before`, or marks it if it has finalizers. A repeated request changes nothing.
 #[must_use]
 pub fn start_delete(before: &DecodedObject, policy: PropagationPolicy, now: &str) -> WriteOperation {
     let mut object = before.value.clone();
     let metadata = &mut object["metadata"];
     let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
     match policy {
-        // Someone already chose how the dependents go; a plain deletion does not take that back.
+        // A propagation policy was chosen already; a plain deletion does not revoke it.
         PropagationPolicy::Background => {}
         PropagationPolicy::Foreground => replace_finalizer(&mut finalizers, FOREGROUND, ORPHAN),
         PropagationPolicy::Orphan => replace_finalizer(&mut finalizers, ORPHAN, FOREGROUND),
@@ -67,7 +67,7 @@ pub fn start_delete(before: &DecodedObject, policy: PropagationPolicy, now: &str
     WriteOperation::Delete(before.key.clone(), before.value.clone())
 }
 
-/// Ends a change: what is as before stays untouched, and who only waited for its finalizers goes.
+/// Completes a change: an unchanged object stays untouched, and one that only waited for its finalizers is deleted.
 #[must_use]
 pub fn finish_update(before: &DecodedObject, object: Value) -> WriteOperation {
     if object == before.value {
@@ -84,7 +84,7 @@ pub fn is_deleting(object: &Value) -> bool {
     object["metadata"]["deletionTimestamp"].is_string()
 }
 
-/// Whether something must still be done before the object may go. A namespace has a second list.
+/// Whether the object still has finalizers. A namespace has a second list.
 #[must_use]
 pub fn has_finalizers(key: &ObjectKey, object: &Value) -> bool {
     let some = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
@@ -106,7 +106,7 @@ pub fn without_finalizer(object: &Value, name: &str) -> Value {
     object
 }
 
-/// A namespace without what it waits for until it is empty.
+/// A namespace without the finalizer that it has until it is empty.
 #[must_use]
 pub fn without_namespace_finalizer(namespace: &Value) -> Value {
     let mut namespace = namespace.clone();
@@ -121,7 +121,7 @@ pub fn without_namespace_finalizer(namespace: &Value) -> Value {
     namespace
 }
 
-/// Deletes the definition `before` of a client's kind, or marks it while there are objects of the kind: who holds those
+/// Deletes the definition `before` of a client's kind, or marks it while objects of the kind exist: the holders of those
 /// has to reach them.
 #[must_use]
 pub fn start_definition_delete(
@@ -144,7 +144,7 @@ pub fn start_definition_delete(
     start_delete(&marked, policy, now)
 }
 
-/// Where the definition of a kind is stored whose objects are stored under `resource`.
+/// The key of the definition of the kind whose objects are stored under `resource`.
 #[must_use]
 pub fn definition_key(resource: &str) -> ObjectKey {
     let (group, plural) = resource.split_once('/').unwrap_or_default();
@@ -152,14 +152,14 @@ pub fn definition_key(resource: &str) -> ObjectKey {
     ObjectKey { resource: DEFINITIONS.into(), namespace: "".into(), name: name.as_str().into() }
 }
 
-/// Under what objects of the kind are stored that the definition `name` defines.
+/// The resource of the objects of the kind that the definition `name` defines.
 #[must_use]
 pub fn resource_of_definition(name: &str) -> Arc<str> {
     let (plural, group) = name.split_once('.').unwrap_or((name, ""));
     format!("{group}/{plural}").into()
 }
 
-/// Where the namespace `name` is stored.
+/// The key of the namespace `name`.
 #[must_use]
 pub fn namespace_key(name: &str) -> ObjectKey {
     ObjectKey { resource: Arc::from(NAMESPACES), namespace: "".into(), name: name.into() }
@@ -170,7 +170,7 @@ pub fn is_namespace(key: &ObjectKey) -> bool {
     &*key.resource == NAMESPACES
 }
 
-/// Kinds of Kubernetes' own that are data, beside those of the core group.
+/// Kubernetes' own kinds that are only stored, besides those of the core group.
 const DATA: [&str; 5] = [
     "coordination.k8s.io/leases",
     "rbac.authorization.k8s.io/clusterrolebindings",

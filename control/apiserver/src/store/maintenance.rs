@@ -1,4 +1,4 @@
-//! Writes that keep objects in order, and may find that they are.
+//! Writes by the server itself that keep objects consistent, and are skipped if they already are.
 
 use super::{ObjectStore, StagedView, StoreError, WriteOperation};
 
@@ -15,7 +15,7 @@ impl From<StoreError> for SkipReason {
     }
 }
 
-/// A refusal that is about one object must not stop the upkeep of all others.
+/// An error about one object must not stop the maintenance of all others.
 ///
 /// # Errors
 /// The store takes no writes.
@@ -26,7 +26,7 @@ pub async fn write(
     match store.write(decide).await {
         Ok(_) | Err(SkipReason::UpToDate) => Ok(()),
         Err(SkipReason::Store(why @ (StoreError::TooLarge { .. } | StoreError::TooDeep | StoreError::Canceled))) => {
-            tracing::warn!(%why, "an object is not kept in order");
+            tracing::warn!(%why, "an object could not be maintained");
             Ok(())
         }
         Err(SkipReason::Store(why)) => Err(why),

@@ -1,4 +1,4 @@
-//! All objects in memory, in list order, with the ways in that readers need.
+//! All objects in memory, in list order, with the indexes that readers need.
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, RandomState};
@@ -18,10 +18,10 @@ use support::worker_threads;
 #[derive(Debug)]
 pub struct MemoryIndex {
     revision: u64,
-    /// Objects that were written of late, or do not sleep. None of them is in `cold` too.
+    /// Objects that were written lately, or are never compressed. None of them is in `cold` too.
     pub(super) warm: BTreeSet<KeyOrderedObject>,
     by_uid: WarmUidIndex,
-    /// Who names it in `ownerReferences`.
+    /// The objects that name it in `ownerReferences`.
     by_owner: WarmUidIndex,
     /// All others.
     pub(super) cold: ColdObjects,
@@ -56,30 +56,34 @@ impl MemoryIndex {
         self.revision
     }
 
-    /// The object of this key. One that sleeps is unfolded, which takes some 50 us.
+    /// The object of this key. A compressed one is decompressed, which takes some 50 us.
     #[must_use]
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<StoredObject>> {
         self.warm.get(key).map(|found| Arc::clone(&found.0)).or_else(|| self.cold.get(key))
     }
 
-    /// The same key, with kind and namespace in the words of an object beside it: copies of them would take as much as
+    /// The same key, with kind and namespace shared with a neighboring object: copies of them would take as much as
     /// an object's name does, twice.
     pub(super) fn share_key(&self, key: ObjectKey) -> ObjectKey {
         let first = ObjectKey { name: "".into(), ..key.clone() };
         let warm = self.warm.range::<ObjectKey, _>(&first..).next().map(|one| &one.0.key);
         let cold = || self.cold.blocks_from(&first).next().map(|(_, fold)| &fold.last);
-        let is_beside = |one: &&ObjectKey| one.resource == key.resource && one.namespace == key.namespace;
-        let Some(beside) = warm.filter(is_beside).or_else(|| cold().filter(is_beside)) else { return key };
-        ObjectKey { resource: Arc::clone(&beside.resource), namespace: Arc::clone(&beside.namespace), name: key.name }
+        let is_neighbor = |one: &&ObjectKey| one.resource == key.resource && one.namespace == key.namespace;
+        let Some(neighbor) = warm.filter(is_neighbor).or_else(|| cold().filter(is_neighbor)) else { return key };
+        ObjectKey {
+            resource: Arc::clone(&neighbor.resource),
+            namespace: Arc::clone(&neighbor.namespace),
+            name: key.name,
+        }
     }
 
-    /// Rises whenever an object of this kind changes; 0 before that.
+    /// Increases whenever an object of this kind changes; 0 before that.
     #[must_use]
     pub fn last_change(&self, resource: &str) -> u64 {
         self.last_changes.get(resource).copied().unwrap_or(0)
     }
 
-    /// The object that carries this uid.
+    /// The object with this uid.
     #[must_use]
     pub fn by_uid(&self, uid: &str) -> Option<Arc<StoredObject>> {
         let sum = self.hasher.hash_one(uid);
@@ -102,7 +106,7 @@ impl MemoryIndex {
         ObjectList { revision: self.revision, warm, cold: cold.collect(), scope: ListScope::default() }
     }
 
-    /// Every object of every kind in one namespace. Looks at these, and for each kind that has any object at one more.
+    /// Every object of every kind in one namespace. Reads these, and one more for each kind that has any object.
     pub fn in_namespace(&self, namespace: &str) -> impl Iterator<Item = Arc<StoredObject>> {
         let behind = |kind: &Arc<str>| {
             // Nothing comes between a kind and the same with a zero behind it.
@@ -112,7 +116,7 @@ impl MemoryIndex {
         kinds.flat_map(move |kind| self.list(&kind, Some(namespace)))
     }
 
-    /// The kind of the first object from there on. A block of which the first object is gone counts by that.
+    /// The kind of the first object from there on. A block without its first object counts by its key.
     fn next_kind(&self, first: &ObjectKey) -> Option<Arc<str>> {
         let warm = self.warm.range::<ObjectKey, _>(first..).next().map(|one| &one.0.key);
         let cold = self.cold.blocks_from(first).next().map(|(_, fold)| &fold.last);
@@ -134,7 +138,7 @@ impl MemoryIndex {
         ObjectList { revision: self.revision, warm, cold, scope: within }
     }
 
-    /// How many there are. Asked for each event that is told.
+    /// Their number. Needed for each reported event.
     #[must_use]
     pub fn count(&self, resource: &Arc<str>, namespace: Option<&str>) -> usize {
         let namespace_word = namespace.map(Arc::from);
@@ -151,7 +155,7 @@ impl MemoryIndex {
         warm + cold.sum::<usize>()
     }
 
-    /// The same as they were when `revision` was the newest, by undoing what came after.
+    /// The same as of `revision`, by undoing later changes.
     pub fn list_at(
         &self,
         resource: &Arc<str>,
@@ -172,7 +176,7 @@ impl MemoryIndex {
         Ok(listing)
     }
 
-    /// Changes after `revision`, oldest first, at most `events_max`; and the revision they reach to.
+    /// Changes after `revision`, oldest first, at most `events_max`; and the last revision of them.
     pub fn changes(
         &self,
         resource: Option<&Arc<str>>,
@@ -219,7 +223,7 @@ impl MemoryIndex {
         self.history.push(event);
     }
 
-    /// Takes out of the history what happened up to `revision`, but for the last `kept` changes.
+    /// Removes changes up to `revision` from the history, except the last `kept`.
     pub(super) fn trim_history(&mut self, revision: u64, kept: usize) -> TrimmedHistory {
         self.history.trim(revision, kept)
     }
@@ -234,7 +238,7 @@ impl MemoryIndex {
         self.warm.replace(KeyOrderedObject(object));
     }
 
-    /// Takes an object out of those that are warm; whether it was one.
+    /// Removes an uncompressed object; returns whether it was one.
     pub(super) fn remove_warm(&mut self, object: &Arc<StoredObject>) -> bool {
         let was_warm = self.warm.remove(&object.key);
         if was_warm {
@@ -267,7 +271,7 @@ mod tests {
                 }
             }
         }
-        // A kind that has none there, and one that has some there alone.
+        // A kind without objects there, and one with some only there.
         objects.retain(|one| &*one.key.resource != "/ab" || one.key.namespace.is_empty());
         objects.retain(|one| &*one.key.resource != "/b" || &*one.key.namespace == "team");
         let wanted: BTreeSet<ObjectKey> =

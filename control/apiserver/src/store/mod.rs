@@ -95,19 +95,19 @@ impl ObjectKey {
     }
 }
 
-/// What a writer wants done.
+/// The action that a writer requests.
 #[derive(Debug)]
 pub enum WriteOperation {
     /// Nothing: the object already is as wanted, and watchers get no event.
     NoOp(Arc<StoredObject>),
     Put(ObjectKey, Value),
-    /// The same, of a long object that is written out already.
+    /// The same, of a long object that is serialized already.
     PutPrepared(ObjectKey, Box<PreparedObject>),
     /// The value is what watchers see as the object's last state.
     Delete(ObjectKey, Value),
 }
 
-/// What became of it, once durable.
+/// The result, once durable.
 #[derive(Debug, Clone)]
 pub enum WriteOutcome {
     Unchanged(Arc<StoredObject>),
@@ -186,10 +186,10 @@ impl ObjectStore {
         let view = StagedView::new(Arc::clone(&memory), revision, common);
         let (announce, revision) = watch::channel(revision);
         let failure = Arc::new(WriterFailure::default());
-        let told = Arc::clone(&failure);
+        let failure_report = Arc::clone(&failure);
         let writer = std::thread::Builder::new()
             .name("store".into())
-            .spawn(move || writer::run(disk, view, waiting, &announce, &told))
+            .spawn(move || writer::run(disk, view, waiting, &announce, &failure_report))
             .map_err(|why| StoreError::WriterFailed(format!("no thread for it: {why}")))?;
         Ok(Self {
             memory,
@@ -235,7 +235,7 @@ impl ObjectStore {
         self.failure.current().map_or(Ok(()), Err)
     }
 
-    /// What the writer's thread has of freed pieces.
+    /// The writer thread's list of freed pieces.
     pub(super) async fn cached(&self) -> allocator::CachedChunks {
         let jobs = self.jobs.read().unwrap_or_else(PoisonError::into_inner).clone();
         let Some(jobs) = jobs else { return allocator::CachedChunks::default() };

@@ -1,4 +1,4 @@
-//! What a namespace says of itself while it goes: the conditions of Kubernetes' namespace controller, in its words.
+//! The conditions of a terminating namespace: those of Kubernetes' namespace controller, with its texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::StoredObject;
 
-/// What is still in a namespace after all of it was told to go.
+/// What is still in a namespace after all of it was marked for deletion.
 #[derive(Debug, Default)]
 pub(super) struct RemainingObjects {
     /// How many of each kind.
@@ -66,7 +66,7 @@ impl RemainingObjects {
         left
     }
 
-    /// What is wrong, by the condition's type; `None` if nothing is.
+    /// The failures, by the condition's type; `None` if there are none.
     fn condition_message(&self, condition: &str, namespace: &str) -> Option<String> {
         let joined = |mut parts: Vec<String>| {
             parts.sort();
@@ -134,14 +134,14 @@ mod tests {
         value.as_str().unwrap()
     }
 
-    fn told(namespace: &Value) -> Vec<(&str, &str, &str)> {
+    fn condition_rows(namespace: &Value) -> Vec<(&str, &str, &str)> {
         let list = namespace["status"]["conditions"].as_array().unwrap();
         list.iter().map(|one| (text(&one["status"]), text(&one["reason"]), text(&one["message"]))).collect()
     }
 
     /// The words are Kubernetes'.
     #[test]
-    fn a_namespace_tells_what_is_left_and_for_whom_it_waits() {
+    fn terminating_namespace_reports_content_and_finalizers() {
         let going = |finalizers: Value| json!({ "deletionTimestamp": "x", "finalizers": finalizers });
         let objects = [
             stored("/configmaps", "a", going(json!(["x.dev/b", "x.dev/a"]))),
@@ -172,7 +172,7 @@ mod tests {
                 "Some content in the namespace has finalizers remaining: x.dev/a in 3 resource instances, x.dev/b in 1 resource instances",
             ),
         ];
-        assert_eq!(told(&namespace), wanted);
+        assert_eq!(condition_rows(&namespace), wanted);
 
         let before = namespace.clone();
         set_conditions(&mut namespace, &RemainingObjects::of(objects.iter().cloned()), "two");
@@ -180,7 +180,7 @@ mod tests {
         set_conditions(&mut namespace, &RemainingObjects::of(objects[..1].iter().cloned()), "three");
         set_conditions(&mut namespace, &RemainingObjects::default(), "four");
         let none = ("False", "ContentHasNoFinalizers", "All content-preserving finalizers finished");
-        assert_eq!(told(&namespace)[4], none);
+        assert_eq!(condition_rows(&namespace)[4], none);
         let since = |at: usize| namespace["status"]["conditions"][at]["lastTransitionTime"].as_str().unwrap();
         assert_eq!([0, 2, 3].map(since), ["one", "three", "four"]);
     }

@@ -1,4 +1,4 @@
-//! What is asked of objects without reading them.
+//! The properties of objects that are needed without parsing them.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -9,13 +9,13 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer as _};
 use serde_json::Value;
 
-/// What the words of most objects take.
+/// The size of most objects' strings.
 const STRINGS_BYTES: usize = 512;
 
-/// What selectors, owners and the collector ask of every object.
+/// The properties that selectors, owners and the collector read of every object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct ObjectHead {
-    /// Of labels, in their order. Most objects of a kind have the same, and share them.
+    /// The labels, in order. Most objects of a kind have the same, and share them.
     pub(super) label_keys: Arc<StringTable>,
     /// `metadata.uid` (empty in tests alone), then values of labels in the order of their names, then finalizers, then the
     /// uids in `ownerReferences`.

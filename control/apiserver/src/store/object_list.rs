@@ -1,4 +1,4 @@
-//! What a list request saw: a moment, of which the sleepers are unfolded one block at a time.
+//! The result of a list request: a snapshot, whose compressed objects are decompressed one block at a time.
 
 use std::collections::BTreeSet;
 use std::iter::Peekable;
@@ -9,19 +9,19 @@ use super::block::{BlockRows, ObjectBlock};
 use super::cold_objects::BlockBits;
 use super::{ObjectKey, StoredObject};
 
-/// Objects in the order of their keys, as of one moment, whatever is written later.
+/// Objects in the order of their keys, as a snapshot.
 #[derive(Debug, Clone, Default)]
 pub struct ObjectList {
     pub revision: u64,
     /// In order.
     pub(super) warm: Vec<Arc<StoredObject>>,
-    /// In order, with the bits of those that were there.
+    /// In order, with the bits of the objects at that time.
     pub(super) cold: Vec<(Arc<ObjectBlock>, BlockBits)>,
-    /// What of `cold` is meant.
+    /// The selected part of `cold`.
     pub(super) scope: ListScope,
 }
 
-/// Blocks may reach over the ends of what is asked for.
+/// Blocks may extend beyond the requested range.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ListScope {
     pub(super) resource: Option<Arc<str>>,
@@ -41,20 +41,20 @@ pub struct ObjectListIter {
 struct ColdObjectIter {
     blocks: vec::IntoIter<(Arc<ObjectBlock>, BlockBits)>,
     rows: BlockRows,
-    /// Of the rows that are still to come, the next in the lowest bit.
+    /// The bits of the remaining rows, the next in the lowest bit.
     present: BlockBits,
     within: ListScope,
     last: Option<ObjectKey>,
 }
 
 impl ObjectList {
-    /// All at once: for kinds of which there are few.
+    /// All at once: for kinds with few objects.
     #[must_use]
     pub fn items(self) -> Vec<Arc<StoredObject>> {
         self.into_iter().collect()
     }
 
-    /// The objects; may be asked for again.
+    /// The objects; can be called again.
     #[must_use]
     pub fn iter(&self) -> ObjectListIter {
         self.clone().into_iter()
@@ -94,13 +94,13 @@ impl Iterator for ObjectListIter {
 }
 
 impl ListScope {
-    /// The key that comes before all of it.
+    /// The smallest key of the range.
     pub(super) fn first(&self) -> ObjectKey {
         let word = |word: &Option<Arc<str>>| word.clone().unwrap_or_else(|| "".into());
         ObjectKey { resource: word(&self.resource), namespace: word(&self.namespace), name: "".into() }
     }
 
-    /// Whether a block that begins with this key, behind [`Within::first`] or around it, may reach into it.
+    /// Whether a block with this first key may overlap the range, around [`Within::first`] or after it.
     pub(super) fn may_contain(&self, begins: &ObjectKey) -> bool {
         let behind = (self.resource.as_deref().unwrap_or(""), self.namespace.as_deref());
         let at = (&*begins.resource, self.namespace.as_ref().map(|_| &*begins.namespace));

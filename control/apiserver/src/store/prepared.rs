@@ -1,16 +1,16 @@
-//! An object that is written out before the writer's thread has it: all but its version, which only that thread knows.
+//! An object serialized before it reaches the writer's thread: complete except for its version, which that thread assigns.
 
 use serde_json::Value;
 
 use super::{OBJECT_BYTES_MAX, OBJECT_DEPTH_MAX, ObjectHead, StoreError};
 
-/// The text of an object around its version.
+/// The text of an object before and after its version.
 #[derive(Debug)]
 pub struct PreparedObject {
     pub(super) head: ObjectHead,
     /// Without the version.
     text: String,
-    /// Where the version goes.
+    /// The position of the version.
     at: usize,
 }
 
@@ -42,7 +42,7 @@ impl PreparedObject {
     }
 }
 
-/// Whether the value nests no more than `levels`. Looks no deeper than that.
+/// Whether the value nests no deeper than `levels`. Reads no deeper than that.
 fn is_within(value: &Value, levels: usize) -> bool {
     match value {
         Value::Array(items) => levels > 0 && items.iter().all(|inner| is_within(inner, levels - 1)),

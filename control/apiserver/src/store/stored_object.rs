@@ -1,7 +1,7 @@
-//! An object in memory: its JSON, and the little that is asked of objects without reading them.
+//! An object in memory: its JSON, and the properties that are needed without parsing it.
 //!
-//! As a tree of maps the same object takes six times the room of its text (a map of one field is a node of 600
-//! bytes), and packed a tenth of it. Who wants the fields opens it: some microseconds, and no longer than it
+//! As a tree of maps the same object takes six times the size of its text (a map of one field is a node of 600
+//! bytes), and compressed a tenth of it. Reading its fields means parsing it: some microseconds, and no longer than it
 //! took to copy the tree before a change.
 
 use std::borrow::Borrow;
@@ -20,7 +20,7 @@ use support::compressed::{CompressedText, DictionaryCache};
 /// Lists of labels' names that are held once: kinds have some each, and clients' labels some more.
 const LISTS_SHARED_MAX: usize = 4096;
 
-/// What is in a Secret must not live on as what others are packed against.
+/// The content of a Secret must not live on as a compression sample for others.
 const NEVER_A_DICTIONARY: &str = "/secrets";
 
 /// One version of one object. Never changes.
@@ -34,14 +34,14 @@ pub struct StoredObject {
     text: CompressedText,
 }
 
-/// What objects have in common, and memory holds once.
+/// Strings that objects share, stored once.
 #[derive(Debug, Default)]
 pub(super) struct SharedStrings {
     dictionaries: DictionaryCache<Arc<str>>,
     names: Mutex<HashSet<Arc<StringTable>>>,
 }
 
-/// An object whose fields are at hand.
+/// An object with parsed fields.
 #[derive(Debug, Clone)]
 pub struct DecodedObject {
     pub stored: Arc<StoredObject>,
@@ -77,7 +77,7 @@ impl StoredObject {
         Self { key, resource_version, head, text }
     }
 
-    /// One that is made again of what was folded. It is as large as its text: who keeps it packs it again.
+    /// One that was decompressed from a block. It is as large as its text: it must be compressed again to be stored.
     pub(super) fn from_json(key: ObjectKey, resource_version: u64, json: &[u8]) -> Self {
         let head = match ObjectHead::read(json) {
             Some((head, _)) => head,
@@ -133,7 +133,7 @@ impl SharedStrings {
             return Arc::clone(known);
         }
         if all.len() == LISTS_SHARED_MAX {
-            all.retain(|known| Arc::strong_count(known) > 1); // nobody has them any more
+            all.retain(|known| Arc::strong_count(known) > 1); // the others are unused
         }
         if all.len() < LISTS_SHARED_MAX {
             all.insert(Arc::clone(&names));

@@ -111,7 +111,7 @@ async fn insist(store: &ObjectStore, name: &str) -> u64 {
 }
 
 /// APP-39: wherever in a commit the room ends, what was acknowledged stays, what was refused is not there,
-/// writes go on by themselves once there is room, and no version is given out twice or goes back.
+/// writes go on by themselves once there is room, and no version is assigned twice or goes back.
 #[tokio::test]
 async fn a_full_disk_refuses_and_recovers_by_itself() {
     let mut refused = 0;
@@ -147,7 +147,7 @@ async fn a_full_disk_refuses_and_recovers_by_itself() {
     assert!(refused > 3, "the commits found room {refused} times");
 }
 
-/// What is written can be read again, also by the next start: deeper objects are refused.
+/// Every stored object can be read again, also by the next start: deeper objects are rejected.
 #[tokio::test]
 async fn an_object_that_nests_too_deep_is_refused() {
     let disk = FaultyDisk::default();
@@ -181,7 +181,7 @@ async fn history_lets_go_of_its_oldest_changes_when_they_are_too_many_bytes() {
 }
 
 #[tokio::test]
-async fn history_forgets_what_it_is_told_to_and_nothing_else() {
+async fn history_drops_only_requested_changes() {
     let store = open(&FaultyDisk::default());
     let versions = [put(&store, "a", 1).await, put(&store, "a", 2).await, put(&store, "b", 3).await];
     let [first, second, third] = versions.map(|written| written.unwrap().object().resource_version);
@@ -232,7 +232,7 @@ async fn many_changes_are_forgotten_sooner_but_for_the_last() {
     assert!(!is_there(HISTORY_OLD_EVENTS_MAX) && is_there(HISTORY_OLD_EVENTS_MAX + 1));
 }
 
-/// Who folds waits for the next change with nothing in hand, whether there was little to fold or much.
+/// Compaction holds no store while it waits for the next change, whether there was little to compact or much.
 #[tokio::test(start_paused = true)]
 async fn who_folds_keeps_no_store_open() {
     for objects in [1, 100] {
@@ -290,10 +290,10 @@ async fn decisions_of_one_batch_see_each_other() {
     assert_eq!(store.read().get(&key("count")).unwrap().value()["count"], 500);
 }
 
-/// Wherever the disk turns bits over or ends early, the objects that were written are shown, or the file is told
+/// Wherever the disk turns bits over or ends early, the objects that were written are served, or the file is reported
 /// to be damaged with what to do: never other objects, and never a panic.
 #[tokio::test]
-async fn what_a_disk_made_of_the_objects_is_told() {
+async fn corrupted_objects_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let store = ObjectStore::open(folder.path()).unwrap();
     for (nth, bytes) in [10, 100, 1000, 5000, 300].into_iter().enumerate() {
@@ -307,7 +307,7 @@ async fn what_a_disk_made_of_the_objects_is_told() {
     let file = folder.path().join("objects.redb");
     let whole = std::fs::read(&file).unwrap();
     let mut rng = fastrand::Rng::with_seed(7);
-    let (mut told, mut silent) = (0, 0);
+    let (mut reported, mut silent) = (0, 0);
     for round in 0..200 {
         let mut bytes = whole.clone();
         match round % 4 {
@@ -331,16 +331,16 @@ async fn what_a_disk_made_of_the_objects_is_told() {
                 assert_eq!(all(&store), written, "round {round}");
             }
             Err(why) => {
-                told += 1;
+                reported += 1;
                 assert!(matches!(why, StoreError::Damaged { .. } | StoreError::Format { .. }), "{round}: {why:?}");
             }
         }
     }
-    assert!(told > 50 && silent > 0, "{told} told, {silent} silent");
+    assert!(reported > 50 && silent > 0, "{reported} told, {silent} silent");
 }
 
-/// APP-16: a new file gets its name when it is a database, so an empty one is damage. To begin anew with it would lose
-/// everything without a word.
+/// APP-16: a new file gets its name when it is a database, so an empty one is damage. Starting again with it would lose
+/// everything silently.
 #[tokio::test]
 async fn an_empty_file_is_damaged_and_a_start_that_was_cut_short_is_none() {
     let folder = tempfile::tempdir().unwrap();
@@ -385,9 +385,9 @@ async fn a_file_of_the_first_format_gets_its_print() {
     }
 }
 
-/// It would turn for ever and keep everything else on its thread from ending, if the end came while it was at work.
+/// It would turn forever and keep everything else on its thread from ending, if the end came while it was at work.
 #[test]
-fn the_collector_ends_with_its_store_though_somebody_holds_that() {
+fn collector_ends_with_a_store_that_is_still_in_use() {
     let folder = tempfile::tempdir().unwrap();
     let store = Arc::new(ObjectStore::open(folder.path()).unwrap());
     store.close();

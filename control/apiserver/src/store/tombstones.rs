@@ -1,7 +1,7 @@
-//! Last words of objects whose deletion is no longer in the history, for those who have yet to hear of it.
+//! Tombstones: objects whose deletion is no longer in the history, for readers that have not seen it yet.
 //!
-//! Who follows the store by its history and falls behind lists again, and finds all but what is gone. So that nobody has to keep the
-//! names of all that there was, the deletions that some [`Reader`] has not reached are kept until it has.
+//! A reader that follows the store by its history and falls behind lists again, and finds everything except deletions. So that no reader has to
+//! store the names of all objects, the deletions that some [`Reader`] has not reached are retained until it has.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,10 +9,10 @@ use std::sync::{Arc, Weak};
 
 use super::change_event::{ChangeEvent, HISTORY_EVENTS_MAX};
 
-/// Deletions that are kept at most, in 0.5 KiB each: a reader that is behind by ten histories has stopped.
+/// The maximum number of retained deletions, in 0.5 KiB each: a reader that is behind by ten histories has stopped.
 const TOMBSTONES_MAX: usize = 10 * HISTORY_EVENTS_MAX;
 
-/// Up to where somebody has heard of all changes.
+/// The position up to which a reader has seen all changes.
 #[derive(Debug, Default)]
 pub struct ChangeReader(Arc<AtomicU64>);
 
@@ -40,12 +40,12 @@ impl Tombstones {
         self.readers.push(Arc::downgrade(&reader.0));
     }
 
-    /// Where the last of all readers is.
+    /// The position of the slowest reader.
     fn min_position(&self) -> Option<u64> {
         self.readers.iter().filter_map(|reader| Some(reader.upgrade()?.load(Relaxed))).min()
     }
 
-    /// Whether anybody has yet to hear of what happened at `revision`. Lets go of what all have heard of.
+    /// Whether a reader has not yet seen the change at `revision`. Drops what all readers have seen.
     pub(super) fn is_needed(&mut self, revision: u64) -> bool {
         let slowest = self.min_position().unwrap_or(u64::MAX);
         while self.events.front().is_some_and(|event| event.revision() <= slowest) {
@@ -54,7 +54,7 @@ impl Tombstones {
         revision > slowest
     }
 
-    /// The history forgets this one; what comes here is in order.
+    /// The history drops this one; calls are in order.
     pub(super) fn push(&mut self, event: ChangeEvent) {
         if self.events.len() == TOMBSTONES_MAX {
             self.events.pop_front();

@@ -1,4 +1,4 @@
-//! Objects that are found by a uid: their own, or that of an owner.
+//! Finds objects by a uid: their own, or that of an owner.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -14,7 +14,7 @@ pub(super) struct WarmUidIndex(BTreeSet<WarmUidEntry>);
 
 type WarmUidEntry = (u64, Option<KeyOrderedObject>);
 
-/// What is to become the sets of a [`super::Memory`]. Made of all at once they are made three times as quickly.
+/// Builds the sets of a [`super::Memory`]. Building all at once is three times as fast.
 #[derive(Debug, Default)]
 pub(super) struct WarmUidEntries {
     pub(super) uids: Vec<WarmUidEntry>,
@@ -49,14 +49,14 @@ impl WarmUidIndex {
         self.0.remove(&(sum, Some(KeyOrderedObject(Arc::clone(object)))));
     }
 
-    /// Those of another uid that has the same sum, too.
+    /// The objects of another uid with the same sum.
     pub(super) fn find(&self, wanted: u64) -> impl Iterator<Item = &Arc<StoredObject>> {
         let of_it = self.0.range((wanted, None)..).take_while(move |(sum, _)| *sum == wanted);
         of_it.filter_map(|(_, found)| Some(&found.as_ref()?.0))
     }
 }
 
-/// All have one, but for tests.
+/// Only tests have none.
 pub(super) fn uid(object: &StoredObject) -> Option<&str> {
     Some(object.head.uid()).filter(|uid| !uid.is_empty())
 }

@@ -1,4 +1,4 @@
-//! The one thread that changes anything: decide, commit, show, answer; many requests at a time.
+//! The writer thread, which makes all changes: decide, commit, publish, respond; many requests per batch.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,11 +17,11 @@ use super::{MemoryIndex, ObjectKey, PreparedObject, StoreError, StoredObject, Wr
 /// Requests that share one commit. More would not make a commit cheaper, only its callers slower.
 const BATCH_WRITES_MAX: usize = 256;
 
-/// After a commit that found no room the file is tried again after this; opening it reads it.
+/// After a failed commit for lack of space, the file is reopened and tried again after this.
 const REOPEN_DELAY_MIN: Duration = Duration::from_millis(250);
 /// ... and each time after twice as long, up to this.
 const REOPEN_DELAY_MAX: Duration = Duration::from_secs(4);
-/// How often requests are refused while the disk is full.
+/// How often rejected requests are answered while the disk is full.
 const REJECT_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Decides against the view, and returns the response to send once the outcome of the commit is known; given an error
@@ -36,7 +36,7 @@ pub struct StagedView {
     /// Changes of this batch by key; `None` = deleted.
     staged: HashMap<ObjectKey, Option<Arc<StoredObject>>>,
     events: Vec<ChangeEvent>,
-    /// The last resourceVersion given out.
+    /// The last resourceVersion assigned.
     revision: u64,
     shared: SharedStrings,
 }
@@ -141,7 +141,7 @@ impl StagedView {
         Ok(if deleted { WriteOutcome::Deleted(object) } else { WriteOutcome::Put(object) })
     }
 
-    /// Forgets what was staged; numbers given out are not given out again.
+    /// Forgets what was staged; numbers assigned are not reused.
     fn discard(&mut self) {
         self.staged.clear();
         self.events.clear();
@@ -200,18 +200,18 @@ impl WriterFailure {
     }
 }
 
-/// What the thread works with.
+/// The state of the writer thread.
 struct StoreWriter<'a> {
     disk: ObjectDatabase,
     view: StagedView,
     jobs: mpsc::Receiver<WriteJob>,
     committed_revision: &'a watch::Sender<u64>,
     failure: &'a WriterFailure,
-    /// What the file holds, as far as is known.
+    /// The content of the file, as far as known.
     committed: u64,
 }
 
-/// The thread's life: until the last [`super::Store`] is gone.
+/// The thread's loop: until the last [`super::Store`] is dropped.
 pub(super) fn run(
     disk: ObjectDatabase,
     view: StagedView,

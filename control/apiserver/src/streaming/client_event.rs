@@ -1,4 +1,4 @@
-//! What a client of the remote command protocol does, and the channels that it reads, in either protocol.
+//! What a client of the remote command protocol sends, and the channels that it reads, in either protocol.
 
 use std::io;
 
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::limits::RESIZE_BYTES_MAX;
 
-/// What a client does.
+/// An action of the client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ClientEvent {
     Stdin(Bytes),

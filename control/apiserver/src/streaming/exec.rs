@@ -41,7 +41,7 @@ struct ProcessOutput {
     buffer: Vec<u8>,
 }
 
-/// What the process has not read yet.
+/// Input that the process has not read yet.
 #[derive(Default)]
 struct InputQueue {
     /// A copy: a view of one byte would keep all that was received with it.

@@ -1,4 +1,4 @@
-//! What the API needs of the runtime for streams into instances.
+//! The interface of the runtime that the API needs for streams into instances.
 
 use std::any::Any;
 use std::fmt;
@@ -47,7 +47,7 @@ pub enum ExecExit {
     Code(i32),
     /// Together with its instance.
     InstanceEnded,
-    /// What was attached to has ended.
+    /// The attached process has ended.
     Detached,
 }
 

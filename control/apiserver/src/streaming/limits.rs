@@ -1,11 +1,11 @@
-//! The bounds of streaming sessions, each with its reason.
+//! The limits of streaming sessions, each with its reason.
 
 use std::time::Duration;
 
 /// Sessions of all clients at a time. Each has a process or some connections, and some 100 KiB of buffers; at most 2 MiB for a
 /// process that does not read its input, and 10 MiB for forwarded connections that do not.
 pub(crate) const SESSIONS_MAX: usize = 256;
-/// Sessions of one instance: people look into it, and a loop of a script does not fill its process table.
+/// Sessions of one instance: users look into it, and a loop of a script does not fill its process table.
 pub(crate) const SESSIONS_PER_INSTANCE_MAX: usize = 32;
 /// A session ends after this time without a byte in either direction; a kubelet's default.
 pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(4 * 3600);

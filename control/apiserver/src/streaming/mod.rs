@@ -1,11 +1,11 @@
 //! Streams into instances: `exec`, `attach` and `port-forward`, as kubectl 1.20 to 1.34 speak them.
 //!
-//! - [`instance_streams`] is what the API needs of the runtime: a process to talk to, or a connection.
+//! - [`instance_streams`] is the interface of the runtime: a process to talk to, or a connection.
 //! - `upgrade` chooses a protocol from the head of a request.
 //! - `spdy` and `websocket` are the two protocols; `remote_command` speaks either of them.
 //! - `exec` moves bytes between a client and a process, `port_forward` between a client and a port.
 //!
-//! Nothing here knows objects or authorization; see `api::pod_streams`.
+//! This module does not depend on objects or authorization; see `api::pod_streams`.
 
 mod client_event;
 pub(crate) mod exec;

@@ -1,7 +1,7 @@
 //! Moves bytes between a client and ports of an instance: a pair of SPDY streams for each connection.
 //!
-//! The client opens an error stream and a data stream with one request id. A connection that fails is told on its error stream,
-//! and the others go on.
+//! The client opens an error stream and a data stream with one request id. A failed connection is reported on its error stream,
+//! and the others continue.
 
 use std::collections::HashMap;
 use std::io;
@@ -35,7 +35,7 @@ pub(crate) struct ForwardTarget {
 
 /// A client's stream.
 enum ClientStream {
-    /// Of the connection that `request` names; it waits for its data stream.
+    /// The error stream of the connection `request`; it waits for its data stream.
     Error { request: String },
     /// Towards the connection; `None`: the client has finished.
     Data { input: Option<mpsc::Sender<Bytes>>, error: u32, task: tokio::task::AbortHandle },
@@ -219,8 +219,8 @@ impl ConnectionOutput {
     async fn finish(&self, message: String) {
         // An error of the queue: the client has left.
         if !message.is_empty() {
-            let told = QueuedData { stream: self.error, bytes: message.into(), fin: false };
-            let _ = self.queue.send(told).await;
+            let error_frame = QueuedData { stream: self.error, bytes: message.into(), fin: false };
+            let _ = self.queue.send(error_frame).await;
         }
         for stream in [self.data, self.error] {
             let _ = self.queue.send(QueuedData { stream, bytes: Bytes::new(), fin: true }).await;

@@ -83,7 +83,7 @@ pub(crate) struct SpdyChannels {
     connection: SpdyConnection,
     channels: Vec<SpdyChannel>,
     resize: ResizeParser,
-    /// What came before all streams were open, and what one frame said beside its first event.
+    /// Input that came before all streams were open, and further events of one frame.
     pending: VecDeque<ClientEvent>,
 }
 

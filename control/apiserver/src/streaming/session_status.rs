@@ -1,10 +1,10 @@
-//! The `Status` that a session ends with, on its error channel.
+//! The `Status` at the end of a session, on its error channel.
 
 use serde_json::{Value, json};
 
 use super::instance_streams::ExecExit;
 
-/// What kubectl reads: it exits with the code in `details.causes`, and prints the message of any other failure.
+/// The format that kubectl reads: it exits with the code in `details.causes`, and prints the message of any other failure.
 pub(super) fn of_exit(exit: &ExecExit) -> Value {
     match exit {
         ExecExit::Code(0) | ExecExit::Detached => json!({ "metadata": {}, "status": "Success" }),

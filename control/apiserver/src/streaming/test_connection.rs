@@ -1,4 +1,4 @@
-//! An upgraded connection over memory, for tests.
+//! An upgraded connection in memory, for tests.
 
 use axum::body::Body;
 use http::header::{CONNECTION, UPGRADE};

@@ -14,7 +14,7 @@ const SPDY: &str = "SPDY/3.1";
 /// RFC 6455, 1.3.
 const WEBSOCKET_GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
 
-/// Of `exec` and `attach`, the preferred one first. v5 lets a client close its input.
+/// The protocols of `exec` and `attach`, the preferred one first. v5 lets a client close its input.
 const REMOTE_COMMAND_WEBSOCKET: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 const REMOTE_COMMAND_SPDY: [&str; 1] = ["v4.channel.k8s.io"];
 const PORT_FORWARD_WEBSOCKET: [&str; 1] = ["SPDY/3.1+portforward.k8s.io"];
@@ -188,10 +188,10 @@ mod tests {
             refused(&headers(&[("connection", "upgrade"), ("upgrade", "h2c")]), kind),
             "Upgrade request required"
         );
-        let told = refused(&spdy(&["v3.channel.k8s.io"]), kind);
+        let message_of = refused(&spdy(&["v3.channel.k8s.io"]), kind);
         assert!(
-            told.contains("client supports [\"v3.channel.k8s.io\"], server accepts [\"v4.channel.k8s.io\"]"),
-            "{told}"
+            message_of.contains("client supports [\"v3.channel.k8s.io\"], server accepts [\"v4.channel.k8s.io\"]"),
+            "{message_of}"
         );
         assert!(refused(&spdy(&[]), kind).contains("client supports []"));
         assert!(refused(&websocket("portforward.k8s.io"), StreamKind::PortForward).contains("server accepts"));

@@ -1,4 +1,4 @@
-//! What a revision scaler shows of its inputs and decisions.
+//! The inputs and decisions of a revision scaler, for metrics.
 
 use std::sync::Arc;
 

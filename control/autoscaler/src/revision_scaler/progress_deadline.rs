@@ -1,4 +1,4 @@
-//! When a revision that has never been ready is given up, and when it is tried anew.
+//! When the start of a revision that has never been ready is abandoned, and when it is attempted again.
 
 use tokio::time::Instant;
 
@@ -23,10 +23,10 @@ impl RevisionScaler {
         }
         let seconds = deadline.as_secs();
         tracing::warn!(revision = %self.key, seconds, "not ready within the progress deadline; scaled to zero");
-        let hindrance = self.instances.iter().find_map(|member| member.not_ready_reason.clone());
+        let not_ready_reason = self.instances.iter().find_map(|member| member.not_ready_reason.clone());
         self.last_failure.get_or_insert_with(|| {
             let mut message = format!("no instance was ready within {seconds} s");
-            hindrance.iter().for_each(|why| message.extend([": ", why]));
+            not_ready_reason.iter().for_each(|why| message.extend([": ", why]));
             InstanceExit { cause: ExitCause::NotReady, message }
         });
     }

@@ -1,4 +1,4 @@
-//! What calls of functions and methods cost at most, and how large what they give is.
+//! The maximum cost of calls of functions and methods, and the size of their results.
 
 use super::estimate::{CostEstimate, SizeRange, ValueOrigin, by, sum};
 use super::{CostEstimator, TEXT};
@@ -7,14 +7,14 @@ use crate::parse::{Expr, ExprKind};
 use crate::sizes::SchemaStep;
 use crate::value::CelValue;
 
-/// What a pattern costs for each step through a text, by the byte of the pattern.
+/// The cost of a pattern for each step through a text, per byte of the pattern.
 const PATTERN: f64 = 0.25;
-/// Bytes of the pattern that a named format is reckoned to have.
+/// Bytes of the pattern that a named format is computed to have.
 const FORMAT_PATTERN_BYTES: f64 = 128.0;
 /// Bytes of an address.
 const ADDRESS_BYTES: u64 = 16;
 
-/// A call's arguments: their kinds, what is reckoned of them, and themselves.
+/// A call's arguments: their kinds, what is computed of them, and themselves.
 pub(crate) type CallArguments<'a, 'b> = (&'b [&'b CelType<'a>], &'b [CostEstimate<'a>], &'b [Expr]);
 
 impl<'a> CostEstimator<'a, '_> {
@@ -37,7 +37,7 @@ impl<'a> CostEstimator<'a, '_> {
         CostEstimate { size, entries, ..CostEstimate::computed(cost.saturating_add(before)) }
     }
 
-    /// What a method costs, and how large its result is; `None`: what most cost.
+    /// The cost of a method, and the size of its result; `None`: the default.
     fn method_cost(
         &self,
         name: &str,
@@ -99,7 +99,7 @@ impl<'a> CostEstimator<'a, '_> {
         })
     }
 
-    /// Of what is in a list or map.
+    /// The element of a list or map.
     fn item_size(&self, of: &CostEstimate<'a>) -> SizeRange {
         let from = match of.origin {
             ValueOrigin::Computed => ValueOrigin::Unknown,

@@ -1,4 +1,4 @@
-//! What is reckoned of a part of a rule: its cost, and the sizes of its value.
+//! The estimate for a part of a rule: its cost, and the sizes of its value.
 
 use crate::sizes::SchemaNode;
 
@@ -27,7 +27,7 @@ pub(crate) enum ValueOrigin<'a> {
     Unknown,
 }
 
-/// What is reckoned of a part.
+/// The estimate of a part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CostEstimate<'a> {
     pub(crate) cost: u64,

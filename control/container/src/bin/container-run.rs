@@ -1,5 +1,5 @@
 //! Becomes a container, for this crate's tests and measurements: `container-run PARENT`, with a [`Job`] as JSON on stdin; or
-//! `container-run exec`, with the same on stdin, in the container's pid namespace. `container-run beside SCRIPT` has a shell run a script beside it.
+//! `container-run exec`, with the same on stdin, in the container's pid namespace. `container-run sibling SCRIPT` has a shell run a script in parallel.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -23,7 +23,7 @@ struct Job {
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let failed = match arguments.next().as_deref() {
-        Some("beside") => {
+        Some("sibling") => {
             let shell = std::process::Command::new("sh").arg("-c").args(arguments).status();
             usage(&format!("{shell:?}"))
         }

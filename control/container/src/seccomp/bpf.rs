@@ -1,4 +1,4 @@
-//! The filter's program: a few exceptions first, then ranges of numbers in their order.
+//! The BPF program of the filter: a few exceptions first, then sorted ranges of call numbers.
 //!
 //! The kernel runs it once for each call that is always allowed and remembers that (since Linux 5.11), so its length matters
 //! for the exceptions only.
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use seccompiler::{BpfProgram, sock_filter};
 
-/// What becomes of one call.
+/// The decision for one call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exception {
     /// As if the kernel did not have it.
@@ -121,7 +121,7 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
 pub(super) mod tests {
     use super::*;
 
-    /// What the kernel would answer.
+    /// The kernel's result for a call.
     pub(crate) fn run(program: &[sock_filter], architecture: u32, number: u32, argument: u32) -> u32 {
         let (mut at, mut loaded) = (0, 0);
         loop {

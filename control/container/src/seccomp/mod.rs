@@ -1,7 +1,7 @@
-//! Which system calls a container may make: Docker's and containerd's default profile (RT-ISO-04).
+//! The system calls that a container may make: Docker's and containerd's default profile (RT-ISO-04).
 //!
-//! An allow-list with its conditional rules: what a capability brings, namespaces by `clone` only with `SYS_ADMIN`, and
-//! `clone3`, whose flags a filter cannot read, as if the kernel did not have it, so that libc falls back to `clone`. All other
+//! An allow-list with its conditional rules: what a capability allows, namespaces by `clone` only with `SYS_ADMIN`, and
+//! `clone3`, whose flags a filter cannot read, fails as if the kernel did not have it, so that libc falls back to `clone`. All other
 //! calls fail with `EPERM`. Calls of other architectures fail as unknown: 32-bit programs do not run.
 
 mod bpf;

@@ -1,4 +1,4 @@
-//! Docker's default profile, as containerd has it too.
+//! Docker's default profile, which is also containerd's.
 
 use libc::*;
 use rustix::thread::CapabilitySet;
@@ -10,9 +10,9 @@ const NAMESPACE_FLAGS: u32 = 0x7e02_0000;
 /// `AF_ALG`, the kernel's cryptography, which had holes that lead to root; and `AF_VSOCK`, a way to the host of a virtual
 /// machine, past every rule about networks.
 const REFUSED_SOCKETS: &[u32] = &[38, 40];
-/// What `personality` may be asked: Linux, without and with 64-bit or 32-bit addresses, and what it is now.
+/// The allowed arguments of `personality`: Linux, without and with 64-bit or 32-bit addresses, and the query.
 const PERSONALITIES: &[u32] = &[0x0, 0x8, 0x2_0000, 0x2_0008, 0xffff_ffff];
-/// Has one number on all machines.
+/// Calls with the same number on all architectures.
 const CLONE3: u32 = 435;
 
 /// The rules for a process that has no more than `capabilities`.
@@ -74,7 +74,7 @@ const ALLOWED: &[c_long] = &[
     SYS_vmsplice, SYS_wait4, SYS_waitid, SYS_write, SYS_writev,
 ];
 
-/// Those that only old machines have.
+/// Calls of older architectures only.
 #[rustfmt::skip]
 #[cfg(target_arch = "x86_64")]
 const ALLOWED_HERE: &[c_long] = &[
@@ -120,7 +120,7 @@ const ALLOWED_SINCE: [u32; 25] = [
     466, // removexattrat
 ];
 
-/// What a capability brings, by names, and by numbers that all machines share.
+/// The calls that a capability allows, by names, and by numbers that all architectures share.
 #[rustfmt::skip]
 const BY_CAPABILITY: &[(CapabilitySet, &[c_long], &[u32])] = &[
     (CapabilitySet::DAC_READ_SEARCH, &[SYS_open_by_handle_at], &[]),

@@ -1,4 +1,4 @@
-//! System calls and sockets that a container's programs try by themselves: perl of the host makes any call by its number.
+//! System calls and sockets of a container's programs: perl of the host makes any call by its number.
 
 use std::fs;
 use std::os::linux::net::SocketAddrExt;
@@ -62,7 +62,7 @@ fn process_has_default_capabilities_and_filter() {
     assert!(status.contains(&format!("CapEff: {kept}\n")) && status.contains(&format!("CapBnd: {kept}\n")), "{status}");
 }
 
-/// The network is the host's, and its sockets without a path are not the container's all the same; its own are.
+/// The network is the host's, and its sockets without a path are not the container's anyway; its own are.
 #[test]
 fn abstract_sockets_of_host_are_out_of_reach() {
     let Some(container) = with_perl() else { return };

@@ -1,4 +1,4 @@
-//! What a container's programs try, and do not get.
+//! Attempts to escape from a container, all of which fail.
 
 use std::fs;
 use std::process::Command;
@@ -69,7 +69,7 @@ fn own_program_cannot_be_overwritten() {
     for attempt in
         ["echo x >>/proc/1/exe", "(exec 3<>/proc/1/exe)", "chmod 777 /proc/1/exe", "dd of=/proc/1/exe </bin/busybox"]
     {
-        let output = container.run(&["/proc/self/exe", "beside", &format!("{attempt} || readlink /proc/1/exe")]);
+        let output = container.run(&["/proc/self/exe", "sibling", &format!("{attempt} || readlink /proc/1/exe")]);
         let seen = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(seen.contains("Read-only file system") && seen.contains("/container-run\n"), "{attempt}: {seen}");
     }

@@ -1,10 +1,10 @@
-//! A process more in a running container.
+//! Another process in a running container.
 
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Output, Stdio};
 
-use container::namespaces::spawn_beside;
+use container::namespaces::spawn_in_container;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::json;
 
@@ -30,7 +30,7 @@ fn exec(container: &Container, first: &Child, command: &[&str]) -> Output {
     let mut starting = Command::new(container.program.path());
     starting.arg0("container-run").arg("exec").env_clear();
     starting.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = spawn_beside(&pidfd, &mut starting).unwrap();
+    let mut child = spawn_in_container(&pidfd, &mut starting).unwrap();
     child.stdin.take().unwrap().write_all(job.to_string().as_bytes()).unwrap();
     child.wait_with_output().unwrap()
 }

@@ -1,4 +1,4 @@
-//! What a container's programs see.
+//! What a container's programs see of the system.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,4 @@
-//! Containers from real layers: Debian's static busybox, run by this crate's own program. Needs root, and says so without.
+//! Containers from real layers: Debian's static busybox, run by this crate's own program. Skipped with a message without root.
 #![allow(clippy::unwrap_used, reason = "a step that fails is a failed test")]
 
 mod calls;
@@ -26,7 +26,7 @@ const APPLETS: [&str; 34] = [
     "mknod", "tr", "ipcs", "true", "su", "nc",
 ];
 
-/// An image, and what is to be run of it.
+/// An image, and what will be run of it.
 struct Container {
     dir: tempfile::TempDir,
     program: ProtectedProgram,
@@ -65,7 +65,7 @@ impl Container {
         Some(Self { dir, program, spec, variables: vec![("PATH".into(), "/bin".into())] })
     }
 
-    /// A folder of the host beside the image.
+    /// A folder of the host, in addition to the image.
     fn folder(&self, name: &str) -> PathBuf {
         let folder = self.dir.path().join(name);
         fs::create_dir_all(&folder).unwrap();

@@ -1,4 +1,4 @@
-//! Read-only roots, volumes, and what the kernel tells of the host.
+//! Read-only roots, volumes, and what the kernel exposes of the host.
 
 use std::fs;
 use std::os::unix::fs::symlink;

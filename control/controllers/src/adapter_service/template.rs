@@ -18,7 +18,7 @@ const CONFIG_HASH: &str = "adapters.sluicegate.dev/config-hash";
 const STATE: (&str, &str) = ("ADAPTER_STATE", "$(STATE_DIRECTORY)");
 /// Where Secrets are mounted, each in a directory of its name.
 const SECRETS: &str = "/var/run/sluicegate/secrets";
-/// The program of the built-in transports. It stands beside this one.
+/// The program of the built-in transports. It is installed next to this one.
 const PROGRAM: &str = "sluicegate-adapters";
 
 /// Secrets and their keys.
@@ -61,7 +61,7 @@ pub(crate) fn program(asked: &AdapterProgram) -> Result<AdapterExecutable, Strin
     if path.is_file() {
         Ok(AdapterExecutable::Command(path, transport.clone()))
     } else {
-        Err(format!("{} does not exist; install it beside sluicegate", path.display()))
+        Err(format!("{} does not exist; install it next to sluicegate", path.display()))
     }
 }
 

@@ -16,7 +16,7 @@ use crate::names::broker_path as path;
 use types::eventing::broker::Broker;
 use types::shared::{name, namespace};
 
-/// What holds a Broker.
+/// The finalizer of a draining Broker.
 pub const FINALIZER: &str = "sluicegate.dev/drain";
 /// Interval between checks of a draining Broker.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -24,7 +24,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// has just been published, has its events counted by then.
 const EMPTY_POLLS_MIN: u32 = 3;
 
-/// Deleted, and held until its events have come to an end.
+/// Deleted, and held until its events have ended.
 #[must_use]
 pub fn is_draining(broker: &Broker) -> bool {
     broker.metadata.deletion_timestamp.is_some() && has_finalizer(broker)

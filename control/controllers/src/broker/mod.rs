@@ -1,4 +1,4 @@
-//! Broker: an address whose events the Triggers read.
+//! Broker: an address that accepts events, which its Triggers read.
 
 pub mod drain;
 pub mod reconcile;
@@ -79,12 +79,12 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     context.set_status(&broker, &after).await
 }
 
-/// What a Broker's Triggers may have of it: from which spec, and where the dead letter sink is.
+/// The Broker's options for its Triggers: the spec that they come from, and the dead letter sink.
 fn delivery_for_triggers(broker: &Broker) -> Option<(Option<i64>, &DeliveryStatus)> {
     broker.status.as_ref().map(|status| (status.base.observed_generation, &status.delivery))
 }
 
-/// What `spec.config` names; or why that cannot be taken.
+/// The ConfigMap in `spec.config`; or the reason why it is invalid.
 async fn load_config(
     context: &ControllerContext,
     item: &WorkItem,
@@ -108,7 +108,7 @@ async fn load_config(
 }
 
 /// Serves all of them by what the last statuses say: how things were before a restart. One whose config cannot be read
-/// now keeps everything that it was not told to drop, until it is looked at.
+/// now keeps everything that it is not configured to drop, until it is reconciled.
 async fn restore(context: &ControllerContext) {
     for broker in context.caches.brokers.all().iter().filter(|broker| broker.is_ours()) {
         let ns = namespace(&broker.metadata);
@@ -124,7 +124,7 @@ fn broker_sender_policy(context: &ControllerContext, broker: &Broker) -> SenderP
     SenderPolicy::for_object(context, &[PolicyTarget::of::<Broker>(&broker.metadata)])
 }
 
-/// Tells the cores of the Broker's stream.
+/// Publishes the Broker's stream to the cores.
 fn publish_stream(context: &ControllerContext, broker: &Broker, config: &BrokerConfigMap, rules: &SenderPolicy) {
     let (ns, name) = (namespace(&broker.metadata), name(&broker.metadata));
     let uid = broker.metadata.uid.as_deref().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a Broker's status says: values in, values out.
+//! Computes a Broker's status: values in, values out.
 
 use jiff::Timestamp;
 
@@ -13,7 +13,7 @@ use types::eventing::broker::{
 };
 use types::shared::Destination;
 
-/// What a Broker depends on, as found.
+/// The dependencies of a Broker, as found.
 #[derive(Debug, Clone)]
 pub struct BrokerDependencies {
     /// The dead letter sink, if one is wanted.
@@ -22,11 +22,11 @@ pub struct BrokerDependencies {
     pub config: Result<(), String>,
     /// It is deleted, and drains.
     pub is_draining: bool,
-    /// Who may send to it.
+    /// The senders that it accepts.
     pub sender_policy: SenderPolicy,
 }
 
-/// What is in `reach` is served already.
+/// Whether the cores serve what is in `reach`.
 #[must_use]
 pub fn status(broker: &Broker, reach: AddressesResult, found: BrokerDependencies, now: Timestamp) -> BrokerStatus {
     let mut status = broker.status.clone().unwrap_or_default();
@@ -40,7 +40,8 @@ pub fn status(broker: &Broker, reach: AddressesResult, found: BrokerDependencies
         conditions.mark_false(TRIGGER_CHANNEL_READY, "ChannelTemplateFailed", &why);
     }
     if found.is_draining {
-        let why = "The Broker is deleted: it takes no more events, and goes when those it has are delivered.";
+        let why =
+            "The Broker is being deleted: it accepts no more events, and is removed when its backlog is delivered.";
         conditions.mark_false(INGRESS_READY, "Draining", why);
         conditions.mark_false(ADDRESSABLE, "Draining", why);
     }
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!((ready(&cut_off), cut_off.address), (ConditionStatus::False, None));
     }
 
-    /// EV-RTE-17: options that cannot be taken, and the end of a Broker, are told with upstream's words where
+    /// EV-RTE-17: invalid options, and the deletion of a Broker, are reported with upstream's words where
     /// it has any.
     #[test]
     fn bad_options_and_a_drain_keep_a_broker_from_ready() {

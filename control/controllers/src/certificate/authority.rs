@@ -1,4 +1,4 @@
-//! The authority that signs certificates of our class. It is kept in a Secret, so that all appliances that follow one
+//! The authority that signs certificates of our class. It is stored in a Secret, so that all appliances that follow one
 //! API share it, and an operator can replace it. A ConfigMap publishes its certificate without the key.
 
 use contract::tls::TlsIdentity;
@@ -23,12 +23,12 @@ pub(super) const VALIDITY_DAYS: i64 = 90;
 
 /// Days before its expiry that it is renewed; an operator has this long to fix a failing renewal.
 pub(super) const RENEW_BEFORE_DAYS: i64 = 30;
-/// On one that we made, and so may make anew.
+/// An annotation of the Secrets that we created, and so may replace.
 const SELF_SIGNED: &str = "sluicegate.dev/self-made";
 /// Validity of an authority in days. Long, because every client that trusts it has to install its successor.
 const AUTHORITY_DAYS: i64 = 3_650;
 
-/// The current authority; created if there is none or ours expires soon. The inner error says what is wrong with an
+/// The current authority; created if there is none or ours expires soon. The inner error names the problem of an
 /// operator's authority, which is never overwritten: the operator may be in the middle of a change.
 pub(super) async fn load_or_create(
     context: &ControllerContext,
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
     use apiserver::access::signing::sign;
 
-    /// X-RTE-07: a certificate beside another one's key signs nothing, and one that lasts a day still does.
+    /// X-RTE-07: a certificate with another one's key signs nothing, and one that lasts a day still does.
     #[test]
     fn an_authority_has_its_own_key_and_time_left() {
         let now = Timestamp::from_second(1_800_000_000).unwrap();

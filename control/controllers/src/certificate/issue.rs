@@ -1,4 +1,4 @@
-//! Provides certificates of our class: signs them, keeps them in their Secrets, and renews them.
+//! Issues certificates of our class: signs them, stores them in their Secrets, and renews them.
 
 use contract::tls::TlsIdentity;
 use jiff::Timestamp;
@@ -49,7 +49,7 @@ pub(super) async fn reconcile(context: &ControllerContext, item: &WorkItem) -> R
     context.set_status(&*certificate, &after).await
 }
 
-/// Whether a certificate may have to be made anew. One that ends later than any that we make now may have been made
+/// Whether a certificate may have to be issued again. One that expires later than any that we issue now may have been issued
 /// while the clock was ahead, and not have begun.
 pub(super) fn needs_renewal(certificate: &Certificate, now: Timestamp) -> bool {
     let ends = certificate.status.as_ref().and_then(|status| status.not_after.as_ref());
@@ -143,12 +143,12 @@ fn is_allowed(context: &ControllerContext, certificate: &Certificate) -> bool {
     }
 }
 
-/// What is in a Secret where a certificate should be.
+/// The content of a certificate's Secret.
 #[derive(Debug, PartialEq)]
 enum SecretContent {
     /// That, until then.
     Valid(Timestamp),
-    /// One that is to be made anew.
+    /// One that must be issued again.
     Outdated,
     /// A certificate or other data that we did not issue.
     Foreign,
@@ -290,9 +290,9 @@ mod tests {
         let failed = IssueOutcome::Failed { reason: "NotOwned", message: "why".to_owned() };
         asked.status = Some(status(&asked, failed, days(1)));
         assert!(needs_renewal(&asked, days(1)), "looked at again until it is there");
-        let told = asked.status.as_mut().unwrap().base.conditions.remove(0);
+        let reported = asked.status.as_mut().unwrap().base.conditions.remove(0);
         assert_eq!(
-            (told.kind.as_str(), told.status, told.reason.as_str()),
+            (reported.kind.as_str(), reported.status, reported.reason.as_str()),
             ("Ready", ConditionStatus::False, "NotOwned")
         );
         asked.metadata.annotations = None;

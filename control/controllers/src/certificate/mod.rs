@@ -1,7 +1,7 @@
-//! Certificate: requested by Routes and DomainMappings whose hosts are to have TLS, issued by us or by the controller
+//! Certificate: requested by Routes and DomainMappings for hosts with TLS, issued by us or by the controller
 //! of its class, and served to clients from its Secret.
 //!
-//! An authority of our own signs ours (`issue`). Certificates that the operator gave with `--tls-cert` need none.
+//! Our own authority signs ours (`issue`). Hosts with a certificate from `--tls-cert` need none.
 
 mod authority;
 mod issue;

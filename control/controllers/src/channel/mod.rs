@@ -1,4 +1,4 @@
-//! Channel: keeps a backing channel of the same name, and shows how that one is.
+//! Channel: maintains a backing channel of the same name, and reports its state.
 
 pub mod reconcile;
 
@@ -67,7 +67,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
             match apply(context, decide(&channel.metadata, existing.as_deref(), wanted, take)).await {
                 Ok(Some(backing)) => BackingChannel::Owned(Box::new(backing)),
                 Ok(None) => BackingChannel::NotOwned,
-                // It stays so for as long as the Channel stays as it is: that is told, and no failure to try again.
+                // It stays so as long as the Channel is unchanged: that is reported, and not retried as a failure.
                 Err(Error::Api(kube::Error::Api(refused))) if refused.is_invalid() => {
                     BackingChannel::Rejected(refused.message)
                 }

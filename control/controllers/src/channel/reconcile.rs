@@ -1,4 +1,4 @@
-//! What a Channel wants written, and what its status says: values in, values out.
+//! Computes the backing channel and the status of a Channel: values in, values out.
 
 use jiff::Timestamp;
 
@@ -14,11 +14,11 @@ use types::messaging::channel::{
 use types::messaging::in_memory_channel::InMemoryChannel;
 use types::shared::{ConditionStatus, HasConditions, KReference, annotation, name, namespace};
 
-/// What carries a Channel's events.
+/// The backing channel of a Channel.
 #[derive(Debug, Clone)]
 pub enum BackingChannel {
     Owned(Box<InMemoryChannel>),
-    /// There is one of that name that belongs to somebody else.
+    /// There is one of that name with another owner.
     NotOwned,
     /// The template names something that cannot be made here.
     Invalid(String),
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_made_is_told_and_has_no_address() {
+    fn invalid_backing_channel_is_reported_without_address() {
         let kafka = ChannelTemplate { kind: "KafkaChannel".into(), ..ChannelTemplate::in_memory() };
         let broken = ChannelTemplate { spec: Some(json!({"delivery": 1})), ..ChannelTemplate::in_memory() };
         for template in [kafka, broken] {

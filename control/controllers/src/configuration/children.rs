@@ -1,4 +1,4 @@
-//! A Configuration's child: the Revision of its current template.
+//! The child of a Configuration: the Revision of its current template.
 
 use std::collections::BTreeMap;
 

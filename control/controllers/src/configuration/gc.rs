@@ -1,4 +1,4 @@
-//! Which Revisions of a Configuration have been out of use for long enough: values in, values out.
+//! Which Revisions of a Configuration can be garbage-collected: values in, values out.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use types::serving::revision::Revision;
 use types::settings::RevisionGcSettings;
 use types::shared::annotation;
 
-/// Of `unused` (no Route sends to them, and they are neither the newest nor the newest ready), those to be
+/// Of the `unused` Revisions (no Route sends to them, and they are neither the newest nor the newest ready), those to be
 /// deleted.
 #[must_use]
 pub(super) fn collectable(

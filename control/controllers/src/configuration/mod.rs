@@ -1,4 +1,4 @@
-//! Configuration: makes one Revision per template, and follows the newest that is ready.
+//! Configuration: creates one Revision per template, and tracks the newest that is ready.
 
 pub mod children;
 mod gc;
@@ -92,8 +92,8 @@ async fn run_gc(context: &ControllerContext) {
     loop {
         tokio::time::sleep(GC_INTERVAL).await;
         // A Configuration with a single Revision has none to delete.
-        let crowds = context.caches.revisions.one_per_shared_key();
-        crowds.iter().filter_map(|one| owner_of(&one.metadata)).for_each(|owner| context.enqueue(owner));
+        let owners = context.caches.revisions.one_per_shared_key();
+        owners.iter().filter_map(|one| owner_of(&one.metadata)).for_each(|owner| context.enqueue(owner));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a Configuration says of its Revisions: values in, values out.
+//! Computes a Configuration's status from its Revisions: values in, values out.
 
 use std::sync::Arc;
 

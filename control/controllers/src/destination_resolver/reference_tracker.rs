@@ -1,10 +1,10 @@
-//! Who wants to know what becomes of which object.
+//! Tracks which object refers to which, so that a change of one reconciles the other.
 
 use std::collections::{HashMap, HashSet};
 
 use crate::work_queue::WorkItem;
 
-/// An object that somebody refers to, whether it or its kind is there or not.
+/// An object that another refers to, whether it or its kind exists or not.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct TrackedReference {
     pub(super) group: String,
@@ -52,7 +52,7 @@ mod tests {
     use crate::work_queue::ControllerKind;
 
     #[test]
-    fn a_forgotten_interest_is_told_no_more() {
+    fn removed_reference_is_not_notified() {
         let mut interests = ReferenceTracker::default();
         let item = WorkItem::new(ControllerKind::new("Trigger"), "ns", "t");
         let referent =

@@ -1,4 +1,4 @@
-//! Watches: one for each kind that somebody refers to, and one over the definitions of kinds.
+//! Watches: one for each kind with references to it, and one for the definitions of kinds.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,8 +46,8 @@ impl ReferenceWatches {
         Self { client, queue, interests, kinds: WatchedKinds::default(), tasks: Mutex::default() }
     }
 
-    /// Has those looked at again who refer to an object of this kind, whenever it changes. Any version will do: objects
-    /// change in all of them at once, and two references by two versions must not end each other's watch for ever.
+    /// Reconciles objects that refer to an object of this kind whenever it changes. Any version will do: objects
+    /// change in all of them at once, and two references by two versions must not end each other's watch forever.
     pub(super) fn watch_kind(&self, resource: &ApiResource) {
         let name = (resource.group.clone(), resource.kind.clone());
         let mut kinds = self.kinds.lock();
@@ -62,7 +62,7 @@ impl ReferenceWatches {
         }
     }
 
-    /// Has those looked at again who refer to a kind that somebody defines, changes or takes away.
+    /// Reconciles objects that refer to a kind when that is defined, changed or removed.
     pub(super) fn watch_definitions(&self) {
         if std::mem::replace(&mut self.lock().watches_definitions, true) {
             return;
@@ -128,10 +128,10 @@ async fn watch_crds(
     queue: Arc<WorkQueue>,
 ) {
     let mut known: HashMap<GroupKind, Value> = HashMap::new();
-    // What was known before the watch began anew, less what is there still.
+    // What was known before the watch restarted, without what still exists.
     let mut missing: HashMap<GroupKind, Value> = HashMap::new();
     let tell = |name: &GroupKind| {
-        // How its objects are reached may be another by now, and a watch of what is gone would ask for ever.
+        // How its objects are reached may be another by now, and a watch of what is gone would ask forever.
         if let Some((_, task)) = kinds.lock().remove(name) {
             task.abort();
         }
@@ -186,15 +186,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_kind_has_one_watch_whatever_its_versions_until_it_moves() {
-        let mute = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);
-        let watches = ReferenceWatches::new(Client::new(mute, "ns"), Arc::default(), Arc::default());
+        let unresponsive = axum::Router::new().fallback(std::future::pending::<http::StatusCode>);
+        let watches = ReferenceWatches::new(Client::new(unresponsive, "ns"), Arc::default(), Arc::default());
         let resource = |version: &str, plural: &str| {
             let gvk = GroupVersionKind::gvk("x.example", version, "X");
             ApiResource::from_gvk_with_plural(&gvk, plural)
         };
         let watched = || {
-            let told = |(as_what, task): &(ApiResource, AbortHandle)| (as_what.clone(), task.id());
-            watches.kinds.lock().values().map(told).collect::<Vec<_>>()
+            let watch_id = |(as_what, task): &(ApiResource, AbortHandle)| (as_what.clone(), task.id());
+            watches.kinds.lock().values().map(watch_id).collect::<Vec<_>>()
         };
         watches.watch_kind(&resource("v1", "xs"));
         let first = watched();

@@ -1,4 +1,4 @@
-//! DomainMapping: claims its domain, resolves its target, and gives the host to the target's Route.
+//! DomainMapping: claims its domain, resolves its target, and adds the host to the target's Route.
 
 pub mod reconcile;
 
@@ -89,10 +89,10 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
         }
     }
     let flows = findings.is_routable();
-    let everybody = if flows { findings.tls.certificates() } else { Vec::new() };
+    let certificates = if flows { findings.tls.certificates() } else { Vec::new() };
     context.publisher.set_object_certificates(
         &domain_mapping_owner(&item.namespace, &item.name),
-        ObjectCertificates { public: everybody, ..ObjectCertificates::default() },
+        ObjectCertificates { public: certificates, ..ObjectCertificates::default() },
     );
     let lets_go = !flows && context.publisher.owns_host(&domain_mapping_owner(&item.namespace, &item.name), &item.name);
     if !flows {
@@ -116,7 +116,7 @@ fn has_traffic(route: &Route) -> bool {
     route.status.as_ref().is_some_and(|status| !status.traffic.is_empty())
 }
 
-/// What TLS there is for the domain.
+/// The TLS state of the domain.
 fn host_tls(context: &ControllerContext, mapping: &DomainMapping, claim: &DomainClaimState) -> HostTls {
     let (ns, domain) = (namespace(&mapping.metadata), name(&mapping.metadata));
     let listens = context.config.listeners.https.is_some();
@@ -249,7 +249,7 @@ fn mappings_of_route(context: &ControllerContext, route: &Route) -> BTreeSet<Wor
     to_it.map(|mapping| WorkItem::new(KIND, ns, name(&mapping.metadata))).collect()
 }
 
-/// What flowed before a restart flows again; Routes are restored already.
+/// Restores the routing of before a restart; Routes are restored already.
 fn restore(context: &ControllerContext) {
     for mapping in context.caches.domain_mappings.all() {
         let is_true = |kind: &str| mapping.condition(kind).is_some_and(|c| c.status == ConditionStatus::True);
@@ -266,10 +266,10 @@ fn restore(context: &ControllerContext) {
         if let Err(owner) = publish_route(context, &mapping, &mapping.spec.reference.name, protocol, &tls) {
             tracing::warn!(domain, owner, "domain is taken");
         } else {
-            let everybody = tls.certificates();
+            let certificates = tls.certificates();
             context.publisher.set_object_certificates(
                 &domain_mapping_owner(ns, domain),
-                ObjectCertificates { public: everybody, ..ObjectCertificates::default() },
+                ObjectCertificates { public: certificates, ..ObjectCertificates::default() },
             );
         }
     }

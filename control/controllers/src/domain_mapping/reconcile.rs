@@ -1,4 +1,4 @@
-//! What a DomainMapping's status says: values in, values out.
+//! Computes a DomainMapping's status: values in, values out.
 
 use jiff::Timestamp;
 
@@ -14,7 +14,7 @@ use types::serving::domain_mapping::{
 use types::settings::NetworkSettings;
 use types::shared::{Addressable, Status, name};
 
-/// Who may have the domain.
+/// The namespace that may use the domain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum DomainClaimState {
     Ours,
@@ -24,15 +24,15 @@ pub enum DomainClaimState {
     Missing,
 }
 
-/// What a look found out; later parts only if the earlier ones were well.
+/// The findings of a reconcile; later parts only if the earlier ones succeeded.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DomainMappingDependencies {
     pub claim: DomainClaimState,
-    /// The Route that answers, or why there is none.
+    /// The Route that answers, or the reason why none does.
     pub target: Option<Result<String, String>>,
-    /// Who has the host.
+    /// The owner of the host.
     pub host_conflict: Option<String>,
-    /// What is wrong with an annotation; what was routed before still is.
+    /// An error in an annotation; the previous routing stays.
     pub invalid_annotation: Option<String>,
     /// The Route takes requests.
     pub is_routed: bool,
@@ -153,7 +153,7 @@ mod tests {
     /// COND-17: whatever is not True says why.
     #[test]
     fn each_way_to_fail_has_its_reason() {
-        let well = DomainMappingDependencies {
+        let all_ready = DomainMappingDependencies {
             claim: DomainClaimState::Ours,
             target: Some(Ok("app".into())),
             is_routed: true,
@@ -163,11 +163,11 @@ mod tests {
         let plain = "http://app.example.com:8080";
         let case = |findings: DomainMappingDependencies| ready(&findings);
         let outcome = |verdict: &str, reason: &str, url: &str| (verdict.into(), reason.into(), url.into());
-        assert_eq!(case(well.clone()), outcome("True", "", plain));
+        assert_eq!(case(all_ready.clone()), outcome("True", "", plain));
         let held = |standing: CertificateState| {
             let hosts = vec!["app.example.com".to_owned()];
             let tls = HostTls::Requested(vec![HostCertificate::new("c", hosts, standing)]);
-            DomainMappingDependencies { tls, ..well.clone() }
+            DomainMappingDependencies { tls, ..all_ready.clone() }
         };
         assert_eq!(case(held(CertificateState::Ready(None))), outcome("True", "", "https://app.example.com"));
         assert_eq!(case(held(CertificateState::Pending(String::new()))), outcome("True", "", plain), "by HTTP for now");
@@ -178,28 +178,32 @@ mod tests {
                     claim: DomainClaimState::OtherNamespace("b".into()),
                     target: None,
                     is_routed: false,
-                    ..well.clone()
+                    ..all_ready.clone()
                 },
                 "False",
                 "DomainAlreadyClaimed",
             ),
             (DomainMappingDependencies::default(), "False", "DomainClaimFailed"),
             (
-                DomainMappingDependencies { target: Some(Err("gone".into())), is_routed: false, ..well.clone() },
+                DomainMappingDependencies { target: Some(Err("gone".into())), is_routed: false, ..all_ready.clone() },
                 "False",
                 "ResolveFailed",
             ),
-            (DomainMappingDependencies { host_conflict: Some("ns/a".into()), ..well.clone() }, "False", "NotOwned"),
-            (DomainMappingDependencies { is_routed: false, ..well.clone() }, "Unknown", "IngressNotConfigured"),
             (
-                DomainMappingDependencies { invalid_annotation: Some("incorrect".into()), ..well.clone() },
+                DomainMappingDependencies { host_conflict: Some("ns/a".into()), ..all_ready.clone() },
+                "False",
+                "NotOwned",
+            ),
+            (DomainMappingDependencies { is_routed: false, ..all_ready.clone() }, "Unknown", "IngressNotConfigured"),
+            (
+                DomainMappingDependencies { invalid_annotation: Some("incorrect".into()), ..all_ready.clone() },
                 "Unknown",
                 "IngressNotConfigured",
             ),
             (
                 DomainMappingDependencies {
                     tls: HostTls::Provided("app.example.com".into(), Err(why)),
-                    ..well.clone()
+                    ..all_ready.clone()
                 },
                 "False",
                 "SecretNotFound",

@@ -1,4 +1,4 @@
-//! EventPolicy: finds whom its references stand for. What it protects is looked at when it changes.
+//! EventPolicy: resolves the senders that it refers to. The objects that it protects are reconciled when it changes.
 
 use jiff::Timestamp;
 
@@ -73,7 +73,7 @@ async fn resolve_subjects(
         let found: Vec<String> = names.map(|account| subject(ns, account)).collect();
         if found.is_empty() {
             let what = format!("{} {ns}/{}", reference.kind, reference.name);
-            return Err(ResolveError(format!("{what} has no status.auth: it sends under no account of its own")));
+            return Err(ResolveError(format!("{what} has no status.auth: it has no service account of its own")));
         }
         Ok(found)
     }))

@@ -1,7 +1,7 @@
 //! EventTypes of published events and of subscribers' replies (`eventtype-auto-create` in ConfigMap
 //! `config-features`, X-FEA-06).
 //!
-//! The cores record each new type once ([`contract::event_types`]); here they are fetched periodically, so
+//! The cores record each new type once ([`contract::event_types`]); this task fetches them periodically, so
 //! that no event waits for an object.
 
 use std::sync::Arc;
@@ -173,7 +173,7 @@ mod tests {
 
     /// X-FEA-06: a Trigger may read a Broker of another namespace, and owns nothing there.
     #[test]
-    fn what_a_subscriber_answers_stands_beside_its_trigger() {
+    fn reply_event_type_refers_to_trigger() {
         let trigger = json!({ "metadata": { "name": "t", "namespace": "here", "uid": "1" }, "spec": {} });
         let (reference, owner) = reference_and_owner(&serde_json::from_value::<Trigger>(trigger).unwrap());
         let seen = EventTypeKey { kind: "k".into(), source: "s".into(), schema: "".into(), by: "1".into() };

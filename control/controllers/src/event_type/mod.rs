@@ -1,4 +1,4 @@
-//! EventType: shows whether what it refers to exists.
+//! EventType: reports whether the object that it refers to exists.
 
 pub mod auto_create;
 
@@ -48,7 +48,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     context.set_status(&*event_type, &after).await
 }
 
-/// `found` is what became of the reference, if there is one.
+/// `found` is what happened to the reference, if there is one.
 fn status(event_type: &EventType, found: Option<Result<(), ResolveError>>, now: Timestamp) -> EventTypeStatus {
     let mut status = event_type.status.clone().unwrap_or_default();
     let before = std::mem::take(&mut status.base.conditions);

@@ -1,4 +1,4 @@
-//! Sequence and Parallel: channels and Subscriptions of their own, kept as the spec wants them.
+//! Sequence and Parallel: maintain their own channels and Subscriptions as the spec requires.
 
 pub mod status;
 
@@ -32,7 +32,7 @@ use types::messaging::in_memory_channel::InMemoryChannel;
 use types::messaging::subscription::Subscription;
 use types::shared::{HasConditions, controller, is_controlled_by, name, namespace};
 
-/// How often a flow is looked at that has a channel on its way out.
+/// How often a flow is checked that has a channel on its way out.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 const SEQUENCE: ControllerKind = ControllerKind::new("Sequence");
@@ -182,7 +182,7 @@ fn is_subscribed_to(subscription: &Subscription, channel: &InMemoryChannel) -> b
     subscription.spec.channel.name == name(&channel.metadata)
 }
 
-/// Deletes a channel to which nothing is sent any more, and who reads it, if all its events have come to their end.
+/// Deletes a channel without senders, and its Subscriptions, if all its events have ended.
 async fn drain_channel(context: &ControllerContext, channel: &InMemoryChannel) -> Result<bool, Error> {
     let (ns, own) = (namespace(&channel.metadata), name(&channel.metadata));
     if !context.publisher.cores_running() || context.publisher.pending_events(&channel_path(ns, own)) > 0 {
@@ -198,7 +198,7 @@ async fn drain_channel(context: &ControllerContext, channel: &InMemoryChannel) -
     Ok(true)
 }
 
-/// From the end to the beginning: who sends elsewhere so far is led into a channel of the flow only when all behind it is
+/// From the end to the beginning: a sender is switched to a channel of the flow only when all behind it is
 /// ready. Events that came there sooner would have no subscriber.
 async fn connect_subscriptions(
     context: &ControllerContext,
@@ -253,7 +253,7 @@ async fn apply_subscription(
 }
 
 /// A child as its flow shows it. What the API refuses in one, say a name that is too long, stays so for as long as the flow
-/// stays as it is: that is told, and no failure to try again.
+/// stays as it is: that is reported, and not retried as a failure.
 fn to_flow_child<K: NamespacedObject>(own: &str, settled: Result<Option<K>, Error>) -> Result<FlowChild<K>, Error> {
     match settled {
         Ok(Some(child)) => Ok(Ok(child)),

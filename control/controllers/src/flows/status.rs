@@ -1,4 +1,4 @@
-//! What a flow's status says: values in, values out.
+//! Computes a flow's status: values in, values out.
 
 use jiff::Timestamp;
 
@@ -91,14 +91,14 @@ pub fn parallel(parallel: &Parallel, made: &FlowChildren, rules: &SenderPolicy, 
     status.auth = auth_status(made);
     status.policies = rules.applied_policies();
     status.ingress_channel_status = first(made).map(channel_status);
-    let told = |child: Option<&FlowChild<Subscription>>| {
+    let reported = |child: Option<&FlowChild<Subscription>>| {
         child.and_then(|child| child.as_ref().ok()).map(subscription_status).unwrap_or_default()
     };
     let branches = made.channels.iter().skip(1).zip(made.subscriptions.chunks(2));
     let branch = |(channel, pair): (&FlowChild<InMemoryChannel>, &[FlowChild<Subscription>])| ParallelBranchStatus {
-        filter_subscription_status: told(pair.first()),
+        filter_subscription_status: reported(pair.first()),
         filter_channel_status: channel.as_ref().map(channel_status).unwrap_or_default(),
-        subscriber_subscription_status: told(pair.get(1)),
+        subscriber_subscription_status: reported(pair.get(1)),
     };
     status.branch_statuses = branches.map(branch).collect();
     status
@@ -142,14 +142,14 @@ fn mark_children<K: HasConditions>(
         Err(missing) => return conditions.mark_false(kind, missing.reason, &missing.message),
     };
     let verdict = |child: &&&K| child.ready().map(|ready| ready.status).unwrap_or_default();
-    let told = |child: &K| {
+    let reported = |child: &K| {
         let message = child.ready().map(|ready| ready.message.clone()).unwrap_or_default();
         format!("\"{}\" is not ready: {message}", name(child.meta()))
     };
     if let Some(failed) = children.iter().find(|child| verdict(child) == ConditionStatus::False) {
-        conditions.mark_false(kind, reason, &told(failed));
+        conditions.mark_false(kind, reason, &reported(failed));
     } else if let Some(waiting) = children.iter().find(|child| verdict(child) == ConditionStatus::Unknown) {
-        conditions.mark_unknown(kind, reason, &told(waiting));
+        conditions.mark_unknown(kind, reason, &reported(waiting));
     } else {
         conditions.mark_true(kind);
     }
@@ -238,11 +238,11 @@ mod tests {
         let foreign = Err(MissingChild::not_owned::<Subscription>("s"));
         let subscriptions = vec![sends("a"), subscription("True"), foreign, sends("b")];
         let made = FlowChildren { subscriptions, ..FlowChildren::default() };
-        let told = AuthStatus { service_account_name: None, service_account_names: vec!["a".into(), "b".into()] };
-        assert_eq!(of(made.clone()).auth, Some(told.clone()));
+        let reported = AuthStatus { service_account_name: None, service_account_names: vec!["a".into(), "b".into()] };
+        assert_eq!(of(made.clone()).auth, Some(reported.clone()));
         let branches = Parallel::new("ns", "f", ParallelSpec::default());
         let now = Timestamp::from_second(1).unwrap();
-        assert_eq!(parallel(&branches, &made, &SenderPolicy::default(), now).auth, Some(told));
+        assert_eq!(parallel(&branches, &made, &SenderPolicy::default(), now).auth, Some(reported));
         assert_eq!(of(FlowChildren::default()).auth, None, "no account is asked for");
     }
 
@@ -294,9 +294,9 @@ mod tests {
         }
         let conditions = of(made).base.conditions;
         for kind in [CHANNELS_READY, SUBSCRIPTIONS_READY] {
-            let told = conditions.iter().find(|c| c.kind == kind).unwrap();
-            assert_eq!((told.status, told.reason.as_str()), (ConditionStatus::False, "NotOwned"), "{kind}");
-            assert!(told.message.contains("InMemoryChannel \"f-kn-sequence-1\""), "{}", told.message);
+            let reported = conditions.iter().find(|c| c.kind == kind).unwrap();
+            assert_eq!((reported.status, reported.reason.as_str()), (ConditionStatus::False, "NotOwned"), "{kind}");
+            assert!(reported.message.contains("InMemoryChannel \"f-kn-sequence-1\""), "{}", reported.message);
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Challenges by HTTP (RFC 8555, section 8.3): what an authority outside asks a host before it signs for it is answered by
-//! the Service that the Certificate names, until the certificate is there. Never by a redirect: it is asked in the clear.
+//! HTTP-01 challenges (RFC 8555, section 8.3): the Service that the Certificate names answers the authority's request to the
+//! host until the certificate is issued. The response is never a redirect, because the request is plain HTTP.
 
 use http::Uri;
 
@@ -33,7 +33,7 @@ fn parse_challenge(challenge: &Http01Challenge) -> Option<(String, String)> {
     Some((url.host()?.to_ascii_lowercase(), format!("{ACME_CHALLENGE_PATH}{token}")))
 }
 
-/// Who answers; `None` while there is no such Service, or one that leads outside.
+/// The backend that answers; `None` if there is no such Service, or if it leads outside.
 fn challenge_backends(context: &ControllerContext, challenge: &Http01Challenge) -> Option<Vec<WeightedBackend>> {
     let split = IngressBackendSplit {
         service_namespace: challenge.service_namespace.clone(),

@@ -1,4 +1,4 @@
-//! Which Certificates an object asks for: values in, values out.
+//! The Certificates that an object requests: values in, values out.
 
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -16,7 +16,7 @@ use types::serving::route::Route;
 use types::settings::NetworkSettings;
 use types::shared::{annotation, name, namespace};
 
-/// By which a Certificate says whose domain it is for; the name is upstream's.
+/// The label of a Certificate with its domain; the name is upstream's.
 const DOMAIN_MAPPING: &str = "serving.knative.dev/domainMappingUID";
 const EXTERNAL_DOMAIN: &str = "external-domain";
 const CLUSTER_LOCAL_DOMAIN: &str = "cluster-local-domain";
@@ -27,7 +27,7 @@ const INGRESS_CLASS: &str = "networking.knative.dev/ingress-class";
 /// Longer values are no labels.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// Those of the hosts of a Route that everybody reaches: its own, and one a tag.
+/// The certificates of a Route's public hosts: its own, and one per tag.
 #[must_use]
 pub fn for_route(route: &Route, naming: RouteNaming<'_>) -> Vec<Certificate> {
     let class = class(&route.metadata, naming.network);
@@ -44,7 +44,7 @@ pub fn for_route(route: &Route, naming: RouteNaming<'_>) -> Vec<Certificate> {
     made.collect()
 }
 
-/// Those of its names inside, of which each has three spellings.
+/// The Certificates of its cluster-local names, each of which has three spellings.
 #[must_use]
 pub fn for_cluster_local(route: &Route, naming: RouteNaming<'_>) -> Vec<Certificate> {
     let class = class(&route.metadata, naming.network);
@@ -82,7 +82,7 @@ pub fn for_domain_mapping(mapping: &DomainMapping, network: &NetworkSettings) ->
     certificate(mapping, labels, &network.certificate_class, spec)
 }
 
-/// Those of all names of a namespace, one a domain; none where the template makes names that no wildcard stands for.
+/// The Certificates of all names of a namespace, one per domain; none if the template makes names that no wildcard matches.
 #[must_use]
 pub fn for_namespace<'a>(
     home: &Namespace,

@@ -1,5 +1,5 @@
-//! The Certificates that hosts need, for the controllers of Routes, DomainMappings and namespaces: which are wanted, which
-//! are there, and how far they are.
+//! The Certificates of hosts, for the controllers of Routes, DomainMappings and namespaces: the desired ones, the existing
+//! ones, and the state of each.
 
 pub mod challenges;
 pub mod desired;
@@ -24,7 +24,7 @@ use types::serving::route::Route;
 use types::settings::Settings;
 use types::shared::{ConditionStatus, HasConditions as _, controller, is_controlled_by, label, name, namespace};
 
-/// What TLS there is for the hosts of a Route.
+/// The TLS state of the hosts of a Route.
 pub(crate) fn route_tls(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> HostTls {
     let wanted = desired_for_route(context, route, naming);
     if !is_enabled(context, &route.metadata) {
@@ -171,7 +171,7 @@ async fn create_or_reset(context: &ControllerContext, owner: &ObjectMeta, wanted
     context.replace(&back).await.map(drop)
 }
 
-/// What makes a Certificate needless: the operator's own certificates, or one for all names of the namespace.
+/// Whether a Certificate is unnecessary: because of the operator's own certificates, or one for all names of the namespace.
 fn provided_certificate(
     context: &ControllerContext,
     ns: &str,
@@ -200,7 +200,7 @@ fn certificate_of(context: &ControllerContext, owner: &ObjectMeta, wanted: &Cert
     let standing = match context.caches.certificates.get(namespace(owner), own) {
         None => CertificateState::Pending(String::new()),
         Some(there) if !is_controlled_by(&there.metadata, owner) => CertificateState::NotOwned,
-        // Set back a moment ago: what its status says is not of what is wanted.
+        // Set back just now: what its status says is not of what is wanted.
         Some(there) if there.spec != wanted.spec => CertificateState::Pending(String::new()),
         Some(there) => {
             let standing = state_of(context, &there);

@@ -1,4 +1,4 @@
-//! The senders that a channel admits, and the token of its deliveries.
+//! The senders that a channel accepts, and the token of its deliveries.
 
 use contract::table::ReplyTarget;
 

@@ -1,7 +1,7 @@
 //! InMemoryChannel: a stream of events and the list of its subscribers.
 //!
-//! Its `spec.subscribers` is written only here, from the Subscriptions, and only after the cores have it: a reader of
-//! an entry there may rely on it, also after a restart.
+//! Only this controller writes `spec.subscribers`, from the Subscriptions, and only after the cores have applied it: a reader of
+//! an entry may rely on it, also after a restart.
 
 mod channel_policy;
 pub mod reconcile;
@@ -76,7 +76,7 @@ fn same_labels((before, after): ObjectChange<'_, Channel>) -> bool {
     labels(before) == labels(after)
 }
 
-/// The channels of a flow that has changed: who may send to them follows from it.
+/// The channels of a changed flow: it determines their senders.
 fn channels_of_flow<K: kube::Resource>(
     context: &ControllerContext,
     (before, after): ObjectChange<'_, K>,
@@ -153,7 +153,7 @@ fn publish_channel(
     context.publisher.retain_subscribers(&path, |uid| uids.contains(uid));
     let readers = subscribers_of_channel(context, ns, name);
     let by_uid: HashMap<_, _> = readers.iter().filter_map(|one| Some((one.metadata.uid.as_deref()?, &**one))).collect();
-    let told = subscribers.iter().map(|entry| {
+    let reported = subscribers.iter().map(|entry| {
         let reader = by_uid.get(entry.uid.as_str());
         let home = reader.map_or(ns, |reader| namespace(&reader.metadata));
         let mut spec = match stream_subscriber(&context.trust_store, entry, &path, home) {
@@ -165,7 +165,7 @@ fn publish_channel(
         context.publisher.set_subscriber(&entry.uid, spec);
         SubscriberStatus::of(entry, None)
     });
-    told.collect()
+    reported.collect()
 }
 
 /// Removes the subscribers of a deleted channel.

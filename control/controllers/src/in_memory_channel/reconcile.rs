@@ -1,4 +1,4 @@
-//! The subscribers of a channel, what is published of each to the cores, and the status: values in, values out.
+//! The subscribers of a channel, the published entry of each, and the status: values in, values out.
 
 use std::sync::Arc;
 
@@ -76,7 +76,7 @@ fn resolved(subscription: &Subscription) -> Option<&SubscriptionStatus> {
     resolved_addresses(subscription).filter(|_| !failed)
 }
 
-/// The same, whatever became of its dead letter sink.
+/// The same, whatever happened to its dead letter sink.
 fn resolved_addresses(subscription: &Subscription) -> Option<&SubscriptionStatus> {
     let (status, spec) = (subscription.status.as_ref()?, &subscription.spec);
     let physical = &status.physical_subscription;
@@ -92,10 +92,10 @@ fn is_stale(entry: &SubscriberSpec, reader: &Subscription) -> bool {
     entry.generation.is_some() && entry.generation != reader.metadata.generation
 }
 
-/// What of the reader's events waits, by what its entry says of where they go.
+/// Which of the subscriber's events wait, depending on the destinations in its entry.
 #[must_use]
 pub fn suspension(channel: &InMemoryChannel, reader: &Subscription, entry: &SubscriberSpec) -> HoldReason {
-    // An entry of an earlier spec keeps the place, and says nothing of where events are to go now.
+    // An entry of an earlier spec keeps the place, and does not specify where events are to go now.
     if is_stale(entry, reader) {
         HoldReason::Everything
     } else if !has_sink(&entry.delivery) && (has_sink(&reader.spec.delivery) || has_sink(&channel.spec.delivery)) {
@@ -141,7 +141,7 @@ pub fn stream_subscriber(
     })
 }
 
-/// What is in `reach` is served already; `sink` is the dead letter sink, if one is wanted.
+/// Entries in `reach` are served already; `sink` is the dead letter sink, if one is wanted.
 #[must_use]
 pub fn status(
     channel: &InMemoryChannel,

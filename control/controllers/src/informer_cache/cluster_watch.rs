@@ -1,4 +1,4 @@
-//! A watch of a cluster's API, which keeps a cache current, and comes back when it broke.
+//! A watch of a remote API server, which updates a cache and reconnects after a failure.
 
 use std::fmt::Debug;
 use std::ops::RangeInclusive;
@@ -37,11 +37,11 @@ fn without_label(label: &str) -> String {
     format!("!{label}")
 }
 
-/// Keeps `cache` current for ever, and tells of each change.
+/// Keeps `cache` current forever, and tells of each change.
 pub(super) async fn follow<K>(
     source: ObjectSource<K>,
     cache: &InformerCache<K>,
-    mut told: impl FnMut(ObjectChange<'_, K>),
+    mut on_change: impl FnMut(ObjectChange<'_, K>),
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
@@ -49,22 +49,22 @@ pub(super) async fn follow<K>(
         source.scope.excluded_label.iter().fold(watch_config(), |config, label| config.labels(&without_label(label)));
     let mut events = watcher::watcher(source.api, config).backoff(retries()).boxed();
     let mut listed = Vec::new();
-    // Told once: a cluster without a kind may be without it for ever.
+    // Logged once: a cluster without a kind may be without it forever.
     let mut is_missed = false;
-    // Told once, too: while a server is away each kind tries again and again.
+    // Logged once, too: while a server is away each kind tries again and again.
     let mut is_broken = false;
     while let Some(event) = events.next().await {
         is_missed &= !matches!(event, Ok(Event::InitDone));
         if is_broken && matches!(event, Ok(Event::InitDone | Event::Apply(_) | Event::Delete(_))) {
             is_broken = false;
-            tracing::info!(kind = %K::kind(&()), "the watch goes on");
+            tracing::info!(kind = %K::kind(&()), "the watch continues");
         }
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => listed.push(object),
-            Ok(Event::InitDone) => cache.replace(std::mem::take(&mut listed), &mut told),
-            Ok(Event::Apply(object)) => cache.apply(cache.transformed(object), &mut told),
-            Ok(Event::Delete(object)) => cache.delete(Arc::new(object), &mut told),
+            Ok(Event::InitDone) => cache.replace(std::mem::take(&mut listed), &mut on_change),
+            Ok(Event::Apply(object)) => cache.apply(cache.transformed(object), &mut on_change),
+            Ok(Event::Delete(object)) => cache.delete(Arc::new(object), &mut on_change),
             Err(watcher::Error::InitialListFailed(why)) if is_not_found(&why) => {
                 if !std::mem::replace(&mut is_missed, true) {
                     let (group, kind) = (K::group(&()), K::kind(&()));
@@ -72,7 +72,7 @@ pub(super) async fn follow<K>(
                 }
                 tokio::time::sleep(MISSING_KIND_POLL_INTERVAL).await;
             }
-            // History has an end, and who was away for long starts with a list; nobody has to be told.
+            // History is limited, and a client that was away for long starts with a list; that is not logged.
             Err(watcher::Error::WatchError(why)) if why.code == 410 => {}
             Err(why) if !std::mem::replace(&mut is_broken, true) => {
                 tracing::warn!(kind = %K::kind(&()), %why, "watch broke; it is tried again and again");
@@ -86,7 +86,7 @@ pub(super) async fn follow<K>(
 /// connection whose other end is gone is noticed within 30 s.
 pub const WATCH_SECONDS: RangeInclusive<u32> = 20..=25;
 
-/// What every watch asks for. They do not all end at the same moment.
+/// The parameters of every watch. They do not all end at the same moment.
 pub(crate) fn watch_config() -> watcher::Config {
     watcher::Config::default().timeout(fastrand::u32(WATCH_SECONDS))
 }
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
     use types::serving::service::Service;
 
-    /// APP-12: a cluster with Serving alone has no Brokers, and says so in plain text. It is followed all the same.
+    /// APP-12: a cluster with Serving alone has no Brokers, and says so in plain text. It is followed anyway.
     #[tokio::test]
     async fn a_kind_that_a_cluster_does_not_have_has_no_objects_and_is_no_fault() {
         let of = async |code: StatusCode| {

@@ -1,5 +1,5 @@
-//! Who owns which field is the API server's to keep: no controller reads it, it is a third of what an object
-//! weighs and nearly half of what it takes to read one, and a write without it leaves it as it is.
+//! Drops `managedFields` from cached objects: no controller reads it, it is a third of an object's
+//! size and nearly half of the time to parse one, and a write without it leaves it unchanged.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -68,7 +68,7 @@ fn after_value(json: &[u8], start: usize) -> Option<usize> {
     }
 }
 
-/// Behind the quote that ends the string whose first quote stands at `start`.
+/// Behind the quote that ends the string whose first quote is at `start`.
 fn after_string(json: &[u8], start: usize) -> Option<usize> {
     let mut at = start + 1;
     loop {
@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
 
-    /// What the text says once it is cut.
+    /// The value of the text after the cut.
     fn cut(object: &Value) -> Value {
         serde_json::from_slice(&strip_managed_fields(object.to_string().as_bytes())).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Where the objects of a cache come from: our own store, or a cluster's API.
+//! The source of a cache: our own store, or a remote API server.
 
 use std::fmt::Debug;
 use std::sync::{Arc, Weak};
@@ -11,7 +11,7 @@ use apiserver::store::{self, ObjectStore, StoredObject};
 #[derive(Debug, Clone)]
 pub struct ObjectSource<K> {
     pub(super) api: Api<K>,
-    /// What is behind the API, if it is our own: what it has need not be written out and read again.
+    /// The store behind the API, if it is our own: its objects need not be serialized and parsed again.
     pub(super) store: Weak<ObjectStore>,
     pub(super) scope: WatchScope,
 }
@@ -34,7 +34,7 @@ pub(super) struct WatchScope {
 }
 
 impl<K: Resource<DynamicType = ()>> ObjectSource<K> {
-    /// Those of one namespace, or of all. `api` is the same, for when there is no `store`.
+    /// The objects of one namespace, or of all. `api` is the same, for when there is no `store`.
     #[must_use]
     pub(crate) fn new(api: Api<K>, store: Weak<ObjectStore>, namespace: Option<&str>) -> Self {
         let resource = format!("{}/{}", K::group(&()), K::plural(&())).into();

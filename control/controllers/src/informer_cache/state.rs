@@ -1,4 +1,4 @@
-//! What a cache holds: objects open or packed; and where it finds what our own store has anyway.
+//! The content of a cache: decoded or compressed objects, or references to our own store.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use support::compressed::{CompressedText, DictionaryCache};
 /// Stands between words. No name holds it, and it comes before all that names hold, so that keys are in the order of their words.
 pub(super) const KEY_SEPARATOR: &str = "\0";
 
-/// What some objects of a namespace are found by, beside their names.
+/// The index of some objects of a namespace, besides their names.
 pub(super) type IndexFn<K> = fn(&K) -> Vec<String>;
 
 /// Objects of one kind that stay open, at 4 KiB each: twice as many as are in work at once.
@@ -28,14 +28,14 @@ pub(super) type DecodeFn<K> = fn(&[u8]) -> serde_json::Result<K>;
 
 #[derive(Debug)]
 pub(super) struct CacheState<K> {
-    /// By namespace and name. What has a `home` is here while it is open.
+    /// Objects by namespace and name. One with a `home` is here while it is decoded.
     pub(super) slots: BTreeMap<CacheKey, CacheSlot<K>>,
     index_fn: Option<IndexFn<K>>,
     /// Word, namespace and name: a look at one object must not go through all the others.
     pub(super) index: BTreeSet<CacheKey>,
     pub(super) decode: DecodeFn<K>,
     compressor: Option<ObjectCompressor<K>>,
-    /// Where sleepers are that our own store has.
+    /// Where the objects are that our own store has.
     pub(super) backing_store: Option<BackingStore>,
     /// The version of our own store that this is, if it comes from there.
     pub(super) change_reader: Option<ChangeReader>,
@@ -47,7 +47,7 @@ pub(super) enum CacheSlot<K> {
     Compressed(CompressedText),
 }
 
-/// What a slot holds, to be decoded after the cache is unlocked.
+/// The content of a slot, to be decoded after the cache is unlocked.
 pub(super) enum CachedObject<K> {
     Decoded(Arc<K>),
     Stored(Arc<StoredObject>),
@@ -60,7 +60,7 @@ pub(super) struct ObjectCompressor<K> {
     /// `None`: stays open.
     compress: fn(&K, &DictionaryCache<()>) -> Option<CompressedText>,
     dictionaries: DictionaryCache<()>,
-    /// Who was opened, the oldest first. Who was packed or deleted since is passed over.
+    /// The decoded objects, the oldest first. Those that were compressed or deleted since are skipped.
     decoded_order: VecDeque<CacheKey>,
 }
 
@@ -100,7 +100,7 @@ impl<K> CachedObject<K> {
     }
 }
 
-/// An object that cannot be read is as good as none: admission lets none in, but an earlier version's may have.
+/// An invalid object counts as missing: admission lets none in, but an earlier version's may have.
 pub(super) fn decode_stored<K>(stored: &StoredObject, open: DecodeFn<K>) -> Option<Arc<K>> {
     let opened = open(&stored.json()).inspect_err(|why| {
         let store::ObjectKey { resource, namespace, name } = &stored.key;
@@ -127,14 +127,14 @@ impl<K> SlotBuilder<K> {
 }
 
 impl<K> CacheState<K> {
-    pub(super) fn new(words: Option<IndexFn<K>>, open: DecodeFn<K>, packer: Option<ObjectCompressor<K>>) -> Self {
+    pub(super) fn new(words: Option<IndexFn<K>>, open: DecodeFn<K>, compressor_: Option<ObjectCompressor<K>>) -> Self {
         let (objects, names) = (BTreeMap::new(), BTreeSet::new());
         Self {
             slots: objects,
             index_fn: words,
             index: names,
             decode: open,
-            compressor: packer,
+            compressor: compressor_,
             backing_store: None,
             change_reader: None,
         }
@@ -164,13 +164,13 @@ impl<K> CacheState<K> {
         self.index = names.into_iter().collect();
     }
 
-    /// What follows `first` in the names that begin with it.
+    /// The objects whose names begin with the prefix, after `first`.
     pub(super) fn index_entries(&self, first: &str) -> impl Iterator<Item = &str> {
         let from = (Bound::Included(first), Bound::Unbounded);
         self.index.range::<str, _>(from).map_while(move |key| key.strip_prefix(first))
     }
 
-    /// Somebody works with it: it stays open for a while.
+    /// It is in use: it stays decoded for a while.
     pub(super) fn get(&mut self, key: &CacheKey) -> Option<Arc<K>> {
         if let Some(CacheSlot::Decoded(object)) = self.slots.get(key) {
             return Some(Arc::clone(object));
@@ -193,29 +193,29 @@ impl<K> CacheState<K> {
         self.backing_store.as_ref()?.get(namespace, name).map(CachedObject::Stored)
     }
 
-    /// Keeps an object open, and packs who was so for the longest time.
+    /// Keeps an object decoded, and compresses the one that was decoded for the longest time.
     fn insert_decoded(&mut self, key: CacheKey, object: Arc<K>) {
         let before = self.slots.insert(key.clone(), CacheSlot::Decoded(object));
-        if let Some(packer) = &mut self.compressor
+        if let Some(compressor_) = &mut self.compressor
             && !matches!(before, Some(CacheSlot::Decoded(..)))
         {
-            packer.decoded_order.push_back(key);
+            compressor_.decoded_order.push_back(key);
         }
         self.compress_down_to(DECODED_MAX);
     }
 
     /// Until no more than so many are open.
     pub(super) fn compress_down_to(&mut self, open_max: usize) {
-        let Some(packer) = &mut self.compressor else { return };
-        while packer.decoded_order.len() > open_max {
-            let Some(key) = packer.decoded_order.pop_front() else { break };
+        let Some(compressor_) = &mut self.compressor else { return };
+        while compressor_.decoded_order.len() > open_max {
+            let Some(key) = compressor_.decoded_order.pop_front() else { break };
             if self.backing_store.is_some() {
                 self.slots.remove(&key);
                 continue;
             }
             let Some(slot) = self.slots.get_mut(&key) else { continue };
             let CacheSlot::Decoded(object) = slot else { continue };
-            if let Some(packed) = (packer.compress)(object, &packer.dictionaries) {
+            if let Some(packed) = (compressor_.compress)(object, &compressor_.dictionaries) {
                 *slot = CacheSlot::Compressed(packed);
             }
         }

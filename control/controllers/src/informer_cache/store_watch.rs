@@ -1,4 +1,4 @@
-//! A watch of our own store: what changed is read from where it is kept, once.
+//! A watch of our own store, which reads each changed object from the store, once.
 
 use std::sync::{Arc, Weak};
 
@@ -11,24 +11,24 @@ use super::state::{CacheSlot, decode_stored};
 use super::{BATCH_OBJECTS, CacheKey, InformerCache, ObjectChange, ObjectSource, join_key, stored_key};
 use apiserver::store::{ChangeEvent, ChangeReader, ObjectStore, RevisionExpired, StoredObject};
 
-/// Changes that are told of before others have their turn.
+/// Changes that are processed before other tasks run.
 const CHANGES_PER_TURN_MAX: usize = 64;
 
-/// Keeps `cache` current until the store is shut, and then for ever as it is.
+/// Keeps `cache` current until the store is shut, and then forever as it is.
 pub(super) async fn follow<K>(
     source: &ObjectSource<K>,
     cache: &InformerCache<K>,
-    mut told: impl FnMut(ObjectChange<'_, K>),
+    mut on_change: impl FnMut(ObjectChange<'_, K>),
 ) where
     K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync,
 {
     if let Some(store) = source.store.upgrade() {
         let mut newest = store.revision();
         drop(store); // or else it would not end while it is followed
-        list_initial(source, cache, &mut told).await;
+        list_initial(source, cache, &mut on_change).await;
         loop {
             newest.borrow_and_update();
-            while advance(&source.store, &source.scope, cache, &mut told) {
+            while advance(&source.store, &source.scope, cache, &mut on_change) {
                 yield_now().await;
             }
             if newest.changed().await.is_err() {
@@ -39,9 +39,12 @@ pub(super) async fn follow<K>(
     std::future::pending().await
 }
 
-/// Tells of all that are there.
-async fn list_initial<K>(source: &ObjectSource<K>, cache: &InformerCache<K>, told: &mut impl FnMut(ObjectChange<'_, K>))
-where
+/// Reports all existing objects.
+async fn list_initial<K>(
+    source: &ObjectSource<K>,
+    cache: &InformerCache<K>,
+    on_change: &mut impl FnMut(ObjectChange<'_, K>),
+) where
     K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync,
 {
     let is_filled = cache.lock().change_reader.is_some();
@@ -51,7 +54,7 @@ where
     for keys in cache.keys().chunks(BATCH_OBJECTS) {
         for object in cache.get_many(keys) {
             let before = is_filled.then_some(&object);
-            told((before, Some(&object)));
+            on_change((before, Some(&object)));
         }
         yield_now().await;
     }
@@ -62,7 +65,7 @@ fn advance<K>(
     store: &Weak<ObjectStore>,
     scope: &WatchScope,
     cache: &InformerCache<K>,
-    told: &mut impl FnMut(ObjectChange<'_, K>),
+    on_change: &mut impl FnMut(ObjectChange<'_, K>),
 ) -> bool
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Send + Sync,
@@ -73,33 +76,33 @@ where
     let changes = store.read().changes(Some(resource), namespace, reached, CHANGES_PER_TURN_MAX);
     match changes {
         Ok((events, reached)) => {
-            events.iter().for_each(|event| cache.apply_event(scope, event, &mut *told));
+            events.iter().for_each(|event| cache.apply_event(scope, event, &mut *on_change));
             cache.set_reached(reached);
             events.len() == CHANGES_PER_TURN_MAX
         }
         Err(RevisionExpired { .. }) => {
-            cache.relist(scope, &store, reached, told);
+            cache.relist(scope, &store, reached, on_change);
             true
         }
     }
 }
 
 impl<K: Resource + DeserializeOwned + Send + Sync> InformerCache<K> {
-    fn apply_event(&self, scope: &WatchScope, event: &ChangeEvent, mut told: impl FnMut(ObjectChange<'_, K>)) {
+    fn apply_event(&self, scope: &WatchScope, event: &ChangeEvent, mut on_change: impl FnMut(ObjectChange<'_, K>)) {
         let is_there = !event.deleted && scope.matches(&event.object);
         let before = event.before.as_ref().filter(|before| scope.matches(before));
         if self.lock().backing_store.is_some() {
             let before = before.and_then(|before| self.decoded(before));
             let after = is_there.then(|| self.decode(&event.object)).flatten();
-            self.apply_change(&stored_key(&event.object), before, after, told);
+            self.apply_change(&stored_key(&event.object), before, after, on_change);
         } else if is_there {
             if let Some(object) = self.decode(&event.object) {
-                self.apply(object, told);
+                self.apply(object, on_change);
             }
         } else if before.is_some() {
             let before = self.lock().remove(&stored_key(&event.object));
             if let Some(before) = before.or_else(|| self.decode(&event.object)) {
-                told((Some(&before), None));
+                on_change((Some(&before), None));
             }
         }
     }
@@ -110,21 +113,27 @@ impl<K: Resource + DeserializeOwned + Send + Sync> InformerCache<K> {
         key: &CacheKey,
         before: Option<Arc<K>>,
         after: Option<Arc<K>>,
-        mut told: impl FnMut(ObjectChange<'_, K>),
+        mut on_change: impl FnMut(ObjectChange<'_, K>),
     ) {
         match (&before, &after) {
             (before, Some(after)) => self.lock().replace(key.clone(), before.as_ref(), Arc::clone(after)),
             (Some(before), None) => self.lock().remove_known(key, before),
             (None, None) => return,
         }
-        told((before.as_ref(), after.as_ref()));
+        on_change((before.as_ref(), after.as_ref()));
     }
 
-    /// More has changed than the store remembers: what it has is told of like what is new, and who died since, too.
-    fn relist(&self, scope: &WatchScope, store: &ObjectStore, reached: u64, mut told: impl FnMut(ObjectChange<'_, K>)) {
+    /// More has changed than the store remembers: existing objects are reported like new ones, and deleted ones, too.
+    fn relist(
+        &self,
+        scope: &WatchScope,
+        store: &ObjectStore,
+        reached: u64,
+        mut on_change: impl FnMut(ObjectChange<'_, K>),
+    ) {
         if self.lock().backing_store.is_none() {
             let (revision, items) = scope.list(store);
-            self.replace_all(items.filter_map(|stored| self.decode(&stored)), told);
+            self.replace_all(items.filter_map(|stored| self.decode(&stored)), on_change);
             self.set_reached(revision);
             return;
         }
@@ -140,13 +149,13 @@ impl<K: Resource + DeserializeOwned + Send + Sync> InformerCache<K> {
             names.extend(words.iter().map(|word| join_key([word, &key])));
         }
         self.lock().reset(names);
-        // Who is told finds all of the list.
+        // A callback finds all of the list.
         let last_words = deaths.iter().map(|event| event.before.as_ref().unwrap_or(&event.object));
         for gone in last_words.chain(&outside).filter_map(|stored| self.decode(stored)) {
-            told((Some(&gone), None));
+            on_change((Some(&gone), None));
         }
         for object in inside.iter().filter_map(|stored| self.decode(stored)) {
-            told((None, Some(&object)));
+            on_change((None, Some(&object)));
         }
         self.set_reached(all.revision);
     }
@@ -157,7 +166,7 @@ impl<K: Resource + DeserializeOwned + Send + Sync> InformerCache<K> {
         }
     }
 
-    /// What is kept open need not be read.
+    /// Decoded objects need not be read.
     fn decoded(&self, stored: &StoredObject) -> Option<Arc<K>> {
         let open = match self.lock().slots.get(&stored_key(stored)) {
             Some(CacheSlot::Decoded(object)) => Some(Arc::clone(object)),

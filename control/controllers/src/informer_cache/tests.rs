@@ -1,4 +1,4 @@
-//! What a cache has of its kind, open, packed and as the store holds it.
+//! The content of a cache: decoded, compressed, and as references to the store.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn objects_are_found_by_what_they_say_now() {
     assert_eq!(cache.lock().index.len(), 1, "words without an object are kept");
 }
 
-/// A store with a client that nobody asks: what a cache has of it comes from where it is kept.
+/// A store with a client that is not called: the cache reads from the store itself.
 struct CacheFixture {
     store: Arc<ObjectStore>,
     _folder: tempfile::TempDir,
@@ -129,13 +129,16 @@ async fn a_cache_that_is_filled_from_a_store_has_all_and_holds_sleepers_as_the_s
     assert_eq!(caches[2].names_by_index("ns", "seven").iter().collect::<Vec<_>>(), sevens);
 }
 
-/// What was told, in words: the label before and after.
+/// The reported changes: the label before and after.
 type ObservedChanges = Vec<(String, Option<String>, Option<String>)>;
 
-/// Lets `follow` run until it has nothing more to tell.
-async fn told(follow: &mut (impl Future<Output = ()> + Unpin), told: &Mutex<ObservedChanges>) -> ObservedChanges {
+/// Runs `follow` until it has nothing more to report.
+async fn reported(
+    follow: &mut (impl Future<Output = ()> + Unpin),
+    reported: &Mutex<ObservedChanges>,
+) -> ObservedChanges {
     // Changes are there when it looks; a turn without any is one that it waits in.
-    let (count, mut before) = (|| told.lock().unwrap().len(), usize::MAX);
+    let (count, mut before) = (|| reported.lock().unwrap().len(), usize::MAX);
     while before != count() {
         before = count();
         for _ in 0..3 {
@@ -143,13 +146,13 @@ async fn told(follow: &mut (impl Future<Output = ()> + Unpin), told: &Mutex<Obse
             assert!(turn.await.is_err(), "it ends never");
         }
     }
-    std::mem::take(&mut told.lock().unwrap())
+    std::mem::take(&mut reported.lock().unwrap())
 }
 
 #[tokio::test]
-async fn who_follows_a_store_is_told_of_all_and_then_of_each_change() {
+async fn store_watch_reports_list_and_then_changes() {
     let kept = CacheFixture::new();
-    let (cache, heard) = (InformerCache::compressed_with_index(labels), Mutex::new(ObservedChanges::new()));
+    let (cache, observed) = (InformerCache::compressed_with_index(labels), Mutex::new(ObservedChanges::new()));
     let source = kept.source().without_label("hidden");
     let hidden = |name: &str| {
         let mut broker = labelled(name, "h");
@@ -168,11 +171,11 @@ async fn who_follows_a_store_is_told_of_all_and_then_of_each_change() {
     let mut following = Box::pin(follow(source, &cache, |(before, after)| {
         let label = |one: Option<&Arc<Broker>>| one.and_then(|one| one.metadata.labels.as_ref()?.get("l").cloned());
         let name = before.or(after).and_then(|one| one.metadata.name.clone()).unwrap();
-        heard.lock().unwrap().push((name, label(before), label(after)));
+        observed.lock().unwrap().push((name, label(before), label(after)));
     }));
     // As they are, and what has happened since the cache was filled.
     let first = [row("a", "1", "1"), row("b", "2", "2"), row("b", "1", "2")];
-    assert_eq!(told(&mut following, &heard).await, first);
+    assert_eq!(reported(&mut following, &observed).await, first);
 
     for broker in [labelled("c", "3"), hidden("a"), hidden("d"), labelled("b", "3")] {
         kept.put(&broker).await;
@@ -180,17 +183,17 @@ async fn who_follows_a_store_is_told_of_all_and_then_of_each_change() {
     kept.delete(&labelled("b", "last")).await;
     kept.delete(&hidden("d")).await;
     let then = [row("c", "", "3"), row("a", "1", ""), row("b", "2", "3"), row("b", "3", "")];
-    assert_eq!(told(&mut following, &heard).await, then);
+    assert_eq!(reported(&mut following, &observed).await, then);
     assert_eq!((cache.keys().len(), cache.names_by_index("ns", "3")), (1, vec!["c".to_owned()]));
     assert!(cache.is_indexed("ns", "c", "3") && !cache.is_indexed("ns", "b", "3") && !cache.is_indexed("n", "c", "3"));
 
-    // More than is told of in one turn, and in order.
+    // More than is processed in one turn, and in order.
     let many: Vec<String> = (0..200).map(|n| format!("m{n:03}")).collect();
     for name in &many {
         kept.put(&labelled(name, "m")).await;
     }
     let rows: Vec<_> = many.iter().map(|name| row(name, "", "m")).collect();
-    assert_eq!(told(&mut following, &heard).await, rows);
+    assert_eq!(reported(&mut following, &observed).await, rows);
 
     // What the store does not remember is found out by what it has.
     for name in &many[1..] {
@@ -198,14 +201,14 @@ async fn who_follows_a_store_is_told_of_all_and_then_of_each_change() {
     }
     kept.put(&labelled("m000", "n")).await;
     kept.store.trim_history(*kept.store.revision().borrow(), 0);
-    let rest = told(&mut following, &heard).await;
+    let rest = reported(&mut following, &observed).await;
     let gone: Vec<_> = many[1..].iter().map(|name| row(name, "m", "")).collect();
     assert_eq!(rest[..gone.len()], gone);
     // Those that it does not follow may have been followed before.
     let hidden = row("a", "h", "");
     assert_eq!(rest[gone.len()..], [hidden, row("c", "", "3"), row("m000", "", "n")]);
     kept.store.close();
-    assert_eq!(told(&mut following, &heard).await, []);
+    assert_eq!(reported(&mut following, &observed).await, []);
 }
 
 #[test]
@@ -232,13 +235,13 @@ fn sleepers_are_packed_and_found_as_before() {
     assert_eq!((cache.by_index("ns", "x").len(), cache.all_by_index("y").len()), (1, many - 1));
     assert_eq!(cache.one_per_shared_key().len(), 1);
 
-    let mut told = Vec::new();
+    let mut reported = Vec::new();
     let last = many - 1;
     for n in [last, 0, 1] {
-        cache.apply(Arc::new(labelled(n, "z")), |(before, after)| told.push((before.cloned(), after.cloned())));
+        cache.apply(Arc::new(labelled(n, "z")), |(before, after)| reported.push((before.cloned(), after.cloned())));
     }
     let expected = |n, label: &str| (Some(Arc::new(labelled(n, label))), Some(Arc::new(labelled(n, "z"))));
-    assert_eq!(told, [expected(last, "y"), expected(0, "x"), expected(1, "y")]);
+    assert_eq!(reported, [expected(last, "y"), expected(0, "x"), expected(1, "y")]);
     cache.delete(Arc::new(labelled(2, "")), |(before, _)| assert_eq!(before.unwrap().as_ref(), &labelled(2, "y")));
     assert!(cache.get("ns", "b002").is_none());
     assert_eq!(cache.names_by_index("ns", "z"), ["b000", "b001", &format!("b{last:03}")]);

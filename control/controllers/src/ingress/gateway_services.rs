@@ -1,7 +1,7 @@
 //! Core Services for our listeners, by the names that statuses use.
 //!
-//! A client that reads `status.publicLoadBalancer` of an Ingress, or gets the gateway's Service as with any ingress,
-//! finds address and port there. Only in an API of our own: in a cluster its operator creates them.
+//! A client that reads `status.publicLoadBalancer` of an Ingress, or the gateway's Service as with any ingress,
+//! finds address and port there. Only in our own API: in a cluster its operator creates them.
 
 use std::net::SocketAddr;
 

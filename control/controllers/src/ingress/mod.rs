@@ -1,4 +1,4 @@
-//! Ingress: routes hosts to core Services for another control plane, and is ready when every core does.
+//! Ingress: routes hosts to core Services for another control plane, and is ready when every core has the routes.
 
 pub mod gateway_services;
 pub mod reconcile;
@@ -77,7 +77,7 @@ async fn reconcile(controller: &IngressController, context: &ControllerContext, 
     context.set_status(&*ingress, &after).await
 }
 
-/// Tells the cores what the Ingress says.
+/// Publishes the Ingress's rules to the cores.
 async fn program_routes(
     controller: &IngressController,
     context: &ControllerContext,
@@ -250,7 +250,7 @@ impl IngressController {
         }
     }
 
-    /// Those to look at when a Route or Revision changes, and now and then.
+    /// The ones to reconcile when a Route or Revision changes, and periodically.
     fn polled_items(&self) -> Vec<WorkItem> {
         self.polled.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! What an Ingress's status says: values in, values out.
+//! Computes an Ingress's status: values in, values out.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ pub enum IngressOutcome {
     Programmed,
     /// They do; this backend has no endpoint yet.
     NoEndpoints(String),
-    /// What was routed before, if anything, still is.
+    /// The previous routes, if any, stay.
     NotConfigured { reason: &'static str, message: String },
     /// Another object owns one of the hosts.
     HostConflict(HostConflict),

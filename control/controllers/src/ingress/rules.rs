@@ -1,4 +1,4 @@
-//! From an Ingress's rules to what the publisher wants: values in, values out.
+//! Converts an Ingress's rules to the publisher's: values in, values out.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -185,7 +185,7 @@ mod tests {
 
     /// X-KI-03: what is for callers inside stays so, whatever else the host has, under each of its spellings.
     #[test]
-    fn a_path_for_callers_inside_stays_so_beside_one_for_the_public() {
+    fn cluster_local_path_stays_internal_next_to_public_one() {
         let path = |path: &str, service: &str| json!({"path": path, "splits": [split(service, 100)]});
         let local =
             |host: &str, paths: Value| json!({"hosts": [host], "visibility": "ClusterLocal", "http": {"paths": paths}});
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_that_would_break_the_message_is_told() {
+    fn invalid_header_is_reported() {
         let mut bad = split("one", 100);
         bad["appendHeaders"] = json!({"Content-Length": "1"});
         let spec = json!({"rules": [{"hosts": ["a"], "http": {"paths": [{"splits": [bad]}]}}]});

@@ -1,5 +1,5 @@
-//! TLS between us and what Ingresses send to, where `system-internal-tls` asks for it: Knative's activators and
-//! queue-proxies show certificates of an authority of the cluster's.
+//! TLS to the backends of Ingresses, where `system-internal-tls` requires it: Knative's activators and
+//! queue-proxies have certificates of the cluster's authority.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,12 +15,12 @@ use types::settings::SERVING;
 /// The Secret of the operator's namespace with the authority, in [`CA`].
 const SECRET: &str = "routing-serving-certs";
 const CA: &str = "ca.crt";
-/// Whom an activator proves to be.
+/// The name in an activator's certificate.
 const ACTIVATOR_NAME: &str = "kn-routing";
 /// ... and the queue-proxies of a namespace, whose name follows.
 const QUEUE_PROXY_PREFIX: &str = "kn-user-";
 
-/// Whom backends have to prove to be, made once so that connections are kept.
+/// The names that backends must prove, built once so that connections are reused.
 #[derive(Debug, Default)]
 pub struct InternalTlsTrusts {
     state: Mutex<InternalTlsState>,
@@ -30,7 +30,7 @@ pub struct InternalTlsTrusts {
 struct InternalTlsState {
     /// All authorities in PEM.
     authorities: String,
-    /// By namespace, and whether they speak HTTP/2.
+    /// Configurations by namespace, and by whether they use HTTP/2.
     by_namespace: HashMap<(String, bool), Arc<TlsClientConfig>>,
 }
 
@@ -63,7 +63,7 @@ pub(super) fn is_required(context: &ControllerContext, path: &HttpIngressPath) -
     context.settings().network.auto_tls.system_internal_tls && path.rewrite_host.is_empty()
 }
 
-/// Whom the backends in `namespace` have to prove to be.
+/// The names that the backends in `namespace` must prove.
 pub(super) fn trust(
     context: &ControllerContext,
     trusts: &InternalTlsTrusts,
@@ -87,7 +87,7 @@ fn authorities(context: &ControllerContext) -> String {
     own.into_iter().chain(context.config_maps.serving_bundles()).collect::<Vec<_>>().join("\n")
 }
 
-/// Whether a Secret says whom to believe.
+/// Whether a Secret contains trusted authorities.
 pub(super) fn is_authority_secret(ns: &str, secret: &str) -> bool {
     (ns, secret) == (SERVING, SECRET)
 }
@@ -96,7 +96,7 @@ pub(super) fn is_authority_secret(ns: &str, secret: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// X-RTE-07: a connection is kept by whom it believes, so that has to be the same object.
+    /// X-RTE-07: connections are pooled by their trust configuration, so that has to be the same object.
     #[test]
     fn the_same_namespace_has_one_trust_until_the_authorities_change() {
         let pem = |name: &str| rcgen::generate_simple_self_signed([name.to_owned()]).unwrap().cert.pem();

@@ -1,4 +1,4 @@
-//! What Ingresses depend on besides themselves.
+//! The kinds that Ingresses depend on besides themselves.
 
 use std::time::Duration;
 

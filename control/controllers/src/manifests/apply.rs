@@ -1,4 +1,4 @@
-//! One pass: documents to objects, and objects without a document away.
+//! One pass: applies the documents as objects, and deletes objects without a document.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,15 +12,15 @@ use serde_json::{Map, Value};
 use super::manifest_files::{ManifestDocument, ManifestError};
 use super::{FIELD_MANAGER, LABEL};
 
-/// A kind that was defined a moment ago is asked for this often: a cluster takes a second or two to serve it.
+/// A kind that was defined just now is asked for this often: a cluster takes a second or two to serve it.
 const DISCOVERY_ATTEMPTS_MAX: usize = 20;
 /// ... with this between.
 const DISCOVERY_RETRY_AFTER: Duration = Duration::from_millis(250);
-/// Fields of an object that somebody exported, which only the server sets.
+/// Fields of an exported object that only the server sets.
 const SERVER_FIELDS: [&str; 7] =
     ["creationTimestamp", "deletionTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid"];
 
-/// What a pass came to.
+/// The result of a pass.
 #[derive(Debug, Default)]
 pub(super) struct ApplyResult {
     pub(super) documents: usize,
@@ -53,9 +53,9 @@ pub(super) async fn apply(
     let served = match discover(client).await {
         Ok(served) => served,
         Err(why) => {
-            let told = |document: &ManifestDocument| document.error(format!("the API does not answer: {why}"));
-            let complaints = documents.iter().map(told).collect();
-            return ApplyResult { documents: documents.len(), errors: complaints, pruned: 0 };
+            let no_answer = |document: &ManifestDocument| document.error(format!("the API does not answer: {why}"));
+            let errors = documents.iter().map(no_answer).collect();
+            return ApplyResult { documents: documents.len(), errors, pruned: 0 };
         }
     };
     let done = ApplyResult { documents: documents.len(), ..ApplyResult::default() };
@@ -77,7 +77,7 @@ pub(super) async fn apply(
     pass.done
 }
 
-/// Whose objects others need first.
+/// Kinds whose objects must be applied first.
 fn apply_order(object: &Value) -> usize {
     match object["kind"].as_str().unwrap_or_default() {
         "Namespace" => 0,
@@ -97,7 +97,7 @@ async fn discover(client: &Client) -> kube::Result<Discovery> {
 }
 
 enum ApplyError {
-    /// Nobody can say which object is meant.
+    /// The object cannot be identified.
     Unidentified(String),
     Rejected(String),
 }
@@ -169,7 +169,7 @@ impl ApplyPass<'_> {
                     continue;
                 }
                 let all: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource);
-                // A kind that may not be listed is none that was applied.
+                // A kind that may not be listed was never applied.
                 let Ok(list) = all.list_metadata(&params).await else { continue };
                 for object in list.items {
                     let namespace = object.namespace().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Notices that a manifest changed, by inotify.
+//! Detects changes of manifests, by inotify.
 //!
 //! A folder is watched for its files and a path's parent for the path itself: editors replace files by
 //! renaming others over them, and a mounted ConfigMap replaces a whole folder behind a symlink.
@@ -28,7 +28,7 @@ pub(super) struct ManifestWatch {
     watched: RefCell<HashMap<i32, WatchedNames>>,
 }
 
-/// What in a folder matters.
+/// The watched events of a folder.
 #[derive(Debug, Default)]
 struct WatchedNames {
     all: bool,
@@ -36,7 +36,7 @@ struct WatchedNames {
 }
 
 impl ManifestWatch {
-    /// Has to be called in a Tokio runtime.
+    /// Must be called in a Tokio runtime.
     pub(super) fn new() -> io::Result<Self> {
         let news = init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
         #[expect(deprecated, reason = "the new one is unsafe; an OwnedFd keeps its descriptor, which is all it asks")]
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    async fn told(watch: &ManifestWatch) -> bool {
+    async fn is_notified(watch: &ManifestWatch) -> bool {
         tokio::time::timeout(Duration::from_secs(20), watch.changed()).await.is_ok()
     }
 
@@ -145,20 +145,20 @@ mod tests {
         watch.watch_path(&folder).unwrap();
         assert!(is_quiet(&watch));
         std::fs::write(folder.join("a.yaml"), "a").unwrap();
-        assert!(told(&watch).await);
+        assert!(is_notified(&watch).await);
         std::fs::write(home.path().join("new"), "b").unwrap();
         assert!(is_quiet(&watch), "what stands beside the folder does not matter");
         std::fs::rename(home.path().join("new"), folder.join("a.yaml")).unwrap();
-        assert!(told(&watch).await);
+        assert!(is_notified(&watch).await);
         std::fs::remove_file(folder.join("a.yaml")).unwrap();
-        assert!(told(&watch).await);
+        assert!(is_notified(&watch).await);
 
         std::fs::rename(&folder, home.path().join("old")).unwrap();
         std::fs::create_dir(&folder).unwrap();
-        assert!(told(&watch).await, "another folder of the same name");
+        assert!(is_notified(&watch).await, "another folder of the same name");
         watch.watch_path(&folder).unwrap();
         std::fs::write(folder.join("a.yaml"), "c").unwrap();
-        assert!(told(&watch).await);
+        assert!(is_notified(&watch).await);
     }
 
     #[tokio::test]
@@ -170,7 +170,7 @@ mod tests {
         std::fs::write(home.path().join("b.yaml"), "b").unwrap();
         assert!(is_quiet(&watch));
         std::fs::rename(home.path().join("b.yaml"), &file).unwrap();
-        assert!(told(&watch).await);
+        assert!(is_notified(&watch).await);
     }
 
     /// How a ConfigMap is mounted: `a.yaml` → `..data/a.yaml`, `..data` → a folder that is replaced.
@@ -186,6 +186,6 @@ mod tests {
         watch.watch_path(&home.path().join("a.yaml")).unwrap();
         symlink("..2", home.path().join("..tmp")).unwrap();
         std::fs::rename(home.path().join("..tmp"), home.path().join("..data")).unwrap();
-        assert!(told(&watch).await);
+        assert!(is_notified(&watch).await);
     }
 }

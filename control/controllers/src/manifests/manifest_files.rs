@@ -1,7 +1,7 @@
-//! From a path to documents, each with the file and line it stands at.
+//! Reads the documents of a path, each with its file and line.
 //!
-//! A file is cut at its `---` lines before anything is parsed, so that a document that is no YAML
-//! costs itself only.
+//! A file is split at its `---` lines before anything is parsed, so that an invalid document
+//! does not affect the others.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use support::bounded_file;
 
-/// Bytes of one file. A manifest is written by people; a wrong path (a disk image, a log) must not be read whole.
+/// Bytes of one file. A manifest is written by users; a wrong path (a disk image, a log) must not be read whole.
 pub const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Files that one folder may hold.
 pub const FILES_MAX: usize = 1_000;
@@ -21,7 +21,7 @@ pub const DOCUMENTS_MAX: usize = 10_000;
 /// Bytes of all files of one path, which are in memory while they are applied.
 pub const PATH_BYTES_MAX: u64 = 64 << 20;
 
-/// What is wrong with a file, or with one document of it.
+/// An error in a file, or in one document of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ManifestError {
     pub path: PathBuf,
@@ -64,9 +64,9 @@ impl ManifestDocument {
 #[derive(Debug, Default)]
 pub(super) struct ManifestContents {
     pub(super) documents: Vec<ManifestDocument>,
-    /// What could not be understood: with any of it, nobody knows which objects are no longer wanted.
+    /// Documents that could not be parsed: with any of them, it is unknown which objects are no longer wanted.
     pub(super) errors: Vec<ManifestError>,
-    /// Of the files' names and bytes: the same print, the same contents.
+    /// A hash of the files' names and bytes: equal hashes, equal contents.
     pub(super) hash: u64,
 }
 
@@ -103,7 +103,7 @@ pub(super) fn read(path: &Path) -> ManifestContents {
             break;
         }
     }
-    contents.errors.iter().for_each(|complaint| complaint.message.hash(&mut print));
+    contents.errors.iter().for_each(|error| error.message.hash(&mut print));
     contents.hash = print.finish();
     contents
 }
@@ -199,7 +199,7 @@ fn split_documents(text: &str) -> Vec<(usize, String)> {
         if let Some(marker) = marker {
             parts.push((begins, std::mem::take(&mut part)));
             begins = at + 1;
-            // What stands behind the marker belongs to the document that it begins.
+            // What is after the marker belongs to the document that it begins.
             part.push_str("   ");
             part.push_str(line.strip_prefix(marker).unwrap_or_default());
         } else if !(line.starts_with('%') && part.trim().is_empty()) {
@@ -244,10 +244,10 @@ mod tests {
     fn a_document_that_is_no_yaml_names_its_line_and_costs_itself_only() {
         let contents = of("a.yaml", "kind: A\n---\nkind: B\nx: [\n---\nkind: C\n---\njust words\n");
         assert_eq!(kinds(&contents), [("A", 1), ("C", 6)]);
-        let told: Vec<String> = contents.errors.iter().map(ToString::to_string).collect();
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].contains("a.yaml:4: ") || told[0].contains("a.yaml:5: "), "{told:?}");
-        assert!(told[1].ends_with("a.yaml:8: a document has to be an object"), "{told:?}");
+        let messages: Vec<String> = contents.errors.iter().map(ToString::to_string).collect();
+        assert_eq!(messages.len(), 2, "{messages:?}");
+        assert!(messages[0].contains("a.yaml:4: ") || messages[0].contains("a.yaml:5: "), "{messages:?}");
+        assert!(messages[1].ends_with("a.yaml:8: a document has to be an object"), "{messages:?}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! Manifests given at start: what they say is applied, and applied again when they change.
+//! Manifests given at start: applied, and applied again when they change.
 //!
 //! The files are one more client of the API: server-side apply under a field manager of their own, with
-//! a label that names the path they came from. What carries the label and stands in the files no
-//! longer is deleted. What people change by other means stays until a file says otherwise.
+//! a label that names the path they came from. Objects with the label that are no longer in the files
+//! are deleted. Changes by other means stay until a file sets the field.
 
 mod apply;
 mod file_watch;
@@ -23,10 +23,10 @@ use support::{blocking, sha256};
 
 /// Names the path that an object came from: the last part of the path, and a print of all of it.
 pub const LABEL: &str = "sluicegate.dev/manifests";
-/// Who owns the fields that a manifest sets.
+/// The field manager of manifests.
 pub const FIELD_MANAGER: &str = "sluicegate-manifests";
 
-/// Files are looked at when they have been quiet for this long: an editor, a copy or a checkout writes
+/// Files are checked when they have been quiet for this long: an editor, a copy or a checkout writes
 /// several times.
 const DEBOUNCE: Duration = Duration::from_millis(300);
 /// ... and at the latest after this.
@@ -60,7 +60,7 @@ struct ManifestSource {
     label: String,
     /// A folder that is gone is a mistake (an unmounted disk); a file that is gone is a document that went.
     is_folder: bool,
-    /// Of what was applied last.
+    /// The hash of the last applied contents.
     hash: Option<u64>,
     documents: usize,
     errors: Vec<ManifestError>,
@@ -79,20 +79,20 @@ impl ManifestSource {
             if may_be_gone && !path.exists() { ManifestContents::default() } else { manifest_files::read(&path) }
         });
         reading.await.unwrap_or_else(|why| {
-            let complaint = ManifestError { path: self.path.clone(), line: 0, message: why.to_string() };
-            ManifestContents { errors: vec![complaint], ..ManifestContents::default() }
+            let error = ManifestError { path: self.path.clone(), line: 0, message: why.to_string() };
+            ManifestContents { errors: vec![error], ..ManifestContents::default() }
         })
     }
 
-    /// Tells what is wrong, unless it was told already.
-    fn set_errors(&mut self, complaints: Vec<ManifestError>) {
-        for complaint in complaints.iter().filter(|complaint| !self.errors.contains(complaint)) {
-            tracing::error!("manifest {complaint}");
+    /// Logs new errors.
+    fn set_errors(&mut self, errors: Vec<ManifestError>) {
+        for error in errors.iter().filter(|error| !self.errors.contains(error)) {
+            tracing::error!("manifest {error}");
         }
-        if complaints.is_empty() && !self.errors.is_empty() {
+        if errors.is_empty() && !self.errors.is_empty() {
             tracing::info!(path = %self.path.display(), "all manifests are applied now");
         }
-        self.errors = complaints;
+        self.errors = errors;
     }
 }
 
@@ -105,7 +105,7 @@ impl ManifestApplier {
         Self { client, sources, watch, tally }
     }
 
-    /// Brings the objects to what the files say. What fails is told and left; nothing else waits for it.
+    /// Applies the files. An error is logged and skipped; nothing else waits for it.
     pub async fn apply(&mut self) {
         self.apply_changed().await;
         // A document may need what a later path brings.
@@ -155,18 +155,18 @@ impl ManifestApplier {
             if source.hash == Some(contents.hash) && source.errors.is_empty() {
                 continue;
             }
-            let mut complaints = std::mem::take(&mut contents.errors);
-            let whole = complaints.is_empty();
+            let mut errors = std::mem::take(&mut contents.errors);
+            let whole = errors.is_empty();
             let done = apply::apply(&self.client, &source.label, contents.documents, whole).await;
-            complaints.extend(done.errors);
+            errors.extend(done.errors);
             tracing::info!(
                 path = %source.path.display(),
-                documents = done.documents, failed = complaints.len(), pruned = done.pruned,
+                documents = done.documents, failed = errors.len(), pruned = done.pruned,
                 "manifests applied"
             );
             source.hash = Some(contents.hash);
             source.documents = done.documents;
-            source.set_errors(complaints);
+            source.set_errors(errors);
             self.tally.pruned.fetch_add(done.pruned as u64, Relaxed);
         }
         let sum = |count: fn(&ManifestSource) -> usize| self.sources.iter().map(count).sum::<usize>() as u64;

@@ -1,4 +1,4 @@
-//! All instances of a Revision as its Deployment.
+//! The instances of a Revision as its Deployment.
 
 use std::collections::BTreeMap;
 

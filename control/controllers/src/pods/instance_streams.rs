@@ -1,4 +1,4 @@
-//! Streams into instances: what the API asks for, carried out by the runtime.
+//! Streams into instances: requested by the API, carried out by the runtime.
 
 use std::any::Any;
 use std::fmt;

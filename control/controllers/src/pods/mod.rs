@@ -1,7 +1,7 @@
 //! Pods and Deployments: the autoscaler's instances, shown to Kubernetes clients. One reconcile covers all instances
 //! of a Revision.
 //!
-//! Only in an API of our own: in a cluster, they are the cluster's.
+//! Only in our own API: in a cluster, Pods and Deployments are the cluster's.
 
 mod deployment;
 pub mod instance_streams;
@@ -131,7 +131,7 @@ fn on_deployment_change(context: &ControllerContext, change: ObjectChange<'_, De
     }
 }
 
-/// Says where requests are taken in, for clients that ask for upstream's activator. Only they miss it if it fails.
+/// Publishes the gateway's address, for clients that ask for upstream's activator. A failure affects only them.
 async fn publish_activator_slice(context: &ControllerContext) {
     if context.config.publishes_pods
         && let Err(why) = serverless_service::publish_activator_slice(context).await

@@ -17,7 +17,7 @@ use types::serving::annotations::{ROUTES, ROUTING_STATE_MODIFIED, inherited};
 use types::serving::revision::Revision;
 use types::shared::{name, namespace};
 
-/// What `containerID` begins with; the instance's number follows.
+/// The prefix of `containerID`; the instance's number follows.
 const RUNTIME: &str = "process://";
 /// Which container kubectl means.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
@@ -87,7 +87,7 @@ fn metadata(revision: &Revision, seen: &InstanceStatus) -> ObjectMeta {
     }
 }
 
-/// Of several containers, the one that kubectl means unless it is told another.
+/// Of several containers, the default container of kubectl.
 fn default_container(revision: &Revision) -> Option<&str> {
     let spec = &revision.spec;
     let serving = spec.serving_container().filter(|_| spec.containers.len() + spec.init_containers.len() > 1)?;
@@ -152,7 +152,7 @@ fn serving_container_status(container: &Container, seen: &InstanceStatus, state:
     }
 }
 
-/// Its starts are counted with those of the instance, because it starts anew with that too.
+/// Its starts are counted with those of the instance, because it restarts with the instance too.
 fn sidecar_status(container: &Container, seen: &InstanceStatus, state: ContainerState) -> ContainerStatus {
     let found = seen.sidecars.iter().find(|one| one.name == container.name);
     let restarts = seen.restarts.saturating_add(found.map_or(0, |one| one.restarts));
@@ -169,7 +169,7 @@ fn sidecar_status(container: &Container, seen: &InstanceStatus, state: Container
     }
 }
 
-/// Of one that runs before the others: those that the instance has told of are over, but for the last one.
+/// The status of an init container: those that the instance has reported have ended, except the last one.
 fn init_container_status(container: &Container, seen: &InstanceStatus) -> ContainerStatus {
     let found = seen.sidecars.iter().find(|one| one.name == container.name);
     let has_run = found.is_some_and(|one| one.ready);
@@ -207,7 +207,7 @@ fn has_initialized(revision: &Revision, seen: &InstanceStatus) -> bool {
     revision.spec.init_containers.iter().all(|one| has_run(&one.name))
 }
 
-/// What the container does, and the word for it if it is not what the phase says.
+/// The state of the container, and its reason if it differs from the phase.
 fn state(revision: &Revision, seen: &InstanceStatus) -> (ContainerState, Option<String>) {
     let reason = match seen.phase {
         InstancePhase::BackOff => {
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(instance_id(&pod), Some(71));
     }
 
-    /// What others find Pods by is what their template says: `app` was taken from it, and annotations were not there.
+    /// Pods have the labels and annotations of their template, for selectors of other tools.
     #[test]
     fn a_pod_carries_what_its_template_says_and_nothing_of_its_traffic() {
         let keys = |map: Option<BTreeMap<String, String>>| map.unwrap().into_keys().collect::<Vec<_>>();
@@ -356,16 +356,19 @@ mod tests {
         }
     }
 
-    /// Those that run before the others are waited for, run, and are over, in their order.
+    /// Init containers wait, run, and end, in their order.
     #[test]
     fn init_containers_are_shown_on_their_way() {
         let mut revision = revision();
         let named = |name: &str| Container { name: name.into(), ..Container::default() };
         revision.spec.init_containers = ["one", "two"].map(named).to_vec();
-        let words = |told: &[(&str, bool)]| {
-            let beside = told.iter().map(|(name, ready)| beside(name, *ready)).collect();
-            let status =
-                desired_pod(&revision, &InstanceStatus { sidecars: beside, ..seen(InstancePhase::Starting, 0) }).status;
+        let words = |reported: &[(&str, bool)]| {
+            let sidecar_status = reported.iter().map(|(name, ready)| sidecar_status(name, *ready)).collect();
+            let status = desired_pod(
+                &revision,
+                &InstanceStatus { sidecars: sidecar_status, ..seen(InstancePhase::Starting, 0) },
+            )
+            .status;
             let status = status.unwrap();
             let word = |one: &ContainerStatus| match one.state.clone().unwrap() {
                 ContainerState { waiting: Some(waiting), .. } => waiting.reason.unwrap(),
@@ -379,18 +382,18 @@ mod tests {
             (begun, words.join(" "))
         };
         let waiting = "PodInitializing";
-        for (told, begun, wanted) in [
+        for (reported, begun, wanted) in [
             (&[][..], "False", format!("{waiting} {waiting} {waiting}")),
             (&[("one", false)][..], "False", format!("Running {waiting} {waiting}")),
             (&[("one", true), ("two", false)][..], "False", format!("Completed Running {waiting}")),
             (&[("one", true), ("two", true)][..], "True", "Completed Completed Running".to_owned()),
         ] {
-            assert_eq!(words(told), (begun.to_owned(), wanted), "{told:?}");
+            assert_eq!(words(reported), (begun.to_owned(), wanted), "{reported:?}");
         }
     }
 
     /// It began and ended at these seconds after the instance began.
-    fn beside(name: &str, ready: bool) -> SidecarStatus {
+    fn sidecar_status(name: &str, ready: bool) -> SidecarStatus {
         let after = |ms| Timestamp::from_millisecond(ms).ok();
         let (began, ended) = (after(1_500), after(4_500).filter(|_| ready));
         SidecarStatus { name: name.into(), ready, restarts: 0, started_at: began, finished_at: ended }
@@ -402,7 +405,7 @@ mod tests {
         let container = Container { name: "one".into(), ..Container::default() };
         let status = init_container_status(
             &container,
-            &InstanceStatus { sidecars: vec![beside("one", true)], ..seen(InstancePhase::Ready, 0) },
+            &InstanceStatus { sidecars: vec![sidecar_status("one", true)], ..seen(InstancePhase::Ready, 0) },
         );
         let over = status.state.unwrap().terminated.unwrap();
         let second = |time: Option<Time>| time.unwrap().0.as_millisecond();

@@ -1,4 +1,4 @@
-//! Backends that are addresses and not instances of ours.
+//! Backends that are addresses and not our own instances.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

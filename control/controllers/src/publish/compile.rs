@@ -1,4 +1,4 @@
-//! From the model to a table: only what changed is made anew, so that one change among 100,000 routes costs
+//! Compiles the model to a table: only what changed is rebuilt, so that one change among 100,000 routes costs
 //! some slots of the host map and not the map.
 
 use std::collections::{BTreeMap, HashMap};
@@ -38,14 +38,14 @@ pub(super) fn compile(model: &mut RoutingModel) -> RoutingTable {
         model.streams.write_to(&mut model.table);
     }
     if take(&mut model.certificates_stale) {
-        let (everybody, inside) = model.merged_certificates();
-        model.table.certificates = Arc::new(everybody);
+        let (public, inside) = model.merged_certificates();
+        model.table.certificates = Arc::new(public);
         model.table.inner_certificates = Arc::new(inside);
     }
     model.table.clone()
 }
 
-/// Puts a route at its host, or takes away what is there.
+/// Puts a route at its host, or removes what is there.
 pub(super) fn set_route(table: &mut RoutingTable, host: &str, route: Option<Arc<Route>>) {
     match route {
         route if host == ANY => table.any_host = route,
@@ -54,7 +54,7 @@ pub(super) fn set_route(table: &mut RoutingTable, host: &str, route: Option<Arc<
     }
 }
 
-/// What shares lead to, by its key.
+/// The backends of shares, by their key.
 struct BackendTable<'a> {
     backends: &'a mut BTreeMap<String, BackendEntry>,
     /// ... and the counters of what is gone.
@@ -93,7 +93,7 @@ fn compile_backends(shares: &[WeightedBackend], known: &mut BackendTable<'_>) ->
 }
 
 impl BackendTable<'_> {
-    /// What is gone keeps its share and refuses it: were the share taken away, its requests would be answered by another's
+    /// A deleted backend keeps its share and rejects it: were the share removed, its requests would be answered by another's
     /// program.
     fn compile_backend(&mut self, key: &str) -> Arc<Backend> {
         if let Some(entry) = self.backends.get_mut(key) {

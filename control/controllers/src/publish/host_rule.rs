@@ -1,4 +1,4 @@
-//! What a controller says about hosts, before it is compiled.
+//! A controller's rules for hosts, before they are compiled.
 
 use std::sync::Arc;
 
@@ -12,15 +12,15 @@ pub struct HostRule {
     pub hosts: Vec<Arc<str>>,
     /// Tried before `splits`.
     pub paths: Vec<PathRule>,
-    /// Of what no path takes.
+    /// The backends of requests that no path matches.
     pub splits: Vec<WeightedBackend>,
     /// Clients without TLS are sent to HTTPS, at this port.
     pub https_redirect: Option<u16>,
     /// Not for the public listener.
     pub cluster_local: bool,
-    /// What probes are told.
+    /// The response to probes.
     pub hash: Option<Arc<str>>,
-    /// What is done beyond the division.
+    /// The traffic policy beyond the split.
     pub traffic_policy: Option<Arc<TrafficPolicy>>,
 }
 
@@ -56,15 +56,15 @@ pub struct WeightedBackend {
 /// The same in pieces of their own: those that came stand among what their maker has thrown away since.
 pub(super) fn deep_clone(rules: &[HostRule]) -> Vec<HostRule> {
     let mut hash: Option<Arc<str>> = None; // of all rules of a route mostly the same
-    let mut anew = rules.to_vec();
-    for rule in &mut anew {
+    let mut rehashed = rules.to_vec();
+    for rule in &mut rehashed {
         if rule.hash != hash {
             hash = rule.hash.as_deref().map(Arc::from);
         }
         rule.hash.clone_from(&hash);
         rule.hosts.iter_mut().for_each(|host| *host = Arc::from(&**host));
     }
-    anew
+    rehashed
 }
 
 impl HostRule {
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_made_anew_say_the_same_and_share_nothing_with_those_that_came() {
+    fn rebuilt_rules_are_equal_and_independent() {
         let hash: Arc<str> = "h".into();
         let share = WeightedBackend::new("ns/r", 100);
         let rule = |host: &str, hash: Option<&Arc<str>>| HostRule {

@@ -1,16 +1,16 @@
-//! Quotas: one for each namespace that has events, all within the one of all namespaces.
+//! Quotas: one for each namespace with events, all within the quota of all namespaces.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use contract::load::ByteQuota;
 
-/// What the operator said; 0 is no limit.
+/// The operator's quotas; 0 is unlimited.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct QuotaConfig {
     /// Bytes of all namespaces' undelivered events together.
     pub total: u64,
-    /// Of one namespace's; `*` for those that are not named.
+    /// The quota of one namespace; `*` for those that are not named.
     pub namespaces: Vec<(String, u64)>,
 }
 

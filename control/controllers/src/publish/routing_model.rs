@@ -1,4 +1,4 @@
-//! What was said so far, by identity, and what of it has to be compiled anew.
+//! The routing model by identity, and which parts of it must be compiled again.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Deref, DerefMut};
@@ -14,7 +14,7 @@ use super::BackendSpec;
 use super::host_rule::{HostRule, ObjectCertificates};
 use super::stream_model::StreamModel;
 
-/// What a new table costs a core for each subscriber, in round figures: tables that change streams follow
+/// The approximate cost of a new table for a core per subscriber: tables that change streams follow
 /// each other no faster, or ten thousand Triggers made one by one would cost the square of that.
 pub(super) const PUBLISH_INTERVAL_PER_SUBSCRIBER: Duration = Duration::from_micros(2);
 /// A shorter pause has no effect.
@@ -163,13 +163,13 @@ impl RoutingModel {
     /// The certificates for all callers, the operator's and those of objects; and the additional ones for callers
     /// inside.
     pub(super) fn merged_certificates(&self) -> (CertificateStore, CertificateStore) {
-        let (mut everybody, mut inside) = ((*self.operator_certificates).clone(), CertificateStore::default());
+        let (mut public, mut inside) = ((*self.operator_certificates).clone(), CertificateStore::default());
         for shown in self.object_certificates.values() {
-            for (merged, named) in [(&mut everybody, &shown.public), (&mut inside, &shown.cluster_local)] {
+            for (merged, named) in [(&mut public, &shown.public), (&mut inside, &shown.cluster_local)] {
                 named.iter().for_each(|(host, identity)| merged.insert(host, identity.clone()));
             }
         }
-        (everybody, inside)
+        (public, inside)
     }
 }
 

@@ -1,5 +1,5 @@
-//! Streams and who reads them, as they go into the table: what has not changed is shared with the table
-//! before, so that one Trigger more among ten thousand costs one Trigger.
+//! Streams and their subscribers, as they go into the table: what has not changed is shared with the previous
+//! table, so that one Trigger more among ten thousand costs one Trigger.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use super::{DroppedEvents, StreamSpec, StreamSubscriberSpec};
 
 #[derive(Default)]
 pub(super) struct StreamModel {
-    /// By path.
+    /// Streams by path.
     streams: BTreeMap<String, StreamEntry>,
-    /// By durable identity.
+    /// Subscribers by durable identity.
     subscribers: BTreeMap<String, SubscriberEntry>,
     /// The names of the subscribers of each path.
     subscribers_by_path: HashMap<String, BTreeSet<String>>,
@@ -47,7 +47,7 @@ impl StreamModel {
     pub(super) fn set(&mut self, path: &str, spec: StreamSpec) -> bool {
         match self.streams.get_mut(path) {
             Some(entry) if entry.spec == spec => return false,
-            // The same stream with other limits goes on counting.
+            // The same stream with other limits continues counting.
             Some(entry) if entry.spec.name == spec.name => {
                 entry.spec = spec;
                 entry.compiled = None;
@@ -103,7 +103,7 @@ impl StreamModel {
         true
     }
 
-    /// Takes away the readers of a stream whose names do not stay.
+    /// Removes the readers of a stream whose names do not stay.
     pub(super) fn retain_subscribers(&mut self, path: &str, stays: impl Fn(&str) -> bool) -> bool {
         let names = self.subscribers_by_path.get(path).into_iter().flatten();
         let others: Vec<String> = names.filter(|name| !stays(name)).cloned().collect();
@@ -122,15 +122,19 @@ impl StreamModel {
     pub(super) fn dropped_events(&self) -> Vec<DroppedEvents> {
         let some = self.subscribers.iter().filter(|(_, one)| {
             let tally = &one.compiled.tally;
-            tally.dropped.load(Relaxed) > 0 || tally.filter_over_budget.load(Relaxed) > 0
+            let counts = [&tally.dropped, &tally.filter_over_budget, &tally.stalled];
+            counts.iter().any(|count| count.load(Relaxed) > 0)
         });
-        let told = |(uid, reader): (&String, &SubscriberEntry)| DroppedEvents {
+        let to_dropped = |(uid, reader): (&String, &SubscriberEntry)| DroppedEvents {
             uid: uid.clone(),
             label: reader.spec.label.clone(),
             events: reader.compiled.tally.dropped_by_reason(),
             over_budget: reader.compiled.tally.filter_over_budget.load(Relaxed),
+            set_aside: reader.compiled.tally.stalled.load(Relaxed),
+            set_aside_position: reader.compiled.tally.stalled_position.load(Relaxed),
+            stream: reader.spec.path.clone(),
         };
-        some.map(told).collect()
+        some.map(to_dropped).collect()
     }
 
     pub(super) fn new_event_types(&self) -> Vec<(String, EventTypeKey)> {

@@ -114,7 +114,7 @@ fn a_backend_that_comes_back_counts_on() {
 }
 
 /// X-KI-05, X-KI-06: a Revision that is deleted while a path, a header, a share or a whole host leads to it. What was its
-/// own meets nobody, and is answered by no other: neither by what is left of the route nor by a wildcard's.
+/// own has no backend, and no other rule answers it: neither by what is left of the route nor by a wildcard's.
 #[test]
 fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
     let (publisher, tables) = publisher();
@@ -132,8 +132,8 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
     let led = || -> Vec<(String, u32, NoEndpointPolicy)> {
         publisher.start();
         let tables = tables.lock().unwrap();
-        let ways = [("a", "/admin"), ("a", "/"), ("b.x", "/")];
-        let splits = ways.iter().flat_map(|(host, path)| {
+        let routes = [("a", "/admin"), ("a", "/"), ("b.x", "/")];
+        let splits = routes.iter().flat_map(|(host, path)| {
             tables.last().unwrap().route(host).unwrap().select(&RouteRequest::internal(host, path))
         });
         splits.map(|split| (split.backend.key.to_string(), split.weight, split.backend.when_empty.clone())).collect()
@@ -180,7 +180,7 @@ fn a_static_route_names_its_addresses_and_a_star_is_any_host() {
     assert_eq!(ids.len(), 3);
 }
 
-/// APP-08: a change makes anew what it touches, and nothing else.
+/// APP-08: a change rebuilds what it affects, and nothing else.
 #[test]
 fn a_change_leaves_other_routes_as_they_are() {
     let (publisher, tables) = publisher();
@@ -233,7 +233,7 @@ fn given_addresses_live_as_long_as_a_rule_names_them() {
     assert!(!publisher.has_endpoints("service/x"));
 }
 
-/// A host moves from one owner to another in one table; what the command line names nobody takes.
+/// A host moves from one owner to another in one table; hosts of the command line cannot be taken.
 #[test]
 fn a_host_moves_and_a_fixed_one_stays() {
     let (publisher, tables) = publisher();

@@ -1,7 +1,7 @@
-//! What a Revision takes from ConfigMaps, Secrets and its account: variables, and files (`files`).
+//! The data that a Revision takes from ConfigMaps, Secrets and its account: variables, and files (`files`).
 //!
-//! Values in, values out, but for [`load`], which reads the objects and leaves word that the Revision is
-//! to be looked at again when one of them changes or appears.
+//! Values in, values out, except [`load`], which reads the objects and tracks them, so that the Revision is
+//! reconciled when one of them changes or appears.
 
 mod files;
 
@@ -27,7 +27,7 @@ pub const MISSING: &str = "CreateContainerConfigError";
 /// ... and a Deployment whose Pods are refused.
 const FAILED_CREATE: &str = "FailedCreate";
 
-/// Something that is not there, and may come: what runs goes on without it.
+/// Something that is not there, and may come: what runs continues without it.
 #[must_use]
 pub fn is_retryable(why: &RevisionError) -> bool {
     [MISSING, FAILED_CREATE].contains(&why.reason)
@@ -47,11 +47,11 @@ pub struct RevisionDataSources {
     objects: BTreeMap<(DataSourceKind, String), DataSourceData>,
     /// `binaryData` by ConfigMap: files are made of it, and variables are not, as in a kubelet.
     binary: BTreeMap<String, DataSourceData>,
-    /// As whom instances act.
+    /// The account of the instances.
     account: String,
     /// ... if there is such an account.
     account_missing: bool,
-    /// Of that account, or why there is none.
+    /// The credentials of that account, or the reason why they are missing.
     tokens: BTreeMap<ProjectedTokenRequest, Result<String, String>>,
 }
 
@@ -125,7 +125,7 @@ impl RevisionDataSources {
         self.objects.insert((kind, name), data);
     }
 
-    /// SRV-REV-13: nobody runs as an account that is not there; the words are those of a cluster's admission.
+    /// SRV-REV-13: a Revision with a missing account does not run; the message is that of a cluster's admission.
     pub fn check_account(&self, meta: &ObjectMeta) -> Result<(), RevisionError> {
         if !self.account_missing {
             return Ok(());
@@ -166,7 +166,7 @@ impl RevisionDataSources {
         Ok(done)
     }
 
-    /// `None`: there is none, and there need not be.
+    /// `None`: missing, and optional.
     fn value(
         &self,
         from: &EnvVarSource,
@@ -267,7 +267,7 @@ mod tests {
 
     /// SRV-CON-05, SRV-CON-06, SRV-CON-21, SRV-CON-22, SRV-CON-23, SRV-CON-24, SRV-CON-25, SRV-CON-26, SRV-CON-27,
     /// SRV-CON-28, SRV-CON-37, SRV-CON-38, SRV-CON-39, SRV-CON-51, SRV-CON-52, SRV-CON-53, SRV-CON-54: one variable, all of an object, and
-    /// references to what stands before.
+    /// references to what is before.
     #[test]
     fn variables_come_from_objects_and_may_be_used_by_later_ones() {
         let found = environment(json!({"name": "x",
@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(found.unwrap(), pairs.map(|(name, value)| (name.to_owned(), value.to_owned())));
     }
 
-    /// SRV-CON-06, SRV-CON-22: a variable cannot hold every byte, so what is binary is none.
+    /// SRV-CON-06, SRV-CON-22: a variable cannot hold every byte, so binary data sets none.
     #[test]
     fn no_variable_is_made_of_binary_data() {
         let all = environment(json!({"name": "x", "envFrom": [{"configMapRef": {"name": "settings"}}]})).unwrap();
@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(refused.message, "couldn't find key zip in ConfigMap ns/settings");
     }
 
-    /// SRV-REV-13: as whom nobody can run is told in the words of a cluster.
+    /// SRV-REV-13: an unusable account is reported in the words of a cluster.
     #[test]
     fn nobody_runs_as_an_account_that_is_not_there() {
         assert!(sources().check_account(&meta()).is_ok());

@@ -1,4 +1,4 @@
-//! What of an instance stands in its `/dev`: memory that its containers share, and the message about its end.
+//! The parts of an instance in its `/dev`: memory that its containers share, and the termination message.
 
 use std::path::{Path, PathBuf};
 
@@ -28,7 +28,7 @@ pub(super) fn termination_message_path(
     given: &PlanInputs<'_>,
 ) -> Option<TerminationMessagePath> {
     let named = container.termination_message_path.as_deref().filter(|path| !path.is_empty());
-    // Nothing is mounted into the host's `/dev` that nobody asked for.
+    // Nothing is mounted into the host's `/dev` without a request for it.
     let path = named.or_else(|| has_own_dev(revision, given).then_some(TERMINATION_PATH))?;
     let at_path = given.can_mount && !uses_volume_variable(revision);
     Some(if at_path { TerminationMessagePath::Path(PathBuf::from(path)) } else { TerminationMessagePath::Variable })
@@ -40,8 +40,8 @@ pub(super) fn container_termination_path(container: &Container) -> TerminationMe
     TerminationMessagePath::Path(PathBuf::from(named.unwrap_or(TERMINATION_PATH)))
 }
 
-/// Has containers that have a `/dev` of their own share `/dev/shm`, as those of a Pod do. Who is alone has it there already, and
-/// who mounts something else there has that.
+/// Makes containers with their own `/dev` share `/dev/shm`, as those of a Pod do. A single container has it already, and
+/// a container with another mount there keeps that.
 pub(super) fn share_dev_shm(serving: &mut InstanceSpec, sidecars: &mut [Sidecar]) {
     if sidecars.is_empty() {
         return;
@@ -70,11 +70,11 @@ mod tests {
     #[test]
     fn containers_share_the_memory_of_a_dev_that_is_theirs() {
         let mut both = revision(hello(), json!({}));
-        let mut beside = both.spec.containers[0].clone();
-        (beside.name, both.spec.containers[0].ports) =
+        let mut second = both.spec.containers[0].clone();
+        (second.name, both.spec.containers[0].ports) =
             ("helper".into(), Some(vec![serde_json::from_value(json!({"containerPort": 8888})).unwrap()]));
-        beside.volume_mounts = Some(vec![]);
-        both.spec.containers.push(beside);
+        second.volume_mounts = Some(vec![]);
+        both.spec.containers.push(second);
         let shared = |spec: &InstanceSpec| {
             let found = spec.mounts.iter().filter(|mount| mount.path == Path::new("/dev/shm"));
             found.filter(|mount| spec.volumes.iter().any(|volume| volume.name == mount.volume)).count()
@@ -82,8 +82,8 @@ mod tests {
         let images = images();
         let found = |revision: &Revision, given: &PlanInputs<'_>| {
             let instance = plan(revision, given).unwrap().instance;
-            let beside = instance.sidecars.iter().map(|sidecar| shared(&sidecar.spec)).sum();
-            (shared(&instance), beside, instance.termination_message.clone())
+            let second = instance.sidecars.iter().map(|sidecar| shared(&sidecar.spec)).sum();
+            (shared(&instance), second, instance.termination_message.clone())
         };
         let at = |path: &str| Some(TerminationMessagePath::Path(path.into()));
         let own = given(&images);

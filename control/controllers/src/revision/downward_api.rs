@@ -1,7 +1,7 @@
-//! What a variable may say of its own instance: `fieldRef` and `resourceFieldRef`.
+//! Variables from `fieldRef` and `resourceFieldRef`.
 //!
-//! A process is its own Pod: its name is the Pod's, its addresses are this host's. What a Pod has and a process has
-//! not is refused by name.
+//! A process is its own Pod: its name is the Pod's, its addresses are this host's. A field that a Pod has and a process
+//! does not is rejected by name.
 
 use k8s_openapi::api::core::v1::{Container, ObjectFieldSelector, ResourceFieldSelector};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -72,7 +72,7 @@ pub(super) fn resource_field_ref(
     resource_on(field, container, HostCapacity::current())
 }
 
-/// What the container may use (SRV-CON-13, SRV-CON-55, SRV-CON-56).
+/// The container's resources (SRV-CON-13, SRV-CON-55, SRV-CON-56).
 pub(super) fn resources(container: &Container) -> Result<ResourceLimits, RevisionError> {
     let given = container.resources.clone().unwrap_or_default();
     let read = |side: &str, name: &str, read: fn(&str) -> Option<u64>| {
@@ -80,7 +80,7 @@ pub(super) fn resources(container: &Container) -> Result<ResourceLimits, Revisio
         let Some(quantity) = map.as_ref().and_then(|map| map.get(name)) else { return Ok(0) };
         read(&quantity.0).ok_or_else(|| RevisionError {
             reason: "CreateContainerConfigError",
-            message: format!("resources.{side}.{name}: \"{}\" is no quantity that can be read", quantity.0),
+            message: format!("resources.{side}.{name}: \"{}\" is not a valid quantity", quantity.0),
         })
     };
     Ok(ResourceLimits {
@@ -129,7 +129,10 @@ fn resource_on(
 }
 
 fn unknown(kind: &str, path: &str) -> RevisionError {
-    RevisionError { reason: "NotSupported", message: format!("The process runtime has nothing for {kind} \"{path}\".") }
+    RevisionError {
+        reason: "NotSupported",
+        message: format!("The process runtime does not support {kind} \"{path}\"."),
+    }
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ const PULLS_MAX: usize = 64;
 const EVENTS_MAX: usize = 8;
 /// How exact the progress in a condition is, in percent: each change is a write of the object.
 const PROGRESS_STEP: u64 = 10;
-/// What upstream and docker call Docker Hub in a resolved reference.
+/// The name of Docker Hub in resolved references of upstream and docker.
 const DOCKER_HUB: (&str, &str) = ("docker.io/", "index.docker.io/");
 
 /// The image store of a folder, opened as soon as it can be: a full disk at the start must not keep the appliance from
@@ -74,16 +74,16 @@ pub struct ImagePuller {
     permits: Arc<Semaphore>,
 }
 
-/// By Revision and reference.
+/// Pulls by Revision and reference.
 type Pulls = HashMap<(String, String), Pull>;
 
 #[derive(Debug)]
 struct Pull {
     state: ImageState,
-    /// Of the credentials that the last attempt used.
+    /// A hash of the credentials that the last attempt used.
     credentials_hash: u64,
     failures: u32,
-    /// None while an attempt is under way, and after a successful one.
+    /// None while an attempt is in progress, and after a successful one.
     retry_at: Option<Instant>,
     events: Vec<EventMessage>,
     /// The last attempt. It ends when its Revision is gone.
@@ -200,7 +200,7 @@ fn resolving(reference: &str) -> String {
 struct PullTask {
     key: (String, String),
     credentials: Credentials,
-    /// What the tag stood for when it was resolved first.
+    /// The digest of the tag when it was first resolved.
     resolved: Option<String>,
     skips_resolving: bool,
     resolution_timeout: Duration,
@@ -439,13 +439,13 @@ mod tests {
     #[test]
     fn resolved_reference_has_upstreams_form() {
         let digest = Digest::of(b"");
-        let told = |text: &str| by_digest(&text.parse().expect("valid"), &digest);
-        assert_eq!(told("nginx:1"), format!("index.docker.io/library/nginx@{digest}"));
-        assert_eq!(told("ghcr.io/a/b"), format!("ghcr.io/a/b@{digest}"));
+        let pinned = |text: &str| by_digest(&text.parse().expect("valid"), &digest);
+        assert_eq!(pinned("nginx:1"), format!("index.docker.io/library/nginx@{digest}"));
+        assert_eq!(pinned("ghcr.io/a/b"), format!("ghcr.io/a/b@{digest}"));
     }
 
     #[test]
-    fn progress_is_told_in_steps() {
+    fn progress_is_reported_in_steps() {
         let mut layers = LayerBytes::default();
         let mut arrive =
             |bytes| layers.change(&ProgressEvent::Downloaded { layer: Digest::of(b""), bytes, total: 100 });

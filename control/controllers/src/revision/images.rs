@@ -1,4 +1,4 @@
-//! Images of a Revision's containers: which it needs, and what is known of them on this host.
+//! Images of a Revision's containers: the needed ones, and their state on this host.
 //!
 //! Mapped images and containers of `class: process` are programs of this host, and need none.
 
@@ -46,7 +46,7 @@ pub struct ImageRequest<'a> {
     /// `NAMESPACE/NAME`
     pub revision: &'a str,
     pub reference: &'a str,
-    /// What the tag stood for when it was resolved for this Revision: a moved tag changes nothing.
+    /// The digest of the tag when it was resolved for this Revision: a moved tag changes nothing.
     pub resolved: Option<&'a str>,
     /// The logins of its pull Secrets.
     pub credentials: &'a Credentials,
@@ -60,7 +60,7 @@ pub struct ImageRequest<'a> {
 #[derive(Debug, Clone)]
 pub enum ImageState {
     Present(Arc<LocalImage>),
-    /// The pull is under way; the text is its progress.
+    /// The pull is in progress; the text is its progress.
     Pulling(String),
     Failed {
         reason: &'static str,
@@ -77,7 +77,7 @@ pub struct LocalImage {
     pub digest: String,
 }
 
-/// What is known of each image that a Revision needs, by reference.
+/// The state of each image that a Revision needs, by reference.
 pub type ImageStates = BTreeMap<String, ImageState>;
 
 /// The states of all images that `revision` needs. `None`: containers cannot run here.
@@ -124,7 +124,7 @@ fn resolved<'r>(revision: &'r Revision, container: &Container) -> Option<&'r str
     Some(own.image_digest.as_str()).filter(|digest| !digest.is_empty())
 }
 
-/// The logins that the Revision names, then those of its account. The Revision is looked at again when one of them changes.
+/// The logins that the Revision names, then those of its account. The Revision is checked again when one of them changes.
 async fn pull_credentials(
     context: &ControllerContext,
     item: &WorkItem,
@@ -175,7 +175,7 @@ pub(super) fn local(states: &ImageStates, container: &Container) -> Result<Arc<L
     }
 }
 
-/// What keeps a Revision from running is one of its images, and may pass.
+/// The Revision cannot run because of one of its images, possibly temporarily.
 pub(super) fn is_image_error(why: &RevisionError) -> bool {
     IMAGE_REASONS.contains(&why.reason)
 }
@@ -202,7 +202,7 @@ pub(super) fn command(image: &ImageProcess, container: &Container) -> Result<Vec
 }
 
 /// SRV-REV-22: the digest of each image. A resolved digest stays, also while the image is pulled again.
-pub(super) fn tell_digests(status: &mut RevisionStatus, revision: &Revision, states: &ImageStates) {
+pub(super) fn set_image_digests(status: &mut RevisionStatus, revision: &Revision, states: &ImageStates) {
     let pairs = status.container_statuses.iter_mut().zip(&revision.spec.containers);
     let others = status.init_container_statuses.iter_mut().zip(&revision.spec.init_containers);
     for (status, container) in pairs.chain(others) {

@@ -54,7 +54,7 @@ const KIND: ControllerKind = ControllerKind::new("Revision");
 /// How a Revision is scaled, as its objects show it.
 const SCALING: ControllerKind = ControllerKind::of_statuses("Scaling");
 
-/// What Revisions have to know of the program.
+/// The configuration of the Revision controller.
 #[derive(Debug, Clone)]
 pub struct RevisionConfig {
     /// Image references and the commands that they run here.
@@ -129,12 +129,12 @@ async fn reconcile(controller: &RevisionController, context: &ControllerContext,
     };
     let (unrunnable, images) = declare(controller, context, item, &revision).await?;
     let mut after = (*revision).clone();
-    let mut told = status(&revision, unrunnable.as_ref(), &context.autoscaler.status(&key), now());
+    let mut new_status = status(&revision, unrunnable.as_ref(), &context.autoscaler.status(&key), now());
     if let Some(images) = &images {
-        images::tell_digests(&mut told, &revision, images);
+        images::set_image_digests(&mut new_status, &revision, images);
     }
-    told.log_url = context.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
-    after.status = Some(told);
+    new_status.log_url = context.settings().observability.log_url(revision.metadata.uid.as_deref().unwrap_or_default());
+    after.status = Some(new_status);
     context.publisher.flush().await;
     if after.is_ready() && !revision.is_ready() {
         publish_ready(context, &revision).await;
@@ -169,13 +169,13 @@ async fn restore(controller: &RevisionController, context: &ControllerContext) {
             let item = WorkItem::new(KIND, namespace(meta), name(meta));
             // An object that cannot be restored must not keep the others down; it is reconciled again.
             if let Err(why) = declare(controller, context, &item, &revision).await {
-                tracing::warn!(%item, %why, "a Revision cannot be brought back yet");
+                tracing::warn!(%item, %why, "a Revision cannot be restored yet");
             }
         }
     }
 }
 
-/// What happened to its images, for `kubectl describe`.
+/// Records Events about its images, for `kubectl describe`.
 async fn tell_events(controller: &RevisionController, context: &ControllerContext, revision: &Revision, key: &str) {
     let Some(images) = controller.config.containers.as_ref().filter(|_| context.leadership.is_leader()) else { return };
     for event in images.take_events(key) {

@@ -1,4 +1,4 @@
-//! From a Revision to the plan by which its instances run, or why they cannot.
+//! Builds the plan of a Revision's instances, or the reason why it cannot run.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -86,7 +86,7 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
     })
 }
 
-/// What runs as one container, alone.
+/// The spec of one container.
 fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) -> Result<InstanceSpec, RevisionError> {
     let meta = &revision.metadata;
     let InstanceProgram { command, image } = program(revision, container, given)?;
@@ -148,7 +148,7 @@ fn spare(revision: &Revision) -> SparePolicy {
     }
 }
 
-/// What an answer may take; and, as upstream has it, what an instance may take from SIGTERM to SIGKILL (X-QP-13).
+/// The timeout of a response; and, as in upstream, the time of an instance from SIGTERM to SIGKILL (X-QP-13).
 fn timeout(revision: &Revision) -> Duration {
     let seconds = revision.spec.timeout_seconds.and_then(|seconds| u64::try_from(seconds).ok());
     let default = Duration::from_secs(TIMEOUT_SECONDS_DEFAULT.unsigned_abs());
@@ -177,7 +177,7 @@ pub fn backend(revision: &Revision, unrunnable: Option<&RevisionError>) -> Backe
     }
 }
 
-/// What a container starts.
+/// The command of a container.
 struct InstanceProgram {
     command: Vec<String>,
     /// Without one it is a program of this host.

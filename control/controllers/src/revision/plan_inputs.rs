@@ -1,4 +1,4 @@
-//! What a plan rests on besides the Revision.
+//! The inputs of a plan besides the Revision.
 
 use std::path::Path;
 use std::time::Duration;

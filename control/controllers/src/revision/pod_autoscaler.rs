@@ -1,4 +1,4 @@
-//! A Revision's PodAutoscaler and Metric: made with it, kept as it says, and told how it is scaled.
+//! A Revision's PodAutoscaler and Metric: created with it, and updated with its settings and its scale.
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -41,7 +41,7 @@ pub(super) async fn reconcile(
     write_status(context, &kept, &after).await
 }
 
-/// What the kinds have that a drift is looked for in.
+/// The fields that are compared for a drift.
 trait HasSpec: NamespacedObject {
     type Spec: PartialEq + Clone;
     fn spec(&self) -> &Self::Spec;
@@ -69,7 +69,7 @@ impl HasSpec for Metric {
 }
 
 /// Creates `wanted`, or resets what was changed of it. `None`: the kind is not served here, or the object is
-/// somebody else's.
+/// another owner's.
 async fn apply<K: HasSpec>(context: &ControllerContext, found: Option<&K>, wanted: K) -> Result<Option<K>, Error> {
     let Some(found) = found else {
         return match context.create(&wanted).await {
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(made(&failing).spec.reachability, "Unreachable");
     }
 
-    /// A sleeping Revision is Ready and its scaler is not, as upstream shows both.
+    /// A scaled-to-zero Revision is Ready and its scaler is not, as upstream shows both.
     #[test]
     fn its_conditions_follow_the_revisions() {
         let now = Timestamp::from_second(1).unwrap();

@@ -24,7 +24,7 @@ use types::serving::annotations::RUNTIME_CLASS;
 use types::serving::revision::Revision;
 use types::shared::{annotation, namespace};
 
-/// What roles name.
+/// The resource name in roles.
 const GROUP: &str = "sluicegate.dev";
 const RESOURCE: &str = "instancepolicies";
 const VERB: &str = "use";
@@ -47,7 +47,7 @@ pub enum ProcessInstances {
     Allow,
 }
 
-/// What the operator says of instances.
+/// The operator's settings for instances.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InstanceRules {
     pub processes: ProcessInstances,
@@ -76,7 +76,7 @@ fn namespace_user(namespace: &str) -> u32 {
     NAMESPACE_USER_MIN + hash % NAMESPACE_USERS
 }
 
-/// What a Revision has to be allowed.
+/// The permissions that a Revision needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum InstancePolicy {
     /// A command of its own as a process of this host.
@@ -97,14 +97,14 @@ impl InstancePolicy {
 
     fn what(self) -> &'static str {
         match self {
-            Self::Process => "a command of its own on this host",
+            Self::Process => "its own command on this host",
             Self::HostUser => "a user or a group that this host has",
             Self::Root => "runAsUser 0",
         }
     }
 }
 
-/// Says why not if the Revision must not run on this host.
+/// Returns the reason if the Revision must not run on this host.
 pub(super) async fn check(
     context: &ControllerContext,
     rules: InstanceRules,
@@ -160,7 +160,7 @@ fn needed(
             return Err(RevisionError {
                 reason: "ProcessInstancesDenied",
                 message: format!(
-                    "The container \"{}\" starts a command of its own, and this appliance runs with --process-instances deny: \
+                    "The container \"{}\" starts its own command, and this appliance runs with --process-instances deny: \
                      only commands that its operator mapped with --image are started.",
                     container.name
                 ),

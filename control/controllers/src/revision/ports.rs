@@ -1,10 +1,10 @@
-//! Where a container listens, and whether it says what it speaks there.
+//! The port of a container, and the protocol that its name declares.
 
 use k8s_openapi::api::core::v1::Container;
 
 use super::probes;
 
-/// What programs listen on unless they say otherwise (RT-PORT-03).
+/// The default port of programs (RT-PORT-03).
 const PORT_DEFAULT: u16 = 8080;
 
 /// RT-PORT-03: the developer's port, or the platform's default.

@@ -1,4 +1,4 @@
-//! From a manifest's probes to the questions that an instance is asked.
+//! Converts a manifest's probes to the runtime's.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ pub(super) fn readiness(manifest: Option<&Manifest>) -> ProbeSpec {
     ProbeSpec { period, ..probe(manifest) }
 }
 
-/// Liveness and startup probes have a period even if nobody gave them one.
+/// Liveness and startup probes have a period even if the manifest specifies none.
 pub(super) fn periodic_probe(manifest: &Manifest) -> ProbeSpec {
     let successes_min = 1; // Kubernetes allows no other
     ProbeSpec { successes_min, ..probe(manifest) }

@@ -1,6 +1,6 @@
-//! Tokens of accounts that a Revision's instances read from files: asked of the API, and renewed before they end.
+//! Account tokens that a Revision's instances read from files: requested from the API, and renewed before they expire.
 //!
-//! A renewed token reaches instances that run as any other change of a volume does: its file is replaced.
+//! A renewed token reaches running instances as any other change of a volume does: its file is replaced.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -18,12 +18,12 @@ use types::serving::revision_spec::RevisionSpec;
 
 /// How long a token is good if nothing is said, in seconds (Kubernetes' default).
 const SECONDS_DEFAULT: i64 = 3_600;
-/// Until the Revision is looked at again after a token was refused: its account may be made a moment after it.
+/// Until the Revision is checked again after a token was refused: its account may be made a moment after it.
 const RETRY_AFTER: Duration = Duration::from_secs(2);
 /// Tokens of one Revision's volumes: each is a request and a signature, and comes up again for its renewal.
 const TOKENS_MAX: usize = 32;
 
-/// What a volume asks for.
+/// The token request of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProjectedTokenRequest {
     pub account: String,
@@ -63,7 +63,7 @@ struct RevisionTokens {
     retry_at: Option<Instant>,
 }
 
-/// Those that Revisions have.
+/// The tokens of Revisions.
 #[derive(Debug, Default)]
 pub struct ProjectedTokenCache {
     by_revision: Mutex<HashMap<WorkItem, RevisionTokens>>,
@@ -89,7 +89,7 @@ impl ProjectedTokenCache {
         self.lock().entry(revision.clone()).or_default().tokens.insert(wanted.clone(), given);
     }
 
-    /// Whether the Revision has to be brought up again after [`RETRY`]: not twice, however often it is looked at.
+    /// Whether the Revision has to be brought up again after [`RETRY`]: not twice, however often it is checked.
     fn start_retry(&self, revision: &WorkItem, now: Instant) -> bool {
         let mut all = self.lock();
         let retry_at = &mut all.entry(revision.clone()).or_default().retry_at;
@@ -105,7 +105,7 @@ impl ProjectedTokenCache {
     }
 }
 
-/// Everything that the volumes of `spec` ask for, and why there is none of what there is none of.
+/// All tokens that the volumes of `spec` request, and the reason for each that is missing.
 pub(super) async fn load(
     context: &ControllerContext,
     cache: &ProjectedTokenCache,
@@ -129,7 +129,7 @@ fn too_many(count: usize) -> Option<String> {
     (count > TOKENS_MAX).then(why)
 }
 
-/// The token that `revision` is to have now, or why there is none. The Revision comes up again when it is time for
+/// The current token of `revision`, or why it is missing. The Revision is reconciled again when it is time for
 /// another; if that one is refused, the one before stays where it is.
 async fn token(
     context: &ControllerContext,

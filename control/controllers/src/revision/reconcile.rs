@@ -1,4 +1,4 @@
-//! What a Revision's status says of its instances: values in, values out.
+//! Computes a Revision's status from its instances: values in, values out.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Container;
@@ -16,9 +16,9 @@ use types::shared::{ConditionStatus, Status};
 const PROGRESS_DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
 /// ... and upstream's words for what that means to requests.
 const TIMED_OUT: (&str, &str) = ("TimedOut", "The target could not be activated.");
-/// What `TOO_LATE` says of a program that ended each time.
+/// The message of `TOO_LATE` for a program that ended each time.
 const GIVEN_UP: &str = "It was not ready within its progress deadline, and is not restarted.";
-/// Of a Revision that is not started.
+/// The reason and message of a Revision that is not started.
 const UNREACHABLE: (&str, &str) =
     ("Unreachable", "No Route sends to the Revision, and it was never ready: it is not started.");
 const DEPLOYING: (&str, &str) = ("Deploying", "Instances are being started.");
@@ -55,12 +55,12 @@ pub fn status(
         }
         None => mark_observed(&mut conditions, observed),
     }
-    let told = |container: &Container| ContainerStatus {
+    let reported = |container: &Container| ContainerStatus {
         name: container.name.clone(),
         image_digest: image_digest(container.image.as_deref().unwrap_or_default()).to_owned(),
     };
-    status.container_statuses = revision.spec.containers.iter().map(told).collect();
-    status.init_container_statuses = revision.spec.init_containers.iter().map(told).collect();
+    status.container_statuses = revision.spec.containers.iter().map(reported).collect();
+    status.init_container_statuses = revision.spec.init_containers.iter().map(reported).collect();
     status.actual_replicas = i32::try_from(observed.actual).ok();
     status.desired_replicas = i32::try_from(observed.desired).ok();
     status.base = Status {
@@ -121,24 +121,24 @@ fn mark_observed(conditions: &mut ConditionManager<'_>, observed: &ScaleStatus) 
 /// A Revision that was well once is not in doubt while it wakes up again: it would lose its traffic
 /// with every sleep, and all traffic would be lost at a restart of ours.
 fn mark_deploying(conditions: &mut ConditionManager<'_>, observed: &ScaleStatus) {
-    let with_hindrance = |said: &str| match &observed.not_ready_reason {
+    let with_not_ready_reason = |said: &str| match &observed.not_ready_reason {
         Some(why) => format!("{said} Not ready yet: {why}"),
         None => said.to_owned(),
     };
     for (kind, said) in
-        [(RESOURCES_AVAILABLE, DEPLOYING.1.to_owned()), (CONTAINER_HEALTHY, with_hindrance(DEPLOYING.1))]
+        [(RESOURCES_AVAILABLE, DEPLOYING.1.to_owned()), (CONTAINER_HEALTHY, with_not_ready_reason(DEPLOYING.1))]
     {
         if conditions.status_of(kind) != ConditionStatus::True {
             conditions.mark_unknown(kind, DEPLOYING.0, &said);
         }
     }
-    let was_well =
+    let was_healthy =
         [RESOURCES_AVAILABLE, CONTAINER_HEALTHY].iter().all(|k| conditions.status_of(k) == ConditionStatus::True);
-    if was_well && observed.desired == 0 {
+    if was_healthy && observed.desired == 0 {
         mark_scaled_to_zero(conditions);
     } else {
         let said = "Requests to the target are being buffered as resources are provisioned.";
-        conditions.mark_unknown(ACTIVE, "Queued", &with_hindrance(said));
+        conditions.mark_unknown(ACTIVE, "Queued", &with_not_ready_reason(said));
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(asleep.condition(ACTIVE).unwrap().severity, "Info");
     }
 
-    /// SRV-REV-18, SRV-REV-22: a digest is told where the image is named by one.
+    /// SRV-REV-18, SRV-REV-22: a digest is reported if the image is named by one.
     #[test]
     fn an_image_named_by_its_digest_is_its_own_digest() {
         let by_digest = format!("ghcr.io/acme/hello@sha256:{}", "a".repeat(64));
@@ -202,8 +202,8 @@ mod tests {
             |image: &str| Container { image: Some(image.to_owned()), name: "c".into(), ..Default::default() };
         let containers: Vec<_> = images.iter().map(|(image, _)| container(image)).collect();
         let spec = RevisionSpec { init_containers: containers.clone(), containers, ..RevisionSpec::default() };
-        let told = after(&Revision::new("ns", "a", spec), None, RevisionState::Ready).status.unwrap();
-        for statuses in [told.container_statuses, told.init_container_statuses] {
+        let reported = after(&Revision::new("ns", "a", spec), None, RevisionState::Ready).status.unwrap();
+        for statuses in [reported.container_statuses, reported.init_container_statuses] {
             let digests: Vec<_> = statuses.iter().map(|status| status.image_digest.as_str()).collect();
             assert_eq!(digests, images.map(|(_, digest)| digest));
         }
@@ -217,21 +217,21 @@ mod tests {
         }
     }
 
-    /// COND-17: what a slow start waits for is told long before its deadline, and not when it is ready.
+    /// COND-17: what a slow start waits for is reported long before its deadline, and not when it is ready.
     #[test]
-    fn what_is_in_the_way_of_a_start_is_told() {
-        let told = |state: RevisionState| {
+    fn not_ready_reason_is_reported() {
+        let reported = |state: RevisionState| {
             let mut revision = Revision::new("ns", "a", RevisionSpec::default());
-            let hindrance = Some("readiness probe failed: no such command".to_owned());
-            let seen = ScaleStatus { not_ready_reason: hindrance, ..observed(state) };
+            let not_ready_reason = Some("readiness probe failed: no such command".to_owned());
+            let seen = ScaleStatus { not_ready_reason, ..observed(state) };
             revision.status = Some(status(&revision, None, &seen, Timestamp::from_second(1).unwrap()));
             [CONTAINER_HEALTHY, ACTIVE].map(|kind| {
                 let found = revision.condition(kind).unwrap();
                 (found.status, found.message.ends_with("Not ready yet: readiness probe failed: no such command"))
             })
         };
-        assert_eq!(told(RevisionState::Starting), [(Unknown, true); 2]);
-        assert_eq!(told(RevisionState::Ready), [(True, false); 2]);
+        assert_eq!(reported(RevisionState::Starting), [(Unknown, true); 2]);
+        assert_eq!(reported(RevisionState::Ready), [(True, false); 2]);
     }
 
     /// COND-10, COND-18: a crash is False with the exit code and the last words.
@@ -246,7 +246,7 @@ mod tests {
         assert_eq!(verdicts(&after(&broken, None, RevisionState::Ready)), [True; 4]);
     }
 
-    /// RT-PROBE-08, COND-10: a start that took too long is told as upstream tells it, Active with a reason of its own.
+    /// RT-PROBE-08, COND-10: a start that took too long is reported as upstream does, Active with a separate reason.
     #[test]
     fn a_start_that_takes_too_long_times_out() {
         let fresh = Revision::new("ns", "a", RevisionSpec::default());
@@ -266,18 +266,18 @@ mod tests {
             ..observed(RevisionState::Failed { reason: "ExitCode3".into(), message: "no such flag".into() })
         };
         let mut revision = fresh.clone();
-        let mut told = |deadline_exceeded| {
+        let mut reported = |deadline_exceeded| {
             let now = Timestamp::from_second(1).unwrap();
             revision.status = Some(status(&revision, None, &failed(deadline_exceeded), now));
             let reason = |kind: &str| revision.condition(kind).unwrap().reason.clone();
             ([RESOURCES_AVAILABLE, CONTAINER_HEALTHY, ACTIVE].map(reason), verdicts(&revision))
         };
         assert_eq!(
-            told(false),
+            reported(false),
             ([DEPLOYING.0, "ExitCode3", "ExitCode3"].map(Into::into), [False, Unknown, False, False])
         );
-        assert_eq!(told(true), ([PROGRESS_DEADLINE_EXCEEDED, "ExitCode3", "TimedOut"].map(Into::into), [False; 4]));
-        assert_eq!(told(false).0[0], DEPLOYING.0, "it is tried again");
+        assert_eq!(reported(true), ([PROGRESS_DEADLINE_EXCEEDED, "ExitCode3", "TimedOut"].map(Into::into), [False; 4]));
+        assert_eq!(reported(false).0[0], DEPLOYING.0, "it is tried again");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Whether requests reach a Revision: by which Routes, and what its labels and its scale make of that.
+//! Whether a Revision is reachable: its Routes, and the effect on its labels and its scale.
 
 use serde_json::{Value, json};
 
@@ -13,7 +13,7 @@ use types::shared::{ConditionStatus, HasConditions, annotation, label};
 const ACTIVE: &str = "active";
 const RESERVE: &str = "reserve";
 
-/// What decides whether a Revision is started, kept and restarted without a request.
+/// The facts that decide whether a Revision is started, kept and restarted without a request.
 #[derive(Debug, Clone, Copy)]
 struct Standing<'a> {
     is_routed: bool,

@@ -1,4 +1,4 @@
-//! How a Revision is scaled: its annotations over the operator's ConfigMap.
+//! The scale settings of a Revision: its annotations over the operator's ConfigMap.
 
 use std::time::Duration;
 
@@ -13,13 +13,13 @@ pub struct ScalingConfig {
     pub min: u32,
     pub max: u32,
     pub initial: u32,
-    /// Whose scaling it is, by upstream's name.
+    /// The scaled object, by upstream's name.
     pub class: String,
     pub metric: ScalingMetric,
     pub target: f64,
-    /// Of which `target` is a share.
+    /// The maximum, of which `target` is a share.
     pub total: f64,
-    /// `None`: requests never go past who holds them back.
+    /// `None`: requests are always held by the proxy.
     pub burst_capacity: Option<f64>,
     pub weighted: bool,
     /// The last instance stays this long after the decision to go to zero.
@@ -67,7 +67,7 @@ pub fn scale(revision: &Revision, config: &AutoscalerSettings) -> ScalingConfig 
     }
 }
 
-/// The operator's limit holds for those as well who were there before it.
+/// The operator's limit also applies to older Revisions.
 fn limited(max: u32, limit: u32) -> u32 {
     match (max, limit) {
         (max, 0) => max,
@@ -144,17 +144,23 @@ mod tests {
         };
         let silent = scale(&revision(json!({}), 0), &config);
         assert_eq!((silent.min, silent.stable_window.as_secs(), silent.panic_window.as_secs()), (2, 30, 3));
-        let loud = json!({
+        let with_annotations = json!({
             "autoscaling.knative.dev/min-scale": "1", "autoscaling.knative.dev/window": "100s",
             "autoscaling.knative.dev/panic-window-percentage": "20", "autoscaling.knative.dev/activation-scale": "4",
             "autoscaling.knative.dev/panic-threshold-percentage": "150",
             "autoscaling.knative.dev/scale-down-delay": "15m",
             "autoscaling.knative.dev/scale-to-zero-pod-retention-period": "10m"
         });
-        let loud = scale(&revision(loud, 0), &config);
-        assert_eq!((loud.min, loud.activation, loud.panic_window.as_secs()), (1, 4, 20));
-        assert_eq!((loud.scale_down_delay.as_secs(), loud.scale_to_zero_retention.as_secs()), (900, 600));
-        assert!((loud.panic_threshold - 1.5).abs() < 1e-9);
+        let with_annotations = scale(&revision(with_annotations, 0), &config);
+        assert_eq!(
+            (with_annotations.min, with_annotations.activation, with_annotations.panic_window.as_secs()),
+            (1, 4, 20)
+        );
+        assert_eq!(
+            (with_annotations.scale_down_delay.as_secs(), with_annotations.scale_to_zero_retention.as_secs()),
+            (900, 600)
+        );
+        assert!((with_annotations.panic_threshold - 1.5).abs() < 1e-9);
     }
 
     /// The operator's maximum, limit and leave to begin with nobody, as (annotations, limit, allowed) and the
@@ -187,9 +193,9 @@ mod tests {
     fn class_and_algorithm_are_the_revisions_or_the_operators() {
         let silent = scale(&revision(json!({}), 0), &AutoscalerSettings::default());
         assert_eq!((silent.class.as_str(), silent.weighted), ("kpa.autoscaling.knative.dev", false));
-        let loud = json!({"autoscaling.knative.dev/class": "other.example.com",
+        let with_annotations = json!({"autoscaling.knative.dev/class": "other.example.com",
             "autoscaling.knative.dev/metric-aggregation-algorithm": "weighted-exponential"});
-        let loud = scale(&revision(loud, 0), &AutoscalerSettings::default());
-        assert_eq!((loud.class.as_str(), loud.weighted), ("other.example.com", true));
+        let with_annotations = scale(&revision(with_annotations, 0), &AutoscalerSettings::default());
+        assert_eq!((with_annotations.class.as_str(), with_annotations.weighted), ("other.example.com", true));
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn credentials(
     })
 }
 
-/// RT-USER-01: who the manifest names, or else the image's user, whom only the image knows. Its capabilities are fewer than a
+/// RT-USER-01: the user in the manifest, or else the image's user, which only the image defines. Its capabilities are fewer than a
 /// process's: the network is the host's.
 pub(super) fn container_credentials(container: &Container) -> Result<InstanceCredentials, RevisionError> {
     let asked = security(container).capabilities.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a Revision depends on besides itself.
+//! The kinds that a Revision depends on besides itself.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn rerouted_by_route(context: &ControllerContext, (before, after): ObjectChange<
     before.symmetric_difference(&after).flat_map(revisions).collect()
 }
 
-/// What a Route's target names.
+/// The object that a Route's target names.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     Revision(String),

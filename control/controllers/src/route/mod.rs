@@ -1,4 +1,4 @@
-//! Route: divides a host's requests over Revisions, and is ready when they really go there.
+//! Route: splits a host's requests between Revisions, and is ready when the cores do so.
 
 mod placeholder;
 pub mod reconcile;
@@ -199,10 +199,10 @@ fn restore(context: &ControllerContext) {
             continue;
         }
         let owner = format!("{}/{}", namespace(&route.metadata), name(&route.metadata));
-        let ways = rule_options(context, naming(context, &settings, &route), &settings, protocol(&route, &settings));
+        let options = rule_options(context, naming(context, &settings, &route), &settings, protocol(&route, &settings));
         let (tls, inside) = tls(context, &route, naming(context, &settings, &route));
         let answers = challenge_rules(context, namespace(&route.metadata), &tls);
-        let (rules, _) = merge_rules(rules(&route, assigned, ways), answers);
+        let (rules, _) = merge_rules(rules(&route, assigned, options), answers);
         if let Err(taken) = context.publisher.set_route(&owner, rules) {
             tracing::warn!(route = owner, host = taken.host, owner = taken.owner, "host is taken");
         } else {
@@ -230,7 +230,7 @@ fn items(ns: &str, routes: impl IntoIterator<Item = String>) -> Vec<WorkItem> {
     routes.into_iter().map(|name| WorkItem::new(KIND, ns, &name)).collect()
 }
 
-/// What TLS there is for its public hosts, and the certificates of its names inside.
+/// The TLS state of its public hosts, and the certificates of its cluster-local names.
 fn tls(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> (HostTls, Vec<HostCertificate>) {
     (
         host_certificates::route_tls(context, route, naming),

@@ -1,7 +1,7 @@
-//! Placeholders: a core Service by each name of a Route, its own and one a tag, for clients who look for
-//! a Route's name where Kubernetes keeps names.
+//! Placeholders: a core Service for each name of a Route, its own and one per tag, for clients that look for
+//! a Route's name among the core Services.
 //!
-//! Nothing here is routed by them: the table has the Route's hosts. Only in an API of our own, because in a
+//! They route nothing: the table has the Route's hosts. Only in our own API, because in a
 //! cluster such a Service is a name in its DNS.
 
 use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
@@ -22,7 +22,7 @@ use types::serving::route::Route;
 use types::serving::traffic::TrafficTarget;
 use types::shared::{label, name, namespace};
 
-/// What the placeholder's port is called, and its number.
+/// The name and the number of the placeholder's port.
 const PORT: (&str, i32) = ("http2", 80);
 
 /// Keeps the placeholders of `route`, whose requests go to `targets`.
@@ -49,8 +49,8 @@ pub(super) async fn reconcile(
         match context.caches.core_services.get(ns, name(&one.metadata)) {
             None => drop(context.create(&one).await?),
             Some(there) => {
-                if let Some(mended) = repaired(&there, &one).filter(|_| belongs_to(&there, route)) {
-                    context.replace(&mended).await?;
+                if let Some(repaired_slice) = repaired(&there, &one).filter(|_| belongs_to(&there, route)) {
+                    context.replace(&repaired_slice).await?;
                 }
             }
         }
@@ -58,7 +58,7 @@ pub(super) async fn reconcile(
     Ok(())
 }
 
-/// The Service that has a name of `route` and is nobody's placeholder (SRV-OWN-02).
+/// The Service with a name of `route` that is not its placeholder (SRV-OWN-02).
 pub(super) fn conflicting_service(
     context: &ControllerContext,
     route: &Route,
@@ -80,7 +80,7 @@ pub(super) fn route_of(service: &Service) -> Option<WorkItem> {
     Some(WorkItem::new(KIND, namespace(&service.metadata), &route.name))
 }
 
-/// Those of the Route's names that a Service can have.
+/// The names of the Route that are valid for a Service.
 fn names(route: &Route, targets: &[TrafficTarget], naming: RouteNaming<'_>) -> impl Iterator<Item = String> {
     let tagged = targets.iter().filter_map(|target| target.tag());
     let mut all: Vec<_> = tagged.map(|tag| hosts::first_label(route, Some(tag), naming)).collect();
@@ -126,16 +126,17 @@ fn desired_placeholder(route: &Route, own: &str) -> Service {
 
 /// `there` as it should be; `None` if it is. Labels and annotations of others stay.
 fn repaired(there: &Service, wanted: &Service) -> Option<Service> {
-    let mut mended = there.clone();
-    mended.spec.clone_from(&wanted.spec);
-    let (meta, own) = (&mut mended.metadata, &wanted.metadata);
+    let mut repaired_slice = there.clone();
+    repaired_slice.spec.clone_from(&wanted.spec);
+    let (meta, own) = (&mut repaired_slice.metadata, &wanted.metadata);
     meta.labels.get_or_insert_default().extend(own.labels.clone().unwrap_or_default());
     meta.annotations.get_or_insert_default().extend(own.annotations.clone().unwrap_or_default());
-    let same = there.spec == mended.spec
-        && there.metadata.labels.clone().unwrap_or_default() == mended.metadata.labels.clone().unwrap_or_default()
+    let same = there.spec == repaired_slice.spec
+        && there.metadata.labels.clone().unwrap_or_default()
+            == repaired_slice.metadata.labels.clone().unwrap_or_default()
         && there.metadata.annotations.clone().unwrap_or_default()
-            == mended.metadata.annotations.clone().unwrap_or_default();
-    (!same).then_some(mended)
+            == repaired_slice.metadata.annotations.clone().unwrap_or_default();
+    (!same).then_some(repaired_slice)
 }
 
 #[cfg(test)]
@@ -167,7 +168,7 @@ mod tests {
         }
     }
 
-    /// SRV-OWN-01: what a Route makes is its own, bears its labels, and says whose it is.
+    /// SRV-OWN-01: what a Route makes is its own, has its labels, and says whose it is.
     #[test]
     fn a_placeholder_bears_its_routes_labels_but_not_its_visibility() {
         let (route, network, services) = (route(), NetworkSettings::default(), InformerCache::default());

@@ -1,4 +1,4 @@
-//! What a Route's status says: values in, values out.
+//! Computes a Route's status: values in, values out.
 
 use jiff::Timestamp;
 
@@ -21,7 +21,7 @@ pub const ROLLOUT_IN_PROGRESS: &str = "RolloutInProgress";
 pub enum RouteOutcome {
     /// The cores route by this.
     Assigned(TrafficDivision<TrafficTarget>),
-    /// What was routed before, if anything, still is.
+    /// The previous routes, if any, stay.
     Unassigned(TrafficError),
     /// Another Route has one of the hosts.
     HostConflict(HostConflict),

@@ -1,7 +1,7 @@
 //! Gradual rollout: the newest ready Revision takes its share in steps. Values in, values out.
 //!
-//! Which Revisions still share what a Configuration is to get is kept in the Route's status, in an
-//! annotation, while a rollout is under way (X-RTE-10, X-RTE-11).
+//! The Revisions that still share a Configuration's traffic are stored in the Route's status, in an
+//! annotation, while a rollout is in progress (X-RTE-10, X-RTE-11).
 
 use std::time::Duration;
 
@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use types::serving::route::Route;
 use types::serving::traffic::TrafficTarget;
 
-/// Where a rollout under way is kept; upstream's name for the same.
+/// Where a rollout in progress is kept; upstream's name for the same.
 pub const STATE: &str = "networking.internal.knative.dev/rollout";
 /// A step takes at least this long: routes are programmed well within it.
 const STEP_MIN: Duration = Duration::from_secs(1);
-/// What a new Revision begins with.
+/// The initial share of a new Revision.
 const FIRST_PERCENT: i64 = 1;
 
 /// The share of one Configuration during a rollout to a new Revision.
@@ -48,7 +48,7 @@ impl<T> TrafficDivision<T> {
     }
 }
 
-/// What the last status says is under way.
+/// The rollout in the last status.
 #[must_use]
 pub fn in_progress(route: &Route) -> Vec<ConfigurationRollout> {
     let state = route.status.as_ref().and_then(|status| status.base.annotations.get(STATE));
@@ -299,7 +299,7 @@ mod tests {
         assert_eq!(look(&mut moved, "z", 60, 1), "z=100");
     }
 
-    /// A target that changed its position lost the rest of its rollout, and one beside a rollout had none.
+    /// A target that changed its position lost the rest of its rollout, and one next to a rollout had none.
     #[test]
     fn each_configuration_rolls_on_its_own_wherever_it_is_written() {
         let traffic = json!([{"configurationName": "a", "percent": 50}, {"configurationName": "b", "percent": 50}]);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_step_is_told() {
+    fn next_step_is_reported() {
         let mut route = route(100);
         look(&mut route, "a", 12, 0);
         let division = divide_traffic(&route, goal(&route, "b"), Duration::from_secs(12), |_, _| true, at(0));

@@ -1,4 +1,4 @@
-//! From targets as written to the Revisions that take the requests.
+//! Resolves traffic targets as written to the Revisions that get the requests.
 
 use std::sync::Arc;
 
@@ -47,7 +47,10 @@ pub fn resolve(
                 (None, Some(revision)) => ready_revision(route, revision, lookup)?,
                 // Admission refuses a target without a name.
                 (None, None) => {
-                    return Err(missing("RevisionMissing", "A traffic target names nothing.".to_owned()));
+                    return Err(missing(
+                        "RevisionMissing",
+                        "A traffic target names neither a Revision nor a Configuration.".to_owned(),
+                    ));
                 }
             };
             Ok(TrafficTarget {
@@ -147,7 +150,7 @@ mod tests {
         }
     }
 
-    fn ways() -> RouteRuleOptions<'static> {
+    fn options() -> RouteRuleOptions<'static> {
         RouteRuleOptions {
             naming: naming(),
             by_tag_header: false,
@@ -225,7 +228,7 @@ mod tests {
                  "url": "http://old-app.ns.test"}
             ])
         );
-        let rules = rules(&route, &assigned, ways());
+        let rules = rules(&route, &assigned, options());
         assert_eq!(rules.len(), 2);
         assert_eq!(rules[0].splits, [WeightedBackend::new("ns/app-2", 90), WeightedBackend::new("ns/app-1", 10)]);
         assert!(rules[1].hosts.contains(&"old-app.ns.test".into()));
@@ -239,7 +242,7 @@ mod tests {
             {"revisionName": "app-1", "percent": 100}, {"revisionName": "app-2", "tag": "next", "percent": 0}
         ]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        let rules = rules(&route, &assigned, RouteRuleOptions { by_tag_header: true, ..ways() });
+        let rules = rules(&route, &assigned, RouteRuleOptions { by_tag_header: true, ..options() });
         let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
         let headers = |share: &WeightedBackend| -> Vec<String> {
             share.edits.headers().map(|(name, value)| format!("{name}: {value}")).collect()
@@ -258,7 +261,7 @@ mod tests {
             {"revisionName": "app-1", "percent": 100}, {"revisionName": "app-2", "tag": "next", "percent": 0}
         ]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.traffic_policy.is_none()));
+        assert!(rules(&route, &assigned, options()).iter().all(|rule| rule.traffic_policy.is_none()));
         route.metadata.annotations = Some(
             [
                 ("sluicegate.dev/sticky", "header=X-User"),
@@ -268,7 +271,7 @@ mod tests {
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
         );
-        let rules = rules(&route, &assigned, ways());
+        let rules = rules(&route, &assigned, options());
         let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
         assert_eq!(own.paths, [header_rule("X-Beta", "yes", "ns/app-2".into(), HeaderEdits::default())]);
         let (traffic_policy, of_tag) = (own.traffic_policy.as_ref().unwrap(), tagged.traffic_policy.as_ref().unwrap());
@@ -282,10 +285,10 @@ mod tests {
     fn a_cluster_local_route_is_for_callers_inside_only() {
         let mut route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
-        assert!(rules(&route, &assigned, ways()).iter().all(|rule| !rule.cluster_local));
+        assert!(rules(&route, &assigned, options()).iter().all(|rule| !rule.cluster_local));
         let label = ("networking.knative.dev/visibility".to_owned(), "cluster-local".to_owned());
         route.metadata.labels = Some([label].into());
-        assert!(rules(&route, &assigned, ways()).iter().all(|rule| rule.cluster_local));
+        assert!(rules(&route, &assigned, options()).iter().all(|rule| rule.cluster_local));
     }
 
     /// X-RTE-05: cluster-local hosts are only for callers inside, if these have a listener.
@@ -294,8 +297,11 @@ mod tests {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
         let open = |has_inner_listener| -> Vec<Arc<str>> {
-            let rules =
-                rules(&route, &assigned, RouteRuleOptions { has_cluster_local_listener: has_inner_listener, ..ways() });
+            let rules = rules(
+                &route,
+                &assigned,
+                RouteRuleOptions { has_cluster_local_listener: has_inner_listener, ..options() },
+            );
             rules.into_iter().filter(|rule| !rule.cluster_local).flat_map(|rule| rule.hosts).collect()
         };
         assert_eq!(open(true), ["app.ns.test", "t-app.ns.test"].map(Arc::from));
@@ -308,7 +314,7 @@ mod tests {
         let route = route(json!([{"revisionName": "app-1", "percent": 100, "tag": "t"}]));
         let assigned = resolve(&route, &objects(), naming()).unwrap();
         let sent = |https_redirect: Option<u16>| -> Vec<Arc<str>> {
-            let rules = rules(&route, &assigned, RouteRuleOptions { https_redirect, ..ways() });
+            let rules = rules(&route, &assigned, RouteRuleOptions { https_redirect, ..options() });
             rules.into_iter().filter(|rule| rule.https_redirect.is_some()).flat_map(|rule| rule.hosts).collect()
         };
         assert_eq!(sent(Some(8443)), ["app.ns.test", "t-app.ns.test"].map(Arc::from));

@@ -1,4 +1,4 @@
-//! A Service's children: its Configuration and its Route, as the Service wants them.
+//! The children of a Service: its Configuration and its Route.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 

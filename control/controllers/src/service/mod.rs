@@ -1,4 +1,4 @@
-//! Service: keeps a Configuration and a Route of the same name, and shows how they are.
+//! Service: maintains a Configuration and a Route of the same name, and reports their state.
 
 pub mod children;
 pub mod reconcile;

@@ -1,4 +1,4 @@
-//! What a Service wants written: values in, values out.
+//! Computes a Service's children and status: values in, values out.
 
 use std::sync::Arc;
 
@@ -208,10 +208,10 @@ mod tests {
         };
         let flowing = settled(&route, traffic("hello-2"));
 
-        let all_well = status(&service, Some(&good), Some(&flowing), None, now());
-        assert_eq!(find(&all_well, "Ready").status, ConditionStatus::True);
-        assert_eq!(all_well.url.as_deref(), Some("http://hello"));
-        assert_eq!(all_well.latest_ready_revision_name.as_deref(), Some("hello-2"));
+        let all_ready = status(&service, Some(&good), Some(&flowing), None, now());
+        assert_eq!(find(&all_ready, "Ready").status, ConditionStatus::True);
+        assert_eq!(all_ready.url.as_deref(), Some("http://hello"));
+        assert_eq!(all_ready.latest_ready_revision_name.as_deref(), Some("hello-2"));
 
         let behind = status(&service, Some(&configuration), Some(&flowing), None, now());
         // A fresh child has no generation and no status yet.
@@ -231,7 +231,7 @@ mod tests {
 
     /// SRV-CFG-09: traffic stays where it is while another Revision has the name that the author chose.
     #[test]
-    fn a_taken_name_is_told_of_the_routes() {
+    fn conflicting_name_is_reported_on_routes() {
         let mut service = service();
         service.spec.template.metadata.name = Some("hello-one".into());
         let (mut configuration, route) = (desired_configuration(&service), desired_route(&service));
@@ -246,8 +246,8 @@ mod tests {
         assert_eq!(taken(Some(&other)).as_deref(), Some("hello-one"));
 
         let status = status(&service, Some(&configuration), Some(&route), Some("hello-one"), now());
-        let told = find(&status, ROUTES_READY);
-        assert_eq!((told.status, told.reason.as_str()), (ConditionStatus::False, "RevisionNameTaken"));
-        assert!(told.message.contains("\"hello-one\""), "{}", told.message);
+        let reported = find(&status, ROUTES_READY);
+        assert_eq!((reported.status, reported.reason.as_str()), (ConditionStatus::False, "RevisionNameTaken"));
+        assert!(reported.message.contains("\"hello-one\""), "{}", reported.message);
     }
 }

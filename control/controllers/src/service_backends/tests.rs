@@ -50,7 +50,7 @@ fn addresses(objects: &ServiceFixture, port: Value) -> Vec<String> {
     }
 }
 
-/// APP-12: Endpoints that nobody selects; ports by number and by name.
+/// APP-12: Endpoints without a selector; ports by number and by name.
 #[test]
 fn a_service_leads_to_its_ready_endpoints() {
     let objects = ServiceFixture {

@@ -1,7 +1,7 @@
-//! SinkBindings: the programs of Services and Configurations are told where to send.
+//! SinkBindings: inject the sink into the programs of Services and Configurations.
 //!
-//! What they are told stands in their subject's template, as upstream's webhook has it; so a change makes a new Revision,
-//! and everybody can see it. A finalizer holds a binding until its subjects are told nothing any more.
+//! The injected variables are in the subject's template, as upstream's webhook does it; so a change makes a new Revision,
+//! and is visible. A finalizer holds a binding until its variables are removed from its subjects.
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ use types::sources::sink_binding::{
     AVAILABLE, FINALIZER, NOT_BOUND, OIDC_TOKEN_SECRET_CREATED, SinkBinding, TRUST_BUNDLE_PROPAGATED,
 };
 
-/// What has a template that a binding may change.
+/// Kinds with a template that a binding may change.
 trait HasTemplate: NamespacedObject {
     fn template(&self) -> &RevisionTemplate;
     fn template_mut(&mut self) -> &mut RevisionTemplate;
@@ -51,9 +51,9 @@ macro_rules! templated {
 }
 templated!(Service, Configuration);
 
-const NO_TOKEN: &str = "programs are given no token here, and the sink wants one";
+const NO_TOKEN: &str = "programs get no token here, and the sink requires one";
 
-/// Why a binding's subjects are not told.
+/// Why a binding's subjects get no sink.
 struct BindError {
     reason: &'static str,
     message: String,
@@ -125,7 +125,7 @@ async fn reconcile(controller: &BindingController, context: &ControllerContext, 
     let runs = binding.spec.subject.bindable_kind();
     if binding.metadata.deletion_timestamp.is_some() {
         if binding.has_finalizer() {
-            drop(apply_binding(controller, context, &binding, runs, &[]).await?); // who is gone needs not be told
+            drop(apply_binding(controller, context, &binding, runs, &[]).await?); // a deleted subject needs no update
             set_finalizer(context, &binding, false).await?;
         }
         return Ok(());
@@ -136,8 +136,8 @@ async fn reconcile(controller: &BindingController, context: &ControllerContext, 
             if !binding.has_finalizer() {
                 return set_finalizer(context, &binding, true).await; // and its watch brings it back
             }
-            let told = binding.environment(&sink.url, sink.ca_certs.as_deref());
-            Some(apply_binding(controller, context, &binding, runs, &told).await?)
+            let injected = binding.environment(&sink.url, sink.ca_certs.as_deref());
+            Some(apply_binding(controller, context, &binding, runs, &injected).await?)
         }
         _ => None,
     };
@@ -146,20 +146,20 @@ async fn reconcile(controller: &BindingController, context: &ControllerContext, 
     context.set_status(&*binding, &after).await
 }
 
-/// Has all subjects tell their programs just `told` of where to send.
+/// Sets the sink variables of all subjects to exactly `injected`.
 async fn apply_binding(
     controller: &BindingController,
     context: &ControllerContext,
     binding: &SinkBinding,
     runs: Option<BindableKind>,
-    told: &[EnvVar],
+    injected: &[EnvVar],
 ) -> Result<Result<(), BindError>, Error> {
     match runs {
         Some(BindableKind::Service) => {
-            apply_to_subjects(controller, context, &context.caches.services, binding, told).await
+            apply_to_subjects(controller, context, &context.caches.services, binding, injected).await
         }
         Some(BindableKind::Configuration) => {
-            apply_to_subjects(controller, context, &context.caches.configurations, binding, told).await
+            apply_to_subjects(controller, context, &context.caches.configurations, binding, injected).await
         }
         None => Ok(Ok(())),
     }
@@ -170,11 +170,11 @@ async fn apply_to_subjects<K: HasTemplate>(
     context: &ControllerContext,
     cache: &InformerCache<K>,
     binding: &SinkBinding,
-    told: &[EnvVar],
+    injected: &[EnvVar],
 ) -> Result<Result<(), BindError>, Error> {
     let home = namespace(&binding.metadata);
     if is_excluded(context, home).await? {
-        let message = format!("the namespace {home:?} is kept from being bound by its label");
+        let message = format!("the namespace {home:?} is excluded from binding by its label");
         return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
     }
     let subjects = match subjects(cache, binding) {
@@ -183,12 +183,12 @@ async fn apply_to_subjects<K: HasTemplate>(
     };
     for subject in subjects {
         if let Some(first) = older_binding(controller, binding, subject.meta()) {
-            // Both would write for ever, and each write is a Revision.
+            // Both would write forever, and each write is a Revision.
             let message = format!("{:?} is bound by the older SinkBinding {first:?}", name(subject.meta()));
             return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
         }
         let mut after = (*subject).clone();
-        after.template_mut().set_sink_environment(told);
+        after.template_mut().set_sink_environment(injected);
         if after.template() != subject.template() {
             context.replace(&after).await?;
         }
@@ -215,7 +215,7 @@ fn subjects<K: HasTemplate>(cache: &InformerCache<K>, binding: &SinkBinding) -> 
         return match controller(subject.meta()) {
             None if sink_injection::is_excluded(subject.meta()) => Err(BindError {
                 reason: "SubjectUnavailable",
-                message: format!("the {kind} {name:?} is kept from being bound by its label"),
+                message: format!("the {kind} {name:?} is excluded from binding by its label"),
             }),
             None => Ok(vec![subject]),
             Some(owner) => Err(BindError {
@@ -259,27 +259,27 @@ fn set_status(
     let mut conditions = SinkBinding::CONDITIONS.manage(&before, now());
     let wants_token = matches!(&sink, Ok(sink) if sink.audience.is_some());
     mark_identity(&mut conditions, wants_token, sink.is_ok(), asks_who_sends);
-    conditions.mark_true(TRUST_BUNDLE_PROPAGATED); // programs are told all that they need of it
+    conditions.mark_true(TRUST_BUNDLE_PROPAGATED); // programs get all that they need of it
     set_sink(status, &mut conditions, sink);
     match bound {
         Some(Ok(())) => conditions.mark_true(AVAILABLE),
         Some(Err(BindError { reason, message })) => conditions.mark_false(AVAILABLE, reason, &message),
         None if !is_run => conditions.mark_false(AVAILABLE, NOT_RUN_HERE, NOT_BOUND),
         None if wants_token => conditions.mark_false(AVAILABLE, "SinkRequiresAuthentication", NO_TOKEN),
-        // What its subjects were told last stays.
+        // The last injected variables of its subjects stay.
         None => conditions.mark_unknown(AVAILABLE, "", ""),
     }
     conditions.finish_into(&mut status.base, generation);
 }
 
-/// Under whom programs send: under nobody, so a sink that asks is none for them.
+/// Programs send without an account, so a sink that requires authentication cannot be bound.
 fn mark_identity(conditions: &mut ConditionManager<'_>, wants_token: bool, is_found: bool, asks_who_sends: bool) {
     for kind in [OIDC_IDENTITY_CREATED, OIDC_TOKEN_SECRET_CREATED] {
         match (wants_token, asks_who_sends) {
             (true, _) => conditions.mark_false(kind, "SinkRequiresAuthentication", NO_TOKEN),
             (false, false) => OidcIdentity::Disabled.mark(conditions, kind),
             (false, true) if is_found => {
-                conditions.mark_true_with_reason(kind, "NoAudience", "The sink does not ask who sends.");
+                conditions.mark_true_with_reason(kind, "NoAudience", "The sink does not require authentication.");
             }
             (false, true) => conditions.mark_unknown(kind, "", ""),
         }

@@ -1,4 +1,4 @@
-//! Sends one event, in binary mode, until it is taken.
+//! Sends one event, in binary mode, and retries until it is accepted.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(header_value("a b\"%ü"), "a%20b%22%25%C3%BC");
     }
 
-    /// What a sink was asked that answers like this, one after the other, and what was counted.
+    /// The requests to a sink with these responses, in order, and the counters.
     async fn asked(answers: &[Result<u16, PostError>]) -> (Vec<(String, encode::EncodedEvent)>, Vec<(u16, u64)>) {
         let from = ("ns".to_owned(), "p".to_owned());
         let event = OutgoingEvent {

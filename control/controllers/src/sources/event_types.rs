@@ -1,4 +1,4 @@
-//! EventTypes of what sources send to what they refer to, so that who looks for events finds them before the first has come.
+//! EventTypes of the events of sources with a sink reference, so that they can be found before the first event was sent.
 
 use kube::ResourceExt;
 
@@ -65,7 +65,7 @@ mod tests {
 
     /// SRC-33, AMB-54, X-SRC-06: whatever kind the sink is of, and nothing for a plain URL.
     #[test]
-    fn what_goes_to_an_object_is_told_and_names_it() {
+    fn event_type_of_object_sink_names_it() {
         let made = |sink: Value| {
             let source: PingSource = serde_json::from_value(json!({
                 "metadata": { "name": "p", "namespace": "ns", "uid": "u" },

@@ -70,7 +70,7 @@ fn set_status<S: SourceKind>(
     conditions.finish_into(&mut status.base, generation);
 }
 
-/// Says where events go, or why nowhere.
+/// Resolves the sink, or returns the reason why it is missing.
 fn set_sink(
     status: &mut SourceStatus,
     conditions: &mut ConditionManager<'_>,

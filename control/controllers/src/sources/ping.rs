@@ -1,9 +1,9 @@
-//! Runs PingSources: at each time of a schedule one event is sent to the sink, and retried until it is accepted or
-//! its attempts are used up.
+//! Runs PingSources: at each time of a schedule it sends one event to the sink, and retries until the event is accepted or
+//! the attempts are used up.
 //!
-//! It is sent as deliveries are: a Service of ours at zero is started for it. To a Broker or a channel of this
-//! appliance it goes by the events listener, so it is durable once that has answered. Times that pass while the
-//! appliance is down do not come again.
+//! Events are sent like deliveries: a scaled-to-zero Service is started for one. An event to a Broker or a channel of this
+//! appliance goes through the events listener, so it is durable once that has answered. Times that pass while the
+//! appliance is down are not made up for.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
@@ -33,7 +33,7 @@ use types::sources::ping::{PingSource, TYPE, is_header_value};
 const IN_FLIGHT_MAX: usize = 256;
 /// Longest sleep without a due time: clocks are set, and time zones change.
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
-/// How far a clock may be set back without anything being reckoned anew.
+/// How far a clock may be set back without computing the schedule again.
 const CLOCK_STEP_BACK_MAX: SignedDuration = SignedDuration::from_secs(60);
 
 /// The source attribute of a PingSource's events.
@@ -42,7 +42,7 @@ pub fn source_of(namespace: &str, name: &str) -> String {
     format!("/apis/v1/namespaces/{namespace}/pingsources/{name}")
 }
 
-/// When a source's next event is due, and by which schedule that was reckoned.
+/// When a source's next event is due, and by which schedule that was computed.
 #[derive(Debug, Clone, PartialEq)]
 struct NextRun {
     schedule: String,
@@ -64,12 +64,12 @@ impl NextRun {
 
 const KIND: ControllerKind = ControllerKind::new("PingSource");
 
-/// What PingSources have to know of the program.
+/// The configuration of the PingSource controller.
 #[derive(Debug, Clone)]
 pub struct PingConfig {
-    /// What their events come to.
+    /// The outcomes of their events.
     pub outcomes: Arc<PingOutcomes>,
-    /// By these the cores send them, once they run.
+    /// The relay by which the cores send them, once they run.
     pub relay: Arc<OnceLock<CoreSenders>>,
 }
 
@@ -164,10 +164,10 @@ async fn run_schedules<Sent: Future<Output = ()>>(
     }
 }
 
-/// What is due when.
+/// The schedule of due events.
 #[derive(Debug, Default)]
 struct PingSchedule {
-    /// By the sources' uids.
+    /// Entries by the sources' uids.
     by_uid: HashMap<String, NextRun>,
     checked_at: Option<Timestamp>,
 }
@@ -178,7 +178,7 @@ impl PingSchedule {
         let uid = |ping: &PingSource| ping.metadata.uid.clone().unwrap_or_default();
         let there: HashSet<String> = ready.iter().map(|ping| uid(ping)).collect();
         self.by_uid.retain(|known, _| there.contains(known));
-        // A clock that was set back: what is due is reckoned anew, or it would be silent until that time came again. Of
+        // A clock that was set back: the next time is computed again, or it would be silent until that time came again. Of
         // a small step nothing is thought, or an event that just left would leave twice.
         let last = self.checked_at.replace(now);
         if last.is_some_and(|last| now.duration_since(last) < -CLOCK_STEP_BACK_MAX) {
@@ -319,7 +319,7 @@ mod tests {
             }
         }
 
-        /// Lets this much time pass, in no time, and says what left.
+        /// Advances the time by so much at once, and returns what was sent.
         async fn pass(&self, run: Pin<&mut impl Future<Output = ()>>, seconds: u64) -> Vec<String> {
             let pause = tokio::time::timeout(Duration::from_secs(seconds), run).await;
             assert!(pause.is_err(), "it runs for ever");
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_schedule_is_reckoned_anew() {
+    fn changed_schedule_is_computed_again() {
         let now: Timestamp = "2026-01-01T00:00:30Z".parse().unwrap();
         let due = NextRun::after(&ping(json!({ "schedule": "* * * * *", "sink": {} })), now);
         assert_eq!(due.at.unwrap().to_string(), "2026-01-01T00:01:00Z");

@@ -1,4 +1,4 @@
-//! What attempts to send the events of PingSources came to.
+//! Counts the outcomes of sending the events of PingSources.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use contract::request_histograms::{OutcomeHistograms, OutcomeKey};
 
-/// By the sources' namespaces and names.
+/// Outcomes by the sources' namespaces and names.
 #[derive(Debug, Default)]
 pub struct PingOutcomes(Mutex<BTreeMap<SourceName, Arc<OutcomeHistograms>>>);
 
@@ -14,7 +14,7 @@ pub struct PingOutcomes(Mutex<BTreeMap<SourceName, Arc<OutcomeHistograms>>>);
 pub type SourceName = (String, String);
 
 impl PingOutcomes {
-    /// 0: nobody answered.
+    /// 0: no response.
     pub(super) fn record(&self, source: &SourceName, status: u16, took: Duration) {
         let outcomes = Arc::clone(self.lock().entry(source.clone()).or_default());
         outcomes.note(&OutcomeKey::of(status), took);
@@ -25,7 +25,7 @@ impl PingOutcomes {
         self.lock().retain(|source, _| is_there(source));
     }
 
-    /// Of all sources that have sent something.
+    /// The outcomes of all sources that have sent something.
     #[must_use]
     pub fn all(&self) -> Vec<(SourceName, Arc<OutcomeHistograms>)> {
         self.lock().iter().map(|(source, outcomes)| (source.clone(), Arc::clone(outcomes))).collect()

@@ -1,4 +1,4 @@
-//! Subscription: resolved here, added to its channel there, ready when the channel says so.
+//! Subscription: resolved here, added to its channel by the channel's controller, ready when the channel reports it ready.
 
 pub mod reconcile;
 
@@ -109,14 +109,14 @@ fn check_channel(
         return Err(ResolveError(format!("{what}: feature {REFERENCE_BY_GROUP} is off")));
     }
     if !is_channel(reference) {
-        return Err(ResolveError(format!("{what} ({}) is no channel that is served here", reference.api_version)));
+        return Err(ResolveError(format!("{what} ({}) is not a channel that is served here", reference.api_version)));
     }
-    let trouble = if reference.kind == "Channel" {
+    let problem = if reference.kind == "Channel" {
         context.caches.channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
     } else {
         context.caches.in_memory_channels.get(ns, named).map(|channel| not_ready_reason(&*channel))
     };
-    match trouble {
+    match problem {
         None => Err(ResolveError(format!("{what} does not exist"))),
         Some(Some(why)) => Err(ResolveError(format!("{what} is not ready: {why}"))),
         Some(None) if backing.is_none() => Err(ResolveError(format!("{what} has no backing channel"))),

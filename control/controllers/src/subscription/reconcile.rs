@@ -1,4 +1,4 @@
-//! What a Subscription's status says: values in, values out.
+//! Computes a Subscription's status: values in, values out.
 
 use jiff::Timestamp;
 
@@ -18,18 +18,18 @@ use types::shared::ConditionStatus;
 /// Why nothing comes from a channel that is not there, or not ready.
 const NO_CHANNEL: &str = "ChannelReferenceFailed";
 
-/// What a Subscription refers to, as found; `None` for what it does not want.
+/// The references of a Subscription, as found; `None` for those that it does not have.
 #[derive(Debug, Clone)]
 pub struct SubscriptionDependencies<'a> {
     /// The channel as it is named: there and ready.
     pub channel: Result<(), ResolveError>,
-    /// What carries its events, ready or not.
+    /// Its backing channel, ready or not.
     pub backing: Option<&'a InMemoryChannel>,
     pub subscriber: Option<Result<DestinationAddress, ResolveError>>,
     pub reply: Option<Result<DestinationAddress, ResolveError>>,
     /// Its own sink or else the channel's.
     pub sink: Option<Result<DestinationAddress, ResolveError>>,
-    /// Under whom its events are sent.
+    /// The account that sends its events.
     pub identity: OidcIdentity,
 }
 
@@ -84,7 +84,7 @@ fn mark_references(conditions: &mut ConditionManager<'_>, found: &SubscriptionDe
     }
 }
 
-/// EV-SUB-18: an entry stands in the channel's spec only once the cores have it, so an entry that says
+/// EV-SUB-18: an entry is in the channel's spec only once the cores have it, so an entry that says
 /// what is resolved now means that all future events come this way. While the channel itself is missing or not
 /// ready, what waits for it says that: the newest transition speaks for Ready, and it shall be the cause.
 fn mark_channel(
@@ -105,15 +105,15 @@ fn mark_channel(
     }
     // A cluster's definition of the kind knows one of the two names, and drops the other.
     let generation = subscription.metadata.generation;
-    let told = backing.and_then(|channel| channel.status.as_ref()).and_then(|status| {
-        let is_now = |told: &&SubscriberStatus| told.generation.or(told.observed_generation) == generation;
-        status.subscribers.iter().filter(is_now).find(|told| told.uid == uid)
+    let reported = backing.and_then(|channel| channel.status.as_ref()).and_then(|status| {
+        let is_now = |reported: &&SubscriberStatus| reported.generation.or(reported.observed_generation) == generation;
+        status.subscribers.iter().filter(is_now).find(|reported| reported.uid == uid)
     });
     let reason = "SubscriptionNotMarkedReadyByChannel";
-    match told {
-        Some(told) if told.ready == ConditionStatus::True => conditions.mark_true(CHANNEL_READY),
-        Some(told) if told.ready == ConditionStatus::False => {
-            conditions.mark_false(CHANNEL_READY, reason, &told.message);
+    match reported {
+        Some(reported) if reported.ready == ConditionStatus::True => conditions.mark_true(CHANNEL_READY),
+        Some(reported) if reported.ready == ConditionStatus::False => {
+            conditions.mark_false(CHANNEL_READY, reason, &reported.message);
         }
         _ => {
             let (reason, why) = missing.unwrap_or((reason, "Subscription not marked ready by channel"));
@@ -232,8 +232,8 @@ mod tests {
         let ready = |backing: InMemoryChannel| of(found(Some(&backing)), "Ready").status;
         assert_eq!(ready(backing("http://s/", 2, "True")), ConditionStatus::True);
         let mut observed = backing("http://s/", 2, "True");
-        for told in observed.status.iter_mut().flat_map(|status| &mut status.subscribers) {
-            (told.generation, told.observed_generation) = (None, told.generation);
+        for reported in observed.status.iter_mut().flat_map(|status| &mut status.subscribers) {
+            (reported.generation, reported.observed_generation) = (None, reported.generation);
         }
         assert_eq!(ready(observed), ConditionStatus::True, "AMB-37");
         assert_eq!(ready(backing("http://s/", 1, "True")), ConditionStatus::Unknown);

@@ -79,7 +79,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     // it the events that it has not had yet.
     let sink_found = sink.as_ref().and_then(|sink| sink.as_ref().ok());
     let is_served = match destinations(&trigger, broker, subscriber.as_ref().ok(), sink_found) {
-        Some(ways) => subscribe(context, &trigger, broker, &ways),
+        Some(delivery_targets) => subscribe(context, &trigger, broker, &delivery_targets),
         None => {
             unsubscribe(context, &trigger);
             false

@@ -1,4 +1,4 @@
-//! What a Trigger's status says: values in, values out.
+//! Computes a Trigger's status: values in, values out.
 
 use jiff::Timestamp;
 
@@ -18,18 +18,18 @@ use types::eventing::trigger::{
 use types::settings::CROSS_NAMESPACE;
 use types::shared::{ConditionStatus, Destination, HasConditions, Status};
 
-/// What a Trigger depends on, as found.
+/// The dependencies of a Trigger, as found.
 #[derive(Debug, Clone)]
 pub(crate) struct TriggerDependencies<'a> {
     pub broker: Result<&'a Broker, BrokerUnavailable>,
     pub subscriber: Result<DestinationAddress, ResolveError>,
     /// Its own sink or else the Broker's, if there is any.
     pub sink: Option<Result<DestinationAddress, ResolveError>>,
-    /// What the dependency annotation names: its Ready, or why there is none.
+    /// The Ready condition of the object in the dependency annotation, or the reason why it is missing.
     pub dependency: Option<Result<(ConditionStatus, String), ResolveError>>,
     /// The cores send it its events.
     pub subscribed: bool,
-    /// Under whom its events are sent.
+    /// The account that sends its events.
     pub identity: OidcIdentity,
 }
 
@@ -178,7 +178,7 @@ mod tests {
 
     /// EV-TRG-02, EV-TRG-03, EV-TRG-04: False in both cases, with reasons that differ.
     #[test]
-    fn a_missing_broker_and_an_unready_one_are_told_apart() {
+    fn missing_broker_and_unready_broker_differ() {
         let missing = of(found(None), "Ready");
         assert_eq!((missing.status, missing.reason.as_str()), (ConditionStatus::False, "BrokerDoesNotExist"));
 
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(of(lost, "Ready").reason, "DeadLetterSinkResolveFailed");
     }
 
-    /// X-SQL-06, COND-16: a call of nothing is a warning, and goes when the filters are put right.
+    /// X-SQL-06, COND-16: a call of nothing is a warning, and goes when the filters are corrected.
     #[test]
     fn a_missing_function_is_a_warning_and_the_trigger_is_ready() {
         let broker = broker(true);
@@ -241,9 +241,9 @@ mod tests {
         trigger.spec.filters = sql("LENGHT(type) = 1");
         trigger.status = Some(status(&trigger, found(Some(&broker)), Timestamp::from_second(1).unwrap()));
         let said = |trigger: &Trigger, kind: &str| trigger.condition(kind).cloned();
-        let told = said(&trigger, FILTERS_EVALUABLE).unwrap();
-        assert_eq!((told.status, told.severity.as_str()), (ConditionStatus::False, "Warning"));
-        assert!(told.message.contains("LENGHT"), "{}", told.message);
+        let reported = said(&trigger, FILTERS_EVALUABLE).unwrap();
+        assert_eq!((reported.status, reported.severity.as_str()), (ConditionStatus::False, "Warning"));
+        assert!(reported.message.contains("LENGHT"), "{}", reported.message);
         assert_eq!(said(&trigger, "Ready").unwrap().status, ConditionStatus::True);
 
         trigger.spec.filters = sql("LENGTH(type) = 1");

@@ -1,4 +1,4 @@
-//! Where a Trigger's events go while some of what it names may not be there: values in, values out.
+//! The destinations of a Trigger while some objects that it names may be missing: values in, values out.
 
 use contract::table::HoldReason;
 

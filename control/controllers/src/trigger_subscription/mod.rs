@@ -1,7 +1,7 @@
-//! What the cores know of a Trigger: where its events go, and how they are delivered.
+//! The published subscription of a Trigger: where its events go, and how they are delivered.
 //!
-//! Both the Trigger's controller and that of its Broker subscribe it: a Broker that is Ready with new delivery options has
-//! them in force for its Triggers.
+//! Both the Trigger's controller and that of its Broker publish it: when a Broker with new delivery options is Ready,
+//! they apply to its Triggers.
 
 pub(crate) mod destinations;
 
@@ -35,9 +35,9 @@ pub(crate) fn subscribe(
     context: &ControllerContext,
     trigger: &Trigger,
     broker: Option<&Broker>,
-    ways: &TriggerDestinations,
+    to_all: &TriggerDestinations,
 ) -> bool {
-    let Some(to) = target(context, trigger, &ways.subscriber) else { return false };
+    let Some(to) = target(context, trigger, &to_all.subscriber) else { return false };
     let (brokers_ns, brokers_name) = trigger.broker();
     if !context.can_read_namespace(namespace(&trigger.metadata), brokers_ns) {
         unsubscribe(context, trigger);
@@ -45,8 +45,8 @@ pub(crate) fn subscribe(
     }
     let (ns, own) = (namespace(&trigger.metadata), name(&trigger.metadata));
     let brokers = broker.and_then(|broker| broker.spec.delivery.as_ref());
-    let sink = ways.sink.as_ref().map(|sink| target(context, trigger, sink));
-    let hold = match (ways.hold, &sink) {
+    let sink = to_all.sink.as_ref().map(|sink| target(context, trigger, sink));
+    let hold = match (to_all.hold, &sink) {
         (HoldReason::Nothing, Some(None)) => HoldReason::DeadLetters, // named, and not to be spoken to
         (hold, _) => hold,
     };
@@ -87,10 +87,10 @@ pub(crate) async fn resubscribe_inheriting(context: &ControllerContext, broker: 
         let triggers = context.caches.triggers.get_many(some);
         // Options of its own win as a whole, and only the sink may be missing in them.
         for trigger in triggers.iter().filter(|trigger| destinations::own_sink(trigger).is_none()) {
-            if let Some(ways) = destinations(trigger, Some(broker), None, None)
+            if let Some(to_all) = destinations(trigger, Some(broker), None, None)
                 && is_current(context, trigger)
             {
-                subscribe(context, trigger, Some(broker), &ways);
+                subscribe(context, trigger, Some(broker), &to_all);
             }
         }
         tokio::task::yield_now().await; // do not block other tasks for thousands of Triggers
@@ -102,8 +102,8 @@ pub(crate) fn restore(context: &ControllerContext) {
     for some in context.caches.triggers.keys().chunks(RESTORE_BATCH) {
         for trigger in context.caches.triggers.get_many(some) {
             let broker = find_broker(context, &trigger).ok();
-            if let Some(ways) = destinations(&trigger, broker.as_deref(), None, None) {
-                subscribe(context, &trigger, broker.as_deref(), &ways);
+            if let Some(to_all) = destinations(&trigger, broker.as_deref(), None, None) {
+                subscribe(context, &trigger, broker.as_deref(), &to_all);
             }
         }
     }

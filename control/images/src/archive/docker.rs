@@ -1,4 +1,4 @@
-//! `docker save` before it wrote OCI layouts: a `manifest.json` with the names of files.
+//! The format of `docker save` before it wrote OCI layouts: a `manifest.json` with file names.
 
 use serde::Deserialize;
 

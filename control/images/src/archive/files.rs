@@ -99,7 +99,7 @@ enum Extract {
 
 /// Writes the files of a tar to `target`, with `bytes_max` in all of its entries.
 fn extract(reader: impl Read, target: &Path, bytes_max: u64) -> Result<Files, Extract> {
-    let not_tar = |why: io::Error| Extract::Read(format!("it is no valid tar: {why}"));
+    let not_tar = |why: io::Error| Extract::Read(format!("it is not a valid tar: {why}"));
     let (mut files, mut links) = (HashMap::new(), HashMap::new());
     let allowance = Rc::new(Cell::new(ARCHIVE_HEADER_BYTES_MAX));
     let mut bytes_left = bytes_max;

@@ -22,9 +22,9 @@ pub(super) fn images(files: &Files, path: &Path, platform: &Platform) -> Result<
     let unsupported = |detail| Error::Unsupported { image: shown.clone(), detail };
     let text = files.read("index.json", MANIFEST_BYTES_MAX as u64).map_err(unsupported)?;
     let Document::Index(entries) = manifest::parse(&text, OCI_INDEX).map_err(unsupported)? else {
-        return Err(unsupported("its index.json is no index".into()));
+        return Err(unsupported("its index.json is not an index".into()));
     };
-    // Attestations stand beside the image they are about.
+    // Attestations are listed next to their image.
     let entries: Vec<Descriptor> = entries.into_iter().filter(|entry| !is_attestation(entry)).collect();
     if entries.len() > ARCHIVE_IMAGES_MAX {
         return Err(unsupported(format!("it has {} images, limit {ARCHIVE_IMAGES_MAX}", entries.len())));

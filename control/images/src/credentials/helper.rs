@@ -1,4 +1,4 @@
-//! `docker-credential-NAME get`: programs that know logins.
+//! `docker-credential-NAME get`: credential helpers.
 
 use std::io::{Read as _, Write as _};
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,4 @@
-//! Logins of a registry: from Secrets of Kubernetes first, then from docker's configuration of this host.
+//! Registry credentials: from Kubernetes Secrets first, then from docker's configuration of this host.
 
 pub mod docker_config;
 mod helper;

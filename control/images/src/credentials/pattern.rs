@@ -1,7 +1,7 @@
 //! How the keys of a docker configuration name registries: `ghcr.io`, `https://index.docker.io/v1/`, `*.azurecr.io`,
 //! `registry.lan:5000/team`.
 
-/// What docker's configuration calls Docker Hub.
+/// The name of Docker Hub in docker's configuration.
 const DOCKER_HUB_SERVER: &str = "https://index.docker.io/v1/";
 const DOCKER_HUB_NAMES: [&str; 3] = ["docker.io", "index.docker.io", "registry-1.docker.io"];
 

@@ -1,4 +1,4 @@
-//! One blob to a file: verified by size and digest, resumed where its connection was cut.
+//! Downloads one blob to a file: verified by size and digest, resumed after a broken connection.
 
 use std::fs::File;
 use std::io::{self, Seek as _, Write as _};
@@ -36,7 +36,7 @@ pub(super) struct Sink {
 impl Sink {
     pub(super) fn new(path: &Path, digest: &Digest) -> Result<Self, Error> {
         let options = File::options().read(true).write(true).create(true).truncate(true).open(path);
-        let file = options.map_err(|why| Error::storage(path, "a layer that is downloaded", &why))?;
+        let file = options.map_err(|why| Error::storage(path, "a downloaded layer", &why))?;
         Ok(Self {
             path: path.to_owned(),
             writer: Some((file, digest.hasher())),
@@ -93,7 +93,7 @@ impl Sink {
         });
         let (file, hasher, outcome) = done.await.map_err(|_| lost())?;
         self.writer = Some((file, hasher));
-        outcome.map_err(|why| Error::storage(&self.path, "a layer that is downloaded", &why))
+        outcome.map_err(|why| Error::storage(&self.path, "a downloaded layer", &why))
     }
 
     /// True if the bytes so far are the blob.
@@ -150,7 +150,7 @@ impl Download<'_> {
                 },
                 Some(failure) => {
                     let limits = &self.client.settings.limits;
-                    // Enough progress is a reason to go on.
+                    // Enough progress is a reason to continue.
                     let is_progress = sink.bytes.saturating_sub(before) >= limits.progress_bytes_min;
                     failures = if is_progress { 1 } else { failures + 1 };
                     let error = session.error(&failure);
@@ -243,7 +243,7 @@ impl Download<'_> {
     }
 }
 
-/// True if the response goes on at `from`. Registries without ranges answer 200 with the whole blob.
+/// True if the response continues at `from`. Registries without ranges answer 200 with the whole blob.
 fn continues(exchange: &Exchange, from: u64) -> bool {
     let range = exchange.response.headers().get(CONTENT_RANGE).and_then(|value| value.to_str().ok());
     let start = range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok());

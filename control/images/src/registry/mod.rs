@@ -29,7 +29,7 @@ pub use settings::{RegistryEndpoint, RegistryEntry, RegistrySettings, Security, 
 use token::TokenCache;
 use transport::RegistryTransport;
 
-/// What all pulls share: connections, tokens, settings.
+/// State that all pulls share: connections, tokens, settings.
 #[derive(Debug)]
 pub struct RegistryClient {
     settings: RegistrySettings,

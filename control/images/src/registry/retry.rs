@@ -1,4 +1,4 @@
-//! Which failures of a request are worth another attempt, and when.
+//! Which failed requests are retried, and when.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Requests to one registry for one repository: logins, redirects, further attempts.
+//! Requests to one registry for one repository: authentication, redirects, retries.
 
 use std::time::{Instant, SystemTime};
 
@@ -198,7 +198,7 @@ impl RegistrySession {
 
     /// The origin of `url`: with the configured security if it is the endpoint's, else by its scheme.
     fn origin(&self, client: &RegistryClient, url: &str) -> Result<Origin, Refusal> {
-        let uri: Uri = url.parse().map_err(|_| self.refused(format!("{url:?} is no valid address")))?;
+        let uri: Uri = url.parse().map_err(|_| self.refused(format!("{url:?} is not a valid URL")))?;
         let authority = uri.authority().map(http::uri::Authority::as_str).unwrap_or_default();
         let is_endpoint = authority == self.endpoint.authority;
         let security = match uri.scheme_str() {
@@ -219,7 +219,7 @@ impl RegistrySession {
         url: &str,
         header: Option<&HeaderValue>,
     ) -> Result<Request<Full<Bytes>>, Refusal> {
-        let uri: Uri = url.parse().map_err(|_| self.refused(format!("{url:?} is no valid address")))?;
+        let uri: Uri = url.parse().map_err(|_| self.refused(format!("{url:?} is not a valid URL")))?;
         let mut request = head(registry_request.method.clone(), uri);
         if let Some(accept) = registry_request.accept {
             request = request.header(ACCEPT, accept);
@@ -359,7 +359,7 @@ impl RegistrySession {
     }
 
     fn uri(&self, url: &str) -> Result<Uri, Refusal> {
-        url.parse().map_err(|_| self.refused(format!("{url:?} is no valid address")))
+        url.parse().map_err(|_| self.refused(format!("{url:?} is not a valid URL")))
     }
 }
 
@@ -385,7 +385,7 @@ pub(super) async fn body(mut exchange: Exchange, client: &RegistryClient, limit:
     Ok(bytes)
 }
 
-/// What the registry says about a refusal, behind a colon; empty if it is no error of OCI's form.
+/// The registry's message about a rejected request, after a colon; empty if it is not in OCI's error format.
 async fn error_text(exchange: Exchange, client: &RegistryClient) -> String {
     #[derive(serde::Deserialize)]
     struct Errors {

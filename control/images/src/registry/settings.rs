@@ -15,7 +15,7 @@ use crate::reference::Reference;
 pub struct RegistrySettings {
     /// Registries whose certificate is not verified, and that may speak plain HTTP.
     pub insecure_registries: BTreeSet<String>,
-    /// By the name that references have, such as `docker.io` or `registry.lan:5000`.
+    /// Settings by the name in references, such as `docker.io` or `registry.lan:5000`.
     pub registry: BTreeMap<String, RegistryEntry>,
     #[serde(skip)]
     pub limits: RequestLimits,
@@ -26,7 +26,7 @@ pub struct RegistrySettings {
 pub struct RegistryEntry {
     /// Tried in order before the registry itself: `HOST[:PORT]` or a URL.
     pub mirrors: Vec<String>,
-    /// Certificates (PEM) that this registry's certificate may be signed by, beside those of the system.
+    /// CA certificates (PEM) for this registry, besides those of the system.
     pub ca_file: Option<PathBuf>,
 }
 

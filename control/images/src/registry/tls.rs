@@ -1,4 +1,4 @@
-//! TLS towards registries, on ring's provider.
+//! TLS to registries, with ring as the provider.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ use super::retry::Failure;
 use super::settings::Security;
 use crate::limits::{IDLE_CONNECTIONS_MAX, IDLE_ORIGINS_MAX, RequestLimits};
 
-/// What a TLS configuration depends on.
+/// The key of a TLS configuration.
 type TlsKey = (Security, Option<PathBuf>);
 type Sender = SendRequest<Full<Bytes>>;
 
@@ -116,7 +116,7 @@ impl RegistryTransport {
     ) -> Result<Response<Incoming>, Failure> {
         // A server wants the path only, and the authority as Host, which the caller has set.
         let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        let path = path.parse().map_err(|_| Failure::Unreachable(format!("{path} is no valid path")))?;
+        let path = path.parse().map_err(|_| Failure::Unreachable(format!("{path} is not a valid path")))?;
         *request.uri_mut() = path;
         match timeout(self.limits.response_timeout, sender.send_request(request)).await {
             Ok(Ok(response)) => Ok(response),
@@ -133,7 +133,7 @@ impl RegistryTransport {
         }
         let tls = TlsConnector::from(self.tls_config(origin).map_err(Failure::Unreachable)?);
         let name = ServerName::try_from(origin.host.clone())
-            .map_err(|_| Failure::Unreachable(format!("{} is no host name", origin.host)))?;
+            .map_err(|_| Failure::Unreachable(format!("{} is not a host name", origin.host)))?;
         match tls.connect(name, tcp).await {
             Ok(stream) => start(stream).await,
             Err(why) if origin.security == Security::Insecure => {

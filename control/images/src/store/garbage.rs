@@ -1,4 +1,4 @@
-//! Garbage collection: images that were not used for long, then layers that no image has. Pinned layers stay.
+//! Garbage collection: images that were not used for long, then layers without an image. Pinned layers stay.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -24,7 +24,7 @@ pub enum PrunePolicy {
     UnusedImages,
 }
 
-/// What was removed.
+/// The removed images and layers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PruneReport {
     pub images: Vec<String>,
@@ -117,7 +117,7 @@ fn is_pinned(layout: &Layout, layer: &Digest) -> bool {
 
 /// Removes a layer unless it is pinned or an image has it; true if it is gone.
 fn remove_layer(layout: &Layout, layer: &Digest) -> Result<bool, Error> {
-    let failed = |why: io::Error| Error::storage(&layout.root, "a layer that is removed", &why);
+    let failed = |why: io::Error| Error::storage(&layout.root, "a removed layer", &why);
     let file = match File::open(layout.layer_record(layer)) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(false),
         opened => opened.map_err(failed)?,

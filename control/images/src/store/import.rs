@@ -1,4 +1,4 @@
-//! Images of archives into the store.
+//! Imports images of archives into the store.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -33,7 +33,7 @@ impl Inner {
             let references = match &name {
                 Some(name) => vec![name.clone()],
                 None if archived.references.is_empty() => {
-                    let detail = "it names none of its images; give it a name with --reference".into();
+                    let detail = "it contains no image name; set one with --reference".into();
                     return Err(Error::Unsupported { image: shown, detail });
                 }
                 None => archived.references.clone(),

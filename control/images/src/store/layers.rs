@@ -30,7 +30,7 @@ pub(super) struct LayerRequest {
     pub(super) diff_id: Digest,
 }
 
-/// Tells the thread that unpacks to stop when the pull is dropped.
+/// Stops the unpacking thread when the pull is dropped.
 struct CancelOnDrop(Arc<AtomicBool>);
 
 impl Drop for CancelOnDrop {
@@ -134,7 +134,7 @@ impl Inner {
         cancelled: &AtomicBool,
     ) -> Result<StagedFolder, Error> {
         let target = staged.path.join("layer");
-        let failed = |path: &Path, why: io::Error| Error::storage(path, "a layer that is unpacked", &why);
+        let failed = |path: &Path, why: io::Error| Error::storage(path, "an unpacked layer", &why);
         fs::create_dir_all(target.join("fs")).map_err(|why| failed(&target, why))?;
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(target.join("fs"), mode).map_err(|why| failed(&target, why))?;

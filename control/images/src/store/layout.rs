@@ -5,9 +5,9 @@
 //! layers/sha256-HEX/fs/          its files
 //! records/HEX.json               one image: its reference, configuration and layers
 //! records/HEX.PID-N.part         the same while it is written
-//! staging/PID-N/                 what one process is working on; removed when that process is gone
+//! staging/PID-N/                 the work of one process; removed when that process has ended
 //! ```
-//! A layer is whole when its folder is in `layers`: it gets there by a rename, after its bytes are on the disk.
+//! A layer is complete when its folder is in `layers`: a rename puts it there after its bytes are on the disk.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::limits::RECORD_WRITE_TIMEOUT;
 use crate::unpack::remove_tree;
 
-/// Of a file that is still to be renamed.
+/// The extension of a file that is not renamed yet.
 const PART: &str = "part";
 
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Layout {
     pub(super) fn stage(&self) -> Result<StagedFolder, Error> {
         let path = self.staging.join(format!("work-{}", self.next.fetch_add(1, Relaxed)));
         let made = DirBuilder::new().mode(0o700).create(&path);
-        made.map_err(|why| Error::storage(&path, "a folder to work in", &why))?;
+        made.map_err(|why| Error::storage(&path, "a working folder", &why))?;
         Ok(StagedFolder { path })
     }
 
@@ -166,14 +166,14 @@ impl Drop for StagedFolder {
 /// Replaces a small file such that it is whole or as before after a power cut.
 pub(super) fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     // Unique, as two processes may write the same record.
-    let beside = path.with_extension(format!("{}-{:08x}.{PART}", std::process::id(), fastrand::u32(..)));
-    let written = File::create(&beside).and_then(|mut file| {
+    let temporary = path.with_extension(format!("{}-{:08x}.{PART}", std::process::id(), fastrand::u32(..)));
+    let written = File::create(&temporary).and_then(|mut file| {
         file.write_all(bytes)?;
         file.sync_all()?;
-        fs::rename(&beside, path)
+        fs::rename(&temporary, path)
     });
     if written.is_err() {
-        let _ = fs::remove_file(&beside); // it may not be there
+        let _ = fs::remove_file(&temporary); // it may not be there
     }
     written?;
     sync_parent(path)

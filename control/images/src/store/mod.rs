@@ -82,7 +82,7 @@ struct Inner {
     client: RegistryClient,
     options: StoreOptions,
     pins: Arc<PinTable>,
-    /// Pulls under way, by DiffID.
+    /// Pulls in progress, by DiffID.
     pulls: Mutex<HashMap<Digest, WeakShared<<SharedPull as Inside>::Future>>>,
     /// As many layers are unpacked at once as there are processors: the work is theirs.
     unpackers: Semaphore,
@@ -152,7 +152,7 @@ impl ImageStore {
         if let Some(quota) = self.0.options.quota_bytes.filter(|_| is_settled)
             && let Err(why) = self.prune(PrunePolicy::KeepBytes(quota)).await
         {
-            // The image is here all the same; the next pull tries again.
+            // The image is here anyway; the next pull tries again.
             tracing::warn!(%why, "images past the quota cannot be removed");
         }
         Ok(image)
@@ -249,7 +249,7 @@ impl ImageStore {
     /// it, and must be given if it has none.
     ///
     /// # Errors
-    /// If it is none of these, or one of its images is unusable.
+    /// If the archive has another format, or one of its images is unusable.
     pub async fn import(
         &self,
         path: &Path,

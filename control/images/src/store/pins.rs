@@ -82,7 +82,7 @@ fn lock_layer(layout: &Layout, layer: &Digest) -> io::Result<Option<(File, Layer
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
             opened => opened?,
         };
-        // Waits for a removal that is under way, which is a rename.
+        // Waits for a removal that is in progress, which is a rename.
         flock(&file, FlockOperation::LockShared)?;
         let is_there = match fs::metadata(&path) {
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),

@@ -1,4 +1,4 @@
-//! An image into the store: manifest, configuration, layers, record.
+//! Pulls an image into the store: manifest, configuration, layers, record.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -103,7 +103,7 @@ impl Inner {
         let path: &Path = &self.layout.root;
         let about = rustix::fs::statvfs(path).map_err(|why| Error::storage(path, "free space", &why.into()))?;
         if about.f_bavail.saturating_mul(about.f_frsize) < bytes {
-            let what = format!("{reference}, whose compressed layers have {bytes} bytes");
+            let what = format!("{reference} with {bytes} bytes of compressed layers");
             return Err(Error::DiskFull { path: path.display().to_string(), what });
         }
         Ok(())

@@ -29,7 +29,7 @@ pub enum ImageOrigin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageRecord {
     pub reference: String,
-    /// What the reference named: an index's digest, or the manifest's.
+    /// The resolved digest of the reference: an index's, or the manifest's.
     pub digest: Digest,
     /// The manifest for this platform.
     pub manifest: Digest,

@@ -1,7 +1,7 @@
-//! One layer's tar stream, entry by entry, to a folder as overlayfs wants it.
+//! Applies one layer's tar stream, entry by entry, to a folder in the form that overlayfs needs.
 //!
 //! A layer is unpacked by itself: a link or folder that only a lower layer has is not seen. An entry below a link of this
-//! layer goes where the link leads inside the layer. A folder that no entry describes is made with root as owner and mode
+//! layer goes where the link leads inside the layer. A folder without an entry of its own is created with root as owner and mode
 //! 0755, as Docker does.
 
 use std::cell::Cell;
@@ -74,7 +74,7 @@ fn unpack_entries(
     limits: &LayerLimits,
 ) -> Result<(), UnpackError> {
     let headers = limits.header_bytes_max + HEADER_BLOCKS_BYTES;
-    let not_tar = |why: io::Error| UnpackError::corrupt(format!("it is no valid tar: {why}"));
+    let not_tar = |why: io::Error| UnpackError::corrupt(format!("it is not a valid tar: {why}"));
     allowance.set(headers);
     let entries = archive.entries().map_err(not_tar)?;
     for entry in entries {
@@ -144,7 +144,7 @@ struct Layer<'l> {
     folder_path_bytes: u64,
     /// Gets the bytes that were written so far.
     progress: &'l mut dyn FnMut(u64),
-    /// What it got last.
+    /// Its last metadata.
     reported: u64,
 }
 
@@ -201,7 +201,7 @@ impl<'l> Layer<'l> {
 
     fn root_entry(&mut self, entry: &mut Entry<'_, Bounded>) -> Result<(), EntryError> {
         if entry.header().entry_type() != EntryType::Directory {
-            return Err(EntryError::Archive("the layer's root is no folder".into()));
+            return Err(EntryError::Archive("the layer's root is not a folder".into()));
         }
         let metadata = Metadata::read(entry)?;
         metadata.apply(self.root.root())?;
@@ -345,12 +345,12 @@ impl<'l> Layer<'l> {
         let shown = String::from_utf8_lossy(&text).into_owned();
         let refused = |why: &str| EntryError::Archive(format!("hard link to {shown:?}: {why}"));
         let mut target = entry_name::components(&text).map_err(|why| refused(&why))?;
-        let target_name = target.pop().ok_or_else(|| refused("the layer's root is no file"))?;
+        let target_name = target.pop().ok_or_else(|| refused("the layer's root is not a file"))?;
         let missing = |_| refused("this layer has no such file");
         let target_folder = self.root.open_existing(&target).map_err(missing)?;
         let (kind, stat) = kind_of(target_folder.as_fd(), &target_name).map_err(missing)?;
         if !matches!(kind, FileType::RegularFile | FileType::Symlink | FileType::Fifo) {
-            return Err(refused("it is no file"));
+            return Err(refused("it is not a file"));
         }
         let at = self.root.folder(folder)?;
         if kind_of(at, name).is_ok_and(|(_, old)| (old.st_ino, old.st_dev) == (stat.st_ino, stat.st_dev)) {

@@ -197,7 +197,7 @@ fn finish(
     Err(UnpackError::Storage { what: "the process that unpacks".into(), detail })
 }
 
-/// What the child wrote before its end, for people.
+/// The child's last output, for error messages.
 fn stderr_text(child: &mut Child) -> String {
     let Some(stderr) = child.stderr.take() else { return String::new() };
     // A process that it left behind may hold the pipe open.
@@ -215,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of a child that runs `script`.
+    /// The result of a child that runs `script`.
     fn outcome(script: &str, cancelled: bool) -> String {
         let folder = tempfile::tempdir().expect("a folder");
         let program = folder.path().join("unpacker");

@@ -1,4 +1,4 @@
-//! The tar stream of a layer: inflated, hashed and bounded on a thread of its own, so that both processors work.
+//! The tar stream of a layer: decompressed, hashed and bounded on a separate thread, so that two processors work.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -25,7 +25,7 @@ enum Compression {
     Zstd,
 }
 
-/// What the first bytes say. A zstd stream may begin with a frame that is skipped (zstd:chunked has such).
+/// Detects the compression by the first bytes. A zstd stream may begin with a skippable frame (zstd:chunked has such).
 fn detect(start: &[u8]) -> Compression {
     match start {
         [0x1f, 0x8b, ..] => Compression::Gzip,
@@ -34,7 +34,7 @@ fn detect(start: &[u8]) -> Compression {
     }
 }
 
-/// What a media type promises; none if it says nothing.
+/// The compression of a media type; `None` if it does not specify one.
 fn promised(media_type: &str) -> Option<Compression> {
     if media_type.ends_with("gzip") {
         Some(Compression::Gzip)
@@ -84,8 +84,8 @@ impl TarStream {
             }
         };
         let (send, chunks) = mpsc::sync_channel(CHUNKS_BETWEEN);
-        let pump = Reader { reader, send, limits: limits.clone(), compressed };
-        let thread = std::thread::Builder::new().name("inflate".into()).spawn(move || pump.run());
+        let reader_thread = Reader { reader, send, limits: limits.clone(), compressed };
+        let thread = std::thread::Builder::new().name("inflate".into()).spawn(move || reader_thread.run());
         let thread = thread.map_err(|why| UnpackError::storage("a thread", &why))?;
         Ok(Self { chunks, current: io::Cursor::default(), thread: Some(thread) })
     }

@@ -1,6 +1,6 @@
-//! Names of a layer's entries: where they are, and what those with `.wh.` mean.
+//! Names of a layer's entries: their paths, and the meaning of those with `.wh.`.
 
-/// What an entry's name asks for.
+/// The meaning of an entry's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EntryName {
     /// The layer's own root folder.
@@ -46,7 +46,7 @@ pub(super) fn parse(path: &[u8]) -> Result<EntryName, String> {
         return Ok(EntryName::AufsMetadata);
     }
     if folder.iter().any(|part| part.starts_with(WHITEOUT_PREFIX)) {
-        return Err(format!("{:?} lies below a whiteout", String::from_utf8_lossy(path)));
+        return Err(format!("{:?} is below a whiteout", String::from_utf8_lossy(path)));
     }
     if name == OPAQUE_NAME {
         return Ok(EntryName::Opaque { folder });

@@ -27,7 +27,7 @@ pub(super) struct Metadata {
 }
 
 impl Metadata {
-    /// What the headers of `entry` say; the reason if it cannot be.
+    /// The metadata in the headers of `entry`; or the reason why it is invalid.
     pub(super) fn read(entry: &mut Entry<'_, impl io::Read>) -> Result<Self, String> {
         let mut modified = Timespec { tv_sec: 0, tv_nsec: 0 };
         let mut attributes = Vec::new();
@@ -56,7 +56,7 @@ impl Metadata {
             Err(_) if field.iter().all(|byte| matches!(byte, 0 | b' ')) => Ok(0),
             value => {
                 let value = value.ok().and_then(|value| u32::try_from(value).ok());
-                value.filter(|id| *id != u32::MAX).ok_or("its owner or mode is no valid number")
+                value.filter(|id| *id != u32::MAX).ok_or("its owner or mode is not a valid number")
             }
         };
         let fields = header.as_old();

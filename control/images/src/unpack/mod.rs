@@ -1,6 +1,6 @@
-//! Layers to folders, such that no archive can write elsewhere.
+//! Unpacks layers to folders, such that no archive can write elsewhere.
 //!
-//! Three bounds, each enough by itself: paths are resolved by the kernel inside the layer's folder (`root_folder`), the work
+//! Three protections, each sufficient by itself: the kernel resolves paths inside the layer's folder (`root_folder`), the work
 //! is done by a child process that is chrooted there (`child`), and Landlock lets that process open nothing else (`sandbox`).
 
 mod apply;

@@ -1,7 +1,7 @@
 //! The folder that one layer is unpacked to, reached by descriptors only.
 //!
-//! Each path is resolved by the kernel with the layer's folder as its root (`openat2`, `RESOLVE_IN_ROOT`), so neither `..`
-//! nor a symbolic link that the layer brings leads out of it. The last component is never followed.
+//! The kernel resolves each path with the layer's folder as its root (`openat2`, `RESOLVE_IN_ROOT`), so neither `..`
+//! nor a symbolic link of the layer leads out of it. The last component is never followed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,7 +18,7 @@ use super::entry_name::DEPTH_MAX;
 /// Links that are followed for one path, as in the kernel.
 const LINKS_MAX: usize = 40;
 const FOLDER_MODE: Mode = Mode::from_bits_retain(0o755);
-/// What overlayfs takes for "hide all below in the lower layers".
+/// overlayfs's attribute for "hide all below in the lower layers".
 pub const OPAQUE_ATTRIBUTE: &str = "trusted.overlay.opaque";
 
 type Components = [Vec<u8>];
@@ -50,7 +50,7 @@ impl RootFolder {
         Self { root, last: None, folders_made: 0 }
     }
 
-    /// Folders that were made because an entry lies in them. One entry can bring up to [`DEPTH_MAX`].
+    /// Folders that were made because an entry is in them. One entry can bring up to [`DEPTH_MAX`].
     pub(super) fn folders_made(&self) -> u64 {
         self.folders_made
     }

@@ -1,4 +1,4 @@
-//! What the process that unpacks a layer gives up before it reads the first byte.
+//! The privileges that the unpacking process drops before it reads the first byte.
 
 use std::io;
 use std::os::fd::OwnedFd;

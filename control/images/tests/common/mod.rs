@@ -1,4 +1,4 @@
-//! What the tests of this folder share.
+//! Fixtures that the tests of this folder share.
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::path::Path;

@@ -2,7 +2,7 @@
 //!
 //! A group is created below the appliance's own, in `sluicegate-KEY/ID`: one folder in cgroup v2, and for `resources`
 //! one for each controller that is still in v1. The instance joins by itself, in its first step, so that nothing it
-//! starts can be outside; after some seconds in which no process joined one, that costs 3.5 ms (the kernel waits for
+//! starts can be outside; if no process joined a group for some seconds, that costs 3.5 ms (the kernel waits for
 //! all processors). Where groups may not be created, the log says why, and instances run without.
 
 use std::fs;
@@ -19,18 +19,18 @@ use crate::limits::{CPU_PERIOD_US, GROUP_PIDS_MAX, GROUP_REMOVE_ATTEMPTS, LEFTOV
 use crate::names::instance_id;
 use support::sha256;
 
-/// Of the folder of all groups of a data folder; the key follows.
+/// The prefix of the folder of all groups of a data folder; the key follows.
 const PREFIX: &str = "sluicegate-";
-/// Enough that no two data folders of a host meet.
+/// Long enough to distinguish the data folders of a host.
 const KEY_CHARS: usize = 16;
 const REMOVE_RETRY_DELAY: Duration = Duration::from_millis(10);
-/// Where the appliance goes itself when its own group is to have others below it: cgroup v2 has processes in leaves only.
+/// The group that the appliance moves itself to when its own group gets children: cgroup v2 has processes in leaves only.
 const OWN_LEAF: &str = "appliance";
 const CONTROLLERS: [&str; 3] = ["memory", "cpu", "pids"];
-/// What a kernel may be built without, and does not need for a limit to hold.
+/// Files that a kernel may be built without, and that no limit depends on.
 const OPTIONAL_FILES: [&str; 3] = ["memory.swap.max", "memory.oom.group", "memory.memsw.limit_in_bytes"];
 
-/// Where groups can be made.
+/// The parents of groups.
 #[derive(Debug, Clone)]
 pub(crate) struct CgroupManager {
     /// Each holds the groups of all instances of one data folder that have `resources`.
@@ -38,26 +38,26 @@ pub(crate) struct CgroupManager {
     unified: bool,
     /// The same for the ports of all instances; in cgroup v2 only.
     ports: Option<PathBuf>,
-    /// Where hierarchies are mounted.
+    /// The mount points of hierarchies.
     mount_points: Vec<PathBuf>,
 }
 
 /// The group of one instance, in as many hierarchies as it needs.
 #[derive(Debug, Default)]
 pub(crate) struct InstanceCgroup {
-    /// Of each of its folders: the instance's id, or that of an earlier one, a hyphen and a number.
+    /// The name of each of its folders: the instance's id, or that of an earlier one, a hyphen and a number.
     name: String,
     folders: Vec<PathBuf>,
 }
 
 impl CgroupManager {
-    /// Finds out where groups can be made, for the appliance that keeps its files in `data`. Changes nothing.
+    /// Detects where groups can be created, for the appliance with the data folder `data`. Changes nothing.
     pub(crate) fn open(data: &Path) -> io::Result<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo")?;
         let own = fs::read_to_string("/proc/self/cgroup")?;
         let name = format!("{PREFIX}{}", data_dir_key(data));
-        // A leaf group, our own or one that a service manager created for us: the groups go beside it.
-        let beside = |base: PathBuf| match base.parent() {
+        // A leaf group, our own or one that a service manager created for us: the groups are created next to it.
+        let sibling = |base: PathBuf| match base.parent() {
             Some(above) if base.ends_with(OWN_LEAF) => above.join(&name),
             _ => base.join(&name),
         };
@@ -66,10 +66,10 @@ impl CgroupManager {
             let known = fs::read_to_string(folder.join("cgroup.controllers")).unwrap_or_default();
             known.split_whitespace().any(|name| name == "memory")
         });
-        let ports = second.map(beside);
+        let ports = second.map(sibling);
         let folders = match &ports {
             Some(folder) if unified => vec![folder.clone()],
-            _ => CONTROLLERS.iter().filter_map(|name| Some(beside(own_cgroup(&mounts, &own, Some(name))?))).collect(),
+            _ => CONTROLLERS.iter().filter_map(|name| Some(sibling(own_cgroup(&mounts, &own, Some(name))?))).collect(),
         };
         Ok(Self { folders, unified, ports, mount_points: cgroup_mounts(&mounts) })
     }
@@ -96,7 +96,7 @@ impl CgroupManager {
         Ok(())
     }
 
-    /// Gives `group` a port of its own, which is the host's `port.real`.
+    /// Gives `group` its own port, which is redirected to the host's `port.real`.
     pub(crate) fn add_port(&self, group: &mut InstanceCgroup, port: &CgroupPortPrograms<'_>) -> io::Result<()> {
         let above = self.ports.as_ref().ok_or_else(|| io::Error::other("cgroup v2 is not mounted"))?;
         create_dir(above)?;
@@ -106,7 +106,7 @@ impl CgroupManager {
         })
     }
 
-    /// Holds `group` to `resources`, or says what of them it cannot be held to.
+    /// Applies `resources` to `group`, and returns those that cannot be enforced.
     pub(crate) fn add_resources(&self, group: &mut InstanceCgroup, resources: ResourceLimits) -> io::Result<()> {
         if self.folders.is_empty() {
             return Err(io::Error::other("no control groups with memory, cpu or pids are mounted"));
@@ -123,7 +123,7 @@ impl CgroupManager {
         }
     }
 
-    /// The groups of all appliances that have them beside ours, and the folders above those.
+    /// The groups of all appliances that have them next to ours, and the folders above those.
     pub(crate) fn all_appliance_cgroups(&self) -> Vec<PathBuf> {
         let inside = |folder: &Path| {
             let entries = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -133,22 +133,22 @@ impl CgroupManager {
         let named = |path: &Path, is_ours: fn(&str) -> bool| {
             path.file_name().and_then(|name| name.to_str()).is_some_and(is_ours)
         };
-        let beside = self.folders.iter().chain(&self.ports).filter_map(|folder| folder.parent());
+        let sibling = self.folders.iter().chain(&self.ports).filter_map(|folder| folder.parent());
         let mut found = Vec::new();
-        for above in beside.flat_map(inside).filter(|above| named(above, is_appliance_cgroup)) {
+        for above in sibling.flat_map(inside).filter(|above| named(above, is_appliance_cgroup)) {
             found.extend(inside(&above).into_iter().filter(|group| named(group, |name| instance_id(name).is_some())));
             found.push(above);
         }
         found
     }
 
-    /// Where the hierarchy is mounted that `folder` is in.
+    /// The mount point of the hierarchy that `folder` is in.
     pub(crate) fn mount_point_of(&self, folder: &Path) -> Option<&Path> {
         let around = self.mount_points.iter().filter(|point| folder.starts_with(point));
         around.max_by_key(|point| point.as_os_str().len()).map(PathBuf::as_path)
     }
 
-    /// Ends what is in the groups of instances that `is_left`, and removes them. Blocks for a bounded time.
+    /// Ends the processes in the groups of instances that `is_left`, and removes them. Blocks for a bounded time.
     pub(crate) fn kill_leftovers(&self, is_left: &dyn Fn(u64) -> bool) {
         for folder in self.folders.iter().chain(&self.ports) {
             let groups = fs::read_dir(folder).into_iter().flatten().flatten();
@@ -163,16 +163,16 @@ impl CgroupManager {
 }
 
 impl InstanceCgroup {
-    /// None yet, and none is made before something is added.
+    /// None yet, and none is created before something is added.
     pub(crate) fn new(name: String) -> Self {
         Self { name, folders: Vec::new() }
     }
 
-    /// Makes the group's folders below `above` and sets them up. What could not be set up is not there afterwards, and
-    /// what was there before stays.
+    /// Creates the group's folders below `above` and sets them up. A folder that could not be set up is removed again, and
+    /// existing ones stay.
     fn create_in(&mut self, above: &[PathBuf], set: impl Fn(&Path) -> io::Result<()>) -> io::Result<()> {
         let folders: Vec<_> = above.iter().map(|above| above.join(&self.name)).collect();
-        let mut fresh = Self::default(); // takes away what it holds, if this ends early
+        let mut fresh = Self::default(); // removes what it holds, if this ends early
         for folder in &folders {
             if let Err(why) = create_dir(folder) {
                 // A cleanup on the host removed the folder above as unused.
@@ -188,17 +188,17 @@ impl InstanceCgroup {
         Ok(())
     }
 
-    /// Where a process writes itself to join.
+    /// The files to which a process writes itself to join.
     pub(crate) fn folders(&self) -> &[PathBuf] {
         &self.folders
     }
 
-    /// Where its processes are stopped and continued; cgroup v2 only.
+    /// The file that freezes its processes; cgroup v2 only.
     pub(crate) fn freeze_switch(&self) -> Option<PathBuf> {
         self.folders.iter().map(|folder| folder.join("cgroup.freeze")).find(|file| file.exists())
     }
 
-    /// The kernel ended something in it for want of memory.
+    /// Whether the kernel killed a process in it because of its memory limit.
     pub(crate) fn was_out_of_memory(&self) -> bool {
         let files = self.folders.iter().flat_map(|f| [f.join("memory.events"), f.join("memory.oom_control")]);
         let mut texts = files.filter_map(|file| fs::read_to_string(file).ok());
@@ -208,7 +208,7 @@ impl InstanceCgroup {
         })
     }
 
-    /// All its processes are over: removes it. The kernel may need a moment to see that.
+    /// Removes it after all its processes have ended. The kernel may need a moment to see that.
     pub(crate) async fn remove(mut self) {
         for _ in 0..GROUP_REMOVE_ATTEMPTS {
             if self.drop_folders() {
@@ -238,7 +238,7 @@ impl Drop for InstanceCgroup {
     }
 }
 
-/// What is written where. Files that a controller's folder does not have are left out.
+/// The files to write with their values. Files that a controller's folder does not have are left out.
 fn limit_values(resources: ResourceLimits, unified: bool) -> Vec<(&'static str, String)> {
     let ResourceLimits { memory_bytes_max: memory, cpu_milli_max: cpu, cpu_milli_request: wanted } = resources;
     let quota = cpu.saturating_mul(CPU_PERIOD_US) / 1000;
@@ -316,7 +316,7 @@ fn own_cgroup(mounts: &str, own: &str, controller: Option<&str>) -> Option<PathB
     })
 }
 
-/// Lets groups below `base` have controllers. If processes are in the way and it is only us, we go to a leaf.
+/// Enables controllers for groups below `base`. If processes prevent that and it is only us, we move to a leaf.
 fn delegate(base: &Path) -> io::Result<()> {
     if delegate_controllers(base).is_ok() {
         return Ok(());
@@ -343,7 +343,7 @@ fn has_delegated(folder: &Path) -> bool {
     matches!((of("cgroup.controllers"), of("cgroup.subtree_control")), (Ok(has), Ok(gives)) if !has.is_empty() && has == gives)
 }
 
-/// Those of our controllers that a file of cgroup v2 names.
+/// The controllers that we need among those in a file of cgroup v2.
 fn read_controllers(file: &Path) -> io::Result<impl Iterator<Item = &'static str>> {
     let text = fs::read_to_string(file)?;
     Ok(CONTROLLERS.into_iter().filter(move |name| text.split_whitespace().any(|word| word == *name)))

@@ -1,7 +1,7 @@
-//! Control groups that an appliance left which was killed and never started again: nobody else knows its data folder.
+//! Removes control groups of appliances that were killed and never started again: no other process knows their data folders.
 //!
-//! Every appliance removes those that it finds beside its own and that nobody is in: the kernel refuses to remove any other.
-//! A group that was just made has nobody in it either, so only those go that were there for a while; ids are not used twice.
+//! Every appliance removes the empty ones that it finds next to its own: the kernel refuses to remove any other.
+//! A new group is empty too, so only those are removed that have existed for a while; ids are not used twice.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ use crate::limits::ABANDONED_CGROUP_AGE_MIN;
 pub(crate) async fn run(cgroups: CgroupManager) {
     let found = cgroups.all_appliance_cgroups();
     tokio::time::sleep(ABANDONED_CGROUP_AGE_MIN).await;
-    // Each group stands before the folder that it is in.
+    // Each group is before the folder that it is in.
     let removed = found.iter().filter(|folder| fs::remove_dir(folder).is_ok()).count();
     if removed > 0 {
         tracing::info!(removed, "removed empty control groups that another appliance left behind");

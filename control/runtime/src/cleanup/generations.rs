@@ -1,8 +1,8 @@
-//! Which appliance process owns which instances, where several run on one data folder (a hot restart).
+//! Which appliance process owns which instances, when several use one data folder (a hot restart).
 //!
 //! Each process claims a range of instance ids: from its first id up to the first of the next claim. The claim is a file
 //! `instances/.generations/FIRST.lock`, which its process keeps locked. The kernel releases the lock however the process
-//! ends, so instances in a range without a lock have no owner left, and those in a locked range are another process's own.
+//! ends, so instances in a range without a lock have no owner, and those in a locked range belong to another process.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -16,7 +16,7 @@ use crate::limits::GENERATION_IDS;
 
 const FOLDER: &str = ".generations";
 const EXTENSION: &str = "lock";
-/// Another user who can open a claim could keep it locked.
+/// Another user with access to a claim could keep it locked.
 const FOLDER_MODE: u32 = 0o700;
 
 /// This process's claim, for as long as it is held.
@@ -39,13 +39,13 @@ struct Claim {
 }
 
 impl Generation {
-    /// Claims ids from `wish` on, or from beyond those of every earlier claim: a wall clock may run back. `instances` is the
-    /// folder of that name. The caller holds the lock on the data folder, so nobody else claims now.
-    pub(crate) fn claim(instances: &Path, wish: u64) -> io::Result<Self> {
+    /// Claims ids from `preferred` on, or from beyond those of every earlier claim: a wall clock may run back. `instances` is the
+    /// folder of that name. The caller holds the lock on the data folder, so no other process claims now.
+    pub(crate) fn claim(instances: &Path, preferred: u64) -> io::Result<Self> {
         let folder = instances.join(FOLDER);
         DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(&folder)?;
         let last = firsts(&folder)?.last().map(|(first, _)| *first);
-        let first = last.map_or(wish, |last| wish.max(last.saturating_add(GENERATION_IDS)));
+        let first = last.map_or(preferred, |last| preferred.max(last.saturating_add(GENERATION_IDS)));
         let path = folder.join(format!("{first}.{EXTENSION}"));
         let lock = OpenOptions::new().write(true).create_new(true).open(path)?;
         flock(&lock, FlockOperation::NonBlockingLockExclusive)?;

@@ -1,4 +1,4 @@
-//! What is left of instances, of this process and of earlier ones, is ended and removed.
+//! Ends and removes the remains of instances, of this process and of earlier ones.
 
 pub(crate) mod generations;
 pub(crate) mod process_reaper;
@@ -16,7 +16,7 @@ use records::InstanceRecords;
 /// Below the data folder: logs and records of instances.
 pub(crate) const INSTANCES_DIR: &str = "instances";
 
-/// What is taken of instances that no claim covers: an earlier version made none.
+/// What is recorded of instances without a claim: an earlier version made none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unclaimed {
     Ended,
@@ -49,7 +49,7 @@ pub(crate) fn clear_up_after_others(data: &Path, own: u64) -> io::Result<()> {
         std::thread::Builder::new().name("leftovers".into()).spawn(move || {
             let cleared = generations::wait_for_end(&claim).and_then(|()| clear_up(&data, Unclaimed::Running));
             if let Err(why) = cleared {
-                tracing::warn!(claim = %claim.display(), %why, "instances of another process may stay behind");
+                tracing::warn!(claim = %claim.display(), %why, "instances of another process may remain");
             }
         })?;
     }

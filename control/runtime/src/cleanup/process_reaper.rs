@@ -1,6 +1,6 @@
-//! What a program left outside of its process group is ended with its instance.
+//! Ends processes that a program left outside of its process group, together with its instance.
 //!
-//! A daemon that made its own session is not reached by the group's signals; it is found by the mark in its
+//! A daemon that created its own session is not reached by the group's signals; it is found by the mark in its
 //! environment. Looking through all processes takes milliseconds, so it happens on a thread of its own, and
 //! once for all instances that ended meanwhile.
 
@@ -11,7 +11,7 @@ use tokio::task::spawn_local;
 use super::records::{self, InstanceRecord};
 use support::blocking;
 
-/// The way to the sweeper. It holds at most one request per instance.
+/// The queue of the reaper. It holds at most one request per instance.
 pub(crate) struct ProcessReaper {
     requests: UnboundedSender<ReapRequest>,
 }
@@ -33,7 +33,7 @@ impl ProcessReaper {
     pub(crate) async fn reap(&self, record: InstanceRecord) {
         let (done, wait) = oneshot::channel();
         if self.requests.send(ReapRequest { record, done }).is_ok() {
-            let _ = wait.await; // an error: the sweeper is gone with this thread
+            let _ = wait.await; // an error: the reaper has ended with this thread
         }
     }
 }
@@ -48,14 +48,14 @@ async fn run(mut inbox: UnboundedReceiver<ReapRequest>) {
         let of_thread = records.clone();
         let ended = match blocking::run("sweeper", move || records::kill_all(&of_thread)).await {
             Ok(ended) => ended,
-            // No thread to be had, maybe because of whom we are about to end: the others here wait some milliseconds.
+            // No thread is available, maybe because of the processes to end: other work here waits some milliseconds.
             Err(_) => records::kill_all(&records),
         };
         if ended > 0 {
             tracing::info!(ended, "ended processes that left their instance's group");
         }
         for request in batch {
-            let _ = request.done.send(()); // who asked may be gone
+            let _ = request.done.send(()); // the receiver may have ended
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What a crashed appliance leaves behind is found and ended, never doubled; what another one still runs is not touched.
+//! Finds and ends the instances of a crashed appliance; those of another running appliance are not touched.
 //!
 //! An instance's first process dies with us (parent-death signal); its children may not. So each instance
 //! has a record, written before it starts: a random mark, which all its processes carry in their
@@ -21,7 +21,7 @@ use crate::process::host_processes::{self, HostProcess, ProcessIdentity};
 use crate::remove_tree::remove_tree;
 
 const EXTENSION: &str = "run";
-/// Others pass through to what they are told the name of, and list nothing.
+/// Other users can pass through to a path that they know, and list nothing.
 const FOLDER_MODE: u32 = 0o711;
 /// Where those are noted that wait for an instance to become: as if of a namespace and a revision, whose names these
 /// cannot be.
@@ -35,7 +35,7 @@ pub(crate) struct InstanceRecords {
     folder: PathBuf,
 }
 
-/// What is needed to find an instance's processes.
+/// The data that identifies an instance's processes.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct InstanceRecord {
     /// In the environment of each of them; known only to the appliance.
@@ -76,7 +76,7 @@ impl InstanceRecords {
         }
     }
 
-    /// Of a process that waits for an instance to become, by the name of its control group.
+    /// The record of a prefork process, by the name of its control group.
     pub(crate) fn add_prefork(&self, group: &str, record: InstanceRecord) -> RecordGuard {
         let folder = self.folder.join(PREFORK_DIR);
         if let Err(why) = write(&folder, group, &record) {
@@ -180,7 +180,7 @@ impl Drop for RecordGuard {
 }
 
 impl InstanceRecord {
-    /// Of a process that is to start.
+    /// The record of a process that will start.
     pub(crate) fn new() -> Self {
         Self { mark: uuid::Uuid::new_v4().to_string(), process: None }
     }
@@ -223,7 +223,7 @@ pub(crate) fn kill_all(records: &[InstanceRecord]) -> usize {
     ended
 }
 
-/// Those of `processes` that belong to one of `records`.
+/// The ones of `processes` that belong to one of `records`.
 fn matching_processes<'a>(records: &[InstanceRecord], processes: &'a [HostProcess]) -> Vec<&'a ProcessIdentity> {
     let belongs = |process: &HostProcess, record: &InstanceRecord| {
         let leader = record.process.as_ref();

@@ -1,4 +1,4 @@
-//! Queries that the host's name servers answer, asked as they came.
+//! Forwards queries unchanged to the host's name servers.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use super::resolv_conf::ResolvConf;
 use super::{REPLY_BYTES_MAX, UPSTREAM_TIMEOUT, at_port};
 
-/// What the first server says that says anything.
+/// The first usable answer of a server.
 pub(super) async fn forward(query: &[u8], by_tcp: bool) -> Option<Vec<u8>> {
     // Read each time: DHCP and VPNs change it, and a query that leaves the host takes far longer.
     for server in ResolvConf::read().servers {
@@ -28,7 +28,7 @@ pub(super) async fn forward(query: &[u8], by_tcp: bool) -> Option<Vec<u8>> {
 
 async fn over_udp(query: &[u8], server: SocketAddr) -> io::Result<Vec<u8>> {
     let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // A port of its own for each query, so that nobody else can guess where an answer would be taken.
+    // A separate port for each query, so that an attacker cannot guess where an answer would be accepted.
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
     socket.send(query).await?;

@@ -1,11 +1,11 @@
-//! Names between Services: what an instance asks when it calls `http://other`, `other.NAMESPACE` or
+//! Name resolution between Services: for instances that call `http://other`, `other.NAMESPACE` or
 //! `other.NAMESPACE.svc.cluster.local`.
 //!
-//! A small name server on an address of loopback that is this appliance's own. It answers for names below
-//! `cluster.local` out of the table that the cores read, leaves all others to the host's name servers, and is what
-//! `/etc/resolv.conf` says in an instance. Routes' names lead to an address of their namespace, whose ports 80
-//! and 443 the instance's control group takes to the gateway (see [`contract::cgroup_ports`]). Needs port 53, so mostly root.
-//! Deliberately absent: caches, and anything that a request waits for.
+//! A small name server on a loopback address of this appliance's own. It answers for names below
+//! `cluster.local` from the table that the cores read, forwards all others to the host's name servers, and is the
+//! `nameserver` in the `/etc/resolv.conf` of instances. Routes' names resolve to an address of their namespace, whose ports 80
+//! and 443 the instance's control group redirects to the gateway (see [`contract::cgroup_ports`]). Needs port 53, so mostly root.
+//! Out of scope: caches, and anything that a request waits for.
 
 mod forward;
 mod query;
@@ -24,7 +24,7 @@ use contract::table_publisher::TablePublisher;
 
 pub(crate) use resolv_conf::{FILE as RESOLVER, instance_file};
 
-/// What names between Services end in.
+/// The domain of names between Services.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
 /// Where a name server is asked.
 pub const PORT: u16 = 53;
@@ -36,23 +36,23 @@ const QUERY_BYTES_MAX: usize = 1_232;
 const REPLY_BYTES_MAX: usize = 65_535;
 /// Queries that wait for the host's servers at once; more are not answered, and clients ask again.
 const FORWARDS_MAX: usize = 256;
-/// Connections to the name server at once: few answers are so long that somebody asks by TCP.
+/// Concurrent connections to the name server: few answers are so long that clients use TCP.
 const CONNECTIONS_MAX: usize = 64;
 /// The host's next server is asked after this; below the 5 s after which a client asks again.
 const UPSTREAM_TIMEOUT: Duration = Duration::from_secs(2);
 /// A connection that brings no query for so long is closed.
 const CONNECTION_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Of names that lead to others, how many are followed.
+/// The maximum number of aliases that are followed for one name.
 const ALIASES_MAX: usize = 8;
 /// Seconds for which an answer may be kept: Services come and go.
 const TTL_S: u32 = 5;
 
-/// Where an instance finds whom it calls by name.
+/// How an instance resolves the names that it calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct InstanceGateway {
-    /// Whom it asks for names.
+    /// The name server that it asks.
     pub server: Ipv4Addr,
-    /// What ports 80 and 443 are of the addresses that names lead to.
+    /// The gateway's ports behind ports 80 and 443 of the addresses of names.
     pub host_ports: (u16, u16),
 }
 

@@ -1,4 +1,4 @@
-//! What becomes of a query: values in, values out.
+//! Decides how a query is answered: values in, values out.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -12,12 +12,12 @@ use super::{ALIASES_MAX, QUERY_BYTES_MAX, TTL_S};
 
 /// A head of twelve bytes comes before the question.
 const HEAD_BYTES: usize = 12;
-/// What a client takes by UDP that says nothing else.
+/// The maximum answer by UDP for a client that does not specify one.
 const UDP_BYTES_MIN: usize = 512;
-/// What we take.
+/// Our own maximum.
 const UDP_BYTES: u16 = QUERY_BYTES_MAX as u16;
 
-/// What is to be done.
+/// The action for a query.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum DnsAction {
     Answer(Vec<u8>),
@@ -25,11 +25,11 @@ pub(super) enum DnsAction {
     Forward,
     /// It leads to this name, which is the host's servers' to look up: see [`follow`].
     FollowAlias(String),
-    /// Not worth an answer: it is none of a query, or has no room for one.
+    /// Not worth an answer: it is not a query, or has no room for an answer.
     Ignore,
 }
 
-/// Who a name stands for.
+/// What a name stands for.
 enum NameResolution {
     Addresses(Vec<IpAddr>),
     Alias(String),
@@ -99,7 +99,7 @@ pub(super) fn truncate_for_udp(query: &[u8], answer: Vec<u8>) -> Vec<u8> {
     short.build_bytes_vec_compressed().unwrap_or_default()
 }
 
-/// A query of one question and no more than its options; whatever else it may be is nobody's here.
+/// A query with one question and only its options; anything else is not answered here.
 fn read(query: &[u8]) -> Option<Packet<'_>> {
     let counts = query.get(4..HEAD_BYTES).filter(|_| query.len() <= QUERY_BYTES_MAX)?;
     // Checked before anything is made room for: one question, no answers, no authorities, a few options.
@@ -111,7 +111,7 @@ fn read(query: &[u8]) -> Option<Packet<'_>> {
     is_query.then_some(packet)
 }
 
-/// Names below the cluster's domain are answered here, and by nobody else.
+/// Names below the cluster's domain are answered only here.
 fn is_cluster_name(host: &str) -> bool {
     host.strip_suffix(CLUSTER_DOMAIN).is_some_and(|front| front.is_empty() || front.ends_with('.'))
 }
@@ -214,7 +214,7 @@ mod tests {
     }
 
     /// The code and the records of an answer, as words.
-    fn told(answer: &[u8]) -> (RCODE, Vec<String>) {
+    fn records_of(answer: &[u8]) -> (RCODE, Vec<String>) {
         let packet = Packet::parse(answer).unwrap();
         assert_eq!(packet.id(), 77);
         assert!(packet.has_flags(PacketFlag::RESPONSE | PacketFlag::RECURSION_DESIRED));
@@ -253,7 +253,7 @@ mod tests {
             let DnsAction::Answer(answer) = decide(&query(name, kind), &table, &SearchDomains::default()) else {
                 panic!("{name}")
             };
-            let (code, records) = told(&answer);
+            let (code, records) = records_of(&answer);
             match wanted {
                 Ok(wanted) => assert_eq!((code, &records[..]), (RCODE::NoError, &own(wanted)[..]), "{name}"),
                 Err(()) => assert_eq!((code, records.len()), (RCODE::NameError, 0), "{name}"),
@@ -288,10 +288,10 @@ mod tests {
         let name = Name::new("db.example.com").unwrap();
         reply.answers.push(record(name, RData::A(A { address: Ipv4Addr::new(192, 0, 2, 1).into() })));
         let answer = alias_answer(&asked, &other, &reply.build_bytes_vec().unwrap()).unwrap();
-        let (code, records) = told(&answer);
+        let (code, records) = records_of(&answer);
         assert_eq!((code, records.len()), (RCODE::NoError, 2));
         assert_eq!(records, ["out.ns.svc.cluster.local is db.example.com", "192.0.2.1"]);
-        assert_eq!(told(&server_failure(&asked).unwrap()), (RCODE::ServerFailure, vec![]));
+        assert_eq!(records_of(&server_failure(&asked).unwrap()), (RCODE::ServerFailure, vec![]));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What `/etc/resolv.conf` says on this host, and what it says in an instance.
+//! The `/etc/resolv.conf` of this host, and that of instances.
 
 use std::fmt::Write;
 use std::fs;
@@ -10,12 +10,12 @@ use super::CLUSTER_DOMAIN;
 
 /// Where the resolver of every C library looks.
 pub(crate) const FILE: &str = "/etc/resolv.conf";
-/// Of the host's servers, as resolvers have it.
+/// The maximum number of name servers, as resolvers have it.
 const SERVERS_MAX: usize = 3;
 /// Domains of the host that are searched too; a kubelet allows 32 in all.
 const SEARCH_MAX: usize = 29;
 
-/// What a host says of names.
+/// The resolver configuration of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ResolvConf {
     pub(super) servers: Vec<IpAddr>,
@@ -24,7 +24,7 @@ pub(super) struct ResolvConf {
 }
 
 impl ResolvConf {
-    /// As it is now: nobody tells when it changes.
+    /// As it is now: there is no notification of changes.
     pub(super) fn read() -> Self {
         Self::parse(&fs::read_to_string(FILE).unwrap_or_default())
     }
@@ -71,7 +71,7 @@ impl ResolvConf {
     }
 }
 
-/// What an instance in `namespace` finds in [`FILE`].
+/// The content of [`FILE`] in instances of `namespace`.
 pub(crate) fn instance_file(namespace: &str, server: Ipv4Addr) -> String {
     ResolvConf::read().instance_file(namespace, server)
 }

@@ -1,4 +1,4 @@
-//! The name server's thread: takes queries in by UDP and TCP, and carries out what is judged.
+//! The name server's thread: receives queries by UDP and TCP, and answers or forwards them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ pub(super) fn start(server: DnsServer, tables: Arc<TablePublisher>, domains: Arc
     std::thread::Builder::new().name("names".to_owned()).spawn(move || {
         let served = LocalSet::new().block_on(&reactor, run(server, tables, domains));
         if let Err(why) = served {
-            tracing::error!(%why, "names of other Services are not answered any more; restart");
+            tracing::error!(%why, "names of other Services are no longer resolved; restart the appliance");
         }
     })?;
     Ok(())
@@ -57,7 +57,7 @@ impl DnsHandler {
         decide(query, &self.tables.load(), &self.domains)
     }
 
-    /// What waits for others waits in a task, and the next query is looked at meanwhile.
+    /// A query that waits for others waits in a task, and the next query is processed meanwhile.
     async fn handle_datagram(&self, udp: &Rc<UdpSocket>, query: &[u8], from: SocketAddr) {
         let verdict = match self.decide(query) {
             DnsAction::Ignore => return,
@@ -92,7 +92,7 @@ impl DnsHandler {
     }
 }
 
-/// What the host's servers say.
+/// The answer of the host's servers.
 async fn forward_query(query: &[u8], verdict: &DnsAction, by_tcp: bool) -> Option<Vec<u8>> {
     match verdict {
         DnsAction::FollowAlias(name) => match forward::forward(&alias_query(query, name)?, true).await {
@@ -115,7 +115,7 @@ async fn accept_connections(listener: TcpListener, resolver: Rc<DnsHandler>) {
             Ok((stream, _)) => {
                 let resolver = Rc::clone(&resolver);
                 spawn_local(async move {
-                    let _ = resolver.handle_connection(stream).await; // who goes early needs no answer
+                    let _ = resolver.handle_connection(stream).await; // a client that disconnects early needs no answer
                     drop(instance);
                 });
             }

@@ -27,22 +27,22 @@ use crate::launch::container_launcher::ScratchReaper;
 use crate::logs::pace::{Output, OutputTally};
 use crate::sandbox_spec::SandboxSpec;
 
-/// What instances meet on this host.
+/// The host configuration of instances.
 #[derive(Debug, Clone)]
 pub struct HostConfig {
-    /// Ports of loopback that are no business of an instance (RT-LIFE-11).
+    /// Loopback ports that instances must not connect to (RT-LIFE-11).
     pub blocked_ports: Vec<u16>,
-    /// Where names of Services lead to; or why they lead nowhere.
+    /// The gateway behind the names of Services; or why there is none.
     pub gateway: Result<InstanceGateway, String>,
-    /// Number of prefork processes, from the first start on.
+    /// The number of prefork processes, from the first start on.
     pub prefork_processes: usize,
-    /// Instances see the host's `/dev`, and have none of their own.
+    /// Instances see the host's `/dev` instead of their own.
     pub host_devices: bool,
-    /// Where probes may connect.
+    /// The addresses that probes may connect to.
     pub targets: Arc<TargetPolicy>,
-    /// Counts what instances print.
+    /// Counts the output of instances.
     pub output: Arc<OutputTally>,
-    /// Folders and files of the appliance's own that instances do not see, where they can have a view of their own.
+    /// The appliance's own folders and files that are hidden from instances with a mount namespace.
     pub masked: Vec<PathBuf>,
 }
 
@@ -70,13 +70,13 @@ pub(crate) struct HostContext {
     pub(crate) init: InitProgram,
     pub(crate) ports: RefCell<PortAllocator>,
     pub(crate) process_reaper: ProcessReaper,
-    /// Where control groups can be made, or why not.
+    /// The parent of control groups, or why there is none.
     pub(crate) cgroups: Result<CgroupManager, String>,
     pub(crate) output: Rc<Output>,
     config: HostConfig,
-    /// What containers are started with, from the first one on.
+    /// The configuration of containers, from the first one on.
     containers: OnceCell<(Rc<ProtectedProgram>, ScratchReaper)>,
-    /// What instances find as `/etc/resolv.conf`, by namespace.
+    /// The `/etc/resolv.conf` of instances, by namespace.
     resolvers: RefCell<HashMap<String, PathBuf>>,
     /// The missing container port of instances has been logged.
     warned_about_ports: Cell<bool>,
@@ -84,12 +84,12 @@ pub(crate) struct HostContext {
     warned_about_names: Cell<bool>,
 }
 
-/// Where an instance is to be.
+/// The placement of an instance.
 pub(crate) struct InstancePlacement {
     pub(crate) group: InstanceCgroup,
     /// The port in the instance's environment.
     pub(crate) port: u16,
-    /// What it is to find as `/etc/resolv.conf`.
+    /// Its `/etc/resolv.conf`.
     pub(crate) resolver: Option<PathBuf>,
 }
 
@@ -100,22 +100,22 @@ impl HostContext {
         cgroups: Result<CgroupManager, String>,
         around: HostConfig,
     ) -> Self {
-        let (ports, sweeper) = (RefCell::new(PortAllocator::for_host()), ProcessReaper::start());
+        let (ports, process_reaper) = (RefCell::new(PortAllocator::for_host()), ProcessReaper::start());
         let output = Rc::new(Output::new(Arc::clone(&around.output)));
-        let (told, told_of_names) = (Cell::new(false), Cell::new(false));
+        let (warned_about_ports, warned_about_names) = (Cell::new(false), Cell::new(false));
         Self {
             records,
             generation,
             init,
             ports,
-            process_reaper: sweeper,
+            process_reaper,
             cgroups,
             output,
             config: around,
             containers: OnceCell::new(),
             resolvers: RefCell::default(),
-            warned_about_ports: told,
-            warned_about_names: told_of_names,
+            warned_about_ports,
+            warned_about_names,
         }
     }
 
@@ -157,12 +157,12 @@ impl HostContext {
         cgroups.add_port(group, &rule).map_err(|why| why.to_string())
     }
 
-    /// This program, for the first process of a container.
+    /// This program's file, for the first process of a container.
     pub(crate) fn container_program(&self) -> io::Result<Rc<ProtectedProgram>> {
         Ok(self.containers()?.0)
     }
 
-    /// What the containers of an instance are started with; `None` if it has none.
+    /// The launchers of an instance's containers; `None` if it has none.
     pub(crate) fn containers_of(
         &self,
         spec: &InstanceSpec,
@@ -171,12 +171,12 @@ impl HostContext {
         has_one.then(|| self.containers()).transpose()
     }
 
-    /// The same, and what removes the files that a container wrote.
+    /// The same, and the thread that removes the files of containers.
     pub(crate) fn containers(&self) -> io::Result<(Rc<ProtectedProgram>, ScratchReaper)> {
         if let Some(containers) = self.containers.get() {
             return Ok(containers.clone());
         }
-        // An error is not kept: a descriptor or a thread that is missing now may be there for the next start.
+        // An error is not cached: a missing descriptor or thread may be available for the next start.
         let open = || Ok((Rc::new(ProtectedProgram::open(&self.init.program)?), ScratchReaper::start()?));
         let opened = open().map_err(|why: io::Error| {
             io::Error::other(format!(
@@ -186,7 +186,7 @@ impl HostContext {
         Ok(self.containers.get_or_init(|| opened).clone())
     }
 
-    /// An instance is over. Nothing is there if it was no container.
+    /// Cleans up after an instance; does nothing if it was not a container.
     pub(crate) fn remove_scratch(&self, folder: PathBuf) {
         if let Some((_, reaper)) = self.containers.get() {
             reaper.remove(folder);
@@ -198,7 +198,7 @@ impl HostContext {
         self.config.prefork_processes
     }
 
-    /// Ports of loopback that are no business of an instance.
+    /// Loopback ports that instances must not connect to.
     pub(crate) fn blocked_ports(&self) -> &[u16] {
         &self.config.blocked_ports
     }
@@ -207,7 +207,7 @@ impl HostContext {
         Arc::clone(&self.config.targets)
     }
 
-    /// Where a process in `group` is, whatever it becomes.
+    /// The sandbox of a process in `group`, whatever it becomes.
     pub(crate) fn sandbox_spec(&self, group: &InstanceCgroup) -> SandboxSpec {
         SandboxSpec {
             cgroups: self.cgroup_mounts(group),
@@ -251,7 +251,7 @@ impl HostContext {
         }
     }
 
-    /// Named by the name server, because each process on a data folder has its own, and they may run beside each other.
+    /// Named by the name server, because each process on a data folder has its own, and several may run at the same time.
     fn write_resolver(&self, namespace: &str, server: Ipv4Addr, text: &str) -> io::Result<PathBuf> {
         let folder = self.records.namespace(namespace);
         fs::create_dir_all(&folder)?;

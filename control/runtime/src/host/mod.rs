@@ -1,4 +1,4 @@
-//! What all instances of this host share: its ports, its control groups, and processes that wait for the next of them.
+//! Resources that all instances of this host share: ports, control groups, and prefork processes.
 
 mod context;
 mod port_allocator;

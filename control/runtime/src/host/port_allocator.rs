@@ -1,7 +1,7 @@
-//! A port for an instance on loopback.
+//! Allocates a loopback port for an instance.
 //!
 //! Taken from below the kernel's range for outgoing connections where possible: a port inside that range
-//! may be given to any outgoing connection before the instance listens, and a probe that dials such a
+//! may be given to any outgoing connection before the instance listens, and a probe that connects to such a
 //! port can even connect to itself.
 
 use std::collections::HashSet;
@@ -11,10 +11,10 @@ use std::ops::Range;
 
 use crate::limits::PORT_ATTEMPTS_MAX;
 
-/// Below are well-known services and the ports that people choose for them.
+/// Below are well-known services and the ports that users choose for them.
 const PORT_MIN: u16 = 16_384;
 
-/// The ports of the instances that live, so that two starts at once never get the same.
+/// The ports of running instances, so that two concurrent starts never get the same.
 #[derive(Debug)]
 pub(crate) struct PortAllocator {
     range: Range<u16>,
@@ -27,17 +27,17 @@ impl PortAllocator {
         Self { range: range_below(&text), allocated: HashSet::new() }
     }
 
-    /// A port that nothing listens on now. `chance` gives a number below its argument. Fails with what the kernel
-    /// says, or when there is none.
+    /// A port without a listener. `chance` returns a number below its argument. Fails with the kernel's
+    /// error, or if no port is free.
     pub(crate) fn allocate(&mut self, mut chance: impl FnMut(u16) -> u16) -> io::Result<u16> {
         let width = self.range.end - self.range.start;
         for _ in 0..PORT_ATTEMPTS_MAX {
             // Without a range the kernel chooses.
-            let wish = if width == 0 { 0 } else { self.range.start + chance(width) };
-            if self.allocated.contains(&wish) {
+            let candidate = if width == 0 { 0 } else { self.range.start + chance(width) };
+            if self.allocated.contains(&candidate) {
                 continue;
             }
-            let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, wish)) {
+            let listener = match TcpListener::bind((Ipv4Addr::LOCALHOST, candidate)) {
                 Ok(listener) => listener,
                 Err(why) if why.kind() == io::ErrorKind::AddrInUse => continue,
                 Err(why) => return Err(why), // no descriptor left, say: another port would not help
@@ -58,9 +58,9 @@ impl PortAllocator {
     }
 }
 
-/// From `PORT_MIN` to the kernel's own range; empty when that leaves too little to choose from.
+/// The range from `PORT_MIN` to the kernel's own range; empty when too small.
 fn range_below(ip_local_port_range: &str) -> Range<u16> {
-    /// Ports to choose from: fewer, and instances would take turns on just closed ones.
+    /// The minimum number of ports: with fewer, instances would reuse just closed ones.
     const WIDTH_MIN: u16 = 1024;
     let end = ip_local_port_range.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0);
     if end >= PORT_MIN + WIDTH_MIN { PORT_MIN..end } else { 0..0 }
@@ -79,10 +79,10 @@ mod tests {
     }
 
     #[test]
-    fn a_taken_port_or_one_that_somebody_listens_on_is_not_given_out() {
+    fn used_port_is_not_allocated() {
         let squatter = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let busy = squatter.local_addr().unwrap().port();
-        // Chance offers the busy port for ever: refused instead of handed out.
+        // The random numbers always give the busy port: an error instead of an endless loop.
         let mut ports = PortAllocator { range: busy..busy + 1, allocated: HashSet::new() };
         assert_eq!(ports.allocate(|_| 0).unwrap_err().kind(), io::ErrorKind::AddrInUse);
         drop(squatter);

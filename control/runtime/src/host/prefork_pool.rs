@@ -2,10 +2,10 @@
 //!
 //! Most of a start is the same for all instances: this program's own start, a control group with its port, a mount
 //! namespace, and joining the group, for which the kernel stops for some milliseconds if no process joined one
-//! lately. A few processes have done that and wait for the rest of their arguments ([`crate::launch::init`]). They are no
-//! instances: nothing of a manifest is known to them, and they end with the appliance.
+//! lately. A few processes have done that and wait for the rest of their arguments ([`crate::launch::init`]). They are not
+//! instances: they know nothing of a manifest, and they end with the appliance.
 //!
-//! None is started before the first instance, nor while an instance is starting: a burst of starts goes as if there
+//! None is started before the first instance, nor while an instance is starting: a burst of starts behaves as if there
 //! were none.
 
 use std::cell::{Cell, RefCell};
@@ -25,12 +25,12 @@ use crate::launch::waiting_process::WaitingProcess;
 use crate::limits::{PREFORK_DELAY, PREFORK_IDLE_WAIT_MAX};
 use crate::process::child::pid;
 
-/// Those that wait, and when there is time to make more of them.
+/// The waiting processes, and when there is time to start more of them.
 pub(crate) struct PreforkPool {
     host: Rc<HostContext>,
     capacity: usize,
     processes: RefCell<VecDeque<PreforkProcess>>,
-    /// The id of the last start, and what it was: the next one is likely the same. `None`: none is to be expected.
+    /// The id and the kind of the last start: the next one is likely the same. `None`: none is expected.
     last_start: Cell<Option<(u64, PreforkKind)>>,
     created: Cell<u64>,
     starting: Cell<u32>,
@@ -38,7 +38,7 @@ pub(crate) struct PreforkPool {
     start_ended: Notify,
 }
 
-/// What has to be known of an instance before a process can wait for it.
+/// The properties of an instance that a prefork process must match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PreforkKind {
     pub(crate) port: u16,
@@ -46,17 +46,17 @@ pub(crate) struct PreforkKind {
     pub(crate) is_container: bool,
 }
 
-/// A process that waits.
+/// A prefork process.
 pub(crate) struct PreforkProcess {
     is_container: bool,
     /// It becomes the instance.
     pub(crate) process: WaitingProcess,
-    /// Written while there is time: a start that waits for the disk is a request that waits.
+    /// Written ahead of time: a start that waits for the disk is a request that waits.
     record_guard: RecordGuard,
     group: InstanceCgroup,
-    /// The container port that will be its own; `None` without control groups: then its port is `real`.
+    /// The container port that it will use; `None` without control groups: then its port is `real`.
     instance_port: Option<u16>,
-    /// The host's.
+    /// The host's port.
     pub(crate) host_port: u16,
 }
 
@@ -64,7 +64,7 @@ pub(crate) struct PreforkProcess {
 pub(crate) struct StartGuard(Rc<PreforkPool>);
 
 impl PreforkPool {
-    /// Of at most `capacity` processes.
+    /// A pool of at most `capacity` processes.
     pub(crate) fn new(host: Rc<HostContext>, capacity: usize) -> Self {
         Self {
             host,
@@ -89,7 +89,7 @@ impl PreforkPool {
         }
     }
 
-    /// The last start's id and kind, if one more should wait for the next.
+    /// The last start's id and kind, if another process should be started for the next.
     fn shortage(&self) -> Option<(u64, PreforkKind)> {
         let waiting = self.processes.borrow();
         self.last_start
@@ -97,7 +97,7 @@ impl PreforkPool {
             .filter(|(_, kind)| waiting.len() < self.capacity || !waiting.iter().any(|one| one.fits(*kind)))
     }
 
-    /// One that can become the instance `id`, which is of this `kind`.
+    /// A prefork process for the instance `id` of this `kind`.
     pub(crate) fn acquire(&self, id: u64, kind: PreforkKind) -> Option<PreforkProcess> {
         if self.capacity == 0 {
             return None;
@@ -122,7 +122,7 @@ impl PreforkPool {
         }
     }
 
-    /// Makes those that are missing, after each start.
+    /// Starts missing processes, after each start.
     pub(crate) async fn run(self: Rc<Self>) {
         loop {
             self.start_began.notified().await;
@@ -184,7 +184,7 @@ impl PreforkProcess {
         self.instance_port.is_some()
     }
 
-    /// Of the instance as well, when it has become one.
+    /// The control group, which becomes the instance's.
     pub(crate) fn record(&self) -> &InstanceRecord {
         &self.record_guard.record
     }

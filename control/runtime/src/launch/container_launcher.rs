@@ -1,7 +1,7 @@
-//! What an instance that is a container is started with, as often as it is started.
+//! Starts an instance that is a container, also repeatedly.
 //!
-//! What a container writes lies in a folder of its own below its revision's, `ID.rootfs/NAME.N`, on disk and for one start
-//! only: overlayfs does not take it a second time. The mounts are its processes' own and go with them.
+//! A container writes to its own folder below its revision's, `ID.rootfs/NAME.N`, on disk and for one start
+//! only: overlayfs does not accept it a second time. The mounts belong to its processes and end with them.
 
 use std::cell::{Cell, RefCell};
 use std::fs;
@@ -27,12 +27,12 @@ use crate::remove_tree::remove_tree;
 use crate::sandbox_spec::SandboxSpec;
 use crate::{ContainerImage, InstanceSpec};
 
-/// Of the folder that holds what an instance's containers write; before it stands the instance's id.
+/// The suffix of the folder with the files that an instance's containers write, after the instance's id.
 const SUFFIX: &str = ".rootfs";
-/// What a container writes may be secret.
+/// Files of a container may be secret.
 const FOLDER_MODE: u32 = 0o700;
 
-/// Between two looks at a container that starts, which takes some milliseconds.
+/// The interval of checks on a starting container, which takes some milliseconds.
 const START_STEP: Duration = Duration::from_micros(200);
 
 /// One container of an instance.
@@ -50,7 +50,7 @@ pub(crate) struct ContainerLauncher {
 }
 
 impl ContainerLauncher {
-    /// `folder` is the instance's own; `name` is unique in it. The words of `place` say what it is bound to.
+    /// `folder` is the instance's own; `name` is unique in it. `place` is its sandbox.
     pub(crate) fn new(
         (program, reaper): (Rc<ProtectedProgram>, ScratchReaper),
         (folder, name): (&Path, &str),
@@ -87,7 +87,7 @@ impl ContainerLauncher {
         }
     }
 
-    /// For one start: with a folder for what it writes, and without that of the last one.
+    /// Prepares one start: creates its writable folder, and removes that of the previous start.
     pub(crate) fn next_spec(&self) -> io::Result<Box<ContainerSpec>> {
         let number = self.starts.get();
         if number > 0 {
@@ -104,7 +104,7 @@ impl ContainerLauncher {
         Ok(())
     }
 
-    /// Of a process that enters it, and where to.
+    /// The launch spec of a process that enters the container.
     pub(crate) fn entry(&self) -> io::Result<(ExecSpec, OwnedFd)> {
         let first = self.first.borrow().as_ref().map(|first| first.try_clone());
         let first = first.ok_or_else(|| io::Error::other("the container is not running"))??;
@@ -112,7 +112,7 @@ impl ContainerLauncher {
         Ok((ExecSpec { working_dir, user, capabilities, parent, ..ExecSpec::default() }, first))
     }
 
-    /// Returns when its first process has its root: from then on there is a container to probe. Never, if that fails; then
+    /// Returns when its first process has switched its root: from then on there is a container to probe. Never, if that fails; then
     /// the process ends.
     pub(crate) async fn until_started(&self, first: u32) {
         let identity = |path: &str| fs::metadata(path).map(|found| (found.dev(), found.ino()));
@@ -122,7 +122,7 @@ impl ContainerLauncher {
         }
     }
 
-    /// Asks its first process to end with the image's stop signal; that process ends the others.
+    /// Sends the image's stop signal to its first process; that process ends the others.
     ///
     /// The kernel drops a signal that the first process of a pid namespace neither handles nor blocks (pid_namespaces(7)), even
     /// if its default action is to end the process. Such a process is killed at once: waiting for the grace period, 300 s by
@@ -134,12 +134,12 @@ impl ContainerLauncher {
     }
 }
 
-/// The folder of all that the containers of instance `id` write; `revision` is the revision's.
+/// The writable folder of all containers of instance `id`; `revision` is the revision's.
 pub(crate) fn scratch_folder(revision: &Path, id: u64) -> PathBuf {
     revision.join(format!("{id}{SUFFIX}"))
 }
 
-/// Removes folders one after the other on a thread of its own: a container may have written many files.
+/// Removes folders one after the other on a separate thread: a container may have written many files.
 #[derive(Debug, Clone)]
 pub(crate) struct ScratchReaper(Sender<PathBuf>);
 
@@ -157,7 +157,7 @@ impl ScratchReaper {
     }
 }
 
-/// Removes what containers wrote whose instance `is_left`; their processes are over.
+/// Removes the containers' files of instances that `is_left`; their processes have ended.
 pub(crate) fn remove_leftovers(instances: &Path, is_left: &dyn Fn(u64) -> bool) {
     let inside = |folder: PathBuf| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
     // INSTANCES/NAMESPACE/REVISION/ID.rootfs

@@ -1,16 +1,16 @@
-//! The first step of an instance, in its own process: become what an instance must be, then become
+//! The first step of an instance, in its own process: set up the process, then execute
 //! the developer's program.
 //!
 //! The appliance starts itself under the hidden verb [`VERB`]:
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw [--sub-path PATH]]... [--mask PATH]... [--unmask PATH]... [--dir DIR]
 //! [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] -- COMMAND [ARGUMENT]...`
-//! A verb instead of code between fork and exec, because that place allows hardly anything and would
-//! need `unsafe`. Descriptors are set by the parent already; variables come on stdin.
+//! A hidden verb instead of code between fork and exec, because that code may do hardly anything and would
+//! need `unsafe`. The parent has already set the descriptors; variables come on stdin.
 //!
 //! `sluicegate instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait` starts a prefork
 //! process: it does the steps that are the same for all instances, and waits for the other arguments on its stdin. With
-//! `--first-process` it becomes a container, and with `--beside` a further process in a running one. `--session STDIN` says
-//! that the process is a client's command, which keeps what is left of its stdin, or has a terminal.
+//! `--first-process` it becomes a container, and with `--in-container` another process in a running one. `--session STDIN` says
+//! that the process is a client's command, which keeps the rest of its stdin, or has a terminal.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read};
@@ -39,15 +39,15 @@ use crate::sandbox_spec::SandboxSpec;
 
 pub use super::launch_spec::VERB;
 
-/// Becomes the command that `arguments` (those behind the verb) name. Returns only if that failed, after
-/// it said why on stderr, which is the instance's log.
+/// Executes the command in `arguments` (those after the verb). Returns only if that failed, after
+/// it wrote the reason to stderr, which is the instance's log.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let (message, code) = match parse_arguments(arguments) {
-        Ok((_, launch)) if launch.is_beside => return enter_container(&launch),
+        Ok((_, launch)) if launch.joins_container => return enter_container(&launch),
         Ok((parent, launch)) if launch.is_first_process => return become_container(parent, &launch),
         Ok((parent, launch)) => match prepare(parent, launch) {
             Ok(Some((launch, prepared))) => exec_instance(parent, &launch, prepared),
-            Ok(None) => return ExitCode::SUCCESS, // it waited in vain
+            Ok(None) => return ExitCode::SUCCESS, // no launch spec came
             Err(why) => unprepared(&why),
         },
         Err(usage) => (usage.to_owned(), EXIT_NOT_RUNNABLE),
@@ -56,15 +56,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// What one that waited has behind it.
+/// The steps that a prefork process has completed.
 #[derive(Default)]
 struct PreforkState {
-    /// Where it is, if that could be made.
+    /// The mount namespace, if it could be created.
     namespace: Option<MountNamespace>,
     bound: Option<Capabilities>,
 }
 
-/// A mount namespace of its own, and what is left to do in it.
+/// A new mount namespace, and the remaining steps in it.
 struct MountNamespace {
     unguarded: WritableCgroups,
     devices: Option<InstanceDevices>,
@@ -91,7 +91,7 @@ impl PreforkState {
 
 /// The steps that do not depend on the instance, and the wait for its launch spec. `None`: the process is not needed.
 fn prepare(parent: Pid, launch: LaunchSpec) -> Result<Option<(LaunchSpec, PreforkState)>, String> {
-    // A session of its own: one signal reaches the whole family, and there is no terminal.
+    // A new session: one signal reaches the whole group, and there is no terminal.
     setsid().map_err(|why| why.to_string())?;
     join(&launch.sandbox.cgroups)?;
     if !launch.is_prefork {
@@ -107,7 +107,7 @@ fn prepare(parent: Pid, launch: LaunchSpec) -> Result<Option<(LaunchSpec, Prefor
     Ok(Some((LaunchSpec { is_prefork: true, ..launch_spec }, prepared)))
 }
 
-/// The first process of a container: the same, in namespaces of its own from the start.
+/// The first process of a container: the same, in new namespaces from the start.
 fn become_container(parent: Pid, launch: &LaunchSpec) -> ExitCode {
     let prepared = || {
         setsid().map_err(|why| why.to_string())?;
@@ -126,7 +126,7 @@ fn become_container(parent: Pid, launch: &LaunchSpec) -> ExitCode {
         Ok::<_, String>(Some((prepared, launch_spec)))
     };
     let failed = match prepared() {
-        Ok(None) => return ExitCode::SUCCESS, // it waited in vain
+        Ok(None) => return ExitCode::SUCCESS, // no launch spec came
         Ok(Some((
             prepared,
             LaunchSpec { sandbox: SandboxSpec { container: Some(spec), .. }, command, variables, .. },
@@ -140,7 +140,7 @@ fn become_container(parent: Pid, launch: &LaunchSpec) -> ExitCode {
     report(&failed)
 }
 
-/// A further process in the container of its pid namespace.
+/// Another process in the container of its pid namespace.
 fn enter_container(launch: &LaunchSpec) -> ExitCode {
     let prepared = || {
         setsid().map_err(|why| why.to_string())?;
@@ -169,7 +169,7 @@ fn split_variable(word: &OsStr) -> (OsString, OsString) {
     (OsStr::from_bytes(name).into(), OsStr::from_bytes(value.get(1..).unwrap_or_default()).into())
 }
 
-/// The launch spec that comes on stdin. Stdin ends without one when the appliance, or its runtime thread, ends.
+/// The launch spec from stdin. Stdin ends without one when the appliance, or its runtime thread, ends.
 fn wait(parent: Pid) -> Result<Option<LaunchSpec>, String> {
     set_parent_process_death_signal(Some(Signal::KILL)).map_err(|why| why.to_string())?;
     if getppid() != Some(parent) {
@@ -183,7 +183,7 @@ fn read_launch_spec(session: Option<ExecStdin>) -> Result<Option<LaunchSpec>, St
     if words.is_empty() { Ok(None) } else { Ok(Some(decode(words.into_iter())?)) }
 }
 
-/// All of stdin, which has NULs between its words; of a client's command only the words in front of its own input.
+/// All of stdin, with NULs between the arguments; of a client's command only the arguments before its own input.
 fn read_words(session: Option<ExecStdin>) -> Result<Vec<OsString>, String> {
     let mut bytes = Vec::new();
     match session {
@@ -238,7 +238,7 @@ fn unprepared(why: &str) -> (String, u8) {
     (format!("cannot prepare the instance: {why}"), EXIT_NOT_RUNNABLE)
 }
 
-/// Moves this process, and with it everything it will start.
+/// Moves this process, and everything it will start, into the group.
 fn join(cgroups: &[CgroupView]) -> Result<(), String> {
     cgroups.iter().try_for_each(|CgroupView { folder, .. }| {
         std::fs::write(folder.join("cgroup.procs"), "0")
@@ -289,7 +289,7 @@ fn restore_death_signal(parent: Pid) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     // The parent thread may have died before the line above; then the signal does not come.
     if getppid() != Some(parent) {
-        return Err(io::Error::other("the appliance is gone"));
+        return Err(io::Error::other("the appliance has ended"));
     }
     set_no_new_privs(true)?;
     close_inherited()

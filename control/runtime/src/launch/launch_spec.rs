@@ -1,4 +1,4 @@
-//! The launch spec of an instance, as words: written by the appliance, read by init in the instance's own process.
+//! The launch spec of an instance, as arguments: written by the appliance, read by init in the instance's own process.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -12,31 +12,31 @@ use serde::de::DeserializeOwned;
 use crate::capabilities::Capabilities;
 use crate::sandbox_spec::SandboxSpec;
 
-/// The verb that the program's `main` passes to [`super::init::run`], with all arguments behind it.
+/// The verb that the program's `main` passes to [`super::init::run`], with all following arguments.
 pub const VERB: &str = "instance-init";
 
-/// What init needs to become the instance.
+/// The specification that init needs to become the instance.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct LaunchSpec {
     pub(crate) sandbox: SandboxSpec,
-    /// The rest comes later.
+    /// The rest follows on stdin.
     pub(crate) is_prefork: bool,
     /// It is the first process of a pid namespace, and will be a container.
     pub(crate) is_first_process: bool,
     /// It is in a container's pid namespace, and will enter the container.
-    pub(crate) is_beside: bool,
-    /// How it enters it.
+    pub(crate) joins_container: bool,
+    /// How it enters the container.
     pub(crate) enter: Option<ExecSpec>,
     /// The variables come on stdin.
     pub(crate) variables_follow: bool,
-    /// It is a command of a client's, which reads this; its words on stdin have their length in front.
+    /// It is a client's command, which reads this stdin; its arguments on stdin have a length prefix.
     pub(crate) session: Option<ExecStdin>,
     /// `NAME=VALUE`; the parent has set none.
     pub(crate) variables: Vec<OsString>,
     pub(crate) command: Vec<OsString>,
 }
 
-/// The words of the verb, as the parent writes them. The variables follow on stdin: init still has all
+/// The arguments of the verb, as the parent writes them. The variables follow on stdin: init still has all
 /// rights, so they must not be in its own environment, where `LD_PRELOAD` would take effect.
 pub(crate) fn arguments(parent: Pid, place: &SandboxSpec, command: &[String]) -> Vec<OsString> {
     let mut words = first_words(parent, place);
@@ -51,28 +51,28 @@ fn first_words(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
     words
 }
 
-/// The words of one that waits at `place`, as far as that is known.
+/// The arguments of a prefork process in `place`, as far as they are known.
 pub(crate) fn prefork_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
     let mut words = first_words(parent, place);
     words.push("--wait".into());
     words
 }
 
-/// The same of one that will be a container.
+/// The same for a future container.
 pub(crate) fn first_process_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
     let mut words = prefork_arguments(parent, place);
     words.push("--first-process".into());
     words
 }
 
-/// The same of one that will enter the container in whose pid namespace it is.
-pub(crate) fn beside_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
+/// The same for a process that will enter the container of its pid namespace.
+pub(crate) fn join_arguments(parent: Pid, place: &SandboxSpec) -> Vec<OsString> {
     let mut words = prefork_arguments(parent, place);
-    words.push("--beside".into());
+    words.push("--in-container".into());
     words
 }
 
-/// The words of a client's command: of one beside the instance's own program, and of one that enters its container.
+/// The arguments of a client's command: of one next to the instance's own program, and of one that enters its container.
 pub(crate) fn session_arguments(
     parent: Pid,
     place: &SandboxSpec,
@@ -81,7 +81,7 @@ pub(crate) fn session_arguments(
 ) -> Vec<OsString> {
     let mut words = match command {
         Some(_) => first_words(parent, place),
-        None => beside_arguments(parent, place),
+        None => join_arguments(parent, place),
     };
     words.extend(["--session".into(), json(&stdin)]);
     if let Some(command) = command {
@@ -91,7 +91,7 @@ pub(crate) fn session_arguments(
     words
 }
 
-/// What follows on stdin behind [`arguments`]. `None` if a variable has a NUL in it, which no process can have.
+/// The input on stdin after [`arguments`]. `None` if a variable has a NUL in it, which no process can have.
 pub(crate) fn encode_variables(variables: &[(String, String)]) -> Option<Vec<u8>> {
     let words: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
     (!words.iter().any(|word| word.contains('\0'))).then(|| words.join("\0").into_bytes())
@@ -105,15 +105,15 @@ fn from_json<T: DeserializeOwned>(word: Option<OsString>) -> Result<T, &'static 
     word.and_then(|word| serde_json::from_str(word.to_str()?).ok()).ok_or(USAGE)
 }
 
-/// The launch spec of a waiting process: words with NULs between them. `None` if a word contains a NUL.
+/// The launch spec for a prefork process: arguments with NULs between them. `None` if one contains a NUL.
 pub(crate) fn encode(place: &SandboxSpec, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
     let mut words = Vec::new();
     append_sandbox(&mut words, place);
     finish(words, variables, command)
 }
 
-/// The same for one that enters a container.
-pub(crate) fn encode_beside(spec: &ExecSpec, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
+/// The same for a process that enters a container.
+pub(crate) fn encode_exec(spec: &ExecSpec, variables: &[(String, String)], command: &[String]) -> Option<Vec<u8>> {
     finish(vec!["--enter".into(), json(spec)], variables, command)
 }
 
@@ -171,9 +171,9 @@ fn append_sandbox(words: &mut Vec<OsString>, place: &SandboxSpec) {
 
 const USAGE: &str = "usage: instance-init --parent PID [--cgroup DIR MOUNTED]... [--resolver FILE] [--bind SOURCE TARGET ro|rw [--sub-path PATH]]... [--mask PATH]... [--unmask PATH]... \
                      [--dir DIR] [--user UID] [--group GID] [--capabilities BITS] [--hostname NAME] [--never-root] [--read-only] [--host-devices] [--variables] -- COMMAND [ARGUMENT]... \
-                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait [--first-process | --beside]";
+                     or: instance-init --parent PID [--cgroup DIR MOUNTED]... [--host-devices] --wait [--first-process | --in-container]";
 
-/// What stands behind the verb.
+/// Parses the arguments after the verb.
 pub(crate) fn parse_arguments(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<(Pid, LaunchSpec), &'static str> {
@@ -190,11 +190,11 @@ pub(crate) fn parse_arguments(
     Ok((parent, decode(words)?))
 }
 
-/// Words up to the command, or to the word that says that it comes later.
+/// Arguments up to the command, or to the flag that says that it follows later.
 pub(crate) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<LaunchSpec, &'static str> {
     let id = |word: Option<OsString>| word.and_then(|word| word.to_str()?.parse::<u32>().ok()).ok_or(USAGE);
-    let mut told = LaunchSpec::default();
-    let place = &mut told.sandbox;
+    let mut launch = LaunchSpec::default();
+    let place = &mut launch.sandbox;
     loop {
         match words.next().as_ref().and_then(|word| word.to_str()) {
             Some("--cgroup") => {
@@ -227,21 +227,21 @@ pub(crate) fn decode(mut words: impl Iterator<Item = OsString>) -> Result<Launch
             Some("--read-only") => place.read_only_root = true,
             Some("--host-devices") => place.host_devices = true,
             Some("--dir") => place.working_dir = Some(words.next().ok_or(USAGE)?.into()),
-            Some("--variable") => told.variables.push(words.next().ok_or(USAGE)?),
-            Some("--wait") => told.is_prefork = true,
-            Some("--first-process") => told.is_first_process = true,
-            Some("--beside") => told.is_beside = true,
-            Some("--variables") => told.variables_follow = true,
+            Some("--variable") => launch.variables.push(words.next().ok_or(USAGE)?),
+            Some("--wait") => launch.is_prefork = true,
+            Some("--first-process") => launch.is_first_process = true,
+            Some("--in-container") => launch.joins_container = true,
+            Some("--variables") => launch.variables_follow = true,
             Some("--container") => place.container = Some(Box::new(from_json(words.next())?)),
-            Some("--session") => told.session = Some(from_json(words.next())?),
-            Some("--enter") => told.enter = Some(from_json(words.next())?),
+            Some("--session") => launch.session = Some(from_json(words.next())?),
+            Some("--enter") => launch.enter = Some(from_json(words.next())?),
             Some("--") => break,
-            None if told.is_prefork => return Ok(told),
+            None if launch.is_prefork => return Ok(launch),
             _ => return Err(USAGE),
         }
     }
-    told.command = words.collect();
-    if told.command.is_empty() || told.is_prefork { Err(USAGE) } else { Ok(told) }
+    launch.command = words.collect();
+    if launch.command.is_empty() || launch.is_prefork { Err(USAGE) } else { Ok(launch) }
 }
 
 #[cfg(test)]
@@ -297,56 +297,56 @@ mod tests {
         let written = arguments(Pid::from_raw(7).unwrap(), &place, &command);
         assert_eq!(written[0], VERB);
 
-        let (parent, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
+        let (parent, launch) = parse_arguments(written[1..].iter().cloned()).unwrap();
         assert_eq!(parent.as_raw_nonzero().get(), 7);
-        assert_eq!(told.sandbox, place);
-        assert_eq!(told.command, words(&["sh", "-c", "--"]));
+        assert_eq!(launch.sandbox, place);
+        assert_eq!(launch.command, words(&["sh", "-c", "--"]));
 
         let variables = [("A".to_owned(), "b=c".to_owned()), ("EMPTY".to_owned(), String::new())];
         let orders = encode(&place, &variables, &command).unwrap();
         let later = decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
         assert_eq!(later.variables, words(&["A=b=c", "EMPTY="]));
-        assert_eq!(LaunchSpec { variables: Vec::new(), variables_follow: true, ..later }, told);
+        assert_eq!(LaunchSpec { variables: Vec::new(), variables_follow: true, ..later }, launch);
         assert_eq!(encode_variables(&variables).unwrap(), b"A=b=c\0EMPTY=");
         assert_eq!(encode_variables(&[("A".to_owned(), "b\0LD_PRELOAD=c".to_owned())]), None);
     }
 
     #[test]
-    fn one_that_waits_is_told_where_and_no_command() {
+    fn prefork_process_gets_sandbox_without_command() {
         let prefork = CgroupView { folder: "/a".into(), mount_point: "/".into() };
         let place = SandboxSpec { cgroups: vec![prefork], host_devices: true, ..SandboxSpec::default() };
         let written = prefork_arguments(Pid::from_raw(7).unwrap(), &place);
-        let (_, told) = parse_arguments(written[1..].iter().cloned()).unwrap();
-        assert!(told.is_prefork && !told.is_first_process);
-        assert_eq!(told.sandbox, place);
+        let (_, launch) = parse_arguments(written[1..].iter().cloned()).unwrap();
+        assert!(launch.is_prefork && !launch.is_first_process);
+        assert_eq!(launch.sandbox, place);
         let written = first_process_arguments(Pid::from_raw(7).unwrap(), &place);
         assert!(parse_arguments(written[1..].iter().cloned()).unwrap().1.is_first_process);
     }
 
     #[test]
-    fn entering_process_is_told_its_command() {
+    fn entering_process_gets_its_command() {
         let spec = ExecSpec { working_dir: Some("/w".into()), parent: 7, ..ExecSpec::default() };
         let command = vec!["cat".to_owned(), "--enter".to_owned()];
-        let written = beside_arguments(Pid::from_raw(7).unwrap(), &SandboxSpec::default());
-        assert!(parse_arguments(written[1..].iter().cloned()).unwrap().1.is_beside);
-        let orders = encode_beside(&spec, &[("A".to_owned(), "1".to_owned())], &command).unwrap();
-        let told = decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
-        assert_eq!((told.enter, told.command), (Some(spec), words(&["cat", "--enter"])));
-        assert_eq!(told.variables, words(&["A=1"]));
+        let written = join_arguments(Pid::from_raw(7).unwrap(), &SandboxSpec::default());
+        assert!(parse_arguments(written[1..].iter().cloned()).unwrap().1.joins_container);
+        let orders = encode_exec(&spec, &[("A".to_owned(), "1".to_owned())], &command).unwrap();
+        let launch = decode(orders.split(|byte| *byte == 0).map(|word| OsString::from_vec(word.to_vec()))).unwrap();
+        assert_eq!((launch.enter, launch.command), (Some(spec), words(&["cat", "--enter"])));
+        assert_eq!(launch.variables, words(&["A=1"]));
     }
 
     #[test]
-    fn command_of_client_is_told_what_it_reads() {
+    fn session_process_gets_its_stdin_mode() {
         let (parent, place) = (Pid::from_raw(7).unwrap(), SandboxSpec::default());
         let command = vec!["sh".to_owned(), "--session".to_owned()];
         for stdin in [ExecStdin::Null, ExecStdin::Inherited, ExecStdin::Terminal] {
             let written = session_arguments(parent, &place, stdin, Some(&command));
-            let told = parse_arguments(written[1..].iter().cloned()).unwrap().1;
-            assert_eq!((told.session, told.variables_follow), (Some(stdin), true));
-            assert_eq!(told.command, words(&["sh", "--session"]));
+            let launch = parse_arguments(written[1..].iter().cloned()).unwrap().1;
+            assert_eq!((launch.session, launch.variables_follow), (Some(stdin), true));
+            assert_eq!(launch.command, words(&["sh", "--session"]));
             let written = session_arguments(parent, &place, stdin, None);
-            let told = parse_arguments(written[1..].iter().cloned()).unwrap().1;
-            assert!(told.session == Some(stdin) && told.is_beside && told.is_prefork);
+            let launch = parse_arguments(written[1..].iter().cloned()).unwrap().1;
+            assert!(launch.session == Some(stdin) && launch.joins_container && launch.is_prefork);
         }
     }
 

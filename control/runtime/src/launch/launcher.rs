@@ -1,4 +1,4 @@
-//! Starting a process through init, and noticing its end.
+//! Starts a process through init, and detects its end.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -20,14 +20,14 @@ use super::waiting_process::WaitingProcess;
 use crate::process::child::signal_group;
 use crate::sandbox_spec::SandboxSpec;
 
-/// Makes commands that run through init.
+/// Builds commands that run through init.
 #[derive(Debug)]
 pub(crate) struct Launcher {
     pub(crate) init: InitProgram,
     pub(crate) sandbox: SandboxSpec,
     /// It is a container.
     pub(crate) container: Option<ContainerLauncher>,
-    /// Where its probes may connect.
+    /// The addresses that its probes may connect to.
     pub(crate) targets: Arc<TargetPolicy>,
 }
 
@@ -85,8 +85,8 @@ impl Launcher {
         self.start(None, words, environment, || {})
     }
 
-    /// Runs `words` beside the instance's own program, and in its container if it is one.
-    pub(crate) fn start_beside(
+    /// Runs `words` next to the instance's own program, and in its container if it has one.
+    pub(crate) fn start_in_container(
         &self,
         words: &[String],
         environment: &[(String, String)],
@@ -97,12 +97,12 @@ impl Launcher {
         };
         let (spec, first) = container.entry()?;
         let joins = SandboxSpec { cgroups: self.sandbox.cgroups.clone(), ..SandboxSpec::default() };
-        let encoded = launch_spec::encode_beside(&spec, environment, words).ok_or_else(nul_error)?;
-        let arguments = launch_spec::beside_arguments(getpid(), &joins);
+        let encoded = launch_spec::encode_exec(&spec, environment, words).ok_or_else(nul_error)?;
+        let arguments = launch_spec::join_arguments(getpid(), &joins);
         let stdin = stdin_file(&encoded)?;
         let mut command = waiting_command(&self.init, container.program.path().as_os_str(), arguments, stdin);
         command.stdout(output.try_clone()?).stderr(output);
-        namespaces::spawn_beside(&first, &mut command)
+        namespaces::spawn_in_container(&first, &mut command)
     }
 
     /// Returns when there is something to probe.
@@ -140,7 +140,7 @@ pub(super) fn nul_error() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, "the command or a variable contains a NUL byte; remove it")
 }
 
-/// A file in memory with `words`, as the stdin of a process. A pipe takes 64 KiB at most before its reader reads, and the thread
+/// A memfd with `words`, as the stdin of a process. A pipe takes 64 KiB at most before its reader reads, and the thread
 /// that runs all instances must not wait for one of them.
 fn stdin_file(words: &[u8]) -> io::Result<Stdio> {
     let mut file = File::from(memfd_create("launch-spec", MemfdFlags::CLOEXEC)?);
@@ -149,7 +149,7 @@ fn stdin_file(words: &[u8]) -> io::Result<Stdio> {
     Ok(file.into())
 }
 
-/// A process that waits at `place` for the rest of its words, on its stdin.
+/// A prefork process in `place`, which waits for the rest of its arguments on stdin.
 pub(crate) fn spawn_waiting(init: &InitProgram, place: &SandboxSpec) -> io::Result<Child> {
     let words = launch_spec::prefork_arguments(getpid(), place);
     waiting_command(init, init.program.as_os_str(), words, Stdio::piped()).spawn()

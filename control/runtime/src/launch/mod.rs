@@ -1,4 +1,4 @@
-//! From a spec to a process: what the appliance sends, and what the started process makes of it.
+//! From a spec to a process: the appliance's side, and the side of the started process.
 
 pub(crate) mod container_launcher;
 pub mod init;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone)]
 pub struct InitProgram {
     pub program: PathBuf,
-    /// Words before the verb.
+    /// The arguments before the verb.
     pub arguments: Vec<OsString>,
 }
 

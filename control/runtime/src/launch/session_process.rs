@@ -1,4 +1,4 @@
-//! Starts a client's command beside an instance's own program, with streams for the client.
+//! Starts a client's command next to an instance's own program, with streams for the client.
 
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -24,7 +24,7 @@ pub(crate) struct SessionProcess {
     pub(crate) streams: SessionStreams,
 }
 
-/// The client's ends.
+/// The client's ends of the streams.
 #[derive(Debug, Default)]
 pub(crate) struct SessionStreams {
     pub(crate) stdin: Option<OwnedFd>,
@@ -34,7 +34,7 @@ pub(crate) struct SessionStreams {
 }
 
 impl Launcher {
-    /// Runs `words` as the instance's own program runs.
+    /// Runs `words` in the same way as the instance's own program.
     pub(crate) fn start_session(
         &self,
         words: &[String],
@@ -57,12 +57,12 @@ impl Launcher {
         let (mut spec, first) = container.entry()?;
         spec.stdin = stdin;
         let joins = SandboxSpec { cgroups: self.sandbox.cgroups.clone(), ..SandboxSpec::default() };
-        let encoded = launch_spec::encode_beside(&spec, environment, words).ok_or_else(nul_error)?;
+        let encoded = launch_spec::encode_exec(&spec, environment, words).ok_or_else(nul_error)?;
         let arguments = launch_spec::session_arguments(getpid(), &joins, stdin, None);
         let (words, input) = session_words::pipe(&encoded)?;
         let command = waiting_command(&self.init, container.program.path().as_os_str(), arguments, words.into());
         let terminal = stdio.tty.then(|| container_terminal(&first)).transpose()?;
-        start(command, (stdio, input, terminal), |command| namespaces::spawn_beside(&first, command))
+        start(command, (stdio, input, terminal), |command| namespaces::spawn_in_container(&first, command))
     }
 }
 
@@ -86,18 +86,18 @@ fn start(
     Ok(SessionProcess { child, streams })
 }
 
-/// In the container whose first process is behind `first`.
+/// In the container with the first process `first`.
 fn container_terminal(first: &OwnedFd) -> io::Result<Terminal> {
     let pid = pid_behind(first)?;
     let terminal = Terminal::of_container(&PathBuf::from(format!("/proc/{pid}/root")));
-    // Its number may be another process's by now.
+    // Its process id may be reused by now.
     if pid_behind(first)? != pid {
         return Err(io::Error::other("the container has ended"));
     }
     terminal.map_err(|why| io::Error::new(why.kind(), format!("a terminal in the container's /dev/pts: {why}")))
 }
 
-/// The kernel says -1 once the process is gone.
+/// The kernel reports -1 once the process has ended.
 fn pid_behind(pidfd: &OwnedFd) -> io::Result<u32> {
     let about = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd()))?;
     let pid = about.lines().find_map(|line| line.strip_prefix("Pid:")?.trim().parse().ok());

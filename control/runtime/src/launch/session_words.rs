@@ -1,17 +1,17 @@
-//! The words of a client's command on its stdin, in front of the client's own input: their length, then the words.
+//! The arguments of a client's command on its stdin, before the client's own input: their length, then the arguments.
 //!
-//! One pipe for both, because a process is started with three descriptors and no others. The words fit into the pipe, so that
+//! One pipe for both, because a process is started with three descriptors and no others. The arguments fit into the pipe, so that
 //! writing them never blocks, also if the process does not run.
 
 use std::io::{self, PipeReader, PipeWriter, Write as _};
 
 use rustix::pipe::{fcntl_getpipe_size, fcntl_setpipe_size};
 
-/// Of the words: what a pipe of an unprivileged user may hold (`/proc/sys/fs/pipe-max-size`).
+/// The maximum size of the arguments: what a pipe of an unprivileged user may hold (`/proc/sys/fs/pipe-max-size`).
 const WORDS_BYTES_MAX: usize = (1 << 20) - LENGTH_BYTES;
 const LENGTH_BYTES: usize = size_of::<u64>();
 
-/// A pipe with `words` in it.
+/// A pipe that contains `words`.
 pub(super) fn pipe(words: &[u8]) -> io::Result<(PipeReader, PipeWriter)> {
     if words.len() > WORDS_BYTES_MAX {
         return Err(io::Error::other(format!(
@@ -38,7 +38,7 @@ fn ensure_capacity(pipe: &PipeWriter, bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads the words from stdin, and nothing behind them. The input that follows is the program's.
+/// Reads the arguments from stdin, and nothing after them. The input that follows is the program's.
 pub(crate) fn read(words: &mut Vec<u8>) -> io::Result<()> {
     let mut length = [0; LENGTH_BYTES];
     read_exact(&mut length)?;

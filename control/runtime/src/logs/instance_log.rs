@@ -1,8 +1,8 @@
-//! An instance's output: kept in a file, told to the appliance's own log, and its end quoted when the
+//! An instance's output: written to a file, repeated in the appliance's own log, and its end quoted when the
 //! instance fails.
 //!
 //! Lines of the file have the shape that container runtimes write and log collectors read:
-//! `2026-01-31T12:00:00.123456Z stdout F text`, with `P` for a piece of a line that goes on. A full disk costs lines, and
+//! `2026-01-31T12:00:00.123456Z stdout F text`, with `P` for a part of a line that continues. A full disk costs lines, and
 //! does not block the program on its pipe; only one that prints faster than [`super::pace`] allows is blocked there.
 
 use std::cell::RefCell;
@@ -62,7 +62,7 @@ pub(crate) async fn copy_output(pipe: pipe::Receiver, origin: OutputStream, log:
         if !pause.is_zero() {
             tokio::time::sleep(pause).await;
         }
-        consume_budget().await; // who writes without end must not keep the others from being read
+        consume_budget().await; // one that writes without end must not starve the others
     }
     if !held.is_empty() {
         held.push(b'\n'); // it has no more time to end its line
@@ -108,7 +108,7 @@ pub(crate) struct InstanceLog {
     /// Before the next is read.
     pause: Duration,
     /// The program has ended: the rest is read as it is.
-    hurries: bool,
+    is_draining: bool,
 }
 
 impl Drop for InstanceLog {
@@ -143,7 +143,7 @@ impl InstanceLog {
         let tail = VecDeque::with_capacity(TAIL_LINES_MAX);
         let (revision, echo, pace) =
             (revision.to_owned(), OutputLimiter::default(), OutputPace::new(Rc::clone(output)));
-        let (pause, hurries) = (Duration::ZERO, false);
+        let (pause, is_draining) = (Duration::ZERO, false);
         Self {
             id,
             revision,
@@ -155,11 +155,11 @@ impl InstanceLog {
             output_limiter: echo,
             pace,
             pause,
-            hurries,
+            is_draining,
         }
     }
 
-    /// Keeps the lines in `bytes` and returns how many bytes those are. They are written at once: who writes a thousand
+    /// Stores the lines in `bytes` and returns how many bytes those are. They are written at once: an instance that writes a thousand
     /// short lines keeps the others waiting for one write.
     fn append(&mut self, origin: OutputStream, bytes: &[u8]) -> usize {
         let name = origin.name();
@@ -187,10 +187,10 @@ impl InstanceLog {
     /// How long to wait before more is read.
     fn pause(&mut self) -> Duration {
         let pause = std::mem::take(&mut self.pause);
-        if self.hurries || pause.is_zero() {
+        if self.is_draining || pause.is_zero() {
             return Duration::ZERO;
         }
-        if let Some(waited) = self.pace.told(Instant::now()) {
+        if let Some(waited) = self.pace.take_due_report(Instant::now()) {
             tracing::warn!(
                 target: "instance",
                 revision = %self.revision, instance = self.id, waited_ms = waited.as_millis() as u64,
@@ -202,18 +202,18 @@ impl InstanceLog {
     }
 
     /// Reads what is left without pauses.
-    pub(crate) fn hurry(&mut self) {
-        self.hurries = true;
+    pub(crate) fn start_drain(&mut self) {
+        self.is_draining = true;
     }
 
     /// Repeats a line in the appliance's own log, as far as there is room, and remembers it for the instance's end.
     fn forward(&mut self, output: &str, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
-        let heard = self.output_limiter.admit(line.len(), Instant::now());
-        if let OutputDecision::LogAfterDrops { silent } = heard {
+        let decision = self.output_limiter.admit(line.len(), Instant::now());
+        if let OutputDecision::LogAfterDrops { silent } = decision {
             self.log_dropped(silent);
         }
-        if heard != OutputDecision::Drop {
+        if decision != OutputDecision::Drop {
             tracing::info!(
                 target: "instance",
                 revision = %self.revision, instance = self.id, output, "{text}"
@@ -229,7 +229,7 @@ impl InstanceLog {
         tracing::warn!(
             target: "instance",
             revision = %self.revision, instance = self.id, lines,
-            "it wrote more than is repeated here; what is missing is in its own log"
+            "its output exceeds the rate that is repeated here; the rest is in its own log"
         );
     }
 
@@ -250,7 +250,7 @@ impl InstanceLog {
         file.write_all(entry)
     }
 
-    /// The last lines, for people.
+    /// The last lines, for users.
     pub(crate) fn tail(&self) -> String {
         Vec::from_iter(self.tail.iter().map(String::as_str)).join("\n")
     }
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(log.tail(), "one\n\nthree");
     }
 
-    /// RT-LIFE-09: an instance that writes for ever holds two files' worth of disk.
+    /// RT-LIFE-09: an instance that writes forever holds two files' worth of disk.
     #[test]
     fn a_log_is_rotated_before_it_passes_its_limit() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What instances print, and the message that they leave.
+//! The output of instances, and their termination messages.
 
 pub(crate) mod instance_log;
 pub(crate) mod output_capture;

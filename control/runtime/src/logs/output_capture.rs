@@ -15,7 +15,7 @@ use crate::limits::OUTPUT_DRAIN_TIMEOUT;
 use crate::logs::instance_log::{InstanceLog, OutputStream, copy_output};
 use crate::process::child::pidfd;
 
-/// What becomes readable when the process ends, and the tasks that read what it writes.
+/// The pidfd, which becomes readable when the process ends, and the tasks that read its output.
 pub(crate) fn capture(
     child: &mut Child,
     log: &Rc<RefCell<InstanceLog>>,
@@ -25,20 +25,20 @@ pub(crate) fn capture(
         (OutputStream::Stdout, child.stdout.take().map(OwnedFd::from)),
         (OutputStream::Stderr, child.stderr.take().map(OwnedFd::from)),
     ];
-    let mut pumps = Vec::with_capacity(outputs.len());
+    let mut readers = Vec::with_capacity(outputs.len());
     for (origin, output) in outputs {
         if let Some(fd) = output {
-            pumps.push(spawn_local(copy_output(pipe::Receiver::from_owned_fd(fd)?, origin, Rc::clone(log))));
+            readers.push(spawn_local(copy_output(pipe::Receiver::from_owned_fd(fd)?, origin, Rc::clone(log))));
         }
     }
-    Ok((pidfd, pumps))
+    Ok((pidfd, readers))
 }
 
 /// Waits for the rest of the output of a process that has ended, for a bounded time. What the pipe still holds is read at
 /// once.
-pub(crate) async fn drain(pumps: Vec<JoinHandle<()>>, log: &Rc<RefCell<InstanceLog>>) {
-    log.borrow_mut().hurry();
-    for reader in pumps {
+pub(crate) async fn drain(readers: Vec<JoinHandle<()>>, log: &Rc<RefCell<InstanceLog>>) {
+    log.borrow_mut().start_drain();
+    for reader in readers {
         let abort = reader.abort_handle();
         if timeout(OUTPUT_DRAIN_TIMEOUT, reader).await.is_err() {
             abort.abort();

@@ -1,13 +1,13 @@
 //! How much of an instance's output the appliance's own log repeats.
 //!
-//! All of it is in the instance's log. The appliance's is one for everybody: who writes without end must not fill a
-//! journal, or push the lines of others out of it.
+//! All of it is in the instance's log. The appliance's log is shared: an instance that writes without end must not fill a
+//! journal, or push out the lines of others.
 
 use std::time::Instant;
 
 use crate::limits::{OUTPUT_BYTES_PER_PERIOD_MAX, OUTPUT_LIMIT_PERIOD, OUTPUT_LINE_OVERHEAD_BYTES};
 
-/// Of one instance, or of one of its sidecars.
+/// The limiter of one instance, or of one of its sidecars.
 #[derive(Debug, Default)]
 pub(crate) struct OutputLimiter {
     /// When the present period began; `None` before the first line.
@@ -18,7 +18,7 @@ pub(crate) struct OutputLimiter {
     dropped: u64,
 }
 
-/// What becomes of a line.
+/// The decision for a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutputDecision {
     /// It is repeated.

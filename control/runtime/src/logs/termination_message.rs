@@ -1,7 +1,7 @@
-//! The message that an instance leaves about the reason of its end (`terminationMessagePath`).
+//! The termination message of an instance (`terminationMessagePath`).
 //!
-//! Each instance has a file of its own beside its log. It is bound to the path that the manifest names where mounts
-//! are allowed; in any case the variable [`VARIABLE`] names it. A path of the host is never read: it would show a
+//! Each instance has its own file next to its log. It is bound to the path that the manifest names where mounts
+//! are allowed; in any case the variable [`VARIABLE`] names it. A path of the host is never read: it would reveal to a
 //! developer every file that the appliance may read.
 
 use std::fs::{self, OpenOptions};
@@ -46,7 +46,7 @@ impl TerminationMessage {
         Ok(())
     }
 
-    /// What the instance wrote; empty if it wrote nothing, or not into this file.
+    /// The instance's message; empty if there is none, or if it was not written to this file.
     pub(crate) fn read(&self) -> String {
         let mut bytes = Vec::new();
         let nofollow = rustix::fs::OFlags::NOFOLLOW.bits().cast_signed();

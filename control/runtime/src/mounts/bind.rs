@@ -1,9 +1,9 @@
-//! What an instance sees where: its volumes at their mount paths, in a mount namespace of its own.
+//! The volumes of an instance at their mount paths, in its own mount namespace.
 //!
-//! A container makes a mount path that its image lacks; the host's folders are not ours to add to. So
-//! the nearest folder that exists is covered by an empty one in memory, in which everything that was there
-//! is bound again, and the missing path is made. If that folder is `/` itself, the cover becomes the
-//! instance's root. Needs root; runs in the instance's own process, before it is one.
+//! A container creates a mount path that its image lacks; the host's folders are not ours to change. So
+//! the nearest existing folder is covered by an empty one in memory, in which everything that was there
+//! is bound again, and the missing path is created. If that folder is `/` itself, the cover becomes the
+//! instance's root. Needs root; runs in the instance's own process, before the program starts.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -64,7 +64,7 @@ pub(crate) fn mount_all(place: &SandboxSpec, devices: Option<InstanceDevices>) -
 /// A mount path that has to be made.
 struct MissingMountPath<'a> {
     bind: &'a BindMount,
-    /// What is missing of it.
+    /// The missing part of the path.
     below: PathBuf,
 }
 

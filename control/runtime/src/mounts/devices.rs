@@ -1,7 +1,7 @@
-//! An instance's own `/dev`: what programs expect to find there, and nothing of the host's hardware (RT-FS-09).
+//! An instance's own `/dev`: the devices that programs expect, and none of the host's hardware (RT-FS-09).
 //!
-//! A folder in memory, made while the instance still waits to be told what it is, and mounted when what it is to see of the
-//! host is held. Where it cannot be made the instance sees the host's, and its log says so.
+//! A folder in memory, created while the prefork process waits for its launch spec, and mounted once the needed devices of the
+//! host are open. Where it cannot be created the instance sees the host's, and its log says so.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -41,7 +41,7 @@ pub(crate) fn create() -> io::Result<InstanceDevices> {
     for name in [TERMINALS, SHARED_MEMORY] {
         mkdirat(&top, name, FOLDER_MODE)?;
     }
-    // 5 is the group of terminals wherever there is one; those who may have one find it there.
+    // 5 is the group of terminals on every distribution; processes with terminals find it there.
     let terminals = new_filesystem("devpts", &[("ptmxmode", "0666"), ("mode", "0620"), ("gid", "5")], quiet)?;
     let bytes = SHARED_MEMORY_BYTES_MAX.to_string();
     let no_devices = quiet | MountAttrFlags::MOUNT_ATTR_NODEV;

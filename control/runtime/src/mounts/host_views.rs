@@ -1,6 +1,6 @@
-//! What an instance sees of the host as if it were its own: its control groups and its resolver.
+//! An instance's own view of host information: its control groups and its resolver.
 //!
-//! In its mount namespace, after its volumes. None of it is worth failing a start: an instance without it sees what the
+//! In its mount namespace, after its volumes. A start does not fail without it: the instance then sees what the
 //! other programs of the host see, and its log says so.
 
 use std::io;
@@ -25,7 +25,7 @@ const CGROUP_ROOT: &str = "/sys/fs/cgroup";
 /// The host's control groups, as mounted: an instance moves into its own before they are guarded.
 pub(crate) struct WritableCgroups(Vec<(PathBuf, MountFlags)>);
 
-/// RT-ISO-03: the host's settings are for reading. In a mount namespace of one's own.
+/// RT-ISO-03: the host's settings are for reading. In a mount namespace of its own.
 pub(crate) fn protect() -> WritableCgroups {
     for path in KERNEL_SETTINGS.map(Path::new).into_iter().filter(|path| path.exists()) {
         mount_over(path, path).unwrap_or_else(|why| warn_writable(path, &why));
@@ -45,7 +45,7 @@ impl WritableCgroups {
     pub(crate) fn guard(self) {
         for (path, flags) in self.0 {
             match mount_remount(&path, flags | MountFlags::BIND | MountFlags::RDONLY, "") {
-                // Hidden behind a later mount: nobody can write there either.
+                // Hidden behind a later mount: it cannot be written to there either.
                 Ok(()) | Err(Errno::INVAL | Errno::NOENT) => {}
                 Err(why) => warn_writable(&path, &why.into()),
             }
@@ -57,7 +57,7 @@ fn warn_writable(path: &Path, why: &io::Error) {
     eprintln!("sluicegate: {} can be written to: {why}", path.display());
 }
 
-/// What an instance is to see, held from before its volumes are mounted: they may hide where it lies.
+/// The host's files for an instance, opened before its volumes are mounted: they may hide the paths.
 pub(crate) struct HostViews {
     views: Vec<HostView>,
     has_groups: bool,
@@ -66,7 +66,7 @@ pub(crate) struct HostViews {
 struct HostView {
     tree: io::Result<OwnedFd>,
     target: PathBuf,
-    /// What it is to go without.
+    /// The views that it does not get.
     missing_effect: &'static str,
 }
 

@@ -1,7 +1,7 @@
-//! What an instance does not see of the appliance: the folder with its data, its sockets and the files with its credentials.
+//! Hides the appliance from instances: the folder with its data, its sockets and the files with its credentials.
 //!
-//! An instance that runs as root may read any file of the host. In its mount namespace an empty folder lies over the
-//! appliance's own, and nothing that can be read over its files. The capabilities that instances keep allow neither to
+//! An instance that runs as root may read any file of the host. In its mount namespace an empty folder covers the
+//! appliance's own, and empty files cover its files. The capabilities that instances keep allow neither to
 //! unmount those nor to look around them: `/proc/PID/root` of the appliance takes `SYS_PTRACE`.
 
 use std::env;
@@ -17,10 +17,10 @@ use rustix::mount::{
 
 use super::tree::{clone_tree, create_mount_point};
 
-/// Lies over files: who reads it is at the end, who connects to it is refused.
+/// Covers files: a read returns end of file, a connect is refused.
 const NOTHING: &str = "/dev/null";
 
-/// Covers `paths` in this process's own mount namespace; what is not there needs no cover. `kept` are seen all the same.
+/// Covers `paths` in this process's own mount namespace; what is not there needs no cover. `kept` are seen anyway.
 pub(crate) fn cover(paths: &[PathBuf], kept: &[PathBuf]) -> io::Result<()> {
     for path in paths.iter().filter_map(|path| path.canonicalize().ok()) {
         if path.is_dir() { cover_folder(&path, kept)? } else { cover_file(&path)? }

@@ -1,4 +1,4 @@
-//! What an instance sees of the host's files, and what lies over them.
+//! The host's files as an instance sees them, and what covers them.
 
 pub(crate) mod bind;
 pub(crate) mod devices;

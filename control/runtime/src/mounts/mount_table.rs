@@ -1,4 +1,4 @@
-//! What is mounted where, as this process sees it.
+//! The mounts that this process sees.
 
 use std::fs;
 use std::io;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use rustix::mount::MountFlags;
 
-/// Each place, in the order in which they were mounted, and the flags that it must keep when it is mounted anew.
+/// Each mount point, in the order in which they were mounted, and the flags that a remount must keep.
 pub(crate) fn read() -> io::Result<Vec<(PathBuf, MountFlags)>> {
     Ok(fs::read_to_string("/proc/self/mountinfo")?.lines().filter_map(parse).collect())
 }

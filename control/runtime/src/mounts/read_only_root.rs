@@ -1,7 +1,7 @@
-//! An instance that can write to its volumes and `/tmp`, and to nothing else of the host's files.
+//! An instance that can write to its volumes and `/tmp`, and to none of the host's other files.
 //!
-//! Every mount that the instance sees is made read-only in its own namespace. What is no file of the disk
-//! (`/proc`, `/sys`, `/dev`) stays as it is: it has rules of its own, and programs need `/dev/null`.
+//! Every mount that the instance sees is made read-only in its own namespace. What is not a file of the disk
+//! (`/proc`, `/sys`, `/dev`) is unchanged: it has its own rules, and programs need `/dev/null`.
 
 use std::io;
 use std::path::Path;
@@ -34,7 +34,7 @@ pub(crate) fn remount_read_only(binds: &[BindMount]) -> Result<(), String> {
             continue;
         }
         match mount_remount(&path, flags | MountFlags::BIND | MountFlags::RDONLY, "") {
-            // Hidden behind a later mount: nobody can write there either.
+            // Hidden behind a later mount: it cannot be written to there either.
             Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => {}
             Err(why) => return Err(failed(&path, why.into())),
             Ok(()) => {}

@@ -35,7 +35,7 @@ pub(crate) fn unmount_tmpfs(folder: &Path) -> io::Result<()> {
     Ok(unmount(folder, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
-/// What is mounted below `instances` for instances that `is_left`.
+/// The mounts below `instances` of instances that `is_left`.
 pub(crate) fn unmount_leftovers(instances: &Path, is_left: &dyn Fn(u64) -> bool) {
     let Ok(instances) = instances.canonicalize() else { return }; // no instance has ever been started
     let table = match mount_table::read() {
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
     use crate::mounts::may_mount;
 
-    /// What a killed appliance left is unmounted, and what its successor has mounted since is not.
+    /// The mounts of a killed appliance are unmounted, and those that its successor has mounted since are not.
     #[test]
     fn only_what_was_left_is_unmounted() {
         if !may_mount() {

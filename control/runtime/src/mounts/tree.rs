@@ -1,4 +1,4 @@
-//! Trees of mounts that have no place yet, and the places for them.
+//! Detached mount trees, and their targets.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,8 +1,8 @@
 //! Volumes: folders of files that an instance reads, kept current while it runs.
 //!
-//! The shape is the kubelet's, because programs that watch their configuration know it: a folder holds
+//! The layout is the kubelet's, because programs that watch their configuration know it: a folder holds
 //! `..data`, a link to a folder with the content, and one link per file through `..data`. New content is
-//! written beside the old one and `..data` is renamed over, so that a reader sees all of the old files or
+//! written next to the old one and `..data` is renamed over, so that a reader sees all of the old files or
 //! all of the new ones.
 //!
 //! ```text

@@ -1,4 +1,4 @@
-//! A probe that is a command: it passes when that exits with 0, and what it wrote says why it did not.
+//! A probe that runs a command: it passes if the exit status is 0; otherwise the output says why.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ async fn run(
 ) -> io::Result<(ExitStatus, String)> {
     let (reader, writer) = io::pipe()?;
     // An attempt that times out leaves no process behind: each would leave one more.
-    let mut probe = ChildGuard(launcher.start_beside(command, environment, writer)?);
+    let mut probe = ChildGuard(launcher.start_in_container(command, environment, writer)?);
     let pidfd = pidfd(&probe.0)?;
     let output = pipe::Receiver::from_owned_fd(OwnedFd::from(reader))?;
     let mut said = Vec::new();

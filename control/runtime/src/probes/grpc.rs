@@ -1,6 +1,6 @@
-//! gRPC's health protocol, as far as a probe needs it: one unary call, one number in the answer.
+//! gRPC's health protocol, as far as a probe needs it: one unary call, one number in the response.
 //!
-//! Messages are written and read by hand: the question has one string and the answer one number.
+//! Messages are encoded and decoded here: the request has one string and the response one number.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,36 +25,36 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Asks whether `service` is served; an empty name is the whole program.
 pub(crate) async fn check_serving(stream: TcpStream, address: SocketAddr, service: &str) -> Result<(), String> {
     let question = request_message(service)?;
-    let told = |why: h2::Error| format!("gRPC probe failed: {why}");
-    let (client, connection) = h2::client::handshake(stream).await.map_err(told)?;
+    let probe_failed = |why: h2::Error| format!("gRPC probe failed: {why}");
+    let (client, connection) = h2::client::handshake(stream).await.map_err(probe_failed)?;
     let call = async {
-        let mut client = client.ready().await.map_err(told)?;
+        let mut client = client.ready().await.map_err(probe_failed)?;
         let request = Request::post(format!("http://{address}/grpc.health.v1.Health/Check"))
             .header("content-type", "application/grpc")
             .header("te", "trailers")
             .header("user-agent", "kube-probe/sluicegate")
             .body(())
             .map_err(|why| why.to_string())?;
-        let (answer, mut body) = client.send_request(request, false).map_err(told)?;
-        body.send_data(question, true).map_err(told)?;
-        check_response(answer.await.map_err(told)?).await
+        let (answer, mut body) = client.send_request(request, false).map_err(probe_failed)?;
+        body.send_data(question, true).map_err(probe_failed)?;
+        check_response(answer.await.map_err(probe_failed)?).await
     };
     tokio::select! {
         verdict = call => verdict,
-        ended = connection => Err(ended.err().map_or_else(|| "gRPC probe failed: the connection ended".to_owned(), told)),
+        ended = connection => Err(ended.err().map_or_else(|| "gRPC probe failed: the connection ended".to_owned(), probe_failed)),
     }
 }
 
 async fn check_response(answer: http::Response<h2::RecvStream>) -> Result<(), String> {
-    let told = |why: h2::Error| format!("gRPC probe failed: {why}");
+    let probe_failed = |why: h2::Error| format!("gRPC probe failed: {why}");
     let (head, mut body) = answer.into_parts();
     let mut message = Vec::new();
     while let Some(chunk) = body.data().await {
-        let chunk = chunk.map_err(told)?;
+        let chunk = chunk.map_err(probe_failed)?;
         let _ = body.flow_control().release_capacity(chunk.len()); // the stream ends with this call
         message.extend_from_slice(&chunk);
         if message.len() > PROBE_HEAD_BYTES_MAX {
-            return Err("gRPC probe failed: the answer is no health message".to_owned());
+            return Err("gRPC probe failed: the response is not a health message".to_owned());
         }
     }
     let trailers = tokio::time::timeout(CLOSE_TIMEOUT, body.trailers()).await.ok().and_then(Result::ok).flatten();

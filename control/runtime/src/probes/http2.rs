@@ -1,4 +1,4 @@
-//! Detects whether an instance speaks HTTP/2 with prior knowledge. Checked on a connection of its own, once an
+//! Detects whether an instance speaks HTTP/2 with prior knowledge. Checked on a separate connection, once an
 //! instance is ready (RT-PORT-02; RFC 9113 3.3). The earlier upgrade from HTTP/1.1 is no longer a part of HTTP/2.
 
 use std::io;
@@ -11,9 +11,9 @@ use tokio::time::timeout;
 use super::connect;
 use crate::limits::HTTP2_PROBE_TIMEOUT;
 
-/// What a client says first, and SETTINGS without any (RFC 9113 3.4).
+/// The client preface, and empty SETTINGS (RFC 9113 3.4).
 const CLIENT_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// Of a frame, behind its length in three bytes.
+/// The rest of a frame header, after its length in three bytes.
 const SETTINGS: u8 = 4;
 
 /// Detects an instance's protocol. An HTTP/2 server first sends its own settings, which acknowledge nothing; an
@@ -40,7 +40,7 @@ mod tests {
 
     use super::*;
 
-    /// What is found of a server that reads `reads` bytes, says `says`, and then stays or goes.
+    /// The result for a server that reads `reads` bytes, sends `says`, and then stays or disconnects.
     async fn found(reads: usize, says: &'static [u8], stays: bool) -> Protocol {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! Is the instance well? One attempt, and how attempts follow each other.
+//! Health probes of an instance: one attempt, and the schedule of attempts.
 //!
 //! Until the first readiness they follow each other closely from the moment of the start, so that a fast
 //! starter is seen within a fraction of a millisecond of listening. Later they keep the period of the probe.
@@ -22,13 +22,13 @@ use crate::limits::{PROBE_HEAD_BYTES_MAX, PROBE_STEP_MAX, PROBE_STEP_MIN};
 use crate::process::precise_sleep::precise_sleep;
 use crate::{ProbeCheck, ProbeSpec};
 
-/// What is probed, and with what.
+/// The target and the method of a probe.
 #[derive(Clone, Copy)]
 pub(crate) struct ProbeTarget<'a> {
     pub(crate) address: SocketAddr,
     pub(crate) launcher: &'a Launcher,
     pub(crate) environment: &'a [(String, String)],
-    /// What was wrong when it did not pass.
+    /// The reason of a failure.
     pub(crate) last_error: &'a LastProbeError,
 }
 
@@ -40,7 +40,7 @@ pub(crate) type LastProbeError = RefCell<String>;
 pub(crate) enum ProbePace {
     /// As fast as can be without burning a core.
     Fast,
-    /// By the probe's own period.
+    /// Attempts at the probe's own period.
     Period,
 }
 
@@ -93,7 +93,7 @@ impl ProbeTarget<'_> {
         }
     }
 
-    /// What is more than a connect is boxed: a running instance has this in it five times, which was 11 KB of each.
+    /// Everything beyond a connect is boxed: a running instance has this in it five times, which was 11 KB of each.
     async fn attempt(self, probe: &ProbeSpec) -> Result<(), String> {
         let attempt = async {
             match &probe.check {

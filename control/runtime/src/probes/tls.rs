@@ -1,6 +1,6 @@
 //! The transport of a probe to an instance that speaks TLS.
 //!
-//! As a kubelet's, the probe does not verify the certificate: it is issued for the names of the instance's callers,
+//! Like a kubelet's, the probe does not verify the certificate: it is issued for the names of the instance's callers,
 //! and there is no attacker in between on loopback.
 
 use std::io;
@@ -100,11 +100,11 @@ mod tests {
             let mut stream = connect(TcpStream::connect(address).await.unwrap(), address).await.unwrap();
             stream.write_all(b"ping").await.unwrap();
             stream.flush().await.unwrap();
-            let mut heard = [0; 4];
-            stream.read_exact(&mut heard).await.unwrap();
-            heard
+            let mut received = [0; 4];
+            stream.read_exact(&mut received).await.unwrap();
+            received
         };
-        let ((), heard) = tokio::join!(server, client);
-        assert_eq!(&heard, b"ping");
+        let ((), received) = tokio::join!(server, client);
+        assert_eq!(&received, b"ping");
     }
 }

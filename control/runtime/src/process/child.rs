@@ -1,4 +1,4 @@
-//! A child process: its end, its signals, its number.
+//! A child process: its exit, its signals, its process id.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! The processes of this host, as `/proc` shows them.
+//! The processes of this host, read from `/proc`.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
-/// Marks every process of an instance, so that leftovers of a crashed appliance can be told from others.
+/// Marks every process of an instance, so that leftovers of a crashed appliance are distinguishable from others.
 pub(crate) const INSTANCE_MARK: &str = "SLUICEGATE_INSTANCE";
 
-/// A process, told apart from a later one with the same number.
+/// A process, distinguishable from a later one with the same id.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessIdentity {
     pub(crate) pid: i32,
@@ -39,21 +39,21 @@ pub(crate) fn open_pidfd(identity: &ProcessIdentity) -> Option<OwnedFd> {
 /// Sends SIGKILL to all, then waits for their ends, `within` this time. Returns how many got the signal. Blocks.
 pub(crate) fn kill(list: &[&ProcessIdentity], within: Duration) -> usize {
     let began = Instant::now();
-    let mut dying = Vec::with_capacity(list.len());
+    let mut killed = Vec::with_capacity(list.len());
     for identity in list {
         let Some(pidfd) = open_pidfd(identity) else { continue };
         match pidfd_send_signal(&pidfd, Signal::KILL) {
-            Ok(()) => dying.push(pidfd),
+            Ok(()) => killed.push(pidfd),
             Err(Errno::SRCH) => {} // it has ended
             Err(why) => tracing::warn!(pid = identity.pid, %why, "a process left behind cannot be ended"),
         }
     }
-    for pidfd in &dying {
+    for pidfd in &killed {
         let left = within.saturating_sub(began.elapsed());
         // Whatever comes of it: the caller looks again, until its time is up.
         let _ = poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Timespec::try_from(left).ok().as_ref());
     }
-    dying.len()
+    killed.len()
 }
 
 /// Whether the process catches, ignores or blocks this signal. True if that cannot be read.
@@ -125,7 +125,7 @@ mod tests {
         assert!(handles(Pid::from_raw(i32::MAX).unwrap(), Signal::TERM), "unknown counts as handled");
     }
 
-    /// What tini(1) looks like.
+    /// A `/proc` entry of tini(1).
     #[test]
     fn blocked_signal_is_handled() {
         let status = "Name:\ttini\nSigPnd:\t0000000000000000\nSigBlk:\t0000000000004000\n\

@@ -1,4 +1,4 @@
-//! Processes as the kernel has them.
+//! Processes of the kernel.
 
 pub(crate) mod child;
 pub(crate) mod host_processes;

@@ -1,4 +1,4 @@
-//! Waits that are shorter than the reactor's timer can make them, whose grain is a millisecond and which rounds up.
+//! Sleeps shorter than the reactor's timer allows, which has a granularity of a millisecond and rounds up.
 
 use std::io;
 use std::os::fd::OwnedFd;

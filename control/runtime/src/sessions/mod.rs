@@ -1,7 +1,7 @@
 //! Clients' sessions in running instances: commands, and connections to their ports.
 //!
 //! A client talks to a [`SessionClient`] from any thread. A command is started on the runtime's thread, as the instance itself
-//! was: in its control groups, as its user, with its variables, and in its container if it is one. The descriptors of its
+//! was: in its control groups, as its user, with its variables, and in its container if it has one. The descriptors of its
 //! streams go to the client. The command ends when the client drops its session, and when the instance ends.
 
 mod connect;
@@ -82,7 +82,7 @@ pub enum SessionError {
 #[derive(Clone)]
 pub struct SessionClient(Arc<dyn Fn(SessionCommand) -> bool + Send + Sync>);
 
-/// What a client asks of the runtime's thread.
+/// A request of a client to the runtime's thread.
 pub(super) enum SessionCommand {
     Find { instance: u64, sidecar: Option<String>, reply: oneshot::Sender<Option<RunningContainer>> },
     Exec { spec: SessionCommandSpec, reply: oneshot::Sender<Result<CommandSession, SessionError>> },

@@ -1,4 +1,4 @@
-//! Ends all that a client's command started, also in the background.
+//! Ends all processes that a client's command started, also those in the background.
 
 use std::fs;
 use std::time::Instant;

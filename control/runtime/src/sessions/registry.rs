@@ -1,4 +1,4 @@
-//! The running instances, as sessions reach them.
+//! The running instances, for sessions.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use super::{RunningContainer, SessionError};
 use crate::launch::launcher::Launcher;
 
-/// By the instances' ids.
+/// Instances by their ids.
 #[derive(Default)]
 pub(crate) struct SessionRegistry {
     instances: RefCell<HashMap<u64, Rc<InstanceSessions>>>,

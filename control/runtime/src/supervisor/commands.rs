@@ -1,4 +1,4 @@
-//! What a running instance is told, and how its task hears it.
+//! Commands to a running instance, and their receiver in its task.
 
 use std::sync::{Arc, OnceLock};
 
@@ -42,13 +42,13 @@ impl InstanceHandle for ProcessHandle {
     }
 }
 
-/// What an instance is told that is being probed.
+/// A command to an instance that is being probed.
 pub(crate) enum ProbeInterrupt {
     Stop,
     Freeze,
 }
 
-/// A doubt about an instance that is being probed anyway is no news.
+/// A check request to an instance that is being probed anyway is ignored.
 pub(crate) async fn next_interrupt(orders: &mut UnboundedReceiver<InstanceCommand>) -> ProbeInterrupt {
     loop {
         match orders.recv().await {
@@ -59,7 +59,7 @@ pub(crate) async fn next_interrupt(orders: &mut UnboundedReceiver<InstanceComman
     }
 }
 
-/// Returns on the order to stop; a doubt about an instance that is being probed anyway is no news.
+/// Returns when a stop is requested; a check request to an instance that is being probed anyway is ignored.
 pub(crate) async fn stop_requested(orders: &mut UnboundedReceiver<InstanceCommand>) {
     while !matches!(orders.recv().await, Some(InstanceCommand::Stop) | None) {}
 }

@@ -1,4 +1,4 @@
-//! Why an instance is over, in words.
+//! Why an instance ended, as a message.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use crate::{ExitCause, InstanceExit, InstanceSpec};
 
-/// Why an instance's life comes to its end.
+/// Why an instance ended.
 pub(crate) enum TerminationCause {
     Exited,
     Stopped,
@@ -16,11 +16,11 @@ pub(crate) enum TerminationCause {
     NotReady(String),
     Unreachable,
     Unhealthy(String),
-    /// A sidecar failed again and again.
+    /// A sidecar failed repeatedly.
     SidecarFailed(InstanceExit),
 }
 
-/// What the instance said itself goes before what it wrote otherwise.
+/// The instance's own termination message takes precedence over its output.
 pub(crate) fn exit_of(
     end: &TerminationCause,
     status: ExitStatus,
@@ -45,7 +45,7 @@ pub(crate) fn exit_of(
             let seconds = spec.startup_timeout.as_secs_f64();
             (ExitCause::NotReady, format!("instance did not become ready within {seconds} s{colon}{why}"))
         }
-        TerminationCause::Unreachable => (ExitCause::Unreachable, "instance took no connections any more".to_owned()),
+        TerminationCause::Unreachable => (ExitCause::Unreachable, "instance accepted no more connections".to_owned()),
         TerminationCause::Unhealthy(why) => (ExitCause::Unhealthy(why.clone()), why.clone()),
         TerminationCause::Exited | TerminationCause::Stopped | TerminationCause::SidecarFailed(_) => {
             (exit, format!("instance ended with {status}"))
@@ -63,9 +63,9 @@ pub(crate) fn exit_of(
 
 pub(crate) fn not_started(why: &io::Error) -> InstanceExit {
     let advice = match Errno::from_io_error(why) {
-        Some(Errno::AGAIN) => "; the host gives us no more processes: see TasksMax, pids.max and ulimit -u",
-        Some(Errno::MFILE) => "; we may open no more files: see LimitNOFILE and ulimit -n",
-        Some(Errno::NFILE) => "; the host opens no more files: see fs.file-max",
+        Some(Errno::AGAIN) => "; the host's process limit is reached: see TasksMax, pids.max and ulimit -u",
+        Some(Errno::MFILE) => "; the file limit of the appliance is reached: see LimitNOFILE and ulimit -n",
+        Some(Errno::NFILE) => "; the host's file limit is reached: see fs.file-max",
         Some(Errno::NOMEM) => "; the host has no memory left for it",
         Some(Errno::NOSPC) => "; free some space in the data folder",
         _ => "",

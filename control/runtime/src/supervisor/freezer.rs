@@ -1,7 +1,7 @@
-//! Instances that stand still: no processor time, no probes, and still there in a moment.
+//! Frozen instances: no processor time and no probes, and resumed within a moment.
 //!
-//! SIGSTOP to the whole group, which needs no privilege and no control groups. A process that left the group goes on. A
-//! container's programs make groups as they like, so it stands still by its control group, where there is one.
+//! SIGSTOP to the whole group, which needs no privilege and no control groups. A process that left the group continues. A
+//! container's programs create groups as they like, so it is frozen by its control group, where there is one.
 
 use std::cell::Cell;
 use std::fs;

@@ -1,7 +1,7 @@
-//! The containers of an instance that run before the others: one after the other, each to its end.
+//! Init containers: they run before the others, one after the other, each to its end.
 //!
 //! Each is a process group in the instance's control groups, with its own command, variables, mounts and output. One that
-//! fails ends the instance: then the reason is told, and all of them start anew, each time later than the last.
+//! fails ends the instance: then the reason is reported, and all of them start again, each time later than the last.
 
 use std::io;
 
@@ -17,10 +17,10 @@ use crate::logs::output_capture::drain;
 use crate::process::child::{ChildGuard, exited, signal_group};
 use crate::{InstanceExit, InstanceReporter, SidecarStatus};
 
-/// All of one instance.
+/// All init containers of one instance.
 pub(crate) struct InitContainers {
     containers: Vec<SidecarContainer>,
-    /// Those that were started.
+    /// The started ones.
     statuses: Vec<SidecarStatus>,
 }
 
@@ -33,13 +33,13 @@ impl InitContainers {
         self.containers.is_empty()
     }
 
-    /// Those that have run.
+    /// The completed ones.
     pub(crate) fn statuses(self) -> Vec<SidecarStatus> {
         self.statuses
     }
 
     /// Runs all of them. An error is the end of the instance: one of them failed or was still running at `deadline`, or the
-    /// instance was stopped. `starved` tells whether it wanted more memory than it may have.
+    /// instance was stopped. `starved`: whether it exceeded its memory limit.
     pub(crate) async fn run(
         &mut self,
         orders: &mut UnboundedReceiver<InstanceCommand>,
@@ -72,14 +72,14 @@ impl InitContainers {
     }
 }
 
-/// One of them, from its start to its end.
+/// One init container, from its start to its end.
 async fn run(
     post: &SidecarContainer,
     orders: &mut UnboundedReceiver<InstanceCommand>,
     deadline: Instant,
     starved: impl Fn() -> bool,
 ) -> io::Result<Result<(), InstanceExit>> {
-    let (child, pidfd, pumps) = post.spawn()?;
+    let (child, pidfd, readers) = post.spawn()?;
     let mut child = ChildGuard(child);
     let spec = &post.sidecar.spec;
     let end = tokio::select! {
@@ -92,12 +92,12 @@ async fn run(
         post.launcher.terminate(&child.0);
         let _ = timeout(spec.termination_grace_period, exited(&pidfd)).await; // it had its time
     }
-    // The leader is not reaped, so its number still means this group.
+    // The leader is not reaped, so its process id still identifies this group.
     signal_group(&child.0, Signal::KILL);
     // A container has ended when the last of its processes has, and other instances must not wait for that.
     exited(&pidfd).await;
     let status = child.0.wait()?;
-    drain(pumps, &post.log).await;
+    drain(readers, &post.log).await;
     if matches!(end, TerminationCause::Exited) && status.success() {
         return Ok(Ok(()));
     }

@@ -5,7 +5,7 @@
 //! instance there is one task on that thread, which ends when the whole process group is gone and reaped.
 //!
 //! Differences from a container (RT-LIFE-08): same file system and network as the appliance, and the same user
-//! unless the manifest names one. Its container port is its own where the kernel can be told so; else PORT is a free
+//! unless the manifest names one. Its container port is its own where the kernel supports it; else PORT is a free
 //! port on loopback (see [`crate::host`]).
 
 mod commands;
@@ -64,7 +64,7 @@ pub struct ProcessRuntime {
 }
 
 impl ProcessRuntime {
-    /// Ends what crashed appliances left behind in `data`, then opens for work. Logs and records are kept in
+    /// Ends what crashed appliances left behind in `data`, then accepts instances. Logs and records are stored in
     /// `data/instances`. Blocks for as long as the leftovers take to vanish.
     ///
     /// The caller holds the lock on `data`. Instances of an appliance that still runs, because it gave `data` away and has
@@ -73,7 +73,7 @@ impl ProcessRuntime {
         Self::open_with(data, init, around, Unclaimed::Ended)
     }
 
-    /// The same beside an appliance that was just replaced. If that is an earlier version, no claim says that its instances
+    /// The same next to an appliance that was just replaced. If that is an earlier version, no claim says that its instances
     /// are its own; [`crate::kill_leftovers`] is due when it has ended.
     pub fn open_alongside(data: &Path, init: InitProgram, around: HostConfig) -> io::Result<Self> {
         Self::open_with(data, init, around, Unclaimed::Running)
@@ -102,13 +102,13 @@ impl ProcessRuntime {
         Ok(Self { commands: jobs, first_id })
     }
 
-    /// The first id that is this appliance's to give to an instance.
+    /// The first id that this appliance may assign to an instance.
     #[must_use]
     pub fn first_id(&self) -> u64 {
         self.first_id
     }
 
-    /// For clients that look into its instances.
+    /// The sessions of clients.
     #[must_use]
     pub fn sessions(&self) -> SessionClient {
         let commands = self.commands.clone();
@@ -116,7 +116,7 @@ impl ProcessRuntime {
     }
 }
 
-/// Instances that leave enough behind to be looked after when the last of them has ended.
+/// After so many ended instances, memory is trimmed when the last of them has ended.
 const TRIM_AFTER_EXITS: u32 = 64;
 
 impl Runtime for ProcessRuntime {
@@ -130,10 +130,10 @@ impl Runtime for ProcessRuntime {
         let (orders, inbox) = mpsc::unbounded_channel();
         let spawned = Arc::<OnceLock<Instant>>::default();
         let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
-        let life =
+        let instance =
             InstanceRun { id, line, spec, reporter: reports, commands: inbox, began_at: began, spawned: is_spawned };
-        if self.commands.send(RuntimeCommand::Run(life)).is_err() {
-            reporter.exited(not_started(&io::Error::other("the thread that runs instances is gone")));
+        if self.commands.send(RuntimeCommand::Run(instance)).is_err() {
+            reporter.exited(not_started(&io::Error::other("the thread that runs instances has ended")));
         }
         Box::new(ProcessHandle { commands: orders, spawned })
     }
@@ -170,13 +170,13 @@ struct InstanceRun {
 }
 
 impl InstanceRun {
-    /// When its start has failed if it is not ready.
+    /// The deadline of its start.
     fn deadline(&self) -> Instant {
         self.began_at + self.spec.startup_timeout
     }
 }
 
-/// What the instances of the runtime's thread share.
+/// State that the instances of the runtime's thread share.
 #[derive(Clone)]
 struct RuntimeThread {
     host: Rc<HostContext>,
@@ -187,15 +187,15 @@ struct RuntimeThread {
 
 async fn run_commands(thread: RuntimeThread, mut jobs: UnboundedReceiver<RuntimeCommand>) {
     let RuntimeThread { host, preforks, sessions } = &thread;
-    let (mut lives, mut lived) = (JoinSet::new(), 0);
+    let (mut running, mut lived) = (JoinSet::new(), 0);
     drop(spawn_local(Rc::clone(preforks).run())); // these end with this thread
     host.cgroups.iter().for_each(|cgroups| drop(spawn_local(reaper::run(cgroups.clone()))));
     loop {
         let job = tokio::select! {
             job = jobs.recv() => job,
-            // A life that has ended holds 5.6 KB until it is asked how that went.
-            Some(_) = lives.join_next() => {
-                if lives.is_empty() && lived >= TRIM_AFTER_EXITS {
+            // A finished task holds 5.6 KB until it is joined.
+            Some(_) = running.join_next() => {
+                if running.is_empty() && lived >= TRIM_AFTER_EXITS {
                     lived = 0;
                     allocator::give_cache_back();
                 }
@@ -203,9 +203,9 @@ async fn run_commands(thread: RuntimeThread, mut jobs: UnboundedReceiver<Runtime
             }
         };
         match job {
-            Some(RuntimeCommand::Run(life)) => {
+            Some(RuntimeCommand::Run(instance)) => {
                 lived += 1;
-                drop(lives.spawn_local(run_instance(thread.clone(), life)));
+                drop(running.spawn_local(run_instance(thread.clone(), instance)));
             }
             Some(RuntimeCommand::Refresh(spec)) => refresh(host, &spec),
             Some(RuntimeCommand::Forget { namespace, revision }) => {
@@ -216,11 +216,11 @@ async fn run_commands(thread: RuntimeThread, mut jobs: UnboundedReceiver<Runtime
             None => break,
         }
     }
-    // The runtime was dropped; each life ends when its handle is dropped too.
-    while lives.join_next().await.is_some() {}
+    // The runtime was dropped; each instance ends when its handle is dropped too.
+    while running.join_next().await.is_some() {}
 }
 
-/// Running instances see the new files at their next look; one that cannot be given them keeps the old.
+/// Running instances see the new files at their next read; if an update fails, the old files stay.
 fn refresh(host: &HostContext, spec: &InstanceSpec) {
     let store = VolumeStore::new(&host.records.folder(&spec.namespace, &spec.revision), 0);
     if let Err(why) = store.write_files(&spec.volumes) {
@@ -229,72 +229,73 @@ fn refresh(host: &HostContext, spec: &InstanceSpec) {
 }
 
 /// One instance from start to end.
-async fn run_instance(thread: RuntimeThread, mut life: InstanceRun) {
+async fn run_instance(thread: RuntimeThread, mut instance: InstanceRun) {
     let RuntimeThread { host, preforks, .. } = &thread;
     // A prefork process has its mount namespace already, and would not see what is mounted for the instance now. It has
     // also dropped the capabilities that instances do not keep.
-    let spec = &life.spec;
+    let spec = &instance.spec;
     let kind = PreforkKind { port: spec.port, is_container: spec.image.is_some() };
     let is_usual = spec.init_containers.is_empty()
         && !spec.volumes.iter().any(is_in_memory)
         && (kind.is_container || spec.credentials.capabilities.within_defaults());
-    let waiting = if is_usual { preforks.acquire(life.id, kind) } else { None };
+    let waiting = if is_usual { preforks.acquire(instance.id, kind) } else { None };
     let port = match &waiting {
         Some(waiting) => Ok(waiting.host_port),
         None => host.ports.borrow_mut().allocate(|below| fastrand::u16(..below)),
     };
     let gone = match port {
         Ok(port) => {
-            let gone = start_and_run(&thread, &mut life, (port, waiting)).await.unwrap_or_else(|why| not_started(&why));
+            let gone =
+                start_and_run(&thread, &mut instance, (port, waiting)).await.unwrap_or_else(|why| not_started(&why));
             host.ports.borrow_mut().release(port);
             gone
         }
         Err(why) => not_started(&why),
     };
-    host.records.remove_record(&life.spec, life.id);
-    let folder = host.records.folder(&life.spec.namespace, &life.spec.revision);
-    VolumeStore::new(&folder, life.id).remove_instance_dirs(&life.spec.volumes);
-    host.remove_scratch(scratch_folder(&folder, life.id));
-    TerminationMessage::new(&folder, life.id).remove();
-    life.reporter.exited(gone);
+    host.records.remove_record(&instance.spec, instance.id);
+    let folder = host.records.folder(&instance.spec.namespace, &instance.spec.revision);
+    VolumeStore::new(&folder, instance.id).remove_instance_dirs(&instance.spec.volumes);
+    host.remove_scratch(scratch_folder(&folder, instance.id));
+    TerminationMessage::new(&folder, instance.id).remove();
+    instance.reporter.exited(gone);
 }
 
-/// Its life at the host's `port`.
+/// Starts it with the host's `port`, and supervises it.
 async fn start_and_run(
     thread: &RuntimeThread,
-    life: &mut InstanceRun,
+    instance: &mut InstanceRun,
     (port, mut waiting): (u16, Option<PreforkProcess>),
 ) -> io::Result<InstanceExit> {
     let host = &thread.host;
-    let mut ground = Sandbox::create(host, life, port, waiting.as_mut())?;
+    let mut created = Sandbox::create(host, instance, port, waiting.as_mut())?;
     // Boxed: few instances have init containers.
-    if ground.has_init_containers()
-        && let Err(gone) = Box::pin(ground.run_init_containers(host, life)).await
+    if created.has_init_containers()
+        && let Err(gone) = Box::pin(created.run_init_containers(host, instance)).await
     {
-        ground.tear_down(host).await;
+        created.tear_down(host).await;
         return Ok(gone);
     }
-    let process = InstanceProcess::start(thread, life, ground, (port, waiting))?;
-    let _ = life.spawned.set(Instant::now()); // a life is started once
-    Ok(process.run(host, life).await)
+    let process = InstanceProcess::start(thread, instance, created, (port, waiting))?;
+    let _ = instance.spawned.set(Instant::now()); // a life is started once
+    Ok(process.run(host, instance).await)
 }
 
-/// What clients' sessions can reach of an instance: its own container and its sidecars.
+/// The containers of an instance that sessions can reach: its own and its sidecars.
 fn reachable_containers(
-    life: &InstanceRun,
+    instance: &InstanceRun,
     sidecars: &[SidecarContainer],
     launcher: &Rc<Launcher>,
     environment: &Rc<[(String, String)]>,
     address: SocketAddr,
 ) -> InstanceSessions {
-    let own = InstanceSessions::new(life.spec.port);
+    let own = InstanceSessions::new(instance.spec.port);
     let own = own.with_container(None, launcher, environment, address);
     sidecars.iter().fold(own, |all, SidecarContainer { sidecar, launcher, environment, address, .. }| {
         all.with_container(Some(sidecar.name.clone()), launcher, environment, *address)
     })
 }
 
-/// A started process with everything that hangs on it.
+/// A started process with all its resources.
 struct InstanceProcess {
     child: Child,
     pidfd: AsyncFd<OwnedFd>,
@@ -305,11 +306,11 @@ struct InstanceProcess {
     log: Rc<RefCell<InstanceLog>>,
     output_tasks: Vec<JoinHandle<()>>,
     freezer: Freezer,
-    /// What clients run beside it.
+    /// The sessions of clients.
     sessions: InstanceRegistration,
     sidecars: Sidecars,
     termination_message: TerminationMessage,
-    /// Where it has its port, and is held to what its manifest allows.
+    /// Its control group, for its port and its resource limits.
     group: InstanceCgroup,
     /// Until it was ready once.
     start_guard: Cell<Option<StartGuard>>,
@@ -319,15 +320,15 @@ struct InstanceProcess {
 impl InstanceProcess {
     fn start(
         RuntimeThread { host, preforks, sessions }: &RuntimeThread,
-        life: &InstanceRun,
-        ground: Sandbox,
+        instance: &InstanceRun,
+        created: Sandbox,
         (port, mut waiting): (u16, Option<PreforkProcess>),
     ) -> io::Result<Self> {
         let underway = preforks.start_guard();
-        let InstanceRun { id, ref spec, ref reporter, .. } = *life;
+        let InstanceRun { id, ref spec, ref reporter, .. } = *instance;
         let Sandbox { record, launcher, environment, termination_message, group, sidecars: posts, init_containers } =
-            ground;
-        // No instance is ever without a record; that of one that waited goes with it, at the end of this.
+            created;
+        // No instance is ever without a record; that of a prefork process is removed at the end of this.
         let note = || host.records.write(spec, id, &record);
         let is_container = |spec: &InstanceSpec| spec.image.is_some();
         let freezer = if spec.all_containers().any(is_container) {
@@ -346,10 +347,10 @@ impl InstanceProcess {
         let log = Rc::new(RefCell::new(log));
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         match capture(&mut child, &log) {
-            Ok((pidfd, pumps)) => {
+            Ok((pidfd, readers)) => {
                 let record = record.with_leader(pid(&child));
                 host.records.write(spec, id, &record);
-                let all = reachable_containers(life, &posts, &launcher, &environment, address);
+                let all = reachable_containers(instance, &posts, &launcher, &environment, address);
                 Ok(Self {
                     sessions: InstanceRegistration::new(sessions, id, all),
                     child,
@@ -359,7 +360,7 @@ impl InstanceProcess {
                     environment,
                     launcher,
                     log,
-                    output_tasks: pumps,
+                    output_tasks: readers,
                     freezer,
                     sidecars: Sidecars::start(posts, init_containers.statuses(), reporter),
                     group,
@@ -376,24 +377,24 @@ impl InstanceProcess {
         }
     }
 
-    async fn run(mut self, host: &HostContext, life: &mut InstanceRun) -> InstanceExit {
-        let end = self.serve(life).await;
+    async fn run(mut self, host: &HostContext, instance: &mut InstanceRun) -> InstanceExit {
+        let end = self.serve(instance).await;
         let asked = async {
             if matches!(end, TerminationCause::Exited) {
                 self.sessions.end();
                 // Frozen sidecars in the same control group do not receive their stop signal.
                 self.freezer.set(&self.child, false);
             } else {
-                self.terminate(&life.spec).await;
+                self.terminate(&instance.spec).await;
             }
         };
-        tokio::join!(asked, self.sidecars.stop(life.spec.termination_grace_period));
+        tokio::join!(asked, self.sidecars.stop(instance.spec.termination_grace_period));
         self.sessions.end();
-        // The leader is dead and not reaped, so its number still means this group.
+        // The leader is dead and not reaped, so its process id still identifies this group.
         signal_group(&self.child, Signal::KILL);
         let status = self.child.wait();
         // What a container started ended with its first process.
-        if !life.spec.all_containers().all(|spec| spec.image.is_some()) {
+        if !instance.spec.all_containers().all(|spec| spec.image.is_some()) {
             host.process_reaper.reap(self.record).await;
         }
         drain(self.output_tasks, &self.log).await;
@@ -401,7 +402,9 @@ impl InstanceProcess {
         self.group.remove().await;
         let log = self.log.borrow();
         match status {
-            Ok(status) => exit_of(&end, status, &life.spec, (&self.termination_message.read(), &log.tail()), starved),
+            Ok(status) => {
+                exit_of(&end, status, &instance.spec, (&self.termination_message.read(), &log.tail()), starved)
+            }
             Err(why) => not_started(&why), // not our child: cannot be, and is still worth a message
         }
     }

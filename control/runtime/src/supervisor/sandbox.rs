@@ -31,7 +31,7 @@ pub(crate) struct Sandbox {
     pub(crate) launcher: Rc<Launcher>,
     pub(crate) environment: Rc<[(String, String)]>,
     pub(crate) termination_message: TerminationMessage,
-    /// Where it has its port, and is held to what its manifest allows.
+    /// Its control group, for its port and its resource limits.
     pub(crate) group: InstanceCgroup,
     pub(crate) init_containers: InitContainers,
     /// Its running sidecars.
@@ -41,11 +41,11 @@ pub(crate) struct Sandbox {
 impl Sandbox {
     pub(crate) fn create(
         host: &HostContext,
-        life: &InstanceRun,
+        run: &InstanceRun,
         port: u16,
         mut waiting: Option<&mut PreforkProcess>,
     ) -> io::Result<Self> {
-        let InstanceRun { id, line, ref spec, .. } = *life;
+        let InstanceRun { id, line, ref spec, .. } = *run;
         if spec.command.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the instance has no command"));
         }
@@ -111,25 +111,25 @@ impl Sandbox {
     pub(crate) async fn run_init_containers(
         &mut self,
         host: &HostContext,
-        life: &mut InstanceRun,
+        run: &mut InstanceRun,
     ) -> Result<(), InstanceExit> {
-        let spec = &life.spec;
-        host.records.write(spec, life.id, &self.record); // no process is ever without one
-        // They are no more kept than the instance's own.
+        let spec = &run.spec;
+        host.records.write(spec, run.id, &self.record); // no process is ever without one
+        // They have no other resources than the instance's own.
         InstanceLog::prune(&host.records.folder(&spec.namespace, &spec.revision));
-        let (deadline, group) = (life.deadline(), &self.group);
+        let (deadline, group) = (run.deadline(), &self.group);
         let starved = || group.was_out_of_memory();
-        self.init_containers.run(&mut life.commands, &life.reporter, deadline, starved).await
+        self.init_containers.run(&mut run.commands, &run.reporter, deadline, starved).await
     }
 
-    /// Nothing runs on it: one of those before it failed.
+    /// The start ends here: an init container failed.
     pub(crate) async fn tear_down(self, host: &HostContext) {
         host.process_reaper.reap(self.record).await;
         self.group.remove().await;
     }
 }
 
-/// Where a sidecar of the instance `id` runs, and by what.
+/// The sandbox and the launcher of a sidecar of the instance `id`.
 fn sidecar_container(
     host: &HostContext,
     sidecar: &Sidecar,
@@ -150,7 +150,7 @@ fn sidecar_container(
     }
 }
 
-/// The place `at` some group, with what the manifest says of it.
+/// The sandbox in the group `at`, as the manifest specifies it.
 fn sandbox_spec(
     at: SandboxSpec,
     spec: &InstanceSpec,

@@ -1,9 +1,9 @@
-//! The containers of an instance beside the one that serves.
+//! Sidecar containers: the containers of an instance besides the one that serves.
 //!
 //! Each is a process group of its own in the instance's control groups, with its own command, variables, mounts, probes
-//! and output. One that ends is started again by itself, each time later than the last, and the instance gets no requests
-//! meanwhile. One that fails again and again takes the instance with it: then the reason is told, and all of them start
-//! anew.
+//! and output. One that ends is restarted by itself, each time later than the last, and the instance gets no requests
+//! meanwhile. One that fails repeatedly ends the instance: then the reason is reported, and all of them start
+//! again.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -32,7 +32,7 @@ use crate::probes::{LastProbeError, ProbePace, ProbeTarget};
 use crate::process::child::{exited, signal_group};
 use crate::{InstanceExit, InstanceReporter, Sidecar, SidecarStatus};
 
-/// All of one instance.
+/// All sidecars of one instance.
 pub(crate) struct Sidecars {
     supervisor: Rc<SidecarSupervisor>,
     tasks: RefCell<Vec<JoinHandle<()>>>,
@@ -45,18 +45,18 @@ struct SidecarSupervisor {
     reporter: InstanceReporter,
     stopping: Cell<bool>,
     frozen: Cell<bool>,
-    /// Why the instance cannot go on.
+    /// Why the instance must end.
     failed: RefCell<Option<InstanceExit>>,
-    /// Something about it has changed.
+    /// A state has changed.
     state_changed: Notify,
 }
 
-/// One of them, started as often as it takes.
+/// One sidecar, restarted as often as necessary.
 pub(crate) struct SidecarContainer {
     pub(crate) sidecar: Sidecar,
     pub(crate) launcher: Rc<Launcher>,
     pub(crate) environment: Rc<[(String, String)]>,
-    /// Where its probes ask.
+    /// The target of its probes.
     pub(crate) address: SocketAddr,
     pub(crate) log: Rc<RefCell<InstanceLog>>,
     pub(crate) state: SidecarState,
@@ -70,13 +70,13 @@ pub(crate) struct SidecarState {
     started: Cell<bool>,
     ready: Cell<bool>,
     restarts: Cell<u32>,
-    /// In a row.
+    /// Consecutive failures.
     failures: Cell<u32>,
     last_probe_error: LastProbeError,
 }
 
 impl Sidecars {
-    /// Starts all of them, after those `before`.
+    /// Starts all of them, after the init containers `before`.
     pub(crate) fn start(posts: Vec<SidecarContainer>, before: Vec<SidecarStatus>, reporter: &InstanceReporter) -> Self {
         let team = Rc::new(SidecarSupervisor {
             containers: posts,
@@ -99,7 +99,7 @@ impl Sidecars {
         self.wait_until(|| self.supervisor.are_ready()).await;
     }
 
-    /// What is in the way of one that is not ready, as far as it is known.
+    /// Why one is not ready, as far as known.
     pub(crate) fn not_ready_reason(&self) -> Option<String> {
         let post = self.supervisor.containers.iter().find(|post| !post.state.ready.get())?;
         let (name, wrong) = (&post.sidecar.name, post.state.last_probe_error.borrow());
@@ -114,14 +114,14 @@ impl Sidecars {
         self.wait_until(|| !self.supervisor.are_ready()).await;
     }
 
-    /// Returns why the instance cannot go on; never if it can.
+    /// Returns why the instance must end; never if it need not.
     pub(crate) async fn until_failed(&self) -> InstanceExit {
         loop {
-            let heard = self.supervisor.state_changed.notified();
+            let changed = self.supervisor.state_changed.notified();
             if let Some(gone) = self.supervisor.failed.borrow().clone() {
                 return gone;
             }
-            heard.await;
+            changed.await;
         }
     }
 
@@ -161,17 +161,17 @@ impl Sidecars {
 
     async fn wait_until(&self, holds: impl Fn() -> bool) {
         loop {
-            let heard = self.supervisor.state_changed.notified();
+            let changed = self.supervisor.state_changed.notified();
             if holds() {
                 return;
             }
-            heard.await;
+            changed.await;
         }
     }
 }
 
 impl Drop for Sidecars {
-    /// The thread ends, or the instance could not be started: no task waits for them any more.
+    /// The thread ends, or the instance could not be started: no task waits for them.
     fn drop(&mut self) {
         self.tasks.borrow().iter().for_each(JoinHandle::abort);
         self.supervisor.signal_all(Signal::KILL);
@@ -184,7 +184,7 @@ impl Drop for Sidecars {
 }
 
 impl SidecarSupervisor {
-    /// Starts one again and again, as long as the instance lives.
+    /// Restarts a sidecar as long as the instance runs.
     async fn supervise(&self, at: usize) {
         let post = &self.containers[at];
         let failures = &post.state.failures;
@@ -218,7 +218,7 @@ impl SidecarSupervisor {
     /// One process, from its start to its end.
     async fn run(&self, post: &SidecarContainer) -> io::Result<InstanceExit> {
         let spec = &post.sidecar.spec;
-        let (child, pidfd, pumps) = post.spawn()?;
+        let (child, pidfd, readers) = post.spawn()?;
         post.state.child.replace(Some(child));
         post.state.freezer.reset();
         let end = tokio::select! {
@@ -230,14 +230,14 @@ impl SidecarSupervisor {
                 end
             }
         };
-        // The leader is not reaped, so its number still means this group.
+        // The leader is not reaped, so its process id still identifies this group.
         post.signal(Signal::KILL);
         // A container has ended when the last of its processes has, and other instances must not wait for that.
         exited(&pidfd).await;
         let child = post.state.child.take();
-        let Some(mut child) = child else { return Err(io::Error::other("its process is gone")) };
+        let Some(mut child) = child else { return Err(io::Error::other("its process has ended")) };
         let status = child.wait()?;
-        drain(pumps, &post.log).await;
+        drain(readers, &post.log).await;
         Ok(exit_of(&end, status, spec, ("", &post.log.borrow().tail()), false))
     }
 
@@ -279,7 +279,7 @@ impl SidecarSupervisor {
         match post.sidecar.has_readiness_probe {
             _ if post.state.ready.get() => {}
             true => sleep(probe.initial_delay).await,
-            // Without a probe it counts as ready when it has run for a while: it failed the last time.
+            // Without a probe it counts as ready after it has run for a while: it failed the last time.
             false if post.state.failures.get() > 0 => sleep(SIDECAR_STABLE_AFTER).await,
             false => {}
         }
@@ -292,7 +292,7 @@ impl SidecarSupervisor {
             let Some(later) = later else { return std::future::pending().await };
             sleep(later.period).await;
             let why = post.probe_target().until_failure(&later).await;
-            tracing::warn!(sidecar = post.sidecar.name, %why, "sidecar is not ready any more");
+            tracing::warn!(sidecar = post.sidecar.name, %why, "sidecar is no longer ready");
             self.set_ready(post, false);
             pace = if probe.period.is_zero() { ProbePace::Fast } else { ProbePace::Period };
         }
@@ -315,7 +315,7 @@ impl SidecarSupervisor {
     }
 }
 
-/// A process, the descriptor that shows its end, and the tasks that read its output.
+/// A process, its pidfd, and the tasks that read its output.
 type SidecarProcess = (Child, AsyncFd<OwnedFd>, Vec<JoinHandle<()>>);
 
 impl SidecarContainer {
@@ -324,7 +324,7 @@ impl SidecarContainer {
         let words = command(&self.sidecar.spec, &self.environment);
         let mut child = self.launcher.start_fresh(&words, &self.environment)?;
         match capture(&mut child, &self.log) {
-            Ok((pidfd, pumps)) => Ok((child, pidfd, pumps)),
+            Ok((pidfd, readers)) => Ok((child, pidfd, readers)),
             Err(why) => {
                 signal_group(&child, Signal::KILL);
                 child.wait()?;
@@ -365,7 +365,7 @@ impl SidecarContainer {
     }
 }
 
-/// Before the next start, after so many failures in a row.
+/// The delay before the next start, after so many failures in a row.
 fn restart_delay(failures: u32) -> Duration {
     SIDECAR_RESTART_MIN.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(SIDECAR_RESTART_MAX)
 }

@@ -1,4 +1,4 @@
-//! What a running process is asked, and told, until it ends: probes, readiness, freezing, the grace period.
+//! Supervises a running process until it ends: probes, readiness, freezing, the grace period.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,9 +16,9 @@ use crate::process::child::{exited, signal_group};
 use crate::process::precise_sleep::precise_sleep;
 use crate::{InstanceReporter, InstanceSpec};
 
-/// Why a ready instance is probed again, or not any more.
+/// Why a ready instance is probed again, or has ended.
 enum ReadinessEnd {
-    /// Its owner doubts it.
+    /// Its owner requested a check.
     Verify,
     /// It failed its readiness probe, or a sidecar did.
     Unready(ProbePace),
@@ -27,34 +27,34 @@ enum ReadinessEnd {
 
 impl InstanceProcess {
     /// Until something ends it.
-    pub(crate) async fn serve(&self, life: &mut InstanceRun) -> TerminationCause {
+    pub(crate) async fn serve(&self, instance: &mut InstanceRun) -> TerminationCause {
         tokio::select! {
             biased;
             () = exited(&self.pidfd) => TerminationCause::Exited,
             gone = self.sidecars.until_failed() => TerminationCause::SidecarFailed(gone),
-            end = self.supervise(life) => end,
+            end = self.supervise(instance) => end,
         }
     }
 
-    /// Asks and listens, while the process runs.
-    async fn supervise(&self, life: &mut InstanceRun) -> TerminationCause {
-        let spec = Arc::clone(&life.spec);
+    /// Probes and handles commands while the process runs.
+    async fn supervise(&self, instance: &mut InstanceRun) -> TerminationCause {
+        let spec = Arc::clone(&instance.spec);
         tokio::select! {
             biased;
             () = self.launcher.until_started(&self.child) => {}
-            () = stop_requested(&mut life.commands) => return TerminationCause::Stopped,
-            () = sleep_until(life.began_at + spec.startup_timeout) => {
+            () = stop_requested(&mut instance.commands) => return TerminationCause::Stopped,
+            () = sleep_until(instance.began_at + spec.startup_timeout) => {
                 return TerminationCause::NotReady("the container's root is not mounted yet".to_owned());
             }
         }
         if let Some(startup) = &spec.startup {
             tokio::select! {
                 biased;
-                () = stop_requested(&mut life.commands) => return TerminationCause::Stopped,
-                () = sleep_until(life.began_at + spec.startup_timeout) => {
+                () = stop_requested(&mut instance.commands) => return TerminationCause::Stopped,
+                () = sleep_until(instance.began_at + spec.startup_timeout) => {
                     return TerminationCause::NotReady(self.not_ready_reason("startup").unwrap_or_default());
                 }
-                started = self.reporting(&life.reporter, "startup", self.probe_target().until_started(startup)) => {
+                started = self.reporting(&instance.reporter, "startup", self.probe_target().until_started(startup)) => {
                     if let Err(why) = started {
                         return TerminationCause::Unhealthy(format!("startup probe failed: {why}"));
                     }
@@ -63,15 +63,15 @@ impl InstanceProcess {
         }
         tokio::select! {
             biased;
-            end = self.watch_readiness(life) => end,
+            end = self.watch_readiness(instance) => end,
             why = self.until_unhealthy(&spec) => TerminationCause::Unhealthy(format!("liveness probe failed: {why}")),
         }
     }
 
     /// RT-PROBE: tells each change of readiness.
-    async fn watch_readiness(&self, life: &mut InstanceRun) -> TerminationCause {
-        let spec = Arc::clone(&life.spec);
-        let until_deadline = life.deadline().saturating_duration_since(Instant::now());
+    async fn watch_readiness(&self, instance: &mut InstanceRun) -> TerminationCause {
+        let spec = Arc::clone(&instance.spec);
+        let until_deadline = instance.deadline().saturating_duration_since(Instant::now());
         let mut limit = Some((until_deadline, TerminationCause::NotReady(String::new())));
         let mut pace = ProbePace::Fast;
         let mut delay = spec.readiness.initial_delay;
@@ -88,14 +88,14 @@ impl InstanceProcess {
                     protocol = Some(Box::pin(http2::detect(self.address)).await); // boxed: few are asked
                 }
             };
-            let passes = self.reporting(&life.reporter, "readiness", passes);
+            let passes = self.reporting(&instance.reporter, "readiness", passes);
             let within = limit.as_ref().map_or(Duration::MAX, |(within, _)| *within);
             tokio::select! {
                 biased;
-                told = next_interrupt(&mut life.commands) => match told {
-                    ProbeInterrupt::Freeze if self.wait_while_frozen(life).await => {
-                        // Thawed, it counts as ready again; it is not, until it passes.
-                        life.reporter.unready();
+                reported = next_interrupt(&mut instance.commands) => match reported {
+                    ProbeInterrupt::Freeze if self.wait_while_frozen(instance).await => {
+                        // Thawed, it would count as ready again; it is not, until it passes.
+                        instance.reporter.unready();
                         continue;
                     }
                     ProbeInterrupt::Freeze | ProbeInterrupt::Stop => return TerminationCause::Stopped,
@@ -105,16 +105,16 @@ impl InstanceProcess {
                         return TerminationCause::NotReady(self.not_ready_reason("readiness").unwrap_or_default());
                     }
                     (Err(_), Some((_, end))) => return end,
-                    _ => life.reporter.ready(self.address, protocol),
+                    _ => instance.reporter.ready(self.address, protocol),
                 },
             }
             self.start_guard.take();
-            match self.while_ready(life, &spec).await {
+            match self.while_ready(instance, &spec).await {
                 ReadinessEnd::Verify => {
                     (pace, limit) = (ProbePace::Fast, Some((VERIFY_TIMEOUT, TerminationCause::Unreachable)));
                 }
                 ReadinessEnd::Unready(next) => {
-                    life.reporter.unready();
+                    instance.reporter.unready();
                     pace = next;
                 }
                 ReadinessEnd::Stopped => return TerminationCause::Stopped,
@@ -122,15 +122,15 @@ impl InstanceProcess {
         }
     }
 
-    /// Returns what ends the time in which it is ready. A freeze does not: requests and the next readiness probe see whether it
+    /// Returns when it is no longer ready. A freeze does not count: requests and the next readiness probe detect whether it
     /// answers after its thaw.
-    async fn while_ready(&self, life: &mut InstanceRun, spec: &InstanceSpec) -> ReadinessEnd {
+    async fn while_ready(&self, instance: &mut InstanceRun, spec: &InstanceSpec) -> ReadinessEnd {
         loop {
             tokio::select! {
                 biased;
-                order = life.commands.recv() => match order {
+                order = instance.commands.recv() => match order {
                     Some(InstanceCommand::Verify) => return ReadinessEnd::Verify,
-                    Some(InstanceCommand::Freeze) if self.wait_while_frozen(life).await => {}
+                    Some(InstanceCommand::Freeze) if self.wait_while_frozen(instance).await => {}
                     Some(InstanceCommand::Freeze | InstanceCommand::Stop) | None => return ReadinessEnd::Stopped,
                     Some(InstanceCommand::Thaw) => {}
                 },
@@ -140,11 +140,11 @@ impl InstanceProcess {
         }
     }
 
-    /// Awaits `passing`, and tells what is in its way for as long as it takes.
+    /// Awaits `passing`, and reports periodically why it has not passed.
     async fn reporting<T>(&self, reporter: &InstanceReporter, what: &str, passing: impl Future<Output = T>) -> T {
         tokio::pin!(passing);
         self.last_probe_error.borrow_mut().clear(); // that was another time
-        let (mut told, mut wait) = (None, NOT_READY_REPORT_DELAY_MIN);
+        let (mut reported, mut wait) = (None, NOT_READY_REPORT_DELAY_MIN);
         loop {
             tokio::select! {
                 biased;
@@ -153,29 +153,29 @@ impl InstanceProcess {
             }
             wait = (wait * 2).min(NOT_READY_REPORT_DELAY_MAX);
             let now = self.not_ready_reason(what);
-            if now != told {
+            if now != reported {
                 now.iter().for_each(|why| reporter.not_ready_reason(why.clone()));
-                told = now;
+                reported = now;
             }
         }
     }
 
-    /// Why the instance is not ready: a sidecar is not, or it did not pass the probe that is called so.
+    /// Why the instance is not ready: because of a sidecar, or of the named probe.
     fn not_ready_reason(&self, what: &str) -> Option<String> {
         let wrong = self.last_probe_error.borrow();
         let own = || (!wrong.is_empty()).then(|| format!("{what} probe failed: {wrong}"));
         self.sidecars.not_ready_reason().or_else(own)
     }
 
-    /// Frozen until it is thawed; `false`: until it is to end. It runs while a client has a session, whose command would stand
-    /// still with it.
-    async fn wait_while_frozen(&self, life: &mut InstanceRun) -> bool {
+    /// Frozen until it is thawed; `false`: until it must end. It runs while a client has a session, whose command would be
+    /// frozen with it.
+    async fn wait_while_frozen(&self, instance: &mut InstanceRun) -> bool {
         let thawed = loop {
             let frozen = self.sessions.freeze();
             self.set_frozen(frozen);
             tokio::select! {
                 biased;
-                command = life.commands.recv() => match command {
+                command = instance.commands.recv() => match command {
                     Some(InstanceCommand::Thaw) => break true,
                     Some(InstanceCommand::Stop) | None => break false,
                     Some(InstanceCommand::Verify | InstanceCommand::Freeze) => {}
@@ -207,7 +207,7 @@ impl InstanceProcess {
         let Some(probe) = spec.readiness.periodic() else { return std::future::pending().await };
         tokio::time::sleep(probe.period).await;
         let why = self.probe_target().until_failure(&probe).await;
-        tracing::warn!(revision = spec.revision, address = %self.address, %why, "instance is not ready any more");
+        tracing::warn!(revision = spec.revision, address = %self.address, %why, "instance is no longer ready");
     }
 
     /// Returns why the liveness probe failed; never without one.
@@ -218,7 +218,7 @@ impl InstanceProcess {
                 loop {
                     tokio::select! {
                         why = self.probe_target().until_failure(liveness), if !self.freezer.is_frozen() => return why,
-                        () = self.freezer.changed() => {} // its failures count anew
+                        () = self.freezer.changed() => {} // its failure count restarts
                     }
                 }
             }

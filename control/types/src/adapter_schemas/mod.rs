@@ -90,7 +90,7 @@ mod tests {
     fn fields(types: &[AdapterTypeSpec], adapter: &AdapterProgram, section: &Value) -> Vec<String> {
         let mut problems = FieldErrors::default();
         validate_section(types, adapter, "source", section, &mut problems);
-        problems.told().into_iter().map(|problem| problem.field).collect()
+        problems.into_list().into_iter().map(|problem| problem.field).collect()
     }
 
     /// TRN-45, TRN-59: a wrong type in a known field has its path; a Secret stands for its file.

@@ -1,4 +1,4 @@
-//! Metric: over which windows a Revision's demand is averaged.
+//! Metric: the windows over which a Revision's demand is averaged.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -8,8 +8,9 @@ use super::{GROUP, VERSION};
 use crate::conditions::ConditionSet;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::shared::Status;
 
 /// Ready is set directly: the counters are in this process, so they can always be read.
@@ -27,7 +28,7 @@ pub struct MetricSpec {
     pub stable_window: i64,
     /// A rise is noticed within this, in nanoseconds.
     pub panic_window: i64,
-    /// Whose demand it is.
+    /// The scaled object.
     pub scrape_target: String,
 }
 
@@ -52,6 +53,8 @@ impl ResourceStrategy for Metric {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

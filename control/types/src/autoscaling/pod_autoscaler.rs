@@ -1,4 +1,4 @@
-//! PodAutoscaler: what a Revision's scaler wants and has.
+//! PodAutoscaler: the desired and the actual scale of a Revision.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -8,8 +8,9 @@ use super::{GROUP, VERSION};
 use crate::conditions::ConditionSet;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{PrinterColumn, READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::shared::Status;
 
 /// Instances take requests, or will as soon as they are ready.
@@ -30,9 +31,9 @@ kind! {
 pub struct PodAutoscalerSpec {
     /// Requests that one instance takes at a time; 0 = as many as come.
     pub container_concurrency: i64,
-    /// What is scaled.
+    /// The scaled object.
     pub scale_target_ref: ScaleTarget,
-    /// `Reachable`, `Unreachable`, or empty while nobody knows.
+    /// `Reachable`, `Unreachable`, or empty while unknown.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reachability: String,
     /// `http1` or `h2c`.
@@ -110,6 +111,8 @@ impl ResourceStrategy for PodAutoscaler {
             READY,
             REASON,
         ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

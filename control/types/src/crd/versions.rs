@@ -1,8 +1,8 @@
-//! The versions of a custom kind: which are served, in which order, and how an object of one version reads in
+//! The versions of a custom kind: which are served, their order, and the conversion of objects between them.
 //! another.
 //!
-//! An object is stored as the version that the definition names for it. In any other it is the same object under that
-//! version's name, without the fields that its schema lacks, which is what Kubernetes calls the conversion `None`.
+//! An object is stored in the storage version of its definition. In any other version it is the same object with that
+//! version's `apiVersion`, without the fields that its schema lacks, which is Kubernetes' conversion strategy `None`.
 //! Conversion webhooks are not supported: of a definition that has one, only the stored version is served.
 
 use std::cmp::Reverse;
@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 use serde_json::{Value, json};
 
 use crate::custom_kinds::{COLUMNS_MAX, CustomKind};
-use crate::kind_registry::{KindEntry, KindMeta, UnknownFieldPolicy, VersionConversion};
+use crate::kind_registry::{CORE, KindEntry, KindMeta, UnknownFieldPolicy, VersionConversion};
 use crate::printer_column::{AGE, CustomColumn, PrinterColumn};
 
 /// The rows of the kind that a definition describes, the preferred version first; none if it says too little.
@@ -64,9 +64,9 @@ fn rank(version: &str) -> Option<(u8, u64, u64)> {
         if plain { text.parse().ok() } else { None }
     };
     let rest = version.strip_prefix('v')?;
-    for (word, ripe) in [("beta", 1), ("alpha", 0)] {
+    for (word, stability) in [("beta", 1), ("alpha", 0)] {
         if let Some((major, minor)) = rest.split_once(word) {
-            return Some((ripe, number(major)?, number(minor)?));
+            return Some((stability, number(major)?, number(minor)?));
         }
     }
     Some((2, number(rest)?, 0))
@@ -88,8 +88,8 @@ pub fn stored_versions(spec: &Value, before: &Value) -> Vec<Value> {
 /// The warning for users of a deprecated version.
 fn deprecation_warning(meta: &KindMeta, version: &Value) -> Option<String> {
     let plain = || format!("{} {} is deprecated", meta.api_version(), meta.kind);
-    let told = || version["deprecationWarning"].as_str().map_or_else(plain, str::to_owned);
-    (version["deprecated"] == true).then(told)
+    let warning = || version["deprecationWarning"].as_str().map_or_else(plain, str::to_owned);
+    (version["deprecated"] == true).then(warning)
 }
 
 fn leak(text: &str) -> &'static str {
@@ -121,6 +121,7 @@ fn meta(spec: &Value, version: &Value) -> Option<KindMeta> {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: columns.leak(),
+        ..CORE
     })
 }
 

@@ -1,5 +1,5 @@
-//! `allOf`, `anyOf`, `oneOf` and `not` of a structural schema: they narrow what the schema around them says, and say
-//! nothing of their own about types, defaults or how fields are kept.
+//! `allOf`, `anyOf`, `oneOf` and `not` of a structural schema: they restrict the surrounding schema, and specify
+//! no types, no defaults and no pruning of their own.
 
 use serde_json::{Value, json};
 
@@ -7,7 +7,7 @@ use super::structural_schema::{INT_OR_STRING, LIST_KEYS, LIST_TYPE, MAP_TYPE, PR
 use super::work::At;
 use crate::field_errors::FieldErrors;
 
-/// What stays outside, with how it may be there all the same.
+/// Keywords that are not allowed inside combinators, with their exceptions.
 const FORBIDDEN_INSIDE: [(&str, &str); 11] = [
     ("type", "empty"),
     ("title", "empty"),
@@ -22,14 +22,15 @@ const FORBIDDEN_INSIDE: [(&str, &str); 11] = [
     (MAP_TYPE, "undefined"),
 ];
 
-/// Says what the schema's junctors say that they may not, in the words of Kubernetes. Recursion is bounded by a body's
+/// Says what the schema's combinators say that they may not, in the words of Kubernetes. Recursion is bounded by a body's
 /// nesting.
 pub(super) fn check(schema: &Value, at: At<'_>, problems: &mut FieldErrors) {
     let either = schema[INT_OR_STRING] == true;
     for (name, one) in combinators(schema) {
         // The one way to say of which types a value is that may be of two.
-        let is_told = either && (name == "anyOf[0]" || name == "anyOf[1]") && is_int_or_string(&schema["anyOf"]);
-        if !is_told {
+        let is_int_or_string_branch =
+            either && (name == "anyOf[0]" || name == "anyOf[1]") && is_int_or_string(&schema["anyOf"]);
+        if !is_int_or_string_branch {
             check_nested(one, At::Field(&at, &name), either && name == "allOf[0]", problems);
         }
     }
@@ -74,7 +75,7 @@ mod tests {
 
     /// APP-36
     #[test]
-    fn junctors_narrow_and_declare_nothing() {
+    fn combinators_restrict_and_declare_nothing() {
         let either = json!([{ "type": "integer" }, { "type": "string" }]);
         for (schema, fields) in [
             (json!({ "type": "object", "oneOf": [{ "required": ["a"] }, { "not": { "required": ["b"] } }] }), &[][..]),

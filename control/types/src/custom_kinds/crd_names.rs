@@ -1,4 +1,4 @@
-//! What a definition calls its kind and its versions, and how it wants to convert between them.
+//! The names and versions of a definition, and its conversion strategy.
 
 use std::collections::HashSet;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 use crate::field_errors::FieldErrors;
 use support::names::{NOT_A_SUBDOMAIN, is_dns_subdomain, is_dns1035_label, label_1035_error as wrong_with_label};
 
-/// Characters of what users of a version are told that goes; Kubernetes' figure.
+/// Characters of a version's deprecation warning; Kubernetes' figure.
 const WARNING_BYTES_MAX: usize = 256;
 
-/// Says what is wrong with them, in the words of Kubernetes.
+/// Validates them, with the messages of Kubernetes.
 pub(super) fn validate(name: &str, spec: &Value, problems: &mut FieldErrors) {
     let text = |value: &Value| value.as_str().unwrap_or("").to_owned();
     let (group, plural) = (text(&spec["group"]), text(&spec["names"]["plural"]));

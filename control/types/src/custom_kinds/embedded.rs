@@ -1,4 +1,4 @@
-//! Whole objects inside others (`x-kubernetes-embedded-resource`): they say what they are, and have metadata like any.
+//! Complete objects inside others (`x-kubernetes-embedded-resource`): they have a type and metadata like any object.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value};
@@ -7,10 +7,10 @@ use super::work::At;
 use crate::field_errors::FieldErrors;
 use support::{labels, names};
 
-/// What every object has, whether its schema says so or not.
+/// Fields that every object has, whether its schema has them or not.
 pub(super) const IDENTITY: [&str; 3] = ["apiVersion", "kind", "metadata"];
 
-/// Says what is wrong with what an embedded object says of itself, in the words of Kubernetes.
+/// Validates the type and metadata of an embedded object, with the messages of Kubernetes.
 pub(super) fn validate(fields: &Map<String, Value>, at: At<'_>, problems: &mut FieldErrors) {
     for name in ["apiVersion", "kind"] {
         let here = At::Field(&at, name);

@@ -1,7 +1,7 @@
-//! `format` in a schema: what a text or a number of a client's kind has to be besides its type.
+//! `format` in a schema: a constraint on a text or a number of a custom kind besides its type.
 //!
-//! A format that Kubernetes does not know means nothing there, and here. Of those that it knows, the numbers of books and
-//! cards and the colours are taken as they come: no kind of a cluster has them.
+//! A format that Kubernetes does not know has no effect there, nor here. Of the known formats, ISBN and
+//! credit card numbers and colors are not checked: no kind of a cluster has them.
 
 use std::net::IpAddr;
 
@@ -106,7 +106,7 @@ fn is_hostname(text: &str) -> bool {
     top && front.split('.').all(label)
 }
 
-/// An address; in its decimal parts, zeros may stand in front.
+/// An address; in its decimal parts, zeros may be in front.
 fn address(text: &str) -> Option<IpAddr> {
     let bare = |part: &str| {
         let rest = part.trim_start_matches('0');

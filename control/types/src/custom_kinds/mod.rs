@@ -1,4 +1,4 @@
-//! Kinds that clients define: a CustomResourceDefinition as rows of the registry, one for each version.
+//! Custom kinds: a CustomResourceDefinition as rows of the registry, one for each version.
 
 mod combinators;
 mod crd_names;
@@ -33,7 +33,7 @@ const COLUMN_FORMATS: [&str; 8] = ["byte", "date", "date-time", "double", "float
 /// Columns of one version: each takes part of every row of a table, whatever its path finds.
 pub(super) const COLUMNS_MAX: usize = 100;
 
-/// What a client said about its kind.
+/// A client's definition of its kind.
 #[derive(Debug)]
 pub struct CustomKind {
     schema: Value,
@@ -119,7 +119,7 @@ impl CustomKind {
                 correct the existing errors to complete validation";
             problems.add(ROOT_PATH, why);
         }
-        if problems.list.is_empty() { Ok(object) } else { Err(AdmissionError::Invalid(problems.told())) }
+        if problems.list.is_empty() { Ok(object) } else { Err(AdmissionError::Invalid(problems.into_list())) }
     }
 
     /// Makes a stored object one of this version, which `is_stored` or not.
@@ -200,17 +200,17 @@ fn version_schema(version: &Value) -> Value {
     schema
 }
 
-/// What a kind's schema has against a status; what stays as it was is left in peace.
+/// Validates a status against a kind's schema; unchanged values are accepted.
 pub fn status_errors(status: &Value, before: &Value, schema: &Value) -> Vec<Problem> {
     let schema = &schema["properties"]["status"];
     let mut problems = FieldErrors::default();
     let work = ValidationWork::default();
     let held = SchemaContext { schema, patterns: &Patterns::of(schema), work: &work, old_value: Some(before) };
     structural_schema::validate(status, held, At::Root("status"), &mut problems);
-    problems.told()
+    problems.into_list()
 }
 
-/// What is wrong with a column.
+/// Validates a column.
 fn validate_column(column: &Value, at: &str, problems: &mut FieldErrors) {
     let text = |name: &str| column[name].as_str().unwrap_or("");
     if text("name").is_empty() {
@@ -237,7 +237,7 @@ fn validate_column(column: &Value, at: &str, problems: &mut FieldErrors) {
     }
 }
 
-/// What is wrong with a version's columns and with what it says of scale and selection.
+/// Validates a version's columns, and its scale and selectable fields.
 fn validate_version(version: &Value, at: &str, problems: &mut FieldErrors) {
     for (index, field) in version["selectableFields"].as_array().into_iter().flatten().enumerate() {
         let path = field["jsonPath"].as_str().unwrap_or("");
@@ -294,7 +294,7 @@ pub(super) fn ratchet(name: &str, before: &Value, problems: &mut FieldErrors) {
     }
 }
 
-/// What is wrong with a definition.
+/// Validates a definition.
 pub(super) fn validate(name: &str, spec: &Value, problems: &mut FieldErrors) {
     crd_names::validate(name, spec, problems);
     let versions: Vec<&Value> = spec["versions"].as_array().into_iter().flatten().collect();
@@ -378,19 +378,19 @@ mod tests {
             problems
         };
         let twice = "self.all(x, self.all(y, x == y))";
-        let mut dear = found(&with(twice, Value::Null));
+        let mut too_costly = found(&with(twice, Value::Null));
         let at = "spec.versions[0].schema.openAPIV3Schema";
-        let fields: Vec<&str> = dear.list.iter().map(|problem| problem.field.as_str()).collect();
+        let fields: Vec<&str> = too_costly.list.iter().map(|problem| problem.field.as_str()).collect();
         let rule = format!("{at}.properties[list].x-kubernetes-validations[0].rule");
         assert_eq!(fields, [&rule, &rule, at]);
         assert_eq!(
-            dear.list[0].message,
+            too_costly.list[0].message,
             "Forbidden: estimated rule cost exceeds budget by factor of more than 100x (try simplifying the rule, or \
              adding maxItems, maxProperties, and maxLength where arrays, maps, and strings are declared)"
         );
         assert_eq!(found(&with(twice, 2.into())).list, []);
-        ratchet("crons.example.com", &with(twice, Value::Null), &mut dear);
-        assert_eq!(dear.list, []);
+        ratchet("crons.example.com", &with(twice, Value::Null), &mut too_costly);
+        assert_eq!(too_costly.list, []);
         let loose = with("self.all(x, oldSelf.exists(y, x == y))", 2.into());
         assert_eq!(found(&loose).list, [], "a list has one place");
         let mut inside = with("true", 2.into());

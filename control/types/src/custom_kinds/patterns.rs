@@ -1,4 +1,4 @@
-//! A schema's regular expressions: compiled once, and bounded together.
+//! The regular expressions of a schema: compiled once, and bounded together.
 
 use serde_json::Value;
 

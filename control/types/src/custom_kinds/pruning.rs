@@ -8,7 +8,7 @@ use super::structural_schema::{EMBEDDED, PRESERVE};
 use super::work::At;
 use crate::object_reader::UNKNOWN_FIELDS_REPORTED_MAX;
 
-/// Bytes of the paths of all fields that are told to be unknown.
+/// Bytes of the paths of all reported unknown fields.
 const DROPPED_BYTES_MAX: usize = 64 * 1024;
 
 /// Fields that were dropped, the first of them with their paths.

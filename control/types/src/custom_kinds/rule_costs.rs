@@ -1,4 +1,4 @@
-//! What the rules of one version of a definition cost together: each, and all of them, have a limit.
+//! The cost limits of the rules of one version of a definition: for each rule, and for all together.
 
 use super::work::At;
 use crate::field_errors::FieldErrors;
@@ -8,14 +8,14 @@ use cel::SizeEstimator;
 const RULE_COST_MAX: u64 = 10_000_000;
 /// ... of all rules of one version; Kubernetes' figure.
 const VERSION_COST_MAX: u64 = 100_000_000;
-/// The dearest rules that are named when all of them cost too much.
+/// The most expensive rules that are named when all of them cost too much.
 const REPORTED_MAX: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct RuleCosts {
     pub(super) sizes: SizeEstimator,
     total: u64,
-    /// The dearest first, each with where it stands.
+    /// The most expensive first, each with where it stands.
     most_expensive: Vec<(u64, String)>,
 }
 
@@ -34,7 +34,7 @@ impl RuleCosts {
         }
     }
 
-    /// Says if all rules of the schema at `at` cost too much.
+    /// Reports whether all rules of the schema at `at` cost too much.
     pub(super) fn check_total(&self, at: &str, problems: &mut FieldErrors) {
         if self.total <= VERSION_COST_MAX {
             return;
@@ -66,7 +66,7 @@ fn cost_error(what: &str, cost: u64, cost_max: u64) -> String {
 mod tests {
     use super::*;
 
-    /// APP-20: what costs too much alone, and what does together, is told with the dearest first.
+    /// APP-20: rules that cost too much alone, and all together, are reported with the most expensive first.
     #[test]
     fn rules_have_a_limit_each_and_one_together() {
         let (mut costs, mut problems) = (RuleCosts::default(), FieldErrors::default());

@@ -1,4 +1,4 @@
-//! What a definition's schema has to be, so that what it says can be done: structural, with patterns that compile and
+//! Validates the schema of a definition: it must be structural, with patterns that compile and
 //! lists whose keys exist.
 
 use std::collections::HashSet;
@@ -17,14 +17,14 @@ use crate::field_errors::FieldErrors;
 use cel::declared_max;
 
 const TYPES: [&str; 6] = ["array", "boolean", "integer", "number", "object", "string"];
-/// Levels of a schema that are looked at; a body has no more.
+/// Levels of a schema that are checked; a body has no more.
 const DEPTH_MAX: usize = 64;
 
-/// Says what is wrong with the schema at `at`.
+/// Validates the schema at `at`.
 pub(super) fn validate(schema: &Value, at: &str, problems: &mut FieldErrors) {
     if schema["type"] != "object" {
-        let told = schema["type"].as_str().unwrap_or("");
-        problems.add(format!("{at}.type"), format!("Invalid value: {told:?}: must be object at the root"));
+        let type_name = schema["type"].as_str().unwrap_or("");
+        problems.add(format!("{at}.type"), format!("Invalid value: {type_name:?}: must be object at the root"));
     }
     if schema.get("additionalProperties").is_some_and(|inner| !inner.is_null()) {
         problems.add(format!("{at}.additionalProperties"), "Forbidden: must not be used at the root");
@@ -82,7 +82,7 @@ fn check(
         let mut wrong = FieldErrors::default();
         let held = SchemaContext { schema, patterns, work, old_value: None };
         structural_schema::validate(default, held, At::Root(""), &mut wrong);
-        for problem in wrong.told() {
+        for problem in wrong.into_list() {
             problems.add(format!("{at}.default{}", dotted(&problem.field)), problem.message);
         }
     }
@@ -100,7 +100,7 @@ fn check(
     }
     for name in ["items", "additionalProperties"] {
         if schema[name].is_object() {
-            // Items without keys cannot be told from each other.
+            // Items without keys cannot be distinguished.
             let loose = name == "items" && schema[LIST_TYPE] != "map";
             go_in(&schema[name], At::Field(&at, name), place.uncorrelatable_list.or(loose.then_some(at)));
         }
@@ -126,8 +126,8 @@ fn check_type(schema: &Value, at: At<'_>, depth: usize, problems: &mut FieldErro
     }
     if schema[EMBEDDED] == true {
         if schema["type"] != "object" {
-            let told = schema["type"].as_str().unwrap_or("");
-            let why = format!("Invalid value: {told:?}: must be object if {EMBEDDED} is true");
+            let type_name = schema["type"].as_str().unwrap_or("");
+            let why = format!("Invalid value: {type_name:?}: must be object if {EMBEDDED} is true");
             problems.add(At::Field(&at, "type"), why);
         }
         if schema["properties"].as_object().is_none_or(Map::is_empty) && schema[PRESERVE] != true {
@@ -245,9 +245,9 @@ mod tests {
         }
     }
 
-    /// APP-36: items of a set are told from each other as a whole, and junctors are looked at wherever they stand.
+    /// APP-36: items of a set are distinguished as a whole, and combinators are checked wherever they are.
     #[test]
-    fn sets_hold_single_values_and_junctors_declare_nothing() {
+    fn sets_are_scalar_and_combinators_declare_nothing() {
         for (inner, field) in [
             (json!({ "type": "array", LIST_TYPE: "set", "items": { "type": "string" } }), None),
             (json!({ "type": "array", LIST_TYPE: "set", "items": { "type": "object", MAP_TYPE: "atomic" } }), None),

@@ -1,4 +1,4 @@
-//! Structural schemas, as CustomResourceDefinitions carry them: what they drop, fill in, and refuse.
+//! Structural schemas of CustomResourceDefinitions: pruning, defaulting and validation.
 
 use std::collections::{HashMap, HashSet};
 
@@ -43,24 +43,24 @@ pub(super) fn apply_defaults(value: &mut Value, schema: &Value, work: &Validatio
     }
 }
 
-/// Whether a field that is null stays so: it may be null, or the schema says nothing of it.
+/// Whether a field that is null stays so: it may be null, or the schema does not specify it.
 pub fn stays_null(schema: &Value, name: &str) -> bool {
     let known = below(schema, name);
     !known.is_object() || known["nullable"] == true
 }
 
-/// What a schema says of a field of its objects.
+/// The schema of a field.
 pub fn below<'a>(schema: &'a Value, name: &str) -> &'a Value {
     schema["properties"].get(name).unwrap_or(&schema["additionalProperties"])
 }
 
-/// What a value is held against.
+/// The context of a validation.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SchemaContext<'a> {
     pub(super) schema: &'a Value,
     pub(super) patterns: &'a Patterns,
     pub(super) work: &'a ValidationWork,
-    /// What the value was: what stays as it was is left in peace, whatever the schema says by now.
+    /// The previous value: an unchanged value is accepted, whatever the schema says by now.
     pub(super) old_value: Option<&'a Value>,
 }
 
@@ -70,7 +70,7 @@ impl<'a> SchemaContext<'a> {
     }
 }
 
-/// Says what the schema does not allow, in the words of Kubernetes.
+/// Reports values that the schema does not allow, with the messages of Kubernetes.
 pub(super) fn validate(value: &Value, held: SchemaContext<'_>, at: At<'_>, problems: &mut FieldErrors) {
     let schema = held.schema;
     if !schema.is_object()
@@ -248,7 +248,7 @@ fn validate_items(items: &[Value], held: SchemaContext<'_>, at: At<'_>, problems
     }
 }
 
-/// What an item of a list is known by: its keys, or all of it if it has none.
+/// The identity of a list item: its keys, or all of it if it has none.
 fn item_identity(item: &Value, keys: &[&str]) -> Value {
     if keys.is_empty() {
         return item.clone();
@@ -425,7 +425,7 @@ mod tests {
         validate(&good, held, At::Root(""), &mut problems);
         assert_eq!(problems.list, []);
 
-        // What was there before it was forbidden stays as long as nobody touches it.
+        // A value that was stored before it was forbidden stays until it is changed.
         let old = json!({ "size": 99, "words": ["a1"], "map": { "k": "v" } });
         let mut new = old.clone();
         new["color"] = "red".into();

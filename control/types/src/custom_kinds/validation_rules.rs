@@ -1,4 +1,4 @@
-//! A definition's own rules (`x-kubernetes-validations`), each held against the part of an object that it stands at.
+//! A definition's own rules (`x-kubernetes-validations`), each evaluated for the part of an object that its schema describes.
 
 use std::collections::HashMap;
 
@@ -11,9 +11,9 @@ use crate::field_errors::FieldErrors;
 use cel::{CelProgram, CelType, CelValue, CompileError, EvalBudget, EvalError, EvalScope, SizeEstimator};
 
 pub(super) const RULES: &str = "x-kubernetes-validations";
-/// What a rule may speak of.
+/// The variables of a rule.
 const NAMES: [&str; 2] = ["self", "oldSelf"];
-/// The reasons that a rule may give, as the first words of what is told.
+/// The reasons that a rule may give, as the first words of the message.
 const REASONS: [&str; 4] = ["FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate"];
 
 /// All rules of a schema, read; by their text.
@@ -22,7 +22,7 @@ pub(super) struct ValidationRules {
     programs: HashMap<String, Result<CelProgram, String>>,
 }
 
-/// What one look at an object works with.
+/// The context of one evaluation of an object.
 struct RuleEvaluation<'a> {
     rules: &'a ValidationRules,
     steps: EvalBudget,
@@ -30,19 +30,19 @@ struct RuleEvaluation<'a> {
     problems: &'a mut FieldErrors,
 }
 
-/// Where a schema stands in its definition.
+/// Where a schema is in its definition.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RuleLocation<'a> {
     pub(super) path: At<'a>,
     /// It is about whole objects.
     pub(super) is_root: bool,
-    /// How often a value of it can stand in an object; `None`: as often as a request can carry.
+    /// How often a value of it can be in an object; `None`: as often as a request can carry.
     pub(super) cardinality_max: Option<u64>,
-    /// The list around it of which nobody can say which item was which before.
+    /// The enclosing list whose items cannot be correlated with the earlier ones.
     pub(super) uncorrelatable_list: Option<At<'a>>,
 }
 
-/// Says what is wrong with the rules that stand at a place of a definition.
+/// Validates the rules that are at a place of a definition.
 pub(super) fn validate(schema: &Value, place: RuleLocation<'_>, costs: &mut RuleCosts, problems: &mut FieldErrors) {
     let at = place.path;
     for (index, rule) in schema[RULES].as_array().into_iter().flatten().enumerate() {
@@ -66,8 +66,8 @@ pub(super) fn validate(schema: &Value, place: RuleLocation<'_>, costs: &mut Rule
                         problems.add(format!("{at}.rule"), format!("Invalid value: {}: {why}", rule_text(rule)));
                     }
                 }
-                let told = |field: &str| rule[field].as_str().is_some_and(|text| !text.is_empty());
-                if text.contains(['\n', '\r']) && !told("message") && !told("messageExpression") {
+                let reported = |field: &str| rule[field].as_str().is_some_and(|text| !text.is_empty());
+                if text.contains(['\n', '\r']) && !reported("message") && !reported("messageExpression") {
                     let why = "Required value: message must be specified if rule contains line breaks";
                     problems.add(format!("{at}.message"), why);
                 }
@@ -113,15 +113,15 @@ enum RuleError {
 }
 
 impl RuleDeclaration<'_> {
-    /// What the text costs at most, and whether it looks at what was there before.
+    /// The maximum cost of the text, and whether it reads the previous object.
     fn compile(&self, text: &str, wanted: &CelType<'_>, sizes: &SizeEstimator) -> Result<(u64, bool), RuleError> {
-        let told = |why: CompileError| RuleError::Compile(why.render(text));
-        let program = CelProgram::parse(text, &NAMES).map_err(told)?;
+        let reported = |why: CompileError| RuleError::Compile(why.render(text));
+        let program = CelProgram::parse(text, &NAMES).map_err(reported)?;
         let whole = self.place.is_root;
         let this = CelType::of(self.schema, whole).unwrap_or(CelType::Dyn);
         let optional = self.rule["optionalOldSelf"] == true;
         let was = if optional { CelType::Optional(this.clone().into()) } else { this.clone() };
-        let (found, cost) = program.check(&this, was, (self.schema, whole), sizes).map_err(told)?;
+        let (found, cost) = program.check(&this, was, (self.schema, whole), sizes).map_err(reported)?;
         if found.is_assignable_to(wanted) { Ok((cost, program.uses_old_self)) } else { Err(RuleError::NotBool) }
     }
 
@@ -188,7 +188,7 @@ impl ValidationRules {
         self.programs.is_empty()
     }
 
-    /// Says which rules an object breaks. What is as it was before is left in peace, as Kubernetes does it.
+    /// Reports the rules that an object breaks. Unchanged values are accepted, as in Kubernetes.
     pub(super) fn evaluate(&self, object: &Value, before: Option<&Value>, schema: &Value, problems: &mut FieldErrors) {
         if !self.is_empty() {
             let mut look = RuleEvaluation { rules: self, steps: EvalBudget::default(), is_exhausted: false, problems };
@@ -243,7 +243,7 @@ impl RuleEvaluation<'_> {
         };
         let optional = rule["optionalOldSelf"] == true;
         if program.uses_old_self && before.is_none() && !optional {
-            return; // it is about a change, and this is none
+            return; // a transition rule, and nothing changed
         }
         let sides =
             [value, before.unwrap_or(&Value::Null)].map(|side| CelValue::of(side, schema, is_root, &mut self.steps));
@@ -257,8 +257,8 @@ impl RuleEvaluation<'_> {
         match program.evaluate(&scope, &mut self.steps) {
             Ok(CelValue::Bool(true)) => {}
             Ok(CelValue::Bool(false)) => {
-                let told = self.message(rule, &scope);
-                self.problems.add(field(), with_reason(rule["reason"].as_str(), kind, &told));
+                let reported = self.message(rule, &scope);
+                self.problems.add(field(), with_reason(rule["reason"].as_str(), kind, &reported));
             }
             Ok(_) => {
                 let why = format!("Invalid value: {kind:?}: neither true nor false evaluating rule: {text}");
@@ -266,8 +266,8 @@ impl RuleEvaluation<'_> {
             }
             Err(EvalError::BudgetExceeded) => self.stop(field(), kind),
             Err(EvalError::Mismatch(why)) => {
-                let told = rule["message"].as_str().unwrap_or(text);
-                self.problems.add(field(), format!("Invalid value: {kind:?}: {why} evaluating rule: {told}"));
+                let reported = rule["message"].as_str().unwrap_or(text);
+                self.problems.add(field(), format!("Invalid value: {kind:?}: {why} evaluating rule: {reported}"));
             }
         }
     }
@@ -278,33 +278,33 @@ impl RuleEvaluation<'_> {
         self.problems.add(field, format!("Invalid value: {kind:?}: {why}"));
     }
 
-    /// What a rule says of who breaks it.
+    /// The message of a rule for an object that breaks it.
     fn message(&mut self, rule: &Value, scope: &EvalScope<'_>) -> String {
         let rules = self.rules;
         if let Some(text) = rule["messageExpression"].as_str()
             && let Some(Ok(program)) = rules.programs.get(text)
-            && let Ok(CelValue::String(told)) = program.evaluate(scope, &mut self.steps)
-            && !told.trim().is_empty()
+            && let Ok(CelValue::String(reported)) = program.evaluate(scope, &mut self.steps)
+            && !reported.trim().is_empty()
         {
-            return told.to_string();
+            return reported.to_string();
         }
-        match rule["message"].as_str().filter(|told| !told.is_empty()) {
-            Some(told) => told.to_owned(),
+        match rule["message"].as_str().filter(|reported| !reported.is_empty()) {
+            Some(reported) => reported.to_owned(),
             None => format!("failed rule: {}", rule["rule"].as_str().unwrap_or("").trim()),
         }
     }
 }
 
-fn with_reason(reason: Option<&str>, kind: &str, told: &str) -> String {
+fn with_reason(reason: Option<&str>, kind: &str, reported: &str) -> String {
     match reason {
-        Some("FieldValueForbidden") => format!("Forbidden: {told}"),
-        Some("FieldValueRequired") => format!("Required value: {told}"),
+        Some("FieldValueForbidden") => format!("Forbidden: {reported}"),
+        Some("FieldValueRequired") => format!("Required value: {reported}"),
         Some("FieldValueDuplicate") => format!("Duplicate value: {kind:?}"),
-        _ => format!("Invalid value: {kind:?}: {told}"),
+        _ => format!("Invalid value: {kind:?}: {reported}"),
     }
 }
 
-/// What a list's items were before, by their keys.
+/// The previous items of a list, by their keys.
 struct PreviousItems<'a> {
     keys: Vec<&'a str>,
     items: HashMap<String, &'a Value>,
@@ -362,7 +362,7 @@ mod tests {
 
     /// APP-20: a definition's own rules are held against its objects.
     #[test]
-    fn a_broken_rule_is_told_where_it_stands_in_its_own_words() {
+    fn broken_rule_is_reported_at_its_path_with_its_message() {
         let object = |spec: Value| json!({ "metadata": { "name": "a" }, "spec": spec });
         let good = object(json!({ "min": 1, "max": 2, "color": "red" }));
         assert_eq!(found(&schema(), &good, None), []);
@@ -393,9 +393,9 @@ mod tests {
         assert_eq!(found(&schema(), &after, Some(&before)), []);
         after["spec"]["parts"] = json!([{ "name": "a", "n": 4 }]);
         after["spec"]["color"] = "blue".into();
-        let told = found(&schema(), &after, Some(&before));
-        assert_eq!(told[0], ("spec.color".into(), r#"Invalid value: "string": immutable"#.into()));
-        assert_eq!(told[1].1, r#"Invalid value: "object": failed rule: self.n >= oldSelf.n"#);
+        let reported = found(&schema(), &after, Some(&before));
+        assert_eq!(reported[0], ("spec.color".into(), r#"Invalid value: "string": immutable"#.into()));
+        assert_eq!(reported[1].1, r#"Invalid value: "object": failed rule: self.n >= oldSelf.n"#);
         let wrong = object(json!({ "min": 9, "max": 2 }));
         let mut other = wrong.clone();
         other["metadata"]["labels"] = json!({ "x": "y" });
@@ -407,8 +407,8 @@ mod tests {
         let schema = json!({ "type": "object", "properties": { "list": { "type": "array",
             RULES: [{ "rule": "self.all(a, self.all(b, self.all(c, a + b + c > 0)))" }], "items": { "type": "integer" } } } });
         let object = json!({ "list": vec![1; 200] });
-        let told = found(&schema, &object, None);
-        assert!(told.len() == 1 && told[0].1.contains("cost budget"), "{told:?}");
+        let reported = found(&schema, &object, None);
+        assert!(reported.len() == 1 && reported[0].1.contains("cost budget"), "{reported:?}");
     }
 
     #[test]

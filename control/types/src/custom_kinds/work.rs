@@ -1,4 +1,4 @@
-//! Bounds on holding an object against a schema: how much work it may be, and where a value stands.
+//! Bounds the work of validating an object against a schema, and tracks the path of a value.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -17,14 +17,14 @@ pub(super) const ROOT_PATH: &str = "<nil>";
 /// regular expressions. A schema of 1 MB and an object of 1 MB could ask for a million times a million; five million take some
 /// 100 ms.
 const STEPS_MAX: u64 = 5_000_000;
-/// Bytes of text that are looked at in the time of a comparison.
+/// Bytes of text that are checked in the time of a comparison.
 const TEXT_BYTES_A_STEP: usize = 10;
 /// JSON that defaults may add to one object, in bytes. An object that is longer with them is not stored.
 const FILLED_BYTES_MAX: usize = OBJECT_BYTES_MAX;
 /// Values that defaults may add to one object: short ones take more memory than their text.
 const FILLED_VALUES_MAX: usize = 100_000;
 
-/// What is left of the bounds for one object.
+/// The remaining budget for one object.
 #[derive(Debug)]
 pub(super) struct ValidationWork {
     steps: Cell<u64>,
@@ -32,7 +32,7 @@ pub(super) struct ValidationWork {
     stopped_at: RefCell<Option<String>>,
     filled_bytes: Cell<usize>,
     filled_values: Cell<usize>,
-    /// What its regular expressions have in memory.
+    /// The memory of its regular expressions.
     pub(super) regex_caches: RefCell<RegexCaches>,
 }
 
@@ -110,7 +110,7 @@ pub(super) fn size(value: &Value) -> (usize, usize) {
     }
 }
 
-/// Where a value stands in an object. It is written out only for a problem: a key may be as long as the body, and a
+/// Where a value is in an object. It is serialized only for a problem: a key may be as long as the body, and a
 /// path to each of the values below it would be, too.
 #[derive(Debug, Clone, Copy)]
 pub enum At<'a> {

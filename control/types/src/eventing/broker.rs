@@ -1,4 +1,4 @@
-//! Broker: an address that takes events, and the Triggers' common source.
+//! Broker: an address that accepts events, and the source of its Triggers.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::{BROKER_CLASS, GROUP, OUR_CLASS, VERSION, delivery_features, stream_options};
 use crate::conditions::ConditionSet;
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, PrinterColumn, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, annotation, namespace,
@@ -46,10 +48,10 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct BrokerSpec {
-    /// An object with options of the Broker's class.
+    /// The object with options of the Broker's class.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub config: Option<KReference>,
-    /// What is done so that events arrive, unless the Trigger says otherwise.
+    /// The delivery options, unless the Trigger has its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliverySpec>,
 }
@@ -62,17 +64,17 @@ pub struct BrokerStatus {
     /// Where events go in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub address: Option<Addressable>,
-    /// All of them, if there are several ways or all are by TLS; the preferred one first.
+    /// All addresses, if there are several or all are by TLS; the preferred one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Addressable>,
     #[serde(flatten)]
     pub delivery: DeliveryStatus,
-    /// The EventPolicies that hold for it.
+    /// The EventPolicies that apply to it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policies: Vec<AppliedPolicy>,
 }
 
-/// How hard is tried when nobody says: Brokers are filled with it, channels use it unseen (AMB-29).
+/// The default retries: Brokers are filled with them, channels use them without showing them (AMB-29).
 #[must_use]
 pub fn default_delivery() -> DeliverySpec {
     DeliverySpec {
@@ -117,6 +119,9 @@ impl ResourceStrategy for Broker {
                 custom: None,
             },
         ],
+        duck_types: &[DuckType::Addressable, DuckType::CrossNamespaceSubscribable { role: "broker-subscriber" }],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -240,7 +245,7 @@ mod tests {
     }
 
     /// EV-OBJ-02: where the operator says so, a Broker's configuration is of its own namespace; those that are there already
-    /// may be changed all the same.
+    /// may be changed anyway.
     #[test]
     fn the_config_of_another_namespace_may_be_forbidden() {
         let yaml = "namespaceDefaults: {ns: {disallowDifferentNamespaceConfig: true}}";

@@ -1,11 +1,11 @@
-//! What of destinations and delivery options the operator's features have to allow.
+//! Fields of destinations and delivery options that the operator's features must enable.
 
 use crate::delivery::names_group;
 use crate::field_errors::{FieldErrors, MUST_NOT_SET};
 use crate::settings::{CROSS_NAMESPACE, EventingFeatures, REFERENCE_BY_GROUP};
 use crate::shared::{DeliverySpec, Destination, KReference};
 
-/// A reference by group alone is a feature that the operator has to switch on (X-FEA-01).
+/// A reference by group alone is a feature that the operator has to enable (X-FEA-01).
 pub fn check_reference_features(
     reference: &KReference,
     at: &str,
@@ -18,7 +18,7 @@ pub fn check_reference_features(
     }
 }
 
-/// A reference into another namespace is one too (X-FEA-10).
+/// So is a reference to another namespace (X-FEA-10).
 pub fn check_cross_namespace_link(
     reference: &KReference,
     at: &str,
@@ -44,7 +44,7 @@ pub fn check_destination_features<'a>(
     }
 }
 
-/// Options that the operator's features have to allow (X-DLV-01, X-DLV-02, X-FEA-01).
+/// Options that the operator's features have to enable (X-DLV-01, X-DLV-02, X-FEA-01).
 pub fn check_delivery_features(
     delivery: Option<&DeliverySpec>,
     at: &str,
@@ -72,7 +72,7 @@ mod tests {
     use crate::delivery::validate_reference;
     use crate::settings::ConfigMapSetting as _;
 
-    /// X-FEA-01: an empty group is none.
+    /// X-FEA-01: an empty group is ignored.
     #[test]
     fn an_empty_group_is_no_group() {
         let reference: KReference =

@@ -11,8 +11,9 @@ use super::GROUP;
 use super::filters::{self, SubscriptionsApiFilter};
 use crate::conditions::ConditionSet;
 use crate::field_errors::{FieldErrors, MISSING};
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{Status, name, namespace};
 use crate::{kind, selector};
@@ -36,13 +37,13 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct EventPolicySpec {
-    /// What is protected; nothing means everything in the namespace.
+    /// The protected objects; empty means all in the namespace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub to: Vec<EventPolicySpecTo>,
     /// Senders that are allowed.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub from: Vec<EventPolicySpecFrom>,
-    /// Which events they may send; nothing means all.
+    /// The events that they may send; empty means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub filters: Vec<SubscriptionsApiFilter>,
 }
@@ -76,7 +77,7 @@ pub struct EventPolicySpecFrom {
     /// An object that sends events under a service account of its own.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<EventPolicyReference>,
-    /// A token's subject; with `*` at its end all that begin like it.
+    /// A token's subject; with `*` at its end, all with that prefix.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sub: Option<String>,
 }
@@ -87,7 +88,7 @@ pub struct EventPolicyReference {
     pub api_version: String,
     pub kind: String,
     pub name: String,
-    /// Of a sender; by default the policy's own. What is protected is always in the policy's.
+    /// The namespace of a sender; by default the policy's own. The protected objects are always in the policy's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
 }
@@ -102,7 +103,7 @@ pub struct EventPolicyStatus {
     pub from: Vec<String>,
 }
 
-/// Something that a policy may protect.
+/// An object that a policy may protect.
 #[derive(Debug, Clone, Copy)]
 pub struct PolicyTarget<'a> {
     pub group: &'a str,
@@ -169,7 +170,7 @@ fn check_required(fields: &[(&str, &String)], at: &str, problems: &mut FieldErro
     }
 }
 
-/// One of two has to be there, and not both.
+/// Exactly one of the two must be set.
 fn exactly_one(has: [bool; 2], of: &str, at: &str, problems: &mut FieldErrors) {
     match has {
         [true, true] => problems.add(at, format!("expected exactly one, got both: {of}")),
@@ -192,6 +193,8 @@ impl ResourceStrategy for EventPolicy {
         unknown_fields: UnknownFieldPolicy::Reject,
         user_creatable: true,
         columns: &[READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -232,7 +235,7 @@ impl ResourceStrategy for EventPolicy {
             if let Some(reference) = &to.reference {
                 reference.validate(&format!("{at}.ref"), problems);
                 if reference.namespace.as_deref().is_some_and(|ns| !ns.is_empty()) {
-                    let why = "must not set the field(s): a policy protects what is in its own namespace";
+                    let why = "must not set the field(s): a policy protects objects in its own namespace";
                     problems.add(format!("{at}.ref.namespace"), why);
                 }
             }

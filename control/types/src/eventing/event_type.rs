@@ -1,4 +1,4 @@
-//! EventType: documents which events are available from which object. Data for people and tools; nothing is routed by
+//! EventType: documents which events are available from which object. Data for users and tools; nothing is routed by
 //! it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -10,8 +10,9 @@ use crate::conditions::ConditionSet;
 use crate::delivery;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::shared::{KReference, SPEC_CHANGED, Status, namespace};
 use support::names::is_attribute;
 
@@ -42,7 +43,7 @@ pub struct EventTypeSpec {
     pub reference: Option<KReference>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
-    /// What `v1beta3` says of the event. `type`, `source` and `schema` are taken from it.
+    /// The attributes of the event in `v1beta3`. `type`, `source` and `schema` are taken from it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub attributes: Option<Vec<EventAttribute>>,
 }
@@ -87,6 +88,8 @@ impl ResourceStrategy for EventType {
             READY,
             REASON,
         ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -168,7 +171,7 @@ impl EventTypeSpec {
     #[must_use]
     pub fn as_attributes(&self) -> Vec<EventAttribute> {
         let kind = Some(self.kind.as_str()).filter(|kind| !kind.is_empty());
-        let told = [
+        let reported = [
             ("type", true, kind),
             ("source", true, self.source.as_deref()),
             ("schemadata", false, self.schema.as_deref()),
@@ -176,7 +179,7 @@ impl EventTypeSpec {
         let attribute = |(name, required, value): (&str, bool, Option<&str>)| {
             Some(EventAttribute { name: name.to_owned(), required, value: value?.to_owned() })
         };
-        told.into_iter().filter_map(attribute).collect()
+        reported.into_iter().filter_map(attribute).collect()
     }
 }
 

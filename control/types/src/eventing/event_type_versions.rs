@@ -1,5 +1,5 @@
-//! The versions of EventType. What is stored has the fields of `v1beta2` and the attributes of `v1beta3` beside them, so
-//! that each version shows what the other wrote; each shows and takes its own alone (AMB-01).
+//! The versions of EventType. The stored object has the fields of `v1beta2` together with the attributes of `v1beta3`, so
+//! that each version shows what the other wrote; each exposes and accepts only its own (AMB-01).
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -35,9 +35,9 @@ struct EventTypeV1Beta3 {
     api_version: String,
     kind: String,
     metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-    /// What is wanted.
+    /// The desired state.
     spec: EventTypeSpecV1Beta3,
-    /// What is. Written by the controllers.
+    /// The observed state. Written by the controllers.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<EventTypeStatus>,
 }
@@ -84,9 +84,9 @@ struct EventTypeV1Beta2 {
     api_version: String,
     kind: String,
     metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta,
-    /// What is wanted.
+    /// The desired state.
     spec: EventTypeSpecV1Beta2,
-    /// What is. Written by the controllers.
+    /// The observed state. Written by the controllers.
     #[serde(skip_serializing_if = "Option::is_none")]
     status: Option<EventTypeStatus>,
 }
@@ -112,7 +112,7 @@ struct EventTypeSpecV1Beta2 {
     description: Option<String>,
 }
 
-/// Of the two that know no attributes. One that leaves them out says nothing of them.
+/// Of the two that know no attributes. One that leaves them out does not specify them.
 static WITHOUT_ATTRIBUTES: VersionConversion = VersionConversion {
     stored: &EventType::META,
     to_stored: |_| {},
@@ -202,12 +202,12 @@ mod tests {
 
         let old = object("v1beta1", json!({ "type": "t", "schema": "http://s", "schemaData": "{}" }));
         let stored = admit(&v1beta1(), old, None).unwrap();
-        let told = json!([
+        let reported = json!([
             attribute("type", "t"),
             { "name": "schemadata", "required": false, "value": "http://s" },
         ]);
         let shown = new.from_stored(stored.clone());
-        assert_eq!(shown["spec"], json!({ "attributes": told }));
+        assert_eq!(shown["spec"], json!({ "attributes": reported }));
         assert_eq!(shown["apiVersion"], "eventing.knative.dev/v1beta3");
         assert_eq!(stored["spec"]["schemaData"], "{}");
         assert_eq!(admit(&new, shown, Some(&stored)).unwrap()["spec"], stored["spec"]);
@@ -220,17 +220,17 @@ mod tests {
         v1beta3().partial_to_stored(&mut label);
         assert_eq!(label["spec"], Value::Null);
         assert!(!label.as_object().unwrap().contains_key("spec"), "{label}");
-        let mut told = object("v1beta3", json!({ "description": "d" }));
-        v1beta3().partial_to_stored(&mut told);
-        assert_eq!(told["spec"], json!({ "description": "d" }));
-        v1beta3().complete(&mut told);
-        assert_eq!(told["spec"], json!({ "description": "d", "attributes": [] }));
+        let mut reported = object("v1beta3", json!({ "description": "d" }));
+        v1beta3().partial_to_stored(&mut reported);
+        assert_eq!(reported["spec"], json!({ "description": "d" }));
+        v1beta3().complete(&mut reported);
+        assert_eq!(reported["spec"], json!({ "description": "d", "attributes": [] }));
     }
 
     #[test]
     fn the_new_version_wants_four_attributes_and_knows_no_others_fields() {
         let new = v1beta3();
-        for (spec, told) in [
+        for (spec, reported) in [
             (json!({}), "spec.attributes"),
             (json!({ "attributes": [attribute("type", "t")] }), "spec.attributes"),
             (json!({ "attributes": [attribute("Type", "t")] }), "spec.attributes"),
@@ -238,7 +238,7 @@ mod tests {
             let Err(AdmissionError::Invalid(problems)) = admit(&new, object("v1beta3", spec.clone()), None) else {
                 panic!("admitted {spec}");
             };
-            assert!(problems.iter().any(|one| one.field.starts_with(told)), "{spec}: {problems:?}");
+            assert!(problems.iter().any(|one| one.field.starts_with(reported)), "{spec}: {problems:?}");
         }
         let strange = object("v1beta3", json!({ "attributes": [], "type": "t" }));
         assert_eq!(new.unknown_fields(&strange), ["spec.type"]);

@@ -1,4 +1,4 @@
-//! `spec.filters`: filters in one dialect each, that stand in one another.
+//! `spec.filters`: filters, each in one dialect, which can be nested.
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ pub enum FilterDialect<'f> {
 }
 
 impl SubscriptionsApiFilter {
-    /// What is set, in the order of the fields.
+    /// The set dialects, in the order of the fields.
     pub fn dialects(&self) -> impl Iterator<Item = FilterDialect<'_>> {
         let map = |map| Some(map).filter(|map: &&BTreeMap<_, _>| !map.is_empty());
         let list = |list| Some(list).filter(|list: &&[Self]| !list.is_empty());
@@ -137,8 +137,8 @@ fn empty(filter: &SubscriptionsApiFilter, at: &str, levels: usize, problems: &mu
     }
 }
 
-/// Calls in expressions that no function answers to. Events that reach one are withheld, as the language has it,
-/// so it is nothing to refuse, and surely not meant.
+/// Calls of functions that do not exist. Events that reach one are withheld, as the language specifies it,
+/// so the filter is valid, but surely not intended.
 #[must_use]
 pub fn missing_functions(filters: &[SubscriptionsApiFilter]) -> Vec<String> {
     let mut missing = Vec::new();
@@ -164,14 +164,14 @@ fn find_missing(filters: &[SubscriptionsApiFilter], levels: usize, missing: &mut
     }
 }
 
-/// What the author of a Trigger (as JSON) is told when it is written.
+/// The warnings about a Trigger (as JSON) when it is written.
 #[must_use]
 pub fn warnings(trigger: &Value) -> Vec<String> {
     // Filters of another shape are refused elsewhere.
     let filters: Vec<SubscriptionsApiFilter> =
         serde_json::from_value(trigger["spec"]["filters"].clone()).unwrap_or_default();
-    let told = |call| format!("spec.filters: CESQL has no function {call}: an event that reaches it does not pass");
-    missing_functions(&filters).into_iter().map(told).collect()
+    let warning = |call| format!("spec.filters: CESQL has no function {call}: an event that reaches it does not pass");
+    missing_functions(&filters).into_iter().map(warning).collect()
 }
 
 pub fn names(attributes: &BTreeMap<String, String>, at: &str, problems: &mut FieldErrors) {
@@ -248,17 +248,17 @@ mod tests {
         assert!(found(&json!([{}, {"exact": {}}, {"exact": {"type": "a"}}, {"cesql": "TRUE"}]), None).is_empty());
     }
 
-    /// X-SQL-06: such a call is admitted; its author is told.
+    /// X-SQL-06: such a call is admitted with a warning.
     #[test]
-    fn a_function_that_does_not_exist_is_told_wherever_it_stands() {
+    fn unknown_function_is_reported_at_any_depth() {
         let filters = json!([
             { "any": [{ "not": { "cesql": "LENGHT(type) = 1 OR lenght(id) > LEFT(1)" } }, { "exact": { "a": "b" } }] },
             { "cesql": "LENGTH(type) > 1" }, { "all": [{ "cesql": "NOT (1 IN (2, NOW()))" }] },
         ]);
-        let told = warnings(&json!({ "spec": { "filters": filters } }));
+        let warning = warnings(&json!({ "spec": { "filters": filters } }));
         let names = ["LEFT with 1 argument:", "LENGHT with 1", "NOW with 0 arguments", "lenght with 1"];
-        assert_eq!(told.len(), names.len(), "{told:?}");
-        assert!(told.iter().zip(names).all(|(one, name)| one.contains(name)), "{told:?}");
+        assert_eq!(warning.len(), names.len(), "{warning:?}");
+        assert!(warning.iter().zip(names).all(|(one, name)| one.contains(name)), "{warning:?}");
         assert!(warnings(&json!({ "spec": { "filters": 7 } })).is_empty());
         assert_eq!(problems(filters), []);
     }

@@ -1,4 +1,4 @@
-//! `eventing.knative.dev`: Broker, Trigger, EventType and EventPolicy, and the rules of what they share.
+//! `eventing.knative.dev`: Broker, Trigger, EventType and EventPolicy, and the rules that they share.
 
 pub mod broker;
 pub mod delivery_features;
@@ -9,6 +9,8 @@ pub mod filters;
 pub mod stream_options;
 pub mod trigger;
 
+use crate::kind_registry::KindEntry;
+
 pub const GROUP: &str = "eventing.knative.dev";
 pub const VERSION: &str = "v1";
 
@@ -18,3 +20,16 @@ pub const OUR_CLASS: &str = "Sluicegate";
 pub const BROKER_LABEL: &str = "eventing.knative.dev/broker";
 pub const INJECTION: &str = "eventing.knative.dev/injection";
 pub const DEPENDENCY: &str = "knative.dev/dependency";
+
+/// The rows of the kinds of eventing.
+#[must_use]
+pub fn entries() -> Vec<KindEntry> {
+    vec![
+        KindEntry::of::<broker::Broker>(),
+        KindEntry::of::<trigger::Trigger>().with_warnings(filters::warnings),
+        event_type_versions::v1beta2(),
+        event_type_versions::v1beta3(),
+        event_type_versions::v1beta1(),
+        KindEntry::of::<event_policy::EventPolicy>(),
+    ]
+}

@@ -1,4 +1,4 @@
-//! Annotations that say how a Broker's or a Channel's events are kept, and what it takes.
+//! Annotations for the retention, durability and limits of a Broker's or a Channel's events.
 //!
 //! The ConfigMap that a Broker's `spec.config` names may hold the same keys without their prefix; an
 //! annotation wins.
@@ -13,49 +13,49 @@ use crate::field_errors::FieldErrors;
 use crate::shared::annotation;
 use crate::{duration, quantity};
 
-/// What the keys of annotations begin with, and those of a ConfigMap do not.
+/// The prefix of annotations, which keys of a ConfigMap do not have.
 const PREFIX: &str = "sluicegate.dev/";
-/// What a 202 promises: `flush` (the default), `interval:MS` or `none`.
+/// The guarantee of a 202: `flush` (the default), `interval:MS` or `none`.
 pub const DURABILITY: &str = "sluicegate.dev/durability";
-/// The oldest events beyond so many bytes are dropped though somebody waits for them.
+/// The oldest events beyond so many bytes are dropped even if undelivered.
 pub const RETENTION_BYTES: &str = "sluicegate.dev/retention-bytes";
-/// Older events are dropped though somebody waits for them.
+/// Older events are dropped even if undelivered.
 pub const RETENTION_TIME: &str = "sluicegate.dev/retention-time";
-/// Events are kept for so long, for replay, though everybody has had them.
+/// Events are retained for so long, for replay, even if all subscribers had them.
 pub const HISTORY_TIME: &str = "sluicegate.dev/history-time";
-/// Largest event taken in, in bytes.
+/// Largest event accepted, in bytes.
 pub const EVENT_BYTES: &str = "sluicegate.dev/event-bytes-max";
-/// What happens to a deleted Broker's backlog: `drop` (the default) or `drain`.
+/// The handling of a deleted Broker's backlog: `drop` (the default) or `drain`.
 pub const ON_DELETE: &str = "sluicegate.dev/on-delete";
-/// Those that a Channel hands to what carries its events.
+/// The annotations that a Channel copies to its backing channel.
 pub const CHANNEL_KEYS: [&str; 5] = [DURABILITY, RETENTION_BYTES, RETENTION_TIME, HISTORY_TIME, EVENT_BYTES];
-/// What upstream's Brokers read from their ConfigMap. Here a log is behind all of them, so that it only has to
-/// make sense.
+/// The keys that upstream's Brokers read from their ConfigMap. Here a log is behind all of them, so that it only has to
+/// be valid.
 const CHANNEL_TEMPLATE: &str = "channel-template-spec";
 
-/// Longest interval between two flushes, in milliseconds: what a sender believes to be stored is lost for as
+/// Longest interval between two flushes, in milliseconds: acknowledged events can be lost for as
 /// long, and the staging buffer is flushed sooner anyway when it grows.
 pub const INTERVAL_MS_MAX: u64 = 60_000;
-/// Largest event where nobody says otherwise, in bytes: what upstream's receivers take as well.
+/// The default maximum size of an event, in bytes: what upstream's receivers accept as well.
 pub const EVENT_BYTES_DEFAULT: u32 = 1 << 20;
-/// Largest event that may be asked for, in bytes: with the headers beside it, it has to fit into one record of
+/// Largest event that can be configured, in bytes: with the headers, it has to fit into one record of
 /// the log, which has 2 MiB.
 pub const EVENT_BYTES_MAX: u32 = 1920 << 10;
 
 /// The keys of a ConfigMap with their values.
 pub type BrokerConfigMap = BTreeMap<String, String>;
 
-/// What annotations and ConfigMap say.
+/// The options in annotations and ConfigMap.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamOptions {
     pub retention: RetentionPolicy,
-    /// Largest event taken in, in bytes.
+    /// Largest event accepted, in bytes.
     pub event_bytes_max: u32,
-    /// A deleted Broker stays until its events have come to an end.
+    /// A deleted Broker stays until its events have ended.
     pub drain_on_delete: bool,
 }
 
-/// What holds for an object; a value that says nothing sensible counts as absent, as in a cluster whose API
+/// What holds for an object; a value that is invalid counts as absent, as in a cluster whose API
 /// takes any.
 #[must_use]
 pub fn stream_options(meta: &ObjectMeta, config: &BrokerConfigMap) -> StreamOptions {
@@ -78,7 +78,7 @@ pub fn stream_options(meta: &ObjectMeta, config: &BrokerConfigMap) -> StreamOpti
 
 type ValuePredicate = fn(&str) -> bool;
 
-/// Each key, what it takes, and how to say so.
+/// Each key, its valid values, and their description.
 const RULES: [(&str, ValuePredicate, &str); 6] = [
     (DURABILITY, |text| durability(text).is_some(), "flush, none, or interval:MS with MS from 1 to 60000"),
     (RETENTION_BYTES, |text| quantity::bytes(text).is_some_and(|bytes| bytes > 0), "bytes, like 10Gi"),
@@ -98,7 +98,7 @@ pub fn validate(meta: &ObjectMeta, problems: &mut FieldErrors) {
     }
 }
 
-/// The same for a Channel, which nobody drains: what carries its events goes with it.
+/// The same for a Channel, which is never drained: its backing channel is deleted with it.
 pub fn validate_channel(meta: &ObjectMeta, problems: &mut FieldErrors) {
     validate(meta, problems);
     if annotation(meta, ON_DELETE).is_some() {
@@ -106,7 +106,7 @@ pub fn validate_channel(meta: &ObjectMeta, problems: &mut FieldErrors) {
     }
 }
 
-/// What is wrong with a Broker's ConfigMap. Keys that nobody here knows are other Brokers' business.
+/// Validates a Broker's ConfigMap. Unknown keys belong to other Broker classes.
 pub fn check_config(config: &BrokerConfigMap) -> Result<(), String> {
     for (key, is_read, wanted) in RULES {
         let key = key.trim_start_matches(PREFIX);
@@ -231,8 +231,8 @@ mod tests {
             (CHANNEL_TEMPLATE, "kind: InMemoryChannel", "apiVersion is missing"),
             (CHANNEL_TEMPLATE, "", "apiVersion is missing"),
         ] {
-            let told = check_config(&config(&[(key, value)])).unwrap_err();
-            assert!(told.contains(key) && told.contains(why), "{told}");
+            let reported = check_config(&config(&[(key, value)])).unwrap_err();
+            assert!(reported.contains(key) && reported.contains(why), "{reported}");
         }
     }
 }

@@ -13,8 +13,9 @@ use crate::conditions::ConditionSet;
 use crate::delivery;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, Status, annotation, namespace};
 use crate::strict_deserializer::StrictDeserializer;
@@ -25,7 +26,7 @@ pub const DEPENDENCY_READY: &str = "DependencyReady";
 pub const SUBSCRIBER_RESOLVED: &str = "SubscriberResolved";
 pub const DEAD_LETTER_SINK_RESOLVED: &str = "DeadLetterSinkResolved";
 pub const OIDC_IDENTITY_CREATED: &str = "OIDCIdentityCreated";
-/// Only there when something is wrong with the filters that is no reason to refuse them.
+/// Only present if something is wrong with the filters that does not make them invalid.
 pub const FILTERS_EVALUABLE: &str = "FiltersEvaluable";
 pub const CONDITIONS: ConditionSet = ConditionSet {
     dependents: &[
@@ -38,14 +39,14 @@ pub const CONDITIONS: ConditionSet = ConditionSet {
     ],
 };
 
-/// As [`SPEC_CHANGED`](crate::shared::SPEC_CHANGED): what upstream says to a Trigger that is to have another Broker.
+/// Like [`SPEC_CHANGED`](crate::shared::SPEC_CHANGED): upstream's message for a Trigger whose Broker is changed.
 const BROKER_CHANGED: &str = "Immutable fields changed (-old +new): broker, spec";
 /// Upstream's annotation for the order of delivery (its Kafka Broker), and ours.
 const ORDER_KAFKA: &str = "kafka.eventing.knative.dev/delivery.order";
 const ORDER: &str = "sluicegate.dev/delivery.order";
 /// Which of the Broker's older events a new Trigger gets: `earliest`, or a time.
 const START_POSITION: &str = "sluicegate.dev/from";
-/// Events of one `partitionkey` one after the other; those without a key are one sequence.
+/// Events with the same `partitionkey` in order; those without a key are one sequence.
 pub const ORDERED: &str = "ordered";
 pub const UNORDERED: &str = "unordered";
 /// One event at a time.
@@ -73,7 +74,7 @@ pub struct TriggerSpec {
     pub filters: Vec<SubscriptionsApiFilter>,
     /// Where the events go.
     pub subscriber: Destination,
-    /// What is done so that events arrive; wins over the Broker's.
+    /// The delivery options; they override the Broker's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliverySpec>,
 }
@@ -127,6 +128,8 @@ impl ResourceStrategy for Trigger {
             READY,
             REASON,
         ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -193,7 +196,7 @@ impl ResourceStrategy for Trigger {
     }
 }
 
-/// Where a new Trigger begins.
+/// The start position of a new Trigger.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StartPosition {
     Earliest,
@@ -211,7 +214,7 @@ impl Trigger {
         }
     }
 
-    /// Where the author wants to begin, if not with the next event.
+    /// The start position that the author chose, if not the next event.
     #[must_use]
     pub fn start_position(&self) -> Option<Result<StartPosition, String>> {
         let text = annotation(&self.metadata, START_POSITION)?;
@@ -382,8 +385,8 @@ mod tests {
         moved["spec"]["broker"] = json!("other");
         let Err(AdmissionError::Invalid(problems)) = admit(moved, Some(&stored)) else { panic!("the broker moved") };
         // The words that upstream's conformance suite checks for.
-        let told = (problems[0].field.as_str(), problems[0].message.as_str());
-        assert_eq!(told, ("spec.broker", "Immutable fields changed (-old +new): broker, spec"));
+        let reported = (problems[0].field.as_str(), problems[0].message.as_str());
+        assert_eq!(reported, ("spec.broker", "Immutable fields changed (-old +new): broker, spec"));
 
         let mut changed = stored.clone();
         changed["spec"]["subscriber"] = json!({"uri": "http://a.example/"});

@@ -7,6 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::conditions::ConditionSet;
+use crate::kind_registry::KindEntry;
 use crate::shared::{Condition, KReference};
 
 pub const GROUP: &str = "flows.knative.dev";
@@ -19,6 +20,12 @@ pub const EVENT_POLICIES_READY: &str = "EventPoliciesReady";
 /// Both kinds have the same.
 pub const CONDITIONS: ConditionSet =
     ConditionSet { dependents: &[CHANNELS_READY, SUBSCRIPTIONS_READY, ADDRESSABLE, EVENT_POLICIES_READY] };
+
+/// The rows of the kinds of flows.
+#[must_use]
+pub fn entries() -> Vec<KindEntry> {
+    vec![KindEntry::of::<sequence::Sequence>(), KindEntry::of::<parallel::Parallel>()]
+}
 
 /// A channel of a flow, and how it is.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -1,4 +1,4 @@
-//! Parallel: branches that all get every event, each with a filter in front if it wants one.
+//! Parallel: branches that all get every event, each with an optional filter.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::eventing::delivery_features;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::messaging::channel::ChannelTemplate;
 use crate::printer_column::{AGE, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, Status, namespace};
 
@@ -26,7 +28,7 @@ pub struct ParallelSpec {
     pub branches: Vec<ParallelBranch>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channel_template: Option<ChannelTemplate>,
-    /// For the answers of branches without a `reply` of their own.
+    /// The destination of replies of branches without a `reply` of their own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reply: Option<Destination>,
 }
@@ -34,7 +36,7 @@ pub struct ParallelSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ParallelBranch {
-    /// Is asked with each event; what it answers, if anything, is what the subscriber gets.
+    /// Gets each event; its reply, if there is one, goes to the subscriber.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub filter: Option<Destination>,
     pub subscriber: Destination,
@@ -88,6 +90,9 @@ impl ResourceStrategy for Parallel {
         unknown_fields: UnknownFieldPolicy::Reject,
         user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
+        duck_types: &[DuckType::Addressable],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

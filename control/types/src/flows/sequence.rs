@@ -1,4 +1,4 @@
-//! Sequence: steps that an event passes one after the other, each taking what the one before answered.
+//! Sequence: steps that an event passes one after the other; each step gets the reply of the one before.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{FlowChannelStatus, FlowSubscriptionStatus, GROUP, VERSION};
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::eventing::delivery_features;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::messaging::channel::ChannelTemplate;
 use crate::printer_column::{AGE, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{Addressable, AppliedPolicy, AuthStatus, DeliverySpec, Destination, KReference, Status, namespace};
 
@@ -30,8 +32,8 @@ pub struct SequenceSpec {
     pub reply: Option<Destination>,
 }
 
-/// A destination with delivery options beside it. Spelled out, because a flattened one would take unknown
-/// fields without a word.
+/// A destination with delivery options. Spelled out, because a flattened one would take unknown
+/// fields silently.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SequenceStep {
@@ -95,6 +97,9 @@ impl ResourceStrategy for Sequence {
         unknown_fields: UnknownFieldPolicy::Reject,
         user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
+        duck_types: &[DuckType::Addressable],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -1,4 +1,4 @@
-//! Channel: an address whose events every Subscription gets. What carries them is made from a template.
+//! Channel: an address whose events every Subscription gets. Its backing channel is created from a template.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -9,11 +9,13 @@ use super::subscribable::{SubscriberSpec, SubscriberStatus};
 use super::{API_VERSION, GROUP, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
 use crate::conditions::ConditionSet;
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::eventing::{delivery_features, stream_options};
 use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::{ChannelDefaultTemplate, Settings};
 use crate::shared::{
     Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, KReference, SPEC_CHANGED, Status, group_of, namespace,
@@ -26,7 +28,7 @@ pub const EVENT_POLICIES_READY: &str = "EventPoliciesReady";
 pub const CONDITIONS: ConditionSet =
     ConditionSet { dependents: &[BACKING_CHANNEL_READY, ADDRESSABLE, DEAD_LETTER_SINK_RESOLVED, EVENT_POLICIES_READY] };
 
-/// The kind that carries events when nobody says otherwise (AMB-43).
+/// The default kind of backing channels (AMB-43).
 pub const DEFAULT_KIND: &str = "InMemoryChannel";
 
 kind! {
@@ -46,13 +48,13 @@ pub struct ChannelSpec {
     pub subscribers: Vec<SubscriberSpec>,
 }
 
-/// What the backing channel is made from.
+/// The template of the backing channel.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ChannelTemplate {
     pub api_version: String,
     pub kind: String,
-    /// The backing kind's own business.
+    /// Options of the backing kind.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spec: Option<Value>,
 }
@@ -80,13 +82,13 @@ pub struct ChannelStatus {
 }
 
 impl ChannelTemplate {
-    /// The template of who gives none.
+    /// The default template.
     #[must_use]
     pub fn in_memory() -> Self {
         Self { api_version: API_VERSION.to_owned(), kind: DEFAULT_KIND.to_owned(), spec: None }
     }
 
-    /// The template of who gives none, in a namespace where the operator may have said something.
+    /// The default template in a namespace, which the operator may have configured.
     #[must_use]
     pub fn default_for(settings: &Settings, namespace: &str) -> Self {
         match settings.channels.of(namespace) {
@@ -103,7 +105,7 @@ impl ChannelTemplate {
         group_of(&self.api_version) == GROUP && self.kind == DEFAULT_KIND
     }
 
-    /// Whether what it makes are Channels, with backing channels of their own.
+    /// Whether the template creates Channels, with their own backing channels.
     #[must_use]
     pub fn creates_channels(&self) -> bool {
         group_of(&self.api_version) == GROUP && self.kind == Channel::META.kind
@@ -132,6 +134,13 @@ impl ResourceStrategy for Channel {
         unknown_fields: UnknownFieldPolicy::Reject,
         user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
+        duck_types: &[
+            DuckType::Addressable,
+            DuckType::Channelable { role: "meta-channelable-manipulator" },
+            DuckType::CrossNamespaceSubscribable { role: "channel-subscriber" },
+        ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -1,4 +1,4 @@
-//! InMemoryChannel: the kind behind Channels. It keeps upstream's name; here its events are in the log.
+//! InMemoryChannel: the backing channel of Channels. The name is upstream's; here its events are in the log.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -8,11 +8,13 @@ use super::subscribable::{SubscriberSpec, SubscriberStatus, validate_subscribers
 use super::{GROUP, SUBSCRIBABLE, SUBSCRIBABLE_VERSION, VERSION};
 use crate::conditions::ConditionSet;
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::eventing::stream_options;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::shared::{Addressable, AppliedPolicy, DeliverySpec, DeliveryStatus, Status, annotation, namespace};
 
 pub const SERVICE_READY: &str = "ServiceReady";
@@ -87,6 +89,13 @@ impl ResourceStrategy for InMemoryChannel {
         unknown_fields: UnknownFieldPolicy::Reject,
         user_creatable: true,
         columns: &[column("URL", ".status.address.url"), AGE, READY, REASON],
+        duck_types: &[
+            DuckType::Addressable,
+            DuckType::Channelable { role: "imc-channelable-manipulator" },
+            DuckType::CrossNamespaceSubscribable { role: "imc-subscriber" },
+        ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -1,4 +1,4 @@
-//! What kinds that take subscribers have in common: the list that controllers write, and what became of
+//! The common part of kinds with subscribers: the list that controllers write, and the status of
 //! each entry.
 
 use schemars::JsonSchema;
@@ -30,15 +30,15 @@ pub struct SubscriberSpec {
     pub reply_ca_certs: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reply_audience: Option<String>,
-    /// Its own options or the channel's, with the dead letter sink as a URL. Absent when nobody gave any.
+    /// Its own options or the channel's, with the dead letter sink as a URL. Absent if none are set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delivery: Option<DeliverySpec>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub auth: Option<AuthStatus>,
 }
 
-/// What became of a subscriber. The generation stands under both of its names, because clients of either
-/// are about (AMB-37).
+/// The status of a subscriber. The generation is in it under both of its names, because clients of either
+/// exist (AMB-37).
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SubscriberStatus {
@@ -53,20 +53,20 @@ pub struct SubscriberStatus {
 }
 
 impl SubscriberStatus {
-    /// What `entry` is told; `trouble` keeps it from being served.
+    /// The status of `entry`; `problem` keeps it from being served.
     #[must_use]
-    pub fn of(entry: &SubscriberSpec, trouble: Option<&str>) -> Self {
+    pub fn of(entry: &SubscriberSpec, problem: Option<&str>) -> Self {
         Self {
             uid: entry.uid.clone(),
             generation: entry.generation,
             observed_generation: entry.generation,
-            ready: if trouble.is_none() { ConditionStatus::True } else { ConditionStatus::False },
-            message: trouble.unwrap_or_default().to_owned(),
+            ready: if problem.is_none() { ConditionStatus::True } else { ConditionStatus::False },
+            message: problem.unwrap_or_default().to_owned(),
         }
     }
 }
 
-/// Every subscriber leads somewhere.
+/// Every subscriber has a destination.
 pub fn validate_subscribers(subscribers: &[SubscriberSpec], at: &str, problems: &mut FieldErrors) {
     for (n, subscriber) in subscribers.iter().enumerate() {
         if subscriber.subscriber_uri.is_none() && subscriber.reply_uri.is_none() {

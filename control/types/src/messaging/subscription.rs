@@ -1,4 +1,4 @@
-//! Subscription: sends a channel's events to a subscriber, and what that answers to a reply target.
+//! Subscription: sends a channel's events to a subscriber, and its replies to a reply target.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -10,8 +10,9 @@ use crate::delivery;
 use crate::eventing::delivery_features;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{
     AuthStatus, DeliverySpec, DeliveryStatus, Destination, KReference, SPEC_CHANGED, Status, namespace,
@@ -86,6 +87,8 @@ impl ResourceStrategy for Subscription {
         unknown_fields: UnknownFieldPolicy::Reject,
         user_creatable: true,
         columns: &[AGE, READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

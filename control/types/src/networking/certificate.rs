@@ -1,4 +1,4 @@
-//! Certificate ("KCert"): requests a certificate from the issuer of its class, kept in a Secret.
+//! Certificate ("KCert"): requests a certificate from the issuer of its class, stored in a Secret.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -10,11 +10,12 @@ use crate::classes;
 use crate::conditions::ConditionSet;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::shared::{Status, annotation};
 
-/// What the certificate is for.
+/// The label for the purpose of the certificate.
 pub const TYPE_LABEL: &str = "networking.knative.dev/certificate-type";
 /// On one for all names of a namespace: the domain that they are in.
 pub const WILDCARD_LABEL: &str = "networking.knative.dev/wildcardDomain";
@@ -48,7 +49,7 @@ pub struct CertificateStatus {
     /// When the certificate ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub not_after: Option<Time>,
-    /// What an authority outside wants to be answered before it signs.
+    /// The HTTP-01 challenges of the issuer.
     #[serde(rename = "http01Challenges", skip_serializing_if = "Vec::is_empty")]
     pub http01_challenges: Vec<Http01Challenge>,
 }
@@ -101,6 +102,8 @@ impl ResourceStrategy for Certificate {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

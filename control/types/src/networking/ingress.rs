@@ -1,4 +1,4 @@
-//! Ingress ("KIngress"): hosts, paths and headers of requests, and the core Services that they go to. How
+//! Ingress ("KIngress"): hosts, paths and headers of requests, and their core Services. With it
 //! another control plane uses this program as its data plane (APP-12).
 
 use std::collections::BTreeMap;
@@ -13,8 +13,9 @@ use crate::classes;
 use crate::conditions::ConditionSet;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON};
+use crate::role_rules::RECONCILED;
 use crate::shared::{Status, annotation, namespace};
 
 pub const NETWORK_CONFIGURED: &str = "NetworkConfigured";
@@ -47,7 +48,7 @@ pub struct IngressSpec {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IngressTls {
-    /// The hosts that the certificate is shown for.
+    /// The hosts of the certificate.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
     /// Secret with `tls.crt` and `tls.key`.
@@ -64,7 +65,7 @@ pub struct IngressRule {
     /// Host names, without port.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// `ExternalIP`: for everybody; `ClusterLocal`: for callers inside.
+    /// `ExternalIP`: public; `ClusterLocal`: for internal callers.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub visibility: String,
     /// Where requests go.
@@ -75,7 +76,7 @@ pub struct IngressRule {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct HttpIngressRule {
-    /// By path and headers; the longest path first.
+    /// Paths and headers; the longest path first.
     pub paths: Vec<HttpIngressPath>,
 }
 
@@ -88,7 +89,7 @@ pub struct HttpIngressPath {
     /// The Host that the backend sees instead of the client's.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub rewrite_host: String,
-    /// Headers that the request has to bring, all of them.
+    /// Headers that the request must have, all of them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, HeaderMatch>,
     /// The backends and their shares.
@@ -144,10 +145,10 @@ fn is_zero(percent: &i32) -> bool {
 pub struct IngressStatus {
     #[serde(flatten)]
     pub base: Status,
-    /// Where requests from everywhere are taken in.
+    /// Where requests from everywhere are accepted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub public_load_balancer: Option<LoadBalancerStatus>,
-    /// Where callers inside are served.
+    /// The addresses for internal callers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub private_load_balancer: Option<LoadBalancerStatus>,
 }
@@ -155,7 +156,7 @@ pub struct IngressStatus {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct LoadBalancerStatus {
-    /// The points at which requests are taken in.
+    /// The load balancers that accept the requests.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ingress: Vec<LoadBalancerIngress>,
 }
@@ -166,13 +167,13 @@ pub struct LoadBalancerIngress {
     /// Its IP address.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub ip: String,
-    /// Its name for everybody.
+    /// Its public name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub domain: String,
-    /// Its name inside.
+    /// Its cluster-local name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub domain_internal: String,
-    /// There is none: a mesh takes them in.
+    /// Not used: a mesh accepts the requests.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub mesh_only: bool,
 }
@@ -186,7 +187,7 @@ impl Ingress {
 }
 
 impl IngressRule {
-    /// Whether only callers inside are meant.
+    /// Whether only internal callers may use it.
     #[must_use]
     pub fn is_local(&self) -> bool {
         self.visibility == "ClusterLocal"
@@ -212,6 +213,8 @@ impl ResourceStrategy for Ingress {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -344,7 +347,7 @@ mod tests {
         json!({"serviceNamespace": "ns", "serviceName": "s", "servicePort": 80, "percent": percent})
     }
 
-    /// X-KI-03, X-KI-06: what is left out means everybody, and everything.
+    /// X-KI-03, X-KI-06: defaults are public visibility, and all paths.
     #[test]
     fn visibility_and_a_single_percent_have_defaults() {
         let mut ingress = ingress(rules(json!([split(0)])));
@@ -382,7 +385,7 @@ mod tests {
         assert_eq!(problems(tls), [at("secretName"), at("secretNamespace")]);
     }
 
-    /// X-KI-01: both spellings of the annotation, and nobody else's objects.
+    /// X-KI-01: both spellings of the annotation, and only our own objects.
     #[test]
     fn the_class_says_whose_it_is() {
         for (key, value, ours) in [

@@ -1,4 +1,4 @@
-//! ServerlessService ("SKS"): by which names a Revision's requests are taken in, and by which its instances are found.
+//! ServerlessService ("SKS"): the names of a Revision's gateway, and those of its instances.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -9,13 +9,13 @@ use crate::autoscaling::pod_autoscaler::ScaleTarget;
 use crate::conditions::ConditionSet;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{PrinterColumn, READY, REASON, column};
 use crate::shared::Status;
 
 /// There are instances.
 pub const ENDPOINTS_POPULATED: &str = "EndpointsPopulated";
-/// Requests are taken in, and wait for instances where there are none.
+/// Requests are accepted by the gateway, and wait for instances if none are ready.
 pub const ACTIVATOR_ENDPOINTS_POPULATED: &str = "ActivatorEndpointsPopulated";
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[ENDPOINTS_POPULATED] };
 
@@ -29,11 +29,11 @@ kind! {
 pub struct ServerlessServiceSpec {
     /// `Serve` or `Proxy`.
     pub mode: String,
-    /// Whose instances they are.
+    /// The scaled object.
     pub object_ref: ScaleTarget,
     /// `http1` or `h2c`.
     pub protocol_type: String,
-    /// How many take requests in.
+    /// The number of gateways that accept requests.
     pub num_activators: i32,
 }
 
@@ -42,9 +42,9 @@ pub struct ServerlessServiceSpec {
 pub struct ServerlessServiceStatus {
     #[serde(flatten)]
     pub base: Status,
-    /// By this name requests are taken in.
+    /// The name of the Service that accepts requests.
     pub service_name: String,
-    /// By this name instances are found.
+    /// The name of the Service with the instances.
     pub private_service_name: String,
 }
 
@@ -70,6 +70,7 @@ impl ResourceStrategy for ServerlessService {
             READY,
             REASON,
         ],
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -1,4 +1,4 @@
-//! Labels and annotations of serving: their names, who set them, what values are taken.
+//! Labels and annotations of serving: their names, their writers, their valid values.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub const ROUTES: &str = "serving.knative.dev/routes";
 pub const CREATOR: &str = "serving.knative.dev/creator";
 pub const LAST_MODIFIER: &str = "serving.knative.dev/lastModifier";
 pub const ROLLOUT_DURATION: &str = "serving.knative.dev/rollout-duration";
-/// `true`: the Revision is kept however long nobody uses it.
+/// `true`: the Revision is retained however long it is unused.
 pub const NO_GC: &str = "serving.knative.dev/no-gc";
 pub const PROGRESS_DEADLINE: &str = "serving.knative.dev/progress-deadline";
 /// On what a Route makes: its name.
@@ -42,9 +42,9 @@ const NO_TLS: [&str; 3] = [
     "networking.knative.dev/disable-auto-tls",
     "networking.knative.dev/disable-external-domain-tls",
 ];
-/// What clients without TLS are answered. The former name is the first that upstream looks for.
+/// The response to clients without TLS. The former name is the first that upstream looks for.
 const HTTP_PROTOCOL: [&str; 2] = ["networking.knative.dev/httpOption", "networking.knative.dev/http-protocol"];
-/// What is said to the network begins so.
+/// The prefix of annotations about the network.
 const NETWORKING: &str = "networking.knative.dev";
 pub const CLUSTER_LOCAL: &str = "cluster-local";
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -59,7 +59,7 @@ pub const STATE_DIRECTORY: &str = "runtime.sluicegate.dev/state-directory";
 
 pub const AUTOSCALING: &str = "autoscaling.knative.dev/";
 const HPA: &str = "hpa.autoscaling.knative.dev";
-/// One instance is what any activation starts (upstream's limit).
+/// An activation starts at least one instance (upstream's limit).
 const ACTIVATION_MIN: u32 = 2;
 
 /// An autoscaling annotation under its present (`min-scale`) or its former (`minScale`) name.
@@ -69,14 +69,14 @@ pub fn autoscaling<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
         .or_else(|| annotation(meta, &format!("{AUTOSCALING}{}", camel(key))))
 }
 
-/// Whether hosts of the object are not to get certificates, though others do (X-RTE-07). What is no truth value says no.
+/// Whether hosts of the object get no certificates, though others do (X-RTE-07). An invalid value means no.
 #[must_use]
 pub fn declines_tls(meta: &ObjectMeta) -> bool {
     let value = NO_TLS.iter().find_map(|key| annotation(meta, key)).unwrap_or_default();
     ["1", "t", "T", "true", "TRUE", "True"].contains(&value)
 }
 
-/// What clients without TLS are answered: as the annotation says, or else the operator's `usual` (X-RTE-06). An
+/// The response to clients without TLS: from the annotation, or else the operator's `usual` (X-RTE-06). An
 /// annotation can only choose what upstream lets it choose.
 pub fn http_protocol(meta: &ObjectMeta, usual: HttpProtocol) -> Result<HttpProtocol, String> {
     let value = HTTP_PROTOCOL.iter().find_map(|key| annotation(meta, key)).unwrap_or_default();
@@ -99,7 +99,7 @@ fn camel(key: &str) -> String {
     text
 }
 
-/// Records who made the object and who changed its spec last. Owned objects do not carry it: their
+/// Records the creator of the object and the last user who changed its spec. Owned objects do not carry it: their
 /// owner does.
 pub fn set_user(meta: &mut ObjectMeta, before: Option<&ObjectMeta>, spec_changed: bool, requester: &RequestContext) {
     if controller(meta).is_some() {
@@ -115,7 +115,7 @@ pub fn set_user(meta: &mut ObjectMeta, before: Option<&ObjectMeta>, spec_changed
     if spec_changed {
         annotations.insert(LAST_MODIFIER.to_owned(), user);
     }
-    // A PUT that leaves them out did not mean to forget who made the object.
+    // A PUT without them does not mean to remove the creator.
     for key in [CREATOR, LAST_MODIFIER] {
         if let Some(value) = annotation(before, key) {
             annotations.entry(key.to_owned()).or_insert_with(|| value.to_owned());
@@ -154,7 +154,7 @@ pub fn validate_owner_label(meta: &ObjectMeta, key: &str, kind: &str, problems: 
     }
 }
 
-/// X-RTE-05: a slip in it would show to everybody what is for callers inside. What was stored before is left alone.
+/// X-RTE-05: a typo in it would make an internal host public. What was stored before is left alone.
 pub fn validate_visibility(meta: &ObjectMeta, before: Option<&ObjectMeta>, problems: &mut FieldErrors) {
     let Some(value) = label(meta, VISIBILITY).filter(|value| *value != CLUSTER_LOCAL) else { return };
     if before.is_none_or(|before| label(before, VISIBILITY) != Some(value)) {
@@ -162,7 +162,7 @@ pub fn validate_visibility(meta: &ObjectMeta, before: Option<&ObjectMeta>, probl
     }
 }
 
-/// Autoscaling annotations sit on the template, where the Revision finds them.
+/// Autoscaling annotations belong on the template, where the Revision finds them.
 pub fn reject_autoscaling(meta: &ObjectMeta, problems: &mut FieldErrors) {
     for key in meta.annotations.iter().flatten().map(|(key, _)| key).filter(|key| key.starts_with(AUTOSCALING)) {
         problems.add(
@@ -175,7 +175,7 @@ pub fn reject_autoscaling(meta: &ObjectMeta, problems: &mut FieldErrors) {
     }
 }
 
-/// Of what is said to the network a template may say only what upstream knows; a slip would be passed over in silence.
+/// A template may only have network annotations that upstream knows; a typo would be ignored silently.
 pub fn reject_unknown_networking(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     let known = [&NO_TLS[..], &HTTP_PROTOCOL, &classes::INGRESS_ANNOTATIONS, &classes::CERTIFICATE_ANNOTATIONS];
     for (key, _) in meta.annotations.iter().flatten() {
@@ -185,7 +185,7 @@ pub fn reject_unknown_networking(meta: &ObjectMeta, at: &str, problems: &mut Fie
     }
 }
 
-/// What the operator's scaling rules out.
+/// Values that the operator's scale settings forbid.
 pub fn validate_autoscaler_limits(
     meta: &ObjectMeta,
     at: &str,
@@ -207,7 +207,7 @@ pub fn validate_rollout_duration(meta: &ObjectMeta, problems: &mut FieldErrors) 
     validate_whole_seconds(meta, ROLLOUT_DURATION, "metadata.annotations", problems);
 }
 
-/// Everything that a template's annotations may say to the autoscaler, with upstream's messages.
+/// Validates all annotations of a template for the autoscaler, with upstream's messages.
 pub fn validate_template(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     let at = format!("{at}.annotations");
     validate_whole_seconds(meta, PROGRESS_DEADLINE, &at, problems);
@@ -247,7 +247,7 @@ pub fn validate_template(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors
     ] {
         let Some(text) = autoscaling(meta, key) else { continue };
         match duration::parse_go(text) {
-            // Only a sign makes a length of time that Go would take and we do not.
+            // Only a sign makes a duration that Go accepts and we do not.
             None if text.strip_prefix('-').and_then(duration::parse_go).is_none() => {
                 problems.add(field_path(&at, key), format!("invalid value: {text}"));
             }
@@ -268,7 +268,7 @@ fn field_path(at: &str, key: &str) -> String {
     format!("{at}[{AUTOSCALING}{key}]")
 }
 
-/// The annotations that take one of a few words.
+/// The annotations with a fixed set of values.
 fn validate_enums(meta: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
     let class = autoscaling(meta, "class").unwrap_or(classes::KPA);
     if class.ends_with(".autoscaling.knative.dev") && class != classes::KPA && class != HPA {
@@ -365,17 +365,17 @@ mod tests {
     #[test]
     fn an_annotation_says_what_clients_without_tls_are_answered() {
         let [new, old] = ["networking.knative.dev/http-protocol", "networking.knative.dev/httpOption"];
-        let told = |pairs: &[(&str, &str)]| {
+        let reported = |pairs: &[(&str, &str)]| {
             let annotations = pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
             let meta = ObjectMeta { annotations: Some(annotations.collect()), ..ObjectMeta::default() };
             http_protocol(&meta, HttpProtocol::Disabled)
         };
-        assert_eq!(told(&[]), Ok(HttpProtocol::Disabled), "as the operator says");
-        assert_eq!(told(&[(new, "")]), Ok(HttpProtocol::Disabled));
-        assert_eq!(told(&[(new, "Redirected")]), Ok(HttpProtocol::Redirected));
-        assert_eq!(told(&[(new, "Redirected"), (old, "ENABLED")]), Ok(HttpProtocol::Enabled));
+        assert_eq!(reported(&[]), Ok(HttpProtocol::Disabled), "as the operator says");
+        assert_eq!(reported(&[(new, "")]), Ok(HttpProtocol::Disabled));
+        assert_eq!(reported(&[(new, "Redirected")]), Ok(HttpProtocol::Redirected));
+        assert_eq!(reported(&[(new, "Redirected"), (old, "ENABLED")]), Ok(HttpProtocol::Enabled));
         let wrong = Err("incorrect http-protocol annotation: disabled".to_owned());
-        assert_eq!(told(&[(new, "Disabled")]), wrong, "the operator alone may");
+        assert_eq!(reported(&[(new, "Disabled")]), wrong, "the operator alone may");
     }
 
     #[test]
@@ -393,9 +393,9 @@ mod tests {
             let meta = ObjectMeta { annotations, ..ObjectMeta::default() };
             let mut problems = FieldErrors::default();
             reject_unknown_networking(&meta, "spec.template.metadata", &mut problems);
-            let told: Vec<_> = problems.list.iter().map(|p| format!("{}: {}", p.field, p.message)).collect();
+            let reported: Vec<_> = problems.list.iter().map(|p| format!("{}: {}", p.field, p.message)).collect();
             let wanted = format!("spec.template.metadata.annotations: invalid key name \"{key}\"");
-            assert_eq!(told, if is_known { vec![] } else { vec![wanted] });
+            assert_eq!(reported, if is_known { vec![] } else { vec![wanted] });
         }
     }
 
@@ -436,7 +436,7 @@ mod tests {
             ("panic-threshold-percentage", "1000"),
         ];
         assert_eq!(found(&all), [] as [&str; 0]);
-        // A class of somebody else's, and what only its scaler understands.
+        // A class of another implementation, and annotations that only its scaler understands.
         assert_eq!(found(&[("class", "mine.example.com"), ("metric", "queue")]), [] as [&str; 0]);
         assert_eq!(found(&[("class", HPA), ("metric", "cpu")]), [] as [&str; 0]);
     }

@@ -5,8 +5,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::field_errors::{FieldErrors, MISSING};
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::AGE;
+use crate::role_rules::{DefaultRole, MANAGE, RoleRule};
 
 /// `networking.internal.knative.dev/v1alpha1` ClusterDomainClaim. Lives in no namespace.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -18,7 +19,7 @@ pub struct ClusterDomainClaim {
     pub kind: String,
     #[serde(default)]
     pub metadata: ObjectMeta,
-    /// What is wanted.
+    /// The desired state.
     #[serde(default)]
     pub spec: ClusterDomainClaimSpec,
 }
@@ -26,7 +27,7 @@ pub struct ClusterDomainClaim {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ClusterDomainClaimSpec {
-    /// Whose DomainMappings may have the domain.
+    /// The namespace whose DomainMappings may use the domain.
     pub namespace: String,
 }
 
@@ -80,6 +81,8 @@ impl ResourceStrategy for ClusterDomainClaim {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[AGE],
+        role_rules: &[RoleRule::new(DefaultRole::Controller, MANAGE)],
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

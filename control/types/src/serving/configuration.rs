@@ -1,4 +1,4 @@
-//! Configuration: the current template, and the Revisions that came of it.
+//! Configuration: the current template, and its Revisions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -7,15 +7,17 @@ use serde::{Deserialize, Serialize};
 use super::template::RevisionTemplate;
 use super::{GROUP, VERSION, annotations};
 use crate::conditions::ConditionSet;
+use crate::duck_types::DuckType;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::Status;
 use crate::sink_injection::BindableKind;
 
-/// Ready is set directly: it says what the newest Revision says.
+/// Ready is set directly: it is that of the newest Revision.
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[] };
 
 kind! {
@@ -62,6 +64,9 @@ impl ResourceStrategy for Configuration {
             READY,
             REASON,
         ],
+        duck_types: &[DuckType::Podspecable],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -1,4 +1,4 @@
-//! DomainMapping: a domain of one's own for something that has an address. The object's name is the domain.
+//! DomainMapping: a custom domain for an addressable object. The object's name is the domain.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -8,8 +8,9 @@ use super::{GROUP, annotations};
 use crate::conditions::ConditionSet;
 use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET};
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::shared::{Addressable, KReference, Status, name, namespace};
 use support::names::is_dns_subdomain;
 
@@ -31,7 +32,7 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DomainMappingSpec {
-    /// Who answers at the domain; in the same namespace.
+    /// The object that answers at the domain; in the same namespace.
     #[serde(rename = "ref")]
     pub reference: KReference,
     /// A certificate that the operator or developer provides.
@@ -73,6 +74,8 @@ impl ResourceStrategy for DomainMapping {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[column("URL", ".status.url"), READY, REASON],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

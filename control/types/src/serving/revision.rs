@@ -1,4 +1,4 @@
-//! Revision: one version, never changed.
+//! Revision: one immutable version.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -8,14 +8,15 @@ use super::{GROUP, VERSION, annotations};
 use crate::conditions::ConditionSet;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{PrinterColumn, READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::serving::revision_spec::RevisionSpec;
 use crate::shared::{SPEC_CHANGED, Status};
 
 pub const RESOURCES_AVAILABLE: &str = "ResourcesAvailable";
 pub const CONTAINER_HEALTHY: &str = "ContainerHealthy";
-/// Tells whether instances run; informs only, because a sleeping Revision is a healthy one.
+/// Whether instances run; informational, because a Revision at zero is a healthy one.
 pub const ACTIVE: &str = "Active";
 pub const CONDITIONS: ConditionSet = ConditionSet { dependents: &[RESOURCES_AVAILABLE, CONTAINER_HEALTHY] };
 
@@ -32,7 +33,7 @@ pub struct RevisionStatus {
     /// Where the logs are found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_url: Option<String>,
-    /// What the images turned out to be.
+    /// The resolved images.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub container_statuses: Vec<ContainerStatus>,
     /// ... of those that run before the others.
@@ -88,6 +89,8 @@ impl ResourceStrategy for Revision {
                 custom: None,
             },
         ],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

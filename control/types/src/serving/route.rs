@@ -1,4 +1,4 @@
-//! Route: a host name, and how its requests are divided over Revisions.
+//! Route: a host name, and the split of its requests between Revisions.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -7,10 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::traffic::{self, TrafficParent, TrafficTarget};
 use super::{GROUP, VERSION, annotations, traffic_policy};
 use crate::conditions::ConditionSet;
+use crate::duck_types::DuckType;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::shared::{Addressable, Status};
 
 pub const ALL_TRAFFIC_ASSIGNED: &str = "AllTrafficAssigned";
@@ -62,6 +64,9 @@ impl ResourceStrategy for Route {
         unknown_fields: UnknownFieldPolicy::Prune,
         user_creatable: true,
         columns: &[column("URL", ".status.url"), READY, REASON],
+        duck_types: &[DuckType::Addressable],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -92,7 +97,7 @@ impl ResourceStrategy for Route {
 mod tests {
     use super::*;
 
-    /// X-RTE-05: who may reach it is told by one word, and a slip in it is refused unless it was there before.
+    /// X-RTE-05: one word selects the visibility, and a typo in it is rejected unless it was there before.
     #[test]
     fn a_visibility_that_means_nothing_is_refused() {
         let with = |value: &str| {

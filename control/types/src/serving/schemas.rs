@@ -1,4 +1,4 @@
-//! Schemas of the pod part, cut down to what a revision takes of Kubernetes' own types.
+//! Schemas of the pod part, reduced to the fields of Kubernetes' types that a revision supports.
 
 use k8s_openapi::api::core::v1::{Container, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -6,9 +6,9 @@ use schemars::generate::SchemaGenerator;
 use schemars::{JsonSchema, Schema, json_schema};
 use serde_json::Value;
 
-use crate::schema::retain_properties;
+use crate::schema::{self, retain_properties};
 
-/// What of `metadata` goes from a template to its Revision.
+/// The fields of `metadata` that a Revision inherits from its template.
 const METADATA: [&str; 5] = ["annotations", "finalizers", "labels", "name", "namespace"];
 /// Fields of a container that no revision may set.
 const CONTAINER_FORBIDDEN: [&str; 7] =
@@ -40,6 +40,10 @@ pub(super) fn containers(generator: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "array", "items": items })
 }
 
+pub(super) fn anything(_: &mut SchemaGenerator) -> Schema {
+    Schema::try_from(schema::anything()).unwrap_or_default()
+}
+
 pub(super) fn volumes(generator: &mut SchemaGenerator) -> Schema {
     let items = pruned_schema::<Volume>(generator, &VOLUME);
     json_schema!({ "type": "array", "items": items })
@@ -55,10 +59,9 @@ fn pruned_schema<T: JsonSchema>(generator: &mut SchemaGenerator, names: &[&str])
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::schema;
     use crate::serving::revision_spec::RevisionSpec;
 
-    /// What a revision refuses is not offered by `kubectl explain`.
+    /// `kubectl explain` does not list fields that a revision rejects.
     #[test]
     fn fields_that_no_revision_may_set_are_not_in_the_schema() {
         let schema = schema::of::<RevisionSpec>();
@@ -81,16 +84,31 @@ mod tests {
         assert_eq!(
             fields,
             [
+                "affinity",
                 "automountServiceAccountToken",
                 "containerConcurrency",
                 "containers",
+                "dnsConfig",
+                "dnsPolicy",
                 "enableServiceLinks",
+                "hostAliases",
+                "hostIPC",
+                "hostNetwork",
+                "hostPID",
                 "idleTimeoutSeconds",
                 "imagePullSecrets",
                 "initContainers",
+                "nodeSelector",
+                "priorityClassName",
                 "responseStartTimeoutSeconds",
+                "runtimeClassName",
+                "schedulerName",
+                "securityContext",
                 "serviceAccountName",
+                "shareProcessNamespace",
                 "timeoutSeconds",
+                "tolerations",
+                "topologySpreadConstraints",
                 "volumes"
             ]
         );

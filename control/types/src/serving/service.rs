@@ -8,10 +8,12 @@ use super::template::RevisionTemplate;
 use super::traffic::{self, TrafficParent, TrafficTarget};
 use super::{GROUP, VERSION, annotations, traffic_policy};
 use crate::conditions::ConditionSet;
+use crate::duck_types::DuckType;
 use crate::field_errors::FieldErrors;
 use crate::kind;
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{READY, REASON, column};
+use crate::role_rules::RECONCILED;
 use crate::settings::Settings;
 use crate::shared::{Addressable, Status};
 use crate::sink_injection::BindableKind;
@@ -77,6 +79,9 @@ impl ResourceStrategy for Service {
             READY,
             REASON,
         ],
+        duck_types: &[DuckType::Addressable, DuckType::Podspecable],
+        role_rules: RECONCILED,
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
@@ -160,10 +165,10 @@ mod tests {
     fn unknown_fields_are_pruned() {
         let mut service = hello("a");
         service["spec"]["nonsense"] = json!(1);
-        service["spec"]["template"]["spec"]["hostNetwork"] = json!(true);
+        service["spec"]["template"]["spec"]["nodeName"] = json!("a");
         let stored = admit(service, None, "alice").unwrap();
         assert_eq!(stored["spec"].get("nonsense"), None);
-        assert_eq!(stored["spec"]["template"]["spec"].get("hostNetwork"), None);
+        assert_eq!(stored["spec"]["template"]["spec"].get("nodeName"), None);
     }
 
     /// SRV-API-37: the same manifest twice changes nothing.

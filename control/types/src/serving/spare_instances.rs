@@ -1,7 +1,7 @@
-//! Instances against cold starts: annotations of a template, off by default.
+//! Spare instances, which avoid cold starts: annotations of a template, off by default.
 //!
-//! `sluicegate.dev/spare-instances: "2"` with `sluicegate.dev/spare-mode: warm` (run beyond what is wanted) or
-//! `frozen` (the default: those that are not wanted any more stand still instead of ending).
+//! `sluicegate.dev/spare-instances: "2"` with `sluicegate.dev/spare-mode: warm` (more run than needed) or
+//! `frozen` (the default: surplus instances are frozen instead of ended).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -10,10 +10,10 @@ use crate::shared::annotation;
 
 const SPARE_INSTANCES: &str = "sluicegate.dev/spare-instances";
 const SPARE_MODE: &str = "sluicegate.dev/spare-mode";
-/// Spares of one Revision: each keeps its memory while no request needs it.
+/// Spare instances of one Revision: each keeps its memory while no request needs it.
 const SPARES_MAX: u32 = 100;
 
-/// How many, and whether they stand still.
+/// Their number, and whether they are frozen.
 #[must_use]
 pub fn spares(meta: &ObjectMeta) -> (u32, bool) {
     let count = annotation(meta, SPARE_INSTANCES).and_then(|text| text.parse().ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Annotations of a template that say how long nothing may pass on the streams of its instances.
+//! Annotations of a template for the idle timeouts of its instances' streams.
 
 use contract::table::{OwnTimeout, RequestTimeouts};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -7,12 +7,12 @@ use crate::duration;
 use crate::field_errors::FieldErrors;
 use crate::shared::annotation;
 
-/// How long a request's body may bring nothing while there is no response; `0`: any time.
+/// Timeout of a request's body without new bytes while there is no response; `0`: unlimited.
 const REQUEST_BODY_TIMEOUT: &str = "sluicegate.dev/request-body-timeout";
-/// How long nothing may pass on a stream in either direction; `0`: any time.
+/// Idle timeout of a stream in both directions; `0`: unlimited.
 const STREAM_IDLE_TIMEOUT: &str = "sluicegate.dev/stream-idle-timeout";
 
-/// What the annotations say; the limits that the spec has are none.
+/// The timeouts in the annotations; the limits in the spec do not count here.
 #[must_use]
 pub fn stream_timeouts(meta: &ObjectMeta) -> RequestTimeouts {
     let wait = |key| annotation(meta, key).and_then(duration::parse_go);
@@ -50,7 +50,7 @@ mod tests {
         for (value, good) in [("5m", true), ("0", true), ("5", false), ("-1s", false), ("", false)] {
             let mut problems = FieldErrors::default();
             validate(&annotated(value), "metadata.annotations", &mut problems);
-            assert_eq!(problems.told().is_empty(), good, "{value:?}");
+            assert_eq!(problems.into_list().is_empty(), good, "{value:?}");
         }
     }
 

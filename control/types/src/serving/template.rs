@@ -20,7 +20,7 @@ pub struct RevisionTemplate {
     /// Name (optional, has to begin with the parent's), labels and annotations of the Revision.
     #[schemars(schema_with = "schemas::metadata")]
     pub metadata: ObjectMeta,
-    /// What runs.
+    /// The spec of the Revision.
     pub spec: RevisionSpec,
 }
 
@@ -35,7 +35,7 @@ impl RevisionTemplate {
         self.spec.set_feature_defaults(settings);
     }
 
-    /// What the operator's settings rule out.
+    /// Validates against the operator's settings.
     pub fn validate_settings(&self, settings: &Settings, problems: &mut FieldErrors) {
         self.spec.validate_settings("spec.template.spec", &settings.defaults, problems);
         self.spec.validate_features("spec.template.spec", &settings.features, problems);
@@ -69,9 +69,9 @@ impl RevisionTemplate {
         (kind, object): (BindableKind, &ObjectMeta),
         before: Option<&Self>,
     ) {
-        let Some(told) = SinkInjection::environment(injections, kind, object) else { return };
+        let Some(injected) = SinkInjection::environment(injections, kind, object) else { return };
         let mut bound = self.clone();
-        bound.set_sink_environment(told);
+        bound.set_sink_environment(injected);
         let is_named =
             |before: &Self| before.explicit_name().is_some() && before.explicit_name() == bound.explicit_name();
         let would_change = before.is_some_and(|before| is_named(before) && *before != bound);
@@ -80,10 +80,10 @@ impl RevisionTemplate {
         }
     }
 
-    /// Sets what all containers are told of a sink to exactly this.
-    pub fn set_sink_environment(&mut self, told: &[EnvVar]) {
+    /// Sets the sink variables of all containers to exactly these.
+    pub fn set_sink_environment(&mut self, injected: &[EnvVar]) {
         let spec = &mut self.spec;
-        sink_injection::set_environment(spec.containers.iter_mut().chain(&mut spec.init_containers), told);
+        sink_injection::set_environment(spec.containers.iter_mut().chain(&mut spec.init_containers), injected);
     }
 
     fn validate_own_name(&self, parent: &ObjectMeta, at: &str, problems: &mut FieldErrors) {
@@ -106,7 +106,7 @@ mod tests {
         serde_json::from_value(json).unwrap()
     }
 
-    /// SRV-CFG-02: a name of one's own begins with the parent's, and goes with one template only.
+    /// SRV-CFG-02: a name of its own begins with the parent's, and goes with one template only.
     #[test]
     fn an_own_name_has_the_parents_prefix_and_is_not_reused() {
         let parent = ObjectMeta { name: Some("app".into()), ..ObjectMeta::default() };

@@ -1,4 +1,4 @@
-//! TrafficTarget: how a Route's requests are divided.
+//! TrafficTarget: the share of one Revision in a Route's requests.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use support::names::is_dns1035_label;
 /// All of the traffic.
 pub const PERCENT_ALL: i64 = 100;
 
-/// A share of the traffic, and who gets it.
+/// A share of the traffic, and its target.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct TrafficTarget {
@@ -64,7 +64,7 @@ impl TrafficTarget {
     }
 }
 
-/// Where a target list stands: a Service fills in its own Configuration, a Route has to name one.
+/// The owner of a target list: a Service fills in its own Configuration, a Route has to name one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TrafficParent {
     Service,

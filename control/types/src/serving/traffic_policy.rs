@@ -1,8 +1,8 @@
-//! What a Route can do beyond Knative's: annotations of Services and Routes, all of them off by default.
+//! Traffic features of a Route beyond Knative's: annotations of Services and Routes, all of them off by default.
 //!
-//! `sluicegate.dev/sticky: cookie` (or `cookie=NAME`, `header=NAME`) keeps a client where it is,
+//! `sluicegate.dev/sticky: cookie` (or `cookie=NAME`, `header=NAME`) keeps a client on one Revision,
 //! `sluicegate.dev/header-routes: "NAME: VALUE => TAG; …"` sends requests with a header to a tag, and
-//! `sluicegate.dev/mirror: TAG=PERCENT` sends copies of requests to a tag and compares the answers.
+//! `sluicegate.dev/mirror: TAG=PERCENT` sends copies of requests to a tag and compares the responses.
 
 use std::collections::HashSet;
 
@@ -17,12 +17,12 @@ pub const STICKY: &str = "sluicegate.dev/sticky";
 pub const HEADER_ROUTES: &str = "sluicegate.dev/header-routes";
 pub const MIRROR: &str = "sluicegate.dev/mirror";
 
-/// Rules of one Route: each request of it is held against them, one after the other.
+/// Rules of one Route: each of its requests is compared with them, one after the other.
 const HEADER_ROUTES_MAX: usize = 16;
-/// Of a header's value that a rule names, in bytes.
+/// Length of a header's value in a rule, in bytes.
 const VALUE_BYTES_MAX: usize = 256;
 
-/// Requests that bring this header with this value go to the tag.
+/// Requests with this header and value go to the tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HeaderRoute {
     pub header: String,
@@ -30,14 +30,14 @@ pub struct HeaderRoute {
     pub tag: String,
 }
 
-/// Of a hundred requests that the Route divides, copies of so many go to the tag.
+/// The percentage of the Route's requests that are copied to the tag.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorTarget {
     pub tag: String,
     pub percent: u8,
 }
 
-/// What the annotations say; what cannot be read says nothing, because admission has refused it.
+/// The policy in the annotations; invalid ones are ignored, because admission has rejected them.
 #[must_use]
 pub fn session_affinity(meta: &ObjectMeta) -> Option<SessionKey> {
     parse_sticky(annotation(meta, STICKY)?).ok()
@@ -53,7 +53,7 @@ pub fn mirror(meta: &ObjectMeta) -> Option<MirrorTarget> {
     parse_mirror(annotation(meta, MIRROR)?).ok()
 }
 
-/// Values are readable, and tags are among those of `traffic`.
+/// Validates the values, and that tags are among those of `traffic`.
 pub fn validate(meta: &ObjectMeta, traffic: &[TrafficTarget], problems: &mut FieldErrors) {
     let mut wrong = |key: &str, why: String| problems.add(format!("metadata.annotations[{key}]"), why);
     let tags: HashSet<&str> = traffic.iter().filter_map(TrafficTarget::tag).collect();
@@ -83,7 +83,7 @@ fn parse_sticky(text: &str) -> Result<SessionKey, String> {
         ("cookie", name) if is_token(name) => Ok(SessionKey::Cookie(name.into())),
         ("header", name) if names_clients(name) => Ok(SessionKey::Header(name.into())),
         ("header", name) if !name.is_empty() => {
-            Err(format!("invalid value: {text}: the proxy writes {name} itself, or it is no header's name"))
+            Err(format!("invalid value: {text}: the proxy writes {name} itself, or it is not a valid header name"))
         }
         _ => Err(format!("invalid value: {text}: expected cookie, cookie=NAME or header=NAME")),
     }
@@ -108,7 +108,9 @@ fn parse_header_route(text: &str) -> Result<HeaderRoute, String> {
     let (header, value, tag) = parts().ok_or_else(|| format!("invalid value: {text}: expected NAME: VALUE => TAG"))?;
     let is_text = |byte: u8| (b' '..0x7f).contains(&byte);
     if !names_clients(header) {
-        return Err(format!("invalid value: {text}: the proxy writes {header} itself, or it is no header's name"));
+        return Err(format!(
+            "invalid value: {text}: the proxy writes {header} itself, or it is not a valid header name"
+        ));
     }
     if value.is_empty() || value.len() > VALUE_BYTES_MAX || !value.bytes().all(is_text) {
         return Err(format!("invalid value: {text}: expected 1 to {VALUE_BYTES_MAX} printable bytes after {header}:"));

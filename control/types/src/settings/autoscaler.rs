@@ -1,4 +1,4 @@
-//! ConfigMap `config-autoscaler`: how Revisions are scaled that say nothing themselves.
+//! ConfigMap `config-autoscaler`: the scaling of Revisions without annotations of their own.
 
 use std::time::Duration;
 
@@ -37,20 +37,20 @@ pod-autoscaler-class: \"kpa.autoscaling.knative.dev\"
 /// All keys with upstream's defaults.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AutoscalerSettings {
-    /// Share of the target that is aimed at, so that a burst finds room; 0 to 1.
+    /// Target utilization, so that a burst finds free capacity; 0 to 1.
     pub target_utilization: f64,
     /// Requests in one instance.
     pub concurrency_target: f64,
     /// Requests per second and instance.
     pub rps_target: f64,
     pub stable_window: Duration,
-    /// Of the stable window, in percent.
+    /// The panic window as a percentage of the stable window.
     pub panic_window_percent: f64,
     pub panic_threshold_percent: f64,
     pub scale_up_rate: f64,
     pub scale_down_rate: f64,
-    /// Room beyond what comes; below 0: there is never enough. Requests always wait in the core that took them in, so this
-    /// says only what is shown.
+    /// Target burst capacity; below 0: never enough. Requests always wait in the core that accepted them, so this
+    /// only affects the reported mode.
     pub target_burst_capacity: f64,
     pub scale_to_zero_enabled: bool,
     pub scale_to_zero_retention: Duration,
@@ -59,11 +59,11 @@ pub struct AutoscalerSettings {
     pub min_scale: u32,
     /// 0 = no limit.
     pub max_scale: u32,
-    /// The most that anybody may ask for; 0 = anything.
+    /// The maximum for users; 0 = unlimited.
     pub max_scale_limit: u32,
-    /// Whether a Revision may begin without an instance.
+    /// Whether a Revision may start with zero instances.
     pub zero_initial_scale: bool,
-    /// Who scales Revisions that do not say.
+    /// The scaler class of Revisions without an annotation.
     pub class: String,
 }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_told_as_people_write_it() {
+    fn bound_is_formatted_for_readers() {
         for (key, value, why) in [
             ("max-scale-up-rate", "1", "a number above 1 is needed"),
             ("max-scale-down-rate", "inf", "a number above 1 is needed"),

@@ -1,4 +1,4 @@
-//! Takes values out of a ConfigMap, and names the key of one that it cannot take.
+//! Reads typed values from a ConfigMap, and names the key of an invalid one.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -101,7 +101,7 @@ impl<'a> ConfigMapReader<'a> {
         self.one_of(key, &[("Enabled", true), ("Disabled", false), ("", false)], into);
     }
 
-    /// A text that `good` takes; `what` says what that is.
+    /// A text that `good` accepts; `what` describes the valid values.
     pub fn text(&mut self, key: &str, good: impl Fn(&str) -> bool, what: &str, into: &mut String) {
         let Some(text) = self.data.get(key) else { return };
         if good(text.trim()) {

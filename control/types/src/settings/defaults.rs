@@ -1,4 +1,4 @@
-//! ConfigMap `config-defaults`: what a template gets that its author left out.
+//! ConfigMap `config-defaults`: defaults for fields that a template leaves out.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ const RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 #[derive(Debug, Clone, PartialEq)]
 pub struct RevisionDefaults {
     pub timeout_seconds: i64,
-    /// The longest timeout that may be asked for.
+    /// The maximum timeout.
     pub timeout_seconds_max: i64,
     /// Applied when it is shorter than the timeout; 0 = never.
     pub response_start_timeout_seconds: i64,

@@ -1,4 +1,4 @@
-//! ConfigMap `config-deployment`: how long a start may take, and how tags of images become digests.
+//! ConfigMap `config-deployment`: the progress deadline, and the resolution of image tags to digests.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
 use crate::field_errors::FieldErrors;
 
-/// A start that takes longer than a day is not waited for.
+/// Maximum progress deadline: a day.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 3_600);
 
-/// A registry that takes longer than ten minutes to say a digest is not waited for.
+/// Maximum time for a registry to resolve a digest: ten minutes.
 const RESOLUTION_MAX: Duration = Duration::from_secs(600);
 /// Registries of images that were never pushed, by upstream's development tools.
 const SKIPPED_REGISTRIES: [&str; 3] = ["kind.local", "ko.local", "dev.local"];
 
-/// The keys that mean something without a cluster's Pods.
+/// The keys with a meaning without a cluster's Pods.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeploymentSettings {
     /// A Revision that is not ready after this has failed.
     pub progress_deadline: Duration,
-    /// A registry has this long to say what a tag stands for.
+    /// The timeout for a registry to resolve a tag.
     pub digest_resolution_timeout: Duration,
     /// Tags of these registries are left as they are.
     pub registries_skipping_tag_resolving: BTreeSet<String>,

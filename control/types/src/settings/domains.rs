@@ -1,4 +1,4 @@
-//! ConfigMap `config-domain`: which domain the hosts of a Route are in.
+//! ConfigMap `config-domain`: the domain of a Route's hosts.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use support::names::is_dns_subdomain;
 /// Domains with the labels that a Route must have to be in them (X-RTE-01).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DomainSettings {
-    /// By name.
+    /// Domains by name.
     list: BTreeMap<String, BTreeMap<String, String>>,
 }
 
@@ -48,7 +48,7 @@ example.com: \"\"
             // An empty text is YAML's null.
             match serde_norway::from_str::<Option<DomainSelector>>(text) {
                 Ok(choice) => drop(list.insert(domain.clone(), choice.unwrap_or_default().selector)),
-                Err(_) => wrong("nothing, or `selector:` with labels, is needed"),
+                Err(_) => wrong("the value must be empty, or `selector:` with labels"),
             }
         }
         Self { list }

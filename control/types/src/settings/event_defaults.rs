@@ -1,5 +1,5 @@
-//! ConfigMaps `config-br-defaults` and `default-ch-webhook`: what a Broker and a Channel get that say
-//! nothing themselves, for all namespaces and for single ones.
+//! ConfigMaps `config-br-defaults` and `default-ch-webhook`: defaults of Brokers and Channels,
+//! for all namespaces and for single ones.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::shared::{DeliverySpec, KReference};
 const BROKERS: &str = "default-br-config";
 const CHANNELS: &str = "default-ch-config";
 
-/// What holds for all namespaces, and instead of it for single ones.
+/// The default for all namespaces, and overrides for single ones.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default, bound = "T: DeserializeOwned")]
 struct ScopedDefaults<T> {
@@ -39,11 +39,11 @@ impl<T> ScopedDefaults<T> {
     }
 }
 
-/// What Brokers of a namespace, or of all, are filled with.
+/// The defaults of Brokers in a namespace, or in all.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct BrokerClassDefaults {
-    /// Of Brokers that give none.
+    /// The class of Brokers without one.
     broker_class: Option<String>,
     /// For the class above.
     #[serde(flatten)]
@@ -54,7 +54,7 @@ struct BrokerClassDefaults {
     disallow_different_namespace_config: bool,
 }
 
-/// What a Broker of some class is filled with.
+/// The defaults of a Broker of some class.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct BrokerDefaultConfig {
@@ -71,7 +71,7 @@ impl BrokerClassDefaults {
         self.broker_classes.values().chain([&self.config])
     }
 
-    /// What is said for this class, if anything is. Where there is no word of a class, what is said is for each.
+    /// The defaults for this class, if there are any. Without a class, they apply to every class.
     fn config(&self, class: &str) -> Option<&BrokerDefaultConfig> {
         let is_for_it = self.broker_class.as_deref().is_none_or(|of| of == class);
         let of_all = (is_for_it && self.config != BrokerDefaultConfig::default()).then_some(&self.config);
@@ -93,7 +93,7 @@ impl BrokerDefaultConfig {
     }
 }
 
-/// What a Channel without a template is made of.
+/// The template of a Channel without one.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ChannelDefaultTemplate {
@@ -114,13 +114,13 @@ impl BrokerDefaults {
         self.0.namespace_defaults.get(namespace).into_iter().chain(&self.0.cluster_default)
     }
 
-    /// Of Brokers that give none; `None` if nothing is configured.
+    /// The class of Brokers without one; `None` if nothing is configured.
     #[must_use]
     pub fn class(&self, namespace: &str) -> Option<&str> {
         self.each(namespace).find_map(|default| default.broker_class.as_deref())
     }
 
-    /// What is said of the class in the namespace, or else for all; for a class that nobody names, what is said there for
+    /// The default of the class in the namespace, or else for all; for a class without one, the default there for
     /// all Brokers.
     #[must_use]
     pub fn config(&self, namespace: &str, class: &str) -> Option<&BrokerDefaultConfig> {

@@ -1,4 +1,4 @@
-//! ConfigMap `config-features` of Eventing: what event flows may use (X-FEA).
+//! ConfigMap `config-features` of Eventing: feature flags of event flows (X-FEA).
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub const REFERENCE_MAPPING: &str = "kreference-mapping";
 /// Brokers and channels are read from other namespaces (X-FEA-10).
 pub const CROSS_NAMESPACE: &str = "cross-namespace-event-links";
 
-/// Upstream's flags with the words each takes; the first is what holds without a word.
+/// Upstream's flags with their values; the first is the default.
 const FLAGS: [(&str, &[&str]); 11] = [
     (REFERENCE_BY_GROUP, SWITCH),
     (REFERENCE_MAPPING, SWITCH),
@@ -39,25 +39,25 @@ const TIMEOUT: &str = "requestreply-default-timeout";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct EventingFeatures {
-    /// Those that are not as upstream has them.
+    /// The flags that differ from upstream's defaults.
     changed: BTreeMap<&'static str, &'static str>,
 }
 
 impl EventingFeatures {
-    /// The word that holds for the flag `name`; `disabled` for an unknown flag.
+    /// The value of the flag `name`; `disabled` for an unknown flag.
     #[must_use]
     pub fn flag(&self, name: &str) -> &'static str {
         let default = || FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, words)| words[0]);
         self.changed.get(name).copied().or_else(default).unwrap_or("disabled")
     }
 
-    /// Whether senders of events have to say who they are (X-FEA-07).
+    /// Whether senders of events must authenticate (X-FEA-07).
     #[must_use]
     pub fn authenticates(&self) -> bool {
         self.is_enabled(AUTHENTICATION)
     }
 
-    /// What holds where no EventPolicy applies (X-FEA-08).
+    /// The authorization mode without an EventPolicy (X-FEA-08).
     #[must_use]
     pub fn default_authorization(&self) -> &'static str {
         self.flag(DEFAULT_AUTHORIZATION)

@@ -1,15 +1,15 @@
-//! ConfigMap `config-features` of Serving: what developers may use.
+//! ConfigMap `config-features` of Serving: features that developers may use.
 
 use std::collections::BTreeMap;
 
 use super::{ConfigMapData, ConfigMapReader, ConfigMapSetting, SERVING};
 use crate::field_errors::FieldErrors;
 
-/// How far something may be used.
+/// The state of a feature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FeatureFlag {
     Disabled,
-    /// By those who ask for it.
+    /// On request.
     Allowed,
     Enabled,
 }
@@ -17,7 +17,7 @@ pub enum FeatureFlag {
 const VALUES: [(&str, FeatureFlag); 3] =
     [("enabled", FeatureFlag::Enabled), ("allowed", FeatureFlag::Allowed), ("disabled", FeatureFlag::Disabled)];
 
-/// The one flag with a word of its own for what is between.
+/// The only flag with its own name for the middle state.
 pub const SECURE_DEFAULTS: &str = "secure-pod-defaults";
 const SECURE_VALUES: [(&str, FeatureFlag); 3] = [
     ("enabled", FeatureFlag::Enabled),
@@ -63,7 +63,7 @@ const FLAGS: [(&str, FeatureFlag); 34] = [
     ("tag-header-based-routing", FeatureFlag::Disabled),
 ];
 
-/// Those that are heeded. The others are about Pods of a cluster, and about what runs beside them there.
+/// The supported features. The others are about Pods of a cluster, and their sidecars.
 const SUPPORTED: [&str; 9] = [
     "autodetect-http2",
     "kubernetes.containerspec-addcapabilities",
@@ -78,12 +78,12 @@ const SUPPORTED: [&str; 9] = [
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServingFeatures {
-    /// Those that are not as upstream has them.
+    /// The flags that differ from upstream's defaults.
     changed: BTreeMap<&'static str, FeatureFlag>,
 }
 
 impl ServingFeatures {
-    /// What holds for the flag `name`; `Disabled` for an unknown flag.
+    /// The value of the flag `name`; `Disabled` for an unknown flag.
     #[must_use]
     pub fn flag(&self, name: &str) -> FeatureFlag {
         let default = || FLAGS.iter().find(|(flag, _)| *flag == name).map(|(_, default)| *default);
@@ -95,13 +95,13 @@ impl ServingFeatures {
         self.flag(name) == FeatureFlag::Enabled
     }
 
-    /// Whether one who asks for it gets it.
+    /// Whether a request for it is allowed.
     #[must_use]
     pub fn is_allowed(&self, name: &str) -> bool {
         self.flag(name) != FeatureFlag::Disabled
     }
 
-    /// Those that somebody set, and that change nothing here.
+    /// Features that are set and have no effect here.
     pub fn unsupported(&self) -> impl Iterator<Item = &'static str> {
         self.changed.keys().copied().filter(|name| !SUPPORTED.contains(name))
     }
@@ -121,7 +121,7 @@ kubernetes.podspec-volumes-emptydir: \"enabled\"
 tag-header-based-routing: \"disabled\"
 # Instances whose port has no name are asked whether they speak HTTP/2.
 autodetect-http2: \"disabled\"
-# With \"allowRootBounded\", containers that say nothing of it get no capabilities and no way to new privileges; with
+# With \"allowRootBounded\", containers without a setting get no capabilities and no new privileges; with
 # \"enabled\" they must not be root either.
 secure-pod-defaults: \"disabled\"
 # Capabilities besides NET_BIND_SERVICE may be added.

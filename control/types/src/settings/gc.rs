@@ -1,4 +1,4 @@
-//! ConfigMap `config-gc`: how long Revisions are kept that no Route sends to.
+//! ConfigMap `config-gc`: the retention of Revisions without a Route.
 
 use std::time::Duration;
 

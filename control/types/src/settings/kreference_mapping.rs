@@ -1,4 +1,4 @@
-//! ConfigMap `config-kreference-mapping`: URLs for objects that have no address of their own (X-FEA-02).
+//! ConfigMap `config-kreference-mapping`: URLs for objects without an address of their own (X-FEA-02).
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::shared::KReference;
 /// A template for each kind that the operator gives URLs to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KReferenceMapping {
-    /// By `apiVersion` and kind.
+    /// URL templates by `apiVersion` and kind.
     list: BTreeMap<(String, String), String>,
 }
 
@@ -39,7 +39,7 @@ impl ConfigMapSetting for KReferenceMapping {
                 |url: String| url.parse::<http::Uri>().is_ok_and(|url| url.scheme().is_some() && url.host().is_some());
             if !url(template.trim(), "name", "namespace").is_some_and(is_url) {
                 wrong(
-                    "a URL is needed, in which {{ .Name }}, {{ .Namespace }}, {{ .SystemNamespace }} and {{ .UID }} may stand",
+                    "a URL is needed, in which {{ .Name }}, {{ .Namespace }}, {{ .SystemNamespace }} and {{ .UID }} may be used",
                 );
                 continue;
             }
@@ -51,7 +51,7 @@ impl ConfigMapSetting for KReferenceMapping {
 }
 
 impl KReferenceMapping {
-    /// Where events to the object go whose `apiVersion` and `kind` the reference says; `None`: to its own address.
+    /// The URL for events to the object with this `apiVersion` and `kind`; `None`: its own address.
     #[must_use]
     pub fn url(&self, reference: &KReference, namespace: &str) -> Option<String> {
         let kind = (reference.api_version.clone(), reference.kind.clone());

@@ -1,8 +1,8 @@
-//! The operator's ConfigMaps: one typed struct each, read whenever something changes, refused with the
-//! key named when a value makes no sense.
+//! The operator's ConfigMaps: one typed struct each, read on every change, rejected with the name of the
+//! key when a value is invalid.
 //!
-//! [`Settings`] is all of them as of one moment. Admission gets them with the [`Requester`](crate::kind_registry::RequestContext),
-//! controllers from their world; a change takes effect at the next look, without a restart. A new map is a
+//! [`Settings`] is a snapshot of all of them. Admission gets it with the [`Requester`](crate::kind_registry::RequestContext),
+//! controllers from their context; a change takes effect at the next read, without a restart. A new map is a
 //! type that implements [`ConfigMapSetting`] and a line in [`Settings`].
 
 pub mod autoscaler;
@@ -49,14 +49,14 @@ pub const SERVING: &str = "knative-serving";
 /// ... and those of Eventing.
 pub const EVENTING: &str = "knative-eventing";
 
-/// What a ConfigMap holds.
+/// The data of a ConfigMap.
 pub type ConfigMapData = BTreeMap<String, String>;
 
 /// One ConfigMap with its meaning.
 pub trait ConfigMapSetting: Default {
     const NAMESPACE: &'static str;
     const NAME: &'static str;
-    /// What a fresh map shows its reader under `_example`; a key counts only outside of it.
+    /// The documentation of a new map under `_example`; keys count only outside of it.
     const EXAMPLE: &'static str;
 
     /// Reads `data` over the defaults. What is wrong goes to `problems`, and its key keeps the default.
@@ -113,13 +113,13 @@ macro_rules! settings {
 }
 
 settings! {
-    /// How Revisions are scaled that say nothing themselves.
+    /// How Revisions are scaled without a setting of their own.
     autoscaler: AutoscalerSettings,
     /// How long Revisions are kept that no Route sends to.
     gc: RevisionGcSettings,
     /// The defaults of fields that a template omits, and the limits of fields that it sets.
     defaults: RevisionDefaults,
-    /// What Serving lets developers do.
+    /// Serving's features for developers.
     features: ServingFeatures,
     /// Names, schemes and rollouts.
     network: NetworkSettings,
@@ -127,11 +127,11 @@ settings! {
     domains: DomainSettings,
     /// How long a start may take.
     deployment: DeploymentSettings,
-    /// What Eventing lets developers do.
+    /// Eventing's features for developers.
     event_features: EventingFeatures,
-    /// What a Broker is filled with.
+    /// The defaults of Brokers.
     brokers: BrokerDefaults,
-    /// What a Channel is made of.
+    /// The default template of Channels.
     channels: ChannelDefaults,
     /// Where a Broker is created if an object only names it.
     sugar: SugarSettings,
@@ -170,12 +170,12 @@ mod tests {
             (row.check)(&data(row.example), &mut problems);
             assert_eq!(problems.list, [], "{}", row.name);
         }
-        let told = Settings::read(|namespace, name| {
+        let reported = Settings::read(|namespace, name| {
             let row = config_maps().find(|row| row.namespace == namespace && row.name == name)?;
-            // Its keys are domains, and there is none by default.
+            // Its keys are domains, and by default it has none.
             (name != DomainSettings::NAME).then(|| data(row.example))
         });
-        assert_eq!(told, Settings::default());
+        assert_eq!(reported, Settings::default());
     }
 
     #[test]
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_of_somebody_else_is_not_judged() {
+    fn unrelated_config_map_is_not_validated() {
         let mut meta = ObjectMeta { name: Some("config-gc".into()), ..ObjectMeta::default() };
         let bad = data("max-non-active-revisions: many");
         for (namespace, wrong) in [("default", 0), (SERVING, 1)] {

@@ -15,7 +15,7 @@ use support::names::is_dns_subdomain;
 /// Longer than any rollout that an operator plans.
 const ROLLOUT_SECONDS_MAX: i64 = 31 * 24 * 3_600;
 
-/// What plain HTTP is answered where there is TLS.
+/// The response to plain HTTP where TLS is available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HttpProtocol {
     /// As if it were TLS.
@@ -23,7 +23,6 @@ pub enum HttpProtocol {
     /// A redirect to https.
     Redirected,
     /// Like `Enabled`, but URLs in statuses keep the scheme https while a certificate is missing: all that upstream
-    /// left of it.
     /// left of it.
     Disabled,
 }
@@ -52,7 +51,7 @@ pub struct NetworkSettings {
     pub namespace_wildcard_selector: Option<ObjectSelector>,
     /// The class of the Certificates that Routes request.
     pub certificate_class: String,
-    /// Of URLs in statuses.
+    /// The scheme of URLs in statuses.
     pub default_external_scheme: String,
     /// How long traffic takes to move to the newest Revision; zero = at once.
     pub rollout_duration: Duration,
@@ -78,7 +77,7 @@ impl Default for NetworkSettings {
 }
 
 impl NetworkSettings {
-    /// The host of a Route that bears `meta`, or of one of its tags, in `domain` (X-RTE-02, X-RTE-03). A label or
+    /// The host of a Route that has `meta`, or of one of its tags, in `domain` (X-RTE-02, X-RTE-03). A label or
     /// annotation that it does not have is an empty text.
     #[must_use]
     pub fn host(&self, tag: Option<&str>, meta: &ObjectMeta, domain: &str) -> String {
@@ -111,7 +110,7 @@ ingress-class: \"sluicegate.ingress.networking.knative.dev\"
 domain-template: \"{{.Name}}.{{.Namespace}}.{{.Domain}}\"
 tag-template: \"{{.Tag}}-{{.Name}}\"
 http-protocol: \"Enabled\"
-# Whether hosts that everybody reaches get certificates, and of which class.
+# Whether public hosts get certificates, and of which class.
 external-domain-tls: \"Disabled\"
 # Whether the names by which Services call each other do.
 cluster-local-domain-tls: \"Disabled\"

@@ -1,4 +1,4 @@
-//! ConfigMap `config-observability` of Serving: where the logs of Revisions are found, and what is said of their requests.
+//! ConfigMap `config-observability` of Serving: the URL of Revision logs, and the request log.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const LINES: &str = "logging.enable-request-log";
 const PROBES: &str = "logging.enable-probe-request-log";
 const LINE: &str = "logging.request-log-template";
 
-/// The line of who only says that there are to be some: the object that upstream's has, which Google's and other
+/// The default line, if only the log is enabled: the object that upstream's has, which Google's and other
 /// collectors read as a request.
 const LINE_DEFAULT: &str = concat!(
     r#"{"httpRequest": {"requestMethod": "{{.Request.Method}}", "requestUrl": "{{js .Request.RequestURI}}", "#,
@@ -28,7 +28,7 @@ const LINE_DEFAULT: &str = concat!(
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObservabilitySettings {
     log_url: String,
-    /// The lines that requests of Revisions are to have, if any (X-OBS-04).
+    /// The log lines for requests of Revisions, if any (X-OBS-04).
     pub request_log: Option<Arc<RequestLog>>,
 }
 
@@ -58,7 +58,7 @@ logging.enable-probe-request-log: \"false\"
             let url = text.replace(UID, "uid");
             text.is_empty() || url.parse::<http::Uri>().is_ok_and(|url| url.scheme().is_some() && url.host().is_some())
         };
-        let what = "a URL in which ${REVISION_UID} may stand";
+        let what = "a URL that may contain ${REVISION_UID}";
         let mut reader = ConfigMapReader::of(data, problems);
         reader.text(URL, is_url, what, &mut config.log_url);
         let (mut has_lines, mut with_probes) = (false, false);
@@ -66,7 +66,7 @@ logging.enable-probe-request-log: \"false\"
         reader.flag(PROBES, &mut with_probes);
         let line = data.get(LINE).map_or(LINE_DEFAULT, |line| line.trim());
         match LogTemplate::parse(line) {
-            Err(why) => reader.error(LINE, &format!("{why}; docs/admin.md has what a line can say")),
+            Err(why) => reader.error(LINE, &format!("{why}; see docs/admin.md for the fields of a line")),
             Ok(_) if has_lines && line.is_empty() => {
                 reader.error(LINE, &format!("{LINES} is true, so a line is needed"));
             }
@@ -80,7 +80,7 @@ logging.enable-probe-request-log: \"false\"
 }
 
 impl ObservabilitySettings {
-    /// Where what a Revision's instances write is found, if the operator says so (X-OBS-05).
+    /// The URL of the logs of a Revision's instances, if the operator configures one (X-OBS-05).
     #[must_use]
     pub fn log_url(&self, uid: &str) -> Option<String> {
         (!self.log_url.is_empty()).then(|| self.log_url.replace(UID, uid))
@@ -125,8 +125,8 @@ mod tests {
             ("a\nb", "one line"),
         ] {
             let (config, problems) = parse(&[(LINES, "true"), (LINE, line)]);
-            let told = problems.concat();
-            assert!(config.request_log.is_none() && told.contains(LINE) && told.contains(why), "{told}");
+            let reported = problems.concat();
+            assert!(config.request_log.is_none() && reported.contains(LINE) && reported.contains(why), "{reported}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! ConfigMap `config-sugar` of Eventing: where a Broker is made that somebody only names (X-FEA-13).
+//! ConfigMap `config-sugar` of Eventing: where a Broker is created for references to it (X-FEA-13).
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
@@ -17,7 +17,7 @@ pub struct SugarSettings {
     pub triggers: Option<ObjectSelector>,
 }
 
-/// Says of which objects something holds.
+/// Selects the objects that a setting applies to.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ObjectSelector(LabelSelector);
 
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_told_and_selects_none() {
+    fn invalid_selector_is_reported_and_selects_nothing() {
         for bad in ["yes", "[]", "{labels: {a: b}}", "{matchExpressions: [{key: a, operator: Like}]}"] {
             assert_eq!(of(bad), (None, 1), "{bad}");
         }

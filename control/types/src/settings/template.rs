@@ -1,6 +1,6 @@
-//! The little of Go's templates that upstream's settings use.
+//! The subset of Go's templates that upstream's settings use.
 
-/// What stands in braces.
+/// The content of braces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TemplateVariable<'a> {
     /// `.Name`
@@ -23,7 +23,7 @@ pub(super) fn render<'a>(template: &str, find: impl Fn(TemplateVariable<'_>) -> 
     Some(rendered)
 }
 
-/// [`render`] for who has fields alone.
+/// [`render`] for templates with fields only.
 pub(super) fn fill(template: &str, fields: &[(&str, &str)]) -> Option<String> {
     let known = |field: &str| Some(fields.iter().find(|(name, _)| *name == field)?.1);
     render(template, |word| match word {

@@ -1,4 +1,4 @@
-//! Maps that upstream's tools and manifests expect to find, and that no setting comes from.
+//! ConfigMaps that upstream's tools and manifests expect, and that contain no setting of ours.
 
 use super::{ConfigMapEntry, EVENTING, SERVING};
 

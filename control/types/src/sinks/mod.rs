@@ -28,7 +28,8 @@ use serde_json::Value;
 
 use crate::adapter_program::AdapterProgram;
 use crate::conditions::ConditionSet;
-use crate::kind_registry::{KindEntry, KindMeta, UnknownFieldPolicy};
+use crate::duck_types::DuckType;
+use crate::kind_registry::{CORE, KindEntry, KindMeta, UnknownFieldPolicy};
 use crate::printer_column::{AGE, PrinterColumn, READY, REASON, column};
 use crate::shared::{Addressable, HasConditions, Status};
 
@@ -43,16 +44,12 @@ const URL: PrinterColumn = column("URL", ".status.address.url");
 const SINK: KindMeta = KindMeta {
     group: GROUP,
     version: "v1alpha1",
-    kind: "",
-    plural: "",
-    singular: "",
-    short_names: &[],
     categories: &["all", "knative", "eventing", "sink"],
-    namespaced: true,
     has_status: true,
     unknown_fields: UnknownFieldPolicy::Reject,
-    user_creatable: true,
     columns: &[URL, AGE, READY, REASON],
+    duck_types: &[DuckType::Addressable],
+    ..CORE
 };
 
 /// A kind that accepts events.

@@ -1,4 +1,4 @@
-//! AdapterSource: a foreign protocol becomes a source. An adapter is started with the `source` section as its configuration.
+//! AdapterSource: connects a foreign protocol. An adapter is started with the `source` section as its configuration.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ pub struct AdapterSourceSpec {
     pub sink: Destination,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ce_overrides: Option<CloudEventOverrides>,
-    /// What runs.
+    /// The adapter to run.
     pub adapter: AdapterProgram,
     /// The configuration of the receiving transport. It is passed on as it is; an object `{secret: {name, key}}` becomes the
     /// path of a file.
@@ -48,7 +48,7 @@ pub struct AdapterSourceSpec {
     /// Retries and dead letter sink, as of a Broker.
     #[serde(skip_serializing_if = "Value::is_null")]
     pub delivery: Value,
-    /// What the events are, for the EventTypes of a Broker.
+    /// A description of the events, for the EventTypes of a Broker.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub event_types: Vec<CloudEventAttributes>,
     /// The identity of the adapter's instance.

@@ -8,7 +8,7 @@ use super::adapter::GROUP;
 use crate::adapter_schemas::AdapterTypeSpec;
 use crate::custom_kinds;
 use crate::field_errors::{FieldErrors, MISSING};
-use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindMeta, RequestContext, ResourceStrategy, UnknownFieldPolicy};
 use crate::printer_column::{AGE, column};
 
 /// `adapters.sluicegate.dev/v1alpha1` AdapterType. Lives in no namespace.
@@ -57,13 +57,11 @@ impl ResourceStrategy for AdapterType {
         kind: "AdapterType",
         plural: "adaptertypes",
         singular: "adaptertype",
-        short_names: &[],
         categories: &["knative", "eventing"],
         namespaced: false,
-        has_status: false,
         unknown_fields: UnknownFieldPolicy::Reject,
-        user_creatable: true,
         columns: &[column("Image", ".spec.adapter.image"), column("Transport", ".spec.adapter.transport"), AGE],
+        ..CORE
     };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {

@@ -23,6 +23,9 @@ const REFERENCE: &str = "Reference";
 /// Kinds of one source: each is a watch.
 const RESOURCES_MAX: usize = 64;
 
+/// The events that it sends.
+const EVENT_TYPES: &str = r#"[{"type":"dev.knative.apiserver.resource.add","description":"An object was added, with the object"},{"type":"dev.knative.apiserver.resource.delete","description":"An object was deleted, with the object"},{"type":"dev.knative.apiserver.resource.update","description":"An object was changed, with the object"},{"type":"dev.knative.apiserver.ref.add","description":"An object was added, by reference"},{"type":"dev.knative.apiserver.ref.delete","description":"An object was deleted, by reference"},{"type":"dev.knative.apiserver.ref.update","description":"An object was changed, by reference"}]"#;
+
 kind! {
     /// `sources.knative.dev/v1` ApiServerSource.
     ApiServerSource { spec: ApiServerSourceSpec, status: SourceStatus }
@@ -42,7 +45,7 @@ pub struct ApiServerSourceSpec {
     pub owner: Option<ApiVersionKind>,
     /// `Reference` or `Resource`: whether an event names the object or has it.
     pub mode: String,
-    /// As whom the objects are read.
+    /// The account that reads the objects.
     #[serde(rename = "serviceAccountName")]
     pub account: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -75,8 +78,13 @@ source! {
 }
 
 impl ResourceStrategy for ApiServerSource {
-    const META: KindMeta =
-        KindMeta { kind: "ApiServerSource", plural: "apiserversources", singular: "apiserversource", ..SOURCE };
+    const META: KindMeta = KindMeta {
+        kind: "ApiServerSource",
+        plural: "apiserversources",
+        singular: "apiserversource",
+        event_types: Some(EVENT_TYPES),
+        ..SOURCE
+    };
 
     fn metadata_mut(&mut self) -> &mut ObjectMeta {
         &mut self.metadata

@@ -1,4 +1,4 @@
-//! ContainerSource: a program that is started with `K_SINK`, and sends there.
+//! ContainerSource: a program that is started with `K_SINK`, and sends events there.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;

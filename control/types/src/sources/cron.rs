@@ -1,4 +1,4 @@
-//! Schedules as crontabs write them: `*/5 * * * *`, `0 30 9 * * MON-FRI`, `@hourly`.
+//! Cron schedules: `*/5 * * * *`, `0 30 9 * * MON-FRI`, `@hourly`.
 
 use jiff::tz::{Disambiguation, TimeZone};
 use jiff::{Timestamp, ToSpan as _, Zoned};
@@ -15,10 +15,10 @@ const NAMED: [(&str, &str); 7] = [
 ];
 const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
 const DAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
-/// Days that are looked at for the next time: the 29th of February comes within eight years, even about 2100.
+/// Days that are checked for the next time: the 29th of February comes within eight years, even about 2100.
 const DAYS_AHEAD: usize = 8 * 366 + 1;
 
-/// A field: what it counts from and to, and names of its numbers.
+/// A field: its range, and the names of its numbers.
 struct CronField {
     name: &'static str,
     first: u32,
@@ -36,18 +36,18 @@ const FIELDS: [CronField; 6] = [
     CronField { name: "day of the week", first: 0, last: 7, names: &DAYS },
 ];
 
-/// When something is to happen, again and again.
+/// A cron schedule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CronSchedule {
     /// One bit for each number, by field.
     fields: [u64; 6],
-    /// Both days are narrowed down: then one of them is enough, as in every crontab.
+    /// Both days are restricted: then one of them is enough, as in every crontab.
     match_either_day: bool,
 }
 
 impl CronSchedule {
     /// # Errors
-    /// What is wrong with the text.
+    /// The problem with the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         let text = text.trim();
         let text = match NAMED.iter().find(|(name, _)| *name == text) {
@@ -72,7 +72,7 @@ impl CronSchedule {
         Ok(Self { fields, match_either_day: either_day })
     }
 
-    /// The first time behind `after`, by the clock of `zone`; `None` if there is none.
+    /// The first time after `after`, in the time zone `zone`, if there is one.
     #[must_use]
     pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
         let mut day = after.to_zoned(zone.clone());
@@ -98,8 +98,8 @@ impl CronSchedule {
         self.field_matches(4, day.month()) && day_fits
     }
 
-    /// The first time of this day behind `after`. A time that a clock skips that day does not come, and one that it shows
-    /// twice comes twice.
+    /// The first time of this day after `after`. A time that the clock skips on that day does not occur, and one that it shows
+    /// twice occurs twice.
     fn next_in(&self, day: &Zoned, after: Timestamp) -> Option<Timestamp> {
         let meanings = [Disambiguation::Earlier, Disambiguation::Later];
         meanings.into_iter().filter_map(|meaning| self.next_of(day, after, meaning)).min()
@@ -107,7 +107,7 @@ impl CronSchedule {
 
     /// The same, where the clock's times are meant so if it shows them twice.
     fn next_of(&self, day: &Zoned, after: Timestamp, meaning: Disambiguation) -> Option<Timestamp> {
-        // The day that is looked at first has begun.
+        // The day that is checked first has begun.
         for hour in (day.hour()..24).filter(|hour| self.field_matches(2, *hour)) {
             for minute in (0..60).filter(|minute| self.field_matches(1, *minute)) {
                 for second in (0..60).filter(|second| self.field_matches(0, *second)) {

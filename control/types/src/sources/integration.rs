@@ -1,4 +1,4 @@
-//! IntegrationSource: upstream's kind, of which the timer runs here, by the built-in transport `timer`.
+//! IntegrationSource: upstream's kind. Its timer runs here, by the built-in transport `timer`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -15,6 +15,10 @@ use crate::settings::Settings;
 use crate::shared::{Destination, name, namespace};
 
 const CONTAINER_READY: &str = "ContainerSourceReady";
+
+/// The events that it sends.
+const EVENT_TYPES: &str =
+    r#"[{"type":"dev.knative.connector.event.timer","description":"The message of a timer, in a fixed period"}]"#;
 
 kind! {
     /// `sources.knative.dev/v1alpha1` IntegrationSource.
@@ -71,6 +75,7 @@ impl ResourceStrategy for IntegrationSource {
         kind: "IntegrationSource",
         plural: "integrationsources",
         singular: "integrationsource",
+        event_types: Some(EVENT_TYPES),
         ..SOURCE
     };
 

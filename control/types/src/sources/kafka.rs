@@ -28,6 +28,10 @@ const KEY_TYPES: [&str; 4] = ["string", "int", "float", "byte-array"];
 /// Instances of one source: a topic rarely has more partitions, and each instance is a process.
 pub const CONSUMERS_MAX: i32 = 100;
 
+/// The events that it sends.
+const EVENT_TYPES: &str =
+    r#"[{"type":"dev.knative.kafka.event","description":"A record of a topic that is no CloudEvent"}]"#;
+
 kind! {
     /// `sources.knative.dev/v1` KafkaSource.
     KafkaSource { spec: KafkaSourceSpec, status: SourceStatus }
@@ -138,6 +142,7 @@ impl ResourceStrategy for KafkaSource {
             REASON,
             AGE,
         ],
+        event_types: Some(EVENT_TYPES),
         ..SOURCE
     };
 
@@ -231,7 +236,7 @@ mod tests {
         changed.spec.consumer_group = "other".to_owned();
         changed.spec.consumers = Some(-1);
         changed.validate(Some(&source), &mut problems);
-        let fields: Vec<_> = problems.told().into_iter().map(|problem| problem.field).collect();
+        let fields: Vec<_> = problems.into_list().into_iter().map(|problem| problem.field).collect();
         assert_eq!(fields, ["spec.consumers", "spec.consumerGroup"]);
     }
 }

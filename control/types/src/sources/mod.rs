@@ -42,9 +42,10 @@ use super::conditions::ConditionSet;
 use super::settings::Settings;
 use super::shared::{AuthStatus, Destination, HasConditions, Status};
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::eventing::delivery_features;
 use crate::field_errors::FieldErrors;
-use crate::kind_registry::{KindEntry, KindMeta, UnknownFieldPolicy};
+use crate::kind_registry::{CORE, KindEntry, KindMeta, UnknownFieldPolicy};
 use crate::printer_column::{AGE, PrinterColumn, READY, REASON, column};
 
 pub const GROUP: &str = "sources.knative.dev";
@@ -54,7 +55,7 @@ pub const SINK_PROVIDED: &str = "SinkProvided";
 
 const SINK: PrinterColumn = column("Sink", ".status.sinkUri");
 
-/// What all source kinds have in common.
+/// The common properties of source kinds.
 const SOURCE: KindMeta = KindMeta {
     group: GROUP,
     version: VERSION,
@@ -68,6 +69,8 @@ const SOURCE: KindMeta = KindMeta {
     unknown_fields: UnknownFieldPolicy::Reject,
     user_creatable: true,
     columns: &[SINK, AGE, READY, REASON],
+    duck_types: &[DuckType::Source],
+    ..CORE
 };
 
 /// A kind that sends events to a sink.
@@ -78,7 +81,7 @@ pub trait SourceKind: HasConditions {
     fn status_mut(&mut self) -> &mut SourceStatus;
 }
 
-/// What is changed of every event on its way out.
+/// Overrides for every event that is sent.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct CloudEventOverrides {
@@ -155,12 +158,12 @@ fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problem
     }
 }
 
-/// What the operator's features have to allow.
+/// Validates the fields that the operator's features must enable.
 fn validate_by(sink: &Destination, settings: &Settings, problems: &mut FieldErrors) {
     delivery_features::check_destination_features(sink, "spec.sink", &settings.event_features, problems);
 }
 
-/// A part of an object that is kept as it is.
+/// A part of an object that is stored as it is.
 fn is_empty_list(value: &Value) -> bool {
     value.as_array().is_none_or(Vec::is_empty)
 }
@@ -173,7 +176,7 @@ mod tests {
     use crate::field_errors::AdmissionError;
     use crate::kind_registry::RequestContext;
 
-    fn judged(kind: &str, spec: Value) -> Result<Value, Vec<String>> {
+    fn validated(kind: &str, spec: Value) -> Result<Value, Vec<String>> {
         let entry = entries().into_iter().find(|entry| entry.meta.kind == kind).unwrap();
         let object = json!({ "metadata": { "name": "s", "namespace": "ns" }, "spec": spec });
         entry.admit_object(object, None, &RequestContext::default()).map_err(|denied| match denied {
@@ -189,14 +192,22 @@ mod tests {
     fn sources_are_found_by_category_and_label() {
         for entry in entries() {
             assert!(entry.meta.categories.contains(&"sources"), "{}", entry.meta.kind);
-            let name = format!("{}.{}", entry.meta.plural, entry.meta.group);
-            let labels: Vec<_> = crate::crd::labels(&name).collect();
-            assert!(labels.contains(&"duck.knative.dev/source"), "{name}");
+            assert!(entry.meta.labels().any(|label| label == "duck.knative.dev/source"), "{}", entry.meta.kind);
+        }
+    }
+
+    #[test]
+    fn event_types_of_sources_are_json() {
+        let mut told = entries().into_iter().filter_map(|entry| entry.meta.event_types).peekable();
+        assert!(told.peek().is_some());
+        for text in told {
+            let types: Vec<Value> = serde_json::from_str(text).unwrap();
+            assert!(types.iter().all(|one| one["type"].is_string() && one["description"].is_string()), "{text}");
         }
     }
 
     fn lacks(kind: &str, spec: &Value, fields: &[&str]) {
-        let found = judged(kind, spec.clone()).map(|_| Vec::new()).unwrap_or_else(|fields| fields);
+        let found = validated(kind, spec.clone()).map(|_| Vec::new()).unwrap_or_else(|fields| fields);
         assert_eq!(found, fields, "{kind} {spec}");
     }
 
@@ -268,11 +279,13 @@ mod tests {
         ] {
             lacks(kind, &spec, &fields);
         }
-        let ping = judged("PingSource", json!({ "sink": sink })).unwrap();
+        let ping = validated("PingSource", json!({ "sink": sink })).unwrap();
         assert_eq!(ping["spec"]["schedule"], "* * * * *");
         assert_eq!(ping["spec"]["sink"]["ref"]["namespace"], "ns");
-        let server =
-            judged("ApiServerSource", json!({ "sink": sink, "resources": [{ "apiVersion": "v1", "kind": "Event" }] }));
+        let server = validated(
+            "ApiServerSource",
+            json!({ "sink": sink, "resources": [{ "apiVersion": "v1", "kind": "Event" }] }),
+        );
         assert_eq!(server.unwrap()["spec"]["mode"], "Reference");
     }
 }

@@ -1,4 +1,4 @@
-//! PingSource: an event of fixed content, as often as a schedule says.
+//! PingSource: sends an event of fixed content at the times of a schedule.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -36,9 +36,9 @@ pub struct PingSourceSpec {
     pub sink: Destination,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ce_overrides: Option<CloudEventOverrides>,
-    /// When events are sent, as in a crontab: minute, hour, day, month, day of the week; seconds may stand before.
+    /// When events are sent, as in a crontab: minute, hour, day, month, day of the week; seconds may be before.
     pub schedule: String,
-    /// Whose clock the schedule goes by; UTC if it is not said.
+    /// The time zone of the schedule; UTC by default.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub timezone: String,
     /// The media type of the data.
@@ -52,7 +52,7 @@ pub struct PingSourceSpec {
     pub data_base64: String,
 }
 
-/// What older clients ask for: the same by another name. `kn` up to 1.16 does.
+/// The same under the name that older clients use. `kn` up to 1.16 does.
 pub(super) fn v1beta2() -> KindEntry {
     const META: KindMeta = KindMeta { version: "v1beta2", ..PingSource::META };
     static TRANSLATION: VersionConversion =
@@ -62,7 +62,7 @@ pub(super) fn v1beta2() -> KindEntry {
         .deprecated("sources.knative.dev/v1beta2 PingSource is deprecated; use sources.knative.dev/v1 PingSource")
 }
 
-/// Whether a text is something in a header, and nothing but that header's value.
+/// Whether a text is a valid header value.
 #[must_use]
 pub fn is_header_value(text: &str) -> bool {
     let fits = text.bytes().all(|byte| byte.is_ascii_graphic() || byte == b' ');
@@ -70,7 +70,7 @@ pub fn is_header_value(text: &str) -> bool {
 }
 
 impl PingSourceSpec {
-    /// The media type, if one is given that can stand in a header.
+    /// The media type, if one is given that can be in a header.
     #[must_use]
     pub fn media(&self) -> Option<&str> {
         Some(&*self.content_type).filter(|media| is_header_value(media))
@@ -99,6 +99,10 @@ impl PingSourceSpec {
     }
 }
 
+/// The events that it sends.
+const EVENT_TYPES: &str =
+    r#"[{"type":"dev.knative.sources.ping","description":"CloudEvent type for fixed payload on a schedule"}]"#;
+
 source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED, OIDC_IDENTITY_CREATED] } }
 
 impl ResourceStrategy for PingSource {
@@ -107,6 +111,7 @@ impl ResourceStrategy for PingSource {
         plural: "pingsources",
         singular: "pingsource",
         columns: &[SINK, column("Schedule", ".spec.schedule"), AGE, READY, REASON],
+        event_types: Some(EVENT_TYPES),
         ..SOURCE
     };
 
@@ -126,7 +131,7 @@ impl ResourceStrategy for PingSource {
         let spec = &self.spec;
         super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
         if spec.media().is_none() && !spec.content_type.is_empty() {
-            let why = format!("invalid value: {:?}: it cannot stand in a header", spec.content_type);
+            let why = format!("invalid value: {:?}: it is not a valid header value", spec.content_type);
             problems.add("spec.contentType", why);
         }
         if let Err((field, why)) = spec.clock() {

@@ -22,6 +22,10 @@ const PARALLELISM_MAX: i32 = 1000;
 /// What the RabbitMQ operator calls the Secret of a cluster's default user, after the cluster's name.
 const DEFAULT_USER: &str = "-default-user";
 
+/// The events that it sends.
+const EVENT_TYPES: &str =
+    r#"[{"type":"dev.knative.rabbitmq.event","description":"A message of a queue that is no CloudEvent"}]"#;
+
 kind! {
     /// `sources.knative.dev/v1alpha1` RabbitmqSource.
     RabbitmqSource { spec: RabbitmqSourceSpec, status: SourceStatus }
@@ -172,6 +176,7 @@ impl ResourceStrategy for RabbitmqSource {
         singular: "rabbitmqsource",
         short_names: &["rmqsource"],
         categories: &["all", "knative", "eventing", "sources", "importers"],
+        event_types: Some(EVENT_TYPES),
         ..SOURCE
     };
 

@@ -14,6 +14,10 @@ use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
 use crate::settings::Settings;
 use crate::shared::{Destination, name, namespace};
 
+/// The events that it sends.
+const EVENT_TYPES: &str =
+    r#"[{"type":"dev.knative.sources.redisstream","description":"An entry of a stream that is no CloudEvent"}]"#;
+
 kind! {
     /// `sources.knative.dev/v1alpha1` RedisStreamSource.
     RedisStreamSource { spec: RedisStreamSourceSpec, status: SourceStatus }
@@ -81,6 +85,7 @@ impl ResourceStrategy for RedisStreamSource {
         kind: "RedisStreamSource",
         plural: "redisstreamsources",
         singular: "redisstreamsource",
+        event_types: Some(EVENT_TYPES),
         ..SOURCE
     };
 

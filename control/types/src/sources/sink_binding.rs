@@ -1,4 +1,4 @@
-//! SinkBinding: tells the programs of other objects where to send.
+//! SinkBinding: injects a sink into the programs of other objects.
 
 use k8s_openapi::api::core::v1::EnvVar;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::ping::OIDC_IDENTITY_CREATED;
 use super::{CloudEventOverrides, SINK_PROVIDED, SOURCE, SourceStatus};
 use crate::delivery;
+use crate::duck_types::DuckType;
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
@@ -16,13 +17,13 @@ use crate::settings::Settings;
 use crate::shared::{Destination, SPEC_CHANGED, name, namespace};
 use crate::sink_injection::{self, BindableKind, BindingSubject, CA_CERTS, OVERRIDES, SINK, SinkInjection};
 
-/// What holds a binding until its subjects are told nothing any more, by upstream's name.
+/// The finalizer that holds a binding until its variables are removed from its subjects, by upstream's name.
 pub const FINALIZER: &str = "sinkbindings.sources.knative.dev";
 
 pub const AVAILABLE: &str = "SinkBindingAvailable";
 pub const OIDC_TOKEN_SECRET_CREATED: &str = "OIDCTokenSecretCreated";
 pub const TRUST_BUNDLE_PROPAGATED: &str = "TrustBundlePropagated";
-/// Why a binding changes nothing.
+/// Why a binding has no effect.
 pub const NOT_BOUND: &str = "nothing here runs objects of the subject's kind: \
     Services and Configurations of serving.knative.dev can be bound";
 
@@ -38,7 +39,7 @@ pub struct SinkBindingSpec {
     pub sink: Destination,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ce_overrides: Option<CloudEventOverrides>,
-    /// Who sends them.
+    /// The sender of the events.
     pub subject: BindingSubject,
 }
 
@@ -48,7 +49,7 @@ impl SinkBinding {
         self.metadata.finalizers.iter().flatten().any(|one| one == FINALIZER)
     }
 
-    /// Whether an object of the kind `runs` is told by this binding, or would be if no older one told it.
+    /// Whether this binding injects into an object of the kind `runs`, or would if no older one did.
     #[must_use]
     pub fn applies_to(&self, runs: BindableKind, object: &ObjectMeta) -> bool {
         self.is_in_force()
@@ -56,12 +57,12 @@ impl SinkBinding {
             && sink_injection::applies_to(&self.spec.subject, object)
     }
 
-    /// It has been taken up, and is not being deleted.
+    /// It has its finalizer, and is not being deleted.
     fn is_in_force(&self) -> bool {
         self.metadata.deletion_timestamp.is_none() && self.has_finalizer()
     }
 
-    /// What it tells its subjects when they are written.
+    /// The injection into subjects when they are written.
     #[must_use]
     pub fn injection(&self) -> Option<SinkInjection> {
         let kind = self.spec.subject.bindable_kind().filter(|_| self.is_in_force())?;
@@ -74,23 +75,23 @@ impl SinkBinding {
         })
     }
 
-    /// The older one of two goes first.
+    /// The older one of two takes precedence.
     #[must_use]
     pub fn age(&self) -> (Option<&Time>, &str) {
         (self.metadata.creation_timestamp.as_ref(), name(&self.metadata))
     }
 
-    /// What the programs are told of a sink.
+    /// The injected variables for a sink.
     #[must_use]
     pub fn environment(&self, url: &str, ca_certs: Option<&str>) -> Vec<EnvVar> {
         let overrides = self.spec.ce_overrides.as_ref().and_then(|known| serde_json::to_string(known).ok());
         let one = |name: &str, value: String| EnvVar { name: name.to_owned(), value: Some(value), ..EnvVar::default() };
-        let mut told = vec![one(SINK, url.to_owned()), one(OVERRIDES, overrides.unwrap_or_default())];
-        told.extend(ca_certs.map(|known| one(CA_CERTS, known.to_owned())));
-        told
+        let mut injected = vec![one(SINK, url.to_owned()), one(OVERRIDES, overrides.unwrap_or_default())];
+        injected.extend(ca_certs.map(|known| one(CA_CERTS, known.to_owned())));
+        injected
     }
 
-    /// What they are told by what the status says of the sink.
+    /// The injected variables from the status of the sink.
     fn last_environment(&self) -> Option<Vec<EnvVar>> {
         let status = self.status.as_ref().filter(|status| status.sink_audience.is_none())?;
         Some(self.environment(status.sink_uri.as_deref()?, status.sink_ca_certs.as_deref()))
@@ -109,10 +110,12 @@ source! {
     }
 }
 
-/// Who binds what nothing here runs is told so at once.
+/// A binding to a kind that nothing here runs gets a warning at once.
 pub(super) fn warnings(object: &Value) -> Vec<String> {
-    let subject =
-        object.pointer("/spec/subject").cloned().and_then(|told| serde_json::from_value::<BindingSubject>(told).ok());
+    let subject = object
+        .pointer("/spec/subject")
+        .cloned()
+        .and_then(|injected| serde_json::from_value::<BindingSubject>(injected).ok());
     let is_bound = subject.is_none_or(|subject| subject.bindable_kind().is_some());
     if is_bound { Vec::new() } else { vec![NOT_BOUND.to_owned()] }
 }
@@ -123,6 +126,7 @@ impl ResourceStrategy for SinkBinding {
         plural: "sinkbindings",
         singular: "sinkbinding",
         categories: &["all", "knative", "sources", "bindings"],
+        duck_types: &[DuckType::Source, DuckType::Binding],
         ..SOURCE
     };
 
@@ -151,8 +155,8 @@ impl ResourceStrategy for SinkBinding {
             }
         }
         if spec.subject.namespace.as_deref() != Some(namespace(&self.metadata)) {
-            let told = spec.subject.namespace.as_deref().unwrap_or_default();
-            problems.add("spec.subject.namespace", format!("invalid value: {told}"));
+            let injected = spec.subject.namespace.as_deref().unwrap_or_default();
+            problems.add("spec.subject.namespace", format!("invalid value: {injected}"));
         }
         let named = spec.subject.name.as_deref().is_some_and(|name| !name.is_empty());
         match (named, spec.subject.selector.is_some()) {
@@ -186,23 +190,24 @@ mod tests {
         json!([env("containers", 0), env("containers", 1), env("initContainers", 0)])
     }
 
-    /// SRC-16, SRC-20: all containers are told, once; an author's variables stay where they are, and nothing of ours stays behind.
+    /// SRC-16, SRC-20: all containers get the variables, once; an author's variables stay where they are, and none of ours remain.
     #[test]
-    fn an_environment_has_what_is_told_and_nothing_older() {
-        let told = |env: &Value, told: &[(&str, &str)]| {
+    fn environment_has_only_current_sink_variables() {
+        let injected = |env: &Value, injected: &[(&str, &str)]| {
             let mut template = template(None, env.clone());
             let one = |(name, value): &(&str, &str)| json!({ "name": name, "value": value });
-            let told: Vec<EnvVar> = told.iter().map(|told| serde_json::from_value(one(told)).unwrap()).collect();
-            template.set_sink_environment(&told);
+            let injected: Vec<EnvVar> =
+                injected.iter().map(|injected| serde_json::from_value(one(injected)).unwrap()).collect();
+            template.set_sink_environment(&injected);
             environments(&template)
         };
         let sink = json!({ "name": "K_SINK", "value": "http://b" });
         let (author, last) = (json!({ "name": "A", "value": "1" }), json!({ "name": "Z", "value": "2" }));
         let old =
             json!([author, { "name": "K_SINK", "value": "http://a" }, { "name": "K_CA_CERTS", "value": "pem" }, last]);
-        assert_eq!(told(&old, &[("K_SINK", "http://b")]), json!([[author, sink, last], [sink], [sink]]));
-        assert_eq!(told(&old, &[]), json!([[author, last], null, null]));
-        assert_eq!(told(&json!(null), &[]), json!([null, null, null]));
+        assert_eq!(injected(&old, &[("K_SINK", "http://b")]), json!([[author, sink, last], [sink], [sink]]));
+        assert_eq!(injected(&old, &[]), json!([[author, last], null, null]));
+        assert_eq!(injected(&json!(null), &[]), json!([null, null, null]));
     }
 
     fn binding(name: &str, made: &str, subject: Value) -> SinkBinding {
@@ -218,49 +223,50 @@ mod tests {
         .unwrap()
     }
 
-    /// What `K_SINK` the first container of a Service is told.
+    /// The injected `K_SINK` of the first container of a Service.
     fn sink(bindings: &[SinkBinding], object: Value, template: &mut RevisionTemplate) -> Option<String> {
         let object: ObjectMeta = serde_json::from_value(object).unwrap();
-        let told: Vec<_> = bindings.iter().filter_map(SinkBinding::injection).collect();
-        template.inject_sink(&told, (BindableKind::Service, &object), None);
+        let injected: Vec<_> = bindings.iter().filter_map(SinkBinding::injection).collect();
+        template.inject_sink(&injected, (BindableKind::Service, &object), None);
         let env = template.spec.containers[0].env.iter().flatten().find(|one| one.name == SINK)?;
         env.value.clone()
     }
 
-    /// SRC-16, X-SRC-04: who is written after the binding is told by the oldest that has a sink and stays, unless its label says no.
+    /// SRC-16, X-SRC-04: an object written after the binding gets the oldest one that has a sink and stays, unless its label opts out.
     #[test]
-    fn a_template_is_told_by_the_oldest_binding_of_its_object() {
+    fn template_gets_sink_of_oldest_binding() {
         let named = |name: &str, made: &str| binding(name, made, json!({ "name": "app" }));
         let (old, young) = (named("old", "01"), named("young", "02"));
         let chosen = binding("chosen", "00", json!({ "selector": { "matchLabels": { "a": "b" } } }));
         let app = || json!({ "name": "app" });
-        let told = |bindings: &[SinkBinding], object: Value| sink(bindings, object, &mut template(None, json!(null)));
+        let injected =
+            |bindings: &[SinkBinding], object: Value| sink(bindings, object, &mut template(None, json!(null)));
         let all = [young.clone(), old.clone(), chosen];
-        assert_eq!(told(&all, app()).as_deref(), Some("http://old"));
-        assert_eq!(told(&all, json!({ "name": "app", "labels": { "a": "b" } })).as_deref(), Some("http://chosen"));
-        assert_eq!(told(&all, json!({ "name": "other" })), None);
+        assert_eq!(injected(&all, app()).as_deref(), Some("http://old"));
+        assert_eq!(injected(&all, json!({ "name": "app", "labels": { "a": "b" } })).as_deref(), Some("http://chosen"));
+        assert_eq!(injected(&all, json!({ "name": "other" })), None);
         let excluded = |value| json!({ "name": "app", "labels": { "a": "b", EXCLUDE: value } });
-        assert_eq!(told(&all, excluded("true")), None, "it asks to be left alone");
-        assert!(told(&all, excluded("false")).is_some());
+        assert_eq!(injected(&all, excluded("true")), None, "it asks to be left alone");
+        assert!(injected(&all, excluded("false")).is_some());
         let owner = json!([{ "apiVersion": "v1", "kind": "K", "name": "n", "uid": "u", "controller": true }]);
-        assert_eq!(told(&all, json!({ "name": "app", "ownerReferences": owner })), None, "its owner is told");
+        assert_eq!(injected(&all, json!({ "name": "app", "ownerReferences": owner })), None, "its owner is told");
 
         let (mut free, mut going, mut lost, mut strict) = (old.clone(), old.clone(), old.clone(), old.clone());
         free.metadata.finalizers = None;
         going.metadata.deletion_timestamp = old.metadata.creation_timestamp.clone();
         for passed in [free, going] {
-            assert_eq!(told(&[passed, young.clone()], app()).as_deref(), Some("http://young"));
+            assert_eq!(injected(&[passed, young.clone()], app()).as_deref(), Some("http://young"));
         }
         lost.status = None;
         strict.status.as_mut().unwrap().sink_audience = Some("a".into());
         for first in [lost, strict] {
-            assert_eq!(told(&[first, young.clone()], app()), None, "it is the older one's all the same");
+            assert_eq!(injected(&[first, young.clone()], app()), None, "it is the older one's all the same");
         }
     }
 
     /// Its author's next write would be refused otherwise: a template that keeps its name cannot change.
     #[test]
-    fn a_revision_that_its_author_named_is_told_with_its_next_name() {
+    fn named_revision_gets_sink_with_its_next_name() {
         let bindings = [binding("one", "01", json!({ "name": "app" })).injection().unwrap()];
         let app: ObjectMeta = serde_json::from_value(json!({ "name": "app" })).unwrap();
         let bare = |own_name| template(own_name, json!(null));

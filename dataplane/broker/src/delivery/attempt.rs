@@ -39,10 +39,10 @@ use crate::limits::{REFUSED_RETRY_EVERY, SPACE_RETRY_INTERVAL};
 use crate::log_writer::AppendPriority;
 use crate::stalled::Phase;
 
-/// What became of a reply.
+/// The outcome of a reply.
 enum ReplyOutcome {
     On,
-    /// It was dropped, and the delivery is done all the same.
+    /// It was dropped, and the delivery is done anyway.
     Nowhere,
     /// It could not be stored: the delivery as a whole failed and may be retried.
     NotStored(String),
@@ -191,7 +191,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
         };
         match &order.subscriber.reply {
             ReplyTarget::Discard | ReplyTarget::Unasked => {
-                tracing::debug!(subscriber = %order.subscriber.label, "reply dropped: there is no reply target");
+                tracing::debug!(subscriber = %order.subscriber.label, "reply dropped: no reply target is configured");
                 ReplyOutcome::Nowhere
             }
             ReplyTarget::Send(_) => {

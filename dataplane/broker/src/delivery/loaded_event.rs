@@ -20,7 +20,7 @@ pub(super) struct LoadedEvent {
     pub(super) next: LogPosition,
     pub(super) record: EventRecord,
     at_ms: u64,
-    /// When a broker accepted it, if subscribers are told (X-BRK-05), in RFC 3339 format.
+    /// When a broker accepted it, if subscribers get that (X-BRK-05), in RFC 3339 format.
     arrived: OnceCell<Option<Rc<str>>>,
     /// In each mode, as far as it is the same for all: many subscribers may want the other one than the
     /// sender's.

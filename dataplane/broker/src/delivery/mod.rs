@@ -55,9 +55,9 @@ type StreamWorkers<V> = RefCell<HashMap<StreamId, V, RandomState>>;
 /// The deliveries from one log.
 pub struct Dispatcher<P> {
     context: Rc<DispatchContext<P>>,
-    /// By stream and subscriber.
+    /// Workers by stream and subscriber.
     workers: StreamWorkers<SubscriptionWorkers<P>>,
-    sorters: StreamWorkers<Rc<FanoutMatcher>>,
+    matchers: StreamWorkers<Rc<FanoutMatcher>>,
     /// The version of each stream for which all subscribers are running.
     carried_out: StreamWorkers<Arc<EventStream>>,
     table: RefCell<Arc<RoutingTable>>,
@@ -96,7 +96,7 @@ impl<P: EventSender> Dispatcher<P> {
         Rc::new(Self {
             context: Rc::new(context),
             workers: RefCell::default(),
-            sorters: RefCell::default(),
+            matchers: RefCell::default(),
             carried_out: RefCell::default(),
             table: RefCell::default(),
             version: Cell::new(0),
@@ -143,7 +143,7 @@ impl<P: EventSender> Dispatcher<P> {
             }
             stays
         });
-        self.sorters.borrow_mut().retain(|stream, matcher| {
+        self.matchers.borrow_mut().retain(|stream, matcher| {
             let stays = named.contains(stream);
             if !stays {
                 matcher.stop();
@@ -201,9 +201,9 @@ impl<P: EventSender> Dispatcher<P> {
     }
 
     fn fanout(&self, feed: &Rc<StreamFeed>) -> Rc<FanoutMatcher> {
-        let mut sorters = self.sorters.borrow_mut();
+        let mut matchers = self.matchers.borrow_mut();
         let start = || FanoutMatcher::start(&self.context.ring, &self.context.writer, feed);
-        Rc::clone(sorters.entry(feed.id).or_insert_with(start))
+        Rc::clone(matchers.entry(feed.id).or_insert_with(start))
     }
 
     /// Whether the newest table is in effect for this stream.

@@ -65,18 +65,18 @@ mod tests {
         #[test]
         fn events_of_key_keep_their_order(keys in proptest::collection::vec(0_u64..4, 0..60), seed: u64) {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let (mut road, mut going, mut done) = (OrderingKeys::default(), Vec::new(), Vec::new());
+            let (mut ordering, mut going, mut done) = (OrderingKeys::default(), Vec::new(), Vec::new());
             let mut entering = (0_u64..).map(LogPosition::new).zip(&keys);
             loop {
                 let next = if rng.bool() || going.is_empty() { entering.next() } else { None };
                 if let Some((position, key)) = next {
-                    if road.enter(*key, position) {
+                    if ordering.enter(*key, position) {
                         going.push(position);
                     }
                 } else if let Some(at) = rng.choice(0..going.len()) {
                     let position = going.swap_remove(at);
                     done.push(position);
-                    going.extend(road.release(position));
+                    going.extend(ordering.release(position));
                 } else {
                     break;
                 }
@@ -87,7 +87,7 @@ mod tests {
                     done.iter().filter(|at| keys[usize::try_from(at.get()).unwrap_or(0)] == key).collect();
                 prop_assert!(of_it.is_sorted());
             }
-            prop_assert!(road.behind.is_empty() && road.of.is_empty());
+            prop_assert!(ordering.behind.is_empty() && ordering.of.is_empty());
         }
     }
 }

@@ -15,7 +15,7 @@ use super::delivery_attempt::{AttemptTarget, DeliveryAttempt};
 use super::loaded_event::LoadedEvent;
 use super::request::DeliveryFailure;
 use super::send::EventSender;
-use super::set_aside::STALLED;
+use super::set_aside::{STALLED, SetAsideAction};
 use super::worker::{SubscriberConfig, SubscriptionWorker};
 use crate::limits::{ENCODED_BYTES_PER_STEP, LOADED_BYTES_PER_STEP};
 use crate::stalled::{CoreActivity, Phase};
@@ -38,7 +38,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
     /// core.
     pub(super) fn see(&self, record: wal::LogRecord) -> (LogPosition, Result<Rc<LoadedEvent>, CorruptRecord>) {
         let position = record.position;
-        if self.aside.phase(position) == Some(Phase::Request) {
+        if self.aside.action(position) == Some(SetAsideAction::Drop) {
             return (position, Err(CorruptRecord::Stalled));
         }
         let arrives = self.order.borrow().stream.guards_loops;
@@ -87,13 +87,25 @@ impl<P: EventSender> SubscriptionWorker<P> {
         }
     }
 
+    /// Counts and logs an event that is set aside.
+    pub(super) fn note_set_aside(&self, order: &SubscriberConfig, position: LogPosition) {
+        let tally = &order.subscriber.tally;
+        tally.stalled_position.store(position.get(), Relaxed);
+        tally.stalled.fetch_add(1, Relaxed);
+        tracing::error!(
+            stream = %order.stream.name,
+            subscriber = %order.subscriber.label,
+            %position,
+            log = %self.context.writer.log().folder().display(),
+            "event set aside: a core stopped at it before the restart"
+        );
+    }
+
     /// The dead letter of an event whose filter, or whose response, stopped a core.
-    pub(super) fn set_aside(&self, order: &SubscriberConfig, position: LogPosition) -> Option<DeliveryAttempt> {
-        self.aside.phase(position)?;
-        order.subscriber.tally.stalled.fetch_add(1, Relaxed);
-        let (url, why) = (&order.subscriber.target.url, "a core stopped at this event");
-        tracing::error!(subscriber = %order.subscriber.label, %position, "event set aside: {why} before the restart");
-        let failure = DeliveryFailure::unanswered(url, why, STALLED);
-        Some(DeliveryAttempt { leg: AttemptTarget::DeadLetter(Rc::new(failure)), ..DeliveryAttempt::first(position) })
+    pub(super) fn set_aside(&self, order: &SubscriberConfig, position: LogPosition) -> DeliveryAttempt {
+        self.note_set_aside(order, position);
+        let failure =
+            DeliveryFailure::unanswered(&order.subscriber.target.url, "a core stopped at this event", STALLED);
+        DeliveryAttempt { leg: AttemptTarget::DeadLetter(Rc::new(failure)), ..DeliveryAttempt::first(position) }
     }
 }

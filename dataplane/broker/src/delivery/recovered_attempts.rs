@@ -11,7 +11,7 @@ use crate::delivery_log::{self, DeliveryLogEntry, DeliveryOutcome};
 use crate::limits::NOTES_LOOKED_AT_BYTES;
 use crate::log_writer::HISTORY;
 
-/// Of one subscriber: attempts at each event.
+/// The attempts at each event of one subscriber.
 pub(super) type AttemptCounts = HashMap<LogPosition, u32, RandomState>;
 
 /// All counts found in the log, until each subscriber takes its own.

@@ -57,8 +57,8 @@ impl RemovalPositions {
 }
 
 impl<P: EventSender> Dispatcher<P> {
-    /// Deletes what is no longer in the table. Runs for ever.
-    pub async fn tidy(&self) {
+    /// Deletes what is no longer in the table. Runs forever.
+    pub async fn remove_deleted(&self) {
         loop {
             self.context.ring.sleep(TIDY_EVERY).await;
             if self.version.get() > 0 {

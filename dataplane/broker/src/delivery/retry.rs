@@ -81,8 +81,8 @@ fn retry_after_of(text: &str, wall: &impl Fn() -> SystemTime) -> Option<Duration
 /// The verdict of an attempt. X-DLV-02: a 429 or 503 may request a longer wait than the back-off, up to the
 /// subscriber's `retry_after_max`.
 #[must_use]
-pub fn judge(heard: RetryHints, attempt: u32, delivery: &DeliveryPolicy) -> RetryVerdict {
-    match (verdict(heard.status, attempt, delivery), heard) {
+pub fn judge(hints: RetryHints, attempt: u32, delivery: &DeliveryPolicy) -> RetryVerdict {
+    match (verdict(hints.status, attempt, delivery), hints) {
         (RetryVerdict::RetryAt(wait), RetryHints { status: Some(429 | 503), retry_after: Some(asked) }) => {
             RetryVerdict::RetryAt(wait.max(asked.min(delivery.retry_after_max)))
         }

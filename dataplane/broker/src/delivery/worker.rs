@@ -23,7 +23,7 @@ use super::ordering_keys::{OrderingKeys, ordering_key};
 use super::outcome::EventOutcome;
 use super::recovered_attempts::{AttemptCounts, RecoveredAttempts};
 use super::send::EventSender;
-use super::set_aside::SetAside;
+use super::set_aside::{SetAside, SetAsideAction};
 use super::window::DeliveryWindow;
 use crate::delivery_log_writer::DeliveryLogWriter;
 use crate::feed::StreamFeed;
@@ -353,10 +353,16 @@ impl<P: EventSender> SubscriptionWorker<P> {
         position: LogPosition,
         loaded: Result<Rc<LoadedEvent>, CorruptRecord>,
     ) -> Option<DeliveryTask> {
-        if let (Ok(loaded), Some(job)) = (&loaded, self.set_aside(order, position)) {
-            return Some((job, Some(Rc::clone(loaded))));
-        }
+        let aside = self.aside.action(position);
         match loaded {
+            Ok(loaded) if aside == Some(SetAsideAction::DeadLetter) => {
+                return Some((self.set_aside(order, position), Some(loaded)));
+            }
+            Ok(loaded) if aside == Some(SetAsideAction::DropIfMatched) && self.wants(&order.subscriber, &loaded) => {
+                self.note_set_aside(order, position);
+                self.settle(position, EventOutcome::Stalled);
+            }
+            Ok(_) if aside.is_some() => self.settle(position, EventOutcome::Filtered),
             Ok(loaded) if self.wants(&order.subscriber, &loaded) => {
                 let by_key = order.subscriber.delivery.sequence == DeliveryOrder::ByKey;
                 if !by_key || self.ordering_keys.borrow_mut().enter(ordering_key(&loaded.record), position) {
@@ -364,11 +370,14 @@ impl<P: EventSender> SubscriptionWorker<P> {
                 }
             }
             Ok(_) => self.settle(position, EventOutcome::Filtered),
+            Err(CorruptRecord::Stalled) => {
+                self.note_set_aside(order, position);
+                self.settle(position, EventOutcome::Stalled);
+            }
             Err(why) => {
                 let subscriber = &*order.subscriber.label;
                 tracing::error!(subscriber, %position, %why, "event dropped: not readable");
-                let end = if why == CorruptRecord::Stalled { EventOutcome::Stalled } else { EventOutcome::Damaged };
-                self.settle(position, end);
+                self.settle(position, EventOutcome::Damaged);
             }
         }
         None
@@ -416,7 +425,7 @@ impl<P: EventSender> SubscriptionWorker<P> {
             self.notify.ring();
         }
         if end == EventOutcome::Delivered && self.progress.unfinished() + 1 >= UNFINISHED_MAX {
-            self.hasten();
+            self.retry_now();
         }
         self.count(1, end);
     }
@@ -438,11 +447,11 @@ impl<P: EventSender> SubscriptionWorker<P> {
 
     /// The limit of unfinished events is reached, and the subscriber accepts events again: scheduled retries skip the
     /// rest of a back-off that grew while it was away (DP-RETRY-21).
-    fn hasten(&self) {
+    fn retry_now(&self) {
         let now = self.context.ring.now();
         let waiting = self.retries.take().into_iter();
-        let hastened = waiting.map(|Reverse(retry)| Reverse(ScheduledRetry { at: retry.at.min(now), ..retry }));
-        self.retries.replace(hastened.collect());
+        let rescheduled = waiting.map(|Reverse(retry)| Reverse(ScheduledRetry { at: retry.at.min(now), ..retry }));
+        self.retries.replace(rescheduled.collect());
         self.notify.ring();
     }
 

@@ -235,7 +235,7 @@ fn changed_subscriber_keeps_its_position() {
 }
 
 /// A subscriber that is missing in the table for a moment continues where it was; one that stays away is
-/// deleted, and begins anew if it ever returns.
+/// deleted, and starts from the beginning if it ever returns.
 #[test]
 fn removed_subscriber_is_deleted_after_delay() {
     for (away, expected) in [(60, &["1", "2"][..]), (600, &["1"])] {

@@ -62,9 +62,9 @@ fn filters_see_arrival_time() {
         each.collect::<Vec<_>>()
     };
     // In the first lifetime they come after the event.
-    for life in 0..2 {
+    for generation in 0..2 {
         let rig = BrokerFixture::new(folder.path());
-        rig.publish(if life == 0 { Vec::new() } else { subscribers() });
+        rig.publish(if generation == 0 { Vec::new() } else { subscribers() });
         rig.run(async {
             assert_eq!(rig.post("1", "t").await, 202);
             rig.publish(subscribers());
@@ -73,7 +73,7 @@ fn filters_see_arrival_time() {
         });
         for (n, (filter, is_wanted)) in filters.iter().enumerate() {
             let calls = rig.calls(&format!("http://s{n}/"));
-            assert_eq!(!calls.is_empty(), *is_wanted, "{filter:?} in life {life}");
+            assert_eq!(!calls.is_empty(), *is_wanted, "{filter:?} in life {generation}");
             assert!(calls.iter().all(|call| call.header("ce-knativearrivaltime").is_some()));
         }
         rig.end();

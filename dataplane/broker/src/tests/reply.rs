@@ -49,7 +49,7 @@ fn endless_echo_ends_after_hop_limit() {
     }
 }
 
-/// DP-REPLY-05 to -07, AMB-31, AMB-33: responses that are no reply complete the delivery all the same.
+/// DP-REPLY-05 to -07, AMB-31, AMB-33: responses that are no reply complete the delivery anyway.
 #[test]
 fn only_event_in_200_is_reply() {
     let event = |status| {

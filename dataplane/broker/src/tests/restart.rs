@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use contract::filter::{self, FilterRule};
+
 use super::*;
 use crate::delivery_log::DeliveryOutcome;
 use crate::limits::CURSOR_INTERVAL;
@@ -96,17 +98,17 @@ fn attempts_before_restart_count() {
     assert_eq!(attempts, [2, 2, 2, 0]);
 }
 
-/// An event at which a core stopped before the process was killed is not tried again: for its subscriber
-/// alone it becomes a dead letter, or is dropped if even encoding a request of it stops the core.
-#[test]
-fn event_that_stopped_core_is_set_aside_after_restart() {
-    let folder = folder();
-    let rig = BrokerFixture::new(folder.path());
-    let all = || {
-        let dead_lettered = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
-        vec![dead_lettered, trigger("dropped", "http://b/"), trigger("taken", "http://c/")]
-    };
-    rig.publish(all());
+/// The position of the first event of the fixture's stream.
+fn first_position(folder: &std::path::Path) -> u64 {
+    let (log, _) = wal::WriteAheadLog::open(folder, wal::LogOptions::default()).unwrap();
+    let (stream, _) = log.streams().find(|(_, name)| *name == "broker/ns/b/1").unwrap();
+    log.read_from(stream, wal::LogPosition::ORIGIN).next().unwrap().position.get()
+}
+
+/// Runs until two events are in flight for these subscribers, and ends the process.
+fn leave_two_events(folder: &std::path::Path, subscribers: Vec<Subscriber>) -> (Arc<EventStream>, u64) {
+    let rig = BrokerFixture::new(folder);
+    let stream = rig.publish(subscribers);
     rig.rule(|_| ScriptedAnswer::After(seconds(3600), 202));
     rig.run(async {
         rig.post("1", "t").await;
@@ -114,15 +116,25 @@ fn event_that_stopped_core_is_set_aside_after_restart() {
         rig.rest(seconds(1)).await;
     });
     rig.end();
-    let (log, _) = wal::WriteAheadLog::open(folder.path(), wal::LogOptions::default()).unwrap();
-    let (stream, _) = log.streams().find(|(_, name)| *name == "broker/ns/b/1").unwrap();
-    let first = log.read_from(stream, wal::LogPosition::ORIGIN).next().unwrap().position.get();
-    drop(log);
+    (stream, first_position(folder))
+}
+
+/// An event at which a core stopped before the process was killed is not tried again: it becomes a dead letter, or is
+/// dropped if even encoding a request of it stops the core. Subscribers that the record does not name get it.
+#[test]
+fn event_that_stopped_core_is_set_aside_after_restart() {
+    let folder = folder();
+    let all = || {
+        let dead_lettered = Subscriber { dead_letter: Some(target("http://dls/")), ..trigger("buried", "http://a/") };
+        vec![dead_lettered, trigger("dropped", "http://b/"), trigger("taken", "http://c/")]
+    };
+    let (_, first) = leave_two_events(folder.path(), all());
     let event = |subscriber: &str, phase| StalledEvent {
         stream: "broker/ns/b/1".into(),
         subscriber: subscriber.into(),
         position: first,
         phase,
+        other_subscribers: Vec::new(),
     };
     let both = [event("buried", Phase::Filter), event("dropped", Phase::Request)];
     stalled::write(folder.path(), &both).unwrap();
@@ -135,8 +147,60 @@ fn event_that_stopped_core_is_set_aside_after_restart() {
     let ids = ["http://a/", "http://dls/", "http://b/", "http://c/"].map(|url| rig.ids(url));
     assert_eq!(ids.each_ref().map(|ids| ids.join(" ")), ["2", "1", "2", "1 2"]);
     let tally = |nth: usize| &stream.subscribers[nth].tally;
-    assert_eq!(tally(0).stalled.load(Relaxed), 1);
+    assert_eq!((tally(0).stalled.load(Relaxed), tally(0).stalled_position.load(Relaxed)), (1, first));
     assert_eq!((tally(1).dropped_by_reason(), tally(2).delivered.load(Relaxed)), ([0, 0, 0, 0, 1], 2));
+    assert_eq!((tally(1).stalled.load(Relaxed), tally(2).stalled.load(Relaxed)), (1, 0));
+}
+
+/// One restart is enough, however many subscribers have a filter or a request that the event stops: it is set aside for
+/// all of them. A subscriber whose work on it is of another kind gets it.
+#[test]
+fn event_that_stopped_core_is_set_aside_for_subscribers_alike() {
+    let sql = |text: &str| {
+        let expression = FilterRule::Sql(filter::cesql::parse(text).unwrap());
+        EventFilter::Rules([FilterRule::Not(Box::new(expression))].into())
+    };
+    let exact = || EventFilter::Exact(vec![("type".into(), "t".into())]);
+    // Before the restart every filter matches.
+    let all = |unwanted: &str| {
+        let with = |name: &str, filter| Subscriber { filter, ..trigger(name, &format!("http://{name}/")) };
+        vec![
+            with("stalled", sql("type LIKE 'x%'")),
+            with("alike", sql("id = '9'")),
+            with("unwanted", sql(unwanted)),
+            with("exact", exact()),
+            with("all", EventFilter::Everything),
+        ]
+    };
+    for (phase, delivered, dropped) in [
+        (Phase::Filter, ["2", "2", "", "1 2", "1 2"], [1, 1, 1, 0, 0]),
+        (Phase::Request, ["2", "2", "", "2", "2"], [1, 1, 0, 1, 1]),
+        (Phase::Reply, ["2", "1 2", "", "1 2", "1 2"], [1, 0, 0, 0, 0]),
+    ] {
+        let folder = folder();
+        let (stream, position) = leave_two_events(folder.path(), all("type = 'x'"));
+        let stalled = &stream.subscribers[0];
+        let record = StalledEvent {
+            stream: "broker/ns/b/1".into(),
+            subscriber: stalled.name.to_string(),
+            position,
+            phase,
+            other_subscribers: stalled::others_at_risk(&stream, stalled, phase)
+                .map(|one| one.name.to_string())
+                .collect(),
+        };
+        stalled::write(folder.path(), &[record]).unwrap();
+
+        let rig = BrokerFixture::new(folder.path());
+        let stream = rig.publish(all("type = 't'"));
+        rig.rule(|_| ScriptedAnswer::Status(202));
+        rig.sync();
+        rig.run(rig.rest(seconds(1)));
+        let ids = stream.subscribers.iter().map(|one| rig.ids(&format!("http://{}/", one.name)).join(" "));
+        assert_eq!(ids.collect::<Vec<_>>(), delivered, "{phase:?}");
+        let counts = stream.subscribers.iter().map(|one| one.tally.dropped_by_reason()[4]);
+        assert_eq!(counts.collect::<Vec<_>>(), dropped, "{phase:?}");
+    }
 }
 
 /// An empty table, as after a start, deletes no events.
@@ -168,31 +232,31 @@ fn power_cut_loses_no_event_and_no_reply() {
     let (mut cut_short, mut resent_total) = (0, 0);
     for seed in 0..60 {
         let folder = folder();
-        let life = BrokerFixture::with(folder.path(), &[], seed, FaultProfile::windy(), options());
+        let fixture = BrokerFixture::with(folder.path(), &[], seed, FaultProfile::moderate(), options());
         let subscribers = || vec![of_type(trigger("a", "http://a/"), "A"), of_type(trigger("b", "http://b/"), "B")];
         let answer = |call: &RecordedCall| match &*call.url {
             "http://a/" => reply(&format!("1{}", call.id), "B"),
             _ => ScriptedAnswer::Status(202),
         };
-        life.publish(subscribers());
-        life.rule(answer);
+        fixture.publish(subscribers());
+        fixture.rule(answer);
         let acknowledged = Rc::new(RefCell::new(BTreeSet::new()));
         let (done, rng) = (Rc::clone(&acknowledged), fastrand::Rng::with_seed(seed));
         let mut rng = rng;
-        let life_ms = rng.u64(1..200);
-        let _ = life.run(life.ring.timeout(Duration::from_millis(life_ms), async {
+        let runtime_ms = rng.u64(1..200);
+        let _ = fixture.run(fixture.ring.timeout(Duration::from_millis(runtime_ms), async {
             for n in 1000_u32.. {
-                if life.post(&n.to_string(), "A").await == 202 {
+                if fixture.post(&n.to_string(), "A").await == 202 {
                     done.borrow_mut().insert(n);
                 } else {
-                    life.rest(seconds(1)).await; // the disk failed: nothing more in this lifetime
+                    fixture.rest(seconds(1)).await; // the disk failed: nothing more in this lifetime
                 }
             }
         }));
-        life.simulation.power_cut();
-        let first_a = numbers(&life.ids("http://a/"));
-        let first_b = numbers(&life.ids("http://b/"));
-        life.end();
+        fixture.simulation.power_cut();
+        let first_a = numbers(&fixture.ids("http://a/"));
+        let first_b = numbers(&fixture.ids("http://b/"));
+        fixture.end();
 
         let next = BrokerFixture::new(folder.path());
         let stream = next.publish(subscribers());

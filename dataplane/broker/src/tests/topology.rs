@@ -120,7 +120,7 @@ fn live_through(seed: u64) -> usize {
     let (folder, taken) = (folder(), DeliveredEvents::default());
     let acknowledged = Rc::new(RefCell::new(BTreeSet::new()));
     for life in 0..rng.u32(1..4) {
-        let rig = BrokerFixture::with(folder.path(), &[], rng.u64(..), FaultProfile::windy(), options());
+        let rig = BrokerFixture::with(folder.path(), &[], rng.u64(..), FaultProfile::moderate(), options());
         rig.publish(subscribers(&mut rng));
         rig.rule(script(rng.u64(..), false, &taken));
         let (done, limit) = (Rc::clone(&acknowledged), Duration::from_millis(rng.u64(50..3000)));

@@ -98,7 +98,7 @@ impl<'a> CloudEvent<'a> {
     }
 
     /// Size of attributes and data together, for the limit of a stream. Attributes added by streams are not
-    /// counted, or an event that one has just accepted could not go on to the next, nor to a dead letter
+    /// counted, or an event that one has just accepted could not continue to the next, nor to a dead letter
     /// sink (EV-DLV-08).
     #[must_use]
     pub fn bytes(&self) -> usize {

@@ -10,7 +10,7 @@ pub fn check_name(name: &str) -> Result<(), MalformedEvent> {
         return Ok(());
     }
     let shown: String = name.chars().take(64).collect(); // a response must not echo a whole request
-    Err(MalformedEvent::attribute(shown, "has a name that is not made of a-z and 0-9, 1 to 255 of them"))
+    Err(MalformedEvent::attribute(shown, "has a name other than 1 to 255 characters of a-z and 0-9"))
 }
 
 /// Rejects an event whose attributes break the rules of its version.
@@ -60,7 +60,7 @@ fn check_value(attribute: &CloudEventAttribute<'_>, v03: bool) -> Result<(), &'s
         return Err("is empty");
     }
     if !text::is_clean(value) {
-        return Err("has control characters or code points that are no characters");
+        return Err("has control characters or noncharacters");
     }
     match &*attribute.name {
         "source" if !text::is_uri_reference(value) => Err("is not a URI reference (RFC 3986)"),

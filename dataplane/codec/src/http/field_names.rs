@@ -37,7 +37,7 @@ pub enum FieldName {
     Platform,
     /// `Content_Length`, `Transfer_Encoding`: not HTTP fields, but the same as the real ones to servers that pass
     /// fields as CGI variables.
-    Lookalike,
+    UnderscoreVariant,
 }
 
 impl FieldName {
@@ -60,14 +60,14 @@ impl FieldName {
             12 if is(b"max-forwards") => Self::MaxForwards,
             14 if is(b"content-length") => Self::ContentLength,
             14 if is(b"k-network-hash") => Self::NetworkHash,
-            14 if is(b"content_length") => Self::Lookalike,
+            14 if is(b"content_length") => Self::UnderscoreVariant,
             15 if is(b"x-forwarded-for") => Self::ForwardedFor,
             15 if is(b"k-network-probe") => Self::NetworkProbe,
             15 if is(b"k-original-host") || is(b"k-proxy-request") => Self::Platform,
             16 if is(b"x-forwarded-host") => Self::ForwardedHost,
             16 if is(b"proxy-connection") => Self::HopByHop,
             17 if is(b"transfer-encoding") => Self::TransferEncoding,
-            17 if is(b"transfer_encoding") => Self::Lookalike,
+            17 if is(b"transfer_encoding") => Self::UnderscoreVariant,
             17 if is(b"x-forwarded-proto") => Self::ForwardedProto,
             18 if is(b"proxy-authenticate") => Self::HopByHop,
             19 if is(b"proxy-authorization") => Self::HopByHop,
@@ -118,7 +118,7 @@ mod tests {
             ("hOsT", FieldName::Host),
             ("Hosts", FieldName::Other),
             ("TRANSFER-ENCODING", FieldName::TransferEncoding),
-            ("Transfer_Encoding", FieldName::Lookalike),
+            ("Transfer_Encoding", FieldName::UnderscoreVariant),
             ("X_Forwarded_For", FieldName::Other),
             ("x-forwarded-for", FieldName::ForwardedFor),
             ("Sluicegate-Anything", FieldName::Internal),

@@ -27,6 +27,9 @@ pub enum MalformedHttp {
     ChunkEnd,
     Trailer,
     TrailersTooLarge,
+    TooManyInterim,
+    SwitchNotRequested,
+    HandshakeWithoutSwitch,
 }
 
 impl MalformedHttp {
@@ -70,6 +73,9 @@ impl MalformedHttp {
             Self::ChunkEnd => "a chunk does not end in CR LF",
             Self::Trailer => "a trailer line is malformed",
             Self::TrailersTooLarge => "the trailers are too large",
+            Self::TooManyInterim => "more than 16 interim (1xx) responses come before the final one",
+            Self::SwitchNotRequested => "101 switches to a protocol that the request did not ask for",
+            Self::HandshakeWithoutSwitch => "the response to a WebSocket handshake does not switch to WebSocket",
         }
     }
 }

@@ -97,7 +97,7 @@ pub enum UpgradeRequest {
     WebSocket,
     /// Others, which are left out unless the operator's list has one: see [`RequestHead::admit_upgrade`].
     Offered,
-    /// The first of the client's that the operator's list has: where it stands in each.
+    /// The first of the client's that the operator's list has: where it is in each.
     Admitted { offered: u8, listed: u8 },
 }
 
@@ -449,7 +449,7 @@ impl RequestFields {
                 {
                     fields.probe = PlatformProbe::Health
                 }
-                FieldName::Lookalike => return Err(MalformedHttp::FieldName),
+                FieldName::UnderscoreVariant => return Err(MalformedHttp::FieldName),
                 _ => {}
             }
         }

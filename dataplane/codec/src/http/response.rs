@@ -188,7 +188,7 @@ fn check_fields(bytes: &[u8], asked: Method, head: &mut ResponseHead) -> Result<
             FieldName::ContentLength if length.is_some() => return Err(MalformedHttp::LengthRepeated),
             FieldName::ContentLength => length = Some(content_length(value).ok_or(MalformedHttp::LengthInvalid)?),
             FieldName::TransferEncoding => coding.add(value),
-            FieldName::Lookalike => return Err(MalformedHttp::FieldName),
+            FieldName::UnderscoreVariant => return Err(MalformedHttp::FieldName),
             FieldName::Connection if value == b"keep-alive" => {} // the usual value, which changes nothing
             FieldName::Connection => {
                 for token in tokens(value) {

@@ -37,7 +37,7 @@ mod tests {
     use super::*;
     use crate::http::{Parsed, parse_request};
 
-    /// What is asked for of an operator who lists these two.
+    /// The protocols that an operator who lists these two enables.
     fn asked(first_lines: &str, upgrade: &str) -> UpgradeRequest {
         let text = format!("{first_lines}\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: {upgrade}\r\n\r\n");
         let mut head = RequestHead::default();

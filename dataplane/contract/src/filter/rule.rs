@@ -15,6 +15,28 @@ pub enum EventFilter {
     Rules(Arc<[FilterRule]>),
 }
 
+impl EventFilter {
+    /// Whether an expression of CESQL is evaluated. Everything else only compares attributes.
+    #[must_use]
+    pub fn has_expression(&self) -> bool {
+        match self {
+            Self::Everything | Self::Exact(_) => false,
+            Self::Rules(rules) => rules.iter().any(FilterRule::has_expression),
+        }
+    }
+}
+
+impl FilterRule {
+    fn has_expression(&self) -> bool {
+        match self {
+            Self::Exact(_) | Self::Prefix(_) | Self::Suffix(_) | Self::Always(_) => false,
+            Self::All(rules) | Self::Any(rules) => rules.iter().any(Self::has_expression),
+            Self::Not(rule) => rule.has_expression(),
+            Self::Sql(_) => true,
+        }
+    }
+}
+
 /// Attributes with their values, or parts of values.
 pub type AttributeMatches = Vec<(Box<str>, Box<str>)>;
 

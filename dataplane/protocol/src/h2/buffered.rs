@@ -37,13 +37,15 @@ struct BufferedConnection {
 
 /// Serves one connection until its client goes: passes every request with its whole body to `handler`, many
 /// concurrently. Bodies beyond the limits get 413 or 503, and bodies that stall get 408. `refusal` finishes responses
-/// that are sent in place of the handler's.
-pub async fn serve_buffered<H>(
+/// that are sent in place of the handler's. `reject` may answer a request with a body by its head.
+pub async fn serve_buffered<R, H>(
     opened: DetectedHttp2,
     bodies: &BodyBudget,
     refusal: fn(LocalResponse) -> LocalResponse,
+    reject: Rc<R>,
     handler: Rc<H>,
 ) where
+    R: Fn(RequestView<'_>) -> Option<LocalResponse> + 'static,
     H: AsyncFn(RequestView<'_>, Bytes) -> LocalResponse + 'static,
 {
     let (ring, limits) = (opened.ring.clone(), opened.limits);
@@ -53,7 +55,8 @@ pub async fn serve_buffered<H>(
     server::serve(opened, false, |request, respond| {
         let (stream, handler) =
             (BufferedStream { connection: Rc::clone(&connection), held_bytes: Cell::new(0) }, Rc::clone(&handler));
-        async move { stream.exchange(request, respond, &*handler).await }
+        let reject = Rc::clone(&reject);
+        async move { stream.exchange(request, respond, &*reject, &*handler).await }
     })
     .await;
 }
@@ -66,8 +69,9 @@ struct BufferedStream {
 }
 
 impl BufferedStream {
-    async fn exchange<H>(&self, request: Request<RecvStream>, respond: SendResponse<Bytes>, handler: &H)
+    async fn exchange<R, H>(&self, request: Request<RecvStream>, respond: SendResponse<Bytes>, reject: &R, handler: &H)
     where
+        R: Fn(RequestView<'_>) -> Option<LocalResponse>,
         H: AsyncFn(RequestView<'_>, Bytes) -> LocalResponse,
     {
         let (parts, body) = request.into_parts();
@@ -77,11 +81,18 @@ impl BufferedStream {
             Ok(translated) if translated.head.expects_more => {
                 refusal(LocalResponse::text(417, "the only supported expectation is 100-continue"))
             }
-            Ok(translated) => match self.whole(body).await {
-                Ok((bytes, _reservation)) => handler(translated.head.view(&translated.bytes), bytes).await,
-                Err(Some(answer)) => refusal(answer),
-                Err(None) => return, // the client cancelled it
-            },
+            Ok(translated) => {
+                let view = translated.head.view(&translated.bytes);
+                let rejected = if body.is_end_stream() { None } else { reject(view) };
+                match rejected {
+                    Some(answer) => refusal(answer),
+                    None => match self.whole(body).await {
+                        Ok((bytes, _reservation)) => handler(view, bytes).await,
+                        Err(Some(answer)) => refusal(answer),
+                        Err(None) => return, // the client cancelled it
+                    },
+                }
+            }
         };
         put(respond, answer, parts.method == Method::HEAD, self.connection.ring.now());
     }

@@ -315,7 +315,7 @@ mod tests {
         }
     }
 
-    /// The least efficient client answers each DATA frame with two updates, and may do so for ever.
+    /// The least efficient client answers each DATA frame with two updates, and may do so forever.
     #[test]
     fn window_updates_for_sent_data_are_free() {
         let mut flood_guard = FloodGuard::new(0, Tick::default());

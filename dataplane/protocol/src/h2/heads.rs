@@ -220,7 +220,7 @@ pub fn from_h2_instance(parts: http::response::Parts) -> Result<Response<()>, Ma
         }
         match FieldName::of(name.as_str().as_bytes()) {
             FieldName::Connection | FieldName::Upgrade | FieldName::HopByHop | FieldName::TransferEncoding => continue,
-            FieldName::Lookalike => return Err(MalformedHttp::FieldName),
+            FieldName::UnderscoreVariant => return Err(MalformedHttp::FieldName),
             FieldName::ContentLength => {
                 let said = content_length(value.as_bytes()).ok_or(MalformedHttp::LengthInvalid)?;
                 match length.replace(said) {

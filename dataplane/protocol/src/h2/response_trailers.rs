@@ -48,7 +48,7 @@ impl AnsweredStreams {
     }
 }
 
-/// What is looked for in the payload under way.
+/// What is looked for in the payload in progress.
 #[derive(Debug, Default)]
 enum BlockScan {
     #[default]
@@ -117,7 +117,7 @@ impl ResponseTrailerScan {
 /// Reads `:status` at the front of a head's block, byte by byte. h2 refuses a head that begins with another field.
 #[derive(Debug, Clone, Copy)]
 enum StatusScan {
-    /// What stands before the block: the padding's length, a priority.
+    /// What is before the block: the padding's length, a priority.
     Before(u8),
     Field,
     /// In a change of the table's size.
@@ -183,13 +183,13 @@ mod tests {
         frame(0x1, flags | END_HEADERS, stream, block)
     }
 
-    /// The streams that are told of, whatever pieces the bytes come in.
-    fn told(frames: &[Vec<u8>]) -> Vec<u32> {
+    /// The reported streams, for any split of the bytes.
+    fn reported(frames: &[Vec<u8>]) -> Vec<u32> {
         let bytes = [frame(0x4, 0, 0, &[]), frames.concat()].concat();
         let by = |piece: usize| {
-            let (mut scan, mut told) = (ResponseTrailerScan::default(), Vec::new());
-            bytes.chunks(piece).for_each(|bytes| scan.read(bytes, |stream| told.push(stream)));
-            told
+            let (mut scan, mut reported) = (ResponseTrailerScan::default(), Vec::new());
+            bytes.chunks(piece).for_each(|bytes| scan.read(bytes, |stream| reported.push(stream)));
+            reported
         };
         let whole = by(bytes.len());
         for piece in [1, 2, 7, 10] {
@@ -202,16 +202,16 @@ mod tests {
     fn pseudo_field_in_response_trailers_is_found() {
         let trailers = headers(END_STREAM, 1, &[0x88]);
         for head in [&[0x88][..], &[0x48, 3, b'2', b'0', b'1'], &[0x08, 0x82, 0x10, 0x01], &[0x3f, 0x01, 0x8d]] {
-            assert_eq!(told(&[headers(0, 1, head), trailers.clone()]), [1], "{head:x?}");
+            assert_eq!(reported(&[headers(0, 1, head), trailers.clone()]), [1], "{head:x?}");
         }
         // A status of the dynamic table: DATA says that the head was final.
         let data = frame(0x0, 0, 1, b"x");
-        assert_eq!(told(&[headers(0, 1, &[0xbe]), data.clone(), trailers.clone()]), [1]);
+        assert_eq!(reported(&[headers(0, 1, &[0xbe]), data.clone(), trailers.clone()]), [1]);
         let padded = headers(END_STREAM | PADDED, 1, &[2, 0x84, 0, 0]);
-        assert_eq!(told(&[headers(PADDED, 1, &[1, 0x88, 0]), data, padded]), [1]);
-        // Two streams beside each other.
+        assert_eq!(reported(&[headers(PADDED, 1, &[1, 0x88, 0]), data, padded]), [1]);
+        // Two interleaved streams.
         let other = [headers(0, 3, &[0x88]), headers(END_STREAM, 3, &[0x0f, 0x00, 1, b'a'])];
-        assert_eq!(told(&[headers(0, 1, &[0x88]), other[0].clone(), trailers, other[1].clone()]), [1]);
+        assert_eq!(reported(&[headers(0, 1, &[0x88]), other[0].clone(), trailers, other[1].clone()]), [1]);
     }
 
     /// A client that goes cancels its stream, and the instance need not send another frame on it.
@@ -235,13 +235,13 @@ mod tests {
     #[test]
     fn head_that_ends_its_stream_is_no_trailers() {
         let ended = headers(END_STREAM, 1, &[0x88]);
-        assert_eq!(told(std::slice::from_ref(&ended)), [0_u32; 0]);
-        // Behind an interim response, written out or not.
+        assert_eq!(reported(std::slice::from_ref(&ended)), [0_u32; 0]);
+        // After an interim response, literal or indexed.
         for interim in [&[0x48, 3, b'1', b'0', b'3'][..], &[0x48, 0x82, 0x08, 0x01], &[0xbe]] {
-            assert_eq!(told(&[headers(0, 1, interim), ended.clone()]), [0_u32; 0], "{interim:x?}");
+            assert_eq!(reported(&[headers(0, 1, interim), ended.clone()]), [0_u32; 0], "{interim:x?}");
         }
         // Good trailers, and a stream that was reset.
-        assert_eq!(told(&[headers(0, 1, &[0x88]), headers(END_STREAM, 1, &[0x0f, 0x00, 1, b'a'])]), [0_u32; 0]);
-        assert_eq!(told(&[headers(0, 1, &[0x88]), frame(0x3, 0, 1, &[0; 4]), ended]), [0_u32; 0]);
+        assert_eq!(reported(&[headers(0, 1, &[0x88]), headers(END_STREAM, 1, &[0x0f, 0x00, 1, b'a'])]), [0_u32; 0]);
+        assert_eq!(reported(&[headers(0, 1, &[0x88]), frame(0x3, 0, 1, &[0; 4]), ended]), [0_u32; 0]);
     }
 }

@@ -59,7 +59,7 @@ impl ReadBuffer {
         Ok(!self.ended)
     }
 
-    /// Takes one head off the front. It nearly always lies in one piece in the receive buffer and is parsed there; the
+    /// Takes one head off the front. It nearly always is in one piece in the receive buffer and is parsed there; the
     /// pieces of a slow one are collected. Cancel-safe: a dropped call loses nothing.
     pub async fn head(
         &mut self,

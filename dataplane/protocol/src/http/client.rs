@@ -143,10 +143,22 @@ impl UpstreamClient {
     ) -> Result<LocalResponse, ExchangeError> {
         let to = to.into();
         let key = to.key;
-        let mut upstream = match self.pooled(key) {
+        let upstream = match self.pooled(key) {
             Some(kept) => kept,
             None => self.reach(to, due).await?,
         };
+        self.exchange_over(upstream, key, request, body_bytes_max, due).await
+    }
+
+    /// The same over a connection that is open. It is pooled under `key` afterwards.
+    pub async fn exchange_over(
+        &self,
+        mut upstream: Box<UpstreamConnection>,
+        key: PoolKey,
+        request: &BufferedRequest,
+        body_bytes_max: usize,
+        due: Option<Tick>,
+    ) -> Result<LocalResponse, ExchangeError> {
         let answer = by(&self.ring, due, send_and_receive(&mut upstream, request, body_bytes_max)).await;
         let answer = answer.map_err(|_| ExchangeError::TimedOut)??;
         if upstream.head.keep_alive && answer.status != 101 && upstream.read_buffer.unread.is_empty() {
@@ -192,7 +204,7 @@ async fn send_and_receive(
         match bytes {
             Ok(bytes) if !head.is_interim() => break bytes,
             Ok(_) if interim == INTERIM_MAX => {
-                return Err(ExchangeError::Malformed(MalformedHttp::StatusLine));
+                return Err(ExchangeError::Malformed(MalformedHttp::TooManyInterim));
             }
             Ok(_) => interim += 1,
             Err(HeadReadError::Malformed(why)) => return Err(ExchangeError::Malformed(why)),

@@ -68,7 +68,7 @@ pub struct HttpLimits {
     /// An idle connection to an instance is closed after this. Below the 60 s of most servers, so that the gateway
     /// closes first.
     pub pool_idle_max: Duration,
-    /// Protocols beside WebSocket that clients may ask instances for by `Upgrade`. None: what is switched to is beyond the routes
+    /// Protocols besides WebSocket that clients may ask instances for by `Upgrade`. None: what is switched to is beyond the routes
     /// and limits of requests.
     pub upgrade_protocols: &'static [&'static str],
     /// Connections of clients open at a time, per core: each costs a descriptor and some KiB.

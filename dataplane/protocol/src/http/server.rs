@@ -243,14 +243,18 @@ impl BodyReadError {
 /// Serves one connection until its client goes: passes every request with its whole body to `handler`. Bodies beyond
 /// the limits get 413 or 503, and bodies that stall get 408. `refusal` finishes responses that are sent in place of the
 /// handler's.
+///
+/// `reject` may answer a request by its head, before memory is reserved for a body that has not arrived whole: an
+/// unauthenticated client must not use up the budget of others.
 pub async fn serve_buffered(
     mut connection: ClientConnection,
     bodies: &BodyBudget,
     refusal: fn(LocalResponse) -> LocalResponse,
+    reject: &impl Fn(RequestView<'_>) -> Option<LocalResponse>,
     handler: &impl AsyncFn(RequestView<'_>, Bytes) -> LocalResponse,
 ) {
     loop {
-        let (bytes, body, reservation) = match whole_request(&mut connection, bodies).await {
+        let (bytes, body, reservation) = match whole_request(&mut connection, bodies, reject).await {
             Ok(whole) => whole,
             Err(None) => return connection.close().await,
             Err(Some(answer)) => {
@@ -266,7 +270,7 @@ pub async fn serve_buffered(
         let close = !connection.head.keep_alive || connection.guard.is_draining();
         match connection.answer(&answer, close).await {
             Err(_) => return,
-            // Reads the rest of a client that went on sending, or a reset would overtake the response.
+            // Reads the rest of a client that continued sending, or a reset would overtake the response.
             Ok(()) if close && !connection.read_buffer.is_between() => return connection.linger().await,
             Ok(()) if close => return connection.close().await,
             Ok(()) => {}
@@ -278,6 +282,7 @@ pub async fn serve_buffered(
 async fn whole_request(
     connection: &mut ClientConnection,
     bodies: &BodyBudget,
+    reject: &impl Fn(RequestView<'_>) -> Option<LocalResponse>,
 ) -> Result<(Chunk, Bytes, BodyReservation), Option<LocalResponse>> {
     let bytes = match connection.next_head().await {
         Ok(bytes) => bytes,
@@ -291,6 +296,14 @@ async fn whole_request(
     };
     if connection.head.expects_more {
         return Err(Some(LocalResponse::text(417, "the only supported expectation is 100-continue")));
+    }
+    let has_arrived = match connection.head.framing {
+        BodyFraming::Empty => true,
+        BodyFraming::Length(length) => length <= connection.read_buffer.unread.len() as u64,
+        BodyFraming::Chunked | BodyFraming::UntilClose => false,
+    };
+    if !has_arrived && let Some(answer) = reject(connection.head.view(&bytes)) {
+        return Err(Some(answer));
     }
     let (body, reservation) = connection.whole_body(bodies).await.map_err(BodyReadError::answer)?;
     Ok((bytes, body, reservation))

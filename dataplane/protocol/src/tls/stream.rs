@@ -120,7 +120,7 @@ impl TlsStream {
         poll_fn(|cx| self.poll_send(cx)).await
     }
 
-    /// As [`TlsStream::finish`], and closes the connection's write side. Receiving goes on.
+    /// As [`TlsStream::finish`], and closes the connection's write side. Receiving continues.
     pub async fn shutdown_write(&self) -> io::Result<()> {
         self.finish().await?;
         self.stream.shutdown_write().await

@@ -12,7 +12,7 @@ use super::{TlsClientConfig, TlsStream};
 pub trait ByteStream {
     fn recv(&self) -> impl Future<Output = io::Result<Chunk>>;
     fn send(&self, bytes: Chunk) -> impl Future<Output = io::Result<()>>;
-    /// Tells the peer that no more data comes. Receiving goes on.
+    /// Tells the peer that no more data comes. Receiving continues.
     fn shutdown_write(&self) -> impl Future<Output = io::Result<()>>;
 }
 

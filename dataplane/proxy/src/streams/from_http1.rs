@@ -159,7 +159,7 @@ struct Http1ResponseWriter<'a> {
     until_close: bool,
     /// The response has no body, whatever the instance sends.
     bodiless: bool,
-    /// The response told the client that the connection closes.
+    /// The response announced that the connection closes.
     close: bool,
     /// Bytes that the response head announced and that are not sent yet.
     left: Option<u64>,

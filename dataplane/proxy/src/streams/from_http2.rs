@@ -24,6 +24,7 @@ use super::{
     AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
     StreamRequest, carry, heads, unless_gone, websocket,
 };
+use crate::connect::reach;
 use crate::mirror::MirrorBuffer;
 use crate::request_record::{RequestEnd, RequestRecord};
 use crate::retry::original_host;
@@ -119,7 +120,7 @@ async fn exchange(
         Err(local_reply) => return AttemptOutcome::Refused(local_reply),
     };
     let mut acquire_request = AcquireRequest { route_request, bytes: request.bytes.len(), tried: Vec::new() };
-    let (permit, link) = match unless_gone(reply, proxy.reach(choice, &mut acquire_request, started)).await {
+    let (permit, link) = match unless_gone(reply, reach(proxy, choice, &mut acquire_request, started)).await {
         Ok(Ok(both)) => both,
         Ok(Err(local_reply)) => return AttemptOutcome::Refused(local_reply),
         Err(ClientGone) => return AttemptOutcome::Cut,

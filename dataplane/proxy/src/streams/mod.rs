@@ -35,8 +35,7 @@ use codec::http::{BodyFraming, MalformedHttp, RequestHead};
 use contract::client_address::{ClientAddress, ClientScheme};
 use contract::table::{Backend, Endpoint, Protocol, RequestTimeouts};
 use protocol::h2::heads;
-use protocol::h2::limits::TRIES_MAX;
-use protocol::http::limits::{HttpLimits, SENDS_MAX};
+use protocol::http::limits::HttpLimits;
 use protocol::http::pool::PoolKey;
 
 use super::activity::{IdleTimeouts, StreamActivity};
@@ -45,7 +44,7 @@ use super::deadlines::ResponseDeadlines;
 use super::disconnect_watcher::SilenceTimer;
 use super::outcome::AttemptOutcome;
 use super::request_record::RequestRecord;
-use super::retry::ReplayableRequest;
+use super::retry::{self, ReplayableRequest, RetryBudget, RetryDecision};
 use super::select::select_both;
 use super::upstream::UpstreamLink;
 use super::{LocalReply, Permit, Proxy};
@@ -243,21 +242,15 @@ async fn carry(
     reply: &mut impl ResponseWriter,
 ) -> AttemptOutcome {
     let repeatable = !job.has_body() && job.head.method.is_idempotent();
-    let mut tries = 0;
+    let mut budget = RetryBudget::new(repeatable);
     loop {
-        tries += 1;
         let attempt = match &mut link {
             UpstreamLink::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,
             UpstreamLink::Http2(stream_permit) => over_http2::attempt(job, stream_permit, body, reply).await,
         };
-        let may_repeat = match attempt {
-            AttemptOutcome::Stale | AttemptOutcome::Unread => repeatable && tries < SENDS_MAX,
-            AttemptOutcome::Unprocessed => !job.progress.body_started.get() && tries < TRIES_MAX,
-            _ => false,
-        };
-        match attempt {
-            AttemptOutcome::Stale | AttemptOutcome::Unread | AttemptOutcome::Unprocessed if may_repeat => {
-                let is_alive = !matches!(attempt, AttemptOutcome::Unread);
+        let attempt = match budget.decide(attempt, job.progress.body_started.get()) {
+            RetryDecision::Ended(attempt) => attempt,
+            RetryDecision::Retry { is_alive } => {
                 // Boxed: few requests are retried, and each would reserve memory for the wait.
                 match Box::pin(retry_upstream(job, permit, (link.protocol(), is_alive), body, reply)).await {
                     Ok(both) => {
@@ -266,8 +259,11 @@ async fn carry(
                     }
                     Err(ended) => return ended,
                 }
+                continue;
             }
-            AttemptOutcome::Stale | AttemptOutcome::Unread | AttemptOutcome::Unprocessed => return job.failed(),
+            RetryDecision::Exhausted => return job.failed(),
+        };
+        match attempt {
             AttemptOutcome::Done { status, close } => {
                 if let UpstreamLink::Http1(upstream) = link
                     && job.progress.sent.get()
@@ -298,7 +294,8 @@ async fn retry_upstream(
         peer: job.peer,
         due: job.deadlines.first_byte,
     };
-    let reached = async { job.proxy.retry_upstream(permit, &replayable).await.map_err(AttemptOutcome::Refused) };
+    let reached =
+        async { retry::retry_upstream(job.proxy, permit, &replayable).await.map_err(AttemptOutcome::Refused) };
     let broken = async {
         body.watch().await;
         Err(AttemptOutcome::Cut)

@@ -37,7 +37,7 @@ pub(super) async fn attempt(
                 body.watch().await;
                 AttemptOutcome::Cut
             }
-            Err(Http1UpstreamError::Instance) => pending().await, // it may have responded all the same
+            Err(Http1UpstreamError::Instance) => pending().await, // it may have responded anyway
             Err(Http1UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
             Err(Http1UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::ResponseTimeout),
             Err(Http1UpstreamError::Body(fault)) => job.broken(fault),
@@ -198,12 +198,16 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
             };
             if !self.head.is_interim() {
                 // The proxy never asks for another protocol here.
-                return if self.head.status == 101 { Err(self.job.failed()) } else { Ok(bytes) };
+                return if self.head.status == 101 {
+                    Err(self.job.malformed(MalformedHttp::SwitchNotRequested))
+                } else {
+                    Ok(bytes)
+                };
             }
             received.set(Some(ring.now()));
             interim += 1;
             if interim > INTERIM_MAX {
-                return Err(self.job.failed());
+                return Err(self.job.malformed(MalformedHttp::TooManyInterim));
             }
             if expectation.observe(self.head.status) {
                 let answer = heads::from_instance(self.head.view(&bytes)).map_err(|why| self.job.malformed(why))?;

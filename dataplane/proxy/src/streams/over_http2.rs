@@ -8,7 +8,7 @@ use ::h2::client::{ResponseFuture, SendRequest};
 use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use codec::http::Method;
+use codec::http::{MalformedHttp, Method};
 use protocol::h2::client::Http2StreamPermit;
 use protocol::h2::io::IoState;
 use protocol::h2::trailers;
@@ -54,7 +54,7 @@ pub(super) async fn attempt(
                 body.watch().await;
                 AttemptOutcome::Cut
             }
-            Err(Http2UpstreamError::Instance) => pending().await, // it may have responded all the same
+            Err(Http2UpstreamError::Instance) => pending().await, // it may have responded anyway
             Err(Http2UpstreamError::TimedOut) if job.progress.activity.answered().is_some() => AttemptOutcome::Cut,
             Err(Http2UpstreamError::TimedOut) => AttemptOutcome::Refused(LocalReply::ResponseTimeout),
             Err(Http2UpstreamError::Body(fault)) => job.broken(fault),
@@ -240,8 +240,11 @@ async fn final_head(
         received = Some(ring.now());
         interim += 1;
         // HTTP/2 has no 101 (RFC 9113 8.6), and an HTTP/1 client would take the bytes after it for another protocol.
-        if interim > INTERIM_MAX || answer.status() == StatusCode::SWITCHING_PROTOCOLS {
-            return Err(job.failed());
+        if answer.status() == StatusCode::SWITCHING_PROTOCOLS {
+            return Err(job.malformed(MalformedHttp::SwitchNotRequested));
+        }
+        if interim > INTERIM_MAX {
+            return Err(job.malformed(MalformedHttp::TooManyInterim));
         }
         if expectation.observe(answer.status().as_u16()) {
             let answer = heads::from_h2_instance(answer.into_parts().0).map_err(|why| job.malformed(why))?;

@@ -16,6 +16,7 @@ use super::{
     AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
     StreamRequest, carry,
 };
+use crate::connect::reach;
 use crate::mirror::{COPY_TIMEOUT, MirrorBuffer, MirroredRequest};
 use crate::{AcquireRequest, Proxy};
 
@@ -53,7 +54,7 @@ async fn replay(
     let choice = proxy.route(&route_request).ok()?;
     *backend = Some(Arc::clone(&choice.backend));
     let mut acquire_request = AcquireRequest { route_request, bytes: written.len() + body.len(), tried: Vec::new() };
-    let (permit, link) = proxy.reach(choice, &mut acquire_request, started).await.ok()?;
+    let (permit, link) = reach(proxy, choice, &mut acquire_request, started).await.ok()?;
     let progress = StreamProgress::new(&proxy.limits);
     progress.acquired(&proxy.limits, permit.backend());
     let job = StreamRequest {

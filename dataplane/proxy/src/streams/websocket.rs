@@ -13,12 +13,12 @@ use ::h2::server::SendResponse;
 use ::h2::{Reason, RecvStream, SendStream};
 use ::http::{StatusCode, request};
 use bytes::{Bytes, BytesMut};
-use codec::http::{FieldName, has_token, parse_response};
+use codec::http::{FieldName, MalformedHttp, has_token, parse_response};
 use contract::table::{self, RouteRequest};
 use protocol::h2::heads::TranslatedRequest;
 use protocol::http::buffers::{HeadReadError, ReadBuffer, by};
 use protocol::http::headers::put_request;
-use protocol::http::limits::{INTERIM_MAX, SENDS_MAX};
+use protocol::http::limits::INTERIM_MAX;
 use protocol::http::pool::UpstreamConnection;
 use protocol::tls::ByteStream;
 use ring::Chunk;
@@ -28,9 +28,9 @@ use super::stream_context::StreamContext;
 use super::{
     AttemptOutcome, ClientGone, ResponseDeadlines, ResponseWriter, StreamRequest, heads, over_http1, unless_gone,
 };
+use crate::connect::reach;
 use crate::request_record::{RequestEnd, RequestRecord};
-use crate::retry::ReplayableRequest;
-use crate::retry::original_host;
+use crate::retry::{self, ReplayableRequest, RetryBudget, RetryDecision, original_host};
 use crate::tunnel::{TunnelContext, between};
 use crate::upstream::UpstreamLink;
 use crate::{AcquireRequest, LocalReply, Permit};
@@ -128,7 +128,7 @@ async fn open(
     let route_request = RouteRequest::client(view, &shared.peer);
     let choice = proxy.route_noted(&route_request, note).map_err(AttemptOutcome::Refused)?;
     let mut acquire_request = AcquireRequest { route_request, bytes: request.bytes.len(), tried: Vec::new() };
-    let (mut permit, link) = match unless_gone(reply, proxy.reach(choice, &mut acquire_request, started)).await {
+    let (mut permit, link) = match unless_gone(reply, reach(proxy, choice, &mut acquire_request, started)).await {
         Ok(Ok(both)) => both,
         Ok(Err(local_reply)) => return Err(AttemptOutcome::Refused(local_reply)),
         Err(ClientGone) => return Err(AttemptOutcome::Cut),
@@ -155,19 +155,16 @@ async fn open(
         backend: permit.backend().key.clone(),
     };
     reply.deadlines = job.deadlines.total;
-    let mut sends = 1;
+    let mut budget = RetryBudget::new(true); // a GET without a body
     let opened = loop {
-        match handshake(&job, &mut upstream, reply).await {
-            Err(AttemptOutcome::Stale | AttemptOutcome::Unread) if sends == SENDS_MAX => {
-                break Err(job.failed());
-            }
-            Err(ended @ (AttemptOutcome::Stale | AttemptOutcome::Unread)) => {
-                sends += 1;
-                (permit, upstream) =
-                    retry_upstream(&job, permit, matches!(ended, AttemptOutcome::Stale), reply).await?;
+        let Err(failed) = handshake(&job, &mut upstream, reply).await else { break Ok(()) };
+        match budget.decide(failed, true) {
+            RetryDecision::Ended(failed) => break Err(failed),
+            RetryDecision::Exhausted => break Err(job.failed()),
+            RetryDecision::Retry { is_alive } => {
+                (permit, upstream) = retry_upstream(&job, permit, is_alive, reply).await?;
                 job.progress.last_progress.replace(Some(Arc::clone(&permit.endpoint)));
             }
-            other => break other,
         }
     };
     job.progress.record_to(note);
@@ -189,7 +186,7 @@ async fn retry_upstream(
         peer: job.peer,
         due: job.deadlines.first_byte,
     };
-    match unless_gone(reply, job.proxy.retry_upstream(permit, &replayable)).await {
+    match unless_gone(reply, retry::retry_upstream(job.proxy, permit, &replayable)).await {
         Ok(Ok((permit, UpstreamLink::Http1(upstream)))) => Ok((permit, upstream)),
         Ok(Ok(_)) => Err(AttemptOutcome::Refused(LocalReply::UpgradeUnsupported)),
         Ok(Err(local_reply)) => Err(AttemptOutcome::Refused(local_reply)),
@@ -214,7 +211,7 @@ async fn handshake(
     match upstream.head.status {
         101 if answer.values(FieldName::Upgrade).any(|value| has_token(value, "websocket")) => {}
         // A success that did not switch would tell the client that the tunnel is open (RFC 8441 5).
-        100..300 => return Err(job.failed()),
+        100..300 => return Err(job.malformed(MalformedHttp::HandshakeWithoutSwitch)),
         _ => return Err(over_http1::forward(job, upstream, bytes, reply).await),
     }
     let mut forwarded = job.answered(heads::from_instance(answer).map_err(|why| job.malformed(why))?);
@@ -260,7 +257,7 @@ async fn final_head(
         let answer = heads::from_instance(upstream.head.view(&bytes)).map_err(|why| job.malformed(why))?;
         reply.interim(answer).await.map_err(|ClientGone| AttemptOutcome::Cut)?;
     }
-    Err(job.failed())
+    Err(job.malformed(MalformedHttp::TooManyInterim))
 }
 
 /// The stream as the client end of a tunnel.

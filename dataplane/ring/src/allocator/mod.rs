@@ -1,9 +1,9 @@
 //! The allocator: the C library's heap, an arena for small long-lived allocations, and the release of empty
 //! pages of both.
 //!
-//! A sleeping Service leaves a hundred small allocations among ten thousand temporary ones. The C library
+//! A scaled-to-zero Service leaves a hundred small allocations among ten thousand temporary ones. The C library
 //! uses the best fitting free chunk wherever it is, so that one page in two has a long-lived allocation: a
-//! thousand sleepers with 7 MB of their own held 26 MB of pages. So code that creates long-lived data marks
+//! thousand scaled-to-zero Services with 7 MB of their own held 26 MB of pages. So code that creates long-lived data marks
 //! it ([`long_lived`]), and such allocations are placed next to each other.
 
 mod arena;
@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 /// one.
 const MAPPED_MIN: i32 = 1 << 20;
 /// Free bytes at the end of a heap that are kept for reuse. Each thread that was ever busy has a heap of
-/// its own, and only a free in that heap trims it: with 2 MB each, a thousand sleepers had 4.
+/// its own, and only a free in that heap trims it: with 2 MB each, a thousand scaled-to-zero Services had 4.
 const SPARE_MAX: i32 = 256 << 10;
 
 /// The smallest allocation that the C library caches for a thread, in bytes.
@@ -142,7 +142,7 @@ pub struct CachedChunks {
 }
 
 /// Takes everything out of this thread's cache, for [`release_pages`]. After a burst its four hundred
-/// chunks are scattered, each on an otherwise empty page: 1.7 MB of a thousand sleepers. Takes some 20 µs.
+/// chunks are scattered, each on an otherwise empty page: 1.7 MB of a thousand scaled-to-zero Services. Takes some 20 µs.
 pub fn cached() -> CachedChunks {
     let sizes = (CACHED_MIN..=CACHED_MAX).step_by(CACHED_STEP);
     CachedChunks { _pieces: sizes.flat_map(|size| (0..CACHED_COUNT).map(move |_| Vec::with_capacity(size))).collect() }

@@ -45,7 +45,7 @@ impl ProvidedBuffers {
         let mut buffers = Self { ring, pool, tail: 0, spare, provided: 0, wanted: 0, arrived: 0 };
         let address = buffers.ring.start.as_ptr() as u64;
         // SAFETY: a page-aligned region of exactly this many entries. It lives in `ProvidedBuffers`, which
-        // is kept beside the ring and dropped after it.
+        // is stored next to the ring and dropped after it.
         unsafe {
             uring.submitter().register_buf_ring_with_flags(address, buffers.pool.count(), GROUP, 0)?;
         }
@@ -100,7 +100,7 @@ impl ProvidedBuffers {
     fn publish(&self) {
         let base = self.ring.start.as_ptr().cast::<BufRingEntry>();
         // SAFETY: `base` is the first entry of the region. The tail is a naturally aligned u16 that only
-        // this code writes; the kernel reads it with acquire order, hence the release.
+        // this code writes; the kernel reads it with acquire order, so the store is a release.
         unsafe {
             let tail = BufRingEntry::tail(base).cast_mut().cast::<AtomicU16>();
             (*tail).store(self.tail, Ordering::Release);

@@ -124,7 +124,7 @@ impl SimDisk {
     fn begin(&mut self, key: OpKey, job: DiskJob, means: &mut SimContext<'_>) {
         self.jobs.insert(key, job);
         let wait = means.between(&means.faults.disk_latency.clone());
-        means.agenda.plan(wait, SimEvent::Disk(key));
+        means.schedule.plan(wait, SimEvent::Disk(key));
     }
 
     /// Writes some of the pages of a write that fails.

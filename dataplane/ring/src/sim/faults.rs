@@ -50,7 +50,7 @@ impl FaultProfile {
 
     /// Short reads, slow peers and late disks, but no failures: everything sent arrives.
     #[must_use]
-    pub fn windy() -> Self {
+    pub fn moderate() -> Self {
         Self {
             latency: Duration::from_micros(10)..=Duration::from_millis(30),
             segment_bytes_max: 1500,
@@ -65,7 +65,7 @@ impl FaultProfile {
 
     /// In addition broken connections and disk errors.
     #[must_use]
-    pub fn stormy() -> Self {
-        Self { resets: 2_000, disk_errors: 5_000, ..Self::windy() }
+    pub fn severe() -> Self {
+        Self { resets: 2_000, disk_errors: 5_000, ..Self::moderate() }
     }
 }

@@ -54,7 +54,7 @@ impl Simulation {
     pub fn with_options(seed: u64, faults: FaultProfile, options: RingOptions) -> Self {
         let pool = BufferPool::new(options.chunk_bytes, options.chunks).expect("memory for receive buffers");
         let state = SimState {
-            agenda: EventSchedule::default(),
+            schedule: EventSchedule::default(),
             chance: fastrand::Rng::with_seed(seed),
             faults,
             net: SimNetwork::new(SimBuffers::new(Rc::clone(&pool))),
@@ -88,7 +88,7 @@ impl Simulation {
 
 /// The state of a simulation.
 struct SimState {
-    agenda: EventSchedule<SimEvent>,
+    schedule: EventSchedule<SimEvent>,
     chance: fastrand::Rng,
     faults: FaultProfile,
     net: SimNetwork,
@@ -107,7 +107,7 @@ enum SimEvent {
 
 /// What one part of the simulation may use of the others.
 struct SimContext<'a> {
-    agenda: &'a mut EventSchedule<SimEvent>,
+    schedule: &'a mut EventSchedule<SimEvent>,
     chance: &'a mut fastrand::Rng,
     faults: &'a FaultProfile,
     answers: &'a mut Vec<Completion>,
@@ -131,8 +131,8 @@ impl SimContext<'_> {
 
 impl SimState {
     fn parts(&mut self) -> (&mut SimNetwork, &mut SimDisk, SimContext<'_>) {
-        let Self { agenda, chance, faults, net, disk, answers, .. } = self;
-        (net, disk, SimContext { agenda, chance, faults, answers })
+        let Self { schedule, chance, faults, net, disk, answers, .. } = self;
+        (net, disk, SimContext { schedule, chance, faults, answers })
     }
 
     fn start(&mut self, key: OpKey, op: &Op) {
@@ -161,7 +161,7 @@ impl SimState {
 
     /// Executes all events whose time has come.
     fn happen(&mut self) {
-        while let Some(event) = self.agenda.pop_due() {
+        while let Some(event) = self.schedule.pop_due() {
             let (net, disk, mut means) = self.parts();
             match event {
                 SimEvent::Net(event) => net.happen(event, &mut means),
@@ -174,17 +174,17 @@ impl SimState {
     fn wait(&mut self, policy: WaitPolicy) {
         let until = match policy {
             WaitPolicy::None => return,
-            WaitPolicy::Until(wait) | WaitPolicy::Awake(wait) => Some(self.agenda.now() + wait),
+            WaitPolicy::Until(wait) | WaitPolicy::Awake(wait) => Some(self.schedule.now() + wait),
             WaitPolicy::Forever => None,
         };
         while self.answers.is_empty() {
-            match (self.agenda.next(), until) {
+            match (self.schedule.next(), until) {
                 (Some(next), until) if until.is_none_or(|until| next <= until) => {
-                    self.agenda.jump(next);
+                    self.schedule.jump(next);
                     self.happen();
                 }
                 (_, Some(until)) => {
-                    self.agenda.jump(until);
+                    self.schedule.jump(until);
                     return;
                 }
                 (_, None) => panic!("the simulation is stuck: every task waits for an event that cannot happen"),
@@ -197,7 +197,7 @@ impl SimState {
         let (net, disk, mut means) = self.parts();
         disk.power_cut(&mut means);
         net.power_cut(&mut means);
-        means.agenda.clear();
+        means.schedule.clear();
     }
 }
 
@@ -207,7 +207,7 @@ struct SimDriver {
 
 impl Driver for SimDriver {
     fn now(&self) -> Tick {
-        self.state.borrow().agenda.now()
+        self.state.borrow().schedule.now()
     }
 
     unsafe fn start(&mut self, key: OpKey, op: &Op) {
@@ -222,8 +222,8 @@ impl Driver for SimDriver {
 
     fn turn(&mut self, policy: WaitPolicy, answers: &mut Vec<Completion>) {
         let mut state = self.state.borrow_mut();
-        let after = state.agenda.now() + TURN;
-        state.agenda.jump(after);
+        let after = state.schedule.now() + TURN;
+        state.schedule.jump(after);
         state.net.buffers.refill();
         state.happen();
         state.wait(policy);

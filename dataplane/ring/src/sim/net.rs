@@ -24,7 +24,7 @@ const HUNG_UP: i32 = libc::POLLRDHUP as i32;
 /// Network events.
 pub(super) enum NetEvent {
     /// A client's SYN reaches `address`.
-    Knock {
+    ConnectionAttempt {
         client: SocketHandle,
         address: SocketAddr,
     },
@@ -169,7 +169,7 @@ impl SimNetwork {
         end.slow = slow;
         self.operations.insert(key, socket);
         let wait = means.between(&means.faults.latency.clone());
-        means.agenda.plan(wait, SimEvent::Net(NetEvent::Knock { client: socket, address }));
+        means.schedule.plan(wait, SimEvent::Net(NetEvent::ConnectionAttempt { client: socket, address }));
     }
 
     pub(super) fn receive(
@@ -265,7 +265,7 @@ impl SimNetwork {
 
     pub(super) fn happen(&mut self, event: NetEvent, means: &mut SimContext<'_>) {
         match event {
-            NetEvent::Knock { client, address } => self.knock(client, address, means),
+            NetEvent::ConnectionAttempt { client, address } => self.connection_attempted(client, address, means),
             NetEvent::Admitted { client, result } => {
                 if let Some(key) = self.end(client).and_then(|end| end.connect.take()) {
                     self.operations.remove(&key);
@@ -290,7 +290,7 @@ impl SimNetwork {
         }
     }
 
-    fn knock(&mut self, client: SocketHandle, address: SocketAddr, means: &mut SimContext<'_>) {
+    fn connection_attempted(&mut self, client: SocketHandle, address: SocketAddr, means: &mut SimContext<'_>) {
         let back = means.between(&means.faults.latency.clone());
         let listener = self.listener_at(address);
         let Some(peer_address) = self.end(client).filter(|end| end.connect.is_some()).and_then(|end| end.local) else {
@@ -316,7 +316,7 @@ impl SimNetwork {
             self.pass_to_accept(listener, means);
             result = 0;
         }
-        means.agenda.plan(back, SimEvent::Net(NetEvent::Admitted { client, result }));
+        means.schedule.plan(back, SimEvent::Net(NetEvent::Admitted { client, result }));
     }
 
     /// Passes connected sockets to pending accepts.
@@ -355,7 +355,7 @@ impl SimNetwork {
             let bytes = outgoing.rest.split_to(means.chance.usize(1..=most.max(1)));
             outgoing.sent += bytes.len();
             let at = self.arrival(peer, bytes.len(), means);
-            means.agenda.plan_at(at, SimEvent::Net(NetEvent::Arrive { from: socket, to: peer, bytes }));
+            means.schedule.plan_at(at, SimEvent::Net(NetEvent::Arrive { from: socket, to: peer, bytes }));
         }
         self.operations.remove(&outgoing.key);
         means.finish(outgoing.key, outgoing.sent as i32);
@@ -434,21 +434,21 @@ impl SimNetwork {
         if let (false, None, Some(peer)) = (end.shut, end.broken, end.peer) {
             end.shut = true;
             let at = self.arrival(peer, 0, means);
-            means.agenda.plan_at(at, SimEvent::Net(NetEvent::Finish { to: peer }));
+            means.schedule.plan_at(at, SimEvent::Net(NetEvent::Finish { to: peer }));
         }
     }
 
     fn deliver_reset(&mut self, socket: SocketHandle, means: &mut SimContext<'_>) {
         if let Some(peer) = self.end(socket).and_then(|end| end.peer) {
             let at = self.arrival(peer, 0, means);
-            means.agenda.plan_at(at, SimEvent::Net(NetEvent::Break { to: peer }));
+            means.schedule.plan_at(at, SimEvent::Net(NetEvent::Break { to: peer }));
         }
     }
 
     /// When something sent now reaches `to`: after everything sent there before.
     fn arrival(&mut self, to: SocketHandle, bytes: usize, means: &mut SimContext<'_>) -> Tick {
         let mut wait = means.between(&means.faults.latency.clone());
-        let now = means.agenda.now();
+        let now = means.schedule.now();
         let Some(end) = self.end(to) else { return now + wait };
         if end.slow {
             wait *= means.faults.slowness;

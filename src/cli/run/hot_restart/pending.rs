@@ -29,7 +29,7 @@ pub(super) struct Pending {
     all: Vec<One>,
     /// No connection is accepted before.
     accept_after: Option<Instant>,
-    told: Option<Instant>,
+    reported: Option<Instant>,
 }
 
 struct One {
@@ -98,8 +98,8 @@ impl Pending {
 
     fn tell(&mut self, why: &anyhow::Error) {
         let now = Instant::now();
-        if self.told.is_none_or(|told| now - told >= REPORT_INTERVAL) {
-            self.told = Some(now);
+        if self.reported.is_none_or(|reported| now - reported >= REPORT_INTERVAL) {
+            self.reported = Some(now);
             tracing::warn!(why = format!("{why:#}"), "a connection to the hot restart socket was closed");
         }
     }
@@ -176,13 +176,13 @@ mod tests {
         drop(source);
         let mut bytes = Vec::new();
         { &copy }.read_to_end(&mut bytes).unwrap();
-        let told = std::cell::Cell::new(0);
+        let reported = std::cell::Cell::new(0);
         for byte in bytes {
-            assert_eq!(told.get(), 0);
+            assert_eq!(reported.get(), 0);
             std::io::Write::write_all(&mut one, &[byte]).unwrap();
-            pending.read(&|_| told.set(told.get() + 1));
+            pending.read(&|_| reported.set(reported.get() + 1));
         }
-        assert_eq!(told.get(), 1);
+        assert_eq!(reported.get(), 1);
         assert!(pending.all.is_empty());
     }
 }

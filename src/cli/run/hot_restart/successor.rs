@@ -89,7 +89,7 @@ fn pause() {
 }
 
 /// Waits for a message of the running process. It may take as long as [`HANDOVER_MAX`], or be stopped: a
-/// user at a terminal must be told what the start waits for.
+/// user at a terminal must see what the start waits for.
 fn read<T: DeserializeOwned>(stream: &UnixStream, what: &str) -> Result<T> {
     let process = socket_peercred(stream)?.pid.as_raw_nonzero().get();
     let mut socket = [PollFd::new(stream, PollFlags::IN)];

@@ -22,7 +22,7 @@ pub(super) fn send(mut stream: &UnixStream, word: &impl Serialize) -> Result<()>
     ensure!(text.len() <= MESSAGE_BYTES_MAX, "a message of {} bytes, limit {MESSAGE_BYTES_MAX}", text.len());
     let mut whole = (text.len() as u32).to_be_bytes().to_vec();
     whole.extend_from_slice(&text);
-    stream.write_all(&whole).context("the other process is gone")
+    stream.write_all(&whole).context("the other process has ended")
 }
 
 pub(super) fn receive<T: DeserializeOwned>(mut stream: &UnixStream) -> Result<T> {

@@ -16,7 +16,7 @@ pub(in crate::cli::run) struct PreparedSocket {
     listener: UnixListener,
     path: PathBuf,
     folder: File,
-    /// Its temporary path, beside the final one.
+    /// Its temporary path, next to the final one.
     fresh: PathBuf,
 }
 
@@ -39,7 +39,7 @@ impl PreparedSocket {
         let folder = File::open(parent).with_context(|| parent.display().to_string())?;
         match std::fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
-                bail!("a file that is not a socket is there; move it away")
+                bail!("the path exists and is not a socket; move it away")
             }
             Ok(_) => {} // a running process listens there, or a dead one left it: see `publish`
             Err(why) if why.kind() == ErrorKind::NotFound => {}
@@ -57,7 +57,7 @@ impl PreparedSocket {
         Ok(prepared)
     }
 
-    /// Renames it to its path. `beside`: the process that may listen there is being replaced.
+    /// Renames it to its path. `is_handover`: the process that may listen there is being replaced.
     ///
     /// # Errors Another process listens there.
     pub(super) fn publish(self, is_handover: bool) -> Result<UnixListener> {

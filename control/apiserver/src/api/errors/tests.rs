@@ -2,13 +2,13 @@ use super::*;
 
 /// APP-33: word for word what upstream's webhook says of a Pod that Kubernetes would refuse.
 #[test]
-fn a_rehearsal_tells_what_the_pod_would_be_told() {
+fn dry_run_reports_errors_of_the_pod() {
     let meta = &serving::service::Service::META;
     let problem = |field: &str, message: &str| Problem { field: field.into(), message: message.into() };
     let name = problem("spec.template.spec.containers[0].name", "Invalid value: \"&x\": a label");
-    let told = |problems: &[Problem]| StatusError::invalid(meta, "app", problems).for_dry_run(meta).message;
+    let message_of = |problems: &[Problem]| StatusError::invalid(meta, "app", problems).for_dry_run(meta).message;
     assert_eq!(
-        told(std::slice::from_ref(&name)),
+        message_of(std::slice::from_ref(&name)),
         "Service.serving.knative.dev \"app\" is invalid: spec.template: validation callback failed: dry run failed with \
          Pod \"dry-run-validation\" is invalid: spec.containers[0].name: Invalid value: \"&x\": a label"
     );
@@ -18,7 +18,7 @@ fn a_rehearsal_tells_what_the_pod_would_be_told() {
         problem("spec.template.spec.timeoutSeconds", "Invalid value: \"string\": a in body must be of type integer"),
     ] {
         for problems in [&[other.clone()][..], &[name.clone(), other]] {
-            assert!(!told(problems).contains("dry run"), "Knative's own rules go before: {problems:?}");
+            assert!(!message_of(problems).contains("dry run"), "Knative's own rules go before: {problems:?}");
         }
     }
     let other = &k8s_openapi::api::core::v1::ConfigMap::META;
@@ -27,13 +27,13 @@ fn a_rehearsal_tells_what_the_pod_would_be_told() {
 }
 
 #[test]
-fn who_writes_what_only_shows_is_told_what_to_write() {
+fn write_to_read_only_kind_names_the_alternative() {
     let meta = &k8s_openapi::api::apps::v1::Deployment::META;
-    for (verb, told) in
+    for (verb, message_of) in
         [("create", "kn service create"), ("patch", "kn service update"), ("update", "kubectl edit ksvc")]
     {
         let refusal = StatusError::method_not_allowed().with_verb(meta, verb);
-        assert!(refusal.message.contains(told), "{}", refusal.message);
+        assert!(refusal.message.contains(message_of), "{}", refusal.message);
     }
     let map = &k8s_openapi::api::core::v1::ConfigMap::META;
     let refusal = StatusError::method_not_allowed().with_verb(map, "patch");

@@ -1,6 +1,6 @@
-//! Which lists are more than one value: those with a key are owned and merged element by element.
+//! Which lists are owned and merged element by element, by the key of each element.
 //!
-//! Of a client's own kinds its schema says so; of all others the name of the field does.
+//! The schema says so for custom kinds, the name of the field for built-in ones.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ const LIST_TYPE: &str = "x-kubernetes-list-type";
 const LIST_KEYS: &str = "x-kubernetes-list-map-keys";
 const MAP_TYPE: &str = "x-kubernetes-map-type";
 
-/// A place in an object: the field that a value stands in, and what the kind's schema says of it.
+/// A place in an object: the field that a value is in, and what the kind's schema says of it.
 #[derive(Debug, Clone, Copy)]
 pub(in super::super) struct FieldLocation<'a> {
     name: &'a str,
@@ -76,10 +76,10 @@ impl<'a> FieldLocation<'a> {
         self.meta.is_some_and(|meta| meta.group.ends_with(super::KNATIVE))
     }
 
-    /// What tells this list's elements apart; several, where the field stands for several lists.
+    /// The keys of this list's elements; several if the field name occurs in several lists.
     fn keys(self) -> impl Iterator<Item = &'static [&'static str]> {
         let whole = match self.name {
-            // Knative's schemas say nothing of keys there. It also keeps the bookkeeping of statuses small.
+            // Knative's schemas do not specify keys there. It also keeps the bookkeeping of statuses small.
             "conditions" | "containers" | "initContainers" => self.is_of_knative(),
             "imagePullSecrets" => self.meta.is_some_and(|meta| meta.kind == "ServiceAccount"),
             // An EndpointSlice's.
@@ -91,7 +91,7 @@ impl<'a> FieldLocation<'a> {
     }
 }
 
-/// Lists of objects, by the field they stand in, and what tells their elements apart. All other lists
+/// Lists of objects, by the field they are in, and what tells their elements apart. All other lists
 /// (`traffic` among them) are one value, taken or left whole.
 const KEYED_LISTS: [(&str, &[&str]); 11] = [
     ("conditions", &["type"]),
@@ -125,7 +125,7 @@ const ATOMIC_REFERENCES: [&str; 10] = [
 const ATOMIC_MAPS: [(&str, &str, &str); 2] = [("Deployment", "spec", "selector"), ("Service", "spec", "selector")];
 /// Lists of plain values of which every one counts by itself.
 const SETS: [&str; 1] = ["finalizers"];
-/// What a port without a protocol speaks.
+/// The default protocol of a port.
 const PROTOCOL_DEFAULT: &str = "TCP";
 
 /// The names of a list's elements in the notation of `fieldsV1` (`k:{"name":"a"}`, `v:"a"`); `None` when
@@ -206,7 +206,7 @@ fn name(keys: &[&str], item: &Value) -> Option<String> {
     Some(format!("k:{}", Value::Object(named)))
 }
 
-/// What a name says to people: `.spec`, `[name="a"]`, `[="a"]`.
+/// A field path in messages: `.spec`, `[name="a"]`, `[="a"]`.
 pub(in super::super) fn display_name(element: &str) -> String {
     match element.split_at_checked(2) {
         Some(("k:", json)) => {
@@ -231,7 +231,7 @@ mod tests {
         elements(FieldLocation::root(None).child(&field), items.as_array().unwrap())
     }
 
-    /// APP-30: lists and maps of a client's own kind are owned as its schema says.
+    /// APP-30: lists and maps of a custom kind are owned as its schema says.
     #[test]
     fn a_schema_says_which_lists_have_keys() {
         let schema = json!({ "properties": {

@@ -1,6 +1,6 @@
-//! Sets of fields, as `fieldsV1` writes them, and what two of them have in common.
+//! Sets of fields in the `fieldsV1` format, and their intersection, union and difference.
 //!
-//! Everything here follows an object's or a body's nesting, which the parsers of bodies bound.
+//! All functions here recurse by an object's or a body's nesting, which the parsers of bodies bound.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -92,7 +92,7 @@ impl FieldSet {
         }
     }
 
-    /// What both have.
+    /// The intersection.
     pub(in super::super) fn intersection(&self, other: &Self) -> Self {
         let mut found = Self { owned: self.owned && other.owned, children: BTreeMap::new() };
         for (name, inner) in &self.children {
@@ -127,7 +127,7 @@ impl FieldSet {
     }
 }
 
-/// What one value has that another has not.
+/// The fields of one value that the other does not have.
 #[derive(Debug, Default)]
 pub(in super::super) struct FieldDiff {
     pub(in super::super) added: FieldSet,
@@ -138,7 +138,7 @@ pub(in super::super) struct FieldDiff {
 impl FieldDiff {
     /// From `before` to `after`. `blank`: what an object of the kind has anyway, written or not.
     ///
-    /// What comes anew is added with all that is in it, and itself: a map that was not there is one field more.
+    /// A new value is added with everything in it, and itself: a new map is one field more.
     pub(in super::super) fn of(
         at: FieldLocation<'_>,
         blank: Option<&Value>,
@@ -154,10 +154,10 @@ impl FieldDiff {
         let is_one = |side: &Option<Option<Vec<_>>>| matches!(side, Some(None));
         let one = is_one(&old) || is_one(&new);
         let (old, new) = (old.flatten().unwrap_or_default(), new.flatten().unwrap_or_default());
-        let hollow = old.is_empty() && new.is_empty();
+        let are_empty = old.is_empty() && new.is_empty();
         found.added.owned = before.is_none();
         found.removed.owned = after.is_none();
-        found.modified.owned = before.is_some() && after.is_some() && (one || hollow);
+        found.modified.owned = before.is_some() && after.is_some() && (one || are_empty);
 
         let mut sides: BTreeMap<String, (Option<&Value>, Option<&Value>)> =
             old.into_iter().map(|(element, value)| (element, (Some(value), None))).collect();
@@ -178,7 +178,7 @@ impl FieldDiff {
         self.removed.insert(element, inside.removed);
     }
 
-    /// What is there now and was not so before.
+    /// The fields that are new or changed.
     pub(in super::super) fn changed(&self) -> FieldSet {
         let mut found = self.modified.clone();
         found.add(&self.added);
@@ -197,7 +197,7 @@ fn named_parts<'a>(at: FieldLocation<'_>, value: &'a Value) -> Option<Vec<(Strin
         Value::Object(_) if at.is_atomic() => None,
         Value::Object(fields) => Some(fields.iter().map(|(name, inner)| (format!("f:{name}"), inner)).collect()),
         Value::Array(items) => elements(at, items).map(|names| names.into_iter().zip(items).collect()),
-        // A list or map that nobody wrote.
+        // A list or map without an owner.
         Value::Null => Some(Vec::new()),
         _ => None,
     }
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_object_has_anyway_does_not_come_anew() {
+    fn initial_fields_are_not_added() {
         let blank = json!({ "spec": { "containers": null } });
         let after = json!({ "spec": { "containers": [{ "name": "a" }], "volumes": [{ "name": "v" }] } });
         let found = FieldDiff::of(FieldLocation::root(None), Some(&blank), None, Some(&after));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_are_told_apart_field_by_field() {
+    fn sets_are_compared_field_by_field() {
         let whole = FieldSet::parse(&json!({ "f:a": { ".": {}, "f:c": {} }, "f:b": {} }));
         let part = FieldSet::parse(&json!({ "f:a": { "f:c": {} }, "f:d": {} }));
         assert_eq!(whole.intersection(&part).write(), json!({ "f:a": { "f:c": {} } }));

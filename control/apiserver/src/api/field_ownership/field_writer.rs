@@ -1,4 +1,4 @@
-//! Who writes, and what of an object is theirs to own.
+//! The writer of an object, and the fields that it can own.
 
 use serde_json::Value;
 
@@ -22,7 +22,7 @@ const NOT_OWNED: [&str; 10] = [
     "managedFields",
 ];
 
-/// Who writes, to what, and when.
+/// The writer, the target, and the time of a write.
 #[derive(Debug, Clone)]
 pub(in super::super) struct FieldWriter {
     pub(in super::super) manager: String,
@@ -32,7 +32,7 @@ pub(in super::super) struct FieldWriter {
     pub(in super::super) scale: bool,
     pub(in super::super) now: String,
     pub(in super::super) meta: &'static KindMeta,
-    /// Of a kind that a client defined.
+    /// For a custom kind.
     pub(in super::super) schema: Option<&'static Value>,
 }
 
@@ -49,7 +49,7 @@ impl FieldWriter {
         found
     }
 
-    /// What this writer can own of the difference between the two; without `before`, of a new object.
+    /// The fields that this writer can own of the difference between the two; without `before`, of a new object.
     pub(in super::super) fn compare(&self, before: Option<&Value>, after: &Value) -> FieldDiff {
         let blank = initial_fields::of(self.meta).filter(|_| self.schema.is_none());
         let fields = |object: &'_ Value| object.as_object().map(|fields| fields.keys().cloned().collect());
@@ -77,7 +77,7 @@ impl FieldWriter {
         found
     }
 
-    /// What a client sent, of kinds into which the server puts what is nobody's.
+    /// A client's request, for kinds in which the server adds fields without an owner.
     pub(in super::super) fn user_object(&self, entry: &KindEntry, object: &Value) -> Option<Value> {
         let wanted = self.defaults_by_webhook() || !self.server_assigned_fields().is_empty();
         (wanted && !self.status).then(|| {

@@ -1,7 +1,7 @@
-//! What an object of Kubernetes' own kinds has before anybody writes to it: the parts that its Go type holds by value.
+//! The fields that a new object of a core kind has before any write: those that its Go type holds by value.
 //!
-//! They are there from the start, so that nobody who fills them owns them: of a new Pod `spec.containers` has no owner,
-//! and `spec.volumes`, which is left out when it is empty, has one. Kinds of a definition have nothing before.
+//! They exist from the start, so a writer that fills them does not own them: of a new Pod `spec.containers` has no owner,
+//! and `spec.volumes`, which is left out when it is empty, has one. Custom kinds have no such fields.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;

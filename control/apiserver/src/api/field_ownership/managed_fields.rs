@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who set which fields, by applying or by writing.
+//! `metadata.managedFields`: the manager of each field, with its operation, Apply or Update.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use super::field_writer::FieldWriter;
 /// entry for each version.
 const UPDATE_MANAGERS_MAX: usize = 10;
 const ANCIENT_MANAGER: &str = "ancient-changes";
-/// Who stands for the writers of an object for which nobody is noted.
+/// The manager of objects without recorded managers.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
 const APPLY: &str = "Apply";
@@ -58,7 +58,7 @@ impl FieldOwner {
         (self.operation != APPLY, &self.time, &self.manager, &self.api_version, &self.subresource)
     }
 
-    /// What somebody is told whose fields these are.
+    /// The name of the owner in conflict messages.
     pub(in super::super) fn description(&self) -> String {
         let part = match self.subresource.as_str() {
             "" => String::new(),
@@ -87,7 +87,7 @@ pub(in super::super) fn owners(object: &Value) -> Vec<FieldOwner> {
         .collect()
 }
 
-/// Writes the owners back, in the order of Kubernetes: who applies first, and then by time; those that own nothing are
+/// Writes the owners back, in the order of Kubernetes: appliers first, and then by time; those that own nothing are
 /// forgotten.
 fn write(object: &mut Value, owners: &[FieldOwner]) {
     let mut owners: Vec<&FieldOwner> = owners.iter().collect();
@@ -120,9 +120,9 @@ fn write(object: &mut Value, owners: &[FieldOwner]) {
     }
 }
 
-/// What the writer applied last, and what all others own.
+/// The fields that the writer applied last, and the fields of all others.
 ///
-/// Of an object that nobody is noted for, all belongs to those who wrote it before: it is not lost without a word.
+/// In an object without recorded managers, all fields belong to an earlier writer, so that they are not lost silently.
 pub(in super::super) fn split(object: &Value, writer: &FieldWriter) -> (Option<FieldOwner>, Vec<FieldOwner>) {
     let mut known = owners(object);
     if known.is_empty() {
@@ -160,7 +160,7 @@ pub(in super::super) fn equal_except_times(one: &Value, other: &Value) -> bool {
     one["metadata"]["resourceVersion"] == other["metadata"]["resourceVersion"] && timeless(one) == timeless(other)
 }
 
-/// Notes who changed what by a plain write: the changed fields are the writer's now, and nobody else's. `sent`: see
+/// Records the manager of a plain write: it becomes the only owner of the changed fields. `sent`: see
 /// [`Writer::sent`].
 pub(in super::super) fn track_update(
     change: WriteOperation,
@@ -179,7 +179,7 @@ pub(in super::super) fn track_update(
 
 fn record_update(object: &mut Value, before: Option<&Value>, writer: &FieldWriter, sent: Option<&Value>) {
     let mut owners = owners(object);
-    // Of an object that was there before, and that nobody is noted for, the first apply notes who was before it.
+    // For an existing object without recorded managers, the first apply records the earlier writer.
     if owners.is_empty() && before.is_some() {
         write(object, &owners);
         return;
@@ -229,7 +229,7 @@ fn is_entry(entry: &Value) -> bool {
         && entry["manager"].as_str().is_some_and(|name| name.len() <= MANAGER_BYTES_MAX)
 }
 
-/// Lets the oldest writers of each version share one entry.
+/// Merges the oldest entries of each version into one.
 fn merge_oldest(owners: &mut Vec<FieldOwner>) {
     let written = |owner: &&FieldOwner| owner.operation == UPDATE;
     let mut count = owners.iter().filter(written).count();
@@ -321,7 +321,7 @@ mod tests {
         );
     }
 
-    /// APP-30: a default that a webhook puts in is nobody's; neither is what the server chooses when it stores.
+    /// APP-30: a default of a webhook has no owner; neither has what the server sets when it stores.
     #[test]
     fn what_the_server_puts_in_by_itself_is_nobodys() {
         let fields = |writer: &FieldWriter, sent: Value, stored: Value| {

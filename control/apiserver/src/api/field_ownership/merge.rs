@@ -1,4 +1,4 @@
-//! Lays a client's intent over what is stored, and takes away what the client no longer wants.
+//! Merges an applied configuration into the stored object, and removes fields that the applier no longer sends.
 
 use std::collections::HashMap;
 
@@ -25,8 +25,8 @@ pub(in super::super) fn merge(at: FieldLocation<'_>, live: Option<&Value>, wante
     }
 }
 
-/// The elements of a keyed list; any other list is replaced. What both have stands in the client's order, what is
-/// only there stays before what comes anew.
+/// The elements of a keyed list; any other list is replaced. What both have is in the client's order, what is
+/// only there stays before new items.
 fn merge_lists(at: FieldLocation<'_>, live: &[Value], wanted: &[Value]) -> Value {
     let (Some(live_names), Some(wanted_names)) = (elements(at, live), elements(at, wanted)) else {
         return wanted.into();
@@ -38,7 +38,7 @@ fn merge_lists(at: FieldLocation<'_>, live: &[Value], wanted: &[Value]) -> Value
     while left < live.len() || right < wanted.len() {
         let place = live_names.get(left).and_then(|name| wanted_places.get(name.as_str()));
         match place {
-            // Nobody but others has it.
+            // Only others own it.
             None if left < live.len() => {
                 merged.push(live[left].clone());
                 left += 1;
@@ -59,38 +59,40 @@ fn positions(names: &[String]) -> HashMap<&str, usize> {
     names.iter().enumerate().map(|(place, name)| (name.as_str(), place)).collect()
 }
 
-/// Takes out of `merged` what its applier applied `last` and nobody of `owned` has, the applier's new fields among
-/// them. What was in a list's element or a map that goes, goes along, unless it is owned.
+/// Removes from `merged` what its applier applied `last` and no owner in `owned` has, the applier's new fields among
+/// them. What was in a list's element or a map that goes, goes along, unless it is owned. A map or list that is owned
+/// itself stays when it becomes empty.
 pub(in super::super) fn prune(at: FieldLocation<'_>, merged: Value, last: &FieldSet, owned: &FieldSet) -> Value {
     let last = last.with_ancestors(at);
     let all = FieldSet::of(at, &merged).with_ancestors(at);
-    let mut kept = FieldSet::of(at, &without(at, &merged, &last)).with_ancestors(at);
+    let mut kept = FieldSet::of(at, &without(at, &merged, &last, owned)).with_ancestors(at);
     kept.add(&owned.with_ancestors(at));
     let mut gone = all.clone();
     gone.subtract(&kept);
 
-    let left = FieldSet::of(at, &without(at, &merged, &gone)).with_ancestors(at);
+    let left = FieldSet::of(at, &without(at, &merged, &gone, owned)).with_ancestors(at);
     let mut gone = all;
     gone.subtract(&left);
     let gone = gone.intersection(&last);
-    if gone.is_empty() { merged } else { without(at, &merged, &gone) }
+    if gone.is_empty() { merged } else { without(at, &merged, &gone, owned) }
 }
 
-fn without(at: FieldLocation<'_>, value: &Value, gone: &FieldSet) -> Value {
+fn without(at: FieldLocation<'_>, value: &Value, gone: &FieldSet, owned: &FieldSet) -> Value {
     let mut left = value.clone();
-    remove(at, &mut left, gone);
+    remove(at, &mut left, gone, Some(owned));
     left
 }
 
-/// Removes fields with all that is in them, and what becomes empty by that.
-fn remove(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet) {
+/// Removes fields with all that is in them, and what becomes empty by that and is not `owned`.
+fn remove(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet, owned: Option<&FieldSet>) {
+    let owned = |element: &str| owned.and_then(|owned| owned.children.get(element));
     match value {
         Value::Object(_) if at.is_atomic() => {}
         Value::Object(fields) => {
             for (element, inner) in &gone.children {
                 let name = field(element);
                 let Some(there) = fields.get_mut(name) else { continue };
-                if inner.owned || remove_all(at.child(element), there, inner) {
+                if inner.owned || remove_all(at.child(element), there, inner, owned(element)) {
                     fields.remove(name);
                 }
             }
@@ -101,28 +103,28 @@ fn remove(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet) {
             items.retain_mut(|item| {
                 let element = names.next().unwrap_or_default();
                 let Some(inner) = gone.children.get(&element) else { return true };
-                !inner.owned && !remove_all(at.child(&element), item, inner)
+                !inner.owned && !remove_all(at.child(&element), item, inner, owned(&element))
             });
         }
         _ => {}
     }
 }
 
-/// Whether nothing is left of a map or list in which there was something.
-fn remove_all(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet) -> bool {
-    let was_hollow = is_empty_container(value);
-    remove(at, value, gone);
-    !was_hollow && is_empty_container(value)
+/// Whether nothing is left of a map or list in which there was something, and that is not owned itself.
+fn remove_all(at: FieldLocation<'_>, value: &mut Value, gone: &FieldSet, owned: Option<&FieldSet>) -> bool {
+    let stays = is_empty_container(value) || owned.is_some_and(|owned| owned.owned);
+    remove(at, value, gone, owned);
+    !stays && is_empty_container(value)
 }
 
 fn is_empty_container(value: &Value) -> bool {
     value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
-/// Bytes of all paths that one set is told with: a key may be as long as the body, with thousands of fields inside.
+/// Bytes of all paths in the message about one set: a key may be as long as the body, with thousands of fields inside.
 const PATH_BYTES_MAX: usize = 256 * 1024;
 
-/// The fields of a set as people write them (`.spec.template.spec.containers[name="a"].image`), as many as
+/// The fields of a set as users write them (`.spec.template.spec.containers[name="a"].image`), as many as
 /// [`PATH_BYTES_MAX`] holds; those of one place before those inside them.
 pub(in super::super) fn paths(fields: &FieldSet) -> Vec<String> {
     let mut found = Vec::new();
@@ -165,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_anew_stands_behind_what_others_have() {
+    fn new_items_follow_items_of_others() {
         let list = |names: &str| -> Value {
             json!({ "env": names.chars().map(|name| json!({ "name": name })).collect::<Vec<_>>() })
         };
@@ -185,7 +187,7 @@ mod tests {
         }
     }
 
-    /// What stays of `merged` when its applier sends `wanted` after `last`, and another owns `others`.
+    /// The result of `merged` when its applier sends `wanted` after `last`, and another manager owns `others`.
     fn pruned(last: &Value, wanted: &Value, others: Value) -> Value {
         let at = FieldLocation::root(None);
         let merged = merge(at, Some(last), wanted);
@@ -194,7 +196,7 @@ mod tests {
         prune(at, merged, &FieldSet::of(at, last), &owned)
     }
 
-    /// APP-30: what an applier leaves out goes, unless somebody else has it.
+    /// APP-30: a field that an applier leaves out is removed, unless another manager has it.
     #[test]
     fn what_nobody_else_owns_goes_and_what_becomes_empty_goes_with_it() {
         let last = json!({ "x": 1, "labels": { "a": "1", "b": "2" }, "only": { "x": 1 },
@@ -203,13 +205,32 @@ mod tests {
             r#"k:{"name":"b"}"#: { ".": {}, "f:name": {} } } });
         let left = pruned(&last, &json!({ "x": 1 }), others);
         assert_eq!(left, json!({ "x": 1, "labels": { "b": "2" }, "env": [{ "name": "b" }] }));
-        // Who owns a field of an element does not own that it is there.
+        // The owner of a field of an element does not own the element.
         let others = json!({ "f:env": { r#"k:{"name":"b"}"#: { "f:value": {} } } });
         let left = pruned(&last, &json!({ "x": 1 }), others);
         assert_eq!(left["env"], Value::Null);
     }
 
-    /// APP-30: what nobody applied, such as a default, goes with the element that it stands in, and only so.
+    /// APP-30: a map that its applier sends empty is owned, so it stays without its content, null or not.
+    #[test]
+    fn owned_map_that_becomes_empty_stays() {
+        let none = || json!({});
+        for last in [json!({ "x": 1 }), json!({ "x": null, "y": { "z": 1 } }), json!({ "y": [1] })] {
+            assert_eq!(
+                pruned(&json!({ "spec": last }), &json!({ "spec": {} }), none()),
+                json!({ "spec": {} }),
+                "{last}"
+            );
+            assert_eq!(
+                pruned(&json!({ "spec": last }), &none(), json!({ "f:spec": {} })),
+                json!({ "spec": {} }),
+                "{last}"
+            );
+            assert_eq!(pruned(&json!({ "spec": last }), &none(), none()), none(), "{last}");
+        }
+    }
+
+    /// APP-30: a field without an applier, such as a default, is removed only with the element that contains it.
     #[test]
     fn what_has_no_owner_stays_unless_what_it_stands_in_goes() {
         let (last, at) = (json!({ "spec": { "env": [{ "name": "a" }, { "name": "b" }] } }), FieldLocation::root(None));

@@ -1,4 +1,4 @@
-//! Who owns which field of an object (`metadata.managedFields`), and how the fields of several owners become one object.
+//! Field ownership (`metadata.managedFields`), and the merge of the fields of several owners into one object.
 
 pub(super) mod field_location;
 mod field_set;

@@ -1,8 +1,8 @@
-//! JSONPath as kubectl's clients and definitions write it for printer columns: `.a.b`, `.a['b\.c']`, `[0]`, `[-1:]`,
+//! JSONPath in printer columns, as kubectl and definitions use it: `.a.b`, `.a['b\.c']`, `[0]`, `[-1:]`,
 //! `[0,2]`, `[*]`, `..a` and `[?(@.type=="Ready")]`.
 //!
-//! Paths come from the registry, those of clients' own kinds from their definitions. What Kubernetes takes for a mistake in
-//! an object (an index that is not there, a filter on what is no list, a text compared with a number) leaves the cell empty.
+//! Paths come from the registry, and for custom kinds from their definitions. What Kubernetes treats as an error in
+//! an object (an index out of range, a filter on a value that is not a list, a text compared with a number) leaves the cell empty.
 
 mod parse;
 
@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 
 use serde_json::Value;
 
-/// Values that one row's paths may look at, and bytes that its cells may show, beside one for each byte of its object:
-/// `..` again and again could take for ever, and many columns of the whole object be larger than memory. What a path has
+/// Values that one row's paths may visit, and bytes that its cells may show, in addition to one for each byte of its object:
+/// `..` again and again could take forever, and many columns of the whole object be larger than memory. What a path has
 /// not found by then, it does not find.
 const BUDGET_MIN: usize = 1_000;
 
@@ -28,7 +28,7 @@ enum PathStep {
     Wildcard,
     /// The value itself and all below it that has anything in it.
     RecursiveDescent,
-    /// What any of these find.
+    /// The results of all of these.
     Union(Vec<JsonPath>),
     Filter(Box<PathFilter>),
     Literal(Value),
@@ -60,7 +60,7 @@ enum PathComparison {
     Unknown,
 }
 
-/// What a row's paths may still look at.
+/// The remaining budget of a row's paths.
 #[derive(Debug)]
 pub(super) struct PathBudget(usize);
 

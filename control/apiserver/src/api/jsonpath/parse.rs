@@ -1,4 +1,4 @@
-//! A path's text, read as kubectl reads it.
+//! Parses a JSONPath as kubectl does.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::{JsonPath, PathComparison, PathFilter, PathSlice, PathStep};
 
 /// Paths within paths (of filters and lists of names): users hardly write two.
 const NESTED_MAX: usize = 8;
-/// What compares in a filter.
+/// The comparison operators of a filter.
 const COMPARING: [char; 4] = ['!', '<', '=', '>'];
 
 pub(super) fn path(text: &str) -> Option<JsonPath> {
@@ -46,7 +46,7 @@ fn is_bare_word_char(found: char) -> bool {
     found == '_' || found.is_alphanumeric()
 }
 
-/// A name; what stands behind a backslash belongs to it.
+/// A name; what is after a backslash belongs to it.
 fn field<'a>(text: &'a str, steps: &mut Vec<PathStep>) -> &'a str {
     let mut escaped = false;
     let end = text.find(|found| {

@@ -1,4 +1,4 @@
-//! The files that the runtime keeps of what an instance wrote, read as one, and what is shown of them.
+//! Reads the log files of an instance as one, and selects the requested lines.
 
 use std::fs::File;
 use std::io::Read;
@@ -25,8 +25,8 @@ impl LogLineFilter {
         let mut shown = Vec::with_capacity(entries.len());
         for entry in entries.split_inclusive(|byte| *byte == b'\n') {
             let Some((time, tag, text)) = split_line(entry) else { continue };
-            let told = std::str::from_utf8(time).ok().and_then(|time| time.parse::<Timestamp>().ok());
-            if self.since.is_some_and(|since| told.is_some_and(|told| told < since)) {
+            let written_at = std::str::from_utf8(time).ok().and_then(|time| time.parse::<Timestamp>().ok());
+            if self.since.is_some_and(|since| written_at.is_some_and(|written_at| written_at < since)) {
                 continue;
             }
             if self.timestamps && !self.in_line {

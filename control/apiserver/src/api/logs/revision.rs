@@ -1,4 +1,4 @@
-//! GET of `/sluicegate/logs/UID`: the kept logs of all instances of a Revision, including those that have ended.
+//! GET of `/sluicegate/logs/UID`: the retained logs of all instances of a Revision, including those that have ended.
 //! `status.logUrl` can point here (`logging.revision-url-template`, SRV-REV-17).
 
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ use support::instance_logs;
 use types::kind_registry::ResourceStrategy as _;
 use types::serving::revision::Revision;
 
-/// What a Revision's uid follows.
+/// The prefix of a Revision's uid in the path.
 const PATH: &str = "/sluicegate/logs/";
 
 /// The uid that a path of this kind names.
@@ -126,7 +126,7 @@ mod tests {
 
     /// SRV-REV-17: each log follows a line that names it, and is streamed in parts if requested.
     #[tokio::test]
-    async fn instances_are_told_one_after_the_other() {
+    async fn instances_are_logged_one_after_the_other() {
         let folder = tempfile::tempdir().unwrap();
         for (name, lines) in [
             ("7.log", "2026-01-31T12:00:00Z stdout F one\n2026-01-31T12:00:01Z stdout P cut sh\n"),

@@ -1,6 +1,6 @@
-//! OpenAPI: every kind with its schema and verbs, for `kubectl explain` and for clients that check.
+//! OpenAPI: every kind with its schema and verbs, for `kubectl explain` and client-side validation.
 //!
-//! Also tells clients, by the parameters it lists, that the server validates fields itself.
+//! The listed parameters also announce to clients that the server validates fields itself.
 
 mod swagger;
 mod swagger_protobuf;
@@ -25,7 +25,7 @@ use super::errors::StatusError;
 const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 const TITLE: &str = "Sluicegate";
-/// Where schemas stand in a document.
+/// Where schemas are in a document.
 const SCHEMAS: &str = "#/components/schemas/";
 /// The one schema that all kinds share.
 const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
@@ -33,7 +33,7 @@ const METADATA: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 /// What a definition says of a version's objects, by the name that Kubernetes has for it: it contains itself, and
 /// Terraform, whose types cannot, looks for the name.
 const SCHEMA_OF_A_SCHEMA: &str = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps";
-/// Where it stands in the schema of definitions.
+/// Where it is in the schema of definitions.
 const SCHEMA_OF_A_VERSION: &str =
     "/properties/spec/properties/versions/items/properties/schema/properties/openAPIV3Schema";
 
@@ -206,7 +206,7 @@ fn schema(entry: &KindEntry, at: &str) -> Value {
         "description": "Name, labels, annotations and what the server keeps about the object.",
         "allOf": [reference(at, METADATA)],
     });
-    // As Kubernetes has it: who asks a question (a SelfSubjectReview) need not name it.
+    // As in Kubernetes: a review of oneself (a SelfSubjectReview) need not have a name.
     if let Some(required) = schema.get_mut("required").and_then(Value::as_array_mut) {
         required.retain(|name| name != "metadata");
     }

@@ -1,8 +1,8 @@
 //! OpenAPI version 2, for kubectl before 1.27: `explain`, `diff`, `--dry-run=server` and its own validation.
 //!
-//! Its dialect is narrower than that of version 3, and its reader gives up on the whole document for one schema
-//! that it does not understand (a choice of types, a list of anything), a client's own kind included. So what it
-//! has no word for is left out, which says less and forbids nothing.
+//! Its dialect is narrower than that of version 3, and its reader rejects the whole document for one schema
+//! that it does not understand (a choice of types, a list of anything), custom kinds included. So what it
+//! cannot express is left out, which specifies less and forbids nothing.
 
 use std::collections::HashSet;
 
@@ -17,9 +17,9 @@ use super::{METADATA, document_info, schema_name, schemas, type_of};
 const DEFINITIONS: &str = "#/definitions/";
 const ANYTHING: &str = "x-kubernetes-preserve-unknown-fields";
 const NUMBER_OR_TEXT: &str = "x-kubernetes-int-or-string";
-/// What version 2 has no word for.
+/// Keywords that version 2 does not have.
 const UNSUPPORTED_KEYWORDS: [&str; 6] = ["anyOf", "oneOf", "not", "nullable", "const", "default"];
-/// What its reader takes for a type.
+/// The types that its reader accepts.
 const TYPES: [&str; 6] = ["object", "array", "string", "integer", "number", "boolean"];
 /// Without Kubernetes' strategic one: where it is missing, newer clients go by the types that they know.
 const PATCHES: [&str; 3] =
@@ -128,7 +128,7 @@ fn paths(meta: &'static KindMeta) -> [(String, Value); 2] {
 mod tests {
     use super::*;
 
-    /// What the reader of kubectl 1.20 asks of every schema, and gives up on otherwise.
+    /// What the reader of kubectl 1.20 requires of every schema; otherwise it rejects the document.
     fn check(at: &str, schema: &Value, definitions: &Map<String, Value>) {
         assert!(schema.is_object(), "{at}");
         if let Some(reference) = schema.get("$ref") {

@@ -1,7 +1,7 @@
-//! OpenAPI version 2 in protobuf, the one form in which kubectl asks for it.
+//! OpenAPI version 2 in protobuf, the only format in which kubectl requests it.
 //!
-//! The numbers are those of gnostic's `openapi.v2.Document`. Values that have no message of their own (the
-//! extensions) stand as text of YAML, and JSON is that.
+//! The numbers are those of gnostic's `openapi.v2.Document`. Values that have no message type of their own (the
+//! extensions) are encoded as YAML text, and JSON is valid YAML.
 
 use serde_json::{Map, Value};
 
@@ -177,7 +177,7 @@ mod tests {
 
     use super::*;
 
-    /// Written out by hand from the message's definition.
+    /// Written from the message's definition.
     #[test]
     fn a_document_has_the_numbers_of_its_message() {
         let gvk = json!({ "x-kubernetes-group-version-kind": 1 });

@@ -1,4 +1,4 @@
-//! `attach`: what a container writes from now on, read from its log as if it were a process of the client's own.
+//! `attach`: streams the further output of a container, read from its log.
 
 use std::future::pending;
 use std::io;
@@ -79,7 +79,7 @@ impl AttachedOutputs {
         }
     }
 
-    /// What is written of it is lost if the client has left.
+    /// Output is lost if the client has disconnected.
     async fn write(&mut self, entry: &[u8]) {
         let Some(LogEntry { origin, tag, text }) = LogEntry::parse(entry) else { return };
         let output = if origin == b"stderr" { &mut self.stderr } else { &mut self.stdout };
@@ -95,7 +95,7 @@ impl AttachedOutputs {
 #[derive(Debug, PartialEq, Eq)]
 struct LogEntry<'a> {
     origin: &'a [u8],
-    /// `P`: the next entry goes on with the line.
+    /// `P`: the next entry continues with the line.
     tag: &'a [u8],
     text: &'a [u8],
 }

@@ -1,4 +1,4 @@
-//! How many streaming sessions there are at a time.
+//! Limits the number of concurrent streaming sessions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -1,6 +1,6 @@
-//! Definitions of kinds by protobuf: field numbers, and schemas, which hold each other.
+//! Field numbers of CustomResourceDefinitions in protobuf, and of their recursive schemas.
 //!
-//! Typed clients send CustomResourceDefinitions this way without asking.
+//! Typed clients send CustomResourceDefinitions in this format by default.
 
 use serde_json::Value;
 
@@ -8,7 +8,7 @@ use super::field::{FieldShape, METADATA, ProtobufField, SchemaPosition, many, on
 use super::wire::{ProtobufError, ProtobufReader, WireValue, text as words};
 use super::{SCHEMA_DEPTH_MAX, message};
 
-/// What stands at `place`, within `depth` other schemas.
+/// What is at `place`, within `depth` other schemas.
 pub(super) fn read(place: SchemaPosition, bytes: &[u8], depth: usize) -> Result<Value, ProtobufError> {
     if depth >= SCHEMA_DEPTH_MAX {
         return Err(ProtobufError::TooDeep);

@@ -1,4 +1,4 @@
-//! What a field of a protobuf message is: its number, its name in JSON, and how its content is read.
+//! A field of a protobuf message: its number, its name in JSON, and how its content is decoded.
 
 /// How a field's content is to be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,15 +30,15 @@ pub(super) enum FieldShape {
     Schema(SchemaPosition),
 }
 
-/// How a schema stands in another one.
+/// How a schema is in another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SchemaPosition {
     Schema,
-    /// By the names of fields.
+    /// A map by the names of fields.
     Map,
     SchemaOrBool,
     SchemaOrList,
-    /// By the names of fields, each a schema or a list of texts.
+    /// A map by the names of fields, each a schema or a list of texts.
     SchemaOrStringListMap,
     /// No schema but any JSON, as text.
     Json,
@@ -64,7 +64,7 @@ pub(super) const fn many(number: u64, name: &'static str, shape: FieldShape) -> 
     ProtobufField { number, name, shape, repeated: true }
 }
 
-/// What stands around every message, as far as it is of interest.
+/// The envelope of every message, as far as it is needed.
 pub(super) const ENVELOPE: &[ProtobufField] =
     &[one(1, "type", FieldShape::Message(&[text(1, "apiVersion"), text(2, "kind")]))];
 

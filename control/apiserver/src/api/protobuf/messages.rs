@@ -217,7 +217,7 @@ const ROLE_BINDING: &[ProtobufField] = &[
     one(3, "roleRef", FieldShape::Message(&[text(1, "apiGroup"), text(2, "kind"), text(3, "name")])),
 ];
 
-/// The questions about oneself leave out who is asked about.
+/// Reviews of oneself leave out the user.
 const ACCESS_REVIEW: &[ProtobufField] = &[
     METADATA,
     one(

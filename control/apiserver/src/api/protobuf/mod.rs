@@ -1,8 +1,8 @@
-//! Kubernetes' protobuf bodies for core kinds, turned into the JSON they stand for.
+//! Converts Kubernetes' protobuf bodies of core kinds to JSON.
 //!
-//! Typed clients send them for core kinds without asking; answers are always JSON, which the same
-//! clients accept. An envelope (`k8s\0`, then type and content) holds one message. Which number is
-//! which field stands in [`messages`]. Nesting is bounded by those tables, and where a message holds its
+//! Typed clients send them for core kinds by default; responses are always JSON, which the same
+//! clients accept. An envelope (`k8s\0`, then type and content) holds one message. [`messages`] maps field
+//! numbers to names. Nesting is bounded by those tables, and where a message holds its
 //! own kind, by [`SCHEMA_DEPTH_MAX`].
 
 mod definition;
@@ -59,7 +59,7 @@ pub(super) fn decode(kind: &str, body: &[u8]) -> Result<Value, ProtobufError> {
     Ok(object)
 }
 
-/// `depth`: how many schemas it stands in.
+/// `depth`: how many schemas it is in.
 fn message(fields: &[ProtobufField], bytes: &[u8], depth: usize) -> Result<Value, ProtobufError> {
     MESSAGES_LEFT.set(MESSAGES_LEFT.get().checked_sub(1).ok_or(ProtobufError::TooMany)?);
     let mut object = Map::new();
@@ -131,7 +131,7 @@ fn json_double(number: f64) -> Result<Value, ProtobufError> {
     serde_json::Number::from_f64(number).map(Value::Number).ok_or(ProtobufError::Malformed)
 }
 
-/// What stands in a list where [`plain`] finds nothing: there it was not left out. The core group's name is empty.
+/// What is in a list where [`plain`] finds nothing: there it was not left out. The core group's name is empty.
 fn zero_value(shape: FieldShape) -> Value {
     match shape {
         FieldShape::Text => Value::String(String::new()),

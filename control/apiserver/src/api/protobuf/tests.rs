@@ -250,7 +250,7 @@ fn schemas_in_schemas_have_an_end() {
     }
 }
 
-/// What client-go 1.34 makes of a definition, and the JSON of the same.
+/// A definition as client-go 1.34 encodes it, and the same as JSON.
 const WIDGETS: &str = "\
     azhzAAozChdhcGlleHRlbnNpb25zLms4cy5pby92MRIYQ3VzdG9tUmVzb3VyY2VEZWZpbml0aW9uErcLCjEKGXdpZGdldHMucHJvdG8uZXhhbX\
     BsZS5jb20SABoAIgAqADIAOABCAFoGCgFhEgFiEvUKChFwcm90by5leGFtcGxlLmNvbRoeCgd3aWRnZXRzEgAaAndnIgZXaWRnZXQqADIDYWxs\

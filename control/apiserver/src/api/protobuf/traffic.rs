@@ -1,4 +1,4 @@
-//! Field numbers of what controllers write all the time: events, leases, endpoints.
+//! Field numbers of the objects that controllers write all the time: events, leases, endpoints.
 
 use super::field::{FieldShape, METADATA, ProtobufField, many, one, text};
 

@@ -1,6 +1,6 @@
 //! Frames of SPDY/3.1: bytes in, frames out, and back.
 //!
-//! DATA frames may have 16 MiB, so their payload is handed on in pieces as it arrives. Control frames are read whole and are
+//! DATA frames may have 16 MiB, so their payload is passed on in chunks as it arrives. Control frames are read whole and are
 //! bounded. An error is the peer's, and ends the connection: the compression state of its headers is lost.
 
 use bytes::{Buf as _, Bytes, BytesMut};
@@ -242,7 +242,7 @@ mod tests {
         Frame::Data { stream, fin, bytes: Bytes::from_static(bytes) }
     }
 
-    /// What kubectl sends, in whole and byte by byte.
+    /// kubectl's bytes, at once and byte by byte.
     #[test]
     fn frames_are_read_in_pieces_of_any_size() {
         let (mut encoder, mut bytes) = (Encoder::default(), BytesMut::new());

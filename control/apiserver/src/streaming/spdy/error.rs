@@ -1,4 +1,4 @@
-//! What is wrong with bytes of a peer.
+//! Protocol errors of a SPDY peer.
 
 use super::CONTROL_BYTES_MAX;
 

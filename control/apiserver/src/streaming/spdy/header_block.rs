@@ -1,11 +1,11 @@
-//! Header blocks: pairs with lengths in front, compressed by one zlib stream for each direction of a connection.
+//! Header blocks: length-prefixed pairs, compressed by one zlib stream for each direction of a connection.
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress};
 
 use super::error::SpdyError;
 use super::{HEADER_BLOCK_BYTES_MAX, HEADERS_MAX};
 
-/// What both sides know before the first block, from the SPDY/3 specification.
+/// The initial dictionary of both sides, from the SPDY/3 specification.
 const DICTIONARY: &[u8] = include_bytes!("dictionary.bin");
 /// The compressed form of an empty block is some 20 bytes.
 const OUTPUT_STEP_BYTES: usize = 256;

@@ -1,7 +1,7 @@
 //! SPDY/3.1, the part that a server of `exec` and `port-forward` needs: a codec without I/O, and a connection over it.
 //!
-//! Clients of Kubernetes (moby/spdystream) send no WINDOW_UPDATE and expect none, so there is no flow control but TCP's: what a
-//! reader does not take stays in the socket.
+//! Clients of Kubernetes (moby/spdystream) send no WINDOW_UPDATE and expect none, so there is no flow control but TCP's: unread
+//! data stays in the socket.
 
 pub mod codec;
 pub(crate) mod connection;

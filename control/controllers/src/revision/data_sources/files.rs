@@ -17,7 +17,7 @@ use types::quantity;
 use types::serving::revision_spec::volumes::MEMORY;
 use types::shared::namespace;
 
-/// Permissions of a file that says nothing (Kubernetes' default).
+/// Permissions of a file without a setting (Kubernetes' default).
 const MODE_DEFAULT: i32 = 0o644;
 
 impl RevisionDataSources {
@@ -70,7 +70,7 @@ impl RevisionDataSources {
             } else {
                 return Err(RevisionError {
                     reason: "NotSupported",
-                    message: "The process runtime has no bundles of trust for projected volumes.".into(),
+                    message: "The process runtime does not support trust bundles in projected volumes.".into(),
                 });
             }
         }

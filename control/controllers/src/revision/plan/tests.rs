@@ -109,7 +109,7 @@ fn unmapped_image_on_this_host_is_a_container() {
 }
 
 #[test]
-fn image_that_is_not_there_is_told_with_its_reason() {
+fn missing_image_is_reported_with_reason() {
     let images = images();
     let refused = |state: Option<ImageState>| {
         let states = state.map(|state| ("gone".to_owned(), state)).into_iter().collect();
@@ -187,7 +187,7 @@ fn init_containers_run_before_the_others() {
 /// resources are added up.
 /// together.
 #[test]
-fn several_containers_are_one_that_serves_and_others_beside_it() {
+fn containers_are_one_server_and_sidecars() {
     let limits = |memory: &str| json!({"limits": {"memory": memory}});
     let mut both = revision(
         json!({"name": "helper", "image": "hello", "command": ["/bin/help"], "resources": limits("1Mi"),

@@ -1,4 +1,4 @@
-//! Variables of a container: where they may come from, and what only the operator's features allow.
+//! Variables of a container: their sources, and those that the operator's features must enable.
 
 use k8s_openapi::api::core::v1::EnvVar;
 
@@ -45,7 +45,7 @@ fn needs_key(key: &str, name: &str, at: &str, problems: &mut FieldErrors) {
     }
 }
 
-/// What only a feature of the operator's allows.
+/// Sources that only a feature of the operator's allows.
 pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatures, problems: &mut FieldErrors) {
     if features.is_allowed("kubernetes.podspec-fieldref") {
         return;
@@ -73,7 +73,7 @@ mod tests {
 
     /// Upstream's `kubernetes.podspec-fieldref`: off until the operator turns it on.
     #[test]
-    fn an_instances_own_fields_are_for_those_whom_the_operator_lets() {
+    fn field_refs_need_the_operators_feature() {
         let spec: RevisionSpec = serde_json::from_value(json!({"containers": [{"image": "a", "env": [
             {"name": "A", "value": "1"},
             {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},

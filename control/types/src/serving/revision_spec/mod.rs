@@ -1,7 +1,8 @@
-//! What one version of the program is: its fields, its defaults, and its rules, those of pods in a file each.
+//! The spec of one version: its fields, its defaults, and its rules; the rules of pods have a file each.
 
 mod env;
 mod pod;
+mod pod_features;
 pub mod resources;
 mod security;
 pub mod volumes;
@@ -12,6 +13,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, LocalObjectReference,
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::schemas;
 use crate::field_errors::FieldErrors;
@@ -20,14 +22,14 @@ use crate::settings::{RevisionDefaults, ServingFeatures, Settings};
 /// Longest answer by default, in seconds (AMB-11).
 pub const TIMEOUT_SECONDS_DEFAULT: i64 = 300;
 
-/// What one version of the program is.
+/// The spec of one version of the program.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct RevisionSpec {
-    /// What runs; exactly one of them has the port.
+    /// The containers; exactly one of them has the port.
     #[schemars(schema_with = "schemas::containers")]
     pub containers: Vec<Container>,
-    /// Run before the others. Behind a feature flag.
+    /// Init containers. Behind a feature flag.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schemas::containers")]
     pub init_containers: Vec<Container>,
@@ -35,7 +37,7 @@ pub struct RevisionSpec {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(schema_with = "schemas::volumes")]
     pub volumes: Vec<Volume>,
-    /// Whom the program counts as.
+    /// The service account of the program.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service_account_name: Option<String>,
     /// Secrets with credentials of image registries.
@@ -44,13 +46,13 @@ pub struct RevisionSpec {
     /// Requests that one instance takes at a time; 0 = as many as come.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_concurrency: Option<i64>,
-    /// Longest time of one request, in seconds.
+    /// Maximum time of one request, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<i64>,
-    /// Longest wait for the first byte of an answer, in seconds.
+    /// Maximum wait for the first byte of a response, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_start_timeout_seconds: Option<i64>,
-    /// Longest silence on a connection while a request runs, in seconds.
+    /// Maximum idle time of a connection while a request runs, in seconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub idle_timeout_seconds: Option<i64>,
     /// Whether addresses of Services are put into the environment.
@@ -59,6 +61,74 @@ pub struct RevisionSpec {
     /// Not to be set to true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub automount_service_account_token: Option<bool>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub affinity: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub dns_config: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub dns_policy: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub host_aliases: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(rename = "hostIPC", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub host_ipc: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub host_network: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(rename = "hostPID", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub host_pid: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub node_selector: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub priority_class_name: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub runtime_class_name: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub scheduler_name: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub security_context: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub share_process_namespace: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub tolerations: Option<Box<Value>>,
+    /// Refused, unless a feature allows it; then it is dropped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::anything")]
+    pub topology_spread_constraints: Option<Box<Value>>,
+}
+
+/// What the author of a template (as JSON, with what is around it) is told when it is written.
+#[must_use]
+pub fn warnings(object: &Value) -> Vec<String> {
+    let mut all = resources::warnings(object);
+    all.extend(pod_features::warnings(object));
+    all
 }
 
 impl RevisionSpec {
@@ -68,7 +138,7 @@ impl RevisionSpec {
         self.containers.get(self.serving_index())
     }
 
-    /// The containers beside it.
+    /// The sidecar containers.
     pub fn sidecars(&self) -> impl Iterator<Item = &Container> {
         let serving = self.serving_index();
         self.containers.iter().enumerate().filter(move |(index, _)| *index != serving).map(|(_, one)| one)
@@ -82,7 +152,7 @@ impl RevisionSpec {
         })
     }
 
-    /// The name of the container's port says what it speaks.
+    /// The protocol in the name of the container's port.
     #[must_use]
     pub fn uses_h2c(&self) -> bool {
         let is_h2c = |port: &ContainerPort| port.name.as_deref() == Some("h2c");
@@ -129,6 +199,7 @@ impl RevisionSpec {
     /// ... and what the operator's features add to them.
     pub fn set_feature_defaults(&mut self, settings: &Settings) {
         self.set_defaults(&settings.defaults);
+        pod_features::set_defaults(self, &settings.features);
         for containers in [&mut self.containers, &mut self.init_containers] {
             security::set_defaults(containers, &settings.features);
         }
@@ -149,7 +220,7 @@ impl RevisionSpec {
         }
     }
 
-    /// What the operator's features have to allow.
+    /// Validates the fields that the operator's features must enable.
     pub fn validate_features(&self, at: &str, features: &ServingFeatures, problems: &mut FieldErrors) {
         env::validate_by(self, at, features, problems);
         pod::validate_by(self, at, features, problems);
@@ -158,6 +229,7 @@ impl RevisionSpec {
 
     pub fn validate(&self, at: &str, problems: &mut FieldErrors) {
         pod::validate(self, at, problems);
+        pod_features::validate(self, at, problems);
         let bounded = |value: Option<i64>, max: i64, field: &str, problems: &mut FieldErrors| {
             if let Some(value) = value
                 && !(0..=max).contains(&value)
@@ -171,7 +243,7 @@ impl RevisionSpec {
     }
 }
 
-/// What a container does not ask for itself it asks for by default, if there is a default.
+/// Sets default resources that a container does not specify itself.
 ///
 /// The field is always there, because typed clients send it empty when they mean nothing by it: without it, what they
 /// apply again would be a change and a new Revision.

@@ -268,7 +268,7 @@ pub(super) mod tests {
     use crate::serving::revision_spec::pod::*;
     use crate::settings::ConfigMapSetting;
 
-    /// What is wrong with a spec of one good container that `patch` was laid over.
+    /// The problems of a spec of one valid container, patched with `patch`.
     fn found(patch: Value) -> Vec<String> {
         let mut container = json!({"name": "user-container", "image": "hello"});
         for (key, value) in patch.as_object().unwrap() {
@@ -290,8 +290,8 @@ pub(super) mod tests {
         let probe = json!({"tcpSocket": {"port": 0}, "periodSeconds": 1, "failureThreshold": 1, "timeoutSeconds": 1, "successThreshold": 2});
         assert!(found(json!({"readinessProbe": probe})).is_empty());
         for field in ["livenessProbe", "startupProbe"] {
-            let told = format!("spec.containers[0].{field}.successThreshold: Invalid value: 2: must be 1");
-            assert_eq!(found(json!({field: probe})), [told]);
+            let reported = format!("spec.containers[0].{field}.successThreshold: Invalid value: 2: must be 1");
+            assert_eq!(found(json!({field: probe})), [reported]);
         }
     }
 
@@ -380,12 +380,12 @@ pub(super) mod tests {
             let found = with(ports.clone(), port.clone());
             assert_eq!(found.is_empty(), taken, "{ports} {port}: {found:?}");
             if let (false, Some(name)) = (taken, port.as_str()) {
-                let told = format!("invalid value: {name}: Probe port must match container port");
+                let reported = format!("invalid value: {name}: Probe port must match container port");
                 assert_eq!(
                     found,
                     [
-                        format!("spec.containers[0].livenessProbe.tcpSocket.port: {told}"),
-                        format!("spec.containers[0].readinessProbe.httpGet.port: {told}"),
+                        format!("spec.containers[0].livenessProbe.tcpSocket.port: {reported}"),
+                        format!("spec.containers[0].readinessProbe.httpGet.port: {reported}"),
                     ]
                 );
             }
@@ -407,10 +407,10 @@ pub(super) mod tests {
         assert!(found_in(json!({"containers": [serving, twin]}))[0].contains("duplicate container name"));
     }
 
-    /// Upstream's `kubernetes.podspec-init-containers`: off until the operator turns it on; nobody asks how they are, and their
+    /// Upstream's `kubernetes.podspec-init-containers`: off until the operator turns it on; they are not probed, and their
     /// names and mounts count with the others'.
     #[test]
-    fn init_containers_are_for_those_whom_the_operator_lets() {
+    fn init_containers_need_the_operators_feature() {
         let with = |before: Value| {
             json!({"containers": [{"name": "a", "image": "a"}], "initContainers": [before],
                 "volumes": [{"name": "v", "emptyDir": {}}]})
@@ -437,8 +437,8 @@ pub(super) mod tests {
             validate_by(&serde_json::from_value(good.clone()).unwrap(), "spec", &features, &mut problems);
             problems.list.into_iter().map(|p| format!("{}: {}", p.field, p.message)).collect::<Vec<_>>()
         };
-        let told = "pod spec support for init-containers is off, but found 1 init containers";
-        assert_eq!(found("disabled"), [format!("spec.initContainers: {MUST_NOT_SET}: {told}")]);
+        let reported = "pod spec support for init-containers is off, but found 1 init containers";
+        assert_eq!(found("disabled"), [format!("spec.initContainers: {MUST_NOT_SET}: {reported}")]);
         assert!(found("enabled").is_empty());
     }
 }

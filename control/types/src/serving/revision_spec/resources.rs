@@ -1,4 +1,4 @@
-//! The rules of what a container may use, and of what upstream's sidecar is to.
+//! The rules of a container's resources, and of the resources of upstream's sidecar.
 
 use k8s_openapi::api::core::v1::Container;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -8,10 +8,10 @@ use crate::field_errors::{FieldErrors, MUST_NOT_SET};
 use crate::quantity;
 use crate::shared::annotation;
 
-/// Kubernetes' words for what is none.
+/// Kubernetes' message for an invalid quantity.
 const NO_QUANTITY: &str = "quantities must match the regular expression \
                            '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
-/// What a template says of upstream's sidecar.
+/// The annotations for the resources of upstream's sidecar.
 const SIDECAR: &str = "queue.sidecar.serving.knative.dev/";
 /// A share of what the container has; the former way to say it, and its former name.
 const PERCENTAGE: [&str; 2] = ["resource-percentage", "resourcePercentage"];
@@ -57,13 +57,13 @@ pub(in crate::serving) fn validate_sidecar(meta: &ObjectMeta, at: &str, problems
     }
 }
 
-/// What the author of a template (as JSON, with what is around it) is told when it is written.
-#[must_use]
-pub fn warnings(object: &Value) -> Vec<String> {
+/// The warnings about a template (as JSON, with the enclosing object) when it is written.
+pub(super) fn warnings(object: &Value) -> Vec<String> {
     let annotations = &object["spec"]["template"]["metadata"]["annotations"];
     let keys = annotations.as_object().into_iter().flatten().map(|(key, _)| key);
-    let told = |key| format!("spec.template.metadata.annotations[{key}] changes nothing: there is no sidecar here");
-    keys.filter(|key| key.starts_with(SIDECAR)).map(told).collect()
+    let warning_for =
+        |key| format!("spec.template.metadata.annotations[{key}] has no effect: there is no sidecar here");
+    keys.filter(|key| key.starts_with(SIDECAR)).map(warning_for).collect()
 }
 
 #[cfg(test)]
@@ -127,11 +127,11 @@ mod tests {
     }
 
     #[test]
-    fn an_author_is_told_that_there_is_no_sidecar() {
+    fn sidecar_annotations_get_warning() {
         let key = format!("{SIDECAR}cpu-resource-limit");
         let object = json!({"spec": {"template": {"metadata": {"annotations": {key.clone(): "1", "a": "b"}}}}});
-        let told = warnings(&object);
-        assert!(told.len() == 1 && told[0].contains(&key), "{told:?}");
+        let warning_for = warnings(&object);
+        assert!(warning_for.len() == 1 && warning_for[0].contains(&key), "{warning_for:?}");
         assert!(warnings(&json!({"spec": 1})).is_empty());
     }
 }

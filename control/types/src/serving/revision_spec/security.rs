@@ -1,4 +1,4 @@
-//! What a container may ask of the kernel about itself.
+//! The rules of a container's security context.
 
 use k8s_openapi::api::core::v1::{Capabilities, Container, SecurityContext};
 
@@ -14,7 +14,7 @@ const CAPABILITY: &str = "NET_BIND_SERVICE";
 const PORT_UNPRIVILEGED: i32 = 1024;
 const SECCOMP: &str = "RuntimeDefault";
 
-/// What the operator wants of those who say nothing of it (upstream's `secure-pod-defaults`).
+/// The operator's default for containers without a setting (upstream's `secure-pod-defaults`).
 pub(super) fn set_defaults(containers: &mut [Container], features: &ServingFeatures) {
     let wanted = features.flag(SECURE_DEFAULTS);
     if wanted == FeatureFlag::Disabled {
@@ -53,7 +53,7 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErro
     }
 }
 
-/// What only a feature of the operator's allows.
+/// Fields that only a feature of the operator's allows.
 pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatures, problems: &mut FieldErrors) {
     if features.is_allowed("kubernetes.containerspec-addcapabilities") {
         return;

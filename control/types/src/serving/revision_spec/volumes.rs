@@ -1,4 +1,4 @@
-//! The rules of volumes, and of where containers see them.
+//! The rules of volumes, and of their mount paths.
 
 use std::collections::HashSet;
 
@@ -274,7 +274,7 @@ mod tests {
         assert_eq!(unmounted, ["spec.volumes[0].name: volume with name \"v\" not mounted"]);
     }
 
-    /// RT-FS-12: a disk of a cluster is nothing that an instance is given, nor are other volumes that nobody here makes.
+    /// RT-FS-12: disks of a cluster are not provided to instances, nor are other volume types without an implementation here.
     #[test]
     fn volumes_of_a_cluster_are_refused() {
         for source in [

@@ -1,4 +1,4 @@
-//! What Kubernetes' clients look for beside a Service: a name in the core group, and a Deployment.
+//! Companion objects of a Service for clients of Kubernetes: a core Service, and a Deployment.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -35,7 +35,7 @@ fn wait_core(api: KitApi, name: &str, wanted: impl Fn(Option<&Value>) -> bool) -
     last
 }
 
-/// SRV-OWN-01, SRV-OWN-04: a Route's names stand in the core group, with its labels, and come and go with it.
+/// SRV-OWN-01, SRV-OWN-04: a Route's names are in the core group, with its labels, and come and go with it.
 #[test]
 fn a_route_has_a_core_service_by_each_of_its_names() {
     let appliance = appliance();
@@ -70,9 +70,9 @@ fn a_route_has_a_core_service_by_each_of_its_names() {
     wait_core(api, "hello", |found| found.is_none());
 }
 
-/// SRV-OWN-02, SRV-OWN-03: somebody else's Service by that name stays as it is, and the Route says so until it goes.
+/// SRV-OWN-02, SRV-OWN-03: another owner's Service by that name is unchanged, and the Route reports it until it is deleted.
 #[test]
-fn a_core_service_in_the_way_is_left_alone_and_told_of() {
+fn conflicting_core_service_is_unchanged_and_reported() {
     let appliance = appliance();
     let api = appliance.api();
     let foreign = json!({ "apiVersion": "v1", "kind": "Service", "metadata": { "name": "hello" },
@@ -94,7 +94,7 @@ fn a_core_service_in_the_way_is_left_alone_and_told_of() {
     assert_eq!(core(api, "hello").unwrap()["spec"]["type"], "ExternalName");
 }
 
-/// A Revision's Deployment counts its instances, also when there are none, and is ours alone to write.
+/// A Revision's Deployment counts its instances, also when it has none, and only our controller writes it.
 #[test]
 fn a_revision_has_a_deployment_that_counts_its_instances() {
     let appliance = appliance();
