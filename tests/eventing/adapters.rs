@@ -100,7 +100,8 @@ fn adapter_source_sends_to_a_broker() {
     wait::until(TIMEOUT, "the end of the adapter", || pods(api, "ticks-adapter").is_empty().then_some(()));
 }
 
-/// TRN-11, TRN-17, TRN-20, TRN-22, TRN-50: a webhook listener waits for its Secret, becomes ready by itself, and shows it nowhere.
+/// TRN-11, TRN-17, TRN-20, TRN-22, TRN-24, TRN-50: a webhook listener waits for its Secret, becomes ready by itself, and shows it
+/// nowhere; a changed Secret reaches it.
 #[test]
 fn adapter_source_waits_for_its_secret() {
     let Some(appliance) = start() else { return };
@@ -144,6 +145,9 @@ fn adapter_source_waits_for_its_secret() {
     }
     let shown = [api.get("Service", NAMESPACE, "hooks-adapter").unwrap().to_string(), printed(api, "hooks-adapter")];
     assert!(shown.iter().all(|text| !text.contains("Everybody")), "{shown:?}");
+    api.patch("Secret", NAMESPACE, "hook", &json!({ "stringData": { "secret": "rotated" } }));
+    wait::until(TIMEOUT, "the rotated Secret", || (std::fs::read(&file).ok()? == b"rotated").then_some(()));
+    assert_eq!(adapter_process(&appliance, "hooks"), Some(process), "the same instance");
 }
 
 /// The process of the source's adapter: its environment has the name and the sink.
@@ -265,4 +269,39 @@ fn adapter_verb_runs_the_built_in_transports() {
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     let wanted = if program.is_file() { "no sink" } else { "install sluicegate-adapters next to sluicegate" };
     assert!(!output.status.success() && text.contains(wanted), "{text}");
+}
+
+/// TRN-36: a source has a directory for its checkpoints that only its user can read; it survives the adapter and the appliance,
+/// and ends with the source.
+#[test]
+fn state_directory_outlives_the_adapter_and_ends_with_the_source() {
+    let Some(mut appliance) = start() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let path = folder.path().join("events.jsonl");
+    let line = |number: u32| {
+        format!(
+            "{}\n",
+            json!({ "specversion": "1.0", "id": number.to_string(), "source": "/f", "type": "dev.example.line" })
+        )
+    };
+    std::fs::write(&path, line(1) + &line(2)).unwrap();
+    let api = appliance.api();
+    api.create(&adapter_source("lines", "file", &json!({ "path": path, "follow": true })));
+    api.wait_ready("AdapterSource", NAMESPACE, "lines", TIMEOUT);
+    let events = |api: KitApi| printed(api, "inner").matches("event type=").count();
+    wait::until(TIMEOUT, "both events", || (events(api) >= 2).then_some(()));
+    let state = appliance.setup().data().join("state").join(NAMESPACE).join("lines-adapter");
+    let files = || std::fs::read_dir(&state).into_iter().flatten().flatten().count();
+    wait::until(TIMEOUT, "a checkpoint", || (files() > 0).then_some(()));
+    assert_eq!(std::fs::metadata(&state).unwrap().mode() & 0o777, 0o700);
+    let process = adapter_process(&appliance, "lines").unwrap();
+    assert_eq!(std::fs::metadata(format!("/proc/{process}")).unwrap().uid(), std::fs::metadata(&state).unwrap().uid());
+
+    appliance.restart_on_same_ports();
+    let api = appliance.api();
+    api.wait_ready("AdapterSource", NAMESPACE, "lines", TIMEOUT);
+    assert!(files() > 0, "it is there after a restart");
+    api.delete("AdapterSource", NAMESPACE, "lines");
+    wait::until(TIMEOUT, "the end of the directory", || (!state.exists()).then_some(()));
 }

@@ -1,9 +1,13 @@
 //! Brokers, Channels, Triggers, sources and their promises, through the built binary.
 
+mod adapter_sinks;
+mod adapter_status;
 mod adapters;
+mod api_server_source;
 mod backlog;
 mod brokers;
 mod channels;
+mod container_source;
 mod contract;
 mod delivery;
 mod filters;
@@ -17,3 +21,4 @@ mod oidc;
 mod sources;
 mod statuses;
 mod triggers;
+mod upstream_sources;

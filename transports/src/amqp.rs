@@ -10,9 +10,11 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use lapin::message::Delivery;
 use lapin::options::{
-    BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions, QueueDeclareOptions,
+    BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions, BasicRejectOptions,
+    ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, ExchangeKind};
 use serde::Deserialize;
 
 mod connection;
@@ -37,6 +39,10 @@ pub(crate) struct Config {
     /// The queue exists; otherwise a durable one is declared.
     #[serde(default)]
     predeclared: bool,
+    /// The type of the declared queue: `classic` or `quorum`.
+    queue_type: Option<String>,
+    /// The declared queue gets the messages of this exchange, which is declared if it does not exist.
+    exchange: Option<String>,
     /// The queue has a dead letter exchange, which takes what the sink rejects.
     #[serde(default)]
     dead_letter_exchange: bool,
@@ -84,10 +90,7 @@ impl adapter::Receiver for AmqpReceiver {
         let channel = connection.create_channel().await.map_err(failed)?;
         let queue = self.config.queue.as_str();
         if !self.config.predeclared {
-            channel
-                .queue_declare(queue.into(), QueueDeclareOptions::durable(), FieldTable::default())
-                .await
-                .map_err(failed)?;
+            self.declare(&connection, &channel).await?;
         }
         channel
             .basic_qos(self.config.prefetch.unwrap_or(PREFETCH), BasicQosOptions::default())
@@ -114,6 +117,40 @@ impl adapter::Receiver for AmqpReceiver {
         // What was delivered and not taken goes back to the queue.
         let closed = tokio::time::timeout(Duration::from_secs(2), connection.close(200, "stop".into())).await;
         closed.unwrap_or(Ok(())).map_err(failed)
+    }
+}
+
+impl AmqpReceiver {
+    /// Declares the queue, and binds it to its exchange.
+    async fn declare(&self, connection: &lapin::Connection, channel: &Channel) -> Result<(), Error> {
+        let queue = self.config.queue.as_str();
+        let mut arguments = FieldTable::default();
+        if let Some(kind) = &self.config.queue_type {
+            arguments.insert("x-queue-type".into(), AMQPValue::LongString(kind.as_str().into()));
+        }
+        let declared = channel.queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments).await;
+        declared.map_err(failed)?;
+        let Some(exchange) = self.config.exchange.as_deref() else { return Ok(()) };
+        // A failed question closes its channel, so it has a channel of its own. An exchange that exists keeps its type.
+        let question = connection.create_channel().await.map_err(failed)?;
+        let passive = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        let asked =
+            question.exchange_declare(exchange.into(), ExchangeKind::Headers, passive, FieldTable::default()).await;
+        if asked.is_err() {
+            let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
+            let declared =
+                channel.exchange_declare(exchange.into(), ExchangeKind::Headers, durable, FieldTable::default()).await;
+            declared.map_err(failed)?;
+        }
+        // All messages: of a topic exchange by the key, of the types headers and fanout in any case.
+        let bind = channel.queue_bind(
+            queue.into(),
+            exchange.into(),
+            "#".into(),
+            QueueBindOptions::default(),
+            FieldTable::default(),
+        );
+        bind.await.map_err(failed)
     }
 }
 

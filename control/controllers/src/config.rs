@@ -1,5 +1,6 @@
 //! The configuration that all controllers get from the program.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use apiserver::expiry::Expiries;
@@ -34,6 +35,8 @@ pub struct ContextConfig {
     pub leader_identity: Option<String>,
     /// Where the objects are, if the API is our own.
     pub store: Weak<ObjectStore>,
+    /// Holds the directories that outlive instances; `None`: there are none.
+    pub state_root: Option<PathBuf>,
     /// Records when certificates of Secrets and trust bundles expire.
     pub expiries: Arc<Expiries>,
 }

@@ -237,6 +237,27 @@ impl DestinationResolver {
         }
     }
 
+    /// A kind as the API serves it, and whether its objects are in namespaces.
+    pub(crate) async fn served_kind(
+        &self,
+        api_version: &str,
+        kind: &str,
+    ) -> Result<Option<(ApiResource, bool)>, Error> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let gvk = GroupVersionKind::gvk(group, version, kind);
+        let known =
+            self.known_kinds.iter().find(|meta| (meta.group, meta.version, meta.kind) == (group, version, kind));
+        if let Some(meta) = known {
+            return Ok(Some((ApiResource::from_gvk_with_plural(&gvk, meta.plural), meta.namespaced)));
+        }
+        match with_timeout(kube::discovery::oneshot::pinned_kind(&self.client, &gvk)).await? {
+            Ok((resource, found)) => Ok(Some((resource, found.scope == kube::discovery::Scope::Namespaced))),
+            Err(kube::Error::Discovery(_)) => Ok(None),
+            Err(why) if is_not_found(&why) => Ok(None),
+            Err(why) => Err(why.into()),
+        }
+    }
+
     fn tracker(&self) -> MutexGuard<'_, ReferenceTracker> {
         lock(&self.tracker)
     }

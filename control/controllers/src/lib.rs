@@ -7,6 +7,7 @@
 //! the kinds that it depends on. All share one queue. The same code runs over the in-process client and over a cluster's.
 
 pub mod access_tokens;
+mod adapter_service;
 pub mod api;
 mod autoscaler_changes;
 mod backing_channel;
@@ -70,6 +71,7 @@ mod serverless_service;
 pub mod service;
 pub mod service_backends;
 mod service_names;
+pub mod sinks;
 pub mod sources;
 pub mod stream_addresses;
 pub mod subscription;
@@ -194,19 +196,31 @@ fn controllers(config: &ContextConfig, revisions: RevisionConfig, pings: PingCon
     ];
     // Of an API of our own: a cluster has controllers for sources.
     if config.leader_identity.is_none() {
+        list.push(Box::new(sources::api_server::ApiServerController::new(Arc::clone(&pings.relay))));
         list.push(Box::new(sources::ping::PingController::new(pings)));
-        list.push(Box::new(sources::SourceController::<types::sources::api_server::ApiServerSource>::default()));
-        list.push(Box::new(sources::SourceController::<types::sources::container::ContainerSource>::default()));
-        list.push(Box::new(sources::adapter::AdapterController::<types::sources::adapter::AdapterSource>::default()));
-        list.push(Box::new(
-            sources::adapter::AdapterController::<types::sources::integration::IntegrationSource>::default(),
-        ));
-        list.push(Box::new(
-            sources::adapter::AdapterController::<types::sources::redis_stream::RedisStreamSource>::default(),
-        ));
+        list.push(Box::new(sources::container::ContainerController::default()));
+        list.extend(adapter_controllers());
         list.push(Box::new(sources::binding::BindingController::default()));
     }
     list
+}
+
+/// The controllers of sources and sinks that an adapter runs.
+fn adapter_controllers() -> Vec<Box<dyn Controller>> {
+    use sinks::AdapterSinkController;
+    use sources::adapter::AdapterController;
+    use types::{sinks as sink_kinds, sources as source_kinds};
+    vec![
+        Box::new(AdapterController::<source_kinds::adapter::AdapterSource>::default()),
+        Box::new(AdapterController::<source_kinds::integration::IntegrationSource>::default()),
+        Box::new(AdapterController::<source_kinds::redis_stream::RedisStreamSource>::default()),
+        Box::new(AdapterController::<source_kinds::kafka::KafkaSource>::default()),
+        Box::new(AdapterController::<source_kinds::rabbitmq::RabbitmqSource>::default()),
+        Box::new(AdapterSinkController::<sink_kinds::adapter::AdapterSink>::default()),
+        Box::new(AdapterSinkController::<sink_kinds::kafka::KafkaSink>::default()),
+        Box::new(AdapterSinkController::<sink_kinds::redis_stream::RedisStreamSink>::default()),
+        Box::new(AdapterSinkController::<sink_kinds::integration::IntegrationSink>::default()),
+    ]
 }
 
 /// Tasks that run concurrently with the controllers, forever.

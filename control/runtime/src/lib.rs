@@ -35,6 +35,7 @@ pub use launch::{InitProgram, init};
 pub use logs::OutputTally;
 pub use mounts::may_mount;
 pub use names::{deployment_name, pod_name};
+pub use remove_tree::remove_tree;
 pub use report::{ExitCause, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, Runtime, SidecarStatus};
 pub use resources::ResourceLimits;
 pub use spec::{

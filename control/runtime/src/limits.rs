@@ -89,6 +89,9 @@ pub const SIDECAR_RESTART_MAX: Duration = Duration::from_secs(60);
 pub const SIDECAR_FAILURES_MAX: u32 = 3;
 /// A sidecar that failed and has no readiness probe is ready again when it has run for this long.
 pub const SIDECAR_STABLE_AFTER: Duration = Duration::from_secs(1);
+/// An instance without a readiness probe that listens nowhere is ready when it has run for this long: a program that cannot
+/// start has ended by then.
+pub const RUNNING_READY_AFTER: Duration = Duration::from_secs(1);
 /// A sidecar that ran for this long was healthy, and its next failure is the first one again.
 pub const SIDECAR_HEALTHY_AFTER: Duration = Duration::from_secs(10);
 

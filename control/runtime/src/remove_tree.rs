@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 /// Removes `top` with all that is in it, with three descriptors at most. Follows no symbolic link.
-pub(crate) fn remove_tree(top: &Path) -> io::Result<()> {
+pub fn remove_tree(top: &Path) -> io::Result<()> {
     let folder = open_folder(CWD, top)?;
     let mut moved = 0;
     // A folder that is moved to the top while that is listed may be missing in the list.

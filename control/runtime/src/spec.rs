@@ -144,6 +144,8 @@ pub enum ProbeCheck {
     Grpc { service: String },
     /// The command, run with the instance's environment, exits with 0.
     Exec { command: Vec<String> },
+    /// It runs: for programs that listen nowhere.
+    Running,
 }
 
 impl ProbeSpec {
@@ -152,10 +154,16 @@ impl ProbeSpec {
     #[must_use]
     pub fn periodic(&self) -> Option<Self> {
         match (self.period.is_zero(), &self.check) {
-            (true, ProbeCheck::Tcp | ProbeCheck::TcpAt { .. }) => None,
+            (true, ProbeCheck::Tcp | ProbeCheck::TcpAt { .. }) | (_, ProbeCheck::Running) => None,
             (true, _) => Some(Self { period: limits::PROBE_PERIOD, ..self.clone() }),
             (false, _) => Some(self.clone()),
         }
+    }
+
+    /// The readiness of a program that listens nowhere: it has run for [`limits::RUNNING_READY_AFTER`].
+    #[must_use]
+    pub fn running() -> Self {
+        Self { initial_delay: limits::RUNNING_READY_AFTER, ..Self::single(ProbeCheck::Running) }
     }
 
     /// The default readiness probe: as soon as possible, once.

@@ -15,6 +15,8 @@ pub enum VolumeContent {
     Files(Vec<VolumeFile>),
     /// Each instance has its own, empty at its start and gone with it (`emptyDir`).
     Empty(VolumeMedium),
+    /// A directory of this host that outlives instances: all instances share it, and its owner is their user.
+    Persistent(PathBuf),
 }
 
 /// The folder of an instance's own files.
@@ -31,6 +33,14 @@ impl InstanceVolume {
     /// Each instance has its own.
     pub(crate) fn is_per_instance(&self) -> bool {
         matches!(self.content, VolumeContent::Empty(_))
+    }
+
+    /// The directory of this host that outlives instances, if it is one.
+    pub(crate) fn persistent_dir(&self) -> Option<&Path> {
+        match &self.content {
+            VolumeContent::Persistent(directory) => Some(directory),
+            VolumeContent::Files(_) | VolumeContent::Empty(_) => None,
+        }
     }
 }
 

@@ -44,6 +44,7 @@ pub(crate) fn rows() -> Vec<KindRow> {
     rows.extend(serving_rows());
     rows.extend(eventing_rows());
     rows.extend(source_rows());
+    rows.extend(sink_rows());
     rows
 }
 
@@ -57,6 +58,10 @@ fn source_rows() -> Vec<KindRow> {
     let columns = &["Name", "Sink", "Age", "Ready", "Reason"];
     let subject = json!({ "apiVersion": "v1", "kind": "Pod", "name": "p" });
     let template = json!({ "spec": { "containers": [{ "image": "a/b" }] } });
+    let rabbitmq = json!({
+        "rabbitmqClusterReference": { "name": "r" },
+        "rabbitmqResourcesConfig": { "queueName": "q", "exchangeName": "e" },
+    });
     vec![
         row("PingSource", &["Name", "Sink", "Schedule", "Age", "Ready", "Reason"], source(json!({})), moved()).wrong(
             json!({ "spec": { "schedule": "soon" } }),
@@ -75,11 +80,13 @@ fn source_rows() -> Vec<KindRow> {
             "spec.sink",
             INVALID,
         ),
-        row("AdapterSource", columns, source(json!({ "adapter": { "transport": "timer" } })), moved()).wrong(
-            json!({ "spec": { "qos": 3 } }),
-            "spec.qos",
-            INVALID,
-        ),
+        row(
+            "AdapterSource",
+            columns,
+            source(json!({ "adapter": { "transport": "timer" }, "source": { "message": "m" } })),
+            moved(),
+        )
+        .wrong(json!({ "spec": { "qos": 3 } }), "spec.qos", INVALID),
         row("IntegrationSource", columns, source(json!({ "timer": { "message": "m" } })), moved()).wrong(
             json!({ "spec": { "timer": null } }),
             "spec.timer",
@@ -90,11 +97,62 @@ fn source_rows() -> Vec<KindRow> {
             "spec.stream",
             REQUIRED,
         ),
+        row(
+            "KafkaSource",
+            &["Name", "Topics", "BootstrapServers", "Ready", "Reason", "Age"],
+            source(json!({ "bootstrapServers": ["k:9092"], "topics": ["t"] })),
+            moved(),
+        )
+        .wrong(json!({ "spec": { "topics": [] } }), "spec.topics", REQUIRED),
+        row("RabbitmqSource", columns, source(rabbitmq), note()).wrong(
+            json!({ "spec": { "rabbitmqResourcesConfig": null } }),
+            "spec.rabbitmqResourcesConfig",
+            REQUIRED,
+        ),
         row("SinkBinding", columns, source(json!({ "subject": subject })), moved()).wrong(
             nowhere(),
             "spec.sink",
             INVALID,
         ),
+    ]
+}
+
+fn sink_rows() -> Vec<KindRow> {
+    let sink = |spec: Value| json!({ "spec": spec });
+    let redis = json!({ "address": "r:6379", "stream": "s" });
+    let kafka = json!({ "bootstrapServers": ["k:9092"], "topic": "t" });
+    vec![
+        row(
+            "AdapterSink",
+            AGED_URL,
+            sink(json!({ "adapter": { "transport": "file" } })),
+            json!({ "spec": { "sink": { "path": "/tmp/a" } } }),
+        )
+        .wrong(json!({ "spec": { "adapter": null } }), "spec.adapter", REQUIRED),
+        row("KafkaSink", AGED_URL, sink(kafka), json!({ "spec": { "contentMode": "structured" } })).wrong(
+            json!({ "spec": { "bootstrapServers": [] } }),
+            "spec.bootstrapServers",
+            REQUIRED,
+        ),
+        row("RedisStreamSink", AGED_URL, sink(redis), json!({ "spec": { "stream": "t" } })).wrong(
+            json!({ "spec": { "stream": "" } }),
+            "spec.stream",
+            REQUIRED,
+        ),
+        row(
+            "IntegrationSink",
+            AGED_URL,
+            sink(json!({ "log": {} })),
+            json!({ "spec": { "log": { "level": "DEBUG" } } }),
+        )
+        .wrong(json!({ "spec": { "log": null } }), "spec", INVALID),
+        row(
+            "AdapterType",
+            &["Name", "Image", "Transport", "Age"],
+            sink(json!({ "adapter": { "image": "example.com/a" } })),
+            json!({ "spec": { "eventTypes": [{ "type": "a" }] } }),
+        )
+        .wrong(json!({ "spec": { "adapter": null } }), "spec.adapter", REQUIRED),
     ]
 }
 

@@ -112,6 +112,7 @@ impl TestControlPlane {
             targets: Arc::default(),
             clock: WallClock::default(),
             store,
+            state_root: None,
             expiries: Arc::default(),
         };
         let revisions = controllers::revision::RevisionConfig {

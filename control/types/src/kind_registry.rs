@@ -12,7 +12,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::custom_kinds::{self, CustomKind};
+use crate::adapter_schemas::AdapterTypeSpec;
+use crate::custom_kinds::{self, CustomKind, ScaleSubresource};
 use crate::duck_types::DuckType;
 use crate::field_errors::{AdmissionError, FieldErrors};
 use crate::object_reader::read;
@@ -113,6 +114,8 @@ pub struct RequestContext {
     pub internal: bool,
     /// The current settings.
     pub settings: Arc<Settings>,
+    /// The AdapterTypes, for kinds that they apply to.
+    pub adapter_types: Vec<AdapterTypeSpec>,
     /// The SinkBindings in the namespace of the write, for kinds that they apply to.
     pub injections: Vec<SinkInjection>,
 }
@@ -151,6 +154,11 @@ pub trait ResourceStrategy: Serialize + DeserializeOwned + JsonSchema + 'static 
     fn validate_settings(&self, before: Option<&Self>, settings: &Settings, problems: &mut FieldErrors) {
         let _ = (before, settings, problems);
     }
+
+    /// Says what is wrong by what the request brings along. Most kinds have nothing such.
+    fn validate_request(&self, requester: &RequestContext, problems: &mut FieldErrors) {
+        let _ = (requester, problems);
+    }
 }
 
 type AdmitFn = fn(Value, Option<&Value>, &RequestContext) -> Result<Value, AdmissionError>;
@@ -174,6 +182,8 @@ pub struct KindEntry {
     pub warnings: fn(&Value) -> Vec<String>,
     /// The warning for every request to this version, because it is deprecated.
     pub deprecated: Option<&'static str>,
+    /// Where objects of a kind of ours say how many instances they have, if `NAME/scale` is served.
+    pub scale: Option<fn() -> &'static ScaleSubresource>,
 }
 
 /// The conversion between a version of a kind and the stored one. Neither side loses fields of the other.
@@ -215,6 +225,7 @@ impl KindEntry {
             translation: None,
             warnings: |_| Vec::new(),
             deprecated: None,
+            scale: None,
         }
     }
 
@@ -247,6 +258,7 @@ impl KindEntry {
             translation: None,
             warnings: |_| Vec::new(),
             deprecated: None,
+            scale: None,
         }
     }
 
@@ -330,6 +342,18 @@ impl KindEntry {
         Self { warnings, ..self }
     }
 
+    /// Serves `NAME/scale`.
+    #[must_use]
+    pub fn with_scale(self, scale: fn() -> &'static ScaleSubresource) -> Self {
+        Self { scale: Some(scale), ..self }
+    }
+
+    /// Where objects say how many instances they have, if the kind says so.
+    #[must_use]
+    pub fn scale_subresource(&self) -> Option<&'static ScaleSubresource> {
+        self.custom.and_then(CustomKind::scale).or_else(|| self.scale.map(|scale| scale()))
+    }
+
     #[must_use]
     pub fn deprecated(self, warning: &'static str) -> Self {
         Self { deprecated: Some(warning), ..self }
@@ -386,6 +410,9 @@ fn admit<R: ResourceStrategy>(
     let mut problems = FieldErrors::default();
     object.validate(before.as_ref(), &mut problems);
     object.validate_settings(before.as_ref(), &requester.settings, &mut problems);
+    if !requester.internal {
+        object.validate_request(requester, &mut problems);
+    }
     if !problems.list.is_empty() {
         return Err(AdmissionError::Invalid(problems.into_list()));
     }

@@ -4,6 +4,8 @@
 //! One file contains everything about one kind and does no I/O. A kind reaches the API server as a row of its group, which
 //! [`registry`] joins, and the controllers as a Rust type that `kube::Api` takes.
 
+pub mod adapter_program;
+pub mod adapter_schemas;
 pub mod autoscaling;
 pub mod classes;
 pub mod conditions;
@@ -23,6 +25,7 @@ pub mod example_kind;
 pub mod field_errors;
 pub mod flows;
 pub mod items;
+pub mod kafka;
 pub mod kind_registry;
 pub mod limits;
 pub mod messaging;
@@ -35,12 +38,14 @@ pub mod quantity;
 pub mod rbac;
 pub mod role_rules;
 pub mod schema;
+pub mod secret_reference;
 pub mod secrets;
 pub mod selector;
 pub mod serving;
 pub mod settings;
 pub mod shared;
 pub mod sink_injection;
+pub mod sinks;
 pub mod sources;
 pub mod storage_only;
 mod strict_deserializer;
@@ -63,6 +68,8 @@ pub fn registry() -> KindRegistry {
         flows::entries(),
         networking::entries(),
         sources::entries(),
+        sinks::entries(),
+        vec![KindEntry::of::<sources::adapter_type::AdapterType>()],
         storage_only::entries(),
         vec![events_v1::entry()],
     ];

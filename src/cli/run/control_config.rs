@@ -42,6 +42,7 @@ pub(super) fn control_config(
         targets: Arc::clone(&health.targets),
         clock: WallClock::default(),
         store: Weak::new(), // it is opened later
+        state_root: Some(std::path::absolute(config.data.join("state"))?),
         expiries: Arc::clone(&health.expiries),
     };
     let revisions = RevisionConfig {

@@ -181,7 +181,7 @@ fn resources(registry: &KindRegistry, group: &str, version: &str) -> Result<Resp
 }
 
 fn has_scale(entry: &KindEntry) -> bool {
-    entry.custom.is_some_and(|custom| custom.scale().is_some())
+    entry.scale_subresource().is_some()
 }
 
 pub(super) fn status_verbs(entry: &KindEntry) -> &'static [&'static str] {

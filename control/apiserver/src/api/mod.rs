@@ -5,6 +5,7 @@
 
 mod account_secrets;
 mod account_tokens;
+mod adapter_types;
 mod allow;
 mod api_groups;
 mod apply;
@@ -209,7 +210,8 @@ impl ApiRequest {
     fn requester(&self) -> RequestContext {
         let settings = self.server.settings.get(&self.server.store);
         let injections = sink_bindings::injections_for(self);
-        RequestContext { settings, injections, ..RequestContext::clone(&self.server.default_requester) }
+        let adapter_types = adapter_types::types_for(self);
+        RequestContext { settings, injections, adapter_types, ..RequestContext::clone(&self.server.default_requester) }
     }
 
     fn resource(&self) -> Arc<str> {

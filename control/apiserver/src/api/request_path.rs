@@ -4,7 +4,7 @@ use http::Uri;
 use http::uri::PathAndQuery;
 
 use crate::access::RequestAttributes;
-use types::custom_kinds::{CustomKind, ScaleSubresource};
+use types::custom_kinds::ScaleSubresource;
 use types::kind_registry::{KindEntry, KindRegistry};
 
 use super::errors::StatusError;
@@ -128,7 +128,7 @@ pub(super) fn parse(path: &str, registry: &KindRegistry) -> Result<RequestTarget
     let misplaced = if entry.meta.namespaced { name.is_some() && namespace.is_none() } else { namespace.is_some() };
     let (status, scale) = match part {
         "status" => (true, None),
-        "scale" => (false, entry.custom.and_then(CustomKind::scale)),
+        "scale" => (false, entry.scale_subresource()),
         _ => (false, None),
     };
     let finalize = part == "finalize";

@@ -136,13 +136,14 @@ impl RevisionDataSources {
         Err(RevisionError { reason: FAILED_CREATE, message: format!("pods \"{pods}-\" is forbidden: {why}") })
     }
 
-    /// SRV-CON-05: `envFrom` first, `env` over it; each may use what is before it as `$(NAME)`.
+    /// SRV-CON-05: `first`, then `envFrom`, `env` over it; each may use what stands before it as `$(NAME)`.
     pub fn environment(
         &self,
         container: &Container,
         meta: &ObjectMeta,
+        first: Option<(String, String)>,
     ) -> Result<Vec<(String, String)>, RevisionError> {
-        let mut done: Vec<(String, String)> = Vec::new();
+        let mut done: Vec<(String, String)> = first.into_iter().collect();
         for from in container.env_from.iter().flatten() {
             let (config_map, secret) = (from.config_map_ref.as_ref(), from.secret_ref.as_ref());
             let data = match (config_map, secret) {
@@ -261,7 +262,7 @@ mod tests {
     }
 
     fn environment(container: Value) -> Result<Vec<(String, String)>, RevisionError> {
-        sources().environment(&serde_json::from_value(container).unwrap(), &meta())
+        sources().environment(&serde_json::from_value(container).unwrap(), &meta(), None)
     }
 
     /// SRV-CON-05, SRV-CON-06, SRV-CON-21, SRV-CON-22, SRV-CON-23, SRV-CON-24, SRV-CON-25, SRV-CON-26, SRV-CON-27,

@@ -17,6 +17,7 @@ pub mod reconcile;
 mod routing;
 pub mod scale;
 mod security_context;
+pub(crate) mod state_directory;
 mod watches;
 
 use std::sync::Arc;
@@ -205,6 +206,7 @@ async fn declare(
                 sources: &sources,
                 reachable: routing::is_reachable(context, revision),
                 can_mount: is_root,
+                state_root: context.config.state_root.as_deref(),
                 host_devices: config.host_devices,
                 detect_http2: context.settings().features.is_enabled("autodetect-http2"),
                 progress_deadline: context.settings().deployment.progress_deadline,

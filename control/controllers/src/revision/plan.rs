@@ -13,13 +13,16 @@ use super::images::{self, LocalImage};
 use super::plan_inputs::{PlanInputs, uses_volume_variable};
 use super::scale::{concurrency_max, scale};
 use super::security_context::{container_credentials, credentials, security};
+use super::state_directory::StateDirectory;
 use super::{devices, downward_api, ports, probes};
 use crate::publish::BackendSpec;
 use autoscaler::{RevisionPlan, SparePolicy};
 use runtime::volumes::{InstanceMount, is_contained_path};
-use runtime::{InstanceSpec, ResourceLimits, Sidecar};
+use runtime::{InstanceSpec, ProbeSpec, ResourceLimits, Sidecar};
 use types::duration;
-use types::serving::annotations::{CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_VOLUMES, SERVICE};
+use types::serving::annotations::{
+    CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_READINESS, RUNTIME_VOLUMES, SERVICE,
+};
 use types::serving::revision::Revision;
 use types::serving::revision_spec::TIMEOUT_SECONDS_DEFAULT;
 use types::serving::{spare_instances::spares, stream_timeouts::stream_timeouts};
@@ -90,10 +93,12 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
     let is_container = image.is_some();
     let config = image.as_ref().map(|local| &local.config);
     let mut env = config.map(process_config::variables).unwrap_or_default();
-    env.extend(given.sources.environment(container, meta)?);
+    let by_variable = uses_volume_variable(revision) && !is_container;
+    let state = StateDirectory::of(revision, given.state_root, given.can_mount && !by_variable);
+    env.extend(given.sources.environment(container, meta, state.as_ref().map(StateDirectory::variable))?);
     let own_dir = container.working_dir.as_deref().filter(|dir| !dir.is_empty());
     let image_dir = config.map(|config| config.working_dir.as_str()).filter(|dir| !dir.is_empty());
-    Ok(InstanceSpec {
+    let mut spec = InstanceSpec {
         namespace: namespace(meta).to_owned(),
         revision: name(meta).to_owned(),
         service: label(meta, SERVICE).unwrap_or_default().to_owned(),
@@ -103,7 +108,7 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
         port: ports::port(container),
         working_dir: own_dir.or(image_dir).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
-        mounts: mounts(uses_volume_variable(revision) && !is_container, container, given.can_mount)?,
+        mounts: mounts(by_variable, container, given.can_mount)?,
         credentials: match is_container {
             true => container_credentials(container)?,
             false => credentials(container, given.default_user, given.guarded)?,
@@ -116,7 +121,10 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
         },
         image: image.map(|local| local.image.clone()),
         startup: container.startup_probe.as_ref().map(probes::periodic_probe),
-        readiness: probes::readiness(container.readiness_probe.as_ref()),
+        readiness: match annotation(meta, RUNTIME_READINESS) {
+            Some("none") => ProbeSpec::running(),
+            _ => probes::readiness(container.readiness_probe.as_ref()),
+        },
         liveness: container.liveness_probe.as_ref().map(probes::periodic_probe),
         detect_http2: false,
         startup_timeout: annotation(meta, PROGRESS_DEADLINE)
@@ -126,7 +134,11 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
         termination_grace_period: timeout(revision),
         init_containers: Vec::new(),
         sidecars: Vec::new(),
-    })
+    };
+    if let Some(state) = state {
+        state.add_to(&mut spec);
+    }
+    Ok(spec)
 }
 
 fn spare(revision: &Revision) -> SparePolicy {

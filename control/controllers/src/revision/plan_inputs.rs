@@ -1,5 +1,6 @@
 //! The inputs of a plan besides the Revision.
 
+use std::path::Path;
 use std::time::Duration;
 
 use super::data_sources::RevisionDataSources;
@@ -20,6 +21,8 @@ pub struct PlanInputs<'a> {
     /// Requests can come, or may come soon.
     pub reachable: bool,
     pub can_mount: bool,
+    /// Holds the directories that outlive instances.
+    pub state_root: Option<&'a Path>,
     /// Even so, instances have no `/dev` of their own.
     pub host_devices: bool,
     /// `autodetect-http2` in `config-features`.

@@ -1,31 +1,29 @@
-//! Sources that an adapter runs: each has its own Service that runs the adapter, with exactly one instance. The Service provides user,
-//! limits, logs, restarts and volumes; this controller opens no connection of a foreign protocol.
+//! Sources that an adapter runs: the adapter is an instance of a Service that belongs to the source.
 
-mod plan;
+use std::collections::BTreeMap;
 
-use std::time::Duration;
-
-use k8s_openapi::api::core::v1::Secret;
+use serde_json::{Value, json};
 
 use super::event_types;
+use crate::adapter_service::{
+    AdapterRequest, AdapterSections, Deployment, deploy, owner_item, remove_state, remove_unused_state, service_name,
+};
 use crate::api::{Error, NamespacedObject, now};
 use crate::context::ControllerContext;
-use crate::controller::{Controller, ControllerFuture, Watches, newest};
-use crate::destination_resolver::ResolveError;
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, newest};
+use crate::destination_resolver::{DestinationAddress, ResolveError};
 use crate::informer_cache::InformerCache;
-use crate::owned_child::apply;
-use crate::owned_child::decide;
+use crate::oidc_identity::OidcIdentity;
 use crate::work_queue::{ControllerKind, WorkItem};
-use plan::{AdapterTarget, Secrets, service_name};
-use types::conditions::ConditionManager;
 use types::kind_registry::ResourceStrategy;
+use types::serving::annotations::SERVICE;
 use types::serving::service::Service;
-use types::shared::{ConditionStatus, HasConditions, controller, namespace};
+use types::shared::{Destination, is_controlled_by, name, namespace};
 use types::sources::CloudEventAttributes;
-use types::sources::adapter::AdapterBacked;
+use types::sources::adapter::{AdapterBacked, AdapterPlan, SecretData};
 
-/// How often the controller looks for a missing Secret or program.
-const MISSING_POLL_INTERVAL: Duration = Duration::from_secs(2);
+/// The delivery options that adapters know.
+const DELIVERY_OPTIONS: [&str; 5] = ["retry", "backoffPolicy", "backoffDelay", "timeout", "deadLetterSink"];
 
 /// Sources of one kind that an adapter runs.
 #[derive(Debug, Default)]
@@ -40,12 +38,11 @@ impl<A: NamespacedObject + ResourceStrategy + AdapterBacked> Controller for Adap
 
     fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.own_primary(self.kind(), &self.cache);
-        let kind = self.kind();
-        watches.enqueue::<Service, _>(move |change| {
-            let meta = &newest(change)?.metadata;
-            let owner = controller(meta).filter(|owner| owner.kind == A::META.kind)?;
-            Some(WorkItem::new(kind, namespace(meta), &owner.name))
-        });
+        watches.enqueue::<Service, _>(|change| owner_item(newest(change)?, A::META.kind));
+    }
+
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(async { remove_unused_state(context) })
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
@@ -59,18 +56,95 @@ async fn reconcile<A: NamespacedObject + AdapterBacked>(
     item: &WorkItem,
 ) -> Result<(), Error> {
     context.resolver.forget(item);
-    let Some(source) = cache.get(&item.namespace, &item.name) else { return Ok(()) };
+    let service = service_name(&item.name, A::SERVICE_SUFFIX);
+    let Some(source) = cache.get(&item.namespace, &item.name) else {
+        remove_state(context, item, &service);
+        return Ok(());
+    };
     if source.meta().deletion_timestamp.is_some() {
         return Ok(()); // garbage collection deletes the Service
     }
+    let mut plan = source.plan();
     let sink = context.resolver.resolve(item, source.sink()).await?;
     let deployed = match &sink {
-        Ok(sink) => deploy(context, item, &*source, &sink.url, sink.ca_certs.as_deref()).await?,
+        Ok(sink) => start(context, item, &*source, &mut plan, sink).await?,
         Err(_) => Deployment::Waiting("SinkNotResolved", "the adapter is started once its sink is known".to_owned()),
     };
     let mut after = (*source).clone();
-    let generation = after.meta().generation;
-    let status = after.status_mut();
+    set_status(&mut after, &plan, sink, &deployed);
+    let attributes = after.status_mut().ce_attributes.clone();
+    context.set_status(&*source, &after).await?;
+    event_types::reconcile(context, &*source, &attributes).await
+}
+
+/// Starts the adapter of a source, or changes it.
+async fn start<A: NamespacedObject + AdapterBacked>(
+    context: &ControllerContext,
+    item: &WorkItem,
+    source: &A,
+    plan: &mut AdapterPlan,
+    sink: &DestinationAddress,
+) -> Result<Deployment, Error> {
+    let service = service_name(&item.name, A::SERVICE_SUFFIX);
+    if plan.instances == 0 {
+        delete_service(context, source, &service).await?;
+        return Ok(Deployment::Ready);
+    }
+    if let Err(ResolveError(why)) = resolve_dead_letter_sink(context, item, &mut plan.delivery).await? {
+        return Ok(Deployment::failed("DeadLetterSinkNotFound", why));
+    }
+    let request = AdapterRequest {
+        owner: source,
+        service: &service,
+        program: &plan.program,
+        sections: sections(source, plan, sink),
+        variables: variables(source, plan, sink),
+        service_account_name: plan.service_account_name.as_deref(),
+        instances: plan.instances,
+    };
+    let finish = |sections: &mut AdapterSections, found: &BTreeMap<String, SecretData>| match &mut sections.receiver {
+        Some(receiver) => A::read_secrets(receiver, found),
+        None => Ok(()),
+    };
+    deploy(context, item, request, finish).await
+}
+
+/// Replaces a reference in the delivery options by its URL, and drops options that adapters do not know.
+async fn resolve_dead_letter_sink(
+    context: &ControllerContext,
+    item: &WorkItem,
+    delivery: &mut Value,
+) -> Result<Result<(), ResolveError>, Error> {
+    let Some(options) = delivery.as_object_mut() else { return Ok(Ok(())) };
+    options.retain(|option, _| DELIVERY_OPTIONS.contains(&option.as_str()));
+    let Some(dead_letters) = options.get("deadLetterSink") else { return Ok(Ok(())) };
+    let destination = match serde_json::from_value::<Destination>(dead_letters.clone()) {
+        Ok(destination) => destination,
+        Err(why) => return Ok(Err(ResolveError(format!("delivery.deadLetterSink: {why}")))),
+    };
+    let resolved = context.resolver.resolve(item, &destination).await?;
+    Ok(resolved.map(|found| drop(options.insert("deadLetterSink".to_owned(), json!({ "uri": found.url })))))
+}
+
+/// Ends the instances of a source that is scaled to zero.
+async fn delete_service<A: NamespacedObject>(context: &ControllerContext, source: &A, name: &str) -> Result<(), Error> {
+    let home = namespace(source.meta());
+    let existing = context.caches.services.get(home, name);
+    if existing.is_some_and(|service| is_controlled_by(&service.metadata, source.meta())) {
+        context.api::<Service>(home).delete(name, &kube::api::DeleteParams::default()).await?;
+    }
+    Ok(())
+}
+
+fn set_status<A: NamespacedObject + AdapterBacked>(
+    source: &mut A,
+    plan: &AdapterPlan,
+    sink: Result<DestinationAddress, ResolveError>,
+    deployed: &Deployment,
+) {
+    let events = broker_events(source, plan);
+    let (generation, own_name) = (source.meta().generation, name(source.meta()).to_owned());
+    let status = source.status_mut();
     let before = std::mem::take(&mut status.base.conditions);
     let mut conditions = A::CONDITIONS.manage(&before, now());
     status.ce_attributes.clear();
@@ -79,89 +153,88 @@ async fn reconcile<A: NamespacedObject + AdapterBacked>(
         Ok(found) => {
             conditions.mark_true(A::SINK_CONDITION);
             (status.sink_uri, status.sink_ca_certs) = (Some(found.url), found.ca_certs);
-            status.ce_attributes = broker_events(&*source);
+            status.ce_attributes = events;
         }
         Err(ResolveError(why)) => conditions.mark_false(A::SINK_CONDITION, "NotFound", &why),
     }
     deployed.mark(&mut conditions, A::DEPLOYED_CONDITION);
+    for kind in A::READY_CONDITIONS {
+        match deployed {
+            Deployment::Ready => conditions.mark_true(kind),
+            _ => conditions.mark_unknown(kind, "AdapterNotReady", "the adapter is not connected yet"),
+        }
+    }
+    if let Some(kind) = A::IDENTITY_CONDITION {
+        OidcIdentity::Disabled.mark(&mut conditions, kind);
+    }
     if let Some(condition) = A::EVENT_TYPES_CONDITION {
         let reason = if status.ce_attributes.is_empty() { "NoneDeclared" } else { "" };
         conditions.mark_true_with_reason(condition, reason, "");
     }
+    if A::HAS_CONSUMERS {
+        let running = if *deployed == Deployment::Ready { plan.instances } else { 0 };
+        status.consumers = i32::try_from(running).ok();
+        status.selector = Some(format!("{SERVICE}={}", service_name(&own_name, A::SERVICE_SUFFIX)));
+    }
     conditions.finish_into(&mut status.base, generation);
-    let attributes = after.status_mut().ce_attributes.clone();
-    context.set_status(&*source, &after).await?;
-    event_types::reconcile(context, &*source, &attributes).await
 }
 
 /// The events with an EventType: only a Broker has EventTypes.
-fn broker_events<A: AdapterBacked>(source: &A) -> Vec<CloudEventAttributes> {
+fn broker_events<A: AdapterBacked>(source: &A, plan: &AdapterPlan) -> Vec<CloudEventAttributes> {
     let is_broker = source.sink().reference.as_ref().is_some_and(|sink| sink.kind == "Broker");
-    if is_broker { source.plan().event_types } else { Vec::new() }
+    if is_broker { plan.event_types.clone() } else { Vec::new() }
 }
 
-enum Deployment {
-    Ready,
-    Waiting(&'static str, String),
-    Failed(String, String),
-}
-
-impl Deployment {
-    fn mark(&self, conditions: &mut ConditionManager<'_>, kind: &str) {
-        match self {
-            Deployment::Ready => conditions.mark_true(kind),
-            Deployment::Waiting(reason, message) => conditions.mark_unknown(kind, reason, message),
-            Deployment::Failed(reason, message) => conditions.mark_false(kind, reason, message),
-        }
+fn sections<A: AdapterBacked>(source: &A, plan: &AdapterPlan, sink: &DestinationAddress) -> AdapterSections {
+    let mut receiver = plan.source.clone();
+    if let Some(qos) = plan.qos {
+        receiver["qos"] = qos.into();
     }
+    // Brokers and Channels of Sluicegate accept a batch as a whole.
+    let accepts_batches = source
+        .sink()
+        .reference
+        .as_ref()
+        .is_some_and(|sink| ["Broker", "Channel", "InMemoryChannel"].contains(&sink.kind.as_str()));
+    let mut sender = json!({ "sinkUri": sink.url, "batch": accepts_batches });
+    if !plan.delivery.is_null() {
+        sender["delivery"] = plan.delivery.clone();
+    }
+    AdapterSections { receiver: Some(receiver), sender }
 }
 
-/// Applies the Service of the source and returns the state of its instance.
-async fn deploy<A: NamespacedObject + AdapterBacked>(
-    context: &ControllerContext,
-    item: &WorkItem,
+fn variables<A: NamespacedObject + AdapterBacked>(
     source: &A,
-    sink: &str,
-    ca_certs: Option<&str>,
-) -> Result<Deployment, Error> {
-    let adapter = source.plan();
-    let mut secrets = Secrets::default();
-    for name in plan::secret_names(&adapter.source) {
-        match context.api::<Secret>(&item.namespace).get_opt(&name).await? {
-            Some(secret) => secrets.add(name, secret.data.unwrap_or_default().into_keys().collect()),
-            None => {
-                context.queue.add_after(item.clone(), MISSING_POLL_INTERVAL);
-                let why = format!("Secret {name} does not exist in namespace {}; create it", item.namespace);
-                return Ok(Deployment::Failed("SecretNotFound".to_owned(), why));
-            }
-        }
+    plan: &AdapterPlan,
+    sink: &DestinationAddress,
+) -> Vec<(&'static str, String)> {
+    let overrides = plan.ce_overrides.as_ref().map(|overrides| json!(overrides).to_string());
+    vec![
+        ("K_SINK", sink.url.clone()),
+        ("K_CE_OVERRIDES", overrides.unwrap_or_default()),
+        ("K_CA_CERTS", sink.ca_certs.clone().unwrap_or_default()),
+        ("NAMESPACE", namespace(source.meta()).to_owned()),
+        ("NAME", name(source.meta()).to_owned()),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::sources::adapter::AdapterSource;
+
+    /// TRN-10, TRN-13, TRN-55: the sink is its URL, a Broker gets batches, and the quality of service is the receiver's.
+    #[test]
+    fn sections_name_the_sink_and_the_quality_of_service() {
+        let made = |sink: Value| {
+            let metadata = json!({ "name": "orders", "namespace": "shop" });
+            let spec = json!({ "adapter": { "image": "i" }, "sink": sink, "source": { "a": 1 }, "qos": 2 });
+            let source: AdapterSource = serde_json::from_value(json!({ "metadata": metadata, "spec": spec })).unwrap();
+            sections(&source, &source.plan(), &DestinationAddress::from("http://b/"))
+        };
+        let broker = made(json!({ "ref": { "apiVersion": "eventing.knative.dev/v1", "kind": "Broker", "name": "b" } }));
+        assert_eq!(broker.receiver, Some(json!({ "a": 1, "qos": 2 })));
+        assert_eq!(broker.sender, json!({ "sinkUri": "http://b/", "batch": true }));
+        assert_eq!(made(json!({ "uri": "http://b/" })).sender["batch"], false);
     }
-    let program = match plan::program(&adapter.program) {
-        Ok(program) => program,
-        Err(why) => {
-            context.queue.add_after(item.clone(), MISSING_POLL_INTERVAL);
-            return Ok(Deployment::Failed("AdapterProgramNotFound".to_owned(), why));
-        }
-    };
-    let wanted = plan::service(source, &adapter, &program, &AdapterTarget { sink, ca_certs, secrets: &secrets });
-    let own = service_name(&item.name);
-    let existing = context.caches.services.get(&item.namespace, &own);
-    // The API fills in defaults, so the template is replaced only if its hash differs.
-    let take = |to: &mut Service, from: Service| {
-        if plan::hash_of(to) != plan::hash_of(&from) {
-            to.spec.template = from.spec.template;
-        }
-    };
-    let Some(service) = apply(context, decide(source.meta(), existing.as_deref(), wanted, take)).await? else {
-        let why = format!("Service {own} exists and does not belong to this source; rename one of them");
-        return Ok(Deployment::Failed("ServiceNotOwned".to_owned(), why));
-    };
-    Ok(match service.condition("Ready") {
-        Some(ready) if ready.status == ConditionStatus::True => Deployment::Ready,
-        Some(ready) if ready.status == ConditionStatus::False => {
-            let reason = if ready.reason.is_empty() { "NotReady" } else { &ready.reason };
-            Deployment::Failed(reason.to_owned(), ready.message.clone())
-        }
-        _ => Deployment::Waiting("Deploying", format!("Service {own} starts the adapter")),
-    })
 }

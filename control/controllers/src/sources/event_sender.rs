@@ -8,13 +8,17 @@ use codec::http::LocalResponse;
 use contract::post_error::PostError;
 use tokio::time::Instant;
 
-use super::{PingOutcomes, SourceName};
+use super::SourceName;
 use crate::destination_resolver::DestinationAddress;
 
-/// Attempts to send an event, if every one fails.
-const ATTEMPTS_MAX: u32 = 6;
-/// The pause after the first attempt, as upstream's sources make it; each further one is twice as long.
+/// Attempts to send the event of a PingSource, if every one fails: the next one comes anyway.
+pub(super) const PING_ATTEMPTS_MAX: u32 = 6;
+/// The same of an ApiServerSource: some five minutes. Its watch waits meanwhile, so no event overtakes another.
+pub(super) const API_SERVER_ATTEMPTS_MAX: u32 = 40;
+/// The pause after the first attempt, as upstream's sources make it; each further one is twice as long, up to the next.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
+/// The longest pause: a sink that is back gets the next attempt soon.
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(10);
 /// How long one attempt may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -38,38 +42,39 @@ impl OutgoingEvent {
     }
 }
 
-/// Sends it by `post`; failures are logged. Each attempt is counted.
-pub(super) async fn send<P>(event: OutgoingEvent, tally: &PingOutcomes, post: P)
+/// Sends it by `post`, with so many attempts at most; failures are logged. `count` gets the status of each attempt (0: there
+/// was no response) and how long it took.
+pub(super) async fn send<P>(event: OutgoingEvent, attempts_max: u32, count: impl Fn(u16, Duration), post: P)
 where
     P: AsyncFn(&OutgoingEvent, encode::EncodedEvent, Duration) -> Result<LocalResponse, PostError>,
 {
     let mut pause = RETRY_DELAY;
-    for attempt in 1..=ATTEMPTS_MAX {
+    for attempt in 1..=attempts_max {
         let began = Instant::now();
         let outcome = post(&event, request(&event), ATTEMPT_TIMEOUT).await;
         let status = outcome.as_ref().map_or(0, |answer| answer.status);
-        tally.record(&event.from, status, began.elapsed());
+        count(status, began.elapsed());
         let why = match outcome {
             Ok(answer) if (200..300).contains(&answer.status) => return,
             Ok(answer) if !is_retryable(answer.status) => {
                 let (sink, status) = (event.sink.url, answer.status);
-                tracing::warn!(sink, status, "a PingSource's event is not taken, and not sent again");
+                tracing::warn!(sink, status, "the sink rejects the event of a source; it is not sent again");
                 return;
             }
             Ok(answer) => format!("the sink answers {}", answer.status),
             Err(why) => why.to_string(),
         };
-        if attempt == ATTEMPTS_MAX {
+        if attempt == attempts_max {
             tracing::warn!(
                 sink = event.sink.url,
                 why,
                 attempts = attempt,
-                "a PingSource's event could not be delivered"
+                "the event of a source could not be delivered"
             );
             return;
         }
         tokio::time::sleep(pause).await;
-        pause *= 2;
+        pause = (pause * 2).min(RETRY_DELAY_MAX);
     }
 }
 
@@ -110,6 +115,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
+    use crate::sources::PingOutcomes;
 
     #[test]
     fn values_are_written_as_headers_carry_them() {
@@ -128,7 +134,8 @@ mod tests {
             body: b"hi".to_vec(),
         };
         let (tally, calls) = (PingOutcomes::default(), RefCell::new(Vec::new()));
-        send(event, &tally, async |event, request, _| {
+        let count = |status, took| tally.record(&from, status, took);
+        send(event, PING_ATTEMPTS_MAX, count, async |event, request, _| {
             let nth = calls.borrow().len();
             calls.borrow_mut().push((event.sink.url.clone(), request));
             answers[nth].clone().map(|status| LocalResponse::text(status, ""))
@@ -158,7 +165,7 @@ mod tests {
         for refused in [301, 400, 401, 403, 410, 425] {
             assert_eq!(asked(&[Ok(refused)]).await.1, [(refused, 1)], "it would be refused again");
         }
-        let never: Vec<_> = (0..ATTEMPTS_MAX).map(|_| Ok(500)).collect();
-        assert_eq!(asked(&never).await.1, [(500, u64::from(ATTEMPTS_MAX))]);
+        let never: Vec<_> = (0..PING_ATTEMPTS_MAX).map(|_| Ok(500)).collect();
+        assert_eq!(asked(&never).await.1, [(500, u64::from(PING_ATTEMPTS_MAX))]);
     }
 }

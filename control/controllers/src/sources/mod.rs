@@ -1,9 +1,12 @@
-//! Sources: their sinks and their senders. PingSources are run here ([`ping`]), adapters run AdapterSources,
-//! IntegrationSources and RedisStreamSources ([`adapter`]), and SinkBindings are applied ([`binding`]). The status of all other
-//! kinds reports that nothing runs them, because they send no events.
+//! Sources: where their events go, and what sends them. The controllers themselves send the events of PingSources ([`ping`]) and
+//! ApiServerSources ([`api_server`]). Programs of the user send those of ContainerSources ([`container`]), adapters those of
+//! all other kinds ([`adapter`]). SinkBindings tell the programs of other objects where to send ([`binding`]).
 
 pub mod adapter;
+pub mod api_server;
 pub mod binding;
+pub mod container;
+mod event_poster;
 mod event_sender;
 mod event_types;
 pub mod ping;
@@ -13,11 +16,10 @@ use jiff::Timestamp;
 
 use crate::api::{Error, NamespacedObject, now};
 use crate::context::ControllerContext;
-use crate::controller::{Controller, ControllerFuture, Watches};
 use crate::destination_resolver::{DestinationAddress, ResolveError};
 use crate::informer_cache::InformerCache;
 use crate::oidc_identity::{self, OidcIdentity};
-use crate::work_queue::{ControllerKind, WorkItem};
+use crate::work_queue::WorkItem;
 pub use ping_outcomes::{PingOutcomes, SourceName};
 use types::conditions::ConditionManager;
 use types::kind_registry::ResourceStrategy;
@@ -27,26 +29,6 @@ use types::sources::{CloudEventAttributes, SINK_PROVIDED, SourceKind, SourceStat
 
 /// The reason of a condition of what nothing here runs.
 const NOT_RUN_HERE: &str = "KindNotSupported";
-
-/// Sources that nothing here runs: their status says so, and where their events would go.
-#[derive(Debug, Default)]
-pub struct SourceController<S: kube::Resource + serde::de::DeserializeOwned> {
-    cache: InformerCache<S>,
-}
-
-impl<S: NamespacedObject + ResourceStrategy + SourceKind> Controller for SourceController<S> {
-    fn kind(&self) -> ControllerKind {
-        ControllerKind::new(S::META.kind)
-    }
-
-    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
-        watches.own_primary(self.kind(), &self.cache);
-    }
-
-    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
-        Box::pin(reconcile(context, &self.cache, item))
-    }
-}
 
 async fn reconcile<S: NamespacedObject + ResourceStrategy + SourceKind>(
     context: &ControllerContext,
@@ -58,10 +40,7 @@ async fn reconcile<S: NamespacedObject + ResourceStrategy + SourceKind>(
     let sink = context.resolver.resolve(item, source.sink()).await?;
     let mut after = (*source).clone();
     let had = after.status_mut().auth.clone();
-    let identity = match S::NOT_RUN {
-        None => oidc_identity::reconcile_account(context, item, &*source, had.as_ref()).await?,
-        Some(_) => OidcIdentity::Disabled,
-    };
+    let identity = oidc_identity::reconcile_account(context, item, &*source, had.as_ref()).await?;
     let generation = after.meta().generation;
     let attributes =
         CloudEventAttributes { kind: ping_kind::TYPE.into(), source: ping::source_of(&item.namespace, &item.name) };
@@ -82,16 +61,11 @@ fn set_status<S: SourceKind>(
     let mut conditions = S::CONDITIONS.manage(&before, now);
     set_sink(status, &mut conditions, sink);
     status.ce_attributes.clear();
-    match S::NOT_RUN {
-        Some((kind, why)) => conditions.mark_false(kind, NOT_RUN_HERE, why),
-        None => {
-            conditions.mark_true(ping_kind::DEPLOYED);
-            identity.mark(&mut conditions, ping_kind::OIDC_IDENTITY_CREATED);
-            status.auth = identity.status();
-            if conditions.status_of(SINK_PROVIDED) == ConditionStatus::True {
-                status.ce_attributes.push(attributes);
-            }
-        }
+    conditions.mark_true(ping_kind::DEPLOYED);
+    identity.mark(&mut conditions, ping_kind::OIDC_IDENTITY_CREATED);
+    status.auth = identity.status();
+    if conditions.status_of(SINK_PROVIDED) == ConditionStatus::True {
+        status.ce_attributes.push(attributes);
     }
     conditions.finish_into(&mut status.base, generation);
 }
@@ -117,8 +91,6 @@ fn set_sink(
 mod tests {
     use super::*;
     use types::shared::{AuthStatus, Condition};
-    use types::sources::api_server::ApiServerSource;
-    use types::sources::container::ContainerSource;
     use types::sources::ping::PingSource;
 
     fn concluded<S: SourceKind>(sink: Result<DestinationAddress, ResolveError>) -> (SourceStatus, Condition) {
@@ -140,7 +112,7 @@ mod tests {
         Ok(DestinationAddress { url: "http://sink".into(), audience: None, ca_certs: None })
     }
 
-    /// SRC-11: a source that is run is Ready once its sink is known; one that is not says so.
+    /// SRC-11: a source is Ready once its sink is known.
     #[test]
     fn a_status_says_whether_events_come() {
         let (status, ready) = concluded::<PingSource>(found());
@@ -160,16 +132,5 @@ mod tests {
         let (status, ready) = concluded::<PingSource>(Err(ResolveError("no such Broker".into())));
         assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, "NotFound"));
         assert!(status.sink_uri.is_none() && status.ce_attributes.is_empty());
-        let (status, _) = concluded::<ApiServerSource>(found());
-        let kinds: Vec<_> = status.base.conditions.iter().map(|one| one.kind.as_str()).collect();
-        assert_eq!(
-            kinds,
-            ["Deployed", "OIDCIdentityCreated", "Ready", "SinkProvided", "SufficientPermissions"],
-            "upstream's"
-        );
-        for ready in [concluded::<ApiServerSource>(found()).1, concluded::<ContainerSource>(found()).1] {
-            assert_eq!((ready.status, ready.reason.as_str()), (ConditionStatus::False, NOT_RUN_HERE));
-            assert!(ready.message.starts_with("nothing here runs"), "{}", ready.message);
-        }
     }
 }

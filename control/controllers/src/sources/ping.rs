@@ -6,22 +6,19 @@
 //! appliance is down are not made up for.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use codec::encode;
-use codec::http::LocalResponse;
-use contract::access_token::AccessToken;
 use contract::core_relay::CoreSenders;
-use contract::post_error::PostError;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use jiff::{SignedDuration, Timestamp};
 use tokio::sync::Notify;
 
-use super::event_sender::{self, OutgoingEvent};
+use super::event_poster::EventPoster;
+use super::event_sender::{self, OutgoingEvent, PING_ATTEMPTS_MAX};
 use super::{PingOutcomes, SourceName};
 use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
@@ -82,19 +79,14 @@ pub struct PingController {
     pings: InformerCache<PingSource>,
     /// A PingSource has changed, or the clock.
     changed: Notify,
-    /// Held so that there is a token for the next event.
-    access_tokens: Mutex<HashMap<SourceName, Arc<AccessToken>>>,
+    poster: EventPoster,
 }
 
 impl PingController {
     #[must_use]
     pub fn new(config: PingConfig) -> Self {
-        let (pings, changed, access_tokens) = (InformerCache::default(), Notify::new(), Mutex::default());
-        Self { config, pings, changed, access_tokens }
-    }
-
-    fn access_tokens(&self) -> MutexGuard<'_, HashMap<SourceName, Arc<AccessToken>>> {
-        self.access_tokens.lock().unwrap_or_else(PoisonError::into_inner)
+        let poster = EventPoster::new(Arc::clone(&config.relay));
+        Self { config, pings: InformerCache::default(), changed: Notify::new(), poster }
     }
 }
 
@@ -124,40 +116,21 @@ async fn run(controller: &PingController, context: &ControllerContext) {
     let ready = || {
         let is_there = |(namespace, name): &SourceName| controller.pings.get(namespace, name).is_some();
         tally.retain(is_there);
-        controller.access_tokens().retain(|source, _| is_there(source));
+        controller.poster.retain(is_there);
         controller.pings.all().into_iter().filter(|ping| ping.is_ready()).collect()
     };
-    let send = |event| {
-        event_sender::send(event, tally, async |event, request, timeout| {
-            post(controller, context, event, request, timeout).await
+    let send = async |event: OutgoingEvent| {
+        let from = event.from.clone();
+        let count = |status, took| tally.record(&from, status, took);
+        event_sender::send(event, PING_ATTEMPTS_MAX, count, async |event, request, timeout| {
+            controller.poster.post(context, event, request, timeout).await
         })
+        .await;
     };
     run_schedules(ready, &controller.changed, Timestamp::now, send).await;
 }
 
-/// Sends as deliveries are sent: to a Service of ours without the network.
-async fn post(
-    controller: &PingController,
-    context: &ControllerContext,
-    event: &OutgoingEvent,
-    request: encode::EncodedEvent,
-    timeout: Duration,
-) -> Result<LocalResponse, PostError> {
-    let transport = |why: String| PostError::Transport(why.into());
-    let core_relays =
-        controller.config.relay.get().ok_or_else(|| transport("the cores have not started yet".to_owned()))?;
-    let mut target = context.trust_store.target(&event.sink).map_err(transport)?;
-    let (namespace, _) = &event.from;
-    let audience = event.sink.audience.as_deref();
-    context.access_tokens.attach(&mut target, namespace, event.account.as_deref(), audience);
-    match target.access_token.clone() {
-        Some(pass) => drop(controller.access_tokens().insert(event.from.clone(), pass)),
-        None => drop(controller.access_tokens().remove(&event.from)),
-    }
-    core_relays.send_to_core(target, request, timeout).await
-}
-
-/// The same, with the sources, the change notification, the clock and the transport as arguments.
+/// Runs schedules forever, with the sources, the change notification, the clock and the transport as arguments.
 async fn run_schedules<Sent: Future<Output = ()>>(
     ready: impl Fn() -> Vec<Arc<PingSource>>,
     notify: &Notify,

@@ -14,10 +14,11 @@
 use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
 use super::{EMPTY_DIR_SUFFIX, may_mount, tmpfs};
+use crate::InstanceCredentials;
 use crate::remove_tree::remove_tree;
 use crate::volumes::{InstanceMount, InstanceVolume, VolumeContent, VolumeFile, VolumeMedium, is_contained_path};
 
@@ -53,6 +54,19 @@ impl VolumeStore {
             if let VolumeContent::Files(files) = &volume.content {
                 create_dir(&self.shared_dir)?;
                 write(&self.shared_dir.join(&volume.name), files)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the directories that outlive the instance, for its user alone.
+    pub(crate) fn create_persistent_dirs(volumes: &[InstanceVolume], owner: &InstanceCredentials) -> io::Result<()> {
+        for volume in volumes {
+            if let Some(directory) = volume.persistent_dir() {
+                create_dir(directory)?;
+                if owner.user.is_some() || owner.group.is_some() {
+                    chown(directory, owner.user, owner.group)?;
+                }
             }
         }
         Ok(())
@@ -100,6 +114,9 @@ impl VolumeStore {
 
     /// The folder of the volume behind a mount.
     pub(crate) fn source(&self, volumes: &[InstanceVolume], mount: &InstanceMount) -> PathBuf {
+        if let Some(directory) = persistent_dir(volumes, mount) {
+            return directory.to_owned();
+        }
         let is_own = is_mount_per_instance(volumes, mount);
         let folder = if is_own { &self.instance_dir } else { &self.shared_dir };
         folder.join(&mount.volume)
@@ -108,8 +125,13 @@ impl VolumeStore {
     /// Files that the appliance writes are read-only, as in Kubernetes: all instances of the revision share them, and the
     /// appliance follows links there as root.
     pub(crate) fn is_read_only(volumes: &[InstanceVolume], mount: &InstanceMount) -> bool {
-        mount.read_only || !is_mount_per_instance(volumes, mount)
+        let is_writable = is_mount_per_instance(volumes, mount) || persistent_dir(volumes, mount).is_some();
+        mount.read_only || !is_writable
     }
+}
+
+fn persistent_dir<'a>(volumes: &'a [InstanceVolume], mount: &InstanceMount) -> Option<&'a Path> {
+    volumes.iter().find(|volume| volume.name == mount.volume)?.persistent_dir()
 }
 
 /// Whether it is mounted for each instance.
@@ -243,6 +265,22 @@ mod tests {
         assert!(VolumeStore::is_read_only(&volumes, &mount("settings", false)));
         assert!(VolumeStore::is_read_only(&volumes, &mount("scratch", true)));
         assert!(!VolumeStore::is_read_only(&volumes, &mount("scratch", false)));
+    }
+
+    #[test]
+    fn persistent_directory_is_its_own_source_and_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let (store, state) = (VolumeStore::new(&dir.path().join("revision"), 1), dir.path().join("state/ns/a"));
+        let volumes = [InstanceVolume { name: "state".into(), content: VolumeContent::Persistent(state.clone()) }];
+        let mount = InstanceMount { volume: "state".into(), path: "/s".into(), sub_path: None, read_only: false };
+        VolumeStore::create_persistent_dirs(&volumes, &InstanceCredentials::default()).unwrap();
+        assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o700);
+        fs::write(state.join("checkpoint"), "1").unwrap();
+        assert_eq!(store.source(&volumes, &mount), state);
+        assert!(!VolumeStore::is_read_only(&volumes, &mount));
+        store.remove_instance_dirs(&volumes);
+        VolumeStore::create_persistent_dirs(&volumes, &InstanceCredentials::default()).unwrap();
+        assert_eq!(fs::read_to_string(state.join("checkpoint")).unwrap(), "1");
     }
 
     fn files(list: &[(&str, &str)]) -> Vec<VolumeFile> {

@@ -110,6 +110,7 @@ impl ProbeTarget<'_> {
                     let stream = self.connect().await.map_err(|why| why.to_string())?;
                     Box::pin(grpc::check_serving(stream, self.address, service)).await
                 }
+                ProbeCheck::Running => Ok(()),
                 ProbeCheck::Exec { command } => {
                     Box::pin(exec::run_probe(self.launcher, command, self.environment)).await
                 }

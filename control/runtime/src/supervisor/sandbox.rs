@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use container::BindMount;
@@ -54,6 +54,7 @@ impl Sandbox {
         store.write_files(&spec.volumes)?;
         let others = spec.init_containers.iter().chain(&spec.sidecars).flat_map(|one| &one.spec.mounts);
         store.create_instance_dirs(&spec.volumes, spec.mounts.iter().chain(others))?;
+        VolumeStore::create_persistent_dirs(&spec.volumes, &spec.credentials)?;
         let termination_message = TerminationMessage::new(&host.records.folder(&spec.namespace, &spec.revision), id);
         let message_path = spec
             .termination_message
@@ -166,6 +167,7 @@ fn sandbox_spec(
     // Its own files are in the appliance's folder, which is masked: the variables name their real paths.
     let kept = spec.termination_message.is_some().then(|| termination_message.path().to_owned());
     let volumes = (!spec.volumes.is_empty()).then(|| store.volumes_dir().to_owned());
+    let persistent = spec.volumes.iter().filter_map(|volume| volume.persistent_dir().map(Path::to_owned));
     let message = match &spec.termination_message {
         Some(TerminationMessagePath::Path(path)) => {
             let source = termination_message.path().to_owned();
@@ -175,7 +177,7 @@ fn sandbox_spec(
     };
     SandboxSpec {
         binds: spec.mounts.iter().map(bind).chain(message).collect(),
-        unmasked: volumes.into_iter().chain(kept).collect(),
+        unmasked: volumes.into_iter().chain(kept).chain(persistent).collect(),
         working_dir: spec.working_dir.clone(),
         credentials: spec.credentials,
         read_only_root: spec.read_only_root,

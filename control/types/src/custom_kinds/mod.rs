@@ -56,6 +56,17 @@ pub struct ScaleSubresource {
 }
 
 impl ScaleSubresource {
+    /// The number at `.spec.REPLICAS`, `.status.REPLICAS` and the selector at `.status.selector`.
+    #[must_use]
+    pub fn at(replicas: &str) -> Self {
+        let below = |part: &str, field: &str| vec![part.to_owned(), field.to_owned()];
+        Self {
+            spec_replicas_path: below("spec", replicas),
+            status_replicas_path: below("status", replicas),
+            selector_path: Some(below("status", "selector")),
+        }
+    }
+
     fn of(version: &Value) -> Option<Self> {
         let said = &version["subresources"]["scale"];
         let path = |name: &str| {
@@ -154,6 +165,26 @@ impl CustomKind {
     pub fn schema(&self) -> &Value {
         &self.schema
     }
+}
+
+/// Says what `schema` does not allow in a value at `at`, fields that it does not name included.
+pub(crate) fn validate_value(value: &Value, schema: &Value, at: &str, problems: &mut FieldErrors) {
+    let (patterns, work) = (Patterns::of(schema), ValidationWork::default());
+    let held = SchemaContext { schema, patterns: &patterns, work: &work, old_value: None };
+    structural_schema::validate(value, held, At::Root(at), problems);
+    let mut dropped = Dropped::default();
+    pruning::prune(&mut value.clone(), schema, At::Root(at), &mut dropped);
+    for field in dropped.paths {
+        problems.add(field, "unknown field");
+    }
+    if let Some(why) = work.exceeded() {
+        problems.add(why.field, why.message);
+    }
+}
+
+/// Says what is wrong with a schema at `at`.
+pub(crate) fn validate_schema(schema: &Value, at: &str, problems: &mut FieldErrors) {
+    schema_validation::validate(schema, at, problems);
 }
 
 /// The version's schema, with what every object has.

@@ -52,6 +52,10 @@ pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration
 pub const RUNTIME_CLASS: &str = "runtime.sluicegate.dev/class";
 /// `env`: no mounts; the program finds its volumes by the variable SLUICEGATE_VOLUMES.
 pub const RUNTIME_VOLUMES: &str = "runtime.sluicegate.dev/volumes";
+/// `none`: an instance is ready once it has run for a moment, because its program listens nowhere.
+pub const RUNTIME_READINESS: &str = "runtime.sluicegate.dev/readiness-probe";
+/// The name of a directory that outlives the instances; the program finds it by the variable `STATE_DIRECTORY`.
+pub const STATE_DIRECTORY: &str = "runtime.sluicegate.dev/state-directory";
 
 pub const AUTOSCALING: &str = "autoscaling.knative.dev/";
 const HPA: &str = "hpa.autoscaling.knative.dev";

@@ -1,25 +1,30 @@
-//! ApiServerSource: sends events about changes of a cluster's objects.
+//! ApiServerSource: an event for each change of objects of the API.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
 use super::ping::OIDC_IDENTITY_CREATED;
 use super::{CloudEventOverrides, SINK_PROVIDED, SOURCE, SourceStatus};
 use crate::delivery;
+use crate::eventing::filters::{self, SubscriptionsApiFilter};
 use crate::field_errors::{FieldErrors, MISSING};
 use crate::kind;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
 use crate::settings::Settings;
 use crate::shared::{Destination, namespace};
 
-/// What it would send.
-const EVENT_TYPES: &str = r#"[{"type":"dev.knative.apiserver.resource.add","description":"An object was added, with the object"},{"type":"dev.knative.apiserver.resource.delete","description":"An object was deleted, with the object"},{"type":"dev.knative.apiserver.resource.update","description":"An object was changed, with the object"},{"type":"dev.knative.apiserver.ref.add","description":"An object was added, by reference"},{"type":"dev.knative.apiserver.ref.delete","description":"An object was deleted, by reference"},{"type":"dev.knative.apiserver.ref.update","description":"An object was changed, by reference"}]"#;
+pub const DEPLOYED: &str = "Deployed";
+pub const SUFFICIENT_PERMISSIONS: &str = "SufficientPermissions";
+/// An event has the whole object.
+pub const RESOURCE: &str = "Resource";
+/// An event names the object.
+const REFERENCE: &str = "Reference";
+/// Kinds of one source: each is a watch.
+const RESOURCES_MAX: usize = 64;
 
-const DEPLOYED: &str = "Deployed";
-const SUFFICIENT_PERMISSIONS: &str = "SufficientPermissions";
-pub const NOT_RUN: &str = "nothing here runs an ApiServerSource: the object is stored, and sends no events";
+/// The events that it sends.
+const EVENT_TYPES: &str = r#"[{"type":"dev.knative.apiserver.resource.add","description":"An object was added, with the object"},{"type":"dev.knative.apiserver.resource.delete","description":"An object was deleted, with the object"},{"type":"dev.knative.apiserver.resource.update","description":"An object was changed, with the object"},{"type":"dev.knative.apiserver.ref.add","description":"An object was added, by reference"},{"type":"dev.knative.apiserver.ref.delete","description":"An object was deleted, by reference"},{"type":"dev.knative.apiserver.ref.update","description":"An object was changed, by reference"}]"#;
 
 kind! {
     /// `sources.knative.dev/v1` ApiServerSource.
@@ -47,7 +52,7 @@ pub struct ApiServerSourceSpec {
     pub namespace_selector: Option<LabelSelector>,
     /// Which events are sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub filters: Vec<Value>,
+    pub filters: Vec<SubscriptionsApiFilter>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -68,8 +73,7 @@ pub struct ApiVersionKind {
 
 source! {
     ApiServerSource {
-        conditions: [SINK_PROVIDED, DEPLOYED, SUFFICIENT_PERMISSIONS, OIDC_IDENTITY_CREATED],
-        not_run: Some((DEPLOYED, NOT_RUN))
+        conditions: [SINK_PROVIDED, DEPLOYED, SUFFICIENT_PERMISSIONS, OIDC_IDENTITY_CREATED]
     }
 }
 
@@ -89,7 +93,7 @@ impl ResourceStrategy for ApiServerSource {
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {
         let home = namespace(&self.metadata).to_owned();
         delivery::default_destination(&mut self.spec.sink, &home);
-        for (field, default) in [(&mut self.spec.mode, "Reference"), (&mut self.spec.account, "default")] {
+        for (field, default) in [(&mut self.spec.mode, REFERENCE), (&mut self.spec.account, "default")] {
             if field.is_empty() {
                 *field = default.to_owned();
             }
@@ -99,12 +103,16 @@ impl ResourceStrategy for ApiServerSource {
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
         let spec = &self.spec;
         super::validate(&spec.sink, spec.ce_overrides.as_ref(), problems);
-        if !["Reference", "Resource"].contains(&spec.mode.as_str()) {
+        if ![REFERENCE, RESOURCE].contains(&spec.mode.as_str()) {
             problems.add("spec.mode", format!("invalid value: {}", spec.mode));
         }
         if spec.resources.is_empty() {
             problems.add("spec.resources", MISSING);
         }
+        if spec.resources.len() > RESOURCES_MAX {
+            problems.add("spec.resources", format!("too many: at most {RESOURCES_MAX} kinds"));
+        }
+        filters::validate(&spec.filters, "spec.filters", problems);
         for (index, watched) in spec.resources.iter().enumerate() {
             for (field, value) in [("apiVersion", &watched.api_version), ("kind", &watched.kind)] {
                 if value.is_empty() {

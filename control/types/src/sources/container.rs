@@ -13,10 +13,8 @@ use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
 use crate::settings::Settings;
 use crate::shared::{Destination, name, namespace};
 
-const BINDING_READY: &str = "SinkBindingReady";
-const ADAPTER_READY: &str = "ReceiveAdapterReady";
-pub const NOT_RUN: &str =
-    "nothing here runs a ContainerSource: the object is stored, and its containers are not started";
+pub const BINDING_READY: &str = "SinkBindingReady";
+pub const ADAPTER_READY: &str = "ReceiveAdapterReady";
 
 kind! {
     /// `sources.knative.dev/v1` ContainerSource.
@@ -34,7 +32,7 @@ pub struct ContainerSourceSpec {
     pub template: Value,
 }
 
-source! { ContainerSource { conditions: [BINDING_READY, ADAPTER_READY], not_run: Some((ADAPTER_READY, NOT_RUN)) } }
+source! { ContainerSource { conditions: [BINDING_READY, ADAPTER_READY] } }
 
 impl ResourceStrategy for ContainerSource {
     const META: KindMeta =

@@ -16,6 +16,10 @@ use crate::shared::{Destination, name, namespace};
 
 const CONTAINER_READY: &str = "ContainerSourceReady";
 
+/// The events that it sends.
+const EVENT_TYPES: &str =
+    r#"[{"type":"dev.knative.connector.event.timer","description":"The message of a timer, in a fixed period"}]"#;
+
 kind! {
     /// `sources.knative.dev/v1alpha1` IntegrationSource.
     IntegrationSource { spec: IntegrationSourceSpec, status: SourceStatus }
@@ -45,7 +49,7 @@ pub struct Timer {
     pub repeat_count: Option<i64>,
 }
 
-source! { IntegrationSource { conditions: [SINK_PROVIDED, CONTAINER_READY], not_run: None } }
+source! { IntegrationSource { conditions: [SINK_PROVIDED, CONTAINER_READY] } }
 
 impl AdapterBacked for IntegrationSource {
     const SINK_CONDITION: &'static str = SINK_PROVIDED;
@@ -71,6 +75,7 @@ impl ResourceStrategy for IntegrationSource {
         kind: "IntegrationSource",
         plural: "integrationsources",
         singular: "integrationsource",
+        event_types: Some(EVENT_TYPES),
         ..SOURCE
     };
 

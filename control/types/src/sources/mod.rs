@@ -1,13 +1,13 @@
-//! `sources.knative.dev/v1`: event sources. PingSources are run here, adapters run AdapterSources, IntegrationSources and
-//! RedisStreamSources, and SinkBindings are applied. Objects of the other kinds are stored with a status that nothing runs them.
+//! `sources.knative.dev`: kinds that bring events in. The appliance itself sends the events of PingSources and ApiServerSources,
+//! a ContainerSource starts a program of the user, an adapter runs each of the others, and a SinkBinding tells programs where
+//! to send.
 
 /// Makes a kind of object with `spec.sink` a [`Source`].
 macro_rules! source {
-    ($kind:ty { conditions: $conditions:expr, not_run: $not_run:expr }) => {
+    ($kind:ty { conditions: $conditions:expr }) => {
         impl $crate::sources::SourceKind for $kind {
             const CONDITIONS: $crate::conditions::ConditionSet =
                 $crate::conditions::ConditionSet { dependents: &$conditions };
-            const NOT_RUN: Option<(&'static str, &'static str)> = $not_run;
 
             fn sink(&self) -> &$crate::shared::Destination {
                 &self.spec.sink
@@ -21,11 +21,14 @@ macro_rules! source {
 }
 
 pub mod adapter;
+pub mod adapter_type;
 pub mod api_server;
 pub mod container;
 pub mod cron;
 pub mod integration;
+pub mod kafka;
 pub mod ping;
+pub mod rabbitmq;
 pub mod redis_stream;
 pub mod sink_binding;
 
@@ -73,8 +76,6 @@ const SOURCE: KindMeta = KindMeta {
 /// A kind that sends events to a sink.
 pub trait SourceKind: HasConditions {
     const CONDITIONS: ConditionSet;
-    /// The condition that says that nothing here runs objects of the kind, and why. `None`: they are run.
-    const NOT_RUN: Option<(&'static str, &'static str)>;
 
     fn sink(&self) -> &Destination;
     fn status_mut(&mut self) -> &mut SourceStatus;
@@ -109,6 +110,12 @@ pub struct SourceStatus {
     /// Namespaces that are watched (ApiServerSource).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub namespaces: Vec<String>,
+    /// Instances that consume (KafkaSource).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consumers: Option<i32>,
+    /// Selects their Pods, for the subresource `scale`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub selector: Option<String>,
 }
 
 /// Type and source of events.
@@ -126,20 +133,19 @@ pub fn entries() -> Vec<KindEntry> {
     vec![
         KindEntry::of::<ping::PingSource>(),
         ping::v1beta2(),
-        KindEntry::of::<api_server::ApiServerSource>().with_warnings(|_| warning(api_server::NOT_RUN)),
-        KindEntry::of::<container::ContainerSource>().with_warnings(|_| warning(container::NOT_RUN)),
+        KindEntry::of::<api_server::ApiServerSource>(),
+        KindEntry::of::<container::ContainerSource>(),
         KindEntry::of::<adapter::AdapterSource>(),
+        kafka::v1(),
+        kafka::v1beta1(),
+        KindEntry::of::<rabbitmq::RabbitmqSource>(),
         KindEntry::of::<integration::IntegrationSource>(),
         KindEntry::of::<redis_stream::RedisStreamSource>(),
         KindEntry::of::<sink_binding::SinkBinding>().with_warnings(sink_binding::warnings),
     ]
 }
 
-fn warning(why: &str) -> Vec<String> {
-    vec![why.to_owned()]
-}
-
-/// Validates the sink of a source.
+/// The rules of what all sources say of where events go.
 fn validate(sink: &Destination, overrides: Option<&CloudEventOverrides>, problems: &mut FieldErrors) {
     delivery::validate_destination(sink, "spec.sink", problems);
     for key in overrides.iter().flat_map(|overrides| overrides.extensions.keys()) {

@@ -99,11 +99,11 @@ impl PingSourceSpec {
     }
 }
 
-/// What it sends, for those who look for a source.
+/// The events that it sends.
 const EVENT_TYPES: &str =
     r#"[{"type":"dev.knative.sources.ping","description":"CloudEvent type for fixed payload on a schedule"}]"#;
 
-source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED, OIDC_IDENTITY_CREATED], not_run: None } }
+source! { PingSource { conditions: [SINK_PROVIDED, DEPLOYED, OIDC_IDENTITY_CREATED] } }
 
 impl ResourceStrategy for PingSource {
     const META: KindMeta = KindMeta {

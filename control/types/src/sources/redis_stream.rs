@@ -14,6 +14,10 @@ use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
 use crate::settings::Settings;
 use crate::shared::{Destination, name, namespace};
 
+/// The events that it sends.
+const EVENT_TYPES: &str =
+    r#"[{"type":"dev.knative.sources.redisstream","description":"An entry of a stream that is no CloudEvent"}]"#;
+
 kind! {
     /// `sources.knative.dev/v1alpha1` RedisStreamSource.
     RedisStreamSource { spec: RedisStreamSourceSpec, status: SourceStatus }
@@ -40,7 +44,7 @@ pub struct RedisStreamSourceSpec {
     pub consumers: Option<i32>,
 }
 
-source! { RedisStreamSource { conditions: [SINK_PROVIDED, DEPLOYED], not_run: None } }
+source! { RedisStreamSource { conditions: [SINK_PROVIDED, DEPLOYED] } }
 
 impl AdapterBacked for RedisStreamSource {
     const SINK_CONDITION: &'static str = SINK_PROVIDED;
@@ -81,6 +85,7 @@ impl ResourceStrategy for RedisStreamSource {
         kind: "RedisStreamSource",
         plural: "redisstreamsources",
         singular: "redisstreamsource",
+        event_types: Some(EVENT_TYPES),
         ..SOURCE
     };
 

@@ -106,8 +106,7 @@ source! {
             OIDC_IDENTITY_CREATED,
             OIDC_TOKEN_SECRET_CREATED,
             TRUST_BUNDLE_PROPAGATED
-        ],
-        not_run: None
+        ]
     }
 }
 

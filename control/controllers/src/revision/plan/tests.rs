@@ -41,6 +41,7 @@ pub(in super::super) fn given(images: &[(String, Vec<String>)]) -> PlanInputs<'_
         sources: &NOTHING,
         reachable: true,
         can_mount: true,
+        state_root: None,
         host_devices: false,
         detect_http2: false,
         progress_deadline: DeploymentSettings::default().progress_deadline,

@@ -1,0 +1,130 @@
+//! Sinks that an adapter runs: the adapter is an instance of a Service that belongs to the sink, and the Service's address is
+//! the sink's. The adapter answers an event with a 2xx once the other system has confirmed it.
+
+use std::collections::BTreeMap;
+
+use crate::adapter_service::{
+    AdapterRequest, AdapterSections, Deployment, deploy, owner_item, remove_state, remove_unused_state, service_name,
+};
+use crate::api::{Error, NamespacedObject, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches, newest};
+use crate::informer_cache::InformerCache;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::kind_registry::ResourceStrategy;
+use types::serving::service::Service;
+use types::shared::{Addressable, name, namespace};
+use types::sinks::{ADDRESSABLE, AdapterSinkKind};
+use types::sources::adapter::SecretData;
+
+/// Sinks of one kind that an adapter runs.
+#[derive(Debug, Default)]
+pub struct AdapterSinkController<A: kube::Resource + serde::de::DeserializeOwned> {
+    cache: InformerCache<A>,
+}
+
+impl<A: NamespacedObject + ResourceStrategy + AdapterSinkKind> Controller for AdapterSinkController<A> {
+    fn kind(&self) -> ControllerKind {
+        ControllerKind::new(A::META.kind)
+    }
+
+    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches.own_primary(self.kind(), &self.cache);
+        watches.enqueue::<Service, _>(|change| owner_item(newest(change)?, A::META.kind));
+    }
+
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(async { remove_unused_state(context) })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(context, &self.cache, item))
+    }
+}
+
+async fn reconcile<A: NamespacedObject + AdapterSinkKind>(
+    context: &ControllerContext,
+    cache: &InformerCache<A>,
+    item: &WorkItem,
+) -> Result<(), Error> {
+    let service = service_name(&item.name, A::SERVICE_SUFFIX);
+    let Some(sink) = cache.get(&item.namespace, &item.name) else {
+        remove_state(context, item, &service);
+        return Ok(());
+    };
+    if sink.meta().deletion_timestamp.is_some() {
+        return Ok(()); // garbage collection deletes the Service
+    }
+    let plan = sink.plan();
+    let request = AdapterRequest {
+        owner: &*sink,
+        service: &service,
+        program: &plan.program,
+        sections: AdapterSections { receiver: None, sender: plan.sink.clone() },
+        variables: vec![("NAMESPACE", namespace(sink.meta()).to_owned()), ("NAME", name(sink.meta()).to_owned())],
+        service_account_name: plan.service_account_name.as_deref(),
+        instances: 1,
+    };
+    let finish = |sections: &mut AdapterSections, found: &BTreeMap<String, SecretData>| {
+        A::read_secrets(&mut sections.sender, found)
+    };
+    let deployed = deploy(context, item, request, finish).await?;
+    let address = context.caches.services.get(&item.namespace, &service);
+    let address = address.and_then(|service| service.status.as_ref()?.address.clone());
+    let mut after = (*sink).clone();
+    set_status(&mut after, address, &deployed);
+    context.set_status(&*sink, &after).await
+}
+
+fn set_status<A: NamespacedObject + AdapterSinkKind>(
+    sink: &mut A,
+    address: Option<Addressable>,
+    deployed: &Deployment,
+) {
+    let generation = sink.meta().generation;
+    let status = sink.status_mut();
+    let before = std::mem::take(&mut status.base.conditions);
+    let mut conditions = A::CONDITIONS.manage(&before, now());
+    match &address {
+        Some(_) => conditions.mark_true(ADDRESSABLE),
+        None => conditions.mark_unknown(ADDRESSABLE, "Deploying", "the Service of the adapter has no address yet"),
+    }
+    deployed.mark(&mut conditions, A::DEPLOYED_CONDITION);
+    for kind in A::READY_CONDITIONS {
+        match deployed {
+            Deployment::Ready => conditions.mark_true(kind),
+            _ => conditions.mark_unknown(kind, "AdapterNotReady", "the adapter is not connected yet"),
+        }
+    }
+    for kind in A::UNUSED_CONDITIONS {
+        conditions.mark_true_with_reason(kind, "NotSupported", "the sink accepts events of all senders in the cluster");
+    }
+    status.addresses = address.iter().cloned().collect();
+    status.address = address;
+    conditions.finish_into(&mut status.base, generation);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use types::shared::ConditionStatus;
+    use types::sinks::kafka::KafkaSink;
+
+    /// TRN-29: a sink is Ready once it has an address and its adapter is connected.
+    #[test]
+    fn sink_is_ready_with_address_and_adapter() {
+        let concluded = |address: Option<Addressable>, deployed: Deployment| {
+            let mut sink: KafkaSink = serde_json::from_value(json!({ "metadata": {}, "spec": {} })).unwrap();
+            set_status(&mut sink, address, &deployed);
+            let status = sink.status.unwrap();
+            let ready = status.base.conditions.iter().find(|one| one.kind == "Ready").unwrap().status;
+            (ready, status.addresses.len())
+        };
+        let address = || Some(Addressable { url: Some("http://s".to_owned()), ..Addressable::default() });
+        let failed = || Deployment::failed("ExitCode1", "gone".to_owned());
+        assert_eq!(concluded(address(), Deployment::Ready), (ConditionStatus::True, 1));
+        assert_eq!(concluded(None, Deployment::Ready), (ConditionStatus::Unknown, 0));
+        assert_eq!(concluded(address(), failed()), (ConditionStatus::False, 1));
+    }
+}
