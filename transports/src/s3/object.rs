@@ -10,6 +10,8 @@ use crate::aws::{AwsResponse, percent_encode};
 const TYPE: &str = "dev.knative.connector.event.aws-s3";
 const SOURCE: &str = "dev.knative.eventing.aws-s3-source";
 const SUBJECT: &str = "aws-s3-source";
+/// What S3 says of an object that was written without a content type.
+const DEFAULT_CONTENT_TYPE: &str = "binary/octet-stream";
 /// S3's prefix of what a user says about an object.
 const METADATA: &str = "x-amz-meta-";
 
@@ -18,8 +20,9 @@ pub(super) fn event_of(bucket: &str, object: &S3Object, response: Option<&AwsRes
     let content_type = response.and_then(|response| response.header("content-type"));
     if let Some(response) = response {
         let pairs = response.headers.iter().filter_map(|(name, value)| {
-            let name = name.as_str();
-            Some((name.strip_prefix(METADATA).unwrap_or(name), value.to_str().ok()?))
+            let (name, value) = (name.as_str(), value.to_str().ok()?);
+            let is_default = name == "content-type" && value == DEFAULT_CONTENT_TYPE;
+            (!is_default).then_some((name.strip_prefix(METADATA).unwrap_or(name), value))
         });
         match from_headers(pairs, Some(response.body.clone()).filter(|body| !body.is_empty())) {
             Ok(Some(event)) => return event,

@@ -145,12 +145,16 @@ impl Server {
     }
 
     pub(crate) fn rabbitmq() -> Option<Server> {
+        Server::rabbitmq_with(&|port| format!("listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\n"))
+    }
+
+    /// `config`: of the port.
+    pub(crate) fn rabbitmq_with(config: &dyn Fn(u16) -> String) -> Option<Server> {
         let program = find("rabbitmq-server")?;
         let directory = tempfile::tempdir().unwrap();
         let (port, distribution, epmd) = (free_port(), free_port(), free_port());
         let dir = directory.path().display().to_string();
-        let config = format!("listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\n");
-        std::fs::write(directory.path().join("rabbitmq.conf"), config).unwrap();
+        std::fs::write(directory.path().join("rabbitmq.conf"), config(port)).unwrap();
         // AMQP 1.0 on the same port.
         std::fs::write(directory.path().join("plugins"), "[rabbitmq_amqp1_0].\n").unwrap();
         let command = move || {
@@ -235,13 +239,12 @@ impl Server {
     }
 }
 
-/// Makes a topic with one partition.
 #[cfg(feature = "kafka")]
-pub(crate) fn create_topic(port: u16, name: &str) {
+pub(crate) fn create_topic(port: u16, name: &str, partitions: i32) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let kafka = krafka::Kafka::builder(format!("127.0.0.1:{port}")).connect().await.unwrap();
-        let topic = krafka::admin::NewTopic::new(name, 1, 1).unwrap();
+        let topic = krafka::admin::NewTopic::new(name, partitions, 1).unwrap();
         let created =
             kafka.admin().create_topics([topic], krafka::admin::CreateTopicsOptions::default()).await.unwrap();
         assert!(created.values().all(Result::is_ok), "{created:?}");
