@@ -263,3 +263,13 @@ fn every_transport_names_a_wrong_field() {
         assert!(!output.status.success() && log.contains(wanted), "{kind}: {log}");
     }
 }
+
+/// TRN-29: a request gets a 503 while the server of the sender is away, instead of no answer.
+#[test]
+fn request_without_a_connection_is_answered_503() {
+    let sender = format!(r#"{{"address":"127.0.0.1:{}","stream":"s"}}"#, free_port());
+    let adapter = Adapter::start("redis", &[("ADAPTER_SENDER", &sender)]);
+    adapter.wait_reason("ConnectionFailed");
+    let response = support::http::post_number(adapter.port, 1).unwrap();
+    assert_eq!((response.status(), response.header("retry-after")), (503, Some("1")), "{}", response.text());
+}
