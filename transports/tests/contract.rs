@@ -25,7 +25,7 @@ fn lines(numbers: std::ops::Range<u64>) -> String {
 #[test]
 fn wrong_configuration_exits_with_its_place() {
     for (receiver, wanted) in [
-        ("{\"path\":", "ADAPTER_RECEIVER is no JSON"),
+        ("{\"path\":", "ADAPTER_RECEIVER is not valid JSON"),
         ("{\"path\":7}", "ADAPTER_RECEIVER: path: invalid type: integer `7`"),
         ("{\"pth\":\"x\"}", "ADAPTER_RECEIVER: pth: unknown field `pth`"),
     ] {
