@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn broken_json_names_variable_and_place() {
         let error = settings(&[("ADAPTER_RECEIVER", "{\"a\":"), ("K_SINK", "http://sink")]).unwrap_err();
-        assert_eq!(error.message, "ADAPTER_RECEIVER is no JSON: EOF while parsing a value at line 1 column 5");
+        assert_eq!(error.message, "ADAPTER_RECEIVER is not valid JSON: EOF while parsing a value at line 1 column 5");
         let error = settings(&[("ADAPTER_RECEIVER", "{\"qos\":3}"), ("K_SINK", "http://sink")]).unwrap_err();
         assert_eq!(error.message, "ADAPTER_RECEIVER: qos: 3 is not 0, 1 or 2");
     }

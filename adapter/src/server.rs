@@ -193,6 +193,16 @@ impl PendingResponse {
 }
 
 impl Submissions {
+    /// Answers 503 to requests that wait while the sender has no connection, so that their clients retry elsewhere or later.
+    pub(crate) fn refuse_waiting(&mut self, reason: &str) {
+        while let Ok(submission) = self.0.try_recv() {
+            let response =
+                Response { retry_after: Some(Duration::from_secs(1)), ..Response::new(503, reason.to_owned()) };
+            // An error means that the client is gone.
+            let _ = submission.answer.send(response);
+        }
+    }
+
     /// Passes requests on until the adapter stops and all are answered.
     pub async fn relay(&mut self, intake: &mut Intake<PendingResponse>) -> Result<(), Error> {
         let mut requests: u64 = 0;

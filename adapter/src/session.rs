@@ -32,6 +32,9 @@ impl Ends {
 /// A receiver behind a pointer.
 pub(crate) trait AnyReceiver {
     fn receive(&mut self, ends: Ends) -> LocalBoxFuture<'_, Result<(), Error>>;
+
+    /// Answers clients that wait while there is no connection.
+    fn refuse_waiting(&mut self, _: &str) {}
 }
 
 pub(crate) struct Foreign<R>(pub(crate) R);
@@ -48,6 +51,10 @@ pub(crate) struct Requests<'a>(pub(crate) &'a mut Submissions);
 impl AnyReceiver for Requests<'_> {
     fn receive(&mut self, ends: Ends) -> LocalBoxFuture<'_, Result<(), Error>> {
         Box::pin(async move { self.0.relay(&mut ends.intake()).await })
+    }
+
+    fn refuse_waiting(&mut self, reason: &str) {
+        self.0.refuse_waiting(reason);
     }
 }
 
@@ -83,6 +90,7 @@ pub(crate) async fn run(
         if changed {
             tracing::error!(reason = error.reason, error = %error.message, "adapter is not ready; it connects again");
         }
+        receiver.refuse_waiting(&error.message);
         count(&delivery.status.counters.reconnects, 1);
         failures = if started.elapsed() > RECONNECT_MAX { 0 } else { failures + 1 };
         let pause = RECONNECT_MIN.saturating_mul(1 << failures.min(5)).min(RECONNECT_MAX);

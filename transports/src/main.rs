@@ -8,6 +8,10 @@ use adapter::{Kind, NoSender, kind};
 
 #[cfg(feature = "amqp")]
 mod amqp;
+#[cfg(feature = "amqp10")]
+mod amqp10;
+#[cfg(any(feature = "s3", feature = "sqs"))]
+mod aws;
 #[cfg(feature = "file")]
 mod file;
 #[cfg(feature = "http")]
@@ -18,14 +22,18 @@ mod kafka;
 mod mqtt;
 #[cfg(feature = "nats")]
 mod nats;
-#[cfg(any(feature = "file", feature = "kafka"))]
+#[cfg(any(feature = "file", feature = "kafka", feature = "postgresql"))]
 mod offset_tracker;
-#[cfg(any(feature = "kafka", feature = "nats"))]
+#[cfg(any(feature = "kafka", feature = "nats", feature = "postgresql"))]
 mod ordering;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 #[cfg(feature = "redis")]
 mod redis_stream;
+#[cfg(feature = "s3")]
+mod s3;
+#[cfg(feature = "sqs")]
+mod sqs;
 mod timer;
 
 const KINDS: &[Kind] = &[
@@ -42,10 +50,16 @@ const KINDS: &[Kind] = &[
     kind::<mqtt::MqttReceiver, mqtt::MqttSender>("mqtt"),
     #[cfg(feature = "amqp")]
     kind::<amqp::AmqpReceiver, amqp::AmqpSender>("amqp"),
+    #[cfg(feature = "amqp10")]
+    kind::<amqp10::Amqp10Receiver, amqp10::Amqp10Sender>("amqp10"),
     #[cfg(feature = "kafka")]
     kind::<kafka::KafkaReceiver, kafka::KafkaSender>("kafka"),
     #[cfg(feature = "postgresql")]
     kind::<postgresql::PostgresqlReceiver, postgresql::PostgresqlSender>("postgresql"),
+    #[cfg(feature = "s3")]
+    kind::<s3::S3Receiver, s3::S3Sender>("s3"),
+    #[cfg(feature = "sqs")]
+    kind::<sqs::SqsReceiver, sqs::SqsSender>("sqs"),
 ];
 
 fn main() -> ExitCode {

@@ -163,8 +163,11 @@ fn event_of(message: &Incoming, source: &str) -> Event {
     if property("specversion").is_some() {
         let mut event = Event::default();
         for (name, value) in &message.properties {
-            if name != "datacontenttype" {
-                event.set(name, value.as_str());
+            // The trace context stands beside the event, as the sender writes it.
+            match name.as_str() {
+                "datacontenttype" => {}
+                "traceparent" => event.traceparent = Some(value.clone()),
+                _ => event.set(name, value.as_str()),
             }
         }
         if !content_type.is_empty() {

@@ -1,6 +1,7 @@
-//! PostgreSQL: LISTEN as receiver, NOTIFY or INSERT as sender.
+//! PostgreSQL: logical replication or LISTEN as receiver, NOTIFY or INSERT as sender.
 //!
-//! LISTEN has no acknowledgement, so its quality of service is 0; an INSERT is confirmed by its commit.
+//! Replication confirms a transaction after the sink accepted its events. LISTEN has no acknowledgement, so its quality of
+//! service is 0; an INSERT is confirmed by its commit.
 
 use adapter::tls::Tls;
 use adapter::{Context, Error, Event, Intake, SecretFile, from_json};
@@ -8,9 +9,11 @@ use serde::Deserialize;
 use tokio::sync::mpsc;
 
 mod connection;
+mod replication;
 mod sender;
 
 use connection::{PostgresqlConnection, quote_identifier};
+use replication::Replication;
 pub(crate) use sender::PostgresqlSender;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -22,7 +25,10 @@ pub(crate) struct Config {
     user: String,
     password: Option<SecretFile>,
     tls: Option<Tls>,
+    /// LISTEN on these; or `replication`.
+    #[serde(default)]
     channels: Vec<String>,
+    replication: Option<Replication>,
 }
 
 impl Config {
@@ -41,25 +47,34 @@ impl Config {
 pub(crate) struct PostgresqlReceiver {
     config: Config,
     source: String,
+    /// The slot was used by this process.
+    has_run: bool,
 }
 
 impl adapter::Receiver for PostgresqlReceiver {
     type Config = Config;
-    type Token = ();
+    /// The number of a replicated event.
+    type Token = u64;
 
     fn new(config: Config, _: &Context) -> Result<Self, Error> {
-        if config.channels.is_empty() {
-            return Err(Error::config("ADAPTER_RECEIVER: channels: at least one is needed"));
+        match &config.replication {
+            Some(replication) if config.channels.is_empty() => replication.check()?,
+            None if !config.channels.is_empty() => {}
+            _ => return Err(Error::config("ADAPTER_RECEIVER: give either channels, at least one, or replication")),
         }
         let source = config.connection().source();
-        Ok(PostgresqlReceiver { config, source })
+        Ok(PostgresqlReceiver { config, source, has_run: false })
     }
 
+    /// The position of a replicated change is the same at each delivery.
     fn qos_max(&self) -> u8 {
-        0
+        if self.config.replication.is_some() { 2 } else { 0 }
     }
 
-    async fn receive(&mut self, intake: &mut Intake<()>) -> Result<(), Error> {
+    async fn receive(&mut self, intake: &mut Intake<u64>) -> Result<(), Error> {
+        if let Some(replication) = &self.config.replication {
+            return replication.receive(&self.config.connection(), &mut self.has_run, intake).await;
+        }
         let (sender, mut notifications) = mpsc::unbounded_channel();
         let client = self.config.connection().open(Some(sender)).await?;
         for channel in &self.config.channels {
@@ -71,7 +86,7 @@ impl adapter::Receiver for PostgresqlReceiver {
         while !intake.finished() {
             let stopping = intake.stopping();
             tokio::select! {
-                ((), _) = intake.settled() => {}
+                _ = intake.settled() => {}
                 notification = notifications.recv() => {
                     let Some(notification) = notification else {
                         return Err(Error::connection("PostgreSQL: the connection was lost"));
@@ -81,7 +96,7 @@ impl adapter::Receiver for PostgresqlReceiver {
                         continue;
                     }
                     let event = event_of(notification.channel(), notification.payload(), &self.source);
-                    intake.push(event, Some(notification.channel()), ());
+                    intake.push(event, Some(notification.channel()), 0);
                 }
                 () = stop.wait(), if !stopping => {}
             }

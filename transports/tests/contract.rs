@@ -25,7 +25,7 @@ fn lines(numbers: std::ops::Range<u64>) -> String {
 #[test]
 fn wrong_configuration_exits_with_its_place() {
     for (receiver, wanted) in [
-        ("{\"path\":", "ADAPTER_RECEIVER is no JSON"),
+        ("{\"path\":", "ADAPTER_RECEIVER is not valid JSON"),
         ("{\"path\":7}", "ADAPTER_RECEIVER: path: invalid type: integer `7`"),
         ("{\"pth\":\"x\"}", "ADAPTER_RECEIVER: pth: unknown field `pth`"),
     ] {
@@ -262,4 +262,14 @@ fn every_transport_names_a_wrong_field() {
         let log = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(!output.status.success() && log.contains(wanted), "{kind}: {log}");
     }
+}
+
+/// TRN-29: a request gets a 503 while the server of the sender is away, instead of no answer.
+#[test]
+fn request_without_a_connection_is_answered_503() {
+    let sender = format!(r#"{{"address":"127.0.0.1:{}","stream":"s"}}"#, free_port());
+    let adapter = Adapter::start("redis", &[("ADAPTER_SENDER", &sender)]);
+    adapter.wait_reason("ConnectionFailed");
+    let response = support::http::post_number(adapter.port, 1).unwrap();
+    assert_eq!((response.status(), response.header("retry-after")), (503, Some("1")), "{}", response.text());
 }

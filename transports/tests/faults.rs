@@ -147,6 +147,20 @@ fn mqtt_loses_nothing() {
 }
 
 #[test]
+fn mqtt_of_version_3_1_1_loses_nothing() {
+    let Some(server) = Server::mosquitto() else { return };
+    nothing_is_lost(
+        &Transport {
+            kind: "mqtt",
+            receiver: |port| format!(r#"{{"host":"127.0.0.1","port":{port},"version":"3.1.1","topics":["a/+"]}}"#),
+            sender: |port| format!(r#"{{"host":"127.0.0.1","port":{port},"version":"3.1.1","topic":"a/b"}}"#),
+            is_proxied: true,
+        },
+        &server,
+    );
+}
+
+#[test]
 fn rabbitmq_loses_nothing() {
     let Some(server) = Server::rabbitmq() else { return };
     nothing_is_lost(
@@ -160,11 +174,25 @@ fn rabbitmq_loses_nothing() {
     );
 }
 
+#[test]
+fn amqp10_loses_nothing() {
+    let Some(server) = Server::rabbitmq() else { return };
+    nothing_is_lost(
+        &Transport {
+            kind: "amqp10",
+            receiver: |port| format!(r#"{{"host":"127.0.0.1","port":{port},"address":"/queue/q"}}"#),
+            sender: |port| format!(r#"{{"host":"127.0.0.1","port":{port},"address":"/queue/q"}}"#),
+            is_proxied: true,
+        },
+        &server,
+    );
+}
+
 /// Kafka's clients use the address that the broker names, so the cut has a test of its own.
 #[test]
 fn kafka_loses_nothing() {
     let Some(server) = Server::tansu(None) else { return };
-    support::server::create_topic(server.port, "t");
+    support::server::create_topic(server.port, "t", 1);
     nothing_is_lost(
         &Transport {
             kind: "kafka",
@@ -185,7 +213,7 @@ fn kafka_connection_cut_loses_nothing() {
     let target = support::free_port();
     let proxy = Proxy::to(target);
     let Some(_server) = Server::tansu(Some((target, proxy.port))) else { return };
-    support::server::create_topic(proxy.port, "t");
+    support::server::create_topic(proxy.port, "t", 1);
     let sink = Sink::new();
     let servers = format!(r#""bootstrapServers":["127.0.0.1:{}"]"#, proxy.port);
     let receiver = format!(r#"{{{servers},"topics":["t"],"initialOffset":"earliest","sessionTimeoutMs":6000}}"#);
@@ -201,4 +229,72 @@ fn kafka_connection_cut_loses_nothing() {
         wait("the confirmation", || (post_number(feed.port, number).ok()?.status() == 202).then_some(()));
     }
     sink.wait_for_numbers(200);
+}
+
+/// The server is killed with events in it and is started again: what it confirmed is there, and nothing is out of order.
+fn server_kill_loses_nothing(transport: &Transport, mut server: Server) {
+    let sink = Sink::new();
+    let receiver = (transport.receiver)(server.port);
+    let adapter =
+        Adapter::start(transport.kind, &[("ADAPTER_RECEIVER", &receiver), ("K_SINK", &sink.url())]).wait_ready();
+    let mut feed = Feed::start(transport, server.port);
+    feed.publish(EVENTS);
+    sink.wait_for_numbers(feed.next);
+    sink.set(|_, _| 503);
+    feed.publish(EVENTS);
+    server.kill();
+    adapter.wait_reason("ConnectionFailed");
+    sink.set(|_, _| 202);
+    server.start_again();
+    let adapter = adapter.wait_ready();
+    // The client of a sender sends again what got no 2xx.
+    for _ in 0..EVENTS {
+        wait("the 202", || (post_number(feed.adapter.port, feed.next).ok()?.status() == 202).then_some(()));
+        feed.next += 1;
+    }
+    sink.wait_for_numbers(feed.next);
+    assert_eq!(adapter.stop(), Some(0));
+}
+
+#[test]
+fn redis_kill_loses_nothing() {
+    let Some(server) = Server::redis() else { return };
+    server_kill_loses_nothing(
+        &Transport {
+            kind: "redis",
+            receiver: |port| format!(r#"{{"address":"127.0.0.1:{port}","stream":"s","group":"g","startId":"0"}}"#),
+            sender: |port| format!(r#"{{"address":"127.0.0.1:{port}","stream":"s"}}"#),
+            is_proxied: false,
+        },
+        server,
+    );
+}
+
+#[test]
+fn jetstream_kill_loses_nothing() {
+    let Some(server) = Server::nats() else { return };
+    support::server::create_jetstream(server.port, "s", "orders.>");
+    server_kill_loses_nothing(
+        &Transport {
+            kind: "nats",
+            receiver: |port| format!(r#"{{"servers":["nats://127.0.0.1:{port}"],"stream":"s"}}"#),
+            sender: |port| format!(r#"{{"servers":["127.0.0.1:{port}"],"subject":"orders.new"}}"#),
+            is_proxied: false,
+        },
+        server,
+    );
+}
+
+#[test]
+fn rabbitmq_kill_loses_nothing_over_amqp10() {
+    let Some(server) = Server::rabbitmq() else { return };
+    server_kill_loses_nothing(
+        &Transport {
+            kind: "amqp10",
+            receiver: |port| format!(r#"{{"host":"127.0.0.1","port":{port},"address":"/queue/q"}}"#),
+            sender: |port| format!(r#"{{"host":"127.0.0.1","port":{port},"address":"/queue/q"}}"#),
+            is_proxied: false,
+        },
+        server,
+    );
 }

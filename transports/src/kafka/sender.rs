@@ -46,8 +46,9 @@ impl adapter::Sender for KafkaSender {
         let sent = producer.send(self.record(event)).await;
         // The client connects again by itself.
         sent.map(|_| ()).map_err(|error| match error {
-            // The broker will never take a record over its limit.
+            // Neither the client nor the broker will ever take a record over its limit.
             KrafkaError::Serialization { .. }
+            | KrafkaError::Config { .. }
             | KrafkaError::Broker { code: ErrorCode::MessageTooLarge | ErrorCode::RecordListTooLarge, .. } => {
                 SendError::rejected(format!("Kafka: {error}"))
             }

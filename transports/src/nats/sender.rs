@@ -68,6 +68,7 @@ impl adapter::Sender for NatsSender {
     async fn send(&self, event: &Event) -> Result<(), SendError> {
         let (client, context) = self.client().await?;
         let (headers, body) = message(event, self.config.content_mode)?;
+        check_size(&headers, &body, client.server_info().max_payload)?;
         let subject = self.config.subject.clone();
         let failed = |error: &dyn std::fmt::Display| {
             SendError::unavailable(format!("publish to {}: {error}", self.config.subject))
@@ -99,6 +100,21 @@ impl NatsSender {
         let client = self.config.connection().open().await.map_err(SendError::unavailable)?;
         Ok(open.insert((client.clone(), jetstream::new(client))).clone())
     }
+}
+
+/// The server closes the connection for a message over its limit, and would do so at each retry.
+fn check_size(headers: &HeaderMap, body: &Bytes, bytes_max: usize) -> Result<(), SendError> {
+    // `NATS/1.0`, and a line a header.
+    let lines: usize = headers
+        .iter()
+        .flat_map(|(name, values)| values.iter().map(move |value| name.to_string().len() + value.as_str().len() + 4))
+        .sum();
+    let bytes = 12 + lines + body.len();
+    if bytes > bytes_max {
+        let message = format!("the message has {bytes} bytes with its headers, limit of the NATS server {bytes_max}");
+        return Err(SendError::Rejected { status: Some(413), message });
+    }
+    Ok(())
 }
 
 /// The NATS binding: `ce-` headers with `ce-datacontenttype`, or the JSON format.

@@ -10,6 +10,8 @@ use super::{free_port, wait};
 
 pub(crate) struct Server {
     child: Child,
+    /// The same command, for a start after a kill.
+    command: Box<dyn Fn() -> Command + Send>,
     pub(crate) port: u16,
     directory: tempfile::TempDir,
     /// The port of Erlang's name server, which ends after its node.
@@ -35,18 +37,54 @@ impl Server {
     }
 
     fn start_at(port: u16, program: &str, arguments: impl Fn(u16, &Path) -> Vec<String>) -> Option<Server> {
+        Server::start_with(&[], port, program, arguments)
+    }
+
+    fn start_with(
+        variables: &[(&str, &str)],
+        port: u16,
+        program: &str,
+        arguments: impl Fn(u16, &Path) -> Vec<String>,
+    ) -> Option<Server> {
         let program = find(program)?;
         let directory = tempfile::tempdir().unwrap();
-        let child = Command::new(program)
-            .args(arguments(port, directory.path()))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
-            .unwrap();
-        let server = Server { child, port, directory, epmd: None };
-        wait("the server to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
-        Some(server)
+        let arguments = arguments(port, directory.path());
+        let variables: Vec<(String, String)> =
+            variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let command = move || {
+            let mut command = Command::new(&program);
+            command.args(&arguments).envs(variables.iter().map(|(name, value)| (name, value)));
+            command
+        };
+        Some(Server::run(Box::new(command), port, directory, None))
+    }
+
+    fn run(
+        command: Box<dyn Fn() -> Command + Send>,
+        port: u16,
+        directory: tempfile::TempDir,
+        epmd: Option<u16>,
+    ) -> Server {
+        let child = spawn(&mut command());
+        let server = Server { child, command, port, directory, epmd };
+        server.wait_listening();
+        server
+    }
+
+    fn wait_listening(&self) {
+        wait("the server to listen", || TcpStream::connect(("127.0.0.1", self.port)).ok());
+    }
+
+    /// kill -9 of the server and of what it started.
+    pub(crate) fn kill(&mut self) {
+        let _ = Command::new("kill").args(["-9", "--", &format!("-{}", self.child.id())]).status();
+        let _ = self.child.wait();
+    }
+
+    /// After [`Server::kill`], on the same port with the same files.
+    pub(crate) fn start_again(&mut self) {
+        self.child = spawn(&mut (self.command)());
+        self.wait_listening();
     }
 
     pub(crate) fn directory(&self) -> &Path {
@@ -70,11 +108,14 @@ impl Server {
     }
 }
 
+fn spawn(command: &mut Command) -> Child {
+    // A group of its own: some servers are started by a script.
+    command.process_group(0).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        // The whole process group: some servers are started by a script.
-        let _ = Command::new("kill").args(["-9", "--", &format!("-{}", self.child.id())]).status();
-        let _ = self.child.wait();
+        self.kill();
         if let Some(epmd) = self.epmd {
             let kill = ["-port", &epmd.to_string(), "-kill"].map(str::to_owned);
             wait("the end of epmd", || {
@@ -104,33 +145,62 @@ impl Server {
     }
 
     pub(crate) fn rabbitmq() -> Option<Server> {
+        Server::rabbitmq_with(&|port| format!("listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\n"))
+    }
+
+    /// `config`: of the port.
+    pub(crate) fn rabbitmq_with(config: &dyn Fn(u16) -> String) -> Option<Server> {
         let program = find("rabbitmq-server")?;
         let directory = tempfile::tempdir().unwrap();
         let (port, distribution, epmd) = (free_port(), free_port(), free_port());
         let dir = directory.path().display().to_string();
-        let config = format!("listeners.tcp.1 = 127.0.0.1:{port}\nloopback_users = none\n");
-        std::fs::write(directory.path().join("rabbitmq.conf"), config).unwrap();
-        let child = Command::new(program)
-            .env("RABBITMQ_NODENAME", format!("test{port}@localhost"))
-            .env("RABBITMQ_CONFIG_FILE", format!("{dir}/rabbitmq.conf"))
-            .env("RABBITMQ_ENABLED_PLUGINS_FILE", format!("{dir}/plugins"))
-            .env("RABBITMQ_MNESIA_BASE", format!("{dir}/mnesia"))
-            .env("RABBITMQ_LOG_BASE", format!("{dir}/log"))
-            .env("RABBITMQ_DIST_PORT", distribution.to_string())
-            .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
-            .env("ERL_EPMD_ADDRESS", "127.0.0.1")
-            .env("ERL_EPMD_PORT", epmd.to_string())
-            .env("HOME", &dir)
-            .env("ERL_CRASH_DUMP", format!("{dir}/crash"))
-            .process_group(0)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let server = Server { child, port, directory, epmd: Some(epmd) };
-        wait("RabbitMQ to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
-        Some(server)
+        std::fs::write(directory.path().join("rabbitmq.conf"), config(port)).unwrap();
+        // AMQP 1.0 on the same port.
+        std::fs::write(directory.path().join("plugins"), "[rabbitmq_amqp1_0].\n").unwrap();
+        let command = move || {
+            let mut command = Command::new(&program);
+            command
+                .env("RABBITMQ_NODENAME", format!("test{port}@localhost"))
+                .env("RABBITMQ_CONFIG_FILE", format!("{dir}/rabbitmq.conf"))
+                .env("RABBITMQ_ENABLED_PLUGINS_FILE", format!("{dir}/plugins"))
+                .env("RABBITMQ_MNESIA_BASE", format!("{dir}/mnesia"))
+                .env("RABBITMQ_LOG_BASE", format!("{dir}/log"))
+                .env("RABBITMQ_DIST_PORT", distribution.to_string())
+                .env("RABBITMQ_NODE_IP_ADDRESS", "127.0.0.1")
+                .env("ERL_EPMD_ADDRESS", "127.0.0.1")
+                .env("ERL_EPMD_PORT", epmd.to_string())
+                .env("HOME", &dir)
+                .env("ERL_CRASH_DUMP", format!("{dir}/crash"));
+            command
+        };
+        Some(Server::run(Box::new(command), port, directory, Some(epmd)))
     }
+}
+
+impl Server {
+    /// SQS, S3 and IAM.
+    pub(crate) fn moto() -> Option<Server> {
+        Server::moto_with(&[])
+    }
+
+    pub(crate) fn moto_with(variables: &[(&str, &str)]) -> Option<Server> {
+        Server::start_with(variables, free_port(), "moto_server", |port, _| {
+            ["-H", "127.0.0.1", "-p", &port.to_string()].map(str::to_owned).to_vec()
+        })
+    }
+}
+
+/// A directory with credentials, which moto does not verify.
+pub(crate) fn aws_credentials() -> PathBuf {
+    static DIRECTORY: std::sync::OnceLock<tempfile::TempDir> = std::sync::OnceLock::new();
+    let directory = DIRECTORY.get_or_init(|| {
+        let directory = tempfile::tempdir().unwrap();
+        for name in ["aws.accessKey", "aws.secretKey"] {
+            std::fs::write(directory.path().join(name), "test\n").unwrap();
+        }
+        directory
+    });
+    directory.path().to_owned()
 }
 
 /// Makes a stream by the text protocol.
@@ -169,13 +239,12 @@ impl Server {
     }
 }
 
-/// Makes a topic with one partition.
 #[cfg(feature = "kafka")]
-pub(crate) fn create_topic(port: u16, name: &str) {
+pub(crate) fn create_topic(port: u16, name: &str, partitions: i32) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let kafka = krafka::Kafka::builder(format!("127.0.0.1:{port}")).connect().await.unwrap();
-        let topic = krafka::admin::NewTopic::new(name, 1, 1).unwrap();
+        let topic = krafka::admin::NewTopic::new(name, partitions, 1).unwrap();
         let created =
             kafka.admin().create_topics([topic], krafka::admin::CreateTopicsOptions::default()).await.unwrap();
         assert!(created.values().all(Result::is_ok), "{created:?}");
@@ -188,27 +257,25 @@ impl Server {
         let (postgres, initdb, setpriv) = (find("postgres")?, find("initdb")?, find("setpriv")?);
         let directory = tempfile::tempdir().unwrap();
         let (data, port) = (directory.path().join("data"), free_port());
-        let as_user = |program: &Path| {
+        let as_user = move |program: &Path| {
             let mut command = Command::new(&setpriv);
             command.args(["--reuid=postgres", "--regid=postgres", "--clear-groups"]).arg(program);
-            command.current_dir("/").stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+            command.current_dir("/");
             command
         };
         let owned = Command::new("chown").arg("postgres:postgres").arg(directory.path()).status().unwrap();
-        let made = as_user(&initdb)
-            .arg("-D")
-            .arg(&data)
-            .args(["-A", "trust", "-U", "postgres", "--no-sync"])
-            .status()
-            .unwrap();
-        if !owned.success() || !made.success() {
+        let mut make = as_user(&initdb);
+        make.arg("-D").arg(&data).args(["-A", "trust", "-U", "postgres", "--no-sync"]);
+        if !owned.success() || !spawn(&mut make).wait().unwrap().success() {
             let _ = writeln!(std::io::stderr(), "skipped: no user postgres here, or this is not root");
             return None;
         }
-        let mut command = as_user(&postgres);
-        command.arg("-D").arg(&data).args(["-h", "127.0.0.1", "-k", "", "-p", &port.to_string()]);
-        let server = Server { child: command.spawn().unwrap(), port, directory, epmd: None };
-        wait("PostgreSQL to listen", || TcpStream::connect(("127.0.0.1", port)).ok());
-        Some(server)
+        let command = move || {
+            let mut command = as_user(&postgres);
+            command.arg("-D").arg(&data).args(["-h", "127.0.0.1", "-k", "", "-p", &port.to_string()]);
+            command.args(["-c", "wal_level=logical", "-c", "wal_sender_timeout=10s"]);
+            command
+        };
+        Some(Server::run(Box::new(command), port, directory, None))
     }
 }
