@@ -21,6 +21,7 @@ pub mod field_errors;
 pub mod flows;
 pub mod items;
 pub mod kind_registry;
+pub mod known_keys;
 pub mod limits;
 pub mod messaging;
 pub mod networking;
@@ -75,7 +76,7 @@ pub fn registry() -> KindRegistry {
         KindEntry::of::<flows::sequence::Sequence>(),
         KindEntry::of::<flows::parallel::Parallel>(),
         KindEntry::of::<networking::certificate::Certificate>(),
-        KindEntry::of::<networking::ingress::Ingress>(),
+        KindEntry::of::<networking::ingress::Ingress>().with_warnings(networking::ingress::warnings),
         KindEntry::of::<networking::serverless_service::ServerlessService>(),
     ]);
     entries.extend(sources::entries());
