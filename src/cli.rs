@@ -23,6 +23,7 @@ mod image;
 mod kubeconfig;
 mod run;
 mod selftest;
+mod validate;
 mod wal;
 
 use std::io::{self, Write};
@@ -68,6 +69,8 @@ enum Command {
     /// Inspect a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::WalCommand),
+    /// Check config files and manifests: what is wrong, in which file and line, and what was probably meant
+    Validate(validate::ValidateArgs),
     /// Kill, tear and flip on a disk of yours: is anything lost that was acknowledged?
     Selftest(selftest::SelftestArgs),
     /// Print the version
@@ -111,6 +114,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Event(verb) => event::run(&verb),
         Command::Image(verb) => image::run(&verb),
         Command::Wal(verb) => wal::run(&verb),
+        Command::Validate(args) => validate::run(&args),
         Command::Selftest(args) => selftest::run(&args),
         Command::Version => exit_code(tell(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)),
     }

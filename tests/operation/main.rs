@@ -2,5 +2,7 @@
 
 mod demo;
 mod metrics;
+mod reload;
 mod start_stop;
 mod takeover;
+mod validate;

@@ -10,6 +10,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use codec::encode::EncodedEvent;
 use codec::http::LocalResponse;
 use codec::http::Method;
+use codec::proxy_protocol::local_header;
 use contract::access_token::{AccessToken, PresentedToken};
 use contract::post_error::PostError;
 use contract::request_histograms::OutcomeKey;
@@ -17,7 +18,7 @@ use contract::service_names::ResolvedAddress;
 use contract::signal::{Signal, SignalQueue};
 use contract::table::{DeliveryTarget, Endpoint, HeaderEdits, NO_PORT, RouteRequest};
 use protocol::http::buffers::by;
-use protocol::http::client::{self, ExchangeError, UpstreamAddress};
+use protocol::http::client::{self, ExchangeError, OpeningOptions, UpstreamAddress};
 use protocol::http::pool::PoolKey;
 use proxy::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
 
@@ -193,7 +194,10 @@ impl HttpSender {
             let Endpoint { id, address, .. } = *permit.endpoint;
             let unrestricted = permit.endpoint.is_unrestricted();
             let trust = permit.backend().tls.clone();
-            let to = UpstreamAddress { address, key: PoolKey::Endpoint(id), tls: trust.as_deref(), unrestricted };
+            let preamble = permit.backend().proxy_protocol.map_or(&[][..], local_header);
+            let opening = OpeningOptions { preamble, ..OpeningOptions::default() };
+            let key = PoolKey::Endpoint(id);
+            let to = UpstreamAddress { address, key, tls: trust.as_deref(), unrestricted, opening };
             let began = ring.now();
             let outcome = self.proxy.client.exchange(to, sent, ANSWER_BYTES_MAX, Some(due)).await;
             let is_lost = matches!(outcome, Err(ExchangeError::Unreachable { .. } | ExchangeError::Untrusted { .. }));

@@ -25,6 +25,7 @@ use super::disconnect_watcher::{gone, watch};
 use super::exchange_progress::ExchangeProgress;
 use super::mirror::MirrorBuffer;
 use super::outcome::{AttemptOutcome, ExchangeOutcome};
+use super::passive_health::{CountedEndpoint, counted_endpoint};
 use super::proxy_connection::ProxyConnection;
 use super::request_stream::RequestStream;
 use super::response_stream::ResponseStream;
@@ -81,7 +82,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
                 if let Some(mirror_buffer) = request.mirror_buffer.take() {
                     streams::mirror(mirror_buffer, request.progress.is_sent().then_some(status));
                 }
-                if request.progress.is_sent() && upstream.is_reusable() {
+                if request.progress.is_sent() && request.may_pool && upstream.is_reusable() {
                     proxy.client.put_back(request.key, upstream);
                 }
                 return ExchangeOutcome::Answered { status, close, request_read: request.progress.is_request_read() };
@@ -122,6 +123,10 @@ struct AdmittedRequest {
     permit: Option<Permit>,
     /// The pool key of its connection.
     key: PoolKey,
+    /// The connection may carry other requests.
+    may_pool: bool,
+    /// Its endpoint, if the outcome counts for outlier detection.
+    counted: Option<CountedEndpoint>,
     /// Bytes for the mirrored request; dropped unless the request is answered.
     mirror_buffer: Option<MirrorBuffer>,
 }
@@ -143,6 +148,8 @@ impl AdmittedRequest {
             timing: None,
             original_host: None,
             key: PoolKey::Endpoint(permit.endpoint.id),
+            may_pool: permit.backend().proxy_protocol.is_none(),
+            counted: counted_endpoint(&permit),
             permit: Some(permit),
             wire,
             body,
@@ -183,6 +190,7 @@ impl AdmittedRequest {
             (permit, UpstreamLink::Http1(upstream)) => {
                 note.add_bytes(&permit.endpoint);
                 self.key = PoolKey::Endpoint(permit.endpoint.id);
+                self.counted = counted_endpoint(&permit);
                 self.permit = Some(permit);
                 Ok(upstream)
             }
@@ -217,7 +225,7 @@ async fn connect(
             }
         };
         let due = ResponseDeadlines::new(started, &permit.backend().timeouts).first_byte;
-        match proxy.link(&permit, connection.client.head.is_upgrade(), due).await {
+        match proxy.link(&permit, connection.client.head.is_upgrade(), due, Some(&connection.peer)).await {
             Ok(link) => return Ok((permit, link)),
             Err(_) if due.is_some_and(|due| proxy.ring.now() >= due) => {
                 return Err(ExchangeOutcome::Refused(LocalReply::ResponseTimeout));
@@ -304,6 +312,8 @@ async fn attempt(
         timing,
         permit,
         key: _,
+        may_pool: _,
+        counted,
         mirror_buffer,
         original_host: _,
     } = request;
@@ -337,5 +347,7 @@ async fn attempt(
     };
     // Pinned where they are made: each is 600 bytes, and a move would copy it twice.
     let (answered, sent) = (pin!(response_stream.run()), pin!(request_stream.run(wire.clone())));
-    select_both(answered, sent).await
+    let ended = select_both(answered, sent).await;
+    connection.proxy.observe(*counted, &ended);
+    ended
 }

@@ -43,8 +43,9 @@ impl Proxy {
         replayable: &ReplayableRequest<'_>,
     ) -> Result<(Permit, UpstreamLink), LocalReply> {
         if replayable.is_alive
-            && let Ok(link) =
-                self.fresh_link(permit.backend(), &permit.endpoint, replayable.protocol, replayable.due).await
+            && let Ok(link) = self
+                .fresh_link(permit.backend(), &permit.endpoint, replayable.protocol, replayable.due, replayable.peer)
+                .await
         {
             return Ok((permit, link));
         }
@@ -78,7 +79,8 @@ impl Proxy {
             if permit.backend().key != backend.key {
                 return Err(unreachable());
             }
-            match self.fresh_link(permit.backend(), &permit.endpoint, replayable.protocol, replayable.due).await {
+            let ReplayableRequest { protocol, due, .. } = *replayable;
+            match self.fresh_link(permit.backend(), &permit.endpoint, protocol, due, Some(peer)).await {
                 Ok(link) => return Ok((permit, link)),
                 Err(_) => refused = permit,
             }
