@@ -122,7 +122,7 @@ async fn show_health(State(admin): State<Arc<AdminServer>>) -> Response {
 
 async fn show_readiness(State(admin): State<Arc<AdminServer>>) -> impl IntoResponse {
     match admin.health.verdict() {
-        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Ok(()) => (StatusCode::OK, format!("ok\n{}", admin.health.warnings())),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why),
     }
 }

@@ -26,6 +26,7 @@ mod kubeconfig;
 mod man;
 mod run;
 mod selftest;
+mod validate;
 mod wal;
 
 use std::io::{self, Write};
@@ -71,6 +72,8 @@ enum Command {
     /// Inspect a log without disturbing it, even while it is in use
     #[command(subcommand)]
     Wal(wal::WalCommand),
+    /// Check config files and manifests: what is wrong, in which file and line, and what was probably meant
+    Validate(validate::ValidateArgs),
     /// Kill, tear and flip on a disk of yours: is anything lost that was acknowledged?
     Selftest(selftest::SelftestArgs),
     /// Check this host: kernel, limits, cgroups, disk, names, clock; say what each missing thing costs
@@ -120,6 +123,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Event(verb) => event::run(&verb),
         Command::Image(verb) => image::run(&verb),
         Command::Wal(verb) => wal::run(&verb),
+        Command::Validate(args) => validate::run(&args),
         Command::Selftest(args) => selftest::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Completion(args) => completion::print(&args),

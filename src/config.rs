@@ -7,6 +7,7 @@
 mod choice;
 mod environment;
 mod file;
+mod gateway;
 mod http;
 mod multi_value;
 mod program;
@@ -24,9 +25,10 @@ use control::publish::QuotaConfig;
 use dataplane::http::limits::HttpLimits;
 
 pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
+pub(crate) use gateway::GatewayConfig;
 pub(crate) use multi_value::ManyValues;
 pub(crate) use route::{RouteRule, RouteTarget};
-pub(crate) use settings::Settings;
+pub(crate) use settings::{Settings, setting_names};
 pub(crate) use value::{
     AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule, QuotaRule,
     UserRule, Wait, address, whole,
@@ -65,8 +67,8 @@ pub(crate) struct RunConfig {
     pub(crate) otlp: Option<String>,
     pub(crate) server_timing: ServerTiming,
     pub(crate) hot_restart: bool,
-    /// One line for each setting that was given by an earlier name.
-    pub(crate) deprecations: Vec<String>,
+    /// One line for each setting that works and is probably not what was meant.
+    pub(crate) warnings: Vec<String>,
     pub(crate) domain: String,
     pub(crate) manifests: Vec<PathBuf>,
     pub(crate) images: Vec<ImageRule>,
@@ -77,6 +79,7 @@ pub(crate) struct RunConfig {
     pub(crate) process_instances: Option<ProcessRule>,
     pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
+    pub(crate) gateway: GatewayConfig,
     /// Timeouts and sizes of messages.
     pub(crate) http_limits: HttpLimits,
     pub(crate) allowed_targets: Vec<AllowedTargetRule>,
@@ -102,7 +105,8 @@ impl RunConfig {
 
         let http_limits = http::limits(&given, &file)?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let deprecations = renamed::deprecations(&given, &file);
+        let (images, warnings) = images_and_warnings(&given, &file);
+        let gateway = gateway_config(&given, &file)?;
         let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
             workers: given.workers.or(file.workers).unwrap_or(cores),
@@ -133,10 +137,10 @@ impl RunConfig {
             otlp: given.otlp.or(file.otlp),
             server_timing: given.server_timing.or(file.server_timing).unwrap_or_default(),
             hot_restart: given.hot_restart || file.hot_restart || given.takeover || file.takeover,
-            deprecations,
+            warnings,
             domain: given.domain.or(file.domain).unwrap_or_else(|| "localhost".to_owned()),
             manifests: either(given.manifests, file.manifests),
-            images: located(either(given.image, file.image)),
+            images,
             insecure_registries: either(given.insecure_registry, file.insecure_registry),
             registry_config: given.registry_config.or(file.registry_config),
             image_quota: given.image_quota.or(file.image_quota),
@@ -144,6 +148,7 @@ impl RunConfig {
             process_instances: given.process_instances.or(file.process_instances),
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
+            gateway,
             http_limits,
             allowed_targets: either(given.allow_target, file.allow_target),
             log: log_options(given.log_bytes.or(file.log_bytes))?,
@@ -198,6 +203,51 @@ impl RunConfig {
     }
 }
 
+impl RunConfig {
+    /// The settings that differ in `wanted` and take effect only at a start.
+    pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
+        let differ = |key: fn(&Self) -> String| key(self) != key(wanted);
+        type ShownSetting = (&'static str, fn(&RunConfig) -> String);
+        let fields: [ShownSetting; 32] = [
+            ("data", |config| format!("{:?}", config.data)),
+            ("workers", |config| format!("{:?}", config.workers)),
+            ("http", |config| format!("{:?}", config.http)),
+            ("https", |config| format!("{:?}", config.https)),
+            ("cluster-local", |config| format!("{:?}", config.private)),
+            ("cluster-local-https", |config| format!("{:?}", config.private_https)),
+            ("tls-min-version", |config| format!("{:?}", config.tls_min_version)),
+            ("events", |config| format!("{:?}", config.events)),
+            ("events-https", |config| format!("{:?}", config.events_https)),
+            ("api", |config| format!("{:?}", (config.api, &config.api_socket, config.api_tls))),
+            ("api-tls-cert", |config| format!("{:?}", config.api_tls_cert)),
+            ("api-client-ca", |config| format!("{:?}", config.api_client_ca)),
+            ("api-tokens", |config| format!("{:?}", config.api_tokens)),
+            ("api-authenticate", |config| format!("{:?}", config.api_authenticate)),
+            ("api-audit-log", |config| format!("{:?}", config.api_audit_log)),
+            ("admin", |config| format!("{:?}", config.admin)),
+            ("allowed-host", |config| format!("{:?}", config.allowed_hosts)),
+            ("access-log", |config| format!("{:?}", (config.access_log, &config.access_log_file))),
+            ("otlp", |config| format!("{:?}", config.otlp)),
+            ("server-timing", |config| format!("{:?}", config.server_timing)),
+            ("domain", |config| format!("{:?}", config.domain)),
+            ("manifests", |config| format!("{:?}", config.manifests)),
+            ("image", |config| format!("{:?}", config.images)),
+            ("registry-config", |config| format!("{:?}", (&config.registry_config, &config.insecure_registries))),
+            ("image-quota", |config| format!("{:?}", config.image_quota)),
+            ("instance-user", |config| format!("{:?}", (config.instance_user, config.host_devices))),
+            ("process-instances", |config| format!("{:?}", config.process_instances)),
+            ("proxy-protocol", |config| format!("{:?}", config.gateway.proxy_protocol)),
+            ("timeouts and limits of HTTP", |config| format!("{:?}", config.http_limits)),
+            ("allow-target", |config| format!("{:?}", config.allowed_targets)),
+            ("log-bytes or event-quota", |config| {
+                format!("{:?}", (config.log.log_bytes_max, &config.quotas, config.core_stall_timeout))
+            }),
+            ("kubeconfig", |config| format!("{:?}", config.kubeconfig)),
+        ];
+        fields.into_iter().filter(|(_, key)| differ(*key)).map(|(name, _)| name).collect()
+    }
+}
+
 /// Smallest event log of a core, in bytes: eight segments, each with space for two of the largest records.
 const LOG_BYTES_MIN: u64 = 64 << 20;
 /// Largest, in bytes: beyond it opening the log would take minutes.
@@ -239,10 +289,32 @@ impl RunConfig {
     }
 }
 
-fn located(images: Vec<ImageRule>) -> Vec<ImageRule> {
+fn gateway_config(given: &Settings, file: &Settings) -> Result<GatewayConfig, String> {
+    GatewayConfig::new(
+        either(given.trusted_proxies.clone(), file.trusted_proxies.clone()),
+        given.trusted_hops.or(file.trusted_hops),
+        either(given.proxy_protocol.clone(), file.proxy_protocol.clone()),
+        either(given.error_page.clone(), file.error_page.clone()),
+    )
+}
+
+/// The images, and a line for each setting that is probably not what was meant.
+fn images_and_warnings(given: &Settings, file: &Settings) -> (Vec<ImageRule>, Vec<String>) {
+    let (images, missing) = located(either(given.image.clone(), file.image.clone()));
+    (images, renamed::deprecations(given, file).into_iter().chain(missing).collect())
+}
+
+/// With the full paths of their programs; and a line for each program that is missing. It may be installed later.
+fn located(images: Vec<ImageRule>) -> (Vec<ImageRule>, Vec<String>) {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let locate = |rule: ImageRule| ImageRule { command: program::located(rule.command, &path), ..rule };
-    images.into_iter().map(locate).collect()
+    let mut missing = Vec::new();
+    let locate = |rule: ImageRule| {
+        let command = program::located(rule.command, &path);
+        missing.extend(program::problem(&command, &path).map(|why| format!("image: {}: {why}", rule.image)));
+        ImageRule { command, ..rule }
+    };
+    let images = images.into_iter().map(locate).collect();
+    (images, missing)
 }
 
 fn loopback(port: u16) -> SocketAddr {

@@ -7,6 +7,6 @@
 pub use apiserver::{access, api, cross_origin, expiry, store, streaming};
 pub use controllers::{event_recorder, manifests, publish};
 pub use runtime::dns;
-pub use support::{bounded_file, clock, names};
+pub use support::{bounded_file, clock, names, nearest};
 pub use types::{self as kinds, kind_registry, schema};
 pub use {autoscaler, controllers, runtime};

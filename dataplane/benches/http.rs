@@ -142,6 +142,7 @@ fn table_of(hosts: usize) -> RoutingTable {
                 protocol: Protocol::Http1,
                 tls: None,
                 timeouts: RequestTimeouts::NONE,
+                proxy_protocol: None,
                 load: Arc::default(),
             })
         };

@@ -1,5 +1,6 @@
 //! One core's thread: opens its ring, accepts connections, serves, and drains on a stop.
 
+mod proxy_header;
 mod shutdown;
 
 use std::future::{Future, poll_fn};
@@ -113,6 +114,8 @@ pub struct CoreLimits {
     pub http: HttpLimits,
     /// The addresses that users may send requests to.
     pub targets: Arc<TargetPolicy>,
+    /// The listeners where trusted proxies begin each connection with a PROXY protocol header.
+    pub proxy_protocol: ProxyProtocolListeners,
     pub pending: PendingQueueLimits,
     pub ring: RingOptions,
     /// Requests in flight may take this long after a stop, then they are cut.
@@ -127,11 +130,19 @@ pub struct CoreLimits {
     pub stall_timeout: Option<Duration>,
 }
 
+/// Listeners that read the PROXY protocol.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ProxyProtocolListeners {
+    pub http: bool,
+    pub https: bool,
+}
+
 impl Default for CoreLimits {
     fn default() -> Self {
         Self {
             http: HttpLimits::default(),
             targets: Arc::default(),
+            proxy_protocol: ProxyProtocolListeners::default(),
             tls: TlsLimits::default(),
             pending: PendingQueueLimits::default(),
             ring: RingOptions::default(),
@@ -198,7 +209,9 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         ring.spawn(accept_loop(Rc::clone(&proxy), Arc::clone(&config.stop), Rc::clone(tracker), listener, serve));
         Ok(())
     };
-    listen("the http listener", &proxy.tracker, config.http, serve_public(&proxy))?;
+    let headers = config.limits.proxy_protocol;
+    let plain = if headers.http { proxy_header::serve_plain(&proxy) } else { serve_public(&proxy) };
+    listen("the http listener", &proxy.tracker, config.http, plain)?;
     let acceptor =
         |server_config| Rc::new(TlsAcceptor::new(ring, server_config, config.limits.tls, Arc::clone(&proxy.counters)));
     if let Some(private) = config.private {
@@ -215,7 +228,10 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         listen("the listener for instances by TLS", &callers, https.listener, serve)?;
     }
     if let Some(HttpsListener { listener, server_config }) = config.https {
-        listen("the https listener", &proxy.tracker, listener, serve_public_tls(&proxy, acceptor(server_config)))?;
+        let acceptor = acceptor(server_config);
+        let by_tls =
+            if headers.https { proxy_header::serve_tls(&proxy, acceptor) } else { serve_public_tls(&proxy, acceptor) };
+        listen("the https listener", &proxy.tracker, listener, by_tls)?;
     }
     let senders = Rc::<ConnectionTracker>::default();
     if let (Some(listener), Some(events)) = (config.events, &events) {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use control::api::{Check, Readiness};
 use control::cross_origin::Rejections;
@@ -44,6 +44,37 @@ pub(crate) struct Health {
     pub(crate) rejections: Arc<Rejections>,
     /// The certificates in use.
     pub(crate) expiries: Arc<Expiries>,
+    /// The outcome of reloads.
+    pub(crate) config: ReloadOutcome,
+}
+
+/// Whether the settings in force are those of the files.
+#[derive(Debug, Default)]
+pub(crate) struct ReloadOutcome {
+    /// Why the last reload failed.
+    problem: Mutex<Option<String>>,
+    pub(crate) reloads: AtomicU64,
+    pub(crate) failures: AtomicU64,
+}
+
+impl ReloadOutcome {
+    pub(crate) fn succeeded(&self) {
+        *self.lock() = None;
+        self.reloads.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn failed(&self, why: String) {
+        *self.lock() = Some(why);
+        self.failures.fetch_add(1, Relaxed);
+    }
+
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<String>> {
+        self.problem.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// The stalled cores, with a sentence for each.
@@ -91,6 +122,24 @@ impl Health {
             let _ = writeln!(reasons, "{why}"); // writing to a String cannot fail
         }
         if reasons.is_empty() { Ok(()) } else { Err(reasons) }
+    }
+
+    /// What an operator should look at although requests are served: files that are not in force. It is no reason against
+    /// readiness: a broken file must not take a gateway that works out of service.
+    pub(crate) fn warnings(&self) -> String {
+        let mut warnings = String::new();
+        if let Some(why) = self.config.problem() {
+            // Writing to a String cannot fail.
+            let _ = writeln!(warnings, "warning: the settings of before are in force: {why}");
+        }
+        let errors = self.manifests.failed.load(Relaxed);
+        if errors > 0 {
+            let _ = writeln!(
+                warnings,
+                "warning: {errors} documents or files of --manifests are not applied; the log names them"
+            );
+        }
+        warnings
     }
 
     /// The same for the API.

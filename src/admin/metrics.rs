@@ -31,7 +31,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::{AdminServer, SpanCounters};
+use super::{AdminServer, Health, SpanCounters};
 pub(super) use delivery::Detail;
 use eventing::EventingMetrics;
 use serving::ServingMetrics;
@@ -50,6 +50,7 @@ pub(super) fn render(admin: &AdminServer, scaler: &AutoscalerMetrics, detail: De
     registry.register_collector(Box::new(CoreMetrics(admin.cores.clone())));
     registry.register_collector(Box::new(TableMetrics(Arc::clone(&admin.tables), detail)));
     registry.register_collector(Box::new(ManifestFileMetrics(Arc::clone(&admin.health.manifests))));
+    registry.register_collector(Box::new(ReloadMetrics(Arc::clone(&admin.health))));
     registry.register_collector(Box::new(SpanMetrics(Arc::clone(&admin.health.spans))));
     registry.register_collector(Box::new(RefusedTargets(Arc::clone(&admin.health.targets))));
     registry.register_collector(Box::new(guarded::RejectionMetrics(Arc::clone(&admin.health.rejections))));
@@ -78,6 +79,10 @@ struct TableMetrics(Arc<TablePublisher>, Detail);
 /// Metrics of the manifests.
 #[derive(Debug)]
 struct ManifestFileMetrics(Arc<ManifestMetrics>);
+
+/// Metrics of reloads of the settings.
+#[derive(Debug)]
+struct ReloadMetrics(Arc<Health>);
 
 /// Metrics of exported spans.
 #[derive(Debug)]
@@ -126,6 +131,27 @@ impl Collector for ManifestFileMetrics {
         let help = "Objects deleted because no manifest contains them";
         let mut family = out.encode_descriptor("manifests_pruned", help, None, MetricType::Counter)?;
         counter(&mut family, &[], pruned.load(Relaxed))
+    }
+}
+
+impl Collector for ReloadMetrics {
+    fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
+        let reloads = &self.0.config;
+        let help = "1: the settings in force are those of the files; 0: the last reload failed, and those of before are in force";
+        let mut family = out.encode_descriptor("config_current", help, None, MetricType::Gauge)?;
+        gauge(&mut family, &[], reloads.problem().is_none().into())?;
+        for (name, help, count) in [
+            ("config_reloads", "Reloads of the settings that took effect", &reloads.reloads),
+            (
+                "config_reload_failures",
+                "Reloads of the settings that changed nothing; the log has the reasons",
+                &reloads.failures,
+            ),
+        ] {
+            let mut family = out.encode_descriptor(name, help, None, MetricType::Counter)?;
+            counter(&mut family, &[], count.load(Relaxed))?;
+        }
+        Ok(())
     }
 }
 

@@ -8,6 +8,7 @@ mod arrival;
 mod certificates;
 mod cluster;
 mod cluster_local;
+mod config_watch;
 mod control;
 mod control_config;
 mod cores;
@@ -15,6 +16,8 @@ pub(super) mod data_folder;
 mod descriptors;
 mod events_tls;
 mod first_table;
+mod gateway_options;
+mod health_check;
 mod hosts;
 mod hot_restart;
 mod image_pulls;
@@ -26,6 +29,7 @@ mod logging;
 mod logs;
 mod otlp;
 mod preflight;
+mod reload;
 mod routes;
 mod signals;
 mod sockets;
@@ -40,20 +44,30 @@ use crate::config::{RunConfig, Settings};
 use app::App;
 use hot_restart::{PendingHandover, Successor};
 
+/// Checks the files that settings name, as a start does.
+///
+/// # Errors The first that cannot be used.
+pub(super) fn check_files(config: &RunConfig) -> Result<()> {
+    let expiries = ::control::expiry::Expiries::default();
+    certificates::load(&config.certificates, &expiries)?;
+    config.routes.iter().try_for_each(|rule| certificates::client_tls(rule, &expiries).map(drop))?;
+    gateway_options::read(config).map(drop)
+}
+
 /// Serves until stopped; returns the exit status of the process.
 pub(crate) fn run(settings: Settings) -> ExitCode {
-    let (config, log) = match RunConfig::decide(settings).and_then(|config| Ok((config, logging::start()?))) {
+    let (config, log) = match RunConfig::decide(settings.clone()).and_then(|config| Ok((config, logging::start()?))) {
         Ok(both) => both,
         Err(why) => {
             complain!("error: {why}");
             return super::USAGE.into();
         }
     };
-    for warning in &config.deprecations {
+    for warning in &config.warnings {
         tracing::warn!("{warning}");
     }
     dataplane::allocator::set_bounds();
-    let outcome = App::start(config).and_then(|app| app.map_or(Ok(()), App::run));
+    let outcome = App::start(config, settings).and_then(|app| app.map_or(Ok(()), App::run));
     if let Err(why) = &outcome {
         log.send(format!("error: {why:#}\n"));
     }
@@ -65,8 +79,10 @@ pub(crate) fn run(settings: Settings) -> ExitCode {
 enum MainEvent {
     /// SIGTERM or SIGINT.
     Signal,
-    /// SIGHUP.
+    /// SIGHUP, or the config file has changed.
     Reload,
+    /// Certificates may be due for renewal.
+    Renewal,
     CoreEnded,
     /// Another process requests the handover.
     HandoverRequested(PendingHandover),

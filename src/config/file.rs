@@ -4,9 +4,10 @@ use std::fmt;
 use std::path::Path;
 
 use control::bounded_file;
+use control::nearest::nearest;
 use serde::Deserializer;
 
-use super::Settings;
+use super::{Settings, setting_names};
 
 /// A megabyte of settings does not occur; a wrong path (a disk image, a log) must not be read whole.
 const FILE_BYTES_MAX: u64 = 1 << 20;
@@ -21,7 +22,38 @@ pub(super) fn read(path: &Path) -> Result<Settings, String> {
     } else {
         toml::Deserializer::parse(&text).map_err(|why| one_line(&why)).and_then(with_key)
     };
-    parsed.map_err(|why| format!("config: {name}: {why}"))
+    parsed.map_err(|why| match line_of(&text, &why) {
+        Some(line) => format!("config: {name}:{line}: {}", with_nearest(&why)),
+        None => format!("config: {name}: {}", with_nearest(&why)),
+    })
+}
+
+/// The key that an error is about: its first word, or the first quoted one.
+fn key_of(why: &str) -> &str {
+    let unknown = why.split_once("unknown field `").and_then(|(_, rest)| rest.split_once('`')).map(|(key, _)| key);
+    unknown.unwrap_or_else(|| why.split([':', '[']).next().unwrap_or_default())
+}
+
+/// The line of the key, from 1.
+fn line_of(text: &str, why: &str) -> Option<usize> {
+    let key = key_of(why);
+    let is_key = |line: &str| {
+        let rest = line.trim_start().trim_start_matches('"').strip_prefix(key);
+        rest.is_some_and(|rest| rest.trim_start_matches('"').trim_start().starts_with(['=', ':']))
+    };
+    text.lines().position(is_key).map(|at| at + 1)
+}
+
+/// An unknown key is told with the nearest right one, and not with all.
+fn with_nearest(why: &str) -> String {
+    if !why.contains("unknown field `") {
+        return why.to_owned();
+    }
+    let (key, names) = (key_of(why), setting_names());
+    match nearest(key, names.iter().map(String::as_str)) {
+        Some(near) => format!("{key}: unknown key; did you mean {near}?"),
+        None => format!("{key}: unknown key; `sluicegate run --help` lists them"),
+    }
 }
 
 /// Parses the settings; a bad value's error begins with its key.
@@ -63,7 +95,8 @@ mod tests {
     fn unknown_key_is_named_in_one_line() {
         for (name, text) in [("c.toml", "wrokers = 2\n"), ("c.yaml", "wrokers: 2\n")] {
             let why = read_text(name, text).unwrap_err();
-            assert!(why.contains("wrokers") && !why.contains('\n'), "{why}");
+            assert!(why.contains("wrokers: unknown key; did you mean workers?") && !why.contains('\n'), "{why}");
+            assert!(why.contains(&format!("{name}:1: ")), "{why}");
         }
     }
 
@@ -73,6 +106,7 @@ mod tests {
             let why = read_text(name, text).unwrap_err();
             assert!(!why.contains('\n') && !why.contains('|'), "{why}");
             assert_eq!(why.matches("http: ").count(), 1, "{why}");
+            assert!(why.contains("c.toml:2: ") || why.contains("c.yaml:1: "), "{why}");
         }
     }
 

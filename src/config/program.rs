@@ -19,6 +19,19 @@ pub(super) fn located(mut command: Vec<String>, own_path: &OsStr) -> Vec<String>
     command
 }
 
+/// Why the program cannot be started as things are. A relative path is one of the instance's working directory.
+pub(super) fn problem(command: &[String], own_path: &OsStr) -> Option<String> {
+    let program = command.first()?;
+    if !program.contains('/') {
+        let is_found = [OsStr::new(SEARCH_PATH), own_path].iter().any(|path| found(program, path).is_some());
+        let advice = "Revisions with this image fail until it is installed";
+        return (!is_found).then(|| format!("no program {program} in PATH or {SEARCH_PATH}; {advice}"));
+    }
+    let candidate = Path::new(program);
+    let is_usable = !candidate.is_absolute() || may_run(candidate);
+    (!is_usable).then(|| format!("{program} is not an executable file; Revisions with this image fail until it is"))
+}
+
 /// The first executable file of this name.
 fn found(program: &str, path: &OsStr) -> Option<String> {
     let mut candidates = std::env::split_paths(path).map(|folder| folder.join(program));
@@ -34,6 +47,23 @@ fn may_run(candidate: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn missing_program_is_told_and_others_are_not() {
+        let own = OsStr::new("/nowhere");
+        for (program, is_missing) in [
+            ("sh", false),
+            ("nosuchprog", true),
+            ("/bin/sh", false),
+            ("/bin/nosuchprog", true),
+            ("./later", false),
+            ("/etc/passwd", true),
+        ] {
+            let told = problem(&[program.to_owned()], own);
+            assert_eq!(told.is_some(), is_missing, "{told:?}");
+            assert!(told.is_none_or(|told| told.contains(program)));
+        }
+    }
 
     #[test]
     fn program_outside_instance_path_gets_full_path() {

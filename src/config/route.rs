@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use dataplane::table::{OwnTimeout, Protocol, RequestTimeouts, UnixPath};
+use dataplane::table::{OwnTimeout, Protocol, ProxyProtocolVersion, RequestTimeouts, UnixPath};
 use serde::Deserialize;
 
 use super::value::{Wait, is_domain};
@@ -22,7 +22,38 @@ pub(crate) struct RouteRule {
     pub(crate) targets: Vec<RouteTarget>,
     /// They use it over TLS.
     pub(crate) tls: Option<TlsRule>,
-    pub(crate) timeouts: RequestTimeouts,
+    pub(crate) timeouts: RouteTimeouts,
+    /// Connections begin with this header about the client.
+    pub(crate) proxy_protocol: Option<ProxyProtocolVersion>,
+    /// The path of requests by which the addresses are checked.
+    pub(crate) health_check: Option<String>,
+}
+
+/// The timeouts that a route names; zero: no timeout.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct RouteTimeouts {
+    connect: Option<Duration>,
+    response_start: Option<Duration>,
+    idle: Option<Duration>,
+    request: Option<Duration>,
+    request_body: Option<Duration>,
+    stream_idle: Option<Duration>,
+}
+
+impl RouteTimeouts {
+    /// With the defaults; `stream_idle` is that of the appliance, and the default of the time between two bytes of a response.
+    pub(crate) fn resolve(self, stream_idle: Duration) -> RequestTimeouts {
+        let external = RequestTimeouts::EXTERNAL;
+        RequestTimeouts {
+            total: self.request.unwrap_or(external.total),
+            response_start: self.response_start.unwrap_or(external.response_start),
+            idle: self.idle.or(self.stream_idle).unwrap_or(stream_idle),
+            request_body: OwnTimeout::new(self.request_body),
+            stream_idle: OwnTimeout::new(self.stream_idle),
+            connect: OwnTimeout::new(self.connect),
+            ..external
+        }
+    }
 }
 
 /// Where requests go.
@@ -104,14 +135,19 @@ impl FromStr for RouteRule {
         };
         let (list, options) = list.split_once('?').unwrap_or((list, ""));
         let options = RouteOptions::parse(options)?;
-        let timeouts = RequestTimeouts {
-            request_body: OwnTimeout::new(options.request_body_timeout),
-            stream_idle: OwnTimeout::new(options.stream_idle_timeout),
-            ..RequestTimeouts::NONE
-        };
+        let RouteOptions { timeouts, proxy_protocol, .. } = options;
+        let health_check = options.health_check.clone();
+        if proxy_protocol.is_some() && protocol == Protocol::H2c {
+            return Err(
+                "proxy-protocol is for http:// and https://: connections of HTTP/2 are shared by clients".to_owned()
+            );
+        }
+        if health_check.is_some() && scheme != "http" {
+            return Err("health-check is for http:// only".to_owned());
+        }
         let tls = options.tls_rule(&host, by_tls)?;
         let targets = list.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        Ok(Self { host, protocol, targets, tls, timeouts })
+        Ok(Self { host, protocol, targets, tls, timeouts, proxy_protocol, health_check })
     }
 }
 
@@ -120,9 +156,14 @@ impl FromStr for RouteRule {
 struct RouteOptions {
     authorities: Option<PathBuf>,
     name: Option<String>,
-    request_body_timeout: Option<Duration>,
-    stream_idle_timeout: Option<Duration>,
+    timeouts: RouteTimeouts,
+    proxy_protocol: Option<ProxyProtocolVersion>,
+    health_check: Option<String>,
 }
+
+/// The options that a route may have.
+const ROUTE_OPTIONS: &str = "ca=FILE, name=NAME, connect-timeout=WAIT, response-start-timeout=WAIT, idle-timeout=WAIT, \
+     request-timeout=WAIT, request-body-timeout=WAIT, stream-idle-timeout=WAIT, proxy-protocol=v1|v2, health-check=PATH";
 
 impl RouteOptions {
     fn parse(text: &str) -> Result<Self, String> {
@@ -132,14 +173,21 @@ impl RouteOptions {
             match option.split_once('=') {
                 Some(("ca", file)) if !file.is_empty() => options.authorities = Some(PathBuf::from(file)),
                 Some(("name", name)) if !name.is_empty() => options.name = Some(name.to_owned()),
-                Some(("request-body-timeout", text)) => options.request_body_timeout = wait(text)?,
-                Some(("stream-idle-timeout", text)) => options.stream_idle_timeout = wait(text)?,
-                _ => {
-                    return Err(format!(
-                        "{option:?} is not one of ca=FILE, name=NAME, request-body-timeout=WAIT, \
-                         stream-idle-timeout=WAIT"
-                    ));
+                Some(("connect-timeout", text)) => {
+                    options.timeouts.connect = wait(text)?;
+                    if options.timeouts.connect == Some(Duration::ZERO) {
+                        return Err("connect-timeout: 0 would fail each connection".to_owned());
+                    }
                 }
+                Some(("response-start-timeout", text)) => options.timeouts.response_start = wait(text)?,
+                Some(("idle-timeout", text)) => options.timeouts.idle = wait(text)?,
+                Some(("request-timeout", text)) => options.timeouts.request = wait(text)?,
+                Some(("request-body-timeout", text)) => options.timeouts.request_body = wait(text)?,
+                Some(("stream-idle-timeout", text)) => options.timeouts.stream_idle = wait(text)?,
+                Some(("proxy-protocol", "v1")) => options.proxy_protocol = Some(ProxyProtocolVersion::V1),
+                Some(("proxy-protocol", "v2")) => options.proxy_protocol = Some(ProxyProtocolVersion::V2),
+                Some(("health-check", path)) if is_request_path(path) => options.health_check = Some(path.to_owned()),
+                _ => return Err(format!("{option:?} is not one of {ROUTE_OPTIONS}")),
             }
         }
         Ok(options)
@@ -163,6 +211,11 @@ impl RouteOptions {
         };
         Ok(Some(TlsRule { authorities, name }))
     }
+}
+
+/// A path that can stand in a request line.
+fn is_request_path(path: &str) -> bool {
+    path.starts_with('/') && path.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 impl TryFrom<String> for RouteRule {
@@ -240,13 +293,41 @@ mod tests {
     }
 
     #[test]
+    fn route_without_timeouts_has_the_defaults() {
+        let rule: RouteRule = "a=127.0.0.1:1".parse().unwrap();
+        let timeouts = rule.timeouts.resolve(Duration::from_secs(300));
+        assert_eq!(timeouts, RequestTimeouts::EXTERNAL);
+        let rule: RouteRule =
+            "a=127.0.0.1:1?connect-timeout=1s&response-start-timeout=2s&idle-timeout=0&request-timeout=1m&proxy-protocol=v2&health-check=/ok"
+                .parse()
+                .unwrap();
+        let timeouts = rule.timeouts.resolve(Duration::from_secs(300));
+        assert_eq!(timeouts.connect.get(), Some(Duration::from_secs(1)));
+        assert_eq!((timeouts.response_start, timeouts.idle), (Duration::from_secs(2), Duration::ZERO));
+        assert_eq!((timeouts.total, timeouts.after_request), (Duration::from_secs(60), true));
+        assert_eq!((rule.proxy_protocol, rule.health_check.as_deref()), (Some(ProxyProtocolVersion::V2), Some("/ok")));
+        for bad in [
+            "a=127.0.0.1:1?connect-timeout=0",
+            "a=127.0.0.1:1?conect-timeout=1s",
+            "a=127.0.0.1:1?proxy-protocol=v3",
+            "a=h2c://127.0.0.1:1?proxy-protocol=v1",
+            "a=127.0.0.1:1?health-check=ok",
+            "a=h2c://127.0.0.1:1?health-check=/ok",
+        ] {
+            assert!(bad.parse::<RouteRule>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
     fn route_has_names_and_timeouts_of_its_own() {
         let rule: RouteRule =
             "a=h2c://LocalHost:9100,127.0.0.1:1?stream-idle-timeout=1h&request-body-timeout=0".parse().unwrap();
         let named = RouteTarget::Name("localhost".to_owned(), 9100);
         assert_eq!(rule.targets, [named, RouteTarget::Address(([127, 0, 0, 1], 1).into())]);
-        let timeouts = (rule.timeouts.stream_idle.get(), rule.timeouts.request_body.get());
-        assert_eq!(timeouts, (Some(Duration::from_secs(3600)), Some(Duration::ZERO)));
+        let timeouts = rule.timeouts.resolve(Duration::from_secs(7));
+        assert_eq!(timeouts.stream_idle.get(), Some(Duration::from_secs(3600)));
+        assert_eq!(timeouts.request_body.get(), Some(Duration::ZERO));
+        assert_eq!(timeouts.idle, Duration::from_secs(3600));
         assert!("a=127.0.0.1:1?stream-idle-timeout=5".parse::<RouteRule>().is_err());
     }
 }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
+use super::gateway::{ErrorPageRule, NetworkList, ProxyProtocolList};
 use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
@@ -30,11 +31,13 @@ pub(crate) struct Settings {
 
     /// Address for HTTP requests to routes [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_HTTP")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) http: Option<SocketAddr>,
 
-    /// Address for HTTPS requests to routes; certificates are those of --tls-cert and of Ingress objects
-    /// [default: none]
+    /// Address for HTTPS requests to routes; certificates are those of --tls-cert and of objects, and for other hosts of --route
+    /// those of an authority of the appliance's own (DATA/https/ca.pem) [default: none]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_HTTPS")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) https: Option<SocketAddr>,
 
     /// Certificate chain and private key (PEM) of a host, `*.PARENT` or `*`; reloaded at SIGHUP; may be
@@ -46,19 +49,23 @@ pub(crate) struct Settings {
     /// Address for internal callers, which also serves cluster-local hosts; the other listeners answer them 404
     /// [default: none]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_CLUSTER_LOCAL")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) cluster_local: Option<SocketAddr>,
 
     /// The same over TLS; `cluster-local-domain-tls` in ConfigMap `config-network` issues its certificates
     /// [default: none]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_CLUSTER_LOCAL_HTTPS")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) cluster_local_https: Option<SocketAddr>,
 
     /// The earlier name of `cluster-local`.
     #[arg(long, hide = true, value_parser = value::address, env = "SLUICEGATE_PRIVATE")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) private: Option<SocketAddr>,
 
     /// The earlier name of `cluster-local-https`.
     #[arg(long, hide = true, value_parser = value::address, env = "SLUICEGATE_PRIVATE_HTTPS")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) private_https: Option<SocketAddr>,
 
     /// The oldest version of TLS that clients may use: 1.2 or 1.3 [default: 1.2]
@@ -67,15 +74,18 @@ pub(crate) struct Settings {
 
     /// Address for events to Brokers [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_EVENTS")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) events: Option<SocketAddr>,
 
     /// Address for events over TLS; `transport-encryption` in ConfigMap `config-features` says whether it
     /// is used [default: none]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_EVENTS_HTTPS")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) events_https: Option<SocketAddr>,
 
     /// Address of the Kubernetes-style API [default: 127.0.0.1:8001]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_API")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) api: Option<SocketAddr>,
 
     /// Listen on this Unix socket too, for root and the user that runs it
@@ -113,6 +123,7 @@ pub(crate) struct Settings {
 
     /// Address of /metrics, /healthz and /readyz [default: 127.0.0.1:9090]
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_ADMIN")]
+    #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) admin: Option<SocketAddr>,
 
     /// Host name by which clients may call API and admin, besides localhost and addresses; `*.PARENT` is
@@ -197,10 +208,34 @@ pub(crate) struct Settings {
 
     /// Send a host's requests straight to these addresses (`*` = any host; an address may be NAME:PORT or unix:/PATH), by http://, h2c://,
     /// https:// or h2://; options follow `?`, separated by `&`: ca=FILE (required by the last two), name=NAME,
-    /// request-body-timeout=WAIT, stream-idle-timeout=WAIT; may be given more than once
+    /// connect-timeout=WAIT, response-start-timeout=WAIT, idle-timeout=WAIT, request-timeout=WAIT, request-body-timeout=WAIT,
+    /// stream-idle-timeout=WAIT, proxy-protocol=v1|v2, health-check=PATH; may be given more than once
     #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
     #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) route: Vec<ManyValues<RouteRule>>,
+
+    /// Proxies in front of the appliance: their `X-Forwarded-*` and `Forwarded` fields are accepted, and they see the reasons of
+    /// failures (`Sluicegate-Reason`); those of other clients are replaced; may be given more than once [default: none]
+    #[arg(long, value_name = "CIDR[,CIDR...]", env = "SLUICEGATE_TRUSTED_PROXIES")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
+    pub(crate) trusted_proxies: Vec<ManyValues<NetworkList>>,
+
+    /// Accept at most this many entries from the end of a list that trusted proxies send [default: as many as are trusted proxies,
+    /// and one more]
+    #[arg(long, value_name = "N", value_parser = value::whole::<usize>, env = "SLUICEGATE_TRUSTED_HOPS")]
+    pub(crate) trusted_hops: Option<usize>,
+
+    /// Listeners where trusted proxies begin each connection with a PROXY protocol header (version 1 or 2): http, https; may be given
+    /// more than once [default: none]
+    #[arg(long, value_name = "LISTENER[,LISTENER...]", env = "SLUICEGATE_PROXY_PROTOCOL")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
+    pub(crate) proxy_protocol: Vec<ManyValues<ProxyProtocolList>>,
+
+    /// The body of the appliance's own responses with this status (`404`, or `5xx` for a class); may be given more than once
+    /// [default: a short text]
+    #[arg(long, value_name = "STATUS=FILE", env = "SLUICEGATE_ERROR_PAGE")]
+    #[serde(default, deserialize_with = "multi_value::one_or_many")]
+    pub(crate) error_page: Vec<ManyValues<ErrorPageRule>>,
 
     /// End a request whose body makes no progress for this long before the response begins (408) [default:
     /// 60s]
@@ -260,4 +295,10 @@ pub(crate) struct Settings {
     /// Follow the cluster of this kubeconfig instead of serving an API of our own
     #[arg(long, value_name = "FILE", env = "SLUICEGATE_KUBECONFIG")]
     pub(crate) kubeconfig: Option<PathBuf>,
+}
+
+/// The names of all settings, as flags without dashes and as keys of the config file.
+pub(crate) fn setting_names() -> Vec<String> {
+    let flags = Settings::augment_args(clap::Command::new("run"));
+    flags.get_arguments().filter_map(|flag| flag.get_long()).map(str::to_owned).collect()
 }

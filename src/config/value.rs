@@ -1,6 +1,6 @@
 //! Settings with a grammar of their own, parsed once.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs as _, UdpSocket};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use clap::ValueEnum;
 use control::kinds::{duration, quantity};
 use control::names::is_dns1123_label;
 use dataplane::target_policy::AllowedTarget;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use ureq::http::Uri;
 
 /// `REF=COMMAND`: an image that is a command of this host.
@@ -208,9 +209,41 @@ impl FromStr for AllowedHostRule {
     }
 }
 
-/// A listening address.
+/// A listening address: `127.0.0.1:8080`, `localhost:8080`, or `:8080` for all addresses of this host.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "it must be an address and a port, like 127.0.0.1:8080 or [::]:8080".to_owned())
+    if let Ok(address) = text.parse() {
+        return Ok(address);
+    }
+    let bad = || {
+        format!(
+            "{text:?} is not an address and a port, like 127.0.0.1:8080, localhost:8080, [::]:8080 or :8080 (all addresses)"
+        )
+    };
+    let (host, port) = text.rsplit_once(':').ok_or_else(bad)?;
+    let port: u16 = port.parse().map_err(|_| bad())?;
+    if host.is_empty() {
+        return Ok(SocketAddr::new(any_address(), port));
+    }
+    if !is_domain(host) || host.rsplit('.').next().is_some_and(|last| last.bytes().all(|byte| byte.is_ascii_digit())) {
+        return Err(bad());
+    }
+    let resolved: Vec<_> =
+        (host, port).to_socket_addrs().map_err(|why| format!("the name {host} cannot be resolved: {why}"))?.collect();
+    // `localhost` is often both; clients try 127.0.0.1 sooner or later, and many only that.
+    let first = resolved.iter().find(|address| address.is_ipv4()).or(resolved.first());
+    first.copied().ok_or_else(|| format!("the name {host} has no address"))
+}
+
+/// All addresses of this host: of both families where the kernel has IPv6.
+fn any_address() -> IpAddr {
+    let any = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+    if UdpSocket::bind((any, 0)).is_ok() { any } else { Ipv4Addr::UNSPECIFIED.into() }
+}
+
+/// The same in the config file.
+pub(super) fn file_address<'de, D: Deserializer<'de>>(input: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = Option::<String>::deserialize(input)?;
+    text.map(|text| address(&text).map_err(D::Error::custom)).transpose()
 }
 
 /// A number without a sign.

@@ -7,4 +7,5 @@ mod cross_origin;
 mod follower;
 mod kubectl;
 mod manifests;
+mod misspelt;
 mod pod_streams;

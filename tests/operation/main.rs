@@ -3,5 +3,7 @@
 mod command_line_tools;
 mod demo;
 mod metrics;
+mod reload;
 mod start_stop;
 mod takeover;
+mod validate;

@@ -9,6 +9,7 @@ mod addresses;
 mod compile;
 mod host_rule;
 mod namespace_quotas;
+mod not_ready;
 mod routing_model;
 mod stream_model;
 
@@ -24,14 +25,15 @@ use contract::request_log::RequestLog;
 use contract::service_names::ServiceNames;
 use contract::stream_admission::StreamAdmission;
 use contract::table::{
-    DeliveryPolicy, DeliveryTarget, Endpoint, EventFilter, EventsTransport, HoldReason, InitialOffset,
+    DeliveryPolicy, DeliveryTarget, Endpoint, EventFilter, EventsTransport, GatewayOptions, HoldReason, InitialOffset,
     NoEndpointPolicy, Protocol, ReplyTarget, RequestTimeouts, RetentionPolicy, RoutingTable,
 };
 use contract::tls::CertificateStore;
 use tokio::sync::Notify;
 
+pub use addresses::AddressBackend;
 use autoscaler::EndpointSink;
-pub use host_rule::{HostRule, ObjectCertificates, PathRule, WeightedBackend};
+pub use host_rule::{HostRule, ObjectCertificates, PathRule, UnservedHosts, WeightedBackend};
 pub use namespace_quotas::{NamespaceQuotas, QuotaConfig};
 use routing_model::{ModelGuard, PUBLISH_INTERVAL_MIN, RoutingModel};
 
@@ -212,6 +214,9 @@ impl Publisher {
                 return Err(HostConflict { host: host.to_string(), owner: other.to_string() });
             }
         }
+        if model.forget_not_ready(owner) {
+            model.changes += 1;
+        }
         if model.routes.get(owner) == Some(&rules) {
             return Ok(false);
         }
@@ -235,7 +240,8 @@ impl Publisher {
 
     pub fn remove_route(&self, owner: &str) {
         self.update(|model| {
-            let Some(gone) = model.remove_rules(owner) else { return false };
+            let was_not_ready = model.forget_not_ready(owner);
+            let Some(gone) = model.remove_rules(owner) else { return was_not_ready };
             model.remove_unused_backends(&gone);
             true
         });
@@ -262,6 +268,16 @@ impl Publisher {
     /// set.
     pub fn retain_subscribers(&self, path: &str, stays: impl Fn(&str) -> bool) {
         self.update_streams(|model| model.streams.retain_subscribers(path, stays));
+    }
+
+    /// Sets what holds for all listeners for requests. Published at once, unless there is no table yet.
+    pub fn set_gateway_options(&self, options: GatewayOptions) {
+        let mut model = self.lock();
+        if *model.table.gateway != options {
+            model.table.gateway = Arc::new(options);
+            model.changes += 1;
+            self.publish(&mut model);
+        }
     }
 
     /// Sets how events are admitted. Published at once, unless there is no table yet.

@@ -9,5 +9,6 @@ pub mod compressed;
 pub mod instance_logs;
 pub mod labels;
 pub mod names;
+pub mod nearest;
 pub mod sha256;
 pub mod worker_threads;

@@ -27,6 +27,7 @@ pub mod flows;
 pub mod items;
 pub mod kafka;
 pub mod kind_registry;
+pub mod known_keys;
 pub mod limits;
 pub mod messaging;
 pub mod networking;

@@ -11,6 +11,7 @@ use codec::encode::EncodedEvent;
 use codec::http::LocalResponse;
 use codec::http::Method;
 use contract::access_token::{AccessToken, PresentedToken};
+use contract::client_address::ClientAddress;
 use contract::post_error::PostError;
 use contract::request_histograms::OutcomeKey;
 use contract::service_names::ResolvedAddress;
@@ -258,6 +259,10 @@ impl ConnectRequest for DeliveryConnect<'_> {
     fn plan(&mut self, _: &Permit) -> ConnectPlan {
         self.began = self.sender.proxy.ring.now();
         ConnectPlan { protocol: Protocol::Http1, reuses: true, due: self.due }
+    }
+
+    fn peer(&self) -> Option<&ClientAddress> {
+        None
     }
 
     fn tried(&mut self) -> &mut Vec<u64> {

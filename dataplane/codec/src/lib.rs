@@ -1,5 +1,5 @@
 //! The formats of bytes on the wire and on disk: HTTP/1.1 messages ([`http`]), CloudEvents ([`cloudevent`]), the record of
-//! an event in the log ([`record`]) and the request that delivers it ([`encode`]).
+//! an event in the log ([`record`]), the request that delivers it ([`encode`]) and the PROXY protocol ([`proxy_protocol`]).
 //!
 //! Values in, values out: no I/O, no clock, no state that is shared.
 #![forbid(unsafe_code)]
@@ -9,4 +9,5 @@ pub mod encode;
 pub mod hex;
 pub mod http;
 pub mod limits;
+pub mod proxy_protocol;
 pub mod record;

@@ -4,6 +4,10 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use codec::http::{FieldName, RequestView, tokens};
+
+use crate::trusted_proxies::TrustedProxies;
+
 /// How a client reached the gateway.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientScheme {
@@ -29,6 +33,10 @@ pub struct ClientAddress {
     cluster_local: bool,
     /// Completes hosts without a dot.
     domain: Option<Arc<str>>,
+    /// Set if the client is a trusted proxy, whose forwarding fields are accepted.
+    trust: Option<Arc<TrustedProxies>>,
+    /// The address that it connected to, where a backend is told. Boxed: few connections need it, and idle ones are many.
+    local: Option<Box<SocketAddr>>,
     scheme: ClientScheme,
     plain: Box<str>,
     /// In the format of `Forwarded`: IPv6 in brackets and quotes.
@@ -49,6 +57,8 @@ impl ClientAddress {
             address,
             cluster_local: false,
             domain: None,
+            trust: None,
+            local: None,
             scheme,
             plain: ip.to_string().into(),
             node: forwarded_node(ip).into(),
@@ -65,6 +75,49 @@ impl ClientAddress {
     #[must_use]
     pub fn in_domain(self, domain: Option<Arc<str>>) -> Self {
         Self { domain, ..self }
+    }
+
+    /// The same; its forwarding fields are accepted if it is one of `proxies`.
+    #[must_use]
+    pub fn trusting(self, proxies: &Arc<TrustedProxies>) -> Self {
+        let trust = proxies.contains(self.address.ip()).then(|| Arc::clone(proxies));
+        Self { trust, ..self }
+    }
+
+    /// The same, with the address that it connected to.
+    #[must_use]
+    pub fn connected_to(self, local: Option<SocketAddr>) -> Self {
+        Self { local: local.map(Box::new), ..self }
+    }
+
+    /// The trusted proxies, if it is one of them.
+    #[inline]
+    #[must_use]
+    pub fn trust(&self) -> Option<&TrustedProxies> {
+        self.trust.as_deref()
+    }
+
+    /// The address that it connected to, if it was looked up.
+    #[must_use]
+    pub fn local(&self) -> Option<SocketAddr> {
+        self.local.as_deref().copied()
+    }
+
+    /// Whether details of failures may be shown to it: it is a trusted proxy, or it called a cluster-local listener.
+    #[must_use]
+    pub fn may_see_reasons(&self) -> bool {
+        self.cluster_local || self.trust.is_some()
+    }
+
+    /// Whether a trusted proxy received the request by HTTPS.
+    #[must_use]
+    pub fn has_forwarded_https(&self, request: RequestView<'_>) -> bool {
+        self.trust.is_some()
+            && request
+                .values(FieldName::ForwardedProto)
+                .flat_map(tokens)
+                .next()
+                .is_some_and(|proto| proto.eq_ignore_ascii_case(b"https"))
     }
 
     /// The domain that completes hosts without a dot.

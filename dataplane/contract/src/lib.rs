@@ -33,6 +33,7 @@ pub mod table;
 pub mod table_publisher;
 pub mod target_policy;
 pub mod tls;
+pub mod trusted_proxies;
 
 // For crates that do not depend on `ring`: the process runtime attaches cgroup port programs to instances, the others
 // keep memory small.

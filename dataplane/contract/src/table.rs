@@ -5,7 +5,9 @@
 
 mod certificate_set;
 mod endpoint;
+mod gateway_options;
 mod hosts;
+mod not_ready;
 mod route;
 mod traffic_policy;
 
@@ -27,8 +29,11 @@ use crate::request_log::RequestLog;
 use crate::service_names::ServiceNames;
 use crate::stream_admission::StreamAdmission;
 use crate::tls::{CertificateStore, TlsClientConfig};
+pub use codec::proxy_protocol::ProxyProtocolVersion;
 pub use endpoint::{Endpoint, InstanceStart, StartupDuration};
+pub use gateway_options::{ErrorPage, ErrorPages, GatewayOptions};
 pub use hosts::HostTable;
+pub use not_ready::{NotReadyHost, NotReadyHosts};
 pub use ring::{EndpointAddress, UnixPath, UnixPathError};
 pub use route::{BackendShare, HeaderEditError, HeaderEdits, Route, RouteMatch, RouteRequest};
 pub use traffic_policy::{
@@ -62,6 +67,10 @@ pub struct RoutingTable {
     pub events_by: EventsTransport,
     /// The request log, written in addition to the access log.
     pub request_log: Option<Arc<RequestLog>>,
+    /// Settings of all listeners for requests.
+    pub gateway: Arc<GatewayOptions>,
+    /// Hosts without a route whose object exists and is not ready.
+    pub not_ready: Arc<NotReadyHosts>,
 }
 
 /// How events may be sent.
@@ -102,6 +111,8 @@ pub struct Backend {
     /// Set for TLS: how its instances are verified.
     pub tls: Option<Arc<TlsClientConfig>>,
     pub timeouts: RequestTimeouts,
+    /// Each connection begins with this header about the client, and carries requests of that client only.
+    pub proxy_protocol: Option<ProxyProtocolVersion>,
     pub load: Arc<BackendLoad>,
 }
 
@@ -163,7 +174,8 @@ impl NoEndpointPolicy {
 pub struct RequestTimeouts {
     /// From the request's head to the end of the response (`timeoutSeconds`).
     pub total: Duration,
-    /// From the request's head to the first byte of the response (`responseStartTimeoutSeconds`).
+    /// From the request's head, or from its end (see `after_request`), to the first byte of the response
+    /// (`responseStartTimeoutSeconds`).
     pub response_start: Duration,
     /// Between two bytes of the response (`idleTimeoutSeconds`).
     pub idle: Duration,
@@ -171,6 +183,11 @@ pub struct RequestTimeouts {
     pub request_body: OwnTimeout,
     /// Without a byte in either direction after the response began, if set for the backend.
     pub stream_idle: OwnTimeout,
+    /// To open a connection to an instance, if set for the backend.
+    pub connect: OwnTimeout,
+    /// `response_start` and `idle` count from the last byte of the request, as in nginx and Envoy, because an upload may take
+    /// longer; and a tunnel is limited by its own idle timeout only. Knative's timeouts count from the request's head.
+    pub after_request: bool,
 }
 
 impl RequestTimeouts {
@@ -181,6 +198,18 @@ impl RequestTimeouts {
         idle: Duration::ZERO,
         request_body: OwnTimeout::NONE,
         stream_idle: OwnTimeout::NONE,
+        connect: OwnTimeout::NONE,
+        after_request: false,
+    };
+
+    /// The defaults for addresses that the appliance does not start itself: a server that hangs must not hold its clients for
+    /// ever. The response has a minute to begin, as in nginx; `idle` is Envoy's stream idle timeout. Connections have
+    /// `HttpLimits::connect_max`.
+    pub const EXTERNAL: Self = Self {
+        response_start: Duration::from_secs(60),
+        idle: Duration::from_secs(300),
+        after_request: true,
+        ..Self::NONE
     };
 }
 

@@ -88,6 +88,11 @@ impl StreamActivity {
         self.answered.get()
     }
 
+    /// When bytes last passed, in either direction.
+    pub(super) fn last(&self) -> Tick {
+        self.last.get()
+    }
+
     /// Called when bytes of the response arrive.
     pub(super) fn received(&self, now: Tick) {
         self.last.set(now);

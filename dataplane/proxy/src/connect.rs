@@ -7,6 +7,7 @@
 use std::future::Future;
 use std::rc::Rc;
 
+use contract::client_address::ClientAddress;
 use contract::target_policy::TargetRefused;
 use ring::Tick;
 
@@ -22,6 +23,9 @@ pub trait ConnectRequest {
 
     /// How to connect to the instance of `permit`. Called once for each permit.
     fn plan(&mut self, permit: &Permit) -> ConnectPlan;
+
+    /// The client that a connection with a PROXY header names. `None`: the request is the appliance's own.
+    fn peer(&self) -> Option<&ClientAddress>;
 
     /// Instances that refused a connection for this request.
     fn tried(&mut self) -> &mut Vec<u64>;
@@ -65,7 +69,7 @@ pub async fn connect<R: ConnectRequest>(
             Err(AcquireError::Ended(why)) => return Err(why),
         };
         let plan = request.plan(&permit);
-        let why = match proxy.link(&permit, plan).await {
+        let why = match proxy.link(&permit, plan, request.peer()).await {
             Ok(link) => return Ok((permit, link)),
             Err(_) if plan.due.is_some_and(|due| proxy.ring.now() >= due) => return Err(request.timed_out(&permit)),
             Err(why) => why,
@@ -115,6 +119,10 @@ impl ConnectRequest for StreamConnect<'_, '_> {
 
     fn plan(&mut self, permit: &Permit) -> ConnectPlan {
         ConnectPlan::for_client(permit, self.upgrades, self.started)
+    }
+
+    fn peer(&self) -> Option<&ClientAddress> {
+        self.acquire_request.route_request.peer
     }
 
     fn tried(&mut self) -> &mut Vec<u64> {

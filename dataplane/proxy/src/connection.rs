@@ -1,12 +1,14 @@
 //! A client's connection to the proxy. Requests are answered one after the other, in order.
 
 use std::mem;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::BytesMut;
 use codec::http::{BodyFraming, HttpVersion};
+use codec::proxy_protocol::ProxiedClient;
 use contract::client_address::{ClientAddress, ClientScheme};
 use contract::connection_query::ConnectionState;
 use protocol::http::connection_tracker::ConnectionGuard;
@@ -24,6 +26,33 @@ use super::{LocalReply, Proxy, streams};
 /// The protocol's name in logs and debug pages.
 const HTTP1: &str = "HTTP/1.1";
 
+/// A connection from its listener.
+pub struct AcceptedStream {
+    stream: Transport,
+    /// The client's address and the one that it connected to, if a trusted proxy named them.
+    proxied: Option<(SocketAddr, SocketAddr)>,
+    /// Bytes of the client that were read already.
+    arrived: Chunk,
+}
+
+impl AcceptedStream {
+    /// A connection of which nothing was read.
+    #[must_use]
+    pub fn new(stream: impl Into<Transport>) -> Self {
+        Self { stream: stream.into(), proxied: None, arrived: Chunk::empty() }
+    }
+
+    /// A connection that began with a PROXY protocol header.
+    #[must_use]
+    pub fn proxied(stream: impl Into<Transport>, client: ProxiedClient, arrived: Chunk) -> Self {
+        let proxied = match client {
+            ProxiedClient::Address { source, destination } => Some((source, destination)),
+            ProxiedClient::Local => None,
+        };
+        Self { stream: stream.into(), proxied, arrived }
+    }
+}
+
 /// What happens to the connection after a request.
 enum NextRequest {
     Request,
@@ -36,7 +65,7 @@ enum NextRequest {
 
 /// Serves one connection until its client closes it, or the core stops.
 pub fn serve(proxy: Rc<Proxy>, stream: impl Into<Transport>, guard: ConnectionGuard) -> impl Future<Output = ()> {
-    serve_from(proxy, stream.into(), guard, (false, None))
+    serve_from(proxy, AcceptedStream::new(stream), guard, (false, None))
 }
 
 /// The same for a connection from the cluster-local listener. It reaches every route, and hosts without a dot resolve
@@ -47,13 +76,18 @@ pub fn serve_cluster_local(
     guard: ConnectionGuard,
     domain: Option<Arc<str>>,
 ) -> impl Future<Output = ()> {
-    serve_from(proxy, stream.into(), guard, (true, domain))
+    serve_from(proxy, AcceptedStream::new(stream), guard, (true, domain))
+}
+
+/// The same for a connection whose first bytes were read.
+pub fn serve_accepted(proxy: Rc<Proxy>, stream: AcceptedStream, guard: ConnectionGuard) -> impl Future<Output = ()> {
+    serve_from(proxy, stream, guard, (false, None))
 }
 
 /// Not an `async fn`: that would keep its arguments next to the connection that is made of them.
 fn serve_from(
     proxy: Rc<Proxy>,
-    stream: Transport,
+    stream: AcceptedStream,
     guard: ConnectionGuard,
     cluster_local: (bool, Option<Arc<str>>),
 ) -> impl Future<Output = ()> {
@@ -74,22 +108,35 @@ fn serve_from(
 impl ProxyConnection {
     fn open(
         proxy: Rc<Proxy>,
-        stream: Transport,
+        accepted: AcceptedStream,
         guard: ConnectionGuard,
         (cluster_local, domain): (bool, Option<Arc<str>>),
     ) -> Option<Self> {
-        let address = stream.peer_addr().ok()?;
+        let AcceptedStream { stream, proxied, arrived } = accepted;
+        let address = match proxied {
+            Some((source, _)) => source,
+            None => stream.peer_addr().ok()?,
+        };
+        let gateway = proxy.with_table(|table| Arc::clone(&table.gateway));
+        let local = match proxied {
+            Some((_, destination)) => Some(destination),
+            None if gateway.sends_proxy_protocol => stream.local_addr().ok(),
+            None => None, // saves a system call
+        };
         let (scheme, listener) = match (stream.is_tls(), cluster_local) {
             (true, true) => (ClientScheme::Https, "cluster-local-https"),
             (true, false) => (ClientScheme::Https, "https"),
             (false, true) => (ClientScheme::Http, "cluster-local"),
             (false, false) => (ClientScheme::Http, "http"),
         };
+        let peer = ClientAddress::new(address, scheme).cluster_local(cluster_local).in_domain(domain);
+        let mut client = ClientConnection::new(&proxy.ring, stream, guard, &proxy.limits);
+        client.read_buffer.unread = arrived;
         Some(Self {
             open: RegisteredConnection::count(&proxy, address, listener),
-            client: ClientConnection::new(&proxy.ring, stream, guard, &proxy.limits),
+            client,
             proxy,
-            peer: ClientAddress::new(address, scheme).cluster_local(cluster_local).in_domain(domain),
+            peer: peer.trusting(&gateway.trusted_proxies).connected_to(local),
             outgoing: BytesMut::new(),
             note: RequestRecord::default(),
         })
@@ -215,7 +262,8 @@ impl ProxyConnection {
             || !head.keep_alive
             || self.client.guard.is_draining();
         self.client.write_buffer.buffer.clear();
-        let answered = self.client.answer(&local_reply.answer(), close).await;
+        let answer = self.proxy.local_response(local_reply, &self.peer);
+        let answered = self.client.answer(&answer, close).await;
         self.ended(local_reply.status(), sent_before, RequestEnd::reason(local_reply));
         match answered {
             Err(_) => NextRequest::Cut,

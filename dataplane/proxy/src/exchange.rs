@@ -9,6 +9,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use codec::http::{BodyDecoder, BodyFraming};
+use contract::client_address::ClientAddress;
 use contract::connection_query::ConnectionState;
 use contract::table::{HeaderEdits, Protocol, RouteRequest};
 use protocol::http::headers::put_request;
@@ -25,6 +26,7 @@ use super::disconnect_watcher::{gone, watch};
 use super::exchange_progress::ExchangeProgress;
 use super::mirror::MirrorBuffer;
 use super::outcome::{AttemptOutcome, ExchangeOutcome};
+use super::passive_health::{CountedEndpoint, counted_endpoint};
 use super::proxy_connection::ProxyConnection;
 use super::request_stream::RequestStream;
 use super::response_stream::ResponseStream;
@@ -122,6 +124,10 @@ struct AdmittedRequest {
     permit: Option<Permit>,
     /// The pool key of its connection.
     key: PoolKey,
+    /// The connection may carry other requests.
+    may_pool: bool,
+    /// Its endpoint, if the outcome counts for outlier detection.
+    counted: Option<CountedEndpoint>,
     /// Bytes for the mirrored request; dropped unless the request is answered.
     mirror_buffer: Option<MirrorBuffer>,
 }
@@ -143,6 +149,8 @@ impl AdmittedRequest {
             timing: None,
             original_host: None,
             key: PoolKey::Endpoint(permit.endpoint.id),
+            may_pool: permit.backend().proxy_protocol.is_none(),
+            counted: counted_endpoint(&permit),
             permit: Some(permit),
             wire,
             body,
@@ -155,7 +163,7 @@ impl AdmittedRequest {
         if let Some(mirror_buffer) = self.mirror_buffer.take() {
             streams::mirror(mirror_buffer, is_sent.then_some(status));
         }
-        if is_sent && upstream.is_reusable() {
+        if is_sent && self.may_pool && upstream.is_reusable() {
             proxy.client.put_back(self.key, upstream);
         }
         ExchangeOutcome::Answered { status, close, request_read: self.progress.is_request_read() }
@@ -194,6 +202,7 @@ impl AdmittedRequest {
             (permit, UpstreamLink::Http1(upstream)) => {
                 note.add_bytes(&permit.endpoint);
                 self.key = PoolKey::Endpoint(permit.endpoint.id);
+                self.counted = counted_endpoint(&permit);
                 self.permit = Some(permit);
                 Ok(upstream)
             }
@@ -229,6 +238,10 @@ impl ConnectRequest for ClientConnect<'_> {
 
     fn plan(&mut self, permit: &Permit) -> ConnectPlan {
         ConnectPlan::for_client(permit, self.connection.client.head.is_upgrade(), self.started)
+    }
+
+    fn peer(&self) -> Option<&ClientAddress> {
+        Some(&self.connection.peer)
     }
 
     fn tried(&mut self) -> &mut Vec<u64> {
@@ -312,6 +325,8 @@ async fn attempt(
         timing,
         permit,
         key: _,
+        may_pool: _,
+        counted,
         mirror_buffer,
         original_host: _,
     } = request;
@@ -345,5 +360,7 @@ async fn attempt(
     };
     // Pinned where they are made: each is 600 bytes, and a move would copy it twice.
     let (answered, sent) = (pin!(response_stream.run()), pin!(request_stream.run(wire.clone())));
-    select_both(answered, sent).await
+    let ended = select_both(answered, sent).await;
+    connection.proxy.observe(*counted, &ended);
+    ended
 }

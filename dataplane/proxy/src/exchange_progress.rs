@@ -5,6 +5,7 @@ use std::cell::Cell;
 use codec::http::BodyDecoder;
 
 use super::activity::StreamActivity;
+use super::deadlines::RequestSent;
 use super::disconnect_watcher::SilenceTimer;
 
 /// What the two directions of an exchange share.
@@ -38,6 +39,11 @@ impl ExchangeProgress {
 
     pub(super) fn is_sent(&self) -> bool {
         self.sent.get()
+    }
+
+    /// For timeouts that count from the end of the request.
+    pub(super) fn request_sent(&self) -> RequestSent {
+        if self.is_sent() { RequestSent::At(self.activity.last()) } else { RequestSent::No }
     }
 
     pub(super) fn is_body_started(&self) -> bool {

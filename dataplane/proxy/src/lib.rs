@@ -16,9 +16,11 @@ mod disconnect_watcher;
 mod exchange;
 mod exchange_progress;
 mod local_reply;
+mod local_response;
 pub mod mirror;
 mod outcome;
 pub mod outliers;
+mod passive_health;
 pub mod pending_queue;
 mod permit;
 pub mod pick;
@@ -43,7 +45,7 @@ use fastrand::Rng;
 use ring::{Ring, Tick};
 
 pub use connect::{AcquireError, ConnectRequest, connect};
-pub use connection::{serve, serve_cluster_local};
+pub use connection::{AcceptedStream, serve, serve_accepted, serve_cluster_local};
 pub use local_reply::LocalReply;
 pub use permit::{AcquireRequest, Permit, SelectedEndpoint};
 pub use upstream::{ConnectPlan, UpstreamLink};
@@ -105,6 +107,8 @@ pub struct Proxy {
     tls_failure_logged: Cell<Option<Tick>>,
     /// When a refusal by the target policy was last logged.
     target_refusal_logged: Cell<Option<Tick>>,
+    /// When a local reply of each reason was last logged.
+    reply_logged: RefCell<[Option<Tick>; LocalReply::REASONS.len()]>,
 }
 
 /// The parts of a new proxy.
@@ -143,6 +147,7 @@ impl Proxy {
             outliers: RefCell::default(),
             tls_failure_logged: Cell::default(),
             target_refusal_logged: Cell::default(),
+            reply_logged: RefCell::new([None; LocalReply::REASONS.len()]),
             spans: OnceCell::new(),
             buffers: BufferCache::default(),
             version_seen: Cell::new(0),
@@ -174,8 +179,7 @@ impl Proxy {
 
     fn choose(&self, route_request: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
         self.with_table(|table| {
-            let route =
-                table.route_for(route_request).ok_or_else(|| LocalReply::HostNotFound(name(route_request.host)))?;
+            let route = table.route_for(route_request).ok_or_else(|| unserved_host(table, route_request))?;
             let splits = route.select(route_request);
             if splits.is_empty() {
                 return Err(LocalReply::PathNotFound(name(route_request.host)));
@@ -244,6 +248,14 @@ impl Proxy {
         if let Some(waker) = notified {
             waker.wake();
         }
+    }
+}
+
+/// The reply for a host without a route.
+fn unserved_host(table: &RoutingTable, route_request: &RouteRequest<'_>) -> LocalReply {
+    match table.not_ready(route_request) {
+        Some(host) => LocalReply::NotReady(Arc::clone(&host.sentence)),
+        None => LocalReply::HostNotFound(name(route_request.host)),
     }
 }
 

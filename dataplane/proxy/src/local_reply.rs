@@ -1,6 +1,7 @@
 //! Responses that the gateway makes itself. The only place where a reason becomes a status.
 
 use std::fmt;
+use std::sync::Arc;
 
 use ::h2::Reason;
 use bytes::Bytes;
@@ -44,6 +45,8 @@ pub enum LocalReply {
     HealthCheck,
     /// The connection was opened with the certificate of another host.
     MisdirectedRequest(Box<str>),
+    /// The object that has the host cannot serve it yet, for this reason.
+    NotReady(Arc<str>),
     /// All weights of the route are 0.
     NoTrafficTarget(Box<str>),
     /// The backend has no instance with free capacity, and no autoscaler that starts one.
@@ -101,6 +104,7 @@ impl LocalReply {
         "health_check",
         "max_forwards_exceeded",
         "target_refused",
+        "not_ready",
     ];
 
     /// Requests that are rejected whatever the route says.
@@ -143,6 +147,7 @@ impl LocalReply {
             Self::HealthCheck => 22,
             Self::MaxForwardsExceeded(_) => 23,
             Self::TargetRefused(_) => 24,
+            Self::NotReady(_) => 25,
         }
     }
 
@@ -160,7 +165,8 @@ impl LocalReply {
             Self::HostNotFound(_) | Self::PathNotFound(_) => 404,
             Self::NetworkProbe { .. } | Self::HealthCheck => 200,
             Self::NetworkProbeWithoutHash => 400,
-            Self::NoTrafficTarget(_)
+            Self::NotReady(_)
+            | Self::NoTrafficTarget(_)
             | Self::NoHealthyUpstream(_)
             | Self::InstancesUnavailable(..)
             | Self::QueueFull
@@ -190,13 +196,34 @@ impl LocalReply {
         )
     }
 
+    /// What the client is told. Which backends there are and how they fail is the operator's business: clients get the status in
+    /// words, and the log and trusted clients the sentence ([`super::Proxy::local_response`]).
+    #[must_use]
+    pub fn public_text(&self) -> String {
+        if !self.is_confidential() {
+            return self.to_string();
+        }
+        match self.status() {
+            404 => "not found".to_owned(),
+            _ => "bad gateway".to_owned(),
+        }
+    }
+
+    /// Whether the sentence tells more than the client's own mistake or the state of an object that it asked for.
+    #[must_use]
+    pub fn is_confidential(&self) -> bool {
+        matches!(self.status(), 404 | 502)
+    }
+
     #[must_use]
     pub fn answer(&self) -> LocalResponse {
-        let answer = LocalResponse::text(self.status(), self.to_string());
+        let answer = LocalResponse::text(self.status(), self.public_text());
         match self {
-            Self::QueueFull | Self::NoHealthyUpstream(_) | Self::InstancesUnavailable(..) | Self::Draining => {
-                answer.with("Retry-After", "1")
-            }
+            Self::QueueFull
+            | Self::NotReady(_)
+            | Self::NoHealthyUpstream(_)
+            | Self::InstancesUnavailable(..)
+            | Self::Draining => answer.with("Retry-After", "1"),
             Self::ConnectUnsupported | Self::MaxForwardsExceeded(_) => answer.with("Allow", METHODS),
             Self::HttpsRedirect { location } => answer.with("Location", location.as_bytes().to_vec()),
             // the body that Knative's queue-proxy sends, and no more
@@ -236,6 +263,7 @@ impl fmt::Display for LocalReply {
                     "the certificate of this connection is not valid for host \"{host}\": open another connection"
                 )
             }
+            Self::NotReady(why) => f.write_str(why),
             Self::NoTrafficTarget(host) => write!(f, "all weights of the route for host \"{host}\" are 0"),
             Self::NoHealthyUpstream(backend) => write!(f, "no instance of {backend} has free capacity"),
             Self::InstancesUnavailable(backend, reason) => {
@@ -276,7 +304,10 @@ mod tests {
     fn local_reply_says_what_to_do() {
         let answer = LocalReply::HostNotFound("a.b".into()).answer();
         assert_eq!(answer.status, 404);
-        assert!(std::str::from_utf8(&answer.body).unwrap().contains("--route a.b="));
+        assert_eq!(answer.body, "not found\n");
+        assert!(LocalReply::HostNotFound("a.b".into()).to_string().contains("--route a.b="));
+        let refused = LocalReply::UpstreamConnectFailure("ns/hello-1".into()).answer();
+        assert_eq!((refused.status, &refused.body[..]), (502, &b"bad gateway\n"[..]));
         assert_eq!(LocalReply::QueueFull.answer().header("retry-after"), Some(b"1".as_slice()));
         assert_eq!(LocalReply::ResponseTimeout.answer().body, "request timeout\n");
         let unavailable = LocalReply::InstancesUnavailable("ns/hello-1".into(), "ErrImagePull").answer();

@@ -1,4 +1,5 @@
-//! Outlier detection: instances that refuse connections are tried last, for longer each time, until one connects.
+//! Outlier detection: instances that refuse connections are tried last, for longer each time, until one connects. Given addresses
+//! that time out or fail in a row are tried last as well, until one answers.
 //!
 //! Without it an instance that died would look the least loaded, and every request would try it first. An outlier is
 //! never excluded for good: where all others are full or refuse as well, it is tried.
@@ -13,6 +14,19 @@ const EJECT_BASE: Duration = Duration::from_secs(1);
 /// Upper bound: an instance that is back should get requests within the minute.
 const EJECT_MAX: Duration = Duration::from_secs(60);
 
+/// The first ejection of an address that times out or fails: Envoy's `base_ejection_time`. Each further one lasts as much longer.
+const FAILURE_EJECT_BASE: Duration = Duration::from_secs(30);
+
+/// Upper bound: Envoy's `max_ejection_time`.
+const FAILURE_EJECT_MAX: Duration = Duration::from_secs(300);
+
+/// Errors in a row that eject an address: Envoy's `consecutive_5xx`.
+const ERRORS_MAX: u32 = 5;
+
+/// Failures are forgotten after this time without one, counted from the end of the last ejection. Longer than a response may take
+/// to begin, or each timeout would be the first.
+const FORGET_FAILURES_AFTER: Duration = Duration::from_secs(300);
+
 /// Refusals are forgotten after this time without one, counted from the end of the last ejection.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
@@ -22,40 +36,102 @@ const OUTLIERS_MAX: usize = 64;
 /// The outliers of one core. Pure: `now` is passed in.
 #[derive(Debug, Default)]
 pub struct OutlierDetector {
-    list: Vec<EjectedEndpoint>,
+    list: Vec<ObservedEndpoint>,
+}
+
+/// How a request failed because of its endpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndpointFailure {
+    /// No response in time: one is enough, as in nginx (`max_fails`).
+    Timeout,
+    /// A 5xx, or no valid response.
+    ServerError,
+}
+
+impl EndpointFailure {
+    /// In the log.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::ServerError => "errors_in_a_row",
+        }
+    }
 }
 
 #[derive(Debug)]
-struct EjectedEndpoint {
+struct ObservedEndpoint {
     endpoint: u64,
     /// In a row.
     refusals: u32,
+    /// In a row.
+    errors: u32,
+    /// Ejections because of failures, since the last answer.
+    ejections: u32,
     until: Tick,
+    forget_at: Tick,
 }
 
 impl OutlierDetector {
     /// An instance refused a connection. Returns how long it is tried last from now on.
     pub fn refused(&mut self, endpoint: u64, now: Tick) -> Duration {
-        self.list.retain(|outlier| now < outlier.until + FORGET_AFTER);
-        let known = self.list.iter().position(|outlier| outlier.endpoint == endpoint);
-        let refusals = match known.map(|at| &self.list[at]) {
+        self.forget(now);
+        let known = self.list.iter_mut().find(|outlier| outlier.endpoint == endpoint);
+        let refusals = match &known {
             // Several requests may meet the same refusal; only one after the ejection counts as another.
             Some(outlier) if now < outlier.until => return outlier.until - now,
             Some(outlier) => outlier.refusals.saturating_add(1),
             None => 1,
         };
         let wait = EJECT_BASE.saturating_mul(1 << (refusals - 1).min(16)).min(EJECT_MAX);
-        let outlier = EjectedEndpoint { endpoint, refusals, until: now + wait };
+        let until = now + wait;
         match known {
-            Some(at) => self.list[at] = outlier,
-            None if self.list.len() < OUTLIERS_MAX => self.list.push(outlier),
-            None => {}
+            Some(outlier) => {
+                (outlier.refusals, outlier.until) = (refusals, until);
+                outlier.forget_at = outlier.forget_at.max(until + FORGET_AFTER);
+            }
+            None => {
+                self.record(ObservedEndpoint { refusals, until, forget_at: until + FORGET_AFTER, ..unknown(endpoint) })
+            }
         }
         wait
     }
 
-    /// An instance accepted a connection.
+    /// A request failed because of its endpoint. Returns how long that is tried last from now on, if this failure ejects it.
+    pub fn failed(&mut self, endpoint: u64, failure: EndpointFailure, now: Tick) -> Option<Duration> {
+        self.forget(now);
+        if !self.list.iter().any(|outlier| outlier.endpoint == endpoint) {
+            self.record(ObservedEndpoint { until: now, ..unknown(endpoint) });
+        }
+        let outlier = self.list.iter_mut().find(|outlier| outlier.endpoint == endpoint)?;
+        outlier.forget_at = outlier.forget_at.max(now + FORGET_FAILURES_AFTER);
+        outlier.errors = outlier.errors.saturating_add(1);
+        // Requests in flight meet the same failure.
+        if now < outlier.until || (failure == EndpointFailure::ServerError && outlier.errors < ERRORS_MAX) {
+            return None;
+        }
+        outlier.errors = 0;
+        outlier.ejections = outlier.ejections.saturating_add(1);
+        let wait = FAILURE_EJECT_BASE.saturating_mul(outlier.ejections).min(FAILURE_EJECT_MAX);
+        outlier.until = now + wait;
+        outlier.forget_at = outlier.until + FORGET_FAILURES_AFTER;
+        Some(wait)
+    }
+
+    /// An instance accepted a connection. One that hangs does so as well, so that failures still count.
     pub fn accepted(&mut self, endpoint: u64) {
+        let is_done = |outlier: &mut ObservedEndpoint| {
+            let connects = outlier.endpoint == endpoint;
+            if connects {
+                outlier.refusals = 0;
+            }
+            connects && outlier.errors == 0 && outlier.ejections == 0
+        };
+        self.list.retain_mut(|outlier| !is_done(outlier));
+    }
+
+    /// An endpoint answered a request without an error.
+    pub fn answered(&mut self, endpoint: u64) {
         self.list.retain(|outlier| outlier.endpoint != endpoint);
     }
 
@@ -68,6 +144,20 @@ impl OutlierDetector {
     pub fn avoided(&self, now: Tick) -> impl Iterator<Item = u64> {
         self.list.iter().filter(move |outlier| now < outlier.until).map(|outlier| outlier.endpoint)
     }
+
+    fn forget(&mut self, now: Tick) {
+        self.list.retain(|outlier| now < outlier.forget_at);
+    }
+
+    fn record(&mut self, outlier: ObservedEndpoint) {
+        if self.list.len() < OUTLIERS_MAX {
+            self.list.push(outlier);
+        }
+    }
+}
+
+fn unknown(endpoint: u64) -> ObservedEndpoint {
+    ObservedEndpoint { endpoint, refusals: 0, errors: 0, ejections: 0, until: Tick::ZERO, forget_at: Tick::ZERO }
 }
 
 #[cfg(test)]
@@ -111,5 +201,35 @@ mod tests {
             outliers.refused(endpoint, at(0));
         }
         assert_eq!(outliers.avoided(at(0)).count(), OUTLIERS_MAX);
+    }
+
+    #[test]
+    fn timeout_ejects_until_an_answer() {
+        let mut outliers = OutlierDetector::default();
+        let mut now = at(0);
+        for seconds in [30, 60, 90] {
+            let wait = Duration::from_secs(seconds);
+            assert_eq!(outliers.failed(7, EndpointFailure::Timeout, now), Some(wait));
+            assert_eq!(outliers.failed(7, EndpointFailure::Timeout, now), None, "requests in flight");
+            outliers.accepted(7);
+            assert_eq!(outliers.avoided(now).collect::<Vec<_>>(), [7], "a server that hangs accepts connections");
+            now = now + wait + Duration::from_secs(60);
+            assert_eq!(outliers.avoided(now).count(), 0, "it may be tried again");
+        }
+        outliers.answered(7);
+        assert!(outliers.is_empty());
+        assert_eq!(outliers.failed(7, EndpointFailure::Timeout, now), Some(Duration::from_secs(30)));
+    }
+
+    #[test]
+    fn only_errors_in_a_row_eject() {
+        let mut outliers = OutlierDetector::default();
+        let fail = |outliers: &mut OutlierDetector| outliers.failed(7, EndpointFailure::ServerError, at(0));
+        for _ in 0..3 {
+            (1..ERRORS_MAX).for_each(|_| assert_eq!(fail(&mut outliers), None));
+            outliers.answered(7);
+        }
+        (1..ERRORS_MAX).for_each(|_| assert_eq!(fail(&mut outliers), None));
+        assert_eq!(fail(&mut outliers), Some(FAILURE_EJECT_BASE));
     }
 }

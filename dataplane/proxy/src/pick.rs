@@ -114,6 +114,7 @@ mod tests {
             protocol: Protocol::Http1,
             tls: None,
             timeouts: RequestTimeouts::NONE,
+            proxy_protocol: None,
             load: Arc::new(BackendLoad::default()),
         })
     }

@@ -15,7 +15,7 @@ use protocol::http::headers::{ResponseContext, SwitchedProtocol, put_response};
 use protocol::http::limits::{HttpLimits, INTERIM_MAX};
 use protocol::http::relay::{self, RelayStep};
 use protocol::tls::{ByteStream, Transport};
-use ring::{Chunk, Ring};
+use ring::{Chunk, Ring, Tick};
 
 use super::cold_start_timing::ColdStartTiming;
 use super::deadlines::ResponseDeadlines;
@@ -142,7 +142,7 @@ impl ResponseStream<'_> {
         let continue_at = self.ring.now() + self.limits.continue_after;
         loop {
             let waits_for_us = !continue_sent && !self.progress.is_body_started();
-            let at = earlier(self.deadlines.head(received.get()), waits_for_us.then_some(continue_at));
+            let at = earlier(self.head_due(received.get()), waits_for_us.then_some(continue_at));
             let (asked, head) = (self.request.method, &mut *self.head);
             let parse = |bytes: &[u8]| parse_response(bytes, asked, head);
             let parsed = self.read_buffer.head_noting(self.up, parse, || received.set(Some(self.ring.now())));
@@ -158,7 +158,7 @@ impl ResponseStream<'_> {
                     return Err(AttemptOutcome::Unread);
                 }
                 Ok(Err(_)) => return Err(self.failed()),
-                Err(_) if self.deadlines.head(received.get()).is_some_and(|due| self.ring.now() >= due) => {
+                Err(_) if self.head_due(received.get()).is_some_and(|due| self.ring.now() >= due) => {
                     return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout));
                 }
                 Err(_) if !waits_for_us || self.ring.now() < continue_at => continue, // a part of the head came
@@ -189,6 +189,11 @@ impl ResponseStream<'_> {
                 self.flush().await.map_err(|_| AttemptOutcome::Cut)?;
             }
         }
+    }
+
+    /// When the rest of the response head has to be there.
+    fn head_due(&self, received: Option<Tick>) -> Option<Tick> {
+        self.deadlines.head(received, self.progress.request_sent(), self.ring.now())
     }
 
     async fn body(&mut self, chunked: bool) -> Result<(), ResponseAbort> {

@@ -47,7 +47,7 @@ pub(super) async fn retry_upstream(
 ) -> Result<(Permit, UpstreamLink), LocalReply> {
     let ReplayableRequest { protocol, due, .. } = *replayable;
     if replayable.is_alive
-        && let Ok(link) = proxy.link(&permit, ConnectPlan { protocol, reuses: false, due }).await
+        && let Ok(link) = proxy.link(&permit, ConnectPlan { protocol, reuses: false, due }, replayable.peer).await
     {
         return Ok((permit, link));
     }
@@ -96,6 +96,10 @@ impl ConnectRequest for RetryConnect<'_> {
 
     fn plan(&mut self, _: &Permit) -> ConnectPlan {
         ConnectPlan { protocol: self.protocol, reuses: false, due: self.due }
+    }
+
+    fn peer(&self) -> Option<&ClientAddress> {
+        self.acquire_request.route_request.peer
     }
 
     fn tried(&mut self) -> &mut Vec<u64> {

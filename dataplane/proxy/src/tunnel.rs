@@ -117,7 +117,7 @@ impl TunnelState<'_> {
             return self.last.get() + self.limits.linger_max;
         }
         let silent = self.last.get() + self.limits.tunnel_idle_max;
-        earlier(Some(silent), self.deadlines.after(self.last_bytes.get())).unwrap_or(silent)
+        earlier(Some(silent), self.deadlines.tunnel(self.last_bytes.get())).unwrap_or(silent)
     }
 }
 

@@ -5,10 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use contract::table::{Backend, Endpoint, Protocol};
+use codec::proxy_protocol::{self, ProxyProtocolVersion};
+use contract::client_address::ClientAddress;
+use contract::table::{Backend, Endpoint, EndpointAddress, Protocol};
 use contract::target_policy::TargetRefused;
 use protocol::h2::client::Http2StreamPermit;
-use protocol::http::client::UpstreamAddress;
+use protocol::http::client::{OpeningOptions, UpstreamAddress};
 use protocol::http::pool::{PoolKey, UpstreamConnection};
 use ring::Tick;
 
@@ -104,17 +106,25 @@ impl TlsFailures {
 }
 
 impl Proxy {
-    /// A link to the instance of `permit`: a pooled one, or a new one.
-    pub(super) async fn link(&self, permit: &Permit, plan: ConnectPlan) -> io::Result<UpstreamLink> {
+    /// A link to the instance of `permit` for a request of `peer`: a pooled one, or a new one. Without a peer, the request is
+    /// the appliance's own.
+    pub(super) async fn link(
+        &self,
+        permit: &Permit,
+        plan: ConnectPlan,
+        peer: Option<&ClientAddress>,
+    ) -> io::Result<UpstreamLink> {
         let (endpoint, ConnectPlan { protocol, reuses, due }) = (&permit.endpoint, plan);
         let kept = match protocol {
             _ if !reuses => None,
+            // A connection that names its client is for that client only.
+            _ if peer.is_some() && permit.backend().proxy_protocol.is_some() => None,
             Protocol::Http1 => self.client.pooled(PoolKey::Endpoint(endpoint.id)).map(UpstreamLink::Http1),
             Protocol::H2c => self.h2_client.idle_connection(endpoint.id).map(UpstreamLink::Http2),
         };
         match kept {
             Some(link) => Ok(self.counted(endpoint, link)),
-            None => self.fresh_link(permit.backend(), endpoint, protocol, due).await,
+            None => self.fresh_link(permit.backend(), endpoint, protocol, due, peer).await,
         }
     }
 
@@ -126,18 +136,22 @@ impl Proxy {
         endpoint: &Endpoint,
         protocol: Protocol,
         due: Option<Tick>,
+        peer: Option<&ClientAddress>,
     ) -> io::Result<UpstreamLink> {
         let trust = backend.tls.as_ref();
+        let timeout = backend.timeouts.connect.get();
         let Endpoint { id, address, .. } = *endpoint;
         let unrestricted = endpoint.is_unrestricted();
         let key = PoolKey::Endpoint(id);
         let link = match protocol {
             // Boxed: few requests open a connection, and every one would reserve memory for a TLS handshake.
             Protocol::Http1 => {
-                let to = UpstreamAddress { address, key, tls: trust.map(Arc::as_ref), unrestricted };
+                let preamble = backend.proxy_protocol.map(|version| proxy_header(version, peer, address));
+                let opening = OpeningOptions { timeout, preamble: preamble.as_deref().unwrap_or_default() };
+                let to = UpstreamAddress { address, key, tls: trust.map(Arc::as_ref), unrestricted, opening };
                 UpstreamLink::Http1(Box::pin(self.client.open(to, due)).await?)
             }
-            Protocol::H2c => UpstreamLink::Http2(Box::pin(self.h2_client.open(endpoint, trust, due)).await?),
+            Protocol::H2c => UpstreamLink::Http2(Box::pin(self.h2_client.open(endpoint, trust, due, timeout)).await?),
         };
         Ok(self.counted(endpoint, link))
     }
@@ -153,4 +167,15 @@ impl Proxy {
         }
         link
     }
+}
+
+/// The first bytes of a connection to `to` for a request of `peer`. A mirrored request has no client.
+fn proxy_header(version: ProxyProtocolVersion, peer: Option<&ClientAddress>, to: EndpointAddress) -> Vec<u8> {
+    let Some(peer) = peer else { return proxy_protocol::local_header(version).to_vec() };
+    let destination = match (peer.local(), to) {
+        (Some(local), _) => local,
+        (None, EndpointAddress::Ip(address)) => address, // a table from before this backend
+        (None, EndpointAddress::Unix(_)) => return proxy_protocol::local_header(version).to_vec(),
+    };
+    proxy_protocol::header(version, peer.address, destination)
 }

@@ -119,6 +119,7 @@ fn backend(instances: &[SocketAddr], load: &Arc<BackendLoad>) -> Arc<Backend> {
         protocol: Protocol::Http1,
         tls: None,
         timeouts: RequestTimeouts::NONE,
+        proxy_protocol: None,
         load: Arc::clone(load),
     })
 }

@@ -202,6 +202,7 @@ pub(crate) fn backend(instances: &[SocketAddr], concurrency_max: u32, waits: Opt
         protocol: Protocol::Http1,
         tls: None,
         timeouts: RequestTimeouts::NONE,
+        proxy_protocol: None,
         load: Arc::new(BackendLoad::default()),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use ::control::expiry::Expiries;
 use ::control::publish::Publisher;
@@ -17,7 +18,6 @@ use dataplane::spans::SpanQueue;
 use dataplane::table::RoutingTable;
 use dataplane::table_publisher::TablePublisher;
 use dataplane::target_policy::TargetPolicy;
-use dataplane::tls::{CertificateStore, TlsClientConfig};
 use tokio::sync::Notify;
 
 use super::MainEvent;
@@ -36,22 +36,27 @@ use super::listeners::CoreListeners;
 use super::log_names::LogNames;
 use super::logs::CoreLogs;
 use super::otlp::{self, OtlpExporter};
-use super::preflight::{self, Preflight};
+use super::preflight::{self, GatewayFiles, Preflight};
+use super::reload::Reloader;
+use super::routes::StaticRoutes;
 use super::sockets::{BoundSockets, SocketDescriptors};
-use super::{certificates, descriptors, routes, signals, targets, watchdog};
+use super::{certificates, descriptors, signals, targets, watchdog};
 use crate::admin::Health;
-use crate::config::{RunConfig, ServerTiming};
+use crate::config::{RunConfig, ServerTiming, Settings};
+
+/// How often the certificate for hosts of `--route` is checked, which expires weeks after it is due for renewal.
+const RENEWAL_EVERY: Duration = Duration::from_secs(3600);
 
 /// A running appliance.
 pub(super) struct App {
     config: RunConfig,
-    publisher: Arc<Publisher>,
     shared: SharedCoreConfig,
     state: HandoverState,
     cores: RunningCores,
     control: JoinHandle<Result<()>>,
     access_log: AccessLogThread,
     api_files: ApiTlsFiles,
+    reloader: Reloader,
     exporter: Option<OtlpExporter>,
     events: mpsc::Receiver<MainEvent>,
     sender: mpsc::Sender<MainEvent>,
@@ -60,13 +65,13 @@ pub(super) struct App {
 impl App {
     /// Starts everything, in this order: what can fail without a trace, the data folder and the sockets, the control thread, and
     /// with the first table the cores. `None`: the process was stopped before that.
-    pub(super) fn start(config: RunConfig) -> Result<Option<Self>> {
+    pub(super) fn start(config: RunConfig, settings: Settings) -> Result<Option<Self>> {
         let (say, hear) = mpsc::channel();
         let arrived = Arc::new(AtomicBool::new(false));
         signals::listen(say.clone(), Arc::clone(&arrived))?;
         descriptors::raise_limit(config.workers)?;
         let expiries = Arc::<Expiries>::default();
-        let Preflight { certificates, trust, given, access, access_log: log_thread, api_socket } =
+        let Preflight { files, given, access, access_log: log_thread, api_socket } =
             preflight::run(&config, &expiries)?;
         let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
         arrived.store(true, Relaxed);
@@ -74,8 +79,7 @@ impl App {
         let events_tls = EventsTls::open(&config, &sockets)?;
 
         let tables = TablePublisher::new(RoutingTable::default());
-        let log_names = LogNames::new(&config.data, &tables);
-        let publisher = publisher(&config, &tables, (certificates, trust), log_names.clone())?;
+        let (publisher, routes, log_names) = publisher(&config, &tables, files)?;
         let ClusterLocalGateway { listeners: cluster_local, gateway } = cluster_local::open(&config, &tables);
         let targets = targets::policy(&config, &sockets, gateway.as_ref().ok())?;
         let (health, ways) = (Arc::new(Health { targets, expiries, ..Health::default() }), Arc::default());
@@ -112,19 +116,20 @@ impl App {
         watchdog::start(&config, &cores, &tables, &health)?;
         drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
         start_handover_listener(&config, say.clone());
+        let reloader = Reloader::start(settings, &config, (publisher, routes), say.clone());
         announce(&ready)?;
         if let Some(predecessor) = predecessor {
             predecessor.dismiss(clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
         }
         Ok(Some(Self {
             config,
-            publisher,
             shared,
             state,
             cores,
             control,
             access_log: log_thread,
             api_files: given,
+            reloader,
             exporter,
             events: hear,
             sender: say,
@@ -141,9 +146,14 @@ impl App {
     fn next_stop(&mut self) -> Result<MainEvent> {
         let Self { config, sender, state, .. } = self;
         loop {
-            match self.events.recv().context("every sender of this channel has ended")? {
+            let event = match self.events.recv_timeout(RENEWAL_EVERY) {
+                Err(mpsc::RecvTimeoutError::Timeout) => MainEvent::Renewal,
+                event => event.context("every sender of this channel has ended")?,
+            };
+            match event {
+                MainEvent::Renewal => certificates::renew_own(config, &self.reloader.publisher, &state.health.expiries),
                 MainEvent::Reload => {
-                    certificates::reload(config, &self.publisher, &state.health.expiries);
+                    self.reloader.reload(config, &state.health);
                     self.access_log.reopen();
                     self.api_files.reopen();
                 }
@@ -286,6 +296,7 @@ fn start_cores(
         spans,
         stall_timeout,
         targets,
+        proxy_protocol: config.gateway.proxy_protocol,
         ..CoreLimits::default()
     };
     limits.ring.sockets_max = descriptors::sockets_max();
@@ -300,21 +311,25 @@ fn signal_queue() -> (Arc<Notify>, SignalQueue) {
     (notify, SignalQueue::new(move || notified.notify_one()))
 }
 
+/// The publisher, with what the operator's files give it before any object.
 fn publisher(
     config: &RunConfig,
     tables: &Arc<TablePublisher>,
-    (certificates, trust): (CertificateStore, Vec<Option<Arc<TlsClientConfig>>>),
-    log_names: LogNames,
-) -> Result<Arc<Publisher>> {
-    let tables = Arc::clone(tables);
-    let publisher = Publisher::new(Arc::new(move |table| {
+    files: GatewayFiles,
+) -> Result<(Arc<Publisher>, StaticRoutes, LogNames)> {
+    let GatewayFiles { mut certificates, trust, options } = files;
+    certificates::add_own(&mut certificates, config)?;
+    let log_names = LogNames::new(&config.data, tables);
+    let (changed, tables) = (log_names.clone(), Arc::clone(tables));
+    let publisher = Arc::new(Publisher::new(Arc::new(move |table| {
         tables.publish(table);
-        log_names.changed();
-    }));
+        changed.changed();
+    })));
     publisher.set_certificates(certificates);
-    let publisher = Arc::new(publisher);
-    routes::publish(&config.routes, trust, &publisher)?;
-    Ok(publisher)
+    publisher.set_gateway_options(options);
+    let mut routes = StaticRoutes::new(&publisher, config.http_limits.stream_idle_timeout);
+    routes.set(&config.routes, trust)?;
+    Ok((publisher, routes, log_names))
 }
 
 /// Prints the line that tells a supervisor, a script or a test that everything listens, and where.

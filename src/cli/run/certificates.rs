@@ -1,10 +1,11 @@
-//! Certificates from the files that `--tls-cert` names: at the start, and again at every SIGHUP; and at the
-//! start the CAs that `--route` names.
+//! Certificates from the files that `--tls-cert` names, and the CAs that `--route` names: at the start, and again at every reload.
+//! Hosts of `--route` that have none get one of an authority of the appliance's own.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
+use control::access::self_signed::SelfSignedCertificates;
 use control::bounded_file;
 use control::expiry::{Expiries, Source};
 use control::publish::Publisher;
@@ -36,16 +37,54 @@ pub(super) fn load(rules: &[CertificateRule], expiries: &Expiries) -> Result<Cer
     Ok(certificates)
 }
 
-/// Reloads the certificates. If one of them is invalid all stay as they are: half a reload is worse than
-/// none.
-pub(super) fn reload(config: &RunConfig, publisher: &Publisher, expiries: &Expiries) {
-    match load(&config.certificates, expiries) {
-        Ok(certificates) => {
-            let count = certificates.len();
-            publisher.set_certificates(certificates);
-            tracing::info!(count, "certificates read again");
-        }
-        Err(why) => tracing::error!(why = format!("{why:#}"), "the certificates stay as they were"),
+/// Below the data folder: the authority for hosts of `--route` without a certificate, and the certificate.
+const OWN_FOLDER: &str = "https";
+const OWN_AUTHORITY: &str = "Sluicegate HTTPS authority";
+
+/// Adds a certificate for the hosts of `--route` that `--tls-cert` gives none, so that `--https` alone serves them. It stays the
+/// same until hosts are added, or a month before it expires. Returns whether there is a new one.
+pub(super) fn add_own(certificates: &mut CertificateStore, config: &RunConfig) -> Result<bool> {
+    let has_none = |host: &str| match host {
+        // With certificates of the operator, other names are not meant to be served.
+        "*" => certificates.is_empty(),
+        host => certificates.named(Some(&host.replacen('*', "any", 1))).is_none() && certificates.find(None).is_none(),
+    };
+    let hosts: Vec<_> = config.routes.iter().map(|rule| rule.host.clone()).filter(|host| has_none(host)).collect();
+    if config.https.is_none() || hosts.is_empty() {
+        return Ok(false);
+    }
+    let folder = config.data.join(OWN_FOLDER);
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let names: Vec<_> = hosts.iter().filter(|host| *host != "*").cloned().collect();
+    let maker = SelfSignedCertificates::new(&folder, &names).with_authority_name(OWN_AUTHORITY);
+    let is_new = maker.renew(Timestamp::now()).map_err(|why| anyhow!("https: {why}"))?;
+    let path = maker.server_path();
+    let pem = read(&path)?;
+    let identity = TlsIdentity::from_pem(&pem, &pem).with_context(|| path.display().to_string())?;
+    for host in &hosts {
+        certificates.insert(host, identity.clone());
+    }
+    if is_new {
+        let (ca, hosts) = (maker.ca_path(), hosts.join(", "));
+        tracing::info!(
+            ca = %ca.display(), hosts,
+            "made a certificate for hosts of --route without --tls-cert; clients have to trust this authority"
+        );
+    }
+    Ok(is_new)
+}
+
+/// Renews the own certificate when it is due.
+pub(super) fn renew_own(config: &RunConfig, publisher: &Publisher, expiries: &Expiries) {
+    if config.https.is_none() || config.routes.is_empty() {
+        return;
+    }
+    let renewed = load(&config.certificates, expiries)
+        .and_then(|mut certificates| add_own(&mut certificates, config).map(|is_new| (certificates, is_new)));
+    match renewed {
+        Ok((certificates, true)) => publisher.set_certificates(certificates),
+        Ok((_, false)) => {}
+        Err(why) => tracing::error!(why = format!("{why:#}"), "the certificate for hosts of --route cannot be renewed"),
     }
 }
 

@@ -12,24 +12,31 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use control::expiry::Expiries;
+use dataplane::table::GatewayOptions;
 use dataplane::tls::{CertificateStore, TlsClientConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use super::events_tls::EventsTls;
 use super::sockets::unix::{self, PreparedSocket};
-use super::{access_log, api, certificates, image_pulls};
+use super::{access_log, api, certificates, gateway_options, image_pulls};
 use crate::cli::api_access;
 use crate::config::RunConfig;
 
 /// Folders below the data folder that a start writes into, if they exist.
-const WRITTEN: [&str; 5] = ["", "api", "log", "instances", "events-tls"];
+const WRITTEN: [&str; 6] = ["", "api", "log", "instances", "events-tls", "https"];
 
-/// Created by a start before it takes sockets or the data folder.
-pub(super) struct Preflight {
+/// What comes from the files that settings of the gateway name.
+pub(super) struct GatewayFiles {
     pub(super) certificates: CertificateStore,
     /// For each `--route`, in their order.
     pub(super) trust: Vec<Option<Arc<TlsClientConfig>>>,
+    pub(super) options: GatewayOptions,
+}
+
+/// Created by a start before it takes sockets or the data folder.
+pub(super) struct Preflight {
+    pub(super) files: GatewayFiles,
     pub(super) given: api::ApiTlsFiles,
     pub(super) access: dataplane::access_log::AccessLogConfig,
     pub(super) access_log: access_log::AccessLogThread,
@@ -41,6 +48,7 @@ pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> 
     dataplane::core::check_kernel()?;
     let certificates = certificates::load(&config.certificates, expiries)?;
     let trust = config.routes.iter().map(|rule| certificates::client_tls(rule, expiries)).collect::<Result<_>>()?;
+    let files = GatewayFiles { certificates, trust, options: gateway_options::read(config)? };
     let given = api::ApiTlsFiles::read(config)?;
     image_pulls::check(config)?;
     if let Some(file) = &config.kubeconfig {
@@ -52,7 +60,7 @@ pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> 
     }
     let api_socket = unix::prepare(config)?;
     let (access, access_log) = access_log::start(config)?;
-    Ok(Preflight { certificates, trust, given, access, access_log, api_socket })
+    Ok(Preflight { files, given, access, access_log, api_socket })
 }
 
 /// Checks what a start opens in the data folder, as far as this is possible while another process has it.

@@ -1,36 +1,113 @@
-//! Static routes. Host names are resolved at the start, and again every [`RESOLVE_EVERY`]; Unix sockets are checked once.
+//! Static routes. Host names are resolved at the start, and again every [`RESOLVE_EVERY`]; Unix sockets are checked once. A route
+//! with a health check is checked every [`CHECK_EVERY`].
 
 use std::collections::BTreeSet;
 use std::net::ToSocketAddrs as _;
 use std::os::unix::fs::FileTypeExt as _;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use control::publish::Publisher;
+use control::publish::{AddressBackend, Publisher};
 use dataplane::table::EndpointAddress;
 use dataplane::tls::TlsClientConfig;
 
+use super::health_check::HealthChecks;
 use crate::config::{RouteRule, RouteTarget};
 
 /// Interval of name resolution: a host that has moved is found within half a minute, similar to Envoy's and
 /// Traefik's defaults (5 s and 30 s), and a name server is queried twice a minute for each name.
 const RESOLVE_EVERY: Duration = Duration::from_secs(30);
 
+/// Interval of health checks: HAProxy checks every 2 s, nginx and Envoy every 5 s.
+const CHECK_EVERY: Duration = Duration::from_secs(5);
+
 /// Maximum addresses of one name: more is a mistake, and each has connections of its own.
 const ADDRESSES_MAX: usize = 256;
 
+/// The routes of the command line and the config file. The first set starts the thread that follows names and health.
+pub(super) struct StaticRoutes {
+    publisher: Arc<Publisher>,
+    /// The default of the time between two bytes of a response.
+    stream_idle: Duration,
+    list: Arc<Mutex<Vec<StaticRoute>>>,
+    is_followed: bool,
+}
+
+impl StaticRoutes {
+    pub(super) fn new(publisher: &Arc<Publisher>, stream_idle: Duration) -> Self {
+        Self { publisher: Arc::clone(publisher), stream_idle, list: Arc::default(), is_followed: false }
+    }
+
+    /// Publishes the routes with the TLS configuration of each, and takes back those that are gone. Addresses that stay keep their
+    /// connections.
+    pub(super) fn set(&mut self, rules: &[RouteRule], trust: Vec<Option<Arc<TlsClientConfig>>>) -> Result<()> {
+        let mut made: Vec<_> = rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
+        {
+            // A name that cannot be resolved now keeps its addresses.
+            let list = locked(&self.list);
+            for route in &mut made {
+                if let Some(before) = list.iter().find(|before| before.rule.targets == route.rule.targets) {
+                    route.addresses.clone_from(&before.addresses);
+                    if before.rule.health_check == route.rule.health_check {
+                        route.health.clone_from(&before.health);
+                    }
+                }
+            }
+        }
+        for route in &mut made {
+            route.resolve();
+            route.warn_of_missing_sockets();
+            route.publish(&self.publisher, self.stream_idle);
+        }
+        let mut list = locked(&self.list);
+        for gone in list.iter().filter(|before| made.iter().all(|route| route.rule.host != before.rule.host)) {
+            self.publisher.remove_static_route(&gone.rule.host);
+        }
+        let is_followed = made.iter().any(StaticRoute::is_followed);
+        *list = made;
+        drop(list);
+        if is_followed && !self.is_followed {
+            let (list, publisher, stream_idle) =
+                (Arc::downgrade(&self.list), Arc::downgrade(&self.publisher), self.stream_idle);
+            std::thread::Builder::new()
+                .name("resolver".to_owned())
+                .spawn(move || follow(&list, &publisher, stream_idle))
+                .context("start the thread that resolves names of --route and checks addresses")?;
+            self.is_followed = true;
+        }
+        Ok(())
+    }
+}
+
+fn locked(list: &Mutex<Vec<StaticRoute>>) -> MutexGuard<'_, Vec<StaticRoute>> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A route of the command line.
+#[derive(Clone)]
 struct StaticRoute {
     rule: RouteRule,
     trust: Option<Arc<TlsClientConfig>>,
     /// Current addresses of its targets.
     addresses: Vec<EndpointAddress>,
+    health: HealthChecks,
 }
 
 impl StaticRoute {
     fn new(rule: &RouteRule, trust: Option<Arc<TlsClientConfig>>) -> Self {
-        Self { rule: rule.clone(), trust, addresses: Vec::new() }
+        Self { rule: rule.clone(), trust, addresses: Vec::new(), health: HealthChecks::default() }
+    }
+
+    /// It changes without a reload.
+    fn is_followed(&self) -> bool {
+        self.has_names() || self.rule.health_check.is_some()
+    }
+
+    /// Checks the addresses, if the route wants it. Returns whether others are healthy now.
+    fn check(&mut self) -> bool {
+        let Some(path) = &self.rule.health_check else { return false };
+        self.health.check(&self.rule.host, path, &self.addresses)
     }
 
     fn has_names(&self) -> bool {
@@ -71,9 +148,14 @@ impl StaticRoute {
         }
     }
 
-    fn publish(&self, publisher: &Publisher) {
-        let how = (self.rule.protocol, self.rule.timeouts);
-        publisher.set_static_route(&self.rule.host, how, self.trust.clone(), &self.addresses);
+    fn publish(&self, publisher: &Publisher, stream_idle: Duration) {
+        let how = AddressBackend {
+            protocol: self.rule.protocol,
+            timeouts: self.rule.timeouts.resolve(stream_idle),
+            trust: self.trust.clone(),
+            proxy_protocol: self.rule.proxy_protocol,
+        };
+        publisher.set_static_route(&self.rule.host, how, &self.health.healthy(&self.addresses));
     }
 }
 
@@ -92,44 +174,36 @@ pub(super) fn addresses(target: &RouteTarget) -> std::io::Result<Vec<EndpointAdd
     }
 }
 
-/// Publishes the routes with the TLS configuration of each, and follows the names among their targets on a
-/// thread of its own, because resolving blocks.
-pub(super) fn publish(
-    rules: &[RouteRule],
-    trust: Vec<Option<Arc<TlsClientConfig>>>,
-    publisher: &Arc<Publisher>,
-) -> Result<()> {
-    let mut routes: Vec<_> = rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
-    for route in &mut routes {
-        route.resolve();
-        route.warn_of_missing_sockets();
-        route.publish(publisher);
-    }
-    routes.retain(StaticRoute::has_names);
-    if routes.is_empty() {
-        return Ok(());
-    }
-    let publisher = Arc::downgrade(publisher);
-    std::thread::Builder::new()
-        .name("resolver".to_owned())
-        .spawn(move || follow(routes, &publisher))
-        .context("start the thread that resolves names of --route")?;
-    Ok(())
-}
-
-/// Ends with the publisher.
+/// Ends with the routes or the publisher.
 #[allow(clippy::disallowed_methods)] // a thread of its own, which blocks in the resolver anyway
-fn follow(mut routes: Vec<StaticRoute>, publisher: &Weak<Publisher>) {
+fn follow(list: &Weak<Mutex<Vec<StaticRoute>>>, publisher: &Weak<Publisher>, stream_idle: Duration) {
+    let mut resolved = Instant::now();
     loop {
-        std::thread::sleep(RESOLVE_EVERY);
-        for route in &mut routes {
-            let is_other = route.resolve();
+        let resolves = resolved.elapsed() >= RESOLVE_EVERY;
+        if resolves {
+            resolved = Instant::now();
+        }
+        let Some(list) = list.upgrade() else { return };
+        // Looked up and checked outside of the lock, because both may take seconds.
+        let followed: Vec<_> = locked(&list).iter().filter(|route| route.is_followed()).cloned().collect();
+        for mut route in followed {
+            let has_moved = resolves && route.has_names() && route.resolve();
+            let has_turned = route.check();
             let Some(publisher) = publisher.upgrade() else { return };
-            if is_other {
+            let mut list = locked(&list);
+            // It may have been replaced meanwhile.
+            let Some(current) = list.iter_mut().find(|current| current.rule == route.rule) else { continue };
+            if has_moved {
                 tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "the addresses of a route have changed");
-                route.publish(&publisher);
+            }
+            route.trust.clone_from(&current.trust);
+            *current = route;
+            if has_moved || has_turned {
+                current.publish(&publisher, stream_idle);
             }
         }
+        drop(list); // it may end meanwhile
+        std::thread::sleep(CHECK_EVERY);
     }
 }
 
@@ -151,7 +225,7 @@ mod tests {
     fn unresolvable_name_keeps_its_addresses() {
         let rule: RouteRule = "a=nowhere.invalid:9100".parse().unwrap();
         let before = vec![EndpointAddress::Ip(([127, 0, 0, 1], 9100).into())];
-        let mut route = StaticRoute { rule, trust: None, addresses: before.clone() };
+        let mut route = StaticRoute { addresses: before.clone(), ..StaticRoute::new(&rule, None) };
         assert!(!route.resolve());
         assert_eq!(route.addresses, before);
     }

@@ -47,6 +47,12 @@ pub(super) fn policy(
     }
     let allowed = config.allowed_targets.iter().map(|AllowedTargetRule(allowed)| *allowed).collect();
     let policy = TargetPolicy::new(listeners, allowed);
+    check_routes(&policy, config)?;
+    Ok(Arc::new(policy))
+}
+
+/// # Errors A `--route` leads to the appliance itself: requests would loop, or reach the API as its owner.
+pub(super) fn check_routes(policy: &TargetPolicy, config: &RunConfig) -> Result<()> {
     for rule in &config.routes {
         // Other addresses are the operator's choice.
         let resolved = rule.targets.iter().filter_map(|target| routes::addresses(target).ok()).flatten();
@@ -66,7 +72,7 @@ pub(super) fn policy(
             }
         }
     }
-    Ok(Arc::new(policy))
+    Ok(())
 }
 
 /// Whether a path leads to `--api-socket`, by whatever name, or into the data folder, where the socket of the hot restart is:

@@ -51,6 +51,11 @@ pub struct H2Response {
 }
 
 impl H2Response {
+    /// Why the gateway answered itself, as a trusted client is told.
+    pub fn reason(&self) -> &str {
+        self.headers.get("sluicegate-reason").and_then(|value| value.to_str().ok()).unwrap_or_default()
+    }
+
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }

@@ -120,6 +120,12 @@ impl HttpResponse {
         self.headers.get(name)
     }
 
+    /// Why the gateway answered itself, as a trusted client is told.
+    #[must_use]
+    pub fn reason(&self) -> &str {
+        self.header("sluicegate-reason").unwrap_or_default()
+    }
+
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()

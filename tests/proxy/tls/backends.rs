@@ -46,7 +46,7 @@ fn to(service: &str) -> Value {
 #[test]
 fn ingresses_reach_their_services_by_tls_and_believe_only_the_clusters() {
     let (authority, upstream) = (TlsAuthority::new(), TestUpstream::start("one"));
-    let appliance = ApplianceSetup::new(BIN).start();
+    let appliance = ApplianceSetup::new(BIN).flag("trusted-proxies", "127.0.0.0/8").start();
     let api = appliance.api();
     let patch = json!({ "data": { "system-internal-tls": "Enabled" } });
     api.patch("ConfigMap", "knative-serving", "config-network", &patch);
@@ -69,7 +69,7 @@ fn ingresses_reach_their_services_by_tls_and_believe_only_the_clusters() {
     let call = |service: &str| HttpCall::get("/").host(&host(service)).send(appliance.http());
     assert_eq!((call("user").status, call("routing").status), (200, 200));
     let refused = call("stranger");
-    assert!(refused.status == 502 && refused.text().contains("not valid for name"), "{refused}");
+    assert!(refused.status == 502 && refused.reason().contains("not valid for name"), "{refused}");
 
     // In the clear again: the port for TLS is then one like any other.
     api.patch(

@@ -14,4 +14,5 @@ mod ingress;
 mod inside;
 mod instances;
 mod reload;
+mod static_routes;
 mod subscribers;

@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use types::field_errors::AdmissionError;
 use types::kind_registry::{KindEntry, KindMeta};
+use types::known_keys;
 
 use super::errors::StatusError;
 
@@ -62,7 +63,7 @@ pub(super) fn check_known(
     if validation == FieldValidation::Strict && !found.is_empty() {
         return Err(strict_error(entry.meta, &found));
     }
-    Ok(found.into_iter().chain((entry.warnings)(object)).collect())
+    Ok(found.into_iter().chain((entry.warnings)(object)).chain(known_keys::warnings(object)).collect())
 }
 
 fn strict_error(meta: &KindMeta, found: &[String]) -> StatusError {

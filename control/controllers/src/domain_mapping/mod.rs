@@ -21,7 +21,7 @@ use crate::host_certificates::desired::for_domain_mapping;
 use crate::host_tls::{HostTls, NOT_ENABLED};
 use crate::informer_cache::ObjectChange;
 use crate::names::domain_mapping_owner;
-use crate::publish::{HostRule, ObjectCertificates};
+use crate::publish::{HostRule, ObjectCertificates, UnservedHosts};
 use crate::route_rules::{self, NOT_CONFIGURED};
 use crate::work_queue::{ControllerKind, WorkItem};
 use reconcile::{DomainClaimState, DomainMappingDependencies, parse_local_name, status};
@@ -96,7 +96,14 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     );
     let lets_go = !flows && context.publisher.owns_host(&domain_mapping_owner(&item.namespace, &item.name), &item.name);
     if !flows {
-        context.publisher.remove_route(&domain_mapping_owner(&item.namespace, &item.name));
+        let owner = domain_mapping_owner(&item.namespace, &item.name);
+        context.publisher.remove_route(&owner);
+        if findings.claim == DomainClaimState::Ours && findings.host_conflict.is_none() {
+            let (ns, domain) = (&item.namespace, &item.name);
+            let sentence = format!("DomainMapping {ns}/{domain} is not Ready; its conditions say why").into();
+            let hosts = vec![(domain.clone(), false)];
+            context.publisher.set_not_ready(&owner, UnservedHosts { hosts, sentence });
+        }
     }
     context.publisher.flush().await;
     if lets_go {

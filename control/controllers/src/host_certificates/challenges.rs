@@ -1,6 +1,7 @@
 //! HTTP-01 challenges (RFC 8555, section 8.3): the Service that the Certificate names answers the authority's request to the
 //! host until the certificate is issued. The response is never a redirect, because the request is plain HTTP.
 
+use contract::table::RequestTimeouts;
 use http::Uri;
 
 use crate::context::ControllerContext;
@@ -45,7 +46,7 @@ fn challenge_backends(context: &ControllerContext, challenge: &Http01Challenge) 
         SplitBackend::Addresses { protocol, mut addresses } => {
             addresses.retain(|address| context.config.targets.check(*address).is_ok());
             let key = backends::key(&split, false);
-            context.publisher.set_addresses(&key, protocol, None, &addresses);
+            context.publisher.set_addresses(&key, (protocol, RequestTimeouts::EXTERNAL), None, &addresses);
             Some(vec![WeightedBackend::new(key, 1)])
         }
         SplitBackend::Revisions(shares) => {

@@ -15,19 +15,25 @@ use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
 use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches};
-use crate::publish::ObjectCertificates;
+use crate::publish::{ObjectCertificates, UnservedHosts};
 use crate::service_backends::{self as backends, BackendResolveError, SplitBackend, resolve_backend};
 use crate::work_queue::{ControllerKind, WorkItem};
+use contract::table::RequestTimeouts;
 use reconcile::{IngressOutcome, status};
 use support::blocking;
 use system_internal_tls::InternalTlsTrusts;
 use types::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
-use types::shared::{HasConditions, name, namespace};
+use types::serving::annotations::ROUTE;
+use types::shared::{HasConditions, label, name, namespace};
 
 /// One name's look-up may take so long; a resolver that is silent must not hold the others up for more.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
 /// Addresses taken of one name.
 const NAME_ADDRESSES_MAX: usize = 64;
+
+/// How long the response of a Knative Service may take to begin, where no Revision of ours says it: upstream's default of
+/// `max-revision-timeout-seconds`.
+const KNATIVE_RESPONSE_START: Duration = Duration::from_secs(600);
 
 const KIND: ControllerKind = ControllerKind::new("Ingress");
 
@@ -85,7 +91,13 @@ async fn program_routes(
 ) -> IngressOutcome {
     match publish(controller, context, ingress).await {
         Ok(outcome) => outcome,
-        Err(BackendResolveError { reason, message }) => IngressOutcome::NotConfigured { reason, message },
+        Err(BackendResolveError { reason, message }) => {
+            let (ns, name) = (namespace(&ingress.metadata), name(&ingress.metadata));
+            let sentence = format!("Ingress {ns}/{name} is not Ready: {reason}; its conditions say more").into();
+            let unserved = UnservedHosts { hosts: rules::unserved_hosts(ingress), sentence };
+            context.publisher.set_not_ready(&route_owner(ns, name), unserved);
+            IngressOutcome::NotConfigured { reason, message }
+        }
     }
 }
 
@@ -96,6 +108,7 @@ async fn publish(
 ) -> Result<IngressOutcome, BackendResolveError> {
     let (ns, name) = (namespace(&ingress.metadata), name(&ingress.metadata));
     let owner = route_owner(ns, name);
+    let timeouts = timeouts(ingress);
     // Until everything is found: what is missing now may come without telling.
     controller.set_polled(&item(ingress), true);
     let mut found: BTreeMap<String, Vec<(String, u32)>> = BTreeMap::new();
@@ -113,7 +126,7 @@ async fn publish(
             SplitBackend::Addresses { protocol, addresses } => {
                 let admitted = admitted(context, split, addresses);
                 let addresses = admitted.as_deref().unwrap_or_default();
-                context.publisher.set_addresses(&key, protocol, trust(protocol)?, addresses);
+                context.publisher.set_addresses(&key, (protocol, timeouts), trust(protocol)?, addresses);
                 admitted?;
                 vec![(key.clone(), 1)]
             }
@@ -125,7 +138,7 @@ async fn publish(
                 } else {
                     let admitted = admitted(context, split, dns_lookup(&host, port).await?);
                     let addresses = admitted.as_deref().unwrap_or_default();
-                    context.publisher.set_addresses(&key, protocol, trust, addresses);
+                    context.publisher.set_addresses(&key, (protocol, timeouts), trust, addresses);
                     admitted?;
                 }
                 vec![(key.clone(), 1)]
@@ -157,6 +170,15 @@ async fn publish(
         Some((key, _)) => IngressOutcome::NoEndpoints(key.clone()),
         None => IngressOutcome::Programmed,
     })
+}
+
+/// The timeouts of its backends. Behind an Ingress of a Knative Route are instances that may take as long as their own timeout
+/// allows, and that end requests by it.
+fn timeouts(ingress: &Ingress) -> RequestTimeouts {
+    match label(&ingress.metadata, ROUTE) {
+        Some(_) => RequestTimeouts { response_start: KNATIVE_RESPONSE_START, ..RequestTimeouts::EXTERNAL },
+        None => RequestTimeouts::EXTERNAL,
+    }
 }
 
 /// The splits that get traffic, each with its path.

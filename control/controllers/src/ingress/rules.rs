@@ -53,6 +53,15 @@ pub fn rules(ingress: &Ingress, listens: bool, backends: BackendsFn<'_>) -> Resu
     Ok(rules.into_iter().map(simplify_paths).collect())
 }
 
+/// All its hosts, with whether no rule has them for the public.
+#[must_use]
+pub fn unserved_hosts(ingress: &Ingress) -> Vec<(String, bool)> {
+    let inside = cluster_local_hosts(ingress);
+    let rules = ingress.spec.rules.iter();
+    let hosts = rules.flat_map(|rule| rule.hosts.iter().flat_map(|host| host_aliases(host, rule.is_local())));
+    hosts.map(|host| (inside.contains(&host), host)).map(|(is_inside, host)| (host, is_inside)).collect()
+}
+
 /// The hosts that no rule has for the public.
 #[must_use]
 pub fn cluster_local_hosts(ingress: &Ingress) -> BTreeSet<String> {

@@ -9,6 +9,7 @@ use kube::discovery::{ApiCapabilities, ApiResource, Discovery, Scope, verbs};
 use kube::{Client, ResourceExt as _};
 use serde_json::{Map, Value};
 
+use super::known_kind;
 use super::manifest_files::{ManifestDocument, ManifestError};
 use super::{FIELD_MANAGER, LABEL};
 
@@ -26,6 +27,8 @@ pub(super) struct ApplyResult {
     pub(super) documents: usize,
     pub(super) pruned: usize,
     pub(super) errors: Vec<ManifestError>,
+    /// What is applied, and probably not meant.
+    pub(super) warnings: Vec<ManifestError>,
 }
 
 /// Group, kind, namespace and name.
@@ -55,7 +58,7 @@ pub(super) async fn apply(
         Err(why) => {
             let no_answer = |document: &ManifestDocument| document.error(format!("the API does not answer: {why}"));
             let errors = documents.iter().map(no_answer).collect();
-            return ApplyResult { documents: documents.len(), errors, pruned: 0 };
+            return ApplyResult { documents: documents.len(), errors, ..ApplyResult::default() };
         }
     };
     let done = ApplyResult { documents: documents.len(), ..ApplyResult::default() };
@@ -63,7 +66,10 @@ pub(super) async fn apply(
     let mut nameless = false;
     for document in documents {
         match pass.write(&document).await {
-            Ok(()) => {}
+            Ok(()) => {
+                let told = known_kind::warnings(&document.object).into_iter().map(|told| document.error(told));
+                pass.done.warnings.extend(told);
+            }
             Err(ApplyError::Unidentified(why)) => {
                 nameless = true;
                 pass.done.errors.push(document.error(why));
@@ -119,11 +125,8 @@ impl ApplyPass<'_> {
         })?;
         let (group, number) = version.split_once('/').unwrap_or(("", version));
         let kind = GroupVersionKind::gvk(group, number, kind);
-        let (resource, capabilities) = self.find(&kind).await.ok_or_else(|| {
-            let why =
-                format!("no kind {} in {version}; `kubectl api-resources` lists those that are served", kind.kind);
-            ApplyError::Unidentified(why)
-        })?;
+        let (resource, capabilities) =
+            self.find(&kind).await.ok_or_else(|| ApplyError::Unidentified(known_kind::unknown(version, &kind.kind)))?;
         let namespace = match capabilities.scope {
             Scope::Namespaced => object["metadata"]["namespace"].as_str().unwrap_or("default"),
             Scope::Cluster => "",

@@ -6,7 +6,10 @@
 
 mod apply;
 mod file_watch;
+mod known_kind;
 mod manifest_files;
+mod validate;
+mod yaml_lines;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,6 +19,8 @@ use std::time::Duration;
 use kube::Client;
 
 pub use manifest_files::{DOCUMENTS_MAX, FILE_BYTES_MAX, FILES_MAX, ManifestError, PATH_BYTES_MAX};
+
+pub use validate::{ManifestFinding, Severity, validate};
 
 use file_watch::ManifestWatch;
 use manifest_files::ManifestContents;
@@ -64,12 +69,14 @@ struct ManifestSource {
     hash: Option<u64>,
     documents: usize,
     errors: Vec<ManifestError>,
+    /// What was told of documents that are applied.
+    warnings: Vec<ManifestError>,
 }
 
 impl ManifestSource {
     fn new(path: PathBuf) -> Self {
         let (label, is_folder) = (label(&path), path.is_dir());
-        Self { path, label, is_folder, hash: None, documents: 0, errors: Vec::new() }
+        Self { path, label, is_folder, hash: None, documents: 0, errors: Vec::new(), warnings: Vec::new() }
     }
 
     /// Reading blocks, and a disk may be slow: not on the control thread.
@@ -82,6 +89,14 @@ impl ManifestSource {
             let error = ManifestError { path: self.path.clone(), line: 0, message: why.to_string() };
             ManifestContents { errors: vec![error], ..ManifestContents::default() }
         })
+    }
+
+    /// Logs new warnings.
+    fn set_warnings(&mut self, warnings: Vec<ManifestError>) {
+        for warning in warnings.iter().filter(|warning| !self.warnings.contains(warning)) {
+            tracing::warn!("manifest {warning}");
+        }
+        self.warnings = warnings;
     }
 
     /// Logs new errors.
@@ -159,11 +174,15 @@ impl ManifestApplier {
             let whole = errors.is_empty();
             let done = apply::apply(&self.client, &source.label, contents.documents, whole).await;
             errors.extend(done.errors);
-            tracing::info!(
-                path = %source.path.display(),
-                documents = done.documents, failed = errors.len(), pruned = done.pruned,
-                "manifests applied"
-            );
+            let (path, documents, pruned) = (source.path.display(), done.documents, done.pruned);
+            match errors.len() {
+                0 => tracing::info!(%path, documents, pruned, "manifests applied"),
+                failed => {
+                    let told = "some manifests could not be applied; the lines below name them, and the objects of before stay";
+                    tracing::error!(%path, documents, failed, pruned, "{told}");
+                }
+            }
+            source.set_warnings(done.warnings);
             source.hash = Some(contents.hash);
             source.documents = done.documents;
             source.set_errors(errors);

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use contract::table::{
-    Backend, BackendShare, Endpoint, EndpointAddress, NoEndpointPolicy, Protocol, RequestTimeouts, Route,
+    Backend, BackendShare, Endpoint, EndpointAddress, NoEndpointPolicy, Protocol, ProxyProtocolVersion,
+    RequestTimeouts, Route,
 };
 use contract::tls::TlsClientConfig;
 
@@ -13,21 +14,33 @@ use super::{BackendSpec, Publisher, compile};
 /// Weight of the only backend of a host.
 const WEIGHT_WHOLE: u32 = 100;
 
+/// How given addresses are reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AddressBackend {
+    pub protocol: Protocol,
+    pub timeouts: RequestTimeouts,
+    /// With it the addresses are reached by TLS.
+    pub trust: Option<Arc<TlsClientConfig>>,
+    pub proxy_protocol: Option<ProxyProtocolVersion>,
+}
+
+impl AddressBackend {
+    /// HTTP/1 without TLS.
+    pub const PLAIN: Self =
+        Self { protocol: Protocol::Http1, timeouts: RequestTimeouts::EXTERNAL, trust: None, proxy_protocol: None };
+}
+
 impl Publisher {
-    /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host. With `trust` the addresses are
-    /// reached by TLS. A host that has such a route gets other addresses; those that stay keep their connections. Published
-    /// at once, unless there is no table yet.
-    pub fn set_static_route(
-        &self,
-        host: &str,
-        (protocol, timeouts): (Protocol, RequestTimeouts),
-        trust: Option<Arc<TlsClientConfig>>,
-        addresses: &[EndpointAddress],
-    ) {
+    /// `--route HOST=ADDR,…`: a host that goes straight to given addresses; `*` is any host. A host that has such a route gets
+    /// other addresses; those that stay keep their connections, unless TLS or the PROXY protocol is another one. Published at
+    /// once, unless there is no table yet.
+    pub fn set_static_route(&self, host: &str, how: AddressBackend, addresses: &[EndpointAddress]) {
+        let AddressBackend { protocol, timeouts, trust, proxy_protocol } = how;
         let mut model = self.lock();
         let host = host.to_ascii_lowercase();
         let before = model.static_routes.get(&host).map(|route| Arc::clone(&route.splits[0].backend));
-        let known = before.as_ref().map_or(&[][..], |backend| &backend.endpoints);
+        let may_stay = |backend: &&Arc<Backend>| backend.tls == trust && backend.proxy_protocol == proxy_protocol;
+        let known = before.as_ref().filter(may_stay).map_or(&[][..], |backend| &backend.endpoints);
         let endpoint = |address: &EndpointAddress| known.iter().find(|endpoint| endpoint.address == *address);
         let endpoints = addresses
             .iter()
@@ -41,6 +54,7 @@ impl Publisher {
             protocol,
             tls: trust,
             timeouts,
+            proxy_protocol,
             load: before.as_ref().map_or_else(Arc::default, |backend| Arc::clone(&backend.load)),
         };
         let route = Arc::new(Route::of(vec![BackendShare::new(WEIGHT_WHOLE, Arc::new(backend))]));
@@ -50,39 +64,50 @@ impl Publisher {
         self.publish(&mut model);
     }
 
+    /// A host that the command line no longer names goes back to the object that has it, if any. Published at once, unless
+    /// there is no table yet.
+    pub fn remove_static_route(&self, host: &str) {
+        let mut model = self.lock();
+        if model.static_routes.remove(host).is_none() {
+            return;
+        }
+        compile::set_route(&mut model.table, host, None);
+        if let Some(owner) = model.owners.get(host).map(ToString::to_string) {
+            model.stale_owners.insert(owner);
+        }
+        model.changes += 1;
+        self.publish(&mut model);
+    }
+
     /// A backend that is given addresses and not instances of ours. It goes with the last rule that names it.
     /// With `trust` the addresses are reached by TLS.
     pub fn set_addresses(
         &self,
         key: &str,
-        protocol: Protocol,
+        (protocol, timeouts): (Protocol, RequestTimeouts),
         trust: Option<Arc<TlsClientConfig>>,
         addresses: &[SocketAddr],
     ) {
-        self.put_addresses(key, protocol, trust, addresses, false);
+        self.put_addresses(key, (protocol, timeouts), trust, addresses, false);
     }
 
     /// The same for listeners of ours that an object names by the name of the gateway: the target policy is not asked.
     pub fn set_gateway(&self, key: &str, protocol: Protocol, trust: Option<Arc<TlsClientConfig>>, address: SocketAddr) {
-        self.put_addresses(key, protocol, trust, &[address], true);
+        // A request to one of ours has the timeouts of the route that it meets there.
+        self.put_addresses(key, (protocol, RequestTimeouts::NONE), trust, &[address], true);
     }
 
     fn put_addresses(
         &self,
         key: &str,
-        protocol: Protocol,
+        (protocol, timeouts): (Protocol, RequestTimeouts),
         trust: Option<Arc<TlsClientConfig>>,
         addresses: &[SocketAddr],
         unrestricted: bool,
     ) {
         self.update(|model| {
             let known = model.backends.get(key).map(|entry| entry.endpoints.clone()).unwrap_or_default();
-            let spec = BackendSpec {
-                concurrency_max: 0,
-                when_empty: NoEndpointPolicy::Refuse,
-                protocol,
-                timeouts: RequestTimeouts::NONE,
-            };
+            let spec = BackendSpec { concurrency_max: 0, when_empty: NoEndpointPolicy::Refuse, protocol, timeouts };
             // One that stays keeps its connections and its count.
             let endpoints: Vec<_> = addresses
                 .iter()

@@ -34,6 +34,9 @@ pub(super) fn compile(model: &mut RoutingModel) -> RoutingTable {
             }
         }
     }
+    if take(&mut model.not_ready_stale) {
+        model.table.not_ready = Arc::new(model.compile_not_ready());
+    }
     if take(&mut model.streams_stale) {
         model.streams.write_to(&mut model.table);
     }
@@ -130,6 +133,7 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
         protocol: spec.protocol,
         tls: entry.trust.clone(),
         timeouts: spec.timeouts,
+        proxy_protocol: None,
         load: Arc::clone(&entry.load),
     }
 }

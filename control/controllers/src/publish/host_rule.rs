@@ -32,6 +32,15 @@ pub struct ObjectCertificates {
     pub cluster_local: Vec<(String, TlsIdentity)>,
 }
 
+/// The hosts of one object that is not ready.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnservedHosts {
+    /// Lower case; with whether only callers inside may know of it.
+    pub hosts: Vec<(String, bool)>,
+    /// The object and the reason: `Service ns/name is not Ready: RevisionFailed`.
+    pub sentence: Arc<str>,
+}
+
 /// Requests whose path begins with these segments and that bring these headers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PathRule {

@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use contract::allocator::{self, LongLivedScope};
 use contract::load::BackendLoad;
-use contract::table::{Backend, Endpoint, EndpointAddress, InstanceStart, Route, RoutingTable};
+use contract::table::{
+    Backend, Endpoint, EndpointAddress, InstanceStart, NotReadyHost, NotReadyHosts, Route, RoutingTable,
+};
 use contract::tls::{CertificateStore, TlsClientConfig};
 
 use super::BackendSpec;
-use super::host_rule::{HostRule, ObjectCertificates};
+use super::host_rule::{HostRule, ObjectCertificates, UnservedHosts};
 use super::stream_model::StreamModel;
 
 /// The approximate cost of a new table for a core per subscriber: tables that change streams follow
@@ -55,6 +57,10 @@ pub(super) struct RoutingModel {
     pub(super) table: RoutingTable,
     /// Owners whose rules have to be compiled again.
     pub(super) stale_owners: BTreeSet<String>,
+    /// Hosts that are not served yet, by their owners.
+    pub(super) not_ready: BTreeMap<String, UnservedHosts>,
+    /// Some have changed since the last table.
+    pub(super) not_ready_stale: bool,
     /// Hosts that their owners released.
     pub(super) released_hosts: Vec<Arc<str>>,
     pub(super) streams_stale: bool,
@@ -158,6 +164,25 @@ impl RoutingModel {
                 self.backends.remove(key);
             }
         }
+    }
+
+    /// Its hosts are served, or gone. Returns whether they were not before.
+    pub(super) fn forget_not_ready(&mut self, owner: &str) -> bool {
+        let forgotten = self.not_ready.remove(owner).is_some();
+        self.not_ready_stale |= forgotten;
+        forgotten
+    }
+
+    pub(super) fn compile_not_ready(&self) -> NotReadyHosts {
+        let mut compiled = NotReadyHosts::default();
+        for unserved in self.not_ready.values() {
+            for (host, cluster_local_only) in &unserved.hosts {
+                let entry =
+                    NotReadyHost { sentence: Arc::clone(&unserved.sentence), cluster_local_only: *cluster_local_only };
+                compiled.insert(host.as_str().into(), entry);
+            }
+        }
+        compiled
     }
 
     /// The certificates for all callers, the operator's and those of objects; and the additional ones for callers

@@ -163,13 +163,8 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
 fn a_static_route_names_its_addresses_and_a_star_is_any_host() {
     let (publisher, tables) = publisher();
     let address = |port| SocketAddr::from(([127, 0, 0, 1], port));
-    publisher.set_static_route(
-        "App.Example",
-        (Protocol::Http1, RequestTimeouts::NONE),
-        None,
-        &[address(1).into(), address(2).into()],
-    );
-    publisher.set_static_route("*", (Protocol::Http1, RequestTimeouts::NONE), None, &[address(3).into()]);
+    publisher.set_static_route("App.Example", AddressBackend::PLAIN, &[address(1).into(), address(2).into()]);
+    publisher.set_static_route("*", AddressBackend::PLAIN, &[address(3).into()]);
     publisher.start();
     let tables = tables.lock().unwrap();
     let endpoints = |host: &str| tables[0].route(host).unwrap().splits[0].backend.endpoints.clone();
@@ -218,10 +213,10 @@ fn a_change_leaves_other_routes_as_they_are() {
 fn given_addresses_live_as_long_as_a_rule_names_them() {
     let (publisher, tables) = publisher();
     let [one, two] = [1, 2].map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    publisher.set_addresses("service/x", Protocol::H2c, None, &[one]);
+    publisher.set_addresses("service/x", (Protocol::H2c, RequestTimeouts::EXTERNAL), None, &[one]);
     publisher.set_route("ns/a", rule("a", "service/x")).unwrap();
     publisher.start();
-    publisher.set_addresses("service/x", Protocol::H2c, None, &[one, two]);
+    publisher.set_addresses("service/x", (Protocol::H2c, RequestTimeouts::EXTERNAL), None, &[one, two]);
     publisher.start();
     let endpoints = |at: usize| {
         let tables = tables.lock().unwrap();
@@ -237,12 +232,7 @@ fn given_addresses_live_as_long_as_a_rule_names_them() {
 #[test]
 fn a_host_moves_and_a_fixed_one_stays() {
     let (publisher, tables) = publisher();
-    publisher.set_static_route(
-        "fixed",
-        (Protocol::Http1, RequestTimeouts::NONE),
-        None,
-        &[SocketAddr::from(([127, 0, 0, 1], 1)).into()],
-    );
+    publisher.set_static_route("fixed", AddressBackend::PLAIN, &[SocketAddr::from(([127, 0, 0, 1], 1)).into()]);
     publisher.set_backend("ns/r", spec());
     publisher.set_route("ns/a", rule("*.x", "ns/r")).unwrap();
     publisher.set_route("ns/c", rule("fixed", "ns/r")).unwrap();
@@ -254,4 +244,50 @@ fn a_host_moves_and_a_fixed_one_stays() {
     let tables = tables.lock().unwrap();
     assert!(tables.iter().all(|table| table.route("y.x").is_some()));
     assert!(tables.iter().all(|table| &*table.route("fixed").unwrap().splits[0].backend.key == "static/fixed"));
+}
+
+/// A host that the command line gives up goes back to its object, in one table.
+#[test]
+fn removed_static_route_gives_its_host_back() {
+    let (publisher, tables) = publisher();
+    let address = SocketAddr::from(([127, 0, 0, 1], 1)).into();
+    publisher.set_static_route("fixed", AddressBackend::PLAIN, &[address]);
+    publisher.set_static_route("only", AddressBackend::PLAIN, &[address]);
+    publisher.set_backend("ns/r", spec());
+    publisher.set_route("ns/a", rule("fixed", "ns/r")).unwrap();
+    publisher.start();
+    publisher.remove_static_route("fixed");
+    publisher.remove_static_route("only");
+    let tables = tables.lock().unwrap();
+    let last = tables.last().unwrap();
+    assert_eq!(&*last.route("fixed").unwrap().splits[0].backend.key, "ns/r");
+    assert!(last.route("only").is_none());
+}
+
+/// Clients are told of an object that is not ready, until its route is set or the object goes; the public is not told of hosts
+/// for callers inside.
+#[test]
+fn host_of_unready_object_is_told_until_it_is_served() {
+    let (publisher, tables) = publisher();
+    let unserved = UnservedHosts {
+        hosts: vec![("a".to_owned(), false), ("a.ns".to_owned(), true)],
+        sentence: "Service ns/a".into(),
+    };
+    publisher.set_not_ready("ns/a", unserved.clone());
+    publisher.set_not_ready("ns/b", UnservedHosts { hosts: vec![("b".to_owned(), false)], ..unserved });
+    publisher.start();
+    publisher.set_backend("ns/r", spec());
+    publisher.set_route("ns/a", rule("a", "ns/r")).unwrap();
+    publisher.remove_route("ns/b");
+    publisher.start();
+    let tables = tables.lock().unwrap();
+    let told = |at: usize, host: &str, cluster_local: bool| {
+        let request = RouteRequest { cluster_local, ..RouteRequest::internal(host, "/") };
+        tables[at].not_ready(&request).map(|host| host.sentence.to_string())
+    };
+    assert_eq!(told(0, "A:80", false).as_deref(), Some("Service ns/a"));
+    assert_eq!((told(0, "a.ns", false), told(0, "a.ns", true).is_some()), (None, true));
+    for host in ["a", "a.ns", "b"] {
+        assert_eq!(told(1, host, true), None, "{host}");
+    }
 }

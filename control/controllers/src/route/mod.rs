@@ -20,7 +20,7 @@ use crate::host_certificates::challenges::{challenge_rules, merge_rules};
 use crate::host_tls::{self, HostCertificate, HostTls};
 use crate::indexes::{HOST_CONFLICT, is_placeholder, spec_configuration_key, spec_revision_key};
 use crate::informer_cache::ObjectChange;
-use crate::publish::ObjectCertificates;
+use crate::publish::{ObjectCertificates, UnservedHosts};
 use crate::route_hosts::RouteNaming;
 use crate::route_rules::{NOT_CONFIGURED, naming, protocol, rule_options, rules};
 use crate::work_queue::{ControllerKind, WorkItem};
@@ -28,7 +28,7 @@ use reconcile::{ROLLOUT_IN_PROGRESS, RouteOutcome, status};
 use rollout::divide_traffic;
 use traffic::{TrafficLookup, resolve};
 use types::duration;
-use types::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION, http_protocol};
+use types::serving::annotations::{CONFIGURATION, ROLLOUT_DURATION, SERVICE, http_protocol};
 use types::serving::configuration::Configuration;
 use types::serving::revision::Revision;
 use types::serving::route::{ALL_TRAFFIC_ASSIGNED, INGRESS_READY, Route};
@@ -97,6 +97,9 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
         }
         RouteOutcome::Unassigned(_) | RouteOutcome::InvalidAnnotation(_) => {}
     }
+    if let Some(reason) = outcome.unready_reason() {
+        context.publisher.set_not_ready(&owner, unserved_hosts(context, &route, &settings, (naming, reason)));
+    }
     // COND-12: Ready is said after the swap, never before.
     let named = async {
         let RouteOutcome::Assigned(division) = &outcome else { return Ok(()) };
@@ -146,6 +149,23 @@ fn assign(context: &ControllerContext, route: &Route, settings: &Settings, namin
         }
         Err(taken) => RouteOutcome::HostConflict(taken),
     }
+}
+
+/// What clients of its own hosts are told while nothing is routed.
+fn unserved_hosts(
+    context: &ControllerContext,
+    route: &Route,
+    settings: &Settings,
+    (naming, reason): (RouteNaming<'_>, &str),
+) -> UnservedHosts {
+    let options = rule_options(context, naming, settings, protocol(route, settings));
+    let hosts = rules(route, &[], options)
+        .into_iter()
+        .flat_map(|rule| rule.hosts.into_iter().map(move |host| (host.to_string(), rule.cluster_local)));
+    let kind = if label(&route.metadata, SERVICE).is_some() { "Service" } else { "Route" };
+    let (ns, name) = (namespace(&route.metadata), name(&route.metadata));
+    let sentence = format!("{kind} {ns}/{name} is not Ready: {reason}; its conditions say more").into();
+    UnservedHosts { hosts: hosts.collect(), sentence }
 }
 
 /// A placeholder that was changed or deleted is set back by its Route. One that was a tag's may have stood where another

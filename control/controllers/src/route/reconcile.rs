@@ -31,6 +31,19 @@ pub enum RouteOutcome {
     InvalidAnnotation(String),
 }
 
+impl RouteOutcome {
+    /// Why the Route is not ready to serve its hosts. `None`: it serves them, or they are another's.
+    #[must_use]
+    pub fn unready_reason(&self) -> Option<&'static str> {
+        match self {
+            Self::Assigned(_) | Self::HostConflict(_) => None,
+            Self::Unassigned(why) => Some(why.reason),
+            Self::ServiceConflict(_) => Some("NotOwned"),
+            Self::InvalidAnnotation(_) => Some(NOT_CONFIGURED),
+        }
+    }
+}
+
 #[must_use]
 pub fn status(route: &Route, outcome: &RouteOutcome, naming: RouteNaming<'_>, now: Timestamp) -> RouteStatus {
     let mut status = route.status.clone().unwrap_or_default();

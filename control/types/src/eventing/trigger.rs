@@ -43,9 +43,9 @@ pub const CONDITIONS: ConditionSet = ConditionSet {
 const BROKER_CHANGED: &str = "Immutable fields changed (-old +new): broker, spec";
 /// Upstream's annotation for the order of delivery (its Kafka Broker), and ours.
 const ORDER_KAFKA: &str = "kafka.eventing.knative.dev/delivery.order";
-const ORDER: &str = "sluicegate.dev/delivery.order";
+pub const ORDER: &str = "sluicegate.dev/delivery.order";
 /// Which of the Broker's older events a new Trigger gets: `earliest`, or a time.
-const START_POSITION: &str = "sluicegate.dev/from";
+pub const START_POSITION: &str = "sluicegate.dev/from";
 /// Events with the same `partitionkey` in order; those without a key are one sequence.
 pub const ORDERED: &str = "ordered";
 pub const UNORDERED: &str = "unordered";

@@ -178,6 +178,20 @@ pub struct LoadBalancerIngress {
     pub mesh_only: bool,
 }
 
+/// What the author of an Ingress is told: without a class nothing serves it.
+#[must_use]
+pub fn warnings(object: &serde_json::Value) -> Vec<String> {
+    let annotations = &object["metadata"]["annotations"];
+    if classes::INGRESS_ANNOTATIONS.iter().any(|key| annotations[*key].as_str().is_some_and(|class| !class.is_empty()))
+    {
+        return Vec::new();
+    }
+    let (key, class) = (classes::INGRESS_ANNOTATIONS[1], classes::INGRESS);
+    vec![format!(
+        "metadata.annotations[{key}] is missing: nothing serves an Ingress without a class; set it to {class}"
+    )]
+}
+
 impl Ingress {
     /// Whether it is for us.
     #[must_use]

@@ -14,7 +14,7 @@ pub const VERSION: &str = "v1alpha1";
 pub fn entries() -> Vec<KindEntry> {
     vec![
         KindEntry::of::<certificate::Certificate>(),
-        KindEntry::of::<ingress::Ingress>(),
+        KindEntry::of::<ingress::Ingress>().with_warnings(ingress::warnings),
         KindEntry::of::<serverless_service::ServerlessService>(),
     ]
 }

@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::field_errors::FieldErrors;
 use crate::shared::annotation;
 
-const SPARE_INSTANCES: &str = "sluicegate.dev/spare-instances";
-const SPARE_MODE: &str = "sluicegate.dev/spare-mode";
+pub const SPARE_INSTANCES: &str = "sluicegate.dev/spare-instances";
+pub const SPARE_MODE: &str = "sluicegate.dev/spare-mode";
 /// Spare instances of one Revision: each keeps its memory while no request needs it.
 const SPARES_MAX: u32 = 100;
 

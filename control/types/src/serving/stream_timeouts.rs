@@ -8,9 +8,9 @@ use crate::field_errors::FieldErrors;
 use crate::shared::annotation;
 
 /// Timeout of a request's body without new bytes while there is no response; `0`: unlimited.
-const REQUEST_BODY_TIMEOUT: &str = "sluicegate.dev/request-body-timeout";
+pub const REQUEST_BODY_TIMEOUT: &str = "sluicegate.dev/request-body-timeout";
 /// Idle timeout of a stream in both directions; `0`: unlimited.
-const STREAM_IDLE_TIMEOUT: &str = "sluicegate.dev/stream-idle-timeout";
+pub const STREAM_IDLE_TIMEOUT: &str = "sluicegate.dev/stream-idle-timeout";
 
 /// The timeouts in the annotations; the limits in the spec do not count here.
 #[must_use]

@@ -72,6 +72,10 @@ allow-container-concurrency-zero: \"true\"
 enable-service-links: \"false\"
 ";
 
+    fn further_keys() -> Vec<String> {
+        ["cpu", "memory", "ephemeral-storage"].map(|what| format!("revision-{what}-limit")).into()
+    }
+
     fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut config = Self::default();
         let mut read = ConfigMapReader::of(data, problems);

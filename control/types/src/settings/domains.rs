@@ -26,6 +26,7 @@ struct DomainSelector {
 impl ConfigMapSetting for DomainSettings {
     const NAMESPACE: &'static str = SERVING;
     const NAME: &'static str = "config-domain";
+    const HAS_FREE_KEYS: bool = true;
     const EXAMPLE: &'static str = "\
 # Hosts of Routes that have all of these labels. The choice with the most labels wins.
 example.org: |

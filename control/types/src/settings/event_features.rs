@@ -86,6 +86,10 @@ new-apiserversource-filters: \"disabled\"
 requestreply-default-timeout: \"PT30S\"
 ";
 
+    fn further_keys() -> Vec<String> {
+        FLAGS.iter().map(|(name, _)| (*name).to_owned()).collect()
+    }
+
     fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut changed = BTreeMap::new();
         for (name, words) in FLAGS {

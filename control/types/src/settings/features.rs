@@ -128,6 +128,10 @@ secure-pod-defaults: \"disabled\"
 kubernetes.containerspec-addcapabilities: \"disabled\"
 ";
 
+    fn further_keys() -> Vec<String> {
+        FLAGS.iter().map(|(name, _)| (*name).to_owned()).collect()
+    }
+
     fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self {
         let mut changed = BTreeMap::new();
         let mut read = ConfigMapReader::of(data, problems);

@@ -17,6 +17,7 @@ pub struct KReferenceMapping {
 impl ConfigMapSetting for KReferenceMapping {
     const NAMESPACE: &'static str = EVENTING;
     const NAME: &'static str = "config-kreference-mapping";
+    const HAS_FREE_KEYS: bool = true;
     const EXAMPLE: &'static str = "\
 # Where events go that are sent to objects of a kind without an address: KIND.VERSION, or KIND.VERSION.GROUP. It counts
 # if config-features says `kreference-mapping: enabled`. There are Name, Namespace and UID of the object, and

@@ -58,6 +58,13 @@ pub trait ConfigMapSetting: Default {
     const NAME: &'static str;
     /// The documentation of a new map under `_example`; keys count only outside of it.
     const EXAMPLE: &'static str;
+    /// Keys are data, like domains: any may be there.
+    const HAS_FREE_KEYS: bool = false;
+
+    /// Keys that are read and not in the example.
+    fn further_keys() -> Vec<String> {
+        Vec::new()
+    }
 
     /// Reads `data` over the defaults. What is wrong goes to `problems`, and its key keeps the default.
     fn parse(data: &ConfigMapData, problems: &mut FieldErrors) -> Self;
@@ -70,6 +77,8 @@ pub struct ConfigMapEntry {
     pub name: &'static str,
     pub example: &'static str,
     check: fn(&ConfigMapData, &mut FieldErrors),
+    /// `None`: any key may be there.
+    further_keys: Option<fn() -> Vec<String>>,
 }
 
 impl ConfigMapEntry {
@@ -79,12 +88,13 @@ impl ConfigMapEntry {
             name: S::NAME,
             example: S::EXAMPLE,
             check: |data, problems| drop(S::parse(data, problems)),
+            further_keys: if S::HAS_FREE_KEYS { None } else { Some(S::further_keys) },
         }
     }
 
     /// A map that upstream's tools expect to find and that nothing here reads.
     const fn unused(namespace: &'static str, name: &'static str, example: &'static str) -> Self {
-        Self { namespace, name, example, check: |_, _| {} }
+        Self { namespace, name, example, check: |_, _| {}, further_keys: None }
     }
 }
 
@@ -144,6 +154,18 @@ settings! {
 /// Every map that exists from the start.
 pub fn config_maps() -> impl Iterator<Item = &'static ConfigMapEntry> {
     READ.iter().chain(unused_maps::ROWS)
+}
+
+/// The keys that are read in a ConfigMap. `None`: it is not the operator's, or any key may be there.
+#[must_use]
+pub fn known_keys(namespace: &str, name: &str) -> Option<Vec<String>> {
+    let row = config_maps().find(|row| row.namespace == namespace && row.name == name)?;
+    let mut keys = (row.further_keys?)();
+    // The example names keys as words of its text, whether they stand there with a value or are only told of.
+    let is_key = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let words = row.example.split(|c: char| !is_key(c)).map(|word| word.trim_end_matches('.'));
+    keys.extend(words.filter(|word| !word.is_empty()).map(str::to_owned));
+    Some(keys)
 }
 
 /// A ConfigMap of the operator's must be readable; any other is its owner's business.

@@ -3,6 +3,9 @@
 /// Prefix of internal headers towards instances; a client's fields with this prefix are not forwarded (RT-HDR-03).
 const INTERNAL_PREFIX: &[u8] = b"sluicegate-";
 
+/// Prefix of what proxies say about their clients.
+const FORWARDED_PREFIX: &[u8] = b"x-forwarded-";
+
 /// What a field means to a proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldName {
@@ -22,6 +25,8 @@ pub enum FieldName {
     ForwardedFor,
     ForwardedHost,
     ForwardedProto,
+    /// What else a proxy says about its client: `X-Real-IP` and every other `X-Forwarded-…`.
+    ForwardedOther,
     TraceParent,
     TraceState,
     /// Belongs to one connection: `Keep-Alive`, `Proxy-Connection`, `Proxy-Authenticate`, `Proxy-Authorization`, `TE`.
@@ -53,6 +58,7 @@ impl FieldName {
             6 if is(b"expect") => Self::Expect,
             7 if is(b"upgrade") => Self::Upgrade,
             9 if is(b"forwarded") => Self::Forwarded,
+            9 if is(b"x-real-ip") => Self::ForwardedOther,
             10 if is(b"connection") => Self::Connection,
             10 if is(b"keep-alive") => Self::HopByHop,
             10 if is(b"tracestate") => Self::TraceState,
@@ -76,6 +82,11 @@ impl FieldName {
             length if length > INTERNAL_PREFIX.len() => {
                 if begins(INTERNAL_PREFIX) && name[..INTERNAL_PREFIX.len()].eq_ignore_ascii_case(INTERNAL_PREFIX) {
                     Self::Internal
+                } else if begins(FORWARDED_PREFIX)
+                    && length > FORWARDED_PREFIX.len()
+                    && name[..FORWARDED_PREFIX.len()].eq_ignore_ascii_case(FORWARDED_PREFIX)
+                {
+                    Self::ForwardedOther
                 } else {
                     Self::Other
                 }

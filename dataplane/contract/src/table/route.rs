@@ -94,6 +94,8 @@ pub struct RouteRequest<'a> {
     pub domain: Option<&'a str>,
     /// Without TLS, where TLS was possible.
     pub plain: bool,
+    /// `None` for internal requests.
+    pub peer: Option<&'a ClientAddress>,
 }
 
 impl<'a> RouteRequest<'a> {
@@ -107,14 +109,15 @@ impl<'a> RouteRequest<'a> {
             request: Some(request),
             cluster_local: peer.is_cluster_local(),
             domain: peer.domain(),
-            plain: peer.is_plain(),
+            plain: peer.is_plain() && !peer.has_forwarded_https(request),
+            peer: Some(peer),
         }
     }
 
     /// An internal request.
     #[must_use]
     pub fn internal(host: &'a str, path: &'a str) -> Self {
-        Self { host, path, request: None, cluster_local: true, domain: None, plain: false }
+        Self { host, path, request: None, cluster_local: true, domain: None, plain: false, peer: None }
     }
 
     /// The full name of a host without a dot, if a search domain is set.
@@ -162,7 +165,8 @@ impl Route {
             when_empty: NoEndpointPolicy::Refuse,
             protocol: Protocol::Http1,
             tls: None,
-            timeouts: RequestTimeouts::NONE,
+            timeouts: RequestTimeouts::EXTERNAL,
+            proxy_protocol: None,
             load: Arc::default(),
         };
         Self::of(vec![BackendShare::new(1, Arc::new(backend))])
@@ -253,6 +257,7 @@ impl HeaderEdits {
         let reserved = !matches!(
             FieldName::of(name.as_bytes()),
             FieldName::Other
+                | FieldName::ForwardedOther
                 | FieldName::Date
                 | FieldName::MaxForwards
                 | FieldName::Internal

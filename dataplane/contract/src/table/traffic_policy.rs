@@ -115,7 +115,9 @@ pub fn mix(number: u64) -> u64 {
 #[must_use]
 pub fn names_clients(header: &str) -> bool {
     let token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !header.is_empty() && header.bytes().all(token) && FieldName::of(header.as_bytes()) == FieldName::Other
+    !header.is_empty()
+        && header.bytes().all(token)
+        && matches!(FieldName::of(header.as_bytes()), FieldName::Other | FieldName::ForwardedOther)
 }
 
 #[cfg(test)]

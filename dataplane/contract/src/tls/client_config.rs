@@ -1,15 +1,21 @@
 //! TLS towards instances and subscribers: which name they must prove, and which authorities are trusted.
+//!
+//! A self-signed certificate often says that it is an authority (`openssl req -x509` makes such). It is accepted if exactly this
+//! certificate is among the trusted ones, as curl and Go do.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier};
+use rustls::client::{Resumption, VerifierBuilderError, WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::ring::default_provider;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, RootCertStore, SignatureScheme, version};
+
+use super::verification_error;
 
 /// Sessions kept for resumption, for all cores and all targets with the same authorities. The store has a lock, which
 /// only handshakes take.
@@ -48,7 +54,8 @@ pub enum TrustError {
 }
 
 impl CertificateAuthorities {
-    /// These authorities, for peers that speak HTTP/2 or HTTP/1.1.
+    /// These authorities, for peers that speak HTTP/2 or HTTP/1.1. A peer may also show exactly one of these certificates, although
+    /// it is an authority's.
     ///
     /// # Errors
     ///
@@ -61,7 +68,8 @@ impl CertificateAuthorities {
         let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
             .map_err(TrustError::Tls)?
-            .with_root_certificates(roots)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(PinnedVerifier::new(roots)?))
             .with_no_client_auth();
         config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
@@ -153,6 +161,69 @@ impl TlsClientConfig {
         } else {
             Err(format!("the instance does not support {}", String::from_utf8_lossy(protocol)))
         }
+    }
+}
+
+/// Standard verification; beside it, a certificate of an authority is accepted for its own server if it is pinned.
+#[derive(Debug)]
+struct PinnedVerifier {
+    chain: Arc<WebPkiServerVerifier>,
+    roots: Arc<RootCertStore>,
+}
+
+impl PinnedVerifier {
+    fn new(roots: RootCertStore) -> Result<Self, TrustError> {
+        let roots = Arc::new(roots);
+        let chain = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::new(default_provider()));
+        Ok(Self { chain: chain.build().map_err(TrustError::Authorities)?, roots })
+    }
+
+    /// Whether the certificate is a trusted one: of the same subject, with the same key.
+    fn is_pinned(&self, own: &CertificateDer<'_>) -> bool {
+        let mut alone = RootCertStore::empty();
+        alone.add(own.clone().into_owned()).is_ok() && alone.roots.iter().all(|one| self.roots.roots.contains(one))
+    }
+}
+
+impl ServerCertVerifier for PinnedVerifier {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        match self.chain.verify_server_cert(own, between, name, ocsp, now) {
+            // Its validity was checked before that.
+            Err(why) if verification_error::is_authority_as_server(&why) && self.is_pinned(own) => {
+                verify_server_name(&ParsedCertificate::try_from(own)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            outcome => outcome,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls12_signature(message, own, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.chain.verify_tls13_signature(message, own, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chain.supported_verify_schemes()
     }
 }
 

@@ -3,6 +3,7 @@
 mod certificates;
 mod client_config;
 mod handshake_outcome;
+pub mod verification_error;
 
 pub use certificates::{CertificateStore, IdentityError, TlsIdentity};
 pub use client_config::{CertificateAuthorities, TlsClientConfig, TrustError};

@@ -5,6 +5,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use ::h2::client::{Builder, Connection, SendRequest};
 use bytes::Bytes;
@@ -111,25 +112,28 @@ impl Http2Client {
         Some(self.acquire_stream(connection))
     }
 
-    /// The same, or a new connection, within `connect_max` and before `due`. The target policy is checked first.
+    /// The same, or a new connection, within `connect_timeout` or else `connect_max`, and before `due`. The target policy is checked first.
     pub async fn open(
         &self,
         endpoint: &Endpoint,
         trust: Option<&Arc<TlsClientConfig>>,
         due: Option<Tick>,
+        connect_timeout: Option<Duration>,
     ) -> io::Result<Http2StreamPermit> {
         let to = endpoint.address;
         if !endpoint.is_unrestricted() {
             self.targets.admit_connect(to)?;
         }
         let connections = Rc::clone(self.endpoints.borrow_mut().entry(endpoint.id).or_default());
-        let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
+        let connect_max = connect_timeout.unwrap_or(self.limits.connect_max);
+        let at = earlier(due, Some(self.ring.now() + connect_max));
         loop {
             if let Some(connection) = connections.connection() {
                 return Ok(self.acquire_stream(connection));
             }
             let under_way = connections.pending_connect.borrow().clone();
-            let pending_connect = under_way.unwrap_or_else(|| self.pending_connect(&connections, to, trust));
+            let pending_connect =
+                under_way.unwrap_or_else(|| self.pending_connect(&connections, to, trust, connect_max));
             if by(&self.ring, at, pending_connect.ended.notified()).await.is_err() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -146,6 +150,7 @@ impl Http2Client {
         connections: &Rc<EndpointConnections>,
         to: EndpointAddress,
         trust: Option<&Arc<TlsClientConfig>>,
+        connect_max: Duration,
     ) -> Rc<PendingConnect> {
         let pending_connect = Rc::<PendingConnect>::default();
         *connections.pending_connect.borrow_mut() = Some(Rc::clone(&pending_connect));
@@ -153,7 +158,7 @@ impl Http2Client {
         let (ring, trust, limits) = (self.ring.clone(), trust.cloned(), self.limits);
         self.ring.spawn(async move {
             let connected = async {
-                let stream = Transport::connect(&ring, to, trust.as_deref()).await?;
+                let stream = Transport::connect(&ring, to, trust.as_deref(), &[]).await?;
                 let io_state = Rc::<IoState>::default();
                 let io =
                     Http2Io::new(&ring, stream, Chunk::empty(), limits.stream_idle_timeout).of_responses(&io_state);
@@ -161,7 +166,7 @@ impl Http2Client {
                     builder(&limits).handshake::<_, Bytes>(io).await.map_err(io::Error::other)?;
                 Ok((sender, connection, io_state))
             };
-            let connected = by(&ring, Some(ring.now() + limits.connect_max), connected).await;
+            let connected = by(&ring, Some(ring.now() + connect_max), connected).await;
             match connected.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut))) {
                 Ok((sender, connection, io_state)) => guard.connections.add(&ring, (sender, connection), io_state),
                 Err(why) => {

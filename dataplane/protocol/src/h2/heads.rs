@@ -190,7 +190,7 @@ pub fn from_instance(view: ResponseView<'_>) -> Result<Response<()>, MalformedHt
         match field.kind {
             FieldName::Connection | FieldName::Upgrade | FieldName::HopByHop | FieldName::TransferEncoding => continue,
             FieldName::ContentLength if has_no_length(view.head.status) => continue,
-            FieldName::Other if view.head.nominates && is_nominated(view, name) => continue,
+            FieldName::Other | FieldName::ForwardedOther if view.head.nominates && is_nominated(view, name) => continue,
             _ => {}
         }
         let name = HeaderName::from_bytes(name).map_err(|_| MalformedHttp::FieldName)?;

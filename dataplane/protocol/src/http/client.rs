@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use codec::http::LocalResponse;
@@ -34,6 +35,16 @@ pub struct UpstreamAddress<'a> {
     pub tls: Option<&'a TlsClientConfig>,
     /// Skips the target policy: see [`contract::table::InstanceStart::unrestricted`].
     pub unrestricted: bool,
+    pub opening: OpeningOptions<'a>,
+}
+
+/// How a connection is opened.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OpeningOptions<'a> {
+    /// Replaces `connect_max`.
+    pub timeout: Option<Duration>,
+    /// The first bytes of the connection, before TLS: a PROXY protocol header.
+    pub preamble: &'a [u8],
 }
 
 impl<'a> UpstreamAddress<'a> {
@@ -44,7 +55,7 @@ impl<'a> UpstreamAddress<'a> {
             None => PoolKey::Address(address),
             Some(trust) => PoolKey::Trusted(address, trust.id()),
         };
-        Self { address: address.into(), key, tls: trust, unrestricted: false }
+        Self { address: address.into(), key, tls: trust, unrestricted: false, opening: OpeningOptions::default() }
     }
 }
 
@@ -107,12 +118,12 @@ impl UpstreamClient {
     /// verification failed. The target policy is checked here, with the address that is connected to; pooled
     /// connections were checked when they were opened.
     pub async fn open(&self, to: UpstreamAddress<'_>, due: Option<Tick>) -> io::Result<Box<UpstreamConnection>> {
-        let UpstreamAddress { address: to, tls: trust, unrestricted, .. } = to;
+        let UpstreamAddress { address: to, tls: trust, unrestricted, opening, .. } = to;
         if !unrestricted {
             self.targets.admit_connect(to)?;
         }
-        let at = earlier(due, Some(self.ring.now() + self.limits.connect_max));
-        match by(&self.ring, at, Transport::connect(&self.ring, to, trust)).await {
+        let at = earlier(due, Some(self.ring.now() + opening.timeout.unwrap_or(self.limits.connect_max)));
+        match by(&self.ring, at, Transport::connect(&self.ring, to, trust, opening.preamble)).await {
             Ok(wire) => {
                 let mut upstream = UpstreamConnection::new(wire?);
                 upstream.head.limits = self.limits.head;

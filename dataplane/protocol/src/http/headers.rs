@@ -5,6 +5,9 @@
 //! ([`codec::http::FieldName::Platform`]), everything under `Sluicegate-`, and fields that the route sets itself.
 //! Added: the route's [`HeaderEdits`], `Forwarded`, `X-Forwarded-For`, `-Proto`, `-Host`, `traceparent`. All other
 //! fields, `Host` first, are forwarded unchanged and in order (RT-HDR-01).
+//!
+//! What a client says about other clients (`Forwarded`, `X-Forwarded-…`, `X-Real-IP`) is removed, unless the client is a trusted
+//! proxy: anybody can write `X-Forwarded-For: 10.0.0.1`.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
@@ -34,7 +37,7 @@ pub fn put_request(
     put_all(out, &[request.method_bytes(), space, request.path_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\n"]);
 
     let trace = TracePropagation::of(request);
-    let has = put_fields(out, request, edits, trace);
+    let has = put_fields(out, request, edits, (trace, peer.trust().is_some()));
     for (name, value) in edits.into_iter().flat_map(HeaderEdits::headers) {
         put_field(out, name.as_bytes(), value.as_bytes());
     }
@@ -66,7 +69,7 @@ fn put_fields(
     out: &mut BytesMut,
     request: RequestView<'_>,
     edits: Option<&HeaderEdits>,
-    trace: TracePropagation,
+    (trace, is_trusted): (TracePropagation, bool),
 ) -> PresentFields {
     let head = request.head;
     let mut lines = FieldCopier::of(request.bytes);
@@ -81,6 +84,15 @@ fn put_fields(
             | FieldName::NetworkHash
             | FieldName::Platform
             | FieldName::Internal => continue,
+            FieldName::Forwarded
+            | FieldName::ForwardedFor
+            | FieldName::ForwardedHost
+            | FieldName::ForwardedProto
+            | FieldName::ForwardedOther
+                if !is_trusted =>
+            {
+                continue;
+            }
             FieldName::Forwarded => {
                 has.forwarded = true;
                 continue;
@@ -94,7 +106,11 @@ fn put_fields(
             FieldName::Expect if !head.expects_continue => continue,
             FieldName::MaxForwards if head.hops_left.is_some() => continue,
             FieldName::TraceParent | FieldName::TraceState if trace == TracePropagation::Fresh => continue,
-            FieldName::Other | FieldName::Date | FieldName::MaxForwards | FieldName::TraceState
+            FieldName::Other
+            | FieldName::ForwardedOther
+            | FieldName::Date
+            | FieldName::MaxForwards
+            | FieldName::TraceState
                 if head.nominates
                     && is_nominated(field.name.in_bytes(request.bytes), request.values(FieldName::Connection)) =>
             {
@@ -117,8 +133,8 @@ struct PresentFields {
     proto: bool,
 }
 
-/// RT-HDR-05..07. A received list is kept and gets this client appended; lists on several lines become one, because
-/// many applications read the first line only.
+/// RT-HDR-05..07. The list of a trusted proxy is kept, from the entry of the first client on, and gets this client appended;
+/// lists on several lines become one, because many applications read the first line only.
 fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAddress, has: &PresentFields) {
     let host = request.authority_bytes();
     if *has == PresentFields::default() && !host.is_empty() {
@@ -126,7 +142,7 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAdd
     }
     out.put_slice(b"X-Forwarded-For: ");
     if has.chain {
-        put_list(out, request.values(FieldName::ForwardedFor));
+        put_list(out, accepted_hops(request, peer));
     }
     put_all(out, &[peer.forwarded_for().as_bytes(), b"\r\n"]);
     if !has.proto {
@@ -138,7 +154,7 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAdd
 
     out.put_slice(b"Forwarded: ");
     if has.forwarded {
-        put_list(out, request.values(FieldName::Forwarded));
+        put_list(out, accepted_elements(request, peer));
         put_element(out, peer.forwarded_node(), Some((host, peer.scheme().name().as_bytes())));
     } else {
         put_forwarded_from_older(out, request, peer, has);
@@ -180,7 +196,7 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
 
     let mut origin = Some((host, proto));
     if has.chain {
-        for hop in request.values(FieldName::ForwardedFor).flat_map(tokens) {
+        for hop in accepted_hops(request, peer) {
             // A value that is not an address could break the list syntax.
             match std::str::from_utf8(hop).ok().and_then(hop_address) {
                 Some(ip) => put_element(out, &forwarded_node(ip), origin.take()),
@@ -190,6 +206,43 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
         }
     }
     put_element(out, peer.forwarded_node(), origin);
+}
+
+/// The end of `X-Forwarded-For` that trusted proxies wrote.
+fn accepted_hops<'a>(request: RequestView<'a>, peer: &ClientAddress) -> impl Iterator<Item = &'a [u8]> {
+    let hops: Vec<_> = request.values(FieldName::ForwardedFor).flat_map(tokens).collect(); // only behind a trusted proxy
+    let address = |hop: &&[u8]| std::str::from_utf8(hop).ok().and_then(hop_address);
+    let accepted = peer.trust().map_or(0, |trust| trust.accepted(hops.iter().rev().map(address)));
+    let skipped = hops.len() - accepted;
+    hops.into_iter().skip(skipped)
+}
+
+/// The end of `Forwarded` that trusted proxies wrote.
+fn accepted_elements<'a>(request: RequestView<'a>, peer: &ClientAddress) -> impl Iterator<Item = &'a [u8]> {
+    let elements: Vec<_> = request.values(FieldName::Forwarded).flat_map(elements).collect();
+    let accepted = peer.trust().map_or(0, |trust| trust.accepted(elements.iter().rev().map(|hop| node_address(hop))));
+    let skipped = elements.len() - accepted;
+    elements.into_iter().skip(skipped)
+}
+
+/// The elements of a `Forwarded` list: separated by commas that are not in quotes.
+fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut is_quoted = false;
+    let separates = move |byte: &u8| {
+        is_quoted ^= *byte == b'"';
+        *byte == b',' && !is_quoted
+    };
+    value.split(separates).map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
+}
+
+/// The address in the `for` parameter of an element.
+fn node_address(element: &[u8]) -> Option<IpAddr> {
+    let mut pairs = std::str::from_utf8(element).ok()?.split(';').map(str::trim);
+    let node = pairs.find_map(|pair| {
+        let (name, node) = pair.split_once('=')?;
+        name.trim().eq_ignore_ascii_case("for").then_some(node.trim())
+    })?;
+    hop_address(node)
 }
 
 /// The address of a hop: plain, or in the format of `Forwarded` (RFC 7239, section 6), with IPv6 in brackets, with or
@@ -353,7 +406,7 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
             FieldName::Upgrade if client.upgrade == SwitchedProtocol::Other => upgrades = true,
             FieldName::Connection | FieldName::Upgrade | FieldName::HopByHop | FieldName::TransferEncoding => continue,
             FieldName::ContentLength if no_length || client.chunked => continue,
-            FieldName::Other
+            FieldName::Other | FieldName::ForwardedOther
                 if head.nominates
                     && is_nominated(field.name.in_bytes(response.bytes), response.values(FieldName::Connection)) =>
             {

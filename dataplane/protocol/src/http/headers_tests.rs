@@ -1,6 +1,10 @@
 //! The heads that instances and clients get.
 
+use std::sync::Arc;
+
 use codec::http::{Method, Parsed, RequestHead, ResponseHead, parse_request, parse_response};
+
+use contract::trusted_proxies::TrustedProxies;
 
 use super::*;
 
@@ -11,6 +15,22 @@ fn sent(fields: &str, peer: &str) -> String {
     assert_eq!(parsed, Parsed::Head { bytes: text.len() }, "{text:?}");
     let mut out = BytesMut::new();
     let peer = ClientAddress::new(peer.parse().unwrap(), ClientScheme::Http);
+    put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
+    String::from_utf8(out.to_vec()).unwrap()
+}
+
+/// The same from a peer for which every address is a trusted proxy's.
+fn proxied(fields: &str, peer: &str) -> String {
+    proxied_by(&["0.0.0.0/0", "::/0"], fields, peer)
+}
+
+fn proxied_by(networks: &[&str], fields: &str, peer: &str) -> String {
+    let proxies = TrustedProxies::new(networks.iter().map(|network| network.parse().unwrap()).collect(), None);
+    let peer = ClientAddress::new(peer.parse().unwrap(), ClientScheme::Http).trusting(&Arc::new(proxies));
+    let text = format!("GET /p?q HTTP/1.1\r\nHost: app.example.com:8080\r\n{fields}\r\n");
+    let mut head = RequestHead::default();
+    assert_eq!(parse_request(text.as_bytes(), &mut head), Parsed::Head { bytes: text.len() });
+    let mut out = BytesMut::new();
     put_request(&mut out, head.view(text.as_bytes()), &peer, None, &mut Rng::with_seed(1));
     String::from_utf8(out.to_vec()).unwrap()
 }
@@ -101,10 +121,43 @@ fn forwarding_headers_are_created() {
     );
 }
 
+/// RT-HDR-05..07: what a client says about other clients is replaced, under each of its names.
+#[test]
+fn forwarding_headers_of_untrusted_client_are_replaced() {
+    let forged = "X-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1;proto=https\r\nX-Forwarded-Proto: https\r\n\
+                  X-Forwarded-Host: outer\r\nX-Real-IP: 1.1.1.1\r\nx-forwarded-port: 443\r\nX-Forwarded-Prefix: /a\r\n";
+    for head in [sent(forged, "10.0.0.9:5"), proxied_by(&["10.0.0.0/29"], forged, "10.0.0.9:5")] {
+        assert_eq!(values(&head, "forwarded"), ["for=10.0.0.9;host=\"app.example.com:8080\";proto=http"]);
+        assert_eq!(values(&head, "x-forwarded-for"), ["10.0.0.9"]);
+        assert_eq!(values(&head, "x-forwarded-proto"), ["http"]);
+        assert_eq!(values(&head, "x-forwarded-host"), ["app.example.com:8080"]);
+        for gone in ["x-real-ip", "x-forwarded-port", "x-forwarded-prefix"] {
+            assert!(values(&head, gone).is_empty(), "{gone} in {head}");
+        }
+    }
+    let head = proxied(forged, "10.0.0.9:5");
+    assert_eq!((values(&head, "x-real-ip"), values(&head, "x-forwarded-port")), (vec!["1.1.1.1"], vec!["443"]));
+}
+
+/// A client may send a list of its own to an honest proxy: it is cut off before the client's entry.
+#[test]
+fn forged_start_of_a_list_is_removed() {
+    let head = proxied_by(
+        &["10.0.0.0/8"],
+        "X-Forwarded-For: 1.1.1.1, 192.0.2.7, 10.0.0.8\r\n\
+         Forwarded: for=1.1.1.1, for=\"[2001:db8::7]:80\";x=\"a,b\", For=10.0.0.8;proto=https\r\n",
+        "10.0.0.9:5",
+    );
+    assert_eq!(values(&head, "x-forwarded-for"), ["192.0.2.7, 10.0.0.8, 10.0.0.9"]);
+    let own = "for=10.0.0.9;host=\"app.example.com:8080\";proto=http";
+    let wanted = format!("for=\"[2001:db8::7]:80\";x=\"a,b\", For=10.0.0.8;proto=https, {own}");
+    assert_eq!(values(&head, "forwarded"), [wanted.as_str()]);
+}
+
 /// RT-HDR-05, RT-HDR-06: received lists are extended on one line.
 #[test]
 fn received_forwarding_headers_are_extended() {
-    let head = sent(
+    let head = proxied(
         "X-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1;proto=https\r\nX-Forwarded-For: 2.2.2.2, 3.3.3.3\r\n\
          X-Forwarded-Proto: https\r\nX-Forwarded-Host: outer\r\n",
         "10.0.0.9:5",
@@ -121,14 +174,19 @@ fn received_forwarding_headers_are_extended() {
 /// RT-HDR-05: built from the older headers when only those came; no value can break the list syntax.
 #[test]
 fn forwarded_is_built_from_the_older_headers() {
-    let head = sent(
-        "X-Forwarded-For: 2001:db8::7, evil\";x=\"\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: outer\r\n",
+    let head = proxied(
+        "X-Forwarded-For: 2001:db8::7, 2.2.2.2\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: outer\r\n",
         "10.0.0.9:5",
     );
     assert_eq!(
         values(&head, "forwarded"),
-        ["for=\"[2001:db8::7]\";host=\"outer\";proto=https, for=unknown, for=10.0.0.9"]
+        ["for=\"[2001:db8::7]\";host=\"outer\";proto=https, for=2.2.2.2, for=10.0.0.9"]
     );
+    let head = proxied(
+        "X-Forwarded-For: 2001:db8::7, evil\";x=\"\r\nX-Forwarded-Proto: https\r\nX-Forwarded-Host: outer\r\n",
+        "10.0.0.9:5",
+    );
+    assert_eq!(values(&head, "forwarded"), ["for=unknown;host=\"outer\";proto=https, for=10.0.0.9"]);
 }
 
 /// RT-HDR-05, X-QP-05, RFC 7239 section 6: host and proto belong to the first hop, whether the lists came on one line
@@ -136,7 +194,7 @@ fn forwarded_is_built_from_the_older_headers() {
 #[test]
 fn forwarded_host_and_proto_belong_to_the_first_hop() {
     let head =
-        |proto: &str, host: &str| sent(&format!("X-Forwarded-For: 1.1.1.1, 2.2.2.2\r\n{proto}{host}"), "10.0.0.9:5");
+        |proto: &str, host: &str| proxied(&format!("X-Forwarded-For: 1.1.1.1, 2.2.2.2\r\n{proto}{host}"), "10.0.0.9:5");
     let (one, two) = ("X-Forwarded-Proto: HTTPS, http\r\n", "X-Forwarded-Proto: https\r\nX-Forwarded-Proto: http\r\n");
     for proto in [one, two] {
         for host in ["X-Forwarded-Host: outer, inner\r\n", "X-Forwarded-Host: outer\r\nX-Forwarded-Host: inner\r\n"] {
@@ -167,7 +225,7 @@ fn hop_address_is_parsed_in_any_spelling() {
         ("\"[::2]", "unknown"),
         ("_hidden", "unknown"),
     ] {
-        let head = sent(&format!("X-Forwarded-For: {hop}\r\n"), "10.0.0.9:5");
+        let head = proxied(&format!("X-Forwarded-For: {hop}\r\n"), "10.0.0.9:5");
         let wanted = format!("for={node};host=\"app.example.com:8080\";proto=http, for=10.0.0.9");
         assert_eq!(values(&head, "forwarded"), [wanted.as_str()], "{hop}");
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 
 use contract::counters::CoreCounters;
-use ring::{Ring, RingStream};
+use ring::{Chunk, Ring, RingStream};
 use rustls::HandshakeKind;
 
 use super::client_hello::{self, ClientHello};
@@ -32,7 +32,12 @@ impl TlsAcceptor {
 
     /// Runs the handshake. Without a stream the connection is over, and the reason is counted.
     pub async fn open(&self, stream: RingStream) -> Option<TlsStream> {
-        let (outcome, stream) = match self.within_limits(stream).await {
+        self.open_after(stream, Chunk::empty()).await
+    }
+
+    /// The same for a connection of which the bytes `arrived` were received already.
+    pub async fn open_after(&self, stream: RingStream, arrived: Chunk) -> Option<TlsStream> {
+        let (outcome, stream) = match self.within_limits(stream, arrived).await {
             Ok((kind, stream)) => (kind, Some(stream)),
             Err(outcome) => (outcome, None),
         };
@@ -40,9 +45,13 @@ impl TlsAcceptor {
         stream
     }
 
-    async fn within_limits(&self, stream: RingStream) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
+    async fn within_limits(
+        &self,
+        stream: RingStream,
+        arrived: Chunk,
+    ) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
         let permit = self.handshake_limiter.enter(self.ring.now()).ok_or(HandshakeOutcome::Overload)?;
-        let handshake = self.handshake(stream, &permit);
+        let handshake = self.handshake((stream, arrived), &permit);
         let evicted = permit.evicted();
         let either = async {
             let (mut handshake, mut evicted) = (pin!(handshake), pin!(evicted));
@@ -57,10 +66,10 @@ impl TlsAcceptor {
 
     async fn handshake(
         &self,
-        stream: RingStream,
+        (stream, arrived): (RingStream, Chunk),
         permit: &HandshakePermit<'_>,
     ) -> Result<(HandshakeOutcome, TlsStream), HandshakeOutcome> {
-        let hello = client_hello::read(&self.ring, &stream).await.map_err(|_| HandshakeOutcome::Gone)?;
+        let hello = client_hello::read(&self.ring, &stream, arrived).await.map_err(|_| HandshakeOutcome::Gone)?;
         let (accepted, rest) = match hello {
             ClientHello::Received { accepted, rest } => (accepted, rest),
             ClientHello::Plain => return Err(HandshakeOutcome::Plain),

@@ -21,11 +21,15 @@ pub(super) enum ClientHello {
     Gone,
 }
 
-pub(super) async fn read(ring: &Ring, stream: &RingStream) -> io::Result<ClientHello> {
+/// `arrived` are bytes that were received already.
+pub(super) async fn read(ring: &Ring, stream: &RingStream, mut arrived: Chunk) -> io::Result<ClientHello> {
     let mut acceptor = Acceptor::default();
     let mut first = true;
     loop {
-        let mut chunk = stream.recv().await?;
+        let mut chunk = std::mem::take(&mut arrived);
+        if chunk.is_empty() {
+            chunk = stream.recv().await?;
+        }
         let Some(&byte) = chunk.first() else { return Ok(ClientHello::Gone) };
         // A TLS record begins with its type, a small number; an HTTP request with a method.
         if std::mem::take(&mut first) && byte.is_ascii_uppercase() {

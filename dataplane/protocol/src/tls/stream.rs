@@ -15,6 +15,8 @@ use std::task::{Context, Poll, Waker, ready};
 use ring::{Chunk, IdleReadiness, RingStream};
 use rustls::{Connection, HandshakeKind};
 
+use contract::tls::verification_error;
+
 use super::TlsClientConfig;
 use super::limits::BATCH_BYTES_MAX;
 
@@ -178,6 +180,10 @@ impl TlsStream {
         self.stream.peer_addr()
     }
 
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.stream.local_addr()
+    }
+
     fn poll_recv(&self, cx: &mut Context<'_>) -> Poll<io::Result<Chunk>> {
         loop {
             let plain = self.plain.take();
@@ -212,7 +218,7 @@ impl TlsStream {
             let end = match advance(&mut session, &mut rest, &mut self.plain.borrow_mut()) {
                 Ok(false) => continue,
                 Ok(true) => TlsStreamEnd::Finished,
-                Err(why) => TlsStreamEnd::Broken(why.to_string().into()),
+                Err(why) => TlsStreamEnd::Broken(verification_error::sentence_of_session(&why).into()),
             };
             *self.end.borrow_mut() = Some(end); // nothing after it is read
         }

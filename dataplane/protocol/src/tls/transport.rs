@@ -23,13 +23,29 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// A new connection to an instance; with `trust` by TLS.
-    pub(crate) async fn connect(ring: &Ring, to: EndpointAddress, trust: Option<&TlsClientConfig>) -> io::Result<Self> {
+    /// A new connection to an instance; with `trust` by TLS. It begins with `preamble`.
+    pub(crate) async fn connect(
+        ring: &Ring,
+        to: EndpointAddress,
+        trust: Option<&TlsClientConfig>,
+        preamble: &[u8],
+    ) -> io::Result<Self> {
         let stream = RingStream::connect(ring, to).await?;
+        if !preamble.is_empty() {
+            stream.send(Chunk::from(preamble.to_vec())).await?;
+        }
         match trust {
             None => Ok(stream.into()),
             // Boxed: a plain connection's future should not reserve memory for a handshake.
             Some(trust) => Box::pin(TlsStream::connect(stream, trust)).await.map(Into::into),
+        }
+    }
+
+    /// The address that the peer connected to.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        match self {
+            Self::Plain(stream) => stream.local_addr(),
+            Self::Tls(stream) => stream.local_addr(),
         }
     }
 

@@ -153,6 +153,7 @@ mod tests {
             protocol: Protocol::Http1,
             tls: None,
             timeouts: RequestTimeouts::NONE,
+            proxy_protocol: None,
             load: Arc::default(),
         };
         backend

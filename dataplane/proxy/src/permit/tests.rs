@@ -25,6 +25,7 @@ fn publish(tables: &TablePublisher, host: &str, concurrency_max: u32, load: &Arc
         protocol: Protocol::Http1,
         tls: None,
         timeouts: RequestTimeouts::NONE,
+        proxy_protocol: None,
         load: Arc::clone(load),
     };
     let mut table = RoutingTable::default();

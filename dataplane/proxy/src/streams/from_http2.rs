@@ -73,8 +73,8 @@ pub(super) async fn stream(shared: Rc<StreamContext>, request: Request<RecvStrea
         AttemptOutcome::Refused(local_reply) => {
             proxy.counters.refused[local_reply.index()].fetch_add(1, Relaxed);
             let answered = match is_grpc {
-                true => reply.head(grpc::grpc_response(local_reply.status(), &local_reply.to_string()), true).await,
-                false => reply.refuse(&local_reply.answer(), is_head).await,
+                true => reply.head(proxy.local_grpc_response(&local_reply, &shared.peer), true).await,
+                false => reply.refuse(&proxy.local_response(&local_reply, &shared.peer), is_head).await,
             };
             ended(local_reply.status(), reply.bytes, RequestEnd::reason(&local_reply));
             if answered.is_ok() && !body.stream.is_end_stream() {

@@ -37,12 +37,14 @@ use contract::table::{Backend, Endpoint, Protocol, RequestTimeouts};
 use protocol::h2::heads;
 use protocol::http::limits::HttpLimits;
 use protocol::http::pool::PoolKey;
+use ring::Tick;
 
 use super::activity::{IdleTimeouts, StreamActivity};
 use super::cold_start_timing::ColdStartTiming;
-use super::deadlines::ResponseDeadlines;
+use super::deadlines::{RequestSent, ResponseDeadlines};
 use super::disconnect_watcher::SilenceTimer;
 use super::outcome::AttemptOutcome;
+use super::passive_health::counted_endpoint;
 use super::request_record::RequestRecord;
 use super::retry::{self, ReplayableRequest, RetryBudget, RetryDecision};
 use super::select::select_both;
@@ -183,6 +185,13 @@ impl StreamRequest<'_> {
         self.head.framing != BodyFraming::Empty
     }
 
+    /// When the rest of the response head has to be there, of which bytes arrived at `received`.
+    fn head_due(&self, received: Option<Tick>) -> Option<Tick> {
+        let progress = self.progress;
+        let sent = if progress.sent.get() { RequestSent::At(progress.activity.last()) } else { RequestSent::No };
+        self.deadlines.head(received, sent, self.proxy.ring.now())
+    }
+
     /// The final response head arrived.
     fn answered(&self, mut answer: Response<()>) -> Response<()> {
         let now = self.proxy.ring.now();
@@ -248,6 +257,7 @@ async fn carry(
             UpstreamLink::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,
             UpstreamLink::Http2(stream_permit) => over_http2::attempt(job, stream_permit, body, reply).await,
         };
+        job.proxy.observe(counted_endpoint(&permit), &attempt);
         let attempt = match budget.decide(attempt, job.progress.body_started.get()) {
             RetryDecision::Ended(attempt) => attempt,
             RetryDecision::Retry { is_alive } => {
@@ -267,6 +277,7 @@ async fn carry(
             AttemptOutcome::Done { status, close } => {
                 if let UpstreamLink::Http1(upstream) = link
                     && job.progress.sent.get()
+                    && permit.backend().proxy_protocol.is_none()
                     && upstream.is_reusable()
                 {
                     job.proxy.client.put_back(PoolKey::Endpoint(permit.endpoint.id), upstream);

@@ -166,13 +166,13 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
     /// Reads the head of the final response; interim responses are forwarded.
     async fn final_head(&mut self) -> Result<Chunk, AttemptOutcome> {
         let ring = &self.job.proxy.ring;
-        let (received_before, due) = (self.read_buffer.bytes, self.job.deadlines);
+        let received_before = self.read_buffer.bytes;
         // Interim responses and partial heads count as bytes from the instance.
         let received = Cell::new(None);
         let expectation = ExpectContinue::of(self.job);
         let mut interim = 0;
         loop {
-            let at = earlier(due.head(received.get()), expectation.due());
+            let at = earlier(self.job.head_due(received.get()), expectation.due());
             let (asked, head) = (self.job.head.method, &mut *self.head);
             let parse = |bytes: &[u8]| parse_response(bytes, asked, head);
             let parsed = self.read_buffer.head_noting(self.up, parse, || received.set(Some(ring.now())));
@@ -187,7 +187,7 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
                     return Err(AttemptOutcome::Unread);
                 }
                 Ok(Ok(Err(_))) => return Err(self.job.failed()),
-                Ok(Err(_)) if due.head(received.get()).is_some_and(|due| ring.now() >= due) => {
+                Ok(Err(_)) if self.job.head_due(received.get()).is_some_and(|due| ring.now() >= due) => {
                     return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout));
                 }
                 Ok(Err(_)) if !expectation.is_due() => continue, // a part of the head came

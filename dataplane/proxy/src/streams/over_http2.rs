@@ -214,12 +214,13 @@ async fn final_head(
     let mut received = None;
     let mut interim = 0;
     loop {
-        let at = earlier(job.deadlines.head(received), expectation.due());
+        let at = earlier(job.head_due(received), expectation.due());
         let answer = match unless_gone(reply, by(ring, at, arrived(response))).await {
             Err(ClientGone) => return Err(AttemptOutcome::Cut),
-            Ok(Err(_)) if job.deadlines.head(received).is_some_and(|due| ring.now() >= due) => {
+            Ok(Err(_)) if job.head_due(received).is_some_and(|due| ring.now() >= due) => {
                 return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout));
             }
+            Ok(Err(_)) if !expectation.is_due() => continue, // the request is still on its way
             Ok(Err(_)) => {
                 expectation.send(reply).await.map_err(|ClientGone| AttemptOutcome::Cut)?;
                 continue;

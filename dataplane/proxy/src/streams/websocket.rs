@@ -87,7 +87,8 @@ pub(super) async fn stream(
         }
         Err(AttemptOutcome::Refused(local_reply)) => {
             proxy.counters.refused[local_reply.index()].fetch_add(1, Relaxed);
-            let _ = reply.refuse(&local_reply.answer(), false).await; // the client may be gone
+            let answer = proxy.local_response(&local_reply, &shared.peer);
+            let _ = reply.refuse(&answer, false).await; // the client may be gone
             ended(local_reply.status(), reply.bytes, RequestEnd::reason(&local_reply));
             drain_body(proxy, &mut incoming).await;
             reply.reset(Reason::NO_ERROR);
@@ -206,6 +207,7 @@ async fn handshake(
         Ok(Ok(()) | Err(_)) => {} // an instance that accepts no bytes may have responded; reading shows it
         Err(_) => return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout)),
     }
+    job.progress.sent.set(true);
     let bytes = final_head(job, upstream, reply).await?;
     let answer = upstream.head.view(&bytes);
     match upstream.head.status {
@@ -235,9 +237,9 @@ async fn final_head(
         let UpstreamConnection { stream, read_buffer, head, reused, .. } = upstream;
         let parse = |bytes: &[u8]| parse_response(bytes, job.head.method, head);
         let parsed = read_buffer.head_noting(stream, parse, || received.set(Some(ring.now())));
-        let bytes = match unless_gone(reply, by(ring, job.deadlines.head(received.get()), parsed)).await {
+        let bytes = match unless_gone(reply, by(ring, job.head_due(received.get()), parsed)).await {
             Err(ClientGone) => return Err(AttemptOutcome::Cut),
-            Ok(Err(_)) if job.deadlines.head(received.get()).is_some_and(|due| ring.now() < due) => continue,
+            Ok(Err(_)) if job.head_due(received.get()).is_some_and(|due| ring.now() < due) => continue,
             Ok(Err(_)) => return Err(AttemptOutcome::Refused(LocalReply::ResponseTimeout)),
             Ok(Ok(Err(HeadReadError::Malformed(why)))) => return Err(job.malformed(why)),
             Ok(Ok(Err(_))) if *reused && read_buffer.bytes == received_before => {
