@@ -23,7 +23,7 @@ use std::path::PathBuf;
 use control::publish::QuotaConfig;
 use dataplane::http::limits::HttpLimits;
 
-pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion};
+pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion, WorkloadRule};
 pub(crate) use multi_value::ManyValues;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use settings::Settings;
@@ -75,6 +75,7 @@ pub(crate) struct RunConfig {
     pub(crate) image_quota: Option<ByteSize>,
     pub(crate) instance_user: Option<UserRule>,
     pub(crate) process_instances: Option<ProcessRule>,
+    pub(crate) workloads: WorkloadRule,
     pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
     /// Timeouts and sizes of messages.
@@ -142,6 +143,7 @@ impl RunConfig {
             image_quota: given.image_quota.or(file.image_quota),
             instance_user: given.instance_user.or(file.instance_user),
             process_instances: given.process_instances.or(file.process_instances),
+            workloads: given.workloads.or(file.workloads).unwrap_or_default(),
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),
             http_limits,
