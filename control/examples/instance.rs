@@ -70,6 +70,7 @@ fn appliance(data: &Path, command: Vec<String>) -> Result<ExitCode, Box<dyn Erro
     let shown = if image.is_some() { "test -e /tmp/up" } else { "test -s $LOG" };
     let wrote = ["/bin/sh", "-c", shown].map(String::from).to_vec();
     let spec = InstanceSpec {
+        pod: None,
         namespace: "default".into(),
         revision: "hello-00001".into(),
         service: String::new(),

@@ -1,6 +1,7 @@
 //! Settings with a fixed set of values.
 
 use clap::ValueEnum;
+use control::kinds::workloads::WorkloadKinds;
 use serde::Deserialize;
 
 /// Format of a line in the access log.
@@ -33,4 +34,22 @@ pub(crate) enum TlsVersion {
     #[value(name = "1.3")]
     #[serde(rename = "1.3")]
     V13,
+}
+
+/// Which workloads clients may write beside Services.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum WorkloadRule {
+    #[default]
+    All,
+    ServicesOnly,
+}
+
+impl WorkloadRule {
+    pub(crate) fn kinds(self) -> WorkloadKinds {
+        match self {
+            Self::All => WorkloadKinds::All,
+            Self::ServicesOnly => WorkloadKinds::ServicesOnly,
+        }
+    }
 }

@@ -10,7 +10,7 @@ use super::gateway::{ErrorPageRule, NetworkList, ProxyProtocolList};
 use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
-use super::{AccessFormat, ManyValues, RouteRule, ServerTiming, TlsVersion, multi_value, value};
+use super::{AccessFormat, ManyValues, RouteRule, ServerTiming, TlsVersion, WorkloadRule, multi_value, value};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -199,6 +199,11 @@ pub(crate) struct Settings {
     /// API is not on loopback and the appliance is not root]
     #[arg(long, value_name = "RULE", value_enum, env = "SLUICEGATE_PROCESS_INSTANCES")]
     pub(crate) process_instances: Option<ProcessRule>,
+
+    /// Which workloads clients may write beside Services: all (Pods, ReplicaSets, Deployments, Jobs, CronJobs) or
+    /// services-only [default: all]
+    #[arg(long, value_name = "KINDS", value_enum, env = "SLUICEGATE_WORKLOADS")]
+    pub(crate) workloads: Option<WorkloadRule>,
 
     /// Let instances see this host's devices; otherwise those of an appliance that is root have a /dev of their own, without
     /// hardware

@@ -199,7 +199,7 @@ fn inapplicable_binding_says_why() {
     let reason = |binding: &Value| condition(binding, "Ready").map(|ready| ready["reason"].clone());
     for (name, subject, sink, why) in [
         ("nobody", subject("serving.knative.dev/v1", "Service", "late"), &sink, "SubjectMissing"),
-        ("not-here", subject("apps/v1", "Deployment", "late"), &sink, "KindNotSupported"),
+        ("not-here", subject("apps/v1", "StatefulSet", "late"), &sink, "KindNotSupported"),
         (
             "no-sink",
             subject("serving.knative.dev/v1", "Configuration", "late"),

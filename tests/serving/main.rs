@@ -14,3 +14,4 @@ mod rollout;
 mod services;
 mod settings;
 mod verbs;
+mod workloads;

@@ -41,7 +41,7 @@ use contract::request_histograms::DurationHistogram;
 use contract::table::Endpoint;
 use tokio::sync::{broadcast, mpsc, oneshot};
 
-use runtime::{InstanceSpec, Runtime};
+use runtime::{InstanceIds, InstanceSpec, Runtime};
 
 /// How a revision is run and scaled.
 #[derive(Debug, Clone, PartialEq)]
@@ -223,12 +223,12 @@ struct AutoscalerSnapshot {
 
 impl Autoscaler {
     /// The handle, and the future that does the work. It ends after [`Autoscaler::shutdown`], or when all handles
-    /// are dropped. `first_id` starts the instances' ids: they name log files, so a value above all of the
+    /// are dropped. `ids` numbers the instances: they name log files, so a value above all of the
     /// last run's (the Unix time in milliseconds) keeps those apart.
     pub fn new(
         runtime: Arc<dyn Runtime>,
         sink: Arc<dyn EndpointSink>,
-        first_id: u64,
+        ids: impl Into<InstanceIds>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (mail, inbox) = mpsc::unbounded_channel();
         let (changes, _) = broadcast::channel(limits::CHANGES_MAX);
@@ -237,7 +237,7 @@ impl Autoscaler {
             changes,
             sample_durations: DurationHistogram::default(),
         });
-        let work = task::run(runtime, sink, first_id, inbox, Arc::clone(&snapshot));
+        let work = task::run(runtime, sink, ids.into(), inbox, Arc::clone(&snapshot));
         (Self { messages: mail, snapshot }, work)
     }
 

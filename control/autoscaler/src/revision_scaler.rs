@@ -20,14 +20,14 @@ use super::instance::{Instance, LifecyclePhase};
 use super::instance_status::{InstanceStatus, LineageTable};
 use super::limits::{DRAIN_CHECK_INTERVAL, HEALTHY_AFTER, SAMPLE_INTERVAL, STARTING_MAX};
 use super::{EndpointSink, RevisionPlan, RevisionState, ScaleStatus, ScalingMetric, ScalingSignals, instance_labels};
-use runtime::{InstanceExit, InstanceReport, InstanceReporter, Runtime, SidecarStatus};
+use runtime::{InstanceExit, InstanceIds, InstanceReport, InstanceReporter, Runtime, SidecarStatus};
 
 /// The context that all revision scalers share.
 pub(super) struct ScalerContext {
     pub(super) runtime: Arc<dyn Runtime>,
     pub(super) sink: Arc<dyn EndpointSink>,
     pub(super) reports: UnboundedSender<(u64, InstanceReport)>,
-    pub(super) next_id: u64,
+    pub(super) ids: InstanceIds,
     /// When the autoscaler started.
     pub(super) started_at: Instant,
 }
@@ -349,8 +349,7 @@ impl RevisionScaler {
         if !self.reached_initial_scale {
             self.activation.started(now);
         }
-        let id = context.next_id;
-        context.next_id += 1;
+        let id = context.ids.allocate();
         let reporter = InstanceReporter::new(id, context.reports.clone());
         let line = self.lineages.assign(id);
         let instance = context.runtime.start(id, line, Arc::clone(&self.plan.instance), reporter);

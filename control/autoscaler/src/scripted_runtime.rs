@@ -174,6 +174,7 @@ impl InstanceHandle for ScriptedHandle {
 /// An instance of `hello-00001` that runs `command`.
 pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
     InstanceSpec {
+        pod: None,
         image: None,
         namespace: "default".into(),
         revision: "hello-00001".into(),

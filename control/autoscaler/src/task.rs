@@ -11,17 +11,17 @@ use tokio::time::{Instant, sleep_until};
 
 use super::revision_scaler::{RevisionScaler, ScalerContext};
 use super::{AutoscalerMessage, AutoscalerSnapshot, EndpointSink, RevisionSnapshot};
-use runtime::{InstanceReport, Runtime};
+use runtime::{InstanceIds, InstanceReport, Runtime};
 
 pub(super) async fn run(
     runtime: Arc<dyn Runtime>,
     sink: Arc<dyn EndpointSink>,
-    first_id: u64,
+    ids: InstanceIds,
     mut inbox: UnboundedReceiver<AutoscalerMessage>,
     snapshot: Arc<AutoscalerSnapshot>,
 ) {
     let (queue, mut reports) = mpsc::unbounded_channel();
-    let context = ScalerContext { runtime, sink, reports: queue, next_id: first_id, started_at: Instant::now() };
+    let context = ScalerContext { runtime, sink, reports: queue, ids, started_at: Instant::now() };
     let (scalers, wakeups, owners) = (HashMap::new(), BTreeSet::new(), HashMap::new());
     let mut manager = AutoscalerTask { scalers, wakeups, owners, context, snapshot, shutdown_waiters: None };
     let mut closed = false;

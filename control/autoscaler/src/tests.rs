@@ -255,7 +255,7 @@ async fn a_sleeping_revision_has_nothing_to_wake_for() {
     let (queue, _reports) = mpsc::unbounded_channel();
     let (runtime, sink) = (ScriptedRuntime::new(at_once), Arc::new(TestEndpointSink::default()));
     let now = Instant::now();
-    let mut context = ScalerContext { runtime, sink, reports: queue, next_id: 1, started_at: now };
+    let mut context = ScalerContext { runtime, sink, reports: queue, ids: 1.into(), started_at: now };
     let mut scaler = RevisionScaler::new(KEY.into(), RevisionPlan { initial_scale: 0, ..plan() }, &context, now);
     assert!(scaler.reconcile(now, &mut context).is_empty());
     assert_eq!(scaler.next_wakeup(), None);

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, Mutex, Weak};
 
 use apiserver::store::ObjectStore;
-use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{Endpoints, Pod, Secret, Service as CoreService};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client, Resource};
@@ -169,6 +169,7 @@ caches! {
     metrics: Metric = InformerCache::compressed();
     pods: Pod = InformerCache::compressed_with_index(indexes::pod_keys);
     deployments: Deployment = InformerCache::compressed();
+    replica_sets: ReplicaSet = InformerCache::compressed();
     domain_mappings: DomainMapping = InformerCache::default(), defaulted by defaulting::install;
     domain_claims: ClusterDomainClaim = InformerCache::default();
     // A cluster may still have the roles of an earlier version of ours.
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     /// Shown as Pods in an API of our own alone, so a follower does not watch them.
-    const EMBEDDED_ONLY: [&str; 2] = ["pods", "deployments"];
+    const EMBEDDED_ONLY: [&str; 3] = ["pods", "deployments", "replicasets"];
 
     /// AMB-62: a follower watches every kind that the controllers read.
     #[test]

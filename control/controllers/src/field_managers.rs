@@ -22,7 +22,7 @@ fn status_manager<K: Resource<DynamicType = ()>>() -> &'static str {
         "InMemoryChannel" => CHANNELS,
         "PodAutoscaler" | "Metric" => AUTOSCALER,
         "Pod" => KUBELET,
-        "Deployment" => CONTROLLER_MANAGER,
+        "Deployment" | "ReplicaSet" | "Job" | "CronJob" | "Endpoints" | "EndpointSlice" => CONTROLLER_MANAGER,
         _ => CONTROLLER,
     }
 }

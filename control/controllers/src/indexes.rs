@@ -19,7 +19,8 @@ pub(crate) fn revision_keys(revision: &Revision) -> Vec<String> {
 
 /// Pods are found by the Revision that they run.
 pub(crate) fn pod_keys(pod: &Pod) -> Vec<String> {
-    label(&pod.metadata, REVISION).map(str::to_owned).into_iter().collect()
+    let is_derived = controller(&pod.metadata).is_some_and(|owner| owner.kind == "Revision");
+    label(&pod.metadata, REVISION).filter(|_| is_derived).map(str::to_owned).into_iter().collect()
 }
 
 /// Routes are found by what they ask for, and by what they are shown to send to.

@@ -81,6 +81,7 @@ mod trigger_subscription;
 pub mod trust_store;
 pub mod urls;
 pub mod work_queue;
+pub mod workloads;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -102,6 +103,7 @@ use revision::RevisionConfig;
 use sources::ping::PingConfig;
 pub use stream_addresses::EventsTlsListener;
 use work_queue::ControllerKind;
+use workloads::WorkloadConfig;
 
 /// Objects in work at once. They wait for durable writes most of the time, and writes that wait together
 /// share a commit.
@@ -112,6 +114,8 @@ const WORKERS: usize = 32;
 pub struct ControllerConfig {
     pub context: ContextConfig,
     pub revisions: RevisionConfig,
+    /// What runs Pods that clients write; `None`: the API is a cluster's.
+    pub workloads: Option<WorkloadConfig>,
     pub pings: PingConfig,
 }
 
@@ -125,8 +129,8 @@ pub async fn run(
     synced: oneshot::Sender<()>,
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
-    let ControllerConfig { context, revisions, pings } = config;
-    let controllers = controllers(&context, revisions, pings);
+    let ControllerConfig { context, revisions, workloads, pings } = config;
+    let controllers = controllers(&context, revisions, workloads, pings);
     let context = ControllerContext::new(context, client, autoscaler, publisher);
     if context.config.leader_identity.is_some() {
         context.caches.install_defaults(&context.shared_settings());
@@ -172,7 +176,13 @@ pub async fn run(
 
 /// All controllers, in the order in which a start restores their state: Revisions before the Routes that send to
 /// them, Routes before the DomainMappings that show them, Brokers before their Triggers.
-fn controllers(config: &ContextConfig, revisions: RevisionConfig, pings: PingConfig) -> Vec<Box<dyn Controller>> {
+fn controllers(
+    config: &ContextConfig,
+    revisions: RevisionConfig,
+    workloads: Option<WorkloadConfig>,
+    pings: PingConfig,
+) -> Vec<Box<dyn Controller>> {
+    let workloads = workload_controllers(&revisions, workloads);
     let mut list: Vec<Box<dyn Controller>> = vec![
         Box::new(service::ServiceController),
         Box::new(configuration::ConfigurationController),
@@ -194,6 +204,7 @@ fn controllers(config: &ContextConfig, revisions: RevisionConfig, pings: PingCon
         Box::new(ingress::IngressController::default()),
         Box::new(namespace::NamespaceController::default()),
     ];
+    list.extend(workloads);
     // Of an API of our own: a cluster has controllers for sources.
     if config.leader_identity.is_none() {
         list.push(Box::new(sources::api_server::ApiServerController::new(Arc::clone(&pings.relay))));
@@ -201,6 +212,21 @@ fn controllers(config: &ContextConfig, revisions: RevisionConfig, pings: PingCon
         list.push(Box::new(sources::container::ContainerController::default()));
         list.extend(adapter_controllers());
         list.push(Box::new(sources::binding::BindingController::default()));
+    }
+    list
+}
+
+/// The controllers of what clients write beside Services.
+fn workload_controllers(revisions: &RevisionConfig, workloads: Option<WorkloadConfig>) -> Vec<Box<dyn Controller>> {
+    let Some(config) = workloads else { return Vec::new() };
+    let mut list: Vec<Box<dyn Controller>> =
+        vec![Box::new(workloads::pod::PodController::new(revisions.clone(), config.clone()))];
+    if config.enabled {
+        list.push(Box::new(workloads::replica_set::ReplicaSetController));
+        list.push(Box::new(workloads::deployment::DeploymentController));
+        list.push(Box::new(workloads::job::JobController::default()));
+        list.push(Box::new(workloads::cron_job::CronJobController::default()));
+        list.push(Box::new(workloads::endpoints::EndpointsController::new(config)));
     }
     list
 }

@@ -50,26 +50,27 @@ pub(crate) fn environment(spec: &InstanceSpec, own: InstanceVariables<'_>) -> Ve
         ("HOSTNAME".into(), host_name(own.name).into()),
     ];
     all.extend(home);
+    let uid = spec.pod.as_ref().map_or(own.mark, |pod| pod.uid.as_str());
     for (name, value) in &spec.env {
         // A name that no process can have is left out.
         if !name.is_empty() && !name.contains(['=', '\0']) {
             if value.contains('\0') {
-                set(
-                    &mut all,
-                    name,
-                    &value.replace(POD_NAME_PLACEHOLDER, own.name).replace(POD_UID_PLACEHOLDER, own.mark),
-                );
+                set(&mut all, name, &value.replace(POD_NAME_PLACEHOLDER, own.name).replace(POD_UID_PLACEHOLDER, uid));
             } else {
                 set(&mut all, name, value);
             }
         }
     }
-    if let Some(port) = own.port {
+    // A Pod's author may name a port, which stands where the kernel makes the container port its own.
+    let is_named = spec.pod.is_some() && own.port == Some(spec.port) && all.iter().any(|(name, _)| name == "PORT");
+    if let Some(port) = own.port.filter(|_| !is_named) {
         set(&mut all, "PORT", &port.to_string());
     }
-    set(&mut all, "K_SERVICE", &spec.service);
-    set(&mut all, "K_CONFIGURATION", &spec.configuration);
-    set(&mut all, "K_REVISION", &spec.revision);
+    if spec.pod.is_none() {
+        set(&mut all, "K_SERVICE", &spec.service);
+        set(&mut all, "K_CONFIGURATION", &spec.configuration);
+        set(&mut all, "K_REVISION", &spec.revision);
+    }
     // In a container the paths of the host do not apply, because all of it is mounted.
     if !spec.volumes.is_empty() && spec.image.is_none() {
         set(&mut all, VOLUMES, &own.volumes.display().to_string());

@@ -12,6 +12,7 @@ mod cleanup;
 pub mod dns;
 pub mod environment;
 mod host;
+mod instance_ids;
 mod launch;
 pub mod limits;
 mod logs;
@@ -31,6 +32,7 @@ pub mod volumes;
 pub use cleanup::kill_leftovers;
 pub use environment::{PLATFORM_VARIABLES, SEARCH_PATH};
 pub use host::HostConfig;
+pub use instance_ids::InstanceIds;
 pub use launch::{InitProgram, init};
 pub use logs::OutputTally;
 pub use mounts::may_mount;
@@ -39,7 +41,8 @@ pub use remove_tree::remove_tree;
 pub use report::{ExitCause, InstanceExit, InstanceHandle, InstanceReport, InstanceReporter, Runtime, SidecarStatus};
 pub use resources::ResourceLimits;
 pub use spec::{
-    ContainerImage, InstanceCredentials, InstanceSpec, ProbeCheck, ProbeSpec, Sidecar, TerminationMessagePath,
+    ContainerImage, InstanceCredentials, InstanceSpec, PodIdentity, ProbeCheck, ProbeSpec, Sidecar, SidecarRestart,
+    TerminationMessagePath,
 };
 pub use supervisor::ProcessRuntime;
 
@@ -52,6 +55,7 @@ mod tests {
     /// An instance of `hello-00001` that runs `command`.
     pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
         InstanceSpec {
+            pod: None,
             image: None,
             namespace: "default".into(),
             revision: "hello-00001".into(),

@@ -2,6 +2,7 @@
 
 use support::child_name::child_name;
 
+use crate::InstanceSpec;
 use crate::limits::HOST_NAME_BYTES_MAX;
 
 /// The name of a Revision's Deployment; its Pods' names begin with it.
@@ -24,6 +25,11 @@ pub fn pod_name(revision: &str, mut line: u64) -> String {
     }
     letters.reverse();
     format!("{}-{}", deployment_name(revision), String::from_utf8_lossy(&letters))
+}
+
+/// The Pod that shows an instance of `line`.
+pub(crate) fn instance_name(spec: &InstanceSpec, line: u64) -> String {
+    spec.pod.as_ref().map_or_else(|| pod_name(&spec.revision, line), |pod| pod.name.clone())
 }
 
 /// The host name of that Pod's instances: as much of the name as a host name may have.

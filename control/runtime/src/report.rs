@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use contract::table::Protocol;
 use jiff::Timestamp;
@@ -29,6 +30,11 @@ pub trait Runtime: Send + Sync {
 pub trait InstanceHandle: Send {
     /// Sends SIGTERM and, after the grace period, SIGKILL. `Gone` follows.
     fn stop(&self);
+    /// The same with another grace period than the manifest's.
+    fn stop_within(&self, grace: Duration) {
+        let _ = grace;
+        self.stop();
+    }
     /// Probes it again: `Ready` follows, or `Gone` after it was ended for not answering.
     fn verify(&self);
     /// Gives it no more processor time, and does not probe it, until it is thawed or stopped. It has to be ready.
@@ -50,7 +56,12 @@ pub struct SidecarStatus {
     pub restarts: u32,
     /// The status of an init container.
     pub started_at: Option<Timestamp>,
+    /// When it last ended.
     pub finished_at: Option<Timestamp>,
+    /// How it last ended, if it has ended.
+    pub last_exit: Option<InstanceExit>,
+    /// It has ended, and is not started again.
+    pub ended: bool,
 }
 
 /// A report of an instance's runtime.

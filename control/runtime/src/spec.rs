@@ -20,6 +20,8 @@ pub struct InstanceSpec {
     /// Empty when no Service owns the Configuration.
     pub service: String,
     pub configuration: String,
+    /// The Pod that it runs, if it is no instance of a Revision.
+    pub pod: Option<PodIdentity>,
     /// Its image and container settings; without them it is a process of this host.
     pub image: Option<ContainerImage>,
     /// Program and arguments; a program without a slash is looked up in the instance's PATH.
@@ -63,6 +65,13 @@ impl InstanceSpec {
     }
 }
 
+/// A Pod that clients wrote. Its programs have the variables of its manifest, and none of Knative's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodIdentity {
+    pub name: String,
+    pub uid: String,
+}
+
 /// The image that a container is made of, on this host.
 #[derive(Debug, Clone)]
 pub struct ContainerImage {
@@ -90,9 +99,35 @@ pub struct Sidecar {
     pub name: String,
     /// It is ready when it says so; else as soon as it runs. One that runs before the others is never asked.
     pub has_readiness_probe: bool,
+    /// What follows its end.
+    pub restart: SidecarRestart,
     /// How it runs. Its `port` is the one its probes use, its resources are counted with the instance's, and it has
     /// no init containers or sidecars of its own.
     pub spec: InstanceSpec,
+}
+
+/// What follows the end of a container beside the instance's own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SidecarRestart {
+    /// Another start; the third failure in a row ends the instance.
+    #[default]
+    EndsInstance,
+    /// Another start, for as long as the instance runs.
+    Always,
+    /// Another start, unless it ended with exit code 0.
+    OnFailure,
+    Never,
+}
+
+impl SidecarRestart {
+    /// Whether another start follows.
+    pub(crate) fn restarts_after(self, succeeded: bool) -> bool {
+        match self {
+            Self::EndsInstance | Self::Always => true,
+            Self::OnFailure => !succeeded,
+            Self::Never => false,
+        }
+    }
 }
 
 /// Where an instance writes a message about its end.

@@ -18,6 +18,16 @@ pub fn log_files(folder: &Path, namespace: &str, revision: &str) -> Vec<PathBuf>
     current_logs(&folder.join(file_name(namespace)).join(file_name(revision)))
 }
 
+/// Characters kept of a Pod's name, so that its folder has a name that file systems take.
+const POD_NAME_CHARS_MAX: usize = 200;
+
+/// What stands for the Revision of a Pod that clients wrote. No Revision has an underscore in its name.
+#[must_use]
+pub fn pod_folder(name: &str, uid: &str) -> String {
+    let name: String = name.chars().take(POD_NAME_CHARS_MAX).collect();
+    format!("pod_{name}_{uid}")
+}
+
 /// Names are DNS labels by the time they come here; a path must not depend on that.
 pub fn file_name(name: &str) -> String {
     name.chars()

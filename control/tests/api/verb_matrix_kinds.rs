@@ -40,6 +40,7 @@ const REQUIRED: &str = "FieldValueRequired";
 /// Kinds whose objects clients make, change and delete.
 pub(crate) fn rows() -> Vec<KindRow> {
     let mut rows = core_rows();
+    rows.extend(workload_rows());
     rows.extend(rights_rows());
     rows.extend(serving_rows());
     rows.extend(eventing_rows());
@@ -158,6 +159,52 @@ fn sink_rows() -> Vec<KindRow> {
 
 fn note() -> Value {
     json!({ "metadata": { "annotations": { "note": "changed" } } })
+}
+
+fn workload_rows() -> Vec<KindRow> {
+    let pod = |policy: &str| {
+        json!({ "restartPolicy": policy, "terminationGracePeriodSeconds": 0,
+            "containers": [{ "name": "c", "image": "a/b:1" }] })
+    };
+    let template = |policy: &str| json!({ "metadata": { "labels": { "a": "b" } }, "spec": pod(policy) });
+    let replicated =
+        || json!({ "spec": { "selector": { "matchLabels": { "a": "b" } }, "template": template("Always") } });
+    let replicas = |number: i64| json!({ "spec": { "replicas": number } });
+    let job = || json!({ "template": template("Never") });
+    let ends = ["Age", "*Containers", "*Images", "*Selector"];
+    let columns = |own: &[&'static str]| -> &'static [&'static str] {
+        Box::leak([&["Name"], own, &ends].concat().into_boxed_slice())
+    };
+    let pod_columns: &[&str] =
+        &["Name", "Ready", "Status", "Restarts", "Age", "*IP", "*Node", "*Nominated Node", "*Readiness Gates"];
+    let status = || json!({ "replicas": 1 });
+    vec![
+        row("Pod", pod_columns, json!({ "spec": pod("Always") }), note())
+            .wrong(json!({ "spec": { "dnsPolicy": "Default" } }), "spec", "FieldValueForbidden")
+            .status(json!({ "phase": "Running" })),
+        row("Deployment", columns(&["Ready", "Up-to-date", "Available"]), replicated(), replicas(2))
+            .wrong(replicas(-1), "spec.replicas", INVALID)
+            .status(status()),
+        row("ReplicaSet", columns(&["Desired", "Current", "Ready"]), replicated(), replicas(2))
+            .wrong(replicas(-1), "spec.replicas", INVALID)
+            .status(status()),
+        row(
+            "Job",
+            columns(&["Status", "Completions"]),
+            json!({ "spec": job() }),
+            json!({ "spec": { "parallelism": 2 } }),
+        )
+        .wrong(json!({ "spec": { "parallelism": -1 } }), "spec.parallelism", INVALID)
+        .status(json!({ "active": 1 })),
+        row(
+            "CronJob",
+            columns(&["Schedule", "Timezone", "Suspend", "Active", "Last Schedule"]),
+            json!({ "spec": { "schedule": "* * * * *", "jobTemplate": { "spec": job() } } }),
+            json!({ "spec": { "suspend": true } }),
+        )
+        .wrong(json!({ "spec": { "schedule": "never" } }), "spec.schedule", INVALID)
+        .status(json!({ "lastScheduleTime": "2026-01-31T12:00:00Z" })),
+    ]
 }
 
 fn core_rows() -> Vec<KindRow> {

@@ -317,15 +317,17 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
     assert_eq!(server.get(scale).await.0, 404);
     let key = ObjectKey { resource: key.into(), namespace: "default".into(), name: "one".into() };
     let deployment = json!({ "apiVersion": "apps/v1", "kind": "Deployment",
-        "metadata": { "name": "one", "namespace": "default" } });
+        "metadata": { "name": "one", "namespace": "default", "ownerReferences": [{ "kind": "Revision", "name": "r",
+            "apiVersion": "serving.knative.dev/v1", "controller": true, "uid": "u" }] } });
     server.store.write(move |_| Ok::<_, StoreError>(WriteOperation::Put(key, deployment))).await.unwrap();
     let (code, refusal) = server.get(scale).await;
     assert_eq!((code, &refusal["reason"]), (405, &json!("MethodNotAllowed")));
     assert!(refusal["message"].as_str().unwrap().contains("min-scale"), "{refusal}");
-    // What `kubectl rollout history` and `undo` ask for.
-    let (code, refusal) = server.get("/apis/apps/v1/namespaces/default/replicasets").await;
-    assert_eq!(code, 405);
-    assert!(refusal["message"].as_str().unwrap().contains("kubectl get revisions"), "{refusal}");
+    // Nor is it anybody else's to write than its Revision's controller.
+    let path = "/apis/apps/v1/namespaces/default/deployments/one";
+    let (code, refusal) = server.ask(Method::PATCH, path, &json!({ "spec": { "replicas": 7 } })).await;
+    assert_eq!((code, &refusal["reason"]), (403, &json!("Forbidden")), "{refusal}");
+    assert!(refusal["message"].as_str().unwrap().contains("what its Revision runs"), "{refusal}");
     assert_eq!(
         server.get(&format!("{pods}/one/else")).await.1["message"],
         "the server could not find the requested resource"

@@ -23,6 +23,7 @@ pub(crate) fn init() -> InitProgram {
 
 pub(crate) fn spec(command: &[&str]) -> InstanceSpec {
     InstanceSpec {
+        pod: None,
         namespace: "default".into(),
         revision: "hello-00001".into(),
         service: "hello".into(),

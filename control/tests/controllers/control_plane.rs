@@ -122,7 +122,7 @@ impl TestControlPlane {
             host_devices: false,
         };
         let pings = controllers::sources::ping::PingConfig { outcomes: Arc::default(), relay: Arc::default() };
-        let config = ControllerConfig { context, revisions, pings };
+        let config = ControllerConfig { context, revisions, workloads: None, pings };
         let (client_inside, autoscaler_inside) = (client.clone(), autoscaler.clone());
         let work = tokio::task::spawn_local(async move {
             let stopped = async { drop(stopped.await) };

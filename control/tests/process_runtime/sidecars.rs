@@ -1,12 +1,12 @@
 //! Sidecar containers.
 
 use super::*;
-use sluicegate_control::runtime::{Sidecar, SidecarStatus};
+use sluicegate_control::runtime::{Sidecar, SidecarRestart, SidecarStatus};
 
 const NAME: &str = "helper";
 
 fn sidecar_running(script: &str) -> Sidecar {
-    Sidecar { name: NAME.into(), has_readiness_probe: false, spec: shell(script) }
+    Sidecar { name: NAME.into(), has_readiness_probe: false, restart: SidecarRestart::default(), spec: shell(script) }
 }
 
 fn with(sidecar: Sidecar) -> InstanceSpec {
@@ -20,6 +20,8 @@ fn sidecar_report(ready: bool, restarts: u32) -> InstanceReport {
         restarts,
         started_at: None,
         finished_at: None,
+        last_exit: None,
+        ended: false,
     }])
 }
 

@@ -14,7 +14,6 @@ pub mod core_service;
 pub mod crd;
 pub mod custom_kinds;
 pub mod delivery;
-pub mod deployments;
 pub mod duck_types;
 pub mod duration;
 pub mod endpoints;
@@ -33,7 +32,6 @@ pub mod messaging;
 pub mod networking;
 mod nulls;
 pub mod object_reader;
-pub mod pods;
 pub mod printer_column;
 pub mod quantity;
 pub mod rbac;
@@ -51,20 +49,29 @@ pub mod sources;
 pub mod storage_only;
 mod strict_deserializer;
 pub mod user_info;
+pub mod workloads;
 
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 use crate::kind_registry::{KindEntry, KindRegistry};
+use crate::workloads::WorkloadKinds;
 
 /// All kinds that the appliance serves.
 #[must_use]
 pub fn registry() -> KindRegistry {
+    registry_with(WorkloadKinds::All)
+}
+
+/// The same, with the workloads that clients may write.
+#[must_use]
+pub fn registry_with(workloads: WorkloadKinds) -> KindRegistry {
     let groups = [
         core_kinds::core_entries(),
         serving::entries(),
         autoscaling::entries(),
         eventing::entries(),
-        vec![pods::entry(), deployments::entry(), KindEntry::of::<CustomResourceDefinition>()],
+        vec![KindEntry::of::<CustomResourceDefinition>()],
+        workloads::entries(workloads),
         messaging::entries(),
         flows::entries(),
         networking::entries(),
@@ -174,9 +181,12 @@ mod tests {
 
     /// SRV-API-09: only the Configuration controller creates Revisions (AMB-62).
     #[test]
-    fn revisions_and_what_they_run_are_the_only_kinds_that_developers_do_not_create() {
-        let closed: Vec<_> =
-            registry().entries.iter().filter(|entry| !entry.meta.user_creatable).map(|entry| entry.meta.kind).collect();
-        assert_eq!(closed, ["Revision", "Pod", "Deployment"]);
+    fn revisions_are_the_only_kind_that_developers_do_not_create() {
+        let closed = |kinds| -> Vec<_> {
+            let entries = registry_with(kinds).entries;
+            entries.iter().filter(|entry| !entry.meta.user_creatable).map(|entry| entry.meta.kind).collect()
+        };
+        assert_eq!(closed(WorkloadKinds::All), ["Revision"]);
+        assert_eq!(closed(WorkloadKinds::ServicesOnly), ["Revision", "Pod", "Deployment"]);
     }
 }

@@ -3,7 +3,7 @@
 //! Admission injects into a template that is written, so that its first Revision has it; the controller injects into existing
 //! ones.
 
-use k8s_openapi::api::core::v1::{Container, EnvVar};
+use k8s_openapi::api::core::v1::{Container, EnvVar, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
 use kube::core::{Selector, SelectorExt};
 use schemars::JsonSchema;
@@ -27,6 +27,10 @@ pub(crate) const CA_CERTS: &str = "K_CA_CERTS";
 pub enum BindableKind {
     Service,
     Configuration,
+    Deployment,
+    ReplicaSet,
+    /// When it is created: the template of a Job stays as it is.
+    Job,
 }
 
 /// Objects of a kind, by name or by labels.
@@ -50,6 +54,9 @@ impl BindingSubject {
         match (group_of(&self.api_version), &*self.kind) {
             (SERVING, "Service") => Some(BindableKind::Service),
             (SERVING, "Configuration") => Some(BindableKind::Configuration),
+            ("apps", "Deployment") => Some(BindableKind::Deployment),
+            ("apps", "ReplicaSet") => Some(BindableKind::ReplicaSet),
+            ("batch", "Job") => Some(BindableKind::Job),
             _ => None,
         }
     }
@@ -91,6 +98,24 @@ fn selects(subject: &BindingSubject, object: &ObjectMeta) -> bool {
     }
     let selector = Selector::try_from(subject.selector.clone().unwrap_or_default());
     selector.is_ok_and(|selector| selector.matches(object.labels.as_ref().unwrap_or(&Default::default())))
+}
+
+/// Tells the containers of a template for Pods where to send, as the oldest binding of the object around it says.
+pub(crate) fn inject_into_pods(
+    template: &mut PodTemplateSpec,
+    injections: &[SinkInjection],
+    kind: BindableKind,
+    object: &ObjectMeta,
+) {
+    if let Some(injected) = SinkInjection::environment(injections, kind, object) {
+        set_pod_environment(template, injected);
+    }
+}
+
+/// Sets what the containers of a template for Pods are injected to exactly this.
+pub fn set_pod_environment(template: &mut PodTemplateSpec, injected: &[EnvVar]) {
+    let spec = template.spec.get_or_insert_default();
+    set_environment(spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()), injected);
 }
 
 /// Sets the injected variables of all containers to exactly these. An existing entry keeps its position.

@@ -14,8 +14,8 @@ use contract::access_token::{AccessToken, PresentedToken};
 use contract::client_address::ClientAddress;
 use contract::post_error::PostError;
 use contract::request_histograms::OutcomeKey;
-use contract::service_names::ResolvedAddress;
-use contract::table::{DeliveryTarget, HeaderEdits, NO_PORT, Protocol, RouteRequest};
+use contract::service_names::{ResolvedAddress, ServiceName};
+use contract::table::{DeliveryTarget, HeaderEdits, NO_PORT, Protocol, RouteRequest, RoutingTable};
 use contract::target_policy::TargetRefused;
 use protocol::http::buffers::by;
 use protocol::http::client::{self, ExchangeError, UpstreamAddress};
@@ -87,7 +87,12 @@ impl HttpSender {
         timeout: Duration,
     ) -> Result<LocalResponse, PostError> {
         let sent = message(self.proxy.buffers.take(self.proxy.ring.now()), target, &request, shown, None);
-        let outcome = if self.proxy.with_table(|table| table.hosts.find(&target.host).is_some()) {
+        // A core Service has a host here and endpoints by port, and a delivery names the port.
+        let is_routed = |table: &RoutingTable| {
+            table.hosts.find(&target.host).is_some()
+                && !matches!(table.names.get(&target.host), Some(ServiceName::Endpoints(_)))
+        };
+        let outcome = if self.proxy.with_table(is_routed) {
             self.to_instance(target, (&request, shown), &sent, timeout).await?
         } else {
             drop(request); // it is copied into the message, and its memory is reused for the next one

@@ -15,6 +15,7 @@ use axum::Router;
 use control::api::{ApiServerConfig, SeedDefinition};
 use control::autoscaler::Autoscaler;
 use control::controllers::pods::instance_streams::RuntimeStreams;
+use control::controllers::workloads::pod_runner::PodRunner;
 use control::controllers::{self, ControllerConfig};
 use control::cross_origin::{CrossOriginProtection, GuardedListener, OwnHosts};
 use control::dns::InstanceGateway;
@@ -22,7 +23,7 @@ use control::expiry::{self, Expiries};
 use control::kind_registry::KindRegistry;
 use control::manifests::ManifestApplier;
 use control::publish::Publisher;
-use control::runtime::{self, HostConfig, InitProgram, ProcessRuntime};
+use control::runtime::{self, HostConfig, InitProgram, InstanceIds, ProcessRuntime};
 use control::store::{ObjectStore, StoreError};
 use control::{api, kinds, store};
 use dataplane::signal::{Signal, SignalQueue};
@@ -41,10 +42,6 @@ use crate::config::RunConfig;
 
 /// Maximum time for API requests in flight when another process takes over; watches are cut.
 const API_DRAIN_MAX: Duration = Duration::from_secs(1);
-
-/// Maximum grace period of instances from SIGTERM on when the appliance itself ends: their requests were
-/// waited for before, and the operator waits for the end. Remaining ones are killed with their parent.
-const INSTANCES_END_MAX: Duration = Duration::from_secs(30);
 
 /// A start's own work is done after this: a first start still processes its stored objects.
 const SETTLED_AFTER: Duration = Duration::from_secs(1);
@@ -174,6 +171,7 @@ async fn live(
     let (first_table, have_table) = oneshot::channel();
     let mut control = parts.control;
     control.context.store = state.store.as_ref().map(Arc::downgrade).unwrap_or_default();
+    control.workloads = state.store.as_ref().map(|_| instances::workloads(&parts.config, &state.pods));
     let controllers = task::spawn_local(controllers::run(
         control,
         state.client.clone(),
@@ -206,9 +204,7 @@ async fn live(
         let _ = parts.steered.handed.send(()); // the receiver may be gone
     }
     stopped(parts.steered.stop).await;
-    if tokio::time::timeout(INSTANCES_END_MAX, state.autoscaler.shutdown()).await.is_err() {
-        tracing::warn!(?INSTANCES_END_MAX, "instances that have not ended by now are killed");
-    }
+    instances::end(&state.autoscaler, &state.pods).await;
     Ok(())
 }
 
@@ -252,6 +248,8 @@ struct ControlState {
     outside: kube::Client,
     router: Router,
     autoscaler: Autoscaler,
+    /// Runs Pods that clients wrote.
+    pods: PodRunner,
 }
 
 impl ControlState {
@@ -284,7 +282,7 @@ impl ControlState {
 }
 
 async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
-    let registry = Arc::new(kinds::registry());
+    let registry = Arc::new(kinds::registry_with(parts.config.workloads.kinds()));
     let mut defined_before = false;
     let streams = Arc::new(RuntimeStreams::new(instances::rules(&parts.config).processes));
     let (store, signer, client, router) = match &parts.config.kubeconfig {
@@ -327,15 +325,18 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
     let processes =
         open(data, InitProgram::this_program(), around).context("instances of an earlier run cannot be removed")?;
     let sink = Arc::clone(&parts.publisher) as _;
-    let first_id = processes.first_id();
+    let ids = InstanceIds::starting_at(processes.first_id());
     streams.connect_runtime(processes.sessions());
-    let (autoscaler, work) = Autoscaler::new(Arc::new(processes), sink, first_id);
+    let processes = Arc::new(processes);
+    let (pods, pods_work) = PodRunner::new(Arc::clone(&processes) as _, ids.clone());
+    task::spawn_local(pods_work);
+    let (autoscaler, work) = Autoscaler::new(processes, sink, ids);
     task::spawn_local(work);
     let outside = match store {
         Some(_) => kube::Client::new(router.clone(), "default"),
         None => client.clone(),
     };
-    Ok(ControlState { store, registry, defined_before, signer, client, outside, router, autoscaler })
+    Ok(ControlState { store, registry, defined_before, signer, client, outside, router, autoscaler, pods })
 }
 
 /// Once the start's work is done, its code can be released.

@@ -52,5 +52,6 @@ pub(super) fn control_config(
         host_devices: config.host_devices,
     };
     let pings = PingConfig { outcomes: Arc::clone(&health.pings), relay: Arc::clone(ways) };
-    Ok(ControllerConfig { context, revisions, pings })
+    // What runs Pods is made with the runtime, later.
+    Ok(ControllerConfig { context, revisions, workloads: None, pings })
 }

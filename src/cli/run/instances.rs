@@ -1,11 +1,19 @@
-//! The privileges of instances on this host, and the paths that are hidden from them.
+//! What instances may do on this host, what is hidden from them, and how they end with the appliance.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
+use ::control::autoscaler::Autoscaler;
 use ::control::controllers::revision::policy::{InstanceRules, ProcessInstances};
+use ::control::controllers::workloads::WorkloadConfig;
+use ::control::controllers::workloads::pod_runner::PodRunner;
 use ::control::runtime::may_mount;
 
-use crate::config::{ProcessRule, RunConfig};
+use crate::config::{ProcessRule, RunConfig, WorkloadRule};
+
+/// Maximum grace period of instances from SIGTERM on when the appliance itself ends: their requests were
+/// waited for before, and the operator waits for the end. Remaining ones are killed with their parent.
+const INSTANCES_END_MAX: Duration = Duration::from_secs(30);
 
 /// Where the API is on loopback, authors of manifests are on this host, and are trusted as before.
 /// Elsewhere manifests come from other users: their instances have no rights on this host that no role
@@ -33,6 +41,19 @@ pub(super) fn masked(config: &RunConfig) -> Vec<PathBuf> {
     let files = [&config.api_socket, &config.api_tokens, &config.kubeconfig];
     let all = files.into_iter().flatten().chain([&config.data]);
     all.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.clone())).collect()
+}
+
+/// What runs Pods that clients write.
+pub(super) fn workloads(config: &RunConfig, runner: &PodRunner) -> WorkloadConfig {
+    WorkloadConfig { runner: runner.clone(), enabled: config.workloads == WorkloadRule::All }
+}
+
+/// Ends all instances.
+pub(super) async fn end(autoscaler: &Autoscaler, pods: &PodRunner) {
+    let ended = async { tokio::join!(autoscaler.shutdown(), pods.shutdown()) };
+    if tokio::time::timeout(INSTANCES_END_MAX, ended).await.is_err() {
+        tracing::warn!(?INSTANCES_END_MAX, "instances that have not ended by now are killed");
+    }
 }
 
 #[cfg(test)]

@@ -197,7 +197,7 @@ fn method_that_is_not_allowed_is_answered_with_those_that_are() {
     let api = appliance.api().address();
     for (method, path, allowed) in [
         ("PUT", MAPS, "GET, POST, DELETE"),
-        ("POST", "/api/v1/namespaces/default/pods", "GET, DELETE"),
+        ("POST", "/api/v1/namespaces/default/pods/one", "GET, PUT, PATCH, DELETE"),
         ("POST", "/api/v1/namespaces/default", "GET, PUT, PATCH, DELETE"),
         ("DELETE", "/version", "GET, HEAD"),
         ("DELETE", "/sluicegate/backup", "GET, PUT"),

@@ -72,7 +72,7 @@ mod tests {
             ("/api/v1/namespaces/default/finalize", "PUT"),
             ("/api/v1/watch/configmaps", "GET"),
             ("/apis/serving.knative.dev/v1/namespaces/default/services/a/status", "GET, PUT, PATCH"),
-            ("/apis/apps/v1/namespaces/default/deployments", "GET, DELETE"),
+            ("/apis/apps/v1/namespaces/default/deployments", "GET, POST, DELETE"),
             ("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", "POST"),
             ("/api/v1/namespaces/default/serviceaccounts/a/token", "POST"),
             ("/api/v1/namespaces/default/pods/a/log", "GET"),

@@ -44,6 +44,7 @@ struct DeleteOptions {
     policy: PropagationPolicy,
     preconditions: Preconditions,
     dry_run: bool,
+    grace: Option<i64>,
 }
 
 pub(super) async fn delete(call: &ApiRequest, bytes: &[u8]) -> Result<Response, StatusError> {
@@ -119,7 +120,7 @@ async fn remove(call: &ApiRequest, key: ObjectKey, options: DeleteOptions) -> Re
             let has_objects = !view.kind_is_empty(&lifecycle::resource_of_definition(&key.name));
             lifecycle::start_definition_delete(&before, has_objects, options.policy, &now)
         } else {
-            lifecycle::start_delete(&before, options.policy, &now)
+            lifecycle::start_graceful_delete(&before, options.policy, options.grace, &now)
         };
         Ok::<_, StatusError>(if options.dry_run { as_dry_run(change) } else { change })
     });
@@ -189,5 +190,6 @@ fn parse(call: &ApiRequest, bytes: &[u8]) -> Result<DeleteOptions, StatusError> 
             return Err(StatusError::invalid_option(OPTIONS, "propagationPolicy", &why));
         }
     };
-    Ok(DeleteOptions { policy, preconditions: raw.preconditions.unwrap_or_default(), dry_run })
+    let grace = raw.grace_period_seconds.or(call.parameters.grace_period_seconds);
+    Ok(DeleteOptions { policy, preconditions: raw.preconditions.unwrap_or_default(), dry_run, grace })
 }

@@ -22,9 +22,9 @@ const ALTERNATIVES: [(&str, &[&str], &str); 4] = [
     ("Deployment", &["update", "patch"], CHANGE_SERVICE),
     ("Pod", &["update", "patch"], CHANGE_SERVICE),
 ];
-const FROM_SERVICES: &str = "instances follow from a Service of serving.knative.dev/v1; \"kn service create\" makes one, \
-    and \"kubectl apply\" of its manifest";
-const CHANGE_SERVICE: &str = "it shows what its Revision runs; change spec.template of the Service of serving.knative.dev/v1 \
+const FROM_SERVICES: &str = "the appliance runs with --workloads services-only, and instances follow from a Service of \
+    serving.knative.dev/v1; \"kn service create\" makes one, and \"kubectl apply\" of its manifest";
+pub(super) const CHANGE_SERVICE: &str = "it shows what its Revision runs; change spec.template of the Service of serving.knative.dev/v1 \
     instead (\"kn service update\", \"kubectl edit ksvc\"; a new annotation there restarts all instances): a new \
     Revision takes over without a failed request";
 

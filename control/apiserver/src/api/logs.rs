@@ -27,12 +27,11 @@ use support::instance_logs;
 use types::kind_registry::ResourceStrategy as _;
 
 use super::errors::StatusError;
-use super::{ApiServer, prepare};
+use super::{ApiServer, derived_pods, prepare};
 use log_files::{InstanceLogFiles, LogLineFilter};
 
 /// How often a followed log is checked: short for a reader, long against the cost of a look.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
-const REVISION_LABEL: &str = "serving.knative.dev/revision";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -88,8 +87,7 @@ pub(super) fn handle(server: &ApiServer, namespace: &str, name: &str, uri: &Uri)
         let called = container["name"].as_str().unwrap_or("");
         return Err(StatusError::bad_request(format!("{which} {called:?} in pod {name:?} not found")));
     };
-    let revision = pod.head.label(REVISION_LABEL).unwrap_or("");
-    let log = InstanceLogFiles::open(&instance_logs::log_file(folder, namespace, revision, id, sidecar));
+    let log = InstanceLogFiles::open(&instance_logs::log_file(folder, namespace, &log_folder(&pod), id, sidecar));
     let mut reading = PodLogReader {
         tail: None,
         log,
@@ -110,9 +108,17 @@ fn text_response(body: Body) -> Response {
 
 /// The log of a container of an instance.
 pub(super) fn file_of(server: &ApiServer, pod: &StoredObject, (id, sidecar): (u64, Option<&str>)) -> Option<PathBuf> {
-    let revision = pod.head.label(REVISION_LABEL).unwrap_or("");
     let folder = server.log_dir.as_ref()?;
-    Some(instance_logs::log_file(folder, &pod.key.namespace, revision, id, sidecar))
+    Some(instance_logs::log_file(folder, &pod.key.namespace, &log_folder(pod), id, sidecar))
+}
+
+/// The folder of a Pod's logs: its Revision's, or its own.
+fn log_folder(pod: &StoredObject) -> String {
+    let value = pod.value();
+    match derived_pods::revision_of(&value) {
+        Some(revision) => revision.to_owned(),
+        None => instance_logs::pod_folder(&pod.key.name, pod.head.uid()),
+    }
 }
 
 /// The named container; without a name the one that serves.
@@ -166,7 +172,10 @@ impl FollowTarget {
         let memory = self.server.store.read();
         let id = |pod: &StoredObject| {
             let pod = pod.value();
-            parse_container_id(container(&pod, None)?["containerID"].as_str()?).map(|(id, _)| id)
+            let serving = container(&pod, None)?;
+            let has_ended = serving["state"]["terminated"].is_object();
+            let id = parse_container_id(serving["containerID"].as_str()?).map(|(id, _)| id);
+            id.filter(|_| !has_ended)
         };
         memory.get(&self.pod).and_then(|pod| id(&pod)) == Some(self.id)
     }

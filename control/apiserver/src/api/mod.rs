@@ -25,6 +25,7 @@ mod create;
 mod cross_namespace_links;
 mod decide;
 mod delete;
+mod derived_pods;
 mod discovery;
 mod document_cache;
 mod errors;

@@ -99,7 +99,7 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
 /// Whether strategic merge patches are accepted: for Kubernetes' own kinds. Custom kinds may be in groups of that name too.
 pub(super) fn is_core(entry: &KindEntry) -> bool {
     let group = entry.meta.group;
-    entry.custom.is_none() && (group.is_empty() || group.ends_with(".k8s.io"))
+    entry.custom.is_none() && (group.is_empty() || group.ends_with(".k8s.io") || ["apps", "batch"].contains(&group))
 }
 
 pub(super) fn parse(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<PatchDocument, StatusError> {

@@ -16,11 +16,11 @@ use types::kind_registry::{KindEntry, KindMeta, RequestContext, UnknownFieldPoli
 
 use super::crd_status::{self, check_definition_status, establish_definition};
 use super::errors::StatusError;
-use super::field_ownership;
 use super::metadata_validation::{
     check_deletion_timestamp, check_finalizers, check_generate_name, check_identity, check_metadata, check_name,
     check_namespace, check_shape, check_system_fields, remove_empty, text,
 };
+use super::{derived_pods, field_ownership};
 
 /// Characters kept of a `generateName`, so that the result with its suffix is a DNS label.
 const GENERATE_NAME_CHARS_MAX: usize = 58;
@@ -139,14 +139,16 @@ pub(super) fn prepare_create(
     if let Some(namespace) = namespace {
         metadata.insert("namespace".into(), namespace.into());
     }
-    if meta.has_status {
+    derived_pods::check_not_derived(meta, &name, &new, requester)?;
+    let writes_status = derived_pods::writes_status(meta, requester);
+    if meta.has_status && !writes_status {
         remove(&mut new, "status");
     }
 
     convert_to_stored(entry, &mut new, &name)?;
     let mut object = admit(entry, new, None, requester, &name)?;
     // A core kind has no controller to write its first status, so its defaults may.
-    if meta.has_status && !meta.group.is_empty() {
+    if meta.has_status && !meta.group.is_empty() && !writes_status {
         remove(&mut object, "status");
     }
     establish_definition(meta, &mut object)?;
@@ -161,6 +163,11 @@ pub(super) fn prepare_update(
     requester: &RequestContext,
 ) -> Result<WriteOperation, StatusError> {
     let meta = entry.meta;
+    // Nor may one become such an object: then nothing would look after what it runs.
+    for object in [&before.value, &new] {
+        derived_pods::check_not_derived(meta, &before.key.name, object, requester)?;
+    }
+    let writes_status = derived_pods::writes_status(meta, requester);
     let metadata = check_identity(meta, before, &mut new)?;
     let old = &before.value["metadata"];
     check_deletion_timestamp(meta, before, metadata)?;
@@ -177,7 +184,7 @@ pub(super) fn prepare_update(
     };
     // Rules are about what clients wrote, whatever shape a status has.
     let mut ruled = before.value.clone();
-    if meta.has_status {
+    if meta.has_status && !writes_status {
         remove(&mut new, "status");
         // The rules of a custom kind may look at it.
         match before.value.get("status").filter(|_| entry.custom.is_some()) {
@@ -187,7 +194,9 @@ pub(super) fn prepare_update(
     }
     convert_to_stored(entry, &mut new, &before.key.name)?;
     let mut object = admit(entry, new, Some(&ruled), requester, &before.key.name)?;
-    restore_status(meta, before, &mut object);
+    if !writes_status {
+        restore_status(meta, before, &mut object);
+    }
     establish_definition(meta, &mut object)?;
     check_finalizers(meta, before, &object)?;
     // Defaults and renames by a changed definition do not count as a change of the object.
@@ -241,6 +250,7 @@ pub(super) fn prepare_status(
     requester: &RequestContext,
 ) -> Result<WriteOperation, StatusError> {
     let meta = entry.meta;
+    derived_pods::check_not_derived(meta, &before.key.name, &before.value, requester)?;
     check_identity(meta, before, &mut new)?;
     let status = new.get_mut("status").map_or(Value::Null, Value::take);
     if !status.is_object() && !status.is_null() {

@@ -56,6 +56,8 @@ pub(super) struct QueryParameters {
     pub(super) force: Option<bool>,
     pub(super) propagation_policy: Option<String>,
     pub(super) orphan_dependents: Option<bool>,
+    /// Of a deleted Pod.
+    pub(super) grace_period_seconds: Option<i64>,
     pub(super) include_object: IncludeObject,
 }
 
@@ -136,8 +138,8 @@ impl QueryParameters {
         let validation = raw.field_validation.as_deref();
         let field_validation = parse_choice(options, "fieldValidation", validation, &validations)?.unwrap_or_default();
         let field_manager = parse_field_manager(options, raw.field_manager.unwrap_or_default())?;
-        number::<i64>("gracePeriodSeconds", raw.grace_period_seconds.as_deref())?;
         Ok(Self {
+            grace_period_seconds: number("gracePeriodSeconds", raw.grace_period_seconds.as_deref())?,
             watch: parse_flag(raw.watch.as_deref()).unwrap_or(false),
             label_selector: raw.label_selector.unwrap_or_default(),
             field_selector: raw.field_selector.unwrap_or_default(),

@@ -135,14 +135,36 @@ fn scale_of(object: &Value, scale: &ScaleSubresource) -> Value {
     let known: Map<String, Value> =
         names.iter().filter_map(|name| Some(((*name).to_owned(), metadata.get(name)?.clone()))).collect();
     let mut status = json!({ "replicas": at(object, &scale.status_replicas_path).as_i64().unwrap_or(0) });
-    if let Some(selector) = scale.selector_path.as_ref().and_then(|path| at(object, path).as_str()) {
-        status["selector"] = selector.into();
+    if let Some(selector) = scale.selector_path.as_ref().map(|path| at(object, path)) {
+        match selector {
+            Value::String(text) => status["selector"] = text.as_str().into(),
+            Value::Object(_) => status["selector"] = selector_text(selector).into(),
+            _ => {}
+        }
     }
     let spec = match at(object, &scale.spec_replicas_path).as_i64() {
         Some(number) => json!({ "replicas": number }),
         None => json!({}),
     };
     json!({ "kind": SCALE.kind, "apiVersion": SCALE.api_version(), "metadata": known, "spec": spec, "status": status })
+}
+
+/// A selector of Kubernetes' own kinds as text: `app=web,tier in (a,b)`.
+fn selector_text(selector: &Value) -> String {
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let labels = selector["matchLabels"].as_object().into_iter().flatten();
+    let labels = labels.map(|(key, value)| format!("{key}={}", text(value)));
+    let expressions = selector["matchExpressions"].as_array().into_iter().flatten().map(|one| {
+        let key = text(&one["key"]);
+        let values: Vec<String> = one["values"].as_array().into_iter().flatten().map(text).collect();
+        match one["operator"].as_str() {
+            Some("In") => format!("{key} in ({})", values.join(",")),
+            Some("NotIn") => format!("{key} notin ({})", values.join(",")),
+            Some("DoesNotExist") => format!("!{key}"),
+            _ => key,
+        }
+    });
+    labels.chain(expressions).collect::<Vec<_>>().join(",")
 }
 
 fn scale_response(

@@ -1,6 +1,8 @@
 //! Applies SinkBindings to objects with a template when they are written, as upstream's webhook does: otherwise the first
 //! Revision would have no sink, and be replaced at once.
 
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Namespace;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
@@ -52,6 +54,9 @@ fn is_bindable_write(call: &ApiRequest) -> bool {
         let this = call.target.entry.stored_meta();
         (this.group, this.kind) == (meta.group, meta.kind)
     };
-    let has_template = same(&Service::META) || same(&Configuration::META);
-    has_template && !call.target.status && !call.server.default_requester.is_controller()
+    let has_template =
+        [&Service::META, &Configuration::META, &Deployment::META, &ReplicaSet::META].into_iter().any(same);
+    // Jobs of a CronJob are told by nothing else.
+    let is_job = same(&Job::META);
+    !call.target.status && (is_job || has_template && !call.server.default_requester.is_controller())
 }

@@ -12,11 +12,25 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
 
 /// In what, which lists of objects are merged by a key; all other lists are replaced, an EndpointSlice's ports too.
-const KEYED_LISTS: [(&str, &str, &str); 4] = [
+const KEYED_LISTS: [(&str, &str, &str); 18] = [
     ("metadata", "ownerReferences", "uid"),
     ("status", "conditions", "type"),
     ("spec", "ports", "port"),
     ("", "secrets", "name"),
+    ("", "imagePullSecrets", "name"),
+    ("spec", "containers", "name"),
+    ("spec", "initContainers", "name"),
+    ("spec", "volumes", "name"),
+    ("spec", "imagePullSecrets", "name"),
+    ("spec", "hostAliases", "ip"),
+    ("spec", "topologySpreadConstraints", "topologyKey"),
+    ("containers", "env", "name"),
+    ("containers", "ports", "containerPort"),
+    ("containers", "volumeMounts", "mountPath"),
+    ("initContainers", "env", "name"),
+    ("initContainers", "ports", "containerPort"),
+    ("initContainers", "volumeMounts", "mountPath"),
+    ("initContainers", "volumeDevices", "devicePath"),
 ];
 /// Lists of plain values that are merged as sets.
 const SETS: [(&str, &str); 1] = [("metadata", "finalizers")];

@@ -1,5 +1,5 @@
-//! Subresources that Kubernetes implements by a Pod's node, or by a Deployment's replica count and its ReplicaSets. There
-//! are no nodes here, the replica count follows, and Revisions are the history: the error names the alternative.
+//! What Kubernetes does with a Pod through its node, and with a Revision's Deployment through its number. Of the nodes
+//! there is one, which is never drained, and the number follows from requests: the refusal says what to do instead.
 
 use axum::response::Response;
 use http::request::Parts;
@@ -11,7 +11,7 @@ use crate::store::ObjectKey;
 use types::kind_registry::{KindMeta, ResourceStrategy as _};
 
 use super::errors::StatusError;
-use super::{ApiServer, authorization, prepare};
+use super::{ApiServer, authorization, derived_pods, prepare};
 
 /// A subresource of a Pod, and why it is not supported.
 const SUBRESOURCES: [(&str, &str); 4] = [
@@ -41,16 +41,31 @@ pub(super) fn handle(server: &ApiServer, head: &Parts) -> Option<Result<Response
     let (namespace, name, part) = match *parts.as_slice() {
         ["api", "v1", "namespaces", namespace, "pods", name, part] => (namespace, name, part),
         ["api", "v1", "namespaces", namespace, "pods", name, part @ "proxy", ..] => (namespace, name, part),
-        ["apis", "apps", "v1", "namespaces", namespace, "deployments", name, part @ "scale"] => {
+        ["apis", "apps", "v1", "namespaces", namespace, "deployments", name, part @ "scale"]
+            if !has_workloads(server) || shows_revision(server, namespace, name) =>
+        {
             return Some(reject(server, head, &Deployment::META, (namespace, name), (part, SCALE)));
         }
-        ["apis", "apps", "v1", "namespaces", namespace, "replicasets"] => {
+        ["apis", "apps", "v1", "namespaces", namespace, "replicasets"] if !has_workloads(server) => {
             return Some(no_rollout_history(server, head, namespace));
         }
         _ => return None,
     };
     let known = SUBRESOURCES.iter().find(|(known, _)| *known == part)?;
     Some(reject(server, head, &Pod::META, (namespace, name), *known))
+}
+
+/// Clients write Deployments of their own here.
+fn has_workloads(server: &ApiServer) -> bool {
+    server.registry.find("apps", "v1", "replicasets").is_some()
+}
+
+/// The Deployment is a Revision's.
+fn shows_revision(server: &ApiServer, namespace: &str, name: &str) -> bool {
+    let resource = prepare::resource_of(&Deployment::META);
+    let key = ObjectKey { resource, namespace: namespace.into(), name: name.into() };
+    let stored = server.store.read().get(&key);
+    stored.is_some_and(|stored| derived_pods::revision_of(&stored.value()).is_some())
 }
 
 fn no_rollout_history(server: &ApiServer, head: &Parts, namespace: &str) -> Result<Response, StatusError> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::{DecodedObject, ObjectKey, WriteOperation};
+use super::{DecodedObject, ObjectKey, WriteOperation, pod_deletion};
 
 /// The finalizer that holds an owner until its blocking dependents are deleted.
 pub const FOREGROUND: &str = "foregroundDeletion";
@@ -37,7 +37,19 @@ pub enum PropagationPolicy {
 /// Deletes `before`, or marks it if it has finalizers. A repeated request changes nothing.
 #[must_use]
 pub fn start_delete(before: &DecodedObject, policy: PropagationPolicy, now: &str) -> WriteOperation {
+    start_graceful_delete(before, policy, None, now)
+}
+
+/// The same, for a Pod with this many seconds from SIGTERM to SIGKILL; `None`: those of its manifest.
+#[must_use]
+pub fn start_graceful_delete(
+    before: &DecodedObject,
+    policy: PropagationPolicy,
+    grace: Option<i64>,
+    now: &str,
+) -> WriteOperation {
     let mut object = before.value.clone();
+    let grace = pod_deletion::grace_seconds(&before.key, &object, grace);
     let metadata = &mut object["metadata"];
     let mut finalizers = metadata["finalizers"].as_array().cloned().unwrap_or_default();
     match policy {
@@ -49,10 +61,12 @@ pub fn start_delete(before: &DecodedObject, policy: PropagationPolicy, now: &str
     if !finalizers.is_empty() {
         metadata["finalizers"] = finalizers.into();
     }
-    if !metadata["deletionTimestamp"].is_string() {
-        metadata["deletionTimestamp"] = now.into();
+    if metadata["deletionTimestamp"].is_string() {
+        pod_deletion::shorten(metadata, grace, now);
+    } else {
+        metadata["deletionTimestamp"] = pod_deletion::seconds_after(now, grace).into();
         if !is_namespace(&before.key) {
-            metadata["deletionGracePeriodSeconds"] = 0.into();
+            metadata["deletionGracePeriodSeconds"] = grace.into();
         }
         if has_generation(&before.key) {
             metadata["generation"] = (metadata["generation"].as_i64().unwrap_or(0) + 1).into();
@@ -88,7 +102,9 @@ pub fn is_deleting(object: &Value) -> bool {
 #[must_use]
 pub fn has_finalizers(key: &ObjectKey, object: &Value) -> bool {
     let some = |list: &Value| list.as_array().is_some_and(|list| !list.is_empty());
-    some(&object["metadata"]["finalizers"]) || (is_namespace(key) && some(&object["spec"]["finalizers"]))
+    some(&object["metadata"]["finalizers"])
+        || (is_namespace(key) && some(&object["spec"]["finalizers"]))
+        || pod_deletion::is_held(key, object)
 }
 
 /// The object without one of its finalizers.

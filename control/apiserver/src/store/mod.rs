@@ -25,6 +25,7 @@ mod memory_index;
 mod namespace_termination;
 mod object_head;
 mod object_list;
+mod pod_deletion;
 mod prepared;
 mod stored_object;
 mod tombstones;

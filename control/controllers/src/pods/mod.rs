@@ -5,12 +5,13 @@
 
 mod deployment;
 pub mod instance_streams;
-mod pod;
+pub(crate) mod pod;
 
 use std::sync::Arc;
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::DeleteParams;
 
 use crate::api::Error;
@@ -25,7 +26,7 @@ use autoscaler::InstanceStatus;
 use runtime::deployment_name;
 use types::serving::annotations::REVISION;
 use types::serving::revision::Revision;
-use types::shared::{label, name, namespace};
+use types::shared::{controller, label, name, namespace};
 
 pub use pod::instance_id;
 
@@ -113,7 +114,8 @@ async fn reconcile_deployment(
 /// A Pod was created, changed or deleted: reconciles its Revision's Pods. The instance of a deleted Pod is ended, and
 /// the autoscaler starts another.
 fn on_pod_change(context: &ControllerContext, change: ObjectChange<'_, Pod>) {
-    let Some(revision) = newest(change).and_then(|pod| label(&pod.metadata, REVISION)) else { return };
+    let derived = newest(change).filter(|pod| is_derived(&pod.metadata));
+    let Some(revision) = derived.and_then(|pod| label(&pod.metadata, REVISION)) else { return };
     let ns = newest(change).map(|pod| namespace(&pod.metadata)).unwrap_or_default();
     if let (Some(gone), None) = change
         && let Some(id) = instance_id(gone)
@@ -125,10 +127,15 @@ fn on_pod_change(context: &ControllerContext, change: ObjectChange<'_, Pod>) {
 
 /// A Deployment was deleted or changed: its Revision's is restored.
 fn on_deployment_change(context: &ControllerContext, change: ObjectChange<'_, Deployment>) {
-    let Some(deployment) = newest(change) else { return };
+    let Some(deployment) = newest(change).filter(|one| is_derived(&one.metadata)) else { return };
     if let Some(revision) = label(&deployment.metadata, REVISION) {
         context.enqueue(WorkItem::new(KIND, namespace(&deployment.metadata), revision));
     }
+}
+
+/// It shows what a Revision runs; others are their authors'.
+pub(crate) fn is_derived(meta: &ObjectMeta) -> bool {
+    controller(meta).is_some_and(|owner| owner.kind == "Revision")
 }
 
 /// Publishes the gateway's address, for clients that ask for upstream's activator. A failure affects only them.
@@ -143,7 +150,7 @@ async fn publish_activator_slice(context: &ControllerContext) {
 /// Pods of an earlier run have no instances any more.
 fn restore(context: &ControllerContext) {
     for pod in context.caches.pods.all() {
-        if let Some(revision) = label(&pod.metadata, REVISION) {
+        if let Some(revision) = label(&pod.metadata, REVISION).filter(|_| is_derived(&pod.metadata)) {
             context.enqueue(WorkItem::new(KIND, namespace(&pod.metadata), revision));
         }
     }

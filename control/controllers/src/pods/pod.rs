@@ -18,11 +18,11 @@ use types::serving::revision::Revision;
 use types::shared::{name, namespace};
 
 /// The prefix of `containerID`; the instance's number follows.
-const RUNTIME: &str = "process://";
+pub(crate) const RUNTIME: &str = "process://";
 /// Which container kubectl means.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
 /// Where everything runs.
-const NODE: &str = "localhost";
+pub(crate) const NODE: &str = "localhost";
 /// Exit codes of programs that a signal ended, as shells count them.
 const SIGNAL_BASE: i32 = 128;
 /// A program that ran out of memory gets SIGKILL.
@@ -31,8 +31,8 @@ const OUT_OF_MEMORY: i32 = SIGNAL_BASE + 9;
 const UNKNOWN_EXIT_CODE: i32 = 255;
 
 /// Words for a container that does not run: its instance failed and is started later, or others run before it.
-const BACK_OFF: &str = "CrashLoopBackOff";
-const POD_INITIALIZING: &str = "PodInitializing";
+pub(crate) const BACK_OFF: &str = "CrashLoopBackOff";
+pub(crate) const POD_INITIALIZING: &str = "PodInitializing";
 
 /// The instance behind a Pod.
 #[must_use]
@@ -223,23 +223,23 @@ fn state(revision: &Revision, seen: &InstanceStatus) -> (ContainerState, Option<
     (running(Time(seen.started_at)), reason)
 }
 
-fn waiting(reason: &str, last: Option<&LastTermination>) -> ContainerState {
+pub(crate) fn waiting(reason: &str, last: Option<&LastTermination>) -> ContainerState {
     let message = last.map(|last| last.message.clone());
     let waiting = ContainerStateWaiting { reason: Some(reason.to_owned()), message };
     ContainerState { waiting: Some(waiting), ..ContainerState::default() }
 }
 
 /// Whole seconds, as Kubernetes' times are.
-fn whole_seconds(time: Timestamp) -> Timestamp {
+pub(crate) fn whole_seconds(time: Timestamp) -> Timestamp {
     Timestamp::from_second(time.as_second()).unwrap_or(time)
 }
 
-fn running(since: Time) -> ContainerState {
+pub(crate) fn running(since: Time) -> ContainerState {
     let running = ContainerStateRunning { started_at: Some(since) };
     ContainerState { running: Some(running), ..ContainerState::default() }
 }
 
-fn terminated(last: &LastTermination) -> ContainerStateTerminated {
+pub(crate) fn terminated(last: &LastTermination) -> ContainerStateTerminated {
     let exit_code = match last.cause {
         ExitCause::Exited(code) => code,
         ExitCause::Signaled(signal) => SIGNAL_BASE + signal,
@@ -396,7 +396,15 @@ mod tests {
     fn sidecar_status(name: &str, ready: bool) -> SidecarStatus {
         let after = |ms| Timestamp::from_millisecond(ms).ok();
         let (began, ended) = (after(1_500), after(4_500).filter(|_| ready));
-        SidecarStatus { name: name.into(), ready, restarts: 0, started_at: began, finished_at: ended }
+        SidecarStatus {
+            name: name.into(),
+            ready,
+            restarts: 0,
+            started_at: began,
+            finished_at: ended,
+            last_exit: None,
+            ended: ready,
+        }
     }
 
     /// `kubectl describe pod` shows both times.

@@ -6,6 +6,7 @@ mod downward_api;
 mod error;
 pub mod image_puller;
 pub mod images;
+pub(crate) mod instance_plan;
 pub mod plan;
 mod plan_inputs;
 mod pod_autoscaler;

@@ -18,7 +18,7 @@ use super::{devices, downward_api, ports, probes};
 use crate::publish::BackendSpec;
 use autoscaler::{RevisionPlan, SparePolicy};
 use runtime::volumes::{InstanceMount, is_contained_path};
-use runtime::{InstanceSpec, ProbeSpec, ResourceLimits, Sidecar};
+use runtime::{InstanceSpec, ProbeSpec, ResourceLimits, Sidecar, SidecarRestart};
 use types::duration;
 use types::serving::annotations::{
     CONFIGURATION, PROGRESS_DEADLINE, RUNTIME_CLASS, RUNTIME_READINESS, RUNTIME_VOLUMES, SERVICE,
@@ -39,7 +39,12 @@ pub fn plan(revision: &Revision, given: &PlanInputs<'_>) -> Result<RevisionPlan,
         // The instance has one message about its end, and that is the serving one's.
         let spec = InstanceSpec { termination_message: None, ..instance(revision, container, given)? };
         let is_probed = container.readiness_probe.is_some();
-        Ok(Sidecar { name: container.name.clone(), has_readiness_probe: is_probed, spec })
+        Ok(Sidecar {
+            name: container.name.clone(),
+            has_readiness_probe: is_probed,
+            restart: SidecarRestart::default(),
+            spec,
+        })
     };
     let mut sidecars = revision.spec.sidecars().map(other).collect::<Result<Vec<_>, RevisionError>>()?;
     let before = revision.spec.init_containers.iter().map(other);
@@ -99,6 +104,7 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
     let own_dir = container.working_dir.as_deref().filter(|dir| !dir.is_empty());
     let image_dir = config.map(|config| config.working_dir.as_str()).filter(|dir| !dir.is_empty());
     let mut spec = InstanceSpec {
+        pod: None,
         namespace: namespace(meta).to_owned(),
         revision: name(meta).to_owned(),
         service: label(meta, SERVICE).unwrap_or_default().to_owned(),

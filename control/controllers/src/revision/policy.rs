@@ -127,10 +127,12 @@ pub(super) async fn check(
 
 fn forbidden(revision: &Revision, policy: InstancePolicy) -> RevisionError {
     let (account, name) = (service_account(&revision.spec), policy.name());
+    // A Pod that a client wrote is checked by the same rules.
+    let kind = if revision.kind == "Pod" { "Pod" } else { "Revision" };
     RevisionError {
         reason: FORBIDDEN,
         message: format!(
-            "The Revision asks for {}: its service account \"{account}\" may not {VERB} {RESOURCE}.{GROUP} \"{name}\" in this \
+            "The {kind} asks for {}: its service account \"{account}\" may not {VERB} {RESOURCE}.{GROUP} \"{name}\" in this \
              namespace. Bind the ClusterRole sluicegate-instances-{name} to it, or change the template.",
             policy.what()
         ),

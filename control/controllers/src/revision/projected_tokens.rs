@@ -70,7 +70,7 @@ pub struct ProjectedTokenCache {
 }
 
 impl ProjectedTokenCache {
-    pub(super) fn forget(&self, revision: &WorkItem) {
+    pub(crate) fn forget(&self, revision: &WorkItem) {
         self.lock().remove(revision);
     }
 

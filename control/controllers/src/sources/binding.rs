@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{EnvVar, Namespace};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
@@ -21,7 +22,6 @@ use crate::work_queue::{ControllerKind, WorkItem};
 use types::conditions::ConditionManager;
 use types::serving::configuration::Configuration;
 use types::serving::service::Service;
-use types::serving::template::RevisionTemplate;
 use types::shared::{controller, name, namespace};
 use types::sink_injection::{self, BindableKind, BindingSubject};
 use types::sources::SourceKind;
@@ -32,24 +32,32 @@ use types::sources::sink_binding::{
 
 /// Kinds with a template that a binding may change.
 trait HasTemplate: NamespacedObject {
-    fn template(&self) -> &RevisionTemplate;
-    fn template_mut(&mut self) -> &mut RevisionTemplate;
+    fn set_sink_environment(&mut self, told: &[EnvVar]);
 }
 
 macro_rules! templated {
     ($($kind:ty),+) => {$(
         impl HasTemplate for $kind {
-            fn template(&self) -> &RevisionTemplate {
-                &self.spec.template
-            }
-
-            fn template_mut(&mut self) -> &mut RevisionTemplate {
-                &mut self.spec.template
+            fn set_sink_environment(&mut self, told: &[EnvVar]) {
+                self.spec.template.set_sink_environment(told);
             }
         }
     )+};
 }
 templated!(Service, Configuration);
+
+impl HasTemplate for Deployment {
+    fn set_sink_environment(&mut self, injected: &[EnvVar]) {
+        sink_injection::set_pod_environment(&mut self.spec.get_or_insert_default().template, injected);
+    }
+}
+
+impl HasTemplate for ReplicaSet {
+    fn set_sink_environment(&mut self, injected: &[EnvVar]) {
+        let template = self.spec.get_or_insert_default().template.get_or_insert_default();
+        sink_injection::set_pod_environment(template, injected);
+    }
+}
 
 const NO_TOKEN: &str = "programs get no token here, and the sink requires one";
 
@@ -82,6 +90,10 @@ impl Controller for BindingController {
         watches.call::<Configuration>(move |change| {
             let home = newest(change).map(|configuration| namespace(&configuration.metadata)).unwrap_or_default();
             on_subject_change(self, context, BindableKind::Configuration, home);
+        });
+        watches.call::<Deployment>(move |change| {
+            let home = newest(change).map(|deployment| namespace(&deployment.metadata)).unwrap_or_default();
+            on_subject_change(self, context, BindableKind::Deployment, home);
         });
     }
 
@@ -161,7 +173,14 @@ async fn apply_binding(
         Some(BindableKind::Configuration) => {
             apply_to_subjects(controller, context, &context.caches.configurations, binding, injected).await
         }
-        None => Ok(Ok(())),
+        Some(BindableKind::Deployment) => {
+            apply_to_subjects(controller, context, &context.caches.deployments, binding, injected).await
+        }
+        Some(BindableKind::ReplicaSet) => {
+            apply_to_subjects(controller, context, &context.caches.replica_sets, binding, injected).await
+        }
+        // Told when they are created.
+        Some(BindableKind::Job) | None => Ok(Ok(())),
     }
 }
 
@@ -188,8 +207,8 @@ async fn apply_to_subjects<K: HasTemplate>(
             return Ok(Err(BindError { reason: "SubjectUnavailable", message }));
         }
         let mut after = (*subject).clone();
-        after.template_mut().set_sink_environment(injected);
-        if after.template() != subject.template() {
+        after.set_sink_environment(injected);
+        if after != *subject {
             context.replace(&after).await?;
         }
     }
@@ -339,7 +358,9 @@ mod tests {
         };
         assert_eq!(runs("serving.knative.dev/v1", "Service"), Some(BindableKind::Service));
         assert_eq!(runs("serving.knative.dev/v1", "Configuration"), Some(BindableKind::Configuration));
-        for (version, kind) in [("v1", "Service"), ("apps/v1", "Deployment"), ("serving.knative.dev/v1", "Route")] {
+        assert_eq!(runs("apps/v1", "Deployment"), Some(BindableKind::Deployment));
+        assert_eq!(runs("batch/v1", "Job"), Some(BindableKind::Job));
+        for (version, kind) in [("v1", "Service"), ("apps/v1", "StatefulSet"), ("serving.knative.dev/v1", "Route")] {
             assert_eq!(runs(version, kind), None, "{version} {kind}");
         }
     }

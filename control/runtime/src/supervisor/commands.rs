@@ -1,6 +1,7 @@
 //! Commands to a running instance, and their receiver in its task.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
 use tokio::time::Instant;
@@ -14,7 +15,11 @@ pub(crate) enum InstanceCommand {
     Thaw,
 }
 
+/// From SIGTERM to SIGKILL, if it is to be another time than the manifest's.
+pub(crate) type RequestedGrace = Arc<OnceLock<Duration>>;
+
 pub(crate) struct ProcessHandle {
+    pub(crate) grace: RequestedGrace,
     pub(crate) commands: UnboundedSender<InstanceCommand>,
     /// When the process began to run, once it has.
     pub(crate) spawned: Arc<OnceLock<Instant>>,
@@ -23,6 +28,11 @@ pub(crate) struct ProcessHandle {
 impl InstanceHandle for ProcessHandle {
     fn stop(&self) {
         let _ = self.commands.send(InstanceCommand::Stop); // fails only when the instance is over
+    }
+
+    fn stop_within(&self, grace: Duration) {
+        let _ = self.grace.set(grace); // an error: it is stopped already
+        self.stop();
     }
 
     fn verify(&self) {

@@ -56,13 +56,15 @@ impl InitContainers {
                 restarts: 0,
                 started_at: began,
                 finished_at: None,
+                last_exit: None,
+                ended: false,
             });
             reporter.sidecars(self.statuses.clone());
             let ended = run(post, orders, deadline, &starved).await.unwrap_or_else(|why| Err(not_started(&why)));
             ended
                 .map_err(|gone| InstanceExit { message: format!("init container {name}: {}", gone.message), ..gone })?;
             if let Some(last) = self.statuses.last_mut() {
-                (last.ready, last.finished_at) = (true, Some(Timestamp::now()));
+                (last.ready, last.ended, last.finished_at) = (true, true, Some(Timestamp::now()));
             }
         }
         if !self.statuses.is_empty() {

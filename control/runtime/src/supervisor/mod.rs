@@ -24,7 +24,7 @@ use std::path::Path;
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use contract::allocator;
 use rustix::process::Signal;
@@ -51,7 +51,7 @@ use crate::probes::LastProbeError;
 use crate::process::child::{pid, signal_group};
 use crate::sessions::{self, InstanceRegistration, InstanceSessions, SessionClient, SessionCommand, SessionRegistry};
 use crate::{InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, Runtime};
-use commands::{InstanceCommand, ProcessHandle};
+use commands::{InstanceCommand, ProcessHandle, RequestedGrace};
 use exit::{TerminationCause, exit_of, not_started};
 use freezer::Freezer;
 use sandbox::Sandbox;
@@ -130,12 +130,21 @@ impl Runtime for ProcessRuntime {
         let (orders, inbox) = mpsc::unbounded_channel();
         let spawned = Arc::<OnceLock<Instant>>::default();
         let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
-        let instance =
-            InstanceRun { id, line, spec, reporter: reports, commands: inbox, began_at: began, spawned: is_spawned };
+        let grace = RequestedGrace::default();
+        let instance = InstanceRun {
+            id,
+            line,
+            spec,
+            reporter: reports,
+            commands: inbox,
+            grace: Arc::clone(&grace),
+            began_at: began,
+            spawned: is_spawned,
+        };
         if self.commands.send(RuntimeCommand::Run(instance)).is_err() {
             reporter.exited(not_started(&io::Error::other("the thread that runs instances has ended")));
         }
-        Box::new(ProcessHandle { commands: orders, spawned })
+        Box::new(ProcessHandle { grace, commands: orders, spawned })
     }
 
     fn refresh(&self, spec: Arc<InstanceSpec>) {
@@ -165,11 +174,17 @@ struct InstanceRun {
     spec: Arc<InstanceSpec>,
     reporter: InstanceReporter,
     commands: UnboundedReceiver<InstanceCommand>,
+    grace: RequestedGrace,
     began_at: Instant,
     spawned: Arc<OnceLock<Instant>>,
 }
 
 impl InstanceRun {
+    /// From SIGTERM to SIGKILL.
+    fn grace(&self) -> Duration {
+        self.grace.get().copied().unwrap_or(self.spec.termination_grace_period)
+    }
+
     /// The deadline of its start.
     fn deadline(&self) -> Instant {
         self.began_at + self.spec.startup_timeout
@@ -385,10 +400,10 @@ impl InstanceProcess {
                 // Frozen sidecars in the same control group do not receive their stop signal.
                 self.freezer.set(&self.child, false);
             } else {
-                self.terminate(&instance.spec).await;
+                self.terminate(instance.grace()).await;
             }
         };
-        tokio::join!(asked, self.sidecars.stop(instance.spec.termination_grace_period));
+        tokio::join!(asked, self.sidecars.stop(instance.grace()));
         self.sessions.end();
         // The leader is dead and not reaped, so its process id still identifies this group.
         signal_group(&self.child, Signal::KILL);

@@ -22,9 +22,9 @@ use crate::launch::launcher::Launcher;
 use crate::logs::instance_log::InstanceLog;
 use crate::logs::termination_message::TerminationMessage;
 use crate::mounts::volume_store::VolumeStore;
-use crate::names::host_name;
+use crate::names::{host_name, instance_name};
 use crate::sandbox_spec::SandboxSpec;
-use crate::{InstanceExit, InstanceSpec, Sidecar, TerminationMessagePath, may_mount, pod_name};
+use crate::{InstanceExit, InstanceSpec, Sidecar, TerminationMessagePath, may_mount};
 
 pub(crate) struct Sandbox {
     pub(crate) record: InstanceRecord,
@@ -65,7 +65,7 @@ impl Sandbox {
         let has_port = waiting.as_ref().is_some_and(|waiting| waiting.has_port());
         let group = waiting.as_mut().map_or_else(|| InstanceCgroup::new(id.to_string()), |it| it.take_cgroup());
         let prefork = host.placement(group, has_port, spec, port);
-        let name = pod_name(&spec.revision, line);
+        let name = instance_name(spec, line);
         let own = InstanceVariables {
             port: Some(prefork.port),
             name: &name,

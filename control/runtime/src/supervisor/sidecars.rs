@@ -13,6 +13,7 @@ use std::process::Child;
 use std::rc::Rc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
@@ -30,7 +31,7 @@ use crate::logs::instance_log::InstanceLog;
 use crate::logs::output_capture::{capture, drain};
 use crate::probes::{LastProbeError, ProbePace, ProbeTarget};
 use crate::process::child::{exited, signal_group};
-use crate::{InstanceExit, InstanceReporter, Sidecar, SidecarStatus};
+use crate::{ExitCause, InstanceExit, InstanceReporter, Sidecar, SidecarRestart, SidecarStatus};
 
 /// All sidecars of one instance.
 pub(crate) struct Sidecars {
@@ -72,6 +73,12 @@ pub(crate) struct SidecarState {
     restarts: Cell<u32>,
     /// Consecutive failures.
     failures: Cell<u32>,
+    /// Of its last start.
+    started_at: Cell<Option<Timestamp>>,
+    /// How and when it last ended.
+    last_exit: RefCell<Option<(InstanceExit, Timestamp)>>,
+    /// It is not started again.
+    ended: Cell<bool>,
     last_probe_error: LastProbeError,
 }
 
@@ -112,6 +119,24 @@ impl Sidecars {
     /// Returns when one of them is not ready.
     pub(crate) async fn until_unready(&self) {
         self.wait_until(|| !self.supervisor.are_ready()).await;
+    }
+
+    /// Whether the instance goes on for them after its own program has ended: then each of them ends by itself too. One
+    /// that `succeeded` does so in a Pod that starts again only what failed.
+    pub(crate) fn outlive(&self, succeeded: impl Fn() -> bool) -> bool {
+        let restart = self.supervisor.containers.first().map(|first| first.sidecar.restart);
+        match restart {
+            None | Some(SidecarRestart::EndsInstance | SidecarRestart::Always) => false,
+            Some(SidecarRestart::OnFailure) => succeeded(),
+            Some(SidecarRestart::Never) => true,
+        }
+    }
+
+    /// Returns when all have ended that are not there for the others.
+    pub(crate) async fn until_ended(&self) {
+        let for_others = |post: &SidecarContainer| post.sidecar.restart == SidecarRestart::Always;
+        let all = || self.supervisor.containers.iter().all(|post| post.state.ended.get() || for_others(post));
+        self.wait_until(all).await;
     }
 
     /// Returns why the instance must end; never if it need not.
@@ -198,14 +223,20 @@ impl SidecarSupervisor {
                 Ok(gone) => gone,
                 Err(why) => not_started(&why),
             };
+            post.state.last_exit.replace(Some((gone.clone(), Timestamp::now())));
             self.set_ready(post, false);
             if self.stopping.get() {
                 return;
             }
+            if !post.sidecar.restart.restarts_after(gone.cause == ExitCause::Exited(0)) {
+                post.state.ended.set(true);
+                self.report();
+                return self.state_changed.notify_waiters();
+            }
             let name = &post.sidecar.name;
             tracing::warn!(revision = post.sidecar.spec.revision, sidecar = name, reason = %gone.cause, "sidecar failed");
             failures.set(if began.elapsed() >= SIDECAR_HEALTHY_AFTER { 1 } else { failures.get() + 1 });
-            if failures.get() == SIDECAR_FAILURES_MAX {
+            if failures.get() == SIDECAR_FAILURES_MAX && post.sidecar.restart == SidecarRestart::EndsInstance {
                 let message = format!("container {name}: {}", gone.message);
                 self.failed.borrow_mut().get_or_insert(InstanceExit { message, ..gone });
                 return self.state_changed.notify_waiters();
@@ -220,6 +251,7 @@ impl SidecarSupervisor {
         let spec = &post.sidecar.spec;
         let (child, pidfd, readers) = post.spawn()?;
         post.state.child.replace(Some(child));
+        post.state.started_at.set(Some(Timestamp::now()));
         post.state.freezer.reset();
         let end = tokio::select! {
             biased;
@@ -301,9 +333,13 @@ impl SidecarSupervisor {
     fn set_ready(&self, post: &SidecarContainer, ready: bool) {
         if post.state.ready.replace(ready) != ready {
             self.state_changed.notify_waiters();
-            let posts = self.containers.iter().map(SidecarContainer::status);
-            self.reporter.sidecars(self.init_containers.iter().cloned().chain(posts).collect());
+            self.report();
         }
+    }
+
+    fn report(&self) {
+        let posts = self.containers.iter().map(SidecarContainer::status);
+        self.reporter.sidecars(self.init_containers.iter().cloned().chain(posts).collect());
     }
 
     fn are_ready(&self) -> bool {
@@ -359,9 +395,19 @@ impl SidecarContainer {
     }
 
     fn status(&self) -> SidecarStatus {
-        let SidecarState { ready, restarts, .. } = &self.state;
-        let (ready, restarts) = (ready.get(), restarts.get());
-        SidecarStatus { name: self.sidecar.name.clone(), ready, restarts, started_at: None, finished_at: None }
+        let SidecarState { ready, restarts, started_at, last_exit, ended, .. } = &self.state;
+        // A Revision shows its sidecars with the instance that they end with.
+        let tells_each = self.sidecar.restart != SidecarRestart::EndsInstance;
+        let (last_exit, finished_at) = last_exit.borrow().clone().filter(|_| tells_each).unzip();
+        SidecarStatus {
+            name: self.sidecar.name.clone(),
+            ready: ready.get(),
+            restarts: restarts.get(),
+            started_at: started_at.get().filter(|_| tells_each),
+            finished_at,
+            last_exit,
+            ended: ended.get(),
+        }
     }
 }
 

@@ -1,9 +1,10 @@
 //! Supervises a running process until it ends: probes, readiness, freezing, the grace period.
 
+use std::process::Child;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use super::commands::{InstanceCommand, ProbeInterrupt, next_interrupt, stop_requested};
@@ -12,7 +13,7 @@ use super::{InstanceProcess, InstanceRun};
 use crate::limits::{NOT_READY_REPORT_DELAY_MAX, NOT_READY_REPORT_DELAY_MIN, VERIFY_TIMEOUT};
 use crate::probes::http2;
 use crate::probes::{ProbePace, ProbeTarget};
-use crate::process::child::{exited, signal_group};
+use crate::process::child::{exited, pid, signal_group};
 use crate::process::precise_sleep::precise_sleep;
 use crate::{InstanceReporter, InstanceSpec};
 
@@ -28,12 +29,20 @@ enum ReadinessEnd {
 impl InstanceProcess {
     /// Until something ends it.
     pub(crate) async fn serve(&self, instance: &mut InstanceRun) -> TerminationCause {
-        tokio::select! {
+        let end = tokio::select! {
             biased;
             () = exited(&self.pidfd) => TerminationCause::Exited,
             gone = self.sidecars.until_failed() => TerminationCause::SidecarFailed(gone),
             end = self.supervise(instance) => end,
+        };
+        if matches!(end, TerminationCause::Exited) && self.sidecars.outlive(|| has_succeeded(&self.child)) {
+            instance.reporter.unready();
+            tokio::select! {
+                () = self.sidecars.until_ended() => {}
+                () = stop_requested(&mut instance.commands) => {}
+            }
         }
+        end
     }
 
     /// Probes and handles commands while the process runs.
@@ -232,12 +241,19 @@ impl InstanceProcess {
     }
 
     /// RT-LIFE-05: SIGTERM, the grace period, SIGKILL.
-    pub(crate) async fn terminate(&self, spec: &InstanceSpec) {
+    pub(crate) async fn terminate(&self, grace: Duration) {
         self.launcher.terminate(&self.child);
         self.freezer.set(&self.child, false); // a frozen one hears nothing
-        if timeout(spec.termination_grace_period, exited(&self.pidfd)).await.is_err() {
+        if timeout(grace, exited(&self.pidfd)).await.is_err() {
             signal_group(&self.child, Signal::KILL);
             exited(&self.pidfd).await;
         }
     }
+}
+
+/// Whether a process that has ended did so with exit code 0. It stays to be reaped.
+fn has_succeeded(child: &Child) -> bool {
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+    let ended = waitid(WaitId::Pid(pid(child)), options).ok().flatten();
+    ended.is_some_and(|status| status.exit_status() == Some(0))
 }

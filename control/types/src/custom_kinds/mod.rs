@@ -67,6 +67,17 @@ impl ScaleSubresource {
         }
     }
 
+    /// Of Deployments and ReplicaSets.
+    #[must_use]
+    pub fn of_workloads() -> Self {
+        let path = |steps: [&str; 2]| steps.map(str::to_owned).to_vec();
+        Self {
+            spec_replicas_path: path(["spec", "replicas"]),
+            status_replicas_path: path(["status", "replicas"]),
+            selector_path: Some(path(["spec", "selector"])),
+        }
+    }
+
     fn of(version: &Value) -> Option<Self> {
         let said = &version["subresources"]["scale"];
         let path = |name: &str| {

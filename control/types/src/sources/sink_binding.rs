@@ -25,7 +25,7 @@ pub const OIDC_TOKEN_SECRET_CREATED: &str = "OIDCTokenSecretCreated";
 pub const TRUST_BUNDLE_PROPAGATED: &str = "TrustBundlePropagated";
 /// Why a binding has no effect.
 pub const NOT_BOUND: &str = "nothing here runs objects of the subject's kind: \
-    Services and Configurations of serving.knative.dev can be bound";
+    Services, Configurations, Deployments, ReplicaSets and Jobs can be bound";
 
 kind! {
     /// `sources.knative.dev/v1` SinkBinding.

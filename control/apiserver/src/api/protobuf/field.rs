@@ -18,6 +18,11 @@ pub(super) enum FieldShape {
     TextMap,
     /// Values are base64 in JSON.
     BytesMap,
+    /// An amount, which JSON has as text.
+    Quantity,
+    QuantityMap,
+    /// Its fields stand among those of what it is in, and have no name together.
+    Inline(&'static [ProtobufField]),
     /// Seconds and nanoseconds; JSON has whole seconds.
     Time,
     /// The same; JSON has microseconds.

@@ -4,7 +4,7 @@
 
 use super::definition::DEFINITION;
 use super::field::{FieldShape, METADATA, ProtobufField, many, one, text};
-use super::traffic;
+use super::{traffic, workload_messages};
 
 /// The message of a group's kind; `None` when it is not known here.
 pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [ProtobufField]> {
@@ -28,7 +28,7 @@ pub(super) fn message_of(group: &str, kind: &str) -> Option<&'static [ProtobufFi
         ("authentication.k8s.io", "TokenReview") => Some(TOKEN_REVIEW),
         ("autoscaling", "Scale") => Some(SCALE),
         ("apiextensions.k8s.io", "CustomResourceDefinition") => Some(DEFINITION),
-        _ => traffic::message_of(group, kind),
+        _ => traffic::message_of(group, kind).or_else(|| workload_messages::message_of(group, kind)),
     }
 }
 

@@ -10,6 +10,7 @@ mod field;
 mod messages;
 mod traffic;
 mod wire;
+mod workload_messages;
 
 use std::cell::Cell;
 
@@ -72,6 +73,11 @@ fn message(fields: &[ProtobufField], bytes: &[u8], depth: usize) -> Result<Value
                 let map = object.entry(field.name).or_insert_with(|| Value::Object(Map::new()));
                 map[key] = value;
             }
+            (FieldShape::Inline(fields), WireValue::Bytes(bytes)) => {
+                if let Value::Object(fields) = message(fields, bytes, depth)? {
+                    object.extend(fields);
+                }
+            }
             (shape, part) => {
                 let value = scalar(shape, part, depth)?;
                 if field.repeated {
@@ -114,6 +120,7 @@ fn scalar(shape: FieldShape, part: WireValue<'_>, depth: usize) -> Result<Option
         (FieldShape::IntOrString, WireValue::Bytes(bytes)) => number_or_text(bytes)?,
         (FieldShape::Time, WireValue::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%SZ")?,
         (FieldShape::MicroTime, WireValue::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%S%.6fZ")?,
+        (FieldShape::Quantity, WireValue::Bytes(bytes)) => quantity(bytes)?,
         (FieldShape::Schema(place), WireValue::Bytes(bytes)) => Some(definition::read(place, bytes, depth)?),
         _ => return Err(ProtobufError::Malformed),
     };
@@ -176,11 +183,24 @@ fn time(bytes: &[u8], format: &str) -> Result<Option<Value>, ProtobufError> {
     Ok(Some(stamp.strftime(format).to_string().into()))
 }
 
+/// `{ 1: text }`
+fn quantity(bytes: &[u8]) -> Result<Option<Value>, ProtobufError> {
+    let mut found = None;
+    let mut reader = ProtobufReader { remaining: bytes };
+    while let Some(field) = reader.next()? {
+        if let (1, WireValue::Bytes(bytes)) = field {
+            found = Some(text(bytes)?.into());
+        }
+    }
+    Ok(found)
+}
+
 fn is_map(shape: FieldShape) -> bool {
     matches!(
         shape,
         FieldShape::TextMap
             | FieldShape::BytesMap
+            | FieldShape::QuantityMap
             | FieldShape::Schema(SchemaPosition::Map | SchemaPosition::SchemaOrStringListMap)
     )
 }
@@ -197,6 +217,7 @@ fn map_entry(shape: FieldShape, bytes: &[u8], depth: usize) -> Result<(String, V
     }
     let value = match shape {
         FieldShape::BytesMap => STANDARD.encode(content).into(),
+        FieldShape::QuantityMap => quantity(content)?.unwrap_or_else(|| "0".into()),
         FieldShape::Schema(place) => definition::read(place, content, depth)?,
         _ => text(content)?.into(),
     };

@@ -1,0 +1,40 @@
+//! Pods and Deployments that show what Revisions run: the controllers write them, and clients only look and delete.
+
+use serde_json::Value;
+
+use types::kind_registry::{KindMeta, RequestContext};
+
+use super::errors::{CHANGE_SERVICE, StatusError};
+
+/// The Revision that an object was made for.
+pub(super) fn revision_of(object: &Value) -> Option<&str> {
+    let owners = object["metadata"]["ownerReferences"].as_array()?;
+    let is_revision = |owner: &&Value| {
+        let group = owner["apiVersion"].as_str().and_then(|version| version.split_once('/')).map(|(group, _)| group);
+        owner["controller"] == true && owner["kind"] == "Revision" && group == Some("serving.knative.dev")
+    };
+    owners.iter().find(is_revision)?["name"].as_str()
+}
+
+/// Whether objects of a kind may show what a Revision runs.
+pub(super) fn has_derived_objects(meta: &KindMeta) -> bool {
+    matches!((meta.group, meta.plural), ("", "pods") | ("apps", "deployments"))
+}
+
+/// Our controllers write such objects whole: what they show is known at once.
+pub(super) fn writes_status(meta: &KindMeta, requester: &RequestContext) -> bool {
+    requester.internal && has_derived_objects(meta)
+}
+
+/// Refuses a client's write of an object that a Revision's controller writes.
+pub(super) fn check_not_derived(
+    meta: &KindMeta,
+    name: &str,
+    object: &Value,
+    requester: &RequestContext,
+) -> Result<(), StatusError> {
+    if has_derived_objects(meta) && !requester.is_controller() && revision_of(object).is_some() {
+        return Err(StatusError::forbidden(meta, name, CHANGE_SERVICE));
+    }
+    Ok(())
+}
