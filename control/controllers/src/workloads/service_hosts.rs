@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use contract::table::Protocol;
+use contract::table::{Protocol, RequestTimeouts};
 use k8s_openapi::api::core::v1::{Service, ServicePort};
 
 use crate::context::ControllerContext;
@@ -45,7 +45,7 @@ pub(super) async fn publish(context: &ControllerContext, service: &Service, addr
     let key = format!("service/{ns}/{own}:{HTTP}/names");
     let admitted: Vec<SocketAddr> =
         addresses.iter().copied().filter(|address| context.config.targets.check(*address).is_ok()).collect();
-    context.publisher.set_addresses(&key, protocol(port), None, &admitted);
+    context.publisher.set_addresses(&key, (protocol(port), RequestTimeouts::EXTERNAL), None, &admitted);
     let hosts = [format!("{own}.{ns}"), format!("{own}.{ns}.svc"), format!("{own}.{ns}.svc.{CLUSTER_DOMAIN}")];
     let rule = HostRule { cluster_local: true, ..HostRule::new(hosts, vec![WeightedBackend::new(key, 100)]) };
     match context.publisher.set_route(&owner, vec![rule]) {
