@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use crate::field_errors::{FieldErrors, MISSING};
 
 /// The transports of `sluicegate-adapters`.
-pub const TRANSPORTS: [&str; 9] = ["amqp", "file", "http", "kafka", "mqtt", "nats", "postgresql", "redis", "timer"];
+pub const TRANSPORTS: [&str; 12] =
+    ["amqp", "amqp10", "file", "http", "kafka", "mqtt", "nats", "postgresql", "redis", "s3", "sqs", "timer"];
 
 /// The program of an adapter: one of the two.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// One section of one transport: `FIELD:TYPE`, with `!` after a field that is needed. Types: `s` string, `i` integer, `b`
 /// boolean, `l` list of strings, `a` list of objects, `o` object, `f` file of a Secret.
-const SECTIONS: [(&str, &str, &str); 16] = [
+const SECTIONS: [(&str, &str, &str); 22] = [
     ("timer", "source", "message!:s period:i contentType:s repeatCount:i"),
     ("http", "source", "servicePorts!:a secret:f host:s hmac:o plain:o"),
     ("file", "source", "path:s follow:b checkpoint:s"),
@@ -27,17 +27,43 @@ const SECTIONS: [(&str, &str, &str); 16] = [
     (
         "amqp",
         "source",
-        "host!:s port:i vhost:s queue!:s predeclared:b prefetch:i deadLetterExchange:b user:s password:f tls:o",
+        "host!:s port:i vhost:s queue!:s queueType:s exchange:s predeclared:b prefetch:i deadLetterExchange:b user:s password:f tls:o",
     ),
     ("amqp", "sink", "host!:s port:i vhost:s exchange:s routingKey!:s predeclared:b user:s password:f tls:o"),
+    (
+        "amqp10",
+        "source",
+        "host!:s port:i hostname:s address!:s credit:i containerId:s deadLetterQueue:b user:s password:f tls:o",
+    ),
+    ("amqp10", "sink", "host!:s port:i hostname:s address!:s contentMode:s user:s password:f tls:o"),
     (
         "kafka",
         "source",
         "bootstrapServers!:l topics!:l consumerGroup:s initialOffset:s ordering:s net:o keyType:s sessionTimeoutMs:i",
     ),
     ("kafka", "sink", "bootstrapServers!:l topic!:s contentMode:s net:o"),
-    ("postgresql", "source", "host!:s port:i database!:s user!:s password:f tls:o channels!:l"),
+    ("postgresql", "source", "host!:s port:i database!:s user!:s password:f tls:o channels:l replication:o"),
     ("postgresql", "sink", "host!:s port:i database!:s user!:s password:f tls:o channel:s table:s"),
+    (
+        "s3",
+        "source",
+        "arn!:s region:s uriEndpointOverride:s forcePathStyle:b accessKey:f secretKey:f sessionToken:f secret:f tls:o autoCreateBucket:b prefix:s deleteAfterRead:b ignoreBody:b delay:i",
+    ),
+    (
+        "s3",
+        "sink",
+        "arn!:s region:s uriEndpointOverride:s forcePathStyle:b accessKey:f secretKey:f sessionToken:f secret:f tls:o autoCreateBucket:b prefix:s keyName:s contentMode:s",
+    ),
+    (
+        "sqs",
+        "source",
+        "arn!:s region:s uriEndpointOverride:s accessKey:f secretKey:f sessionToken:f secret:f tls:o autoCreateQueue:b visibilityTimeout:i waitTimeSeconds:i maxMessagesPerPoll:i",
+    ),
+    (
+        "sqs",
+        "sink",
+        "arn!:s region:s uriEndpointOverride:s accessKey:f secretKey:f sessionToken:f secret:f tls:o autoCreateQueue:b body:s",
+    ),
 ];
 
 /// The schema of a section (`source` or `sink`) of a built-in transport. Fields that it does not name are allowed.
