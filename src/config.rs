@@ -161,10 +161,14 @@ impl RunConfig {
             ),
             kubeconfig: given.kubeconfig.or(file.kubeconfig),
         };
-        config.api_tls |=
-            !config.api.ip().is_loopback() || config.api_tls_cert.is_some() || config.api_client_ca.is_some();
+        config.api_tls |= config.needs_api_tls();
         config.check()?;
         Ok(config)
+    }
+
+    /// Tokens must not cross a network in plain text, and certificates are for TLS.
+    fn needs_api_tls(&self) -> bool {
+        !self.api.ip().is_loopback() || self.api_tls_cert.is_some() || self.api_client_ca.is_some()
     }
 
     /// `None`: no core counts as stalled.

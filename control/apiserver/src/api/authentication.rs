@@ -13,7 +13,10 @@ use crate::store::{ObjectKey, ObjectStore};
 use types::kind_registry::RequestContext;
 
 use super::errors::StatusError;
-use super::{ApiServer, LOCAL_USER, impersonation};
+use super::{ApiServer, impersonation};
+
+/// User of requests from this host that carry no credentials.
+const LOCAL_USER: &str = "sluicegate-admin";
 
 /// The other end of a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -110,8 +110,6 @@ pub use role_aggregation::aggregate;
 pub use seed::{SeedDefinition, definitions, has_definitions, seed, seed_definitions, seed_objects};
 pub use server_config::ApiServerConfig;
 
-/// User of requests from this host that carry no credentials.
-const LOCAL_USER: &str = "sluicegate-admin";
 /// User of anonymous requests, with their group.
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
