@@ -69,7 +69,7 @@ fn a_disk_that_eats_what_it_was_given_is_found_out() {
     let output = child.wait_with_output().unwrap();
     let report = stdout(&output);
     assert_eq!(output.status.code(), Some(1), "{report}");
-    assert!(report.contains("VIOLATION") && report.contains("the evidence is kept in"), "{report}");
+    assert!(report.contains("VIOLATION") && report.contains("the evidence is in"), "{report}");
     assert_eq!(fs::read_dir(data.path()).unwrap().count(), 1, "the evidence");
 }
 
