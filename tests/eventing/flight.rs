@@ -358,7 +358,7 @@ fn a_redrive_reaches_more_letters_than_a_list_shows() {
     wait::until(TIMEOUT, "all notes", || (open(&appliance, "default/many") == all).then_some(()));
     let listed = text(&event(&appliance, &["list", "--dead-letters"]));
     assert_eq!(listed.lines().count(), 10_001);
-    assert!(listed.contains("1000 older ones are not shown"));
+    assert!(listed.contains("1000 older ones are not listed"));
 }
 
 /// A Trigger and a Subscription may have the same name. What is meant has to be said then, and is shown.

@@ -176,7 +176,7 @@ fn mistyped_flag_gets_suggestion_and_help() {
     let refusal = ApplianceSetup::new(BIN).flag("htps", "127.0.0.1:0").refused();
     assert_one_line(&refusal.stderr, "'--https'");
     assert!(refusal.stderr.contains("`sluicegate run --help`"), "{refusal}");
-    let refusal = ApplianceSetup::new(BIN).flag("admin", "localhost:9090").refused();
+    let refusal = ApplianceSetup::new(BIN).flag("admin", "localhost:99999").refused();
     assert!(refusal.stderr.contains("like 127.0.0.1:8080"), "{refusal}");
 }
 
