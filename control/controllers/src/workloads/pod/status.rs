@@ -172,10 +172,16 @@ impl PodView<'_> {
             ..ContainerStatus::default()
         };
         let Some(run) = self.run else {
-            let old = self.pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
-            let restarts = old.into_iter().find(|old| old.name == container.name).map_or(0, |old| old.restart_count);
-            let state = Some(self.problem_state());
-            return ContainerStatus { state, started: Some(false), restart_count: restarts, ..status };
+            let statuses = self.pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
+            let old = statuses.into_iter().find(|old| old.name == container.name);
+            return ContainerStatus {
+                // The last one that ran, as in Kubernetes: the next start counts as a restart.
+                container_id: old.and_then(|old| old.container_id.clone()),
+                restart_count: old.map_or(0, |old| old.restart_count),
+                started: Some(false),
+                state: Some(self.problem_state()),
+                ..status
+            };
         };
         let count = |restarts: u32| i32::try_from(restarts).unwrap_or(i32::MAX);
         if is_main {
