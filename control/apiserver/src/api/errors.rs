@@ -9,7 +9,7 @@ use crate::access::RequestAttributes;
 use crate::cross_origin::Rejection;
 use crate::store::{RevisionExpired, StoreError};
 use types::field_errors::{AdmissionError, Problem};
-use types::kind_registry::{KindMeta, ResourceStrategy as _};
+use types::kind_registry::{AllowedVerbs, KindMeta, ResourceStrategy as _};
 use types::serving;
 
 /// Seconds after which a write that failed on a full disk may be retried; client-go does so by itself.
@@ -218,11 +218,12 @@ impl StatusError {
     }
 
     /// The same, once the subresource is known: other errors stay as they are.
-    pub(super) fn with_verb(self, meta: &KindMeta, verb: &str) -> Self {
+    pub(super) fn with_verb(self, meta: &KindMeta, access: AllowedVerbs, verb: &str) -> Self {
         if self.code != StatusCode::METHOD_NOT_ALLOWED {
             return self;
         }
-        let instead = ALTERNATIVES.iter().find(|(kind, verbs, _)| *kind == meta.kind && verbs.contains(&verb));
+        let mut derived = ALTERNATIVES.iter().filter(|_| access == AllowedVerbs::Derived);
+        let instead = derived.find(|(kind, verbs, _)| *kind == meta.kind && verbs.contains(&verb));
         let instead = instead.map(|(_, _, why)| format!(": {why}")).unwrap_or_default();
         let message = format!("{verb} is not supported on resources of kind {:?}{instead}", qualified_resource(meta));
         let mut details = json!({ "kind": meta.plural });

@@ -354,9 +354,9 @@ async fn dispatch(server: ApiServer, mut head: Parts, body: Body) -> Result<Resp
         let response = field_validation::with_warnings(response, deprecation_warning(&call).as_slice());
         if reads { response } else { field_validation::with_warnings(response, &settings::ignored_settings(&call)) }
     });
-    let meta = call.target.entry.meta;
+    let (meta, access) = (call.target.entry.meta, call.target.entry.access);
     answered.map_err(|refusal| {
-        let refusal = refusal.with_verb(meta, verb);
+        let refusal = refusal.with_verb(meta, access, verb);
         if call.parameters.dry_run { refusal.for_dry_run(meta) } else { refusal }
     })
 }

@@ -32,10 +32,12 @@ fn write_to_read_only_kind_names_the_alternative() {
     for (verb, message_of) in
         [("create", "kn service create"), ("patch", "kn service update"), ("update", "kubectl edit ksvc")]
     {
-        let refusal = StatusError::method_not_allowed().with_verb(meta, verb);
+        let refusal = StatusError::method_not_allowed().with_verb(meta, AllowedVerbs::Derived, verb);
         assert!(refusal.message.contains(message_of), "{}", refusal.message);
     }
+    let writable = StatusError::method_not_allowed().with_verb(meta, AllowedVerbs::Full, "create");
+    assert_eq!(writable.message, "create is not supported on resources of kind \"deployments.apps\"");
     let map = &k8s_openapi::api::core::v1::ConfigMap::META;
-    let refusal = StatusError::method_not_allowed().with_verb(map, "patch");
+    let refusal = StatusError::method_not_allowed().with_verb(map, AllowedVerbs::Full, "patch");
     assert_eq!(refusal.message, "patch is not supported on resources of kind \"configmaps\"");
 }
