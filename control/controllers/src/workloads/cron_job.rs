@@ -7,7 +7,6 @@ use k8s_openapi::api::batch::v1::{CronJob, CronJobSpec, CronJobStatus, Job};
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
-use super::limits::MISSED_STARTS_MAX;
 use super::owned_pods::{delete, owned, owner_item, tell, write_status};
 use crate::api::Error;
 use crate::context::ControllerContext;
@@ -105,21 +104,24 @@ fn times(
     now: Timestamp,
     next: impl Fn(Timestamp) -> Option<Timestamp>,
 ) -> (Option<Timestamp>, Option<Timestamp>) {
-    let deadline = spec.starting_deadline_seconds.map(SignedDuration::from_secs);
+    // A second before the earliest, because a schedule names times after the one that it is asked for.
+    let second = SignedDuration::from_secs(1);
+    let deadline =
+        spec.starting_deadline_seconds.map(|seconds| SignedDuration::from_secs(seconds).saturating_add(second));
     let earliest = deadline.and_then(|deadline| now.checked_sub(deadline).ok());
-    let mut at = earliest.map_or(since, |earliest| since.max(earliest - SignedDuration::from_secs(1)));
-    let mut due = None;
-    for missed in 0.. {
-        match next(at) {
-            Some(time) if time <= now => (due, at) = (Some(time), time),
-            following => return (due, following),
-        }
-        // After a long time only the newest counts, and each look costs time.
-        if missed >= MISSED_STARTS_MAX {
-            at = now - SignedDuration::from_secs(SECONDS_PER_MINUTE);
-        }
+    let mut at = earliest.map_or(since, |earliest| since.max(earliest));
+    let is_missed = |after| next(after).is_some_and(|time| time <= now);
+    if !is_missed(at) {
+        return (None, next(at));
     }
-    (due, None)
+    // However many were missed, only the newest counts. The schedule is monotone, so some thirty looks find it.
+    let mut later = now;
+    while later.duration_since(at) > second {
+        let middle = at + later.duration_since(at) / 2;
+        if is_missed(middle) { at = middle } else { later = middle }
+    }
+    let due = next(at);
+    (due, due.and_then(next))
 }
 
 async fn start(context: &ControllerContext, cron: &CronJob, spec: &CronJobSpec, due: Timestamp) -> Result<Job, Error> {
@@ -218,6 +220,8 @@ async fn show(
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     fn at(second: i64) -> Timestamp {
@@ -237,8 +241,16 @@ mod tests {
         let strict = CronJobSpec { starting_deadline_seconds: Some(10), ..CronJobSpec::default() };
         assert_eq!(times(&strict, at(0), at(200), next), (None, Some(at(240))));
         assert_eq!(times(&strict, at(0), at(185), next), (Some(at(180)), Some(at(240))));
-        // Days in which nothing could start cost a bounded number of looks.
-        assert_eq!(times(&spec, at(0), at(1_000_000), next), (Some(at(999_960)), Some(at(1_000_020))));
+        // Years in which nothing could start cost a bounded number of looks.
+        let looks = Cell::new(0);
+        let counted = |after| {
+            looks.set(looks.get() + 1);
+            next(after)
+        };
+        assert_eq!(times(&spec, at(0), at(1_000_000_000), counted), (Some(at(999_999_960)), Some(at(1_000_000_020))));
+        assert!(looks.get() < 50, "{} looks", looks.get());
+        let never = times(&spec, at(0), at(1_000), |_| None);
+        assert_eq!(never, (None, None));
     }
 
     #[test]

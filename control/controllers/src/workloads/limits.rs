@@ -22,6 +22,3 @@ pub const BURST_PODS_MAX: usize = 500;
 pub const JOB_RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
 /// Kubernetes' figure.
 pub const JOB_RETRY_DELAY_MAX: Duration = Duration::from_secs(360);
-
-/// Times of a schedule that are looked through after a time in which no CronJob could start; Kubernetes' figure.
-pub const MISSED_STARTS_MAX: usize = 100;
