@@ -18,6 +18,8 @@ use tokio::time::{Instant, sleep_until};
 /// crossed another one; the longest is what a person waits for without wondering.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(5);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
+/// An item that is due later than in a day is looked at once a day: deadlines of clients may be centuries away, beyond any clock.
+const DELAY_MAX: Duration = Duration::from_secs(86_400);
 
 /// One of this many taken items is of the low priority, so that these do not starve.
 const STATUS_TURN_EVERY: u64 = 8;
@@ -130,13 +132,13 @@ impl WorkQueue {
 
     /// Brings the item up again after `delay`, whatever happens to it until then.
     pub fn add_after(&self, item: WorkItem, delay: Duration) {
-        self.lock().delayed.insert((Instant::now() + delay, item), ());
+        self.lock().delayed.insert((Instant::now() + delay.min(DELAY_MAX), item), ());
         self.item_added.notify_one();
     }
 
     /// Brings the item up again after `delay`, unless that happens by then anyway.
     pub fn add_after_unless_sooner(&self, item: &WorkItem, delay: Duration) {
-        let due = Instant::now() + delay;
+        let due = Instant::now() + delay.min(DELAY_MAX);
         let mut state = self.lock();
         if !state.delayed.keys().take_while(|(at, _)| *at <= due).any(|(_, known)| known == item) {
             state.delayed.insert((due, item.clone()), ());

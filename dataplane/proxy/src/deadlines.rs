@@ -64,6 +64,14 @@ impl ResponseDeadlines {
         self.after(ring.now())
     }
 
+    /// Whether a response that is idle for too long belongs to a request that still moves, as an upload or a stream of a gRPC
+    /// client does: bytes last passed at `last`, in either direction. Knative's timeouts count the response alone.
+    pub(super) fn is_active(&self, last: Tick, now: Tick) -> bool {
+        self.after_request.is_some()
+            && self.total.is_none_or(|total| now < total)
+            && self.idle.is_some_and(|idle| last + idle > now)
+    }
+
     /// For the next byte of the instance in a tunnel, after one at `last`. A tunnel to a given address has its own idle timeout.
     pub(super) fn tunnel(&self, last: Tick) -> Option<Tick> {
         if self.after_request.is_some() { self.total } else { self.after(last) }
@@ -100,6 +108,18 @@ mod tests {
         let own = RequestTimeouts { total: Duration::from_secs(10), ..RequestTimeouts::EXTERNAL };
         let due = ResponseDeadlines::new(at(100), &own);
         assert_eq!((due.head(None, RequestSent::No, at(105)), due.tunnel(at(105))), (Some(at(110)), Some(at(110))));
+    }
+
+    /// A client that uploads keeps the stream, up to the total timeout.
+    #[test]
+    fn idle_response_lives_while_the_request_moves() {
+        let due = ResponseDeadlines::new(at(100), &RequestTimeouts::EXTERNAL);
+        assert!(due.is_active(at(390), at(400)));
+        assert!(!due.is_active(at(100), at(400)));
+        let own = RequestTimeouts { total: Duration::from_secs(10), ..RequestTimeouts::EXTERNAL };
+        assert!(!ResponseDeadlines::new(at(100), &own).is_active(at(109), at(110)));
+        let of_instance = RequestTimeouts { idle: Duration::from_secs(300), ..RequestTimeouts::NONE };
+        assert!(!ResponseDeadlines::new(at(100), &of_instance).is_active(at(390), at(400)));
     }
 
     /// Knative's timeouts count from the request's head.

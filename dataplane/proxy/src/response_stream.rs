@@ -211,6 +211,9 @@ impl ResponseStream<'_> {
                     self.flush().await.map_err(|_| ResponseAbort::Client)?;
                     let due = self.deadlines.next_byte(self.ring);
                     let filled = by(self.ring, due, self.read_buffer.fill(self.up)).await;
+                    if filled.is_err() && self.deadlines.is_active(self.progress.activity.last(), self.ring.now()) {
+                        continue; // the request still moves
+                    }
                     self.progress.activity.received(self.ring.now());
                     match filled {
                         Ok(Ok(_)) if self.deadlines.is_over(self.ring) => return Err(ResponseAbort::Late),

@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,6 +24,8 @@ const EVENT_BUFFER_BYTES: usize = 4096;
 
 /// A change is reported when the files have been quiet for this long: an editor or a copy writes several times.
 const DEBOUNCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
+/// After this long the files are read although the folder still changes.
+const DEBOUNCE_MAX: Duration = Duration::from_secs(3);
 
 /// A mounted ConfigMap replaces its files by renaming `..data`.
 const ATOMIC_SWAP_PREFIX: &[u8] = b"..";
@@ -121,7 +124,9 @@ impl FileWatch {
                 }
                 has_changed = self.read_events();
             }
-            while self.wait(Some(&DEBOUNCE)) {
+            // A folder that changes all the time must not put the reload off for ever.
+            let began = Instant::now();
+            while began.elapsed() < DEBOUNCE_MAX && self.wait(Some(&DEBOUNCE)) {
                 self.read_events();
             }
             if say.send(MainEvent::Reload).is_err() {

@@ -10,8 +10,8 @@ use super::errors::{CHANGE_SERVICE, StatusError};
 pub(super) fn revision_of(object: &Value) -> Option<&str> {
     let owners = object["metadata"]["ownerReferences"].as_array()?;
     let is_revision = |owner: &&Value| {
-        let group = owner["apiVersion"].as_str().and_then(|version| version.split_once('/')).map(|(group, _)| group);
-        owner["controller"] == true && owner["kind"] == "Revision" && group == Some("serving.knative.dev")
+        // Whatever its group: controllers decide by the kind, and an object must not be derived for one part only.
+        owner["controller"] == true && owner["kind"] == "Revision"
     };
     owners.iter().find(is_revision)?["name"].as_str()
 }

@@ -13,6 +13,8 @@ pub const RESTART_DELAY_MAX: Duration = Duration::from_secs(300);
 pub const RESTART_HEALTHY_AFTER: Duration = Duration::from_secs(600);
 /// A Pod has no deadline for its readiness, as in Kubernetes: ten years.
 pub const START_TIMEOUT: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// For the end of a Pod whose object is already gone.
+pub const FORGOTTEN_GRACE: Duration = Duration::from_secs(1);
 /// Changes that a listener may be behind before it misses some.
 pub const CHANGES_MAX: usize = 1024;
 

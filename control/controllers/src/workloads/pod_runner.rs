@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use tokio::sync::{broadcast, mpsc, oneshot};
 use tokio::time::{Instant, sleep_until};
 
-use super::limits::{CHANGES_MAX, RESTART_DELAY_MAX, RESTART_DELAY_MIN, RESTART_HEALTHY_AFTER};
+use super::limits::{CHANGES_MAX, FORGOTTEN_GRACE, RESTART_DELAY_MAX, RESTART_DELAY_MIN, RESTART_HEALTHY_AFTER};
 use autoscaler::LastTermination;
 use runtime::{ExitCause, InstanceExit, InstanceHandle, InstanceIds, InstanceReport, InstanceReporter, InstanceSpec};
 use runtime::{Runtime, SidecarStatus};
@@ -234,8 +234,8 @@ impl RunnerTask {
             RunnerCommand::Forget(uid, (namespace, folder)) => match self.pods.get_mut(&uid) {
                 Some(pod) => {
                     pod.forgotten = true;
-                    let grace = pod.grace();
-                    self.stop(&uid, grace);
+                    // Its object is gone, so nothing waits for a graceful end.
+                    self.stop(&uid, FORGOTTEN_GRACE);
                 }
                 // It ended with an earlier run of the appliance.
                 None => self.runtime.remove_revision(&namespace, &folder),

@@ -303,9 +303,9 @@ fn hard_links_reach_only_files_of_the_layer() {
         ("/../secret", "leads out"),
         ("way/secret", "no such file"),
         ("missing", "no such file"),
-        ("folder", "no file"),
-        (".", "no file"),
-        ("hidden", "no file"),
+        ("folder", "not a file"),
+        (".", "not a file"),
+        ("hidden", "not a file"),
     ] {
         let layer = Layer::default().link("way", "..").folder("folder").file(".wh.hidden", "").hard_link("x", target);
         let (unpacked, outcome) = layer.unpack();

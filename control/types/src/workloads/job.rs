@@ -6,7 +6,7 @@ use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde_json::Value;
 
-use super::{IMMUTABLE, not_negative, pod, pod_defaults, pod_rules, warnings_of};
+use super::{IMMUTABLE, not_negative, pod, pod_defaults, pod_rules, validate_selector, warnings_of};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, LABELS, PAIR, PrinterColumn, column};
@@ -78,8 +78,8 @@ pub(super) fn validate_spec(spec: &JobSpec, at: &str, problems: &mut FieldErrors
             problems.add(format!("{at}.{field}"), why);
         }
     }
-    if let Some(seconds) = spec.active_deadline_seconds.filter(|seconds| *seconds < 0) {
-        let why = format!("Invalid value: {seconds}: must be greater than or equal to 0");
+    if let Some(seconds) = spec.active_deadline_seconds.filter(|seconds| !(0..=i64::from(i32::MAX)).contains(seconds)) {
+        let why = format!("Invalid value: {seconds}: must be between 0 and 2147483647, inclusive");
         problems.add(format!("{at}.activeDeadlineSeconds"), why);
     }
     let mode = spec.completion_mode.as_deref();
@@ -163,6 +163,10 @@ impl ResourceStrategy for Job {
     fn validate(&self, before: Option<&Self>, problems: &mut FieldErrors) {
         let Some(spec) = &self.spec else { return problems.add("spec", "Required value") };
         validate_spec(spec, "spec", problems);
+        // Pods that the selector does not find would be created without end.
+        if let Some(selector) = &spec.selector {
+            validate_selector(selector, Some(&spec.template), problems);
+        }
         let Some(was) = before.and_then(|before| before.spec.as_ref()) else { return };
         let is_suspended = was.suspend == Some(true);
         for (field, same) in [

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerPort, PodSpec};
 use super::{CONTAINERS_MAX, pod_volume_rules, probe_rules};
 use crate::field_errors::FieldErrors;
 use crate::quantity;
+use crate::serving::revision_spec::security;
 use support::names::{is_dns1123_label, label_error, port_name_error};
 
 const RESTART_POLICIES: [&str; 3] = ["Always", "OnFailure", "Never"];
@@ -47,7 +48,7 @@ pub(super) fn validate(spec: &PodSpec, at: &str, problems: &mut FieldErrors) {
         let why = format!("Invalid value: {grace}: must be greater than or equal to 0");
         problems.add(format!("{at}.terminationGracePeriodSeconds"), why);
     }
-    if let Some(seconds) = spec.active_deadline_seconds.filter(|seconds| *seconds < 1) {
+    if let Some(seconds) = spec.active_deadline_seconds.filter(|seconds| !(1..=i64::from(i32::MAX)).contains(seconds)) {
         let why = format!("Invalid value: {seconds}: must be between 1 and 2147483647, inclusive");
         problems.add(format!("{at}.activeDeadlineSeconds"), why);
     }
@@ -91,8 +92,8 @@ fn validate_container(container: &Container, at: &str, volumes: &HashSet<&str>, 
     pod_volume_rules::validate_mounts(container, volumes, at, problems);
     probe_rules::validate(container, at, problems);
     validate_resources(container, at, problems);
-    let security = container.security_context.as_ref();
-    if security.and_then(|security| security.privileged) == Some(true) {
+    security::validate_for_pod(container, at, problems);
+    if container.security_context.as_ref().and_then(|context| context.privileged) == Some(true) {
         problems.add(format!("{at}.securityContext.privileged"), "Forbidden: disallowed by cluster policy");
     }
 }

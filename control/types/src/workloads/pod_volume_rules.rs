@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 
 use crate::field_errors::FieldErrors;
+use crate::serving::revision_spec::volumes::{PATHS_RESERVED, is_clean_path};
 use support::names::{is_dns1123_label, label_error};
 
 /// Where a volume's files may come from here.
@@ -56,6 +57,9 @@ pub(super) fn validate_mounts(container: &Container, names: &HashSet<&str>, at: 
         }
         if path.is_empty() {
             problems.add(format!("{at}.mountPath"), "Required value");
+        } else if !is_clean_path(path) || PATHS_RESERVED.contains(&path) {
+            let why = format!("Invalid value: {path:?}: must be absolute and clean, and no reserved path");
+            problems.add(format!("{at}.mountPath"), why);
         } else if !paths.insert(path) {
             problems.add(format!("{at}.mountPath"), format!("Invalid value: {path:?}: must be unique"));
         }

@@ -87,13 +87,22 @@ impl FieldName {
                     && name[..FORWARDED_PREFIX.len()].eq_ignore_ascii_case(FORWARDED_PREFIX)
                 {
                     Self::ForwardedOther
+                } else if is_underscored_forwarding(name) {
+                    Self::Platform
                 } else {
                     Self::Other
                 }
             }
+            9 if is(b"x_real_ip") => Self::Platform,
             _ => Self::Other,
         }
     }
+}
+
+/// Whether it is an `X-Forwarded-` name with underscores, which CGI and WSGI servers take for the one with hyphens.
+fn is_underscored_forwarding(name: &[u8]) -> bool {
+    let is_same = |(byte, wanted): (&u8, &u8)| byte.eq_ignore_ascii_case(wanted) || (*byte == b'_' && *wanted == b'-');
+    name.contains(&b'_') && name.len() > FORWARDED_PREFIX.len() && name.iter().zip(FORWARDED_PREFIX).all(is_same)
 }
 
 /// The tokens of a comma-separated value, without the blanks around them; empty ones are skipped.
@@ -139,6 +148,10 @@ mod tests {
             ("Knative-Serving-Revision", FieldName::Platform),
             ("KNATIVE-SERVING-NAMESPACE", FieldName::Platform),
             ("Knative-Serving-Tag", FieldName::Other),
+            ("X_Forwarded_For", FieldName::Platform),
+            ("x-forwarded_for", FieldName::Platform),
+            ("X_Real_IP", FieldName::Platform),
+            ("x_forwards", FieldName::Other),
             ("k-original-host", FieldName::Platform),
             ("K-Proxy-Request", FieldName::Platform),
             ("K-Kubelet-Probe", FieldName::Other),

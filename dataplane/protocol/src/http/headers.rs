@@ -153,7 +153,7 @@ fn put_forwarding(out: &mut BytesMut, request: RequestView<'_>, peer: &ClientAdd
     }
 
     out.put_slice(b"Forwarded: ");
-    if has.forwarded {
+    if has.forwarded && is_forwarded_usable(request, peer, has.chain) {
         put_list(out, accepted_elements(request, peer));
         put_element(out, peer.forwarded_node(), Some((host, peer.scheme().name().as_bytes())));
     } else {
@@ -223,6 +223,19 @@ fn accepted_elements<'a>(request: RequestView<'a>, peer: &ClientAddress) -> impl
     let accepted = peer.trust().map_or(0, |trust| trust.accepted(elements.iter().rev().map(|hop| node_address(hop))));
     let skipped = elements.len() - accepted;
     elements.into_iter().skip(skipped)
+}
+
+/// Whether `Forwarded` comes from the trusted proxy. One that only knows `X-Forwarded-For` passes on what its client sent, and
+/// then the last hops differ. Escapes and open quotes could hide a proxy's element inside a client's.
+fn is_forwarded_usable(request: RequestView<'_>, peer: &ClientAddress, has_chain: bool) -> bool {
+    let is_plain =
+        |value: &[u8]| !value.contains(&b'\\') && value.iter().filter(|byte| **byte == b'"').count() % 2 == 0;
+    if !request.values(FieldName::Forwarded).all(is_plain) {
+        return false;
+    }
+    let hop = |hop: &[u8]| std::str::from_utf8(hop).ok().and_then(hop_address);
+    !has_chain
+        || accepted_hops(request, peer).last().map(hop) == accepted_elements(request, peer).last().map(node_address)
 }
 
 /// The elements of a `Forwarded` list: separated by commas that are not in quotes.

@@ -240,7 +240,11 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
                     let due = self.job.deadlines.next_byte(&self.job.proxy.ring);
                     let filled = by(&self.job.proxy.ring, due, self.read_buffer.fill(self.up));
                     let filled = unless_gone(self.reply, filled).await?;
-                    self.job.progress.activity.received(self.job.proxy.ring.now());
+                    let (activity, now) = (&self.job.progress.activity, self.job.proxy.ring.now());
+                    if filled.is_err() && self.job.deadlines.is_active(activity.last(), now) {
+                        continue; // the request still moves
+                    }
+                    activity.received(now);
                     match filled {
                         Ok(Ok(_)) if self.job.deadlines.is_over(&self.job.proxy.ring) => {
                             return Err(StreamAbort::Late);

@@ -270,7 +270,11 @@ async fn forward(
     loop {
         let due = job.deadlines.next_byte(&job.proxy.ring);
         let arrived = unless_gone(reply, by(&job.proxy.ring, due, buffered.next())).await?;
-        job.progress.activity.received(job.proxy.ring.now());
+        let (activity, now) = (&job.progress.activity, job.proxy.ring.now());
+        if arrived.is_err() && job.deadlines.is_active(activity.last(), now) {
+            continue; // the request still moves
+        }
+        activity.received(now);
         match arrived {
             Ok(Some(Ok(_))) if job.deadlines.is_over(&job.proxy.ring) => return Err(StreamAbort::Late),
             Ok(Some(Ok(bytes))) => {

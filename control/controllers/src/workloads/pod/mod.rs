@@ -184,6 +184,11 @@ async fn start(
     }
     match plan(controller, context, item, pod).await? {
         Ok((spec, images)) => {
+            // It may have been deleted meanwhile, and nothing would end what is started for it now.
+            let newest = context.caches.pods.get(&item.namespace, &item.name);
+            if newest.is_none_or(|newest| newest.metadata.uid != pod.metadata.uid) {
+                return Ok(());
+            }
             // What ran before this start of the appliance has ended, so this is another start.
             let before = instance_id(pod).is_some();
             let restarts = status::restarts(pod).saturating_add(u32::from(before));

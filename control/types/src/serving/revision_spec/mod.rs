@@ -4,7 +4,7 @@ mod env;
 mod pod;
 mod pod_features;
 pub mod resources;
-mod security;
+pub(crate) mod security;
 pub mod volumes;
 
 use std::collections::HashSet;

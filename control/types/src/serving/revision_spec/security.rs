@@ -53,6 +53,23 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErro
     }
 }
 
+/// For a container of a Pod that a client writes: as for a Service whose operator enabled no feature.
+pub(crate) fn validate_for_pod(container: &Container, at: &str, problems: &mut FieldErrors) {
+    let Some(context) = &container.security_context else { return };
+    let at = format!("{at}.securityContext");
+    for (field, id) in [("runAsUser", context.run_as_user), ("runAsGroup", context.run_as_group)] {
+        if let Some(id) = id.filter(|id| !(0..=ID_MAX).contains(id)) {
+            let why = format!("Invalid value: {id}: must be between 0 and {ID_MAX}, inclusive");
+            problems.add(format!("{at}.{field}"), why);
+        }
+    }
+    let added = context.capabilities.as_ref().and_then(|asked| asked.add.as_ref());
+    for capability in added.into_iter().flatten().filter(|name| *name != CAPABILITY) {
+        let why = format!("Forbidden: {capability} may not be added here, only {CAPABILITY}");
+        problems.add(format!("{at}.capabilities.add"), why);
+    }
+}
+
 /// Fields that only a feature of the operator's allows.
 pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatures, problems: &mut FieldErrors) {
     if features.is_allowed("kubernetes.containerspec-addcapabilities") {

@@ -8,7 +8,7 @@ use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET, exactly_one};
 use crate::quantity;
 use support::names::is_dns1123_label;
 
-pub(super) const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
+pub(crate) const PATHS_RESERVED: [&str; 3] = ["/", "/dev", "/dev/log"];
 /// The medium of an `emptyDir` that is no disk.
 pub const MEMORY: &str = "Memory";
 
@@ -144,7 +144,7 @@ pub(super) fn validate_mounts<'a>(
     }
 }
 
-pub(super) fn is_clean_path(path: &str) -> bool {
+pub(crate) fn is_clean_path(path: &str) -> bool {
     path == "/"
         || (path.starts_with('/') && path[1..].split('/').all(|part| !part.is_empty() && part != "." && part != ".."))
 }
