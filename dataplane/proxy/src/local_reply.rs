@@ -197,7 +197,7 @@ impl LocalReply {
     }
 
     /// What the client is told. Which backends there are and how they fail is the operator's business: clients get the status in
-    /// words, and the log and trusted clients the sentence ([`super::Proxy::local_response`]).
+    /// words, and the log and trusted clients the sentence (`Proxy::local_response`).
     #[must_use]
     pub fn public_text(&self) -> String {
         if !self.is_confidential() {
