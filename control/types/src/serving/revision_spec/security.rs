@@ -113,6 +113,27 @@ mod tests {
     }
 
     #[test]
+    fn container_of_a_pod_gets_no_right_that_a_service_has_not() {
+        for (context, field) in [
+            (json!({"capabilities": {"add": ["ALL"]}}), Some("c.securityContext.capabilities.add")),
+            (
+                json!({"capabilities": {"add": ["SYS_ADMIN"], "drop": ["ALL"]}}),
+                Some("c.securityContext.capabilities.add"),
+            ),
+            (json!({"capabilities": {"add": ["NET_BIND_SERVICE"]}}), None),
+            (json!({"runAsUser": -1}), Some("c.securityContext.runAsUser")),
+            (json!({"runAsGroup": ID_MAX + 1}), Some("c.securityContext.runAsGroup")),
+            (json!({"runAsUser": ID_MAX}), None),
+        ] {
+            let container = json!({"name": "a", "image": "a", "securityContext": context});
+            let mut problems = FieldErrors::default();
+            validate_for_pod(&serde_json::from_value(container).unwrap(), "c", &mut problems);
+            let first = problems.list.first().map(|problem| problem.field.as_str());
+            assert_eq!(first, field, "{context}");
+        }
+    }
+
+    #[test]
     fn what_upstream_lets_a_developer_set_is_taken() {
         assert!(
             found(&json!({
