@@ -154,18 +154,35 @@ fn forged_start_of_a_list_is_removed() {
     assert_eq!(values(&head, "forwarded"), [wanted.as_str()]);
 }
 
+/// A proxy that only knows `X-Forwarded-For` passes on the `Forwarded` of its client, which may hide elements in quotes.
+#[test]
+fn forwarded_that_a_proxy_did_not_write_is_built_again() {
+    let own = "for=10.0.0.9;host=\"app.example.com:8080\";proto=http";
+    let head = proxied("X-Forwarded-For: 2.2.2.2\r\nForwarded: for=1.1.1.1\r\n", "10.0.0.9:5");
+    let built = "for=2.2.2.2;host=\"app.example.com:8080\";proto=http, for=10.0.0.9";
+    assert_eq!(values(&head, "forwarded"), [built]);
+    for forged in ["for=1.1.1.1;x=\"\\\"\", for=10.0.0.8", "for=1.1.1.1;x=\", for=10.0.0.8"] {
+        let head = proxied(&format!("Forwarded: {forged}\r\n"), "10.0.0.9:5");
+        assert_eq!(values(&head, "forwarded"), [own], "{forged}");
+    }
+    let underscored = "X_Forwarded_For: 1.1.1.1\r\nX_Real_IP: 1.1.1.1\r\nx_forwarded_proto: https\r\n";
+    for head in [sent(underscored, "10.0.0.9:5"), proxied(underscored, "10.0.0.9:5")] {
+        assert!(!head.contains('_'), "{head}");
+    }
+}
+
 /// RT-HDR-05, RT-HDR-06: received lists are extended on one line.
 #[test]
 fn received_forwarding_headers_are_extended() {
     let head = proxied(
-        "X-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1;proto=https\r\nX-Forwarded-For: 2.2.2.2, 3.3.3.3\r\n\
+        "X-Forwarded-For: 1.1.1.1\r\nForwarded: for=1.1.1.1;proto=https, for=3.3.3.3\r\nX-Forwarded-For: 2.2.2.2, 3.3.3.3\r\n\
          X-Forwarded-Proto: https\r\nX-Forwarded-Host: outer\r\n",
         "10.0.0.9:5",
     );
     assert_eq!(values(&head, "x-forwarded-for"), ["1.1.1.1, 2.2.2.2, 3.3.3.3, 10.0.0.9"]);
     assert_eq!(
         values(&head, "forwarded"),
-        ["for=1.1.1.1;proto=https, for=10.0.0.9;host=\"app.example.com:8080\";proto=http"]
+        ["for=1.1.1.1;proto=https, for=3.3.3.3, for=10.0.0.9;host=\"app.example.com:8080\";proto=http"]
     );
     assert_eq!(values(&head, "x-forwarded-proto"), ["https"]);
     assert_eq!(values(&head, "x-forwarded-host"), ["outer"]);
