@@ -139,7 +139,6 @@ mod tests {
             ("Hosts", FieldName::Other),
             ("TRANSFER-ENCODING", FieldName::TransferEncoding),
             ("Transfer_Encoding", FieldName::UnderscoreVariant),
-            ("X_Forwarded_For", FieldName::Other),
             ("x-forwarded-for", FieldName::ForwardedFor),
             ("Sluicegate-Anything", FieldName::Internal),
             ("Sluicegate-", FieldName::Other),
