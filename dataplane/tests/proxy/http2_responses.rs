@@ -51,7 +51,7 @@ fn instance_beyond_a_limit_of_responses_is_a_bad_gateway() {
             let mut client = fixture.client().await;
             client.send(format!("GET {path} HTTP/1.1\r\nHost: app\r\nConnection: close\r\n\r\n")).await;
             let all = client.rest().await;
-            assert!(all.contains("HTTP/1.1 502 ") && all.ends_with("bad gateway"), "{path}: {all}");
+            assert!(all.contains("HTTP/1.1 502 ") && all.ends_with("bad gateway\n"), "{path}: {all}");
             assert!(!all.contains(cause), "{path}: {all}");
             let sender = connect(&fixture).await.unwrap();
             let request = request_for(Method::GET, path);
@@ -59,7 +59,7 @@ fn instance_beyond_a_limit_of_responses_is_a_bad_gateway() {
             let answer = answer.await.unwrap();
             assert_eq!(answer.status(), 502, "{path}");
             let body = String::from_utf8(whole(answer.into_body()).await.unwrap()).unwrap();
-            assert_eq!(body, "bad gateway", "{path}");
+            assert_eq!(body, "bad gateway\n", "{path}");
         }
     });
 }
