@@ -23,7 +23,7 @@ const KIND: ControllerKind = ControllerKind::new(NAME);
 const SUFFIX: &str = "-containersource";
 /// The label that upstream puts on the Pods of a source.
 const SOURCE_LABEL: &str = "sources.knative.dev/containerSource";
-/// A container of several has to have a port in a Service; nobody sends to it.
+/// One of several containers of a Service needs a port. No request is sent to this one.
 const UNUSED_PORT: u16 = 8080;
 const NO_TOKEN: &str = "the sink authenticates senders, and the containers of a ContainerSource get no token for it";
 

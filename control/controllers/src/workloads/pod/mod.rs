@@ -87,7 +87,7 @@ fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// Enqueues each Pod whose instance has changed, for ever.
+/// Enqueues each Pod whose instance has changed, until the controllers end.
 async fn follow_runs(controller: &PodController, context: &ControllerContext) {
     let mut changes = controller.workloads.runner.changes();
     loop {

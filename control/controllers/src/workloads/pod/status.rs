@@ -21,7 +21,7 @@ pub(super) const UNSCHEDULABLE: &str = "Unschedulable";
 /// A container that was killed, in the numbers of shells.
 const KILLED: i32 = 137;
 
-/// Starts after the first one that its status tells of.
+/// The number of restarts in its status.
 pub(super) fn restarts(pod: &Pod) -> u32 {
     let statuses = pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten());
     let main = main_container(pod);
