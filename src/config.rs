@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use control::publish::QuotaConfig;
 use dataplane::http::limits::HttpLimits;
 
-pub(crate) use choice::{AccessFormat, ServerTiming, TlsVersion, WorkloadRule};
+pub(crate) use choice::{AccessFormat, IoDriverRule, ServerTiming, TlsVersion, WorkloadRule};
 pub(crate) use gateway::GatewayConfig;
 pub(crate) use multi_value::ManyValues;
 pub(crate) use route::{RouteRule, RouteTarget};
@@ -77,6 +77,7 @@ pub(crate) struct RunConfig {
     pub(crate) image_quota: Option<ByteSize>,
     pub(crate) instance_user: Option<UserRule>,
     pub(crate) process_instances: Option<ProcessRule>,
+    pub(crate) io_driver: IoDriverRule,
     pub(crate) workloads: WorkloadRule,
     pub(crate) host_devices: bool,
     pub(crate) routes: Vec<RouteRule>,
@@ -147,6 +148,7 @@ impl RunConfig {
             image_quota: given.image_quota.or(file.image_quota),
             instance_user: given.instance_user.or(file.instance_user),
             process_instances: given.process_instances.or(file.process_instances),
+            io_driver: given.io_driver.or(file.io_driver).unwrap_or_default(),
             workloads: given.workloads.or(file.workloads).unwrap_or_default(),
             host_devices: given.host_devices || file.host_devices,
             routes: either(given.route, file.route),

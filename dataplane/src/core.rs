@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
 
+pub use ring::IoDriver;
 use ring::{Ring, RingListener, RingOptions, RingStream, Tick, Unsupported};
 use tokio::sync::mpsc;
 
@@ -83,7 +84,7 @@ pub struct CoreConfig {
     pub up: Box<dyn FnOnce() + Send>,
 }
 
-/// Checks that this machine can run cores, before anything is created.
+/// Checks that cores of this machine can use io_uring, before anything is created.
 ///
 /// # Errors
 ///
@@ -168,7 +169,7 @@ pub fn run(config: CoreConfig) -> Result<(), CoreError> {
     let index = config.index;
     let heartbeat = Arc::clone(&config.counters.heartbeat);
     let options = RingOptions { heartbeat: Arc::clone(&heartbeat), ..config.limits.ring.clone() };
-    let ring = Ring::kernel(options).map_err(|why| CoreError::Ring { index, why })?;
+    let ring = Ring::open(options).map_err(|why| CoreError::Ring { index, why })?;
     if let Some(stall_timeout) = config.limits.stall_timeout {
         ring.spawn(wake_up(ring.clone(), stall_timeout / BEATS_PER_TIMEOUT));
     }

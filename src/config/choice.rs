@@ -14,6 +14,18 @@ pub(crate) enum AccessFormat {
     Json,
 }
 
+/// The interface of the kernel that the cores use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[value(rename_all = "snake_case")]
+pub(crate) enum IoDriverRule {
+    /// io_uring where it is allowed, and otherwise epoll.
+    #[default]
+    Auto,
+    IoUring,
+    Epoll,
+}
+
 /// Which responses carry `Server-Timing`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -10,7 +10,9 @@ use super::gateway::{ErrorPageRule, NetworkList, ProxyProtocolList};
 use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
-use super::{AccessFormat, ManyValues, RouteRule, ServerTiming, TlsVersion, WorkloadRule, multi_value, value};
+use super::{
+    AccessFormat, IoDriverRule, ManyValues, RouteRule, ServerTiming, TlsVersion, WorkloadRule, multi_value, value,
+};
 
 /// Flags of `sluicegate run`, and keys of its config file.
 #[derive(Debug, Clone, Default, Args, Deserialize)]
@@ -199,6 +201,11 @@ pub(crate) struct Settings {
     /// API is not on loopback and the appliance is not root]
     #[arg(long, value_name = "RULE", value_enum, env = "SLUICEGATE_PROCESS_INSTANCES")]
     pub(crate) process_instances: Option<ProcessRule>,
+
+    /// How the cores wait for sockets and disks: auto (io_uring where the kernel and its sandbox allow it, and otherwise epoll,
+    /// which takes more CPU time a request), io_uring or epoll [default: auto]
+    #[arg(long, value_name = "DRIVER", value_enum, env = "SLUICEGATE_IO_DRIVER")]
+    pub(crate) io_driver: Option<IoDriverRule>,
 
     /// Which workloads clients may write beside Services: all (Pods, ReplicaSets, Deployments, Jobs, CronJobs) or
     /// services-only [default: all]

@@ -2,6 +2,7 @@
 
 mod command_line_tools;
 mod demo;
+mod io_driver;
 mod metrics;
 mod reload;
 mod start_stop;

@@ -1,4 +1,4 @@
-//! The driver interface of the ring. Two implementations: the kernel's and the simulation's.
+//! The driver interface of the ring. Three implementations: io_uring, epoll and the simulation.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -50,4 +50,7 @@ pub(crate) trait Driver {
 
     /// Sets whether closing the socket resets the connection, as `SO_LINGER` with zero time does.
     fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()>;
+
+    /// Sends the acknowledgement of received bytes now (`TCP_QUICKACK`). Sockets that are not TCP have none.
+    fn acknowledge(&mut self, socket: SocketHandle);
 }

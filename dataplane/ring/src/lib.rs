@@ -1,4 +1,4 @@
-//! One core's runtime: tasks, timers, sockets and files on one `io_uring`, and its simulated twin.
+//! One core's runtime: tasks, timers, sockets and files on one `io_uring` (or on epoll), and its simulated twin.
 //!
 //! Everything here belongs to one thread. A future starts an operation and may be dropped at any time; the
 //! operation and its buffers belong to the ring's slab and stay there until the kernel has finished with
@@ -9,7 +9,7 @@
 //! libc features.
 //!
 //! Read `ring` first (the handle and the turn of the loop), then `slab` (who owns what), then `driver` (the
-//! interface of a kernel). `kernel` and [`sim`] are the two drivers.
+//! interface of a kernel). `kernel` (io_uring), `epoll` and [`sim`] are the drivers.
 #![allow(unsafe_code)] // one of the crates that may; each block carries its own argument
 
 mod address;
@@ -19,6 +19,7 @@ mod chunk;
 pub mod code_pages;
 mod driver;
 mod endpoint_address;
+mod epoll;
 mod executor;
 mod file;
 mod heartbeat;
@@ -36,6 +37,7 @@ mod ring_state;
 pub mod sim;
 mod slab;
 mod sleep;
+mod sockets;
 mod stream;
 mod tick;
 mod timer;
@@ -48,7 +50,7 @@ pub use endpoint_address::{EndpointAddress, UNIX_PATH_BYTES_MAX, UnixPath, UnixP
 pub use file::RingFile;
 pub use heartbeat::{CurrentWork, Heartbeat, Working};
 pub use kernel::Unsupported;
-pub use limits::{RingOptions, TURN_STEPS_MAX};
+pub use limits::{IoDriver, RingOptions, TURN_STEPS_MAX};
 pub use listener::RingListener;
 pub use notify::Notify;
 pub use prefetch::prefetch;

@@ -4,9 +4,19 @@ use std::sync::Arc;
 
 use crate::heartbeat::Heartbeat;
 
+/// The interface of the kernel that a loop uses.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum IoDriver {
+    #[default]
+    IoUring,
+    /// For hosts that forbid io_uring: a few more system calls a request.
+    Epoll,
+}
+
 /// Limits of one ring. The defaults suit a core that serves some thousands of connections.
 #[derive(Debug, Clone)]
 pub struct RingOptions {
+    pub driver: IoDriver,
     /// Submission slots. A full queue costs one more system call, not an error, so this is the largest
     /// useful batch.
     pub submissions_max: u32,
@@ -37,6 +47,7 @@ pub struct RingOptions {
 impl Default for RingOptions {
     fn default() -> Self {
         Self {
+            driver: IoDriver::default(),
             submissions_max: 1024,
             completions_max: 4096,
             chunk_bytes: 16 * 1024,

@@ -8,9 +8,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::driver::{Driver, WaitPolicy};
+use crate::epoll;
 use crate::heartbeat::Heartbeat;
 use crate::kernel::{self, Unsupported};
-use crate::limits::{POLLS_PER_TURN, RingOptions};
+use crate::limits::{IoDriver, POLLS_PER_TURN, RingOptions};
 use crate::pool::BufferPool;
 use crate::ring_state::RingState;
 use crate::sleep::{Sleep, Timeout};
@@ -27,10 +28,29 @@ pub struct Ring {
 }
 
 impl Ring {
-    /// A ring on this machine's kernel. It belongs to the calling thread.
+    /// A ring on this machine's kernel, with the driver that `options` name. It belongs to the calling thread.
+    pub fn open(options: RingOptions) -> Result<Self, Unsupported> {
+        match options.driver {
+            IoDriver::IoUring => {
+                let (driver, pool, wake_flag) = kernel::open(&options)?;
+                Ok(Self::new(Box::new(driver), pool, wake_flag, options))
+            }
+            IoDriver::Epoll => {
+                let opened = epoll::open(&options).map_err(|why| Unsupported::failed("epoll", &why));
+                let (driver, pool, wake_flag) = opened?;
+                Ok(Self::new(Box::new(driver), pool, wake_flag, options))
+            }
+        }
+    }
+
+    /// The same on io_uring.
     pub fn kernel(options: RingOptions) -> Result<Self, Unsupported> {
-        let (driver, pool, wake_flag) = kernel::open(&options)?;
-        Ok(Self::new(Box::new(driver), pool, wake_flag, options))
+        Self::open(RingOptions { driver: IoDriver::IoUring, ..options })
+    }
+
+    /// The same on epoll.
+    pub fn epoll(options: RingOptions) -> Result<Self, Unsupported> {
+        Self::open(RingOptions { driver: IoDriver::Epoll, ..options })
     }
 
     pub(crate) fn new(

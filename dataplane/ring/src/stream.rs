@@ -178,6 +178,16 @@ impl RingStream {
         self.core.driver.borrow_mut().set_reset_on_close(self.socket.handle, resets)
     }
 
+    /// Acknowledges the received bytes at once. The kernel delays an acknowledgement for up to 40 ms, and a peer with
+    /// Nagle's algorithm (RFC 1122, 4.2.3.4) holds back the rest of its message until it comes. For the middle of a message:
+    /// one system call, or none if more bytes are already here.
+    pub fn acknowledge(&self) {
+        let more = self.receive.borrow().ticket.as_ref().is_some_and(|ticket| ticket.peek().0 > 0);
+        if !more {
+            self.core.driver.borrow_mut().acknowledge(self.socket.handle);
+        }
+    }
+
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.core.driver.borrow().peer_address(self.socket.handle)
     }

@@ -14,8 +14,14 @@ fn sockets() -> usize {
 
 #[test]
 fn cancelled_accept_leaks_no_descriptor() {
+    let options = RingOptions::default();
+    for ring in [Ring::kernel(options.clone()).unwrap(), Ring::epoll(options).unwrap()] {
+        leaks_nothing(ring);
+    }
+}
+
+fn leaks_nothing(ring: Ring) {
     let before = sockets();
-    let ring = Ring::kernel(RingOptions::default()).unwrap();
     for round in 0..50 {
         ring.block_on(async {
             let listener = RingListener::bind(&ring, "127.0.0.1:0".parse().unwrap()).unwrap();

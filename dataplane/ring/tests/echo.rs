@@ -82,11 +82,17 @@ async fn converse(ring: &Ring, address: SocketAddr, seed: u64) -> usize {
     back.len()
 }
 
+/// One of each driver of this machine's kernel.
+fn rings(options: &RingOptions) -> [Ring; 2] {
+    [Ring::kernel(options.clone()).unwrap(), Ring::epoll(options.clone()).unwrap()]
+}
+
 #[test]
 fn kernel_echoes_every_byte() {
-    let ring = Ring::kernel(RingOptions::default()).unwrap();
-    assert_eq!(echo(&ring, 7).len(), CONNECTIONS as usize);
-    ring.shutdown();
+    for ring in rings(&RingOptions::default()) {
+        assert_eq!(echo(&ring, 7).len(), CONNECTIONS as usize);
+        ring.shutdown();
+    }
 }
 
 #[test]
@@ -100,9 +106,10 @@ fn full_queues_lose_no_bytes() {
         accepted_max: 1,
         ..RingOptions::default()
     };
-    let ring = Ring::kernel(tiny).unwrap();
-    assert_eq!(echo(&ring, 7).len(), CONNECTIONS as usize);
-    ring.shutdown();
+    for ring in rings(&tiny) {
+        assert_eq!(echo(&ring, 7).len(), CONNECTIONS as usize);
+        ring.shutdown();
+    }
 }
 
 #[test]

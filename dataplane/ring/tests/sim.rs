@@ -146,7 +146,9 @@ fn peer_end_is_reported_before_bytes_are_read() {
 /// Same as with the kernel: a second waiter, or one that gives up, takes it from no other.
 #[test]
 fn peer_end_is_reported_to_every_waiter() {
-    for ring in [Simulation::new(7, FaultProfile::calm()).ring(), Ring::kernel(RingOptions::default()).unwrap()] {
+    let options = RingOptions::default();
+    let kernel = [Ring::kernel(options.clone()).unwrap(), Ring::epoll(options).unwrap()];
+    for ring in [Simulation::new(7, FaultProfile::calm()).ring()].into_iter().chain(kernel) {
         ring.block_on(async {
             let listener = RingListener::bind(&ring, anywhere()).unwrap();
             let peer = RingStream::connect(&ring, listener.local_addr().unwrap()).await.unwrap();

@@ -21,11 +21,12 @@ fn read(path: &str) -> Option<String> {
 fn io_uring(release: &str) -> Check {
     match dataplane::core::check_kernel() {
         Ok(()) => Check::ok("io_uring", format!("Linux {release}")),
-        Err(why) => Check::failed(
+        Err(why) => Check::warning(
             "io_uring",
             why.to_string(),
-            "nothing starts without io_uring: use Linux 6.1 or newer, `sysctl kernel.io_uring_disabled=0`, and in a container a \
-             seccomp profile that allows io_uring_setup, io_uring_enter and io_uring_register",
+            "epoll is used instead, and a request takes more CPU time: use Linux 6.1 or newer, \
+             `sysctl kernel.io_uring_disabled=0`, and in a container a seccomp profile that allows io_uring_setup, \
+             io_uring_enter and io_uring_register",
         ),
     }
 }

@@ -12,7 +12,7 @@ use ::control::expiry::Expiries;
 use ::control::publish::Publisher;
 use ::control::runtime::kill_leftovers;
 use anyhow::{Context, Result, anyhow};
-use dataplane::core::{CoreLimits, StopSignal};
+use dataplane::core::{CoreLimits, IoDriver, StopSignal};
 use dataplane::signal::SignalQueue;
 use dataplane::spans::SpanQueue;
 use dataplane::table::RoutingTable;
@@ -71,7 +71,7 @@ impl App {
         signals::listen(say.clone(), Arc::clone(&arrived))?;
         descriptors::raise_limit(config.workers)?;
         let expiries = Arc::<Expiries>::default();
-        let Preflight { files, given, access, access_log: log_thread, api_socket } =
+        let Preflight { files, given, access, access_log: log_thread, api_socket, io_driver } =
             preflight::run(&config, &expiries)?;
         let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
         arrived.store(true, Relaxed);
@@ -103,6 +103,7 @@ impl App {
             gateway,
             handover: predecessor.is_some(),
             log_names,
+            io_driver,
         })?;
         if !await_objects(synced, (&hear, &say))? {
             state.control_handle.stop.send_replace(true);
@@ -112,7 +113,7 @@ impl App {
         let listeners =
             CoreListeners { http, https, private, private_https, cluster_local, events, events_https, events_tls };
         let access = (access, spans, Arc::clone(&health.targets));
-        let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, say.clone())?;
+        let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, io_driver, say.clone())?;
         watchdog::start(&config, &cores, &tables, &health)?;
         drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
         start_handover_listener(&config, say.clone());
@@ -283,6 +284,7 @@ fn start_cores(
     core_listeners: CoreListeners,
     logs: Vec<CoreLogs>,
     (access, spans, targets): (dataplane::access_log::AccessLogConfig, Option<SpanQueue>, Arc<TargetPolicy>),
+    io_driver: IoDriver,
     say: mpsc::Sender<MainEvent>,
 ) -> Result<RunningCores> {
     let configs = core_listeners.addresses(&shared.tables, config.tls_min_version, logs)?;
@@ -300,6 +302,7 @@ fn start_cores(
         ..CoreLimits::default()
     };
     limits.ring.sockets_max = descriptors::sockets_max();
+    limits.ring.driver = io_driver;
     RunningCores::start(shared, &limits, configs.into_iter(), move || {
         drop(say.send(MainEvent::CoreEnded)); // fails only when this process has ended
     })

@@ -26,6 +26,7 @@ use control::publish::Publisher;
 use control::runtime::{self, HostConfig, InitProgram, InstanceIds, ProcessRuntime};
 use control::store::{ObjectStore, StoreError};
 use control::{api, kinds, store};
+use dataplane::core::IoDriver;
 use dataplane::signal::{Signal, SignalQueue};
 use tokio::sync::{Notify, oneshot, watch};
 use tokio::task;
@@ -77,6 +78,7 @@ pub(super) struct ControlThreadConfig {
     /// Another process still runs instances here.
     pub(super) handover: bool,
     pub(super) log_names: LogNames,
+    pub(super) io_driver: IoDriver,
 }
 
 /// The main thread's handle of the control thread.
@@ -133,7 +135,13 @@ pub(super) fn start(parts: ControlThreadConfig) -> Result<ControlThread> {
     let (admin, hear_admin) = oneshot::channel();
     let thread = std::thread::Builder::new()
         .name("control".to_owned())
-        .spawn(move || tokio_uring::start(live(parts, say_synced, hear_admin)))
+        .spawn(move || match parts.io_driver {
+            IoDriver::IoUring => tokio_uring::start(live(parts, say_synced, hear_admin)),
+            IoDriver::Epoll => {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+                task::LocalSet::new().block_on(&runtime, live(parts, say_synced, hear_admin))
+            }
+        })
         .context("no thread for control")?;
     Ok(ControlThread { synced, admin, thread })
 }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use control::expiry::Expiries;
+use dataplane::core::IoDriver;
 use dataplane::table::GatewayOptions;
 use dataplane::tls::{CertificateStore, TlsClientConfig};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,7 +22,7 @@ use super::events_tls::EventsTls;
 use super::sockets::unix::{self, PreparedSocket};
 use super::{access_log, api, certificates, gateway_options, image_pulls};
 use crate::cli::api_access;
-use crate::config::RunConfig;
+use crate::config::{IoDriverRule, RunConfig};
 
 /// Folders below the data folder that a start writes into, if they exist.
 const WRITTEN: [&str; 6] = ["", "api", "log", "instances", "events-tls", "https"];
@@ -41,11 +42,12 @@ pub(super) struct Preflight {
     pub(super) access: dataplane::access_log::AccessLogConfig,
     pub(super) access_log: access_log::AccessLogThread,
     pub(super) api_socket: Option<PreparedSocket>,
+    pub(super) io_driver: IoDriver,
 }
 
 /// # Errors The first invalid setting, by the name of its flag or file.
 pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> {
-    dataplane::core::check_kernel()?;
+    let io_driver = io_driver(config.io_driver)?;
     let certificates = certificates::load(&config.certificates, expiries)?;
     let trust = config.routes.iter().map(|rule| certificates::client_tls(rule, expiries)).collect::<Result<_>>()?;
     let files = GatewayFiles { certificates, trust, options: gateway_options::read(config)? };
@@ -60,7 +62,22 @@ pub(super) fn run(config: &RunConfig, expiries: &Expiries) -> Result<Preflight> 
     }
     let api_socket = unix::prepare(config)?;
     let (access, access_log) = access_log::start(config)?;
-    Ok(Preflight { files, given, access, access_log, api_socket })
+    Ok(Preflight { files, given, access, access_log, api_socket, io_driver })
+}
+
+/// # Errors
+///
+/// io_uring is required, and this kernel or a sandbox around this process forbids it.
+fn io_driver(rule: IoDriverRule) -> Result<IoDriver> {
+    match (rule, dataplane::core::check_kernel()) {
+        (IoDriverRule::Epoll, _) => Ok(IoDriver::Epoll),
+        (_, Ok(())) => Ok(IoDriver::IoUring),
+        (IoDriverRule::IoUring, Err(why)) => Err(why.into()),
+        (IoDriverRule::Auto, Err(why)) => {
+            tracing::warn!(%why, "using epoll instead of io_uring: a request takes more CPU time");
+            Ok(IoDriver::Epoll)
+        }
+    }
 }
 
 /// Checks what a start opens in the data folder, as far as this is possible while another process has it.

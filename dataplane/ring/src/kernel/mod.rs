@@ -1,14 +1,13 @@
-//! The driver on this machine's kernel.
+//! The driver on io_uring.
 
 mod buffers;
 mod detached_sends;
 mod setup;
 
 use std::collections::VecDeque;
-use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,11 +15,12 @@ use std::time::Instant;
 use io_uring::types::{CancelBuilder, Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 
-use crate::address::{self, SocketAddress};
+use crate::address::SocketAddress;
 use crate::driver::{Driver, WaitPolicy};
-use crate::limits::{BACKLOG_MAX, RingOptions};
+use crate::limits::RingOptions;
 use crate::op::{Completion, Op, OpKey, SocketHandle, WriteOp};
 use crate::pool::BufferPool;
+use crate::sockets;
 use crate::tick::Tick;
 use crate::wake::WakeFlag;
 
@@ -34,7 +34,7 @@ const IGNORED: u64 = u64::MAX;
 const WAKE_USER_DATA: u64 = u64::MAX - 1;
 
 /// Sends end in an error, not in a signal; and the kernel continues by itself after a short send.
-const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+const SEND_FLAGS: i32 = sockets::NO_SIGNAL | libc::MSG_WAITALL;
 
 /// Requested event for the peer's end; a broken connection is reported unasked.
 const HANGUP: u32 = libc::POLLRDHUP as u32;
@@ -64,7 +64,7 @@ struct WakeEventFd {
 
 /// Opens a ring, or says what this kernel lacks.
 pub(crate) fn open(options: &RingOptions) -> Result<(IoUringDriver, Rc<BufferPool>, Arc<WakeFlag>), Unsupported> {
-    let (fd, eventfd_writer) = eventfd().map_err(|why| Unsupported::failed("eventfd", &why))?;
+    let (fd, eventfd_writer) = sockets::eventfd(0).map_err(|why| Unsupported::failed("eventfd", &why))?;
     // last: they are dropped in the order of `IoUringDriver`'s fields, and in no other
     let (ring, buffers, pool) = setup::open(options)?;
     let wake_eventfd = WakeEventFd { fd, count: Box::new(0), armed: false };
@@ -123,50 +123,31 @@ impl Driver for IoUringDriver {
     }
 
     fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
-        let socket = new_socket(address)?;
-        if address.domain() != libc::AF_UNIX {
-            set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
-        }
-        Ok(SocketHandle(socket.into_raw_fd()))
+        sockets::connectable(address, 0)
     }
 
     fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
-        let socket = new_socket(address)?;
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEADDR)?;
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_REUSEPORT)?;
-        // Accepted sockets inherit it.
-        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
-        let (pointer, bytes) = address.pointer();
-        // SAFETY: pointer and length are those of `address`, which outlives the call.
-        check(unsafe { libc::bind(socket.as_raw_fd(), pointer, bytes) })?;
-        // SAFETY: takes no pointer; the descriptor is open and owned here.
-        check(unsafe { libc::listen(socket.as_raw_fd(), BACKLOG_MAX) })?;
-        Ok(SocketHandle(socket.into_raw_fd()))
+        sockets::listen(address)
     }
 
     fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {
-        let socket = OwnedFd::from(listener);
-        set_option(&socket, libc::IPPROTO_TCP, libc::TCP_NODELAY)?;
-        Ok(SocketHandle(socket.into_raw_fd()))
+        sockets::adopt(listener)
     }
 
     fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
-        // SAFETY: `ask` passes storage for any address and its size.
-        address::ask(|storage, bytes| unsafe { libc::getsockname(socket.0, storage, bytes) })
+        sockets::local_address(socket)
     }
 
     fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
-        // SAFETY: `ask` passes storage for any address and its size.
-        address::ask(|storage, bytes| unsafe { libc::getpeername(socket.0, storage, bytes) })
+        sockets::peer_address(socket)
     }
 
     fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()> {
-        let linger = libc::linger { l_onoff: resets.into(), l_linger: 0 };
-        let (level, option) = (libc::SOL_SOCKET, libc::SO_LINGER);
-        let bytes = size_of::<libc::linger>() as libc::socklen_t;
-        // SAFETY: the pointer is to a `linger` of the given size that outlives the call.
-        check(unsafe { libc::setsockopt(socket.0, level, option, (&raw const linger).cast(), bytes) })?;
-        Ok(())
+        sockets::set_reset_on_close(socket, resets)
+    }
+
+    fn acknowledge(&mut self, socket: SocketHandle) {
+        sockets::acknowledge(socket);
     }
 }
 
@@ -317,33 +298,4 @@ fn entry(op: &Op) -> squeue::Entry {
 /// At most 1 GiB at a time: the kernel counts in 31 bits, and callers continue after a short one.
 fn length(bytes: &[u8]) -> u32 {
     bytes.len().min(1 << 30) as u32
-}
-
-fn eventfd() -> io::Result<(OwnedFd, fs::File)> {
-    // SAFETY: takes no pointer.
-    let fd = check(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) })?;
-    // SAFETY: the kernel has just created this descriptor, and it has no other owner.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let copy = fs::File::from(fd.try_clone()?);
-    Ok((fd, copy))
-}
-
-fn new_socket(address: &SocketAddress) -> io::Result<OwnedFd> {
-    // SAFETY: takes no pointer.
-    let fd = check(unsafe { libc::socket(address.domain(), libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the kernel has just created this descriptor, and it has no other owner.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
-
-/// Enables an integer option.
-fn set_option(socket: &OwnedFd, level: i32, option: i32) -> io::Result<()> {
-    let on: libc::c_int = 1;
-    let bytes = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the pointer is to an integer of the given size that outlives the call.
-    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const on).cast(), bytes) })?;
-    Ok(())
-}
-
-fn check(result: libc::c_int) -> io::Result<RawFd> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }

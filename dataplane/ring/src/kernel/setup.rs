@@ -26,7 +26,7 @@ pub struct Unsupported {
 }
 
 impl Unsupported {
-    pub(super) fn failed(what: &str, why: &io::Error) -> Self {
+    pub(crate) fn failed(what: &str, why: &io::Error) -> Self {
         // Users other than root have a limit for locked memory, which rings are.
         let hint = match why.kind() {
             io::ErrorKind::OutOfMemory => " (is the limit of locked memory too low? `ulimit -l`, LimitMEMLOCK)",

@@ -256,4 +256,7 @@ impl Driver for SimDriver {
         self.state.borrow_mut().net.set_reset_on_close(socket, resets);
         Ok(())
     }
+
+    /// The simulated network delays no acknowledgement.
+    fn acknowledge(&mut self, _socket: SocketHandle) {}
 }

@@ -1,4 +1,4 @@
-//! Promises of the ring that only a real kernel can break.
+//! Streams, listeners, files, wakes and tasks.
 
 #![allow(clippy::unwrap_used)] // also in the helpers of tests
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 use sluicegate_ring::{Chunk, Elapsed, IdleReadiness, Ring, RingFile, RingListener, RingOptions, RingStream};
 
 fn ring() -> Ring {
-    Ring::kernel(RingOptions::default()).unwrap()
+    crate::open(RingOptions::default())
 }
 
 fn loopback() -> SocketAddr {
@@ -268,7 +268,7 @@ fn file_contains_written_bytes() {
 #[test]
 fn exhausted_buffers_block_no_stream() {
     let options = RingOptions { chunks: 4, chunk_bytes: 64, recv_chunks_max: 2, ..RingOptions::default() };
-    let ring = Ring::kernel(options).unwrap();
+    let ring = crate::open(options);
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     let sent: Vec<u8> = (0..100_000_u32).map(|i| i as u8).collect();
@@ -331,7 +331,7 @@ fn calm_traffic_reuses_few_buffers() {
 
 #[test]
 fn unread_peer_does_not_take_all_buffers() {
-    let ring = Ring::kernel(RingOptions { chunks: 256, chunk_bytes: 64, ..RingOptions::default() }).unwrap();
+    let ring = crate::open(RingOptions { chunks: 256, chunk_bytes: 64, ..RingOptions::default() });
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
     ring.block_on(async {

@@ -50,7 +50,7 @@ fn detached_sends_reach_slow_reader_in_order() {
         peer.read_to_end(&mut got).unwrap();
         got
     });
-    let ring = Ring::kernel(RingOptions::default()).unwrap();
+    let ring = crate::open(RingOptions::default());
     ring.block_on(async {
         let stream = RingStream::connect(&ring, address).await.unwrap();
         let (posted, sent) = post_all(&ring, &stream, &bytes).await;
@@ -65,7 +65,7 @@ fn detached_sends_reach_slow_reader_in_order() {
 fn detached_send_settles_without_other_events() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
-    let ring = Ring::kernel(RingOptions::default()).unwrap();
+    let ring = crate::open(RingOptions::default());
     ring.block_on(async {
         let stream = RingStream::connect(&ring, address).await.unwrap();
         stream.send_detached(b"a".into()).unwrap();
@@ -87,7 +87,7 @@ fn detached_send_settles_without_other_events() {
 fn detached_send_before_shutdown_is_sent() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
-    let ring = Ring::kernel(RingOptions::default()).unwrap();
+    let ring = crate::open(RingOptions::default());
     ring.block_on(async {
         let stream = RingStream::connect(&ring, address).await.unwrap();
         stream.send_detached(b"last words".into()).unwrap();
@@ -102,7 +102,7 @@ fn detached_send_before_shutdown_is_sent() {
 fn failed_detached_send_is_reported_by_next_send() {
     let listener = TcpListener::bind(loopback()).unwrap();
     let address = listener.local_addr().unwrap();
-    let ring = Ring::kernel(RingOptions::default()).unwrap();
+    let ring = crate::open(RingOptions::default());
     ring.block_on(async {
         let stream = RingStream::connect(&ring, address).await.unwrap();
         stream.send(b"never read").await.unwrap();

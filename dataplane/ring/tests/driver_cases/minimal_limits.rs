@@ -20,7 +20,7 @@ fn narrow() -> Ring {
         accepted_max: 2,
         ..RingOptions::default()
     };
-    Ring::kernel(options).unwrap()
+    crate::open(options)
 }
 
 fn byte(at: usize) -> u8 {
