@@ -18,6 +18,7 @@ mod not_ready;
 mod parked;
 mod routing;
 mod spans;
+mod split_messages;
 mod targets;
 mod tls;
 mod traffic_policy;

@@ -82,7 +82,7 @@ impl RequestStream<'_> {
 
     /// Reads the next bytes of the body.
     async fn more(&mut self) -> Result<(), RequestAbort> {
-        match self.progress.activity.body(self.ring, self.read_buffer.fill(self.client)).await {
+        match self.progress.activity.body(self.ring, self.read_buffer.fill_rest(self.client)).await {
             Ok(Ok(true)) => {
                 self.progress.body_started.set(true);
                 Ok(())

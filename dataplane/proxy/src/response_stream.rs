@@ -210,7 +210,7 @@ impl ResponseStream<'_> {
                 RelayStep::NeedBytes => {
                     self.flush().await.map_err(|_| ResponseAbort::Client)?;
                     let due = self.deadlines.next_byte(self.ring);
-                    let filled = by(self.ring, due, self.read_buffer.fill(self.up)).await;
+                    let filled = by(self.ring, due, self.read_buffer.fill_rest(self.up)).await;
                     if filled.is_err() && self.deadlines.is_active(self.progress.activity.last(), self.ring.now()) {
                         continue; // the request still moves
                     }

@@ -59,6 +59,14 @@ impl ReadBuffer {
         Ok(!self.ended)
     }
 
+    /// The same in the middle of a message: a peer that waits for an acknowledgement before it sends the rest gets it now.
+    pub async fn fill_rest(&mut self, stream: &impl ByteStream) -> io::Result<bool> {
+        if self.unread.is_empty() && !self.ended {
+            stream.acknowledge();
+        }
+        self.fill(stream).await
+    }
+
     /// Takes one head off the front. It nearly always is in one piece in the receive buffer and is parsed there; the
     /// pieces of a slow one are collected. Cancel-safe: a dropped call loses nothing.
     pub async fn head(
@@ -77,7 +85,8 @@ impl ReadBuffer {
         incomplete: impl Fn(),
     ) -> Result<Chunk, HeadReadError> {
         loop {
-            if !self.fill(stream).await.map_err(HeadReadError::Broken)? {
+            let filled = if self.pieces.is_empty() { self.fill(stream).await } else { self.fill_rest(stream).await };
+            if !filled.map_err(HeadReadError::Broken)? {
                 return Err(if self.is_between() { HeadReadError::Ended } else { HeadReadError::Truncated });
             }
             let may_be_complete = self.may_hold_head();

@@ -251,7 +251,7 @@ async fn send_and_receive(
             }
             BodyEvent::NeedBytes => {
                 read_buffer.unread = Chunk::empty();
-                if !read_buffer.fill(stream).await.map_err(|_| ExchangeError::Failed)? {
+                if !read_buffer.fill_rest(stream).await.map_err(|_| ExchangeError::Failed)? {
                     if reader.may_close() {
                         break;
                     }

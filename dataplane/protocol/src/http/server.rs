@@ -208,7 +208,7 @@ impl ClientConnection {
                 BodyEvent::NeedBytes => {
                     self.read_buffer.unread = Chunk::empty();
                     let due = self.stall_due();
-                    match by(&self.ring, Some(due), self.read_buffer.fill(&self.stream)).await {
+                    match by(&self.ring, Some(due), self.read_buffer.fill_rest(&self.stream)).await {
                         Ok(Ok(true)) => {}
                         Ok(Ok(false) | Err(_)) => return Err(BodyReadError::ClientGone),
                         Err(_) => return Err(BodyReadError::Stalled),

@@ -176,6 +176,10 @@ impl TlsStream {
         self.stream.suspend();
     }
 
+    pub fn acknowledge(&self) {
+        self.stream.acknowledge();
+    }
+
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.stream.peer_addr()
     }

@@ -14,6 +14,8 @@ pub trait ByteStream {
     fn send(&self, bytes: Chunk) -> impl Future<Output = io::Result<()>>;
     /// Tells the peer that no more data comes. Receiving continues.
     fn shutdown_write(&self) -> impl Future<Output = io::Result<()>>;
+    /// Acknowledges the received bytes at once; see [`RingStream::acknowledge`].
+    fn acknowledge(&self);
 }
 
 /// A connection to a client or an instance.
@@ -138,6 +140,10 @@ impl ByteStream for RingStream {
     async fn shutdown_write(&self) -> io::Result<()> {
         Self::shutdown_write(self).await
     }
+
+    fn acknowledge(&self) {
+        Self::acknowledge(self);
+    }
 }
 
 impl ByteStream for Transport {
@@ -159,6 +165,13 @@ impl ByteStream for Transport {
         match self {
             Self::Plain(stream) => stream.shutdown_write().await,
             Self::Tls(stream) => stream.shutdown_write().await,
+        }
+    }
+
+    fn acknowledge(&self) {
+        match self {
+            Self::Plain(stream) => stream.acknowledge(),
+            Self::Tls(stream) => stream.acknowledge(),
         }
     }
 }

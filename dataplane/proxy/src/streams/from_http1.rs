@@ -127,7 +127,7 @@ impl RequestBody for Http1RequestBody<'_> {
                 }
                 BodyEvent::NeedBytes => {
                     self.read_buffer.unread = Chunk::empty();
-                    let fill = self.read_buffer.fill(self.stream);
+                    let fill = self.read_buffer.fill_rest(self.stream);
                     match self.progress.activity.body(self.ring, fill).await {
                         Ok(Ok(true)) => {}
                         Ok(Ok(false) | Err(_)) => return Err(BodyFault::Gone),

@@ -238,7 +238,7 @@ impl<R: ResponseWriter> Http1UpstreamResponse<'_, R> {
                 BodyEvent::NeedBytes => {
                     self.read_buffer.unread = Chunk::empty();
                     let due = self.job.deadlines.next_byte(&self.job.proxy.ring);
-                    let filled = by(&self.job.proxy.ring, due, self.read_buffer.fill(self.up));
+                    let filled = by(&self.job.proxy.ring, due, self.read_buffer.fill_rest(self.up));
                     let filled = unless_gone(self.reply, filled).await?;
                     let (activity, now) = (&self.job.progress.activity, self.job.proxy.ring.now());
                     if filled.is_err() && self.job.deadlines.is_active(activity.last(), now) {

@@ -305,6 +305,8 @@ impl ByteStream for StreamPipe {
         Ok(())
     }
 
+    fn acknowledge(&self) {} // HTTP/2 acknowledges by WINDOW_UPDATE
+
     async fn shutdown_write(&self) -> io::Result<()> {
         self.to.borrow_mut().send_data(Bytes::new(), true).map_err(io::Error::other)
     }
