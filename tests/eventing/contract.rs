@@ -189,6 +189,30 @@ fn an_event_that_comes_twice_is_delivered_twice() {
     assert_eq!(sources, ["/kit", "/kit", "/other"]);
 }
 
+/// DP-ACK-13, TRN-55: with a deduplication window a repeated event is acknowledged and not stored again, whichever
+/// core takes it, also if the process is killed in between. The same id of another source is another event.
+#[test]
+fn deduplication_window_stores_an_event_once() {
+    let sink = EventSink::start();
+    let mut appliance = ApplianceSetup::new(BIN).flag("workers", "2").start();
+    let object = with(broker("main"), "/metadata/annotations", json!({ "sluicegate.dev/deduplication-window": "10m" }));
+    appliance.api().create(&object);
+    appliance.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT);
+    subscribe(appliance.api(), "all", &sink.url(), &[]);
+    for repeated in [false, true] {
+        for id in 0..20 {
+            post(&appliance, &TestEvent::new(&id.to_string()));
+        }
+        post(&appliance, &TestEvent::new("1").with("source", "/other"));
+        let counts = ["accepted", "deduplicated"]
+            .map(|name| metric(&appliance, &format!("sluicegate_stream_{name}_total"), BROKER));
+        assert_eq!(counts, if repeated { [0, 21] } else { [21, 0] });
+        sink.wait_for(21, TIMEOUT);
+        appliance.restart();
+        appliance.api().wait_ready("Trigger", NAMESPACE, "all", TIMEOUT);
+    }
+}
+
 /// EV-CH-04, EV-BRK-04: a Subscription begins with what comes after it is Ready.
 #[test]
 fn a_new_subscription_begins_at_the_end() {

@@ -5,8 +5,10 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 use codec::http::LocalResponse;
+use codec::record::ExtensionHeader;
 use contract::counters::{CoreCounters, LogCounters};
 use contract::event_response::unavailable;
 use contract::filter::steps::Steps;
@@ -21,8 +23,9 @@ use super::auth::{AuthError, Authenticator};
 use super::delivery::{Dispatcher, EventSender};
 use super::delivery_log_writer::DeliveryLogWriter;
 use super::extension_headers;
-use super::ingress::{self, AcceptedRequest, IngressRejection};
-use super::limits::{ENCODED_BYTES_PER_STEP, RECLAIM_EVERY, SIGNAL_RETRY_INTERVAL};
+use super::feed::StreamFeed;
+use super::ingress::{self, AcceptedRequest, IncomingEvent, IngressRejection};
+use super::limits::{DEDUPLICATION_IDENTITIES_MAX, ENCODED_BYTES_PER_STEP, RECLAIM_EVERY, SIGNAL_RETRY_INTERVAL};
 use super::log_writer::{AppendPriority, LogFailed, LogWriter};
 use super::stalled::{CoreActivity, Phase};
 use super::wall_clock::wall_clock_ms;
@@ -262,7 +265,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         &self,
         table: &Arc<RoutingTable>,
         intake: AcceptedRequest<'_>,
-        extensions: &[codec::record::ExtensionHeader<'_>],
+        extensions: &[ExtensionHeader<'_>],
         inside: Option<&str>,
     ) -> LocalResponse {
         let AcceptedRequest { stream, events, .. } = intake;
@@ -278,16 +281,72 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         if let Some(types) = &stream.types {
             events.iter().for_each(|entering| types.note_event(&entering.event, ""));
         }
-        let delay = stream.keeping.durability.flush_interval();
-        let appended = self.prepare(table, stream).and_then(|()| {
-            let heads: Vec<Vec<u8>> = events.iter().map(|e| e.head(extensions)).collect();
-            let parts: Vec<[&[u8]; 2]> =
-                heads.iter().zip(&events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
-            let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
-            let feed = self.home_writer.feed_of(stream)?;
-            self.home_writer.append_within(&feed, &records, priority, delay.unwrap_or_default())
+        let delay = stream.keeping.durability.flush_interval().unwrap_or_default();
+        let feed = match self.prepare(table, stream).and_then(|()| self.home_writer.feed_of(stream)) {
+            Ok(feed) => feed,
+            Err(why) => return ingress::not_stored(&why),
+        };
+        if stream.keeping.deduplication_window.is_zero() {
+            let appended = self.append(&feed, events.iter(), extensions, priority, delay);
+            return self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await;
+        }
+        let (count, appended) = self.append_new(stream, &feed, &events, extensions, priority, delay);
+        self.acknowledge(stream, count, appended, stream.keeping.durability).await
+    }
+
+    fn append<'e>(
+        &self,
+        feed: &Rc<StreamFeed>,
+        events: impl Iterator<Item = &'e IncomingEvent<'e>> + Clone,
+        extensions: &[ExtensionHeader<'_>],
+        priority: AppendPriority,
+        delay: Duration,
+    ) -> Result<Range<LogPosition>, AppendError> {
+        let heads: Vec<Vec<u8>> = events.clone().map(|e| e.head(extensions)).collect();
+        let parts: Vec<[&[u8]; 2]> =
+            heads.iter().zip(events).map(|(head, e)| [&**head, e.event.data.bytes()]).collect();
+        let records: Vec<&[&[u8]]> = parts.iter().map(|parts| &parts[..]).collect();
+        self.home_writer.append_within(feed, &records, priority, delay)
+    }
+
+    /// Appends the events that the stream did not have within its deduplication window. Returns their number, and the
+    /// range to wait for: the duplicates' first copies may not be durable yet either.
+    fn append_new(
+        &self,
+        stream: &EventStream,
+        feed: &Rc<StreamFeed>,
+        events: &[IncomingEvent<'_>],
+        extensions: &[ExtensionHeader<'_>],
+        priority: AppendPriority,
+        delay: Duration,
+    ) -> (u64, Result<Range<LogPosition>, AppendError>) {
+        let recent = &mut *feed.recent.borrow_mut();
+        let Some(recent) = recent else {
+            // The table is newer than the feed: its window opens with the next event.
+            return (events.len() as u64, self.append(feed, events.iter(), extensions, priority, delay));
+        };
+        let now = self.ring.now();
+        let new = recent.select(events, priority == AppendPriority::Onward, now);
+        let known = new.known_end.unwrap_or_default();
+        let appended = if new.events.is_empty() {
+            Ok(known..known)
+        } else {
+            self.append(feed, new.events.iter().copied(), extensions, priority, delay)
+        };
+        let waited_for = appended.map(|range| {
+            recent.remember(&new, range.end, now);
+            stream.tally.deduplicated.fetch_add(new.duplicates, Relaxed);
+            if recent.must_report_limit() {
+                let (stream, max) = (&*stream.name, DEDUPLICATION_IDENTITIES_MAX);
+                tracing::warn!(
+                    stream,
+                    max,
+                    "the deduplication window is shorter than configured: a core remembers no more events"
+                );
+            }
+            range.start..range.end.max(known)
         });
-        self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await
+        (new.events.len() as u64, waited_for)
     }
 
     async fn acknowledge(

@@ -10,6 +10,8 @@ use wal::{LogPosition, StreamId};
 
 use contract::table::EventStream;
 
+use super::deduplication::DeduplicationWindow;
+
 /// A stream as its readers see it.
 #[derive(Debug)]
 pub struct StreamFeed {
@@ -26,6 +28,8 @@ pub struct StreamFeed {
     pub(super) stream: RefCell<Option<Arc<EventStream>>>,
     /// Bytes that count against its quota.
     kept_bytes: Cell<u64>,
+    /// The identities of recent events, if the stream has a deduplication window.
+    pub(super) recent: RefCell<Option<DeduplicationWindow>>,
 }
 
 impl StreamFeed {
@@ -38,6 +42,7 @@ impl StreamFeed {
             readers: RefCell::default(),
             stream: RefCell::default(),
             kept_bytes: Cell::new(0),
+            recent: RefCell::default(),
         }
     }
 

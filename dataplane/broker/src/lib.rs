@@ -8,6 +8,7 @@
 
 pub mod auth;
 mod busy_poll;
+mod deduplication;
 pub mod delivery;
 pub mod delivery_log;
 mod delivery_log_writer;

@@ -197,3 +197,11 @@ pub const TOKEN_RENEWAL_MAX: Duration = Duration::from_secs(2);
 /// Retry interval of a delivery that one of our own streams rejects with 401 or 403: a policy or a token is
 /// corrected within minutes, and one request in this time for each event is cheap.
 pub const REFUSED_RETRY_EVERY: Duration = Duration::from_secs(5);
+
+/// Identities of events that the deduplication windows of a core hold together: some 70 MB at most. With more, windows
+/// are shorter than configured.
+pub const DEDUPLICATION_IDENTITIES_MAX: usize = 1 << 20;
+
+/// Newest bytes of a stream that are read when its deduplication window is built: half a second at most, since opening
+/// the log read them just before.
+pub const DEDUPLICATION_SCAN_BYTES_MAX: u64 = 512 << 20;

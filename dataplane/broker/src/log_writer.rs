@@ -21,6 +21,7 @@ use ring::{Notify, Ring, RingFile, Tick, prefetch};
 use wal::{AppendError, FlushUrgency, LogPosition, StreamId, WriteAheadLog};
 
 use super::busy_poll::BusyPoll;
+use super::deduplication::{DeduplicationWindow, IdentityCount};
 use super::delivery_log::{self, PendingEntries};
 use super::feed::StreamFeed;
 use super::limits::{
@@ -62,6 +63,8 @@ pub struct LogWriter {
     /// Notified when `durable` has advanced, or the log failed.
     flushed: Notify,
     pub(super) readahead: ReadaheadPool,
+    /// Of the deduplication windows of all streams.
+    identities: IdentityCount,
     /// Which of the core's logs it is.
     number: Cell<usize>,
 }
@@ -101,6 +104,7 @@ impl LogWriter {
             work: Notify::default(),
             flushed: Notify::default(),
             readahead: ReadaheadPool::default(),
+            identities: IdentityCount::default(),
             number: Cell::new(0),
         })
     }
@@ -157,6 +161,21 @@ impl LogWriter {
         }
         by_stream.insert(Arc::as_ptr(stream), (feed.id, Rc::clone(feed)));
         feed.follow(stream);
+        self.follow_deduplication(feed, stream.keeping.deduplication_window);
+    }
+
+    /// Opens, changes or closes the deduplication window of a stream. A new one knows the events in the log.
+    fn follow_deduplication(&self, feed: &StreamFeed, window: Duration) {
+        let recent = &mut *feed.recent.borrow_mut();
+        match recent {
+            _ if window.is_zero() => *recent = None,
+            Some(open) => open.set_window(window),
+            None => {
+                let mut opened = DeduplicationWindow::new(window, &self.identities);
+                opened.read_log(&self.log.borrow(), feed.id, &self.ring, wall_clock_ms());
+                *recent = Some(opened);
+            }
+        }
     }
 
     /// Deletes a stream with all its events.

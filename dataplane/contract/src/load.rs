@@ -179,6 +179,8 @@ pub struct StreamCounters {
     pub unauthorized: AtomicU64,
     /// Events, including replies, with header bytes that are not UTF-8: they were read as Latin-1.
     pub latin1: AtomicU64,
+    /// Events that were acknowledged and not stored, because the stream had them within its deduplication window.
+    pub deduplicated: AtomicU64,
     /// Bytes in the logs that some subscriber still needs. A gauge: it may fall.
     pub kept_bytes: AtomicU64,
     /// Outcomes of events that were admitted, from their request to its response.

@@ -246,7 +246,8 @@ pub struct EventStream {
     pub event_bytes_max: u32,
     pub keeping: RetentionPolicy,
     pub quota: Arc<ByteQuota>,
-    /// Some subscriber requires ordered events: one core's log takes them all.
+    /// One core's log takes all events, in the order of their arrival: some subscriber requires ordered events, or
+    /// duplicates are recognised.
     pub in_order: bool,
     /// No more events are accepted from outside; pending ones are delivered, and replies re-enter.
     pub is_closed: bool,
@@ -270,6 +271,17 @@ pub struct RetentionPolicy {
     pub retention_time: Duration,
     /// Events are kept for this time, for replay, even if all subscribers have had them.
     pub history_time: Duration,
+    /// An event from outside whose `source` and `id` the stream had within this time is acknowledged and not stored again;
+    /// `Duration::ZERO` = events are not compared. The log keeps events for this time as well.
+    pub deduplication_window: Duration,
+}
+
+impl RetentionPolicy {
+    /// How long events are kept although all subscribers have had them.
+    #[must_use]
+    pub fn kept_time(&self) -> Duration {
+        self.history_time.max(self.deduplication_window)
+    }
 }
 
 /// The guarantee of a 202.

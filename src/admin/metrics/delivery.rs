@@ -40,10 +40,13 @@ pub(super) fn streams(out: &mut DescriptorEncoder<'_>, table: &RoutingTable, det
     let zeros = detail == Detail::All || streams.len() <= ZEROS_SHOWN_MAX;
 
     type Count = fn(&StreamCounters) -> &AtomicU64;
-    let counts: [(&str, &str, Count); 7] = [
+    let counts: [(&str, &str, Count); 8] = [
         ("stream_accepted", "Events acknowledged, including redriven ones", |t| &t.accepted),
         ("stream_accepted_before_flush", "Of the accepted: acknowledged before they were durable", |t| {
             &t.accepted_unflushed
+        }),
+        ("stream_deduplicated", "Events acknowledged and not stored again, because the stream had them", |t| {
+            &t.deduplicated
         }),
         ("stream_refused", "Events rejected", |t| &t.refused),
         ("stream_over_quota", "Of the rejected: because a quota was exceeded", |t| &t.over_quota),

@@ -161,12 +161,13 @@ impl StreamModel {
                 let names = self.subscribers_by_path.get(path).into_iter().flatten();
                 let found = names.filter_map(|name| self.subscribers.get(name));
                 let subscribers: Vec<_> = found.map(|reader| Arc::clone(&reader.compiled)).collect();
+                let is_ordered = subscribers.iter().any(|one| one.delivery.sequence != DeliveryOrder::Free);
                 Arc::new(EventStream {
                     name: entry.spec.name.as_str().into(),
                     event_bytes_max: entry.spec.event_bytes_max,
                     keeping: entry.spec.retention,
                     quota: Arc::clone(&entry.spec.quota),
-                    in_order: subscribers.iter().any(|one| one.delivery.sequence != DeliveryOrder::Free),
+                    in_order: is_ordered || !entry.spec.retention.deduplication_window.is_zero(),
                     is_closed: entry.spec.is_closed,
                     guards_loops: entry.spec.name.starts_with("broker/"),
                     admission: entry.spec.admission.clone(),

@@ -23,12 +23,15 @@ pub const RETENTION_BYTES: &str = "sluicegate.dev/retention-bytes";
 pub const RETENTION_TIME: &str = "sluicegate.dev/retention-time";
 /// Events are retained for so long, for replay, even if all subscribers had them.
 pub const HISTORY_TIME: &str = "sluicegate.dev/history-time";
+/// An event with the `source` and `id` of an earlier one within this time is acknowledged and not stored again.
+pub const DEDUPLICATION_WINDOW: &str = "sluicegate.dev/deduplication-window";
 /// Largest event accepted, in bytes.
 pub const EVENT_BYTES: &str = "sluicegate.dev/event-bytes-max";
 /// The handling of a deleted Broker's backlog: `drop` (the default) or `drain`.
 pub const ON_DELETE: &str = "sluicegate.dev/on-delete";
 /// The annotations that a Channel copies to its backing channel.
-pub const CHANNEL_KEYS: [&str; 5] = [DURABILITY, RETENTION_BYTES, RETENTION_TIME, HISTORY_TIME, EVENT_BYTES];
+pub const CHANNEL_KEYS: [&str; 6] =
+    [DURABILITY, RETENTION_BYTES, RETENTION_TIME, HISTORY_TIME, DEDUPLICATION_WINDOW, EVENT_BYTES];
 /// The keys that upstream's Brokers read from their ConfigMap. Here a log is behind all of them, so that it only has to
 /// be valid.
 const CHANNEL_TEMPLATE: &str = "channel-template-spec";
@@ -41,6 +44,10 @@ pub const EVENT_BYTES_DEFAULT: u32 = 1 << 20;
 /// Largest event that can be configured, in bytes: with the headers, it has to fit into one record of
 /// the log, which has 2 MiB.
 pub const EVENT_BYTES_MAX: u32 = 1920 << 10;
+
+/// Longest deduplication window: the log keeps the events of the window, and senders repeat what they have no answer for
+/// within minutes.
+pub const DEDUPLICATION_WINDOW_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// The keys of a ConfigMap with their values.
 pub type BrokerConfigMap = BTreeMap<String, String>;
@@ -70,6 +77,7 @@ pub fn stream_options(meta: &ObjectMeta, config: &BrokerConfigMap) -> StreamOpti
             retention_bytes: text(RETENTION_BYTES).and_then(quantity::bytes).unwrap_or_default(),
             retention_time: period(RETENTION_TIME),
             history_time: period(HISTORY_TIME),
+            deduplication_window: text(DEDUPLICATION_WINDOW).and_then(deduplication_window).unwrap_or_default(),
         },
         event_bytes_max: text(EVENT_BYTES).and_then(event_bytes).unwrap_or(EVENT_BYTES_DEFAULT),
         drain_on_delete: text(ON_DELETE) == Some("drain"),
@@ -79,11 +87,12 @@ pub fn stream_options(meta: &ObjectMeta, config: &BrokerConfigMap) -> StreamOpti
 type ValuePredicate = fn(&str) -> bool;
 
 /// Each key, its valid values, and their description.
-const RULES: [(&str, ValuePredicate, &str); 6] = [
+const RULES: [(&str, ValuePredicate, &str); 7] = [
     (DURABILITY, |text| durability(text).is_some(), "flush, none, or interval:MS with MS from 1 to 60000"),
     (RETENTION_BYTES, |text| quantity::bytes(text).is_some_and(|bytes| bytes > 0), "bytes, like 10Gi"),
     (RETENTION_TIME, |text| time(text).is_some_and(|time| !time.is_zero()), "a time, like 24h or P1D"),
     (HISTORY_TIME, |text| time(text).is_some_and(|time| !time.is_zero()), "a time, like 24h or P1D"),
+    (DEDUPLICATION_WINDOW, |text| deduplication_window(text).is_some(), "a time up to 24h, like 10m or PT10M"),
     (EVENT_BYTES, |text| event_bytes(text).is_some(), "bytes from 1 to 1920Ki"),
     (ON_DELETE, |text| ["drop", "drain"].contains(&text), "drop or drain"),
 ];
@@ -130,6 +139,10 @@ fn event_bytes(text: &str) -> Option<u32> {
     (1..=EVENT_BYTES_MAX).contains(&bytes).then_some(bytes)
 }
 
+fn deduplication_window(text: &str) -> Option<Duration> {
+    time(text).filter(|time| !time.is_zero() && *time <= DEDUPLICATION_WINDOW_MAX)
+}
+
 fn durability(text: &str) -> Option<Durability> {
     match text {
         "flush" => Some(Durability::Flush),
@@ -170,6 +183,7 @@ mod tests {
         retention_bytes: 0,
         retention_time: Duration::ZERO,
         history_time: Duration::ZERO,
+        deduplication_window: Duration::ZERO,
     };
     const PLAIN: StreamOptions =
         StreamOptions { retention: AS_USUAL, event_bytes_max: EVENT_BYTES_DEFAULT, drain_on_delete: false };
@@ -183,12 +197,19 @@ mod tests {
             (RETENTION_BYTES, "64Mi"),
             (RETENTION_TIME, "24h"),
             (HISTORY_TIME, "P1D"),
+            (DEDUPLICATION_WINDOW, "10m"),
             (EVENT_BYTES, "256Ki"),
             (ON_DELETE, "drain"),
         ]);
         let day = Duration::from_secs(86_400);
         let durability = Durability::Interval(Duration::from_millis(250));
-        let keeping = RetentionPolicy { durability, retention_bytes: 64 << 20, retention_time: day, history_time: day };
+        let keeping = RetentionPolicy {
+            durability,
+            retention_bytes: 64 << 20,
+            retention_time: day,
+            history_time: day,
+            deduplication_window: Duration::from_secs(600),
+        };
         let wanted = StreamOptions { retention: keeping, event_bytes_max: 256 << 10, drain_on_delete: true };
         assert_eq!((stream_options(&all, &none), problems(&all)), (wanted, 0));
         for (key, value) in [
@@ -201,6 +222,8 @@ mod tests {
             (RETENTION_TIME, "-1h"),
             (RETENTION_TIME, "0"),
             (HISTORY_TIME, "soon"),
+            (DEDUPLICATION_WINDOW, "0"),
+            (DEDUPLICATION_WINDOW, "25h"),
             (EVENT_BYTES, "0"),
             (EVENT_BYTES, "2Mi"),
             (EVENT_BYTES, "8Gi"),

@@ -56,7 +56,7 @@ impl<P: EventSender> Dispatcher<P> {
     }
 
     fn retain_history(&self, stream: &EventStream, feed: &StreamFeed, floor: Option<LogPosition>, now_ms: u64) {
-        let time = stream.keeping.history_time;
+        let time = stream.keeping.kept_time();
         let from = (!time.is_zero()).then(|| {
             let from = self.context.writer.log().position_at_time(feed.id, before(now_ms, time));
             from.max(floor.unwrap_or_default())

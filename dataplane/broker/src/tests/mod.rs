@@ -1,5 +1,6 @@
 //! The whole broker engine on the simulated machine, with a scripted sender in place of HTTP.
 
+mod deduplication;
 mod flow;
 mod hold;
 mod ingress;
