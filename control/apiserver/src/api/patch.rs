@@ -41,7 +41,7 @@ pub(super) enum PatchDocument {
     Merge(Value),
     /// RFC 6902
     Json(json_patch::Patch),
-    /// Kubernetes' own format, for core kinds.
+    /// Kubernetes' own format, for its own kinds.
     Strategic(Value),
 }
 

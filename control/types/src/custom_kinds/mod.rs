@@ -70,12 +70,8 @@ impl ScaleSubresource {
     /// Of Deployments and ReplicaSets.
     #[must_use]
     pub fn of_workloads() -> Self {
-        let path = |steps: [&str; 2]| steps.map(str::to_owned).to_vec();
-        Self {
-            spec_replicas_path: path(["spec", "replicas"]),
-            status_replicas_path: path(["status", "replicas"]),
-            selector_path: Some(path(["spec", "selector"])),
-        }
+        let selector = ["spec", "selector"].map(str::to_owned).to_vec();
+        Self { selector_path: Some(selector), ..Self::at("replicas") }
     }
 
     fn of(version: &Value) -> Option<Self> {
