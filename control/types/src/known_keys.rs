@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(warnings(&object).len(), KEYS_COMPARED_MAX);
     }
 
-    /// The constants of this crate with our domain are annotations that are read. One that is missing in the list above
-    /// would be reported as unknown.
+    /// The constants of this crate with our domain are annotations that are read, but for the name of a controller. One that is
+    /// missing in the list above would be reported as unknown.
     #[test]
     fn every_annotation_that_is_read_is_known() {
         let mut folders = vec![std::path::PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/src"))];
@@ -165,7 +165,7 @@ mod tests {
             }
         }
         assert!(keys.len() >= ANNOTATIONS.len(), "{keys:?}");
-        for key in keys {
+        for key in keys.into_iter().filter(|key| key != crate::gateway::CONTROLLER_NAME) {
             let object = json!({ "metadata": { "annotations": { key: "x" } } });
             assert_eq!(warnings(&object), [""; 0]);
         }

@@ -9,6 +9,7 @@ mod pruning;
 mod rule_costs;
 mod schema_validation;
 mod structural_schema;
+mod upstream;
 mod validation_rules;
 mod work;
 
@@ -19,6 +20,7 @@ use crate::field_errors::{AdmissionError, FieldErrors, Problem};
 use crate::object_reader;
 
 pub use structural_schema::{below, stays_null, type_mismatches};
+pub use upstream::UpstreamDefinition;
 use validation_rules::ValidationRules;
 
 use patterns::Patterns;
