@@ -48,6 +48,7 @@ pub fn rules(ingress: &Ingress, listens: bool, backends: BackendsFn<'_>) -> Resu
             cluster_local: inside_only,
             hash: Some(Arc::clone(&hash)),
             traffic_policy: None,
+            matches_subdomains: false,
         });
     }
     Ok(rules.into_iter().map(simplify_paths).collect())

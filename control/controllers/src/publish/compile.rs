@@ -76,12 +76,14 @@ fn compile_route(rule: &HostRule, known: &mut BackendTable<'_>) -> Option<Route>
             splits: compile_backends(&path.splits, known),
             by_any_scheme: path.skip_https_redirect,
             cluster_local_only: path.cluster_local,
+            scheme: path.scheme,
         })
         .collect();
     let mut route = Route::new(branches, splits);
     route.https_redirect = rule.https_redirect;
     route.cluster_local_only = rule.cluster_local;
     route.hash.clone_from(&rule.hash);
+    route.matches_subdomains = rule.matches_subdomains;
     route.traffic_policy.clone_from(&rule.traffic_policy);
     let leads_on = route.all_splits().any(|split| split.weight > 0);
     leads_on.then_some(route)

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use contract::client_address::ClientScheme;
 use contract::table::{HeaderEdits, TrafficPolicy};
 use contract::tls::TlsIdentity;
 
@@ -22,6 +23,8 @@ pub struct HostRule {
     pub hash: Option<Arc<str>>,
     /// The traffic policy beyond the split.
     pub traffic_policy: Option<Arc<TrafficPolicy>>,
+    /// Wildcards among the hosts match names with any number of labels more.
+    pub matches_subdomains: bool,
 }
 
 /// The certificates that an object brings, by host.
@@ -51,6 +54,8 @@ pub struct PathRule {
     pub skip_https_redirect: bool,
     /// Not for the public listener, though the hosts are.
     pub cluster_local: bool,
+    /// Only for connections of this scheme.
+    pub scheme: Option<ClientScheme>,
 }
 
 /// A backend's share.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use codec::http::{FieldName, RequestView};
 
 use super::{Backend, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, TrafficPolicy};
-use crate::client_address::ClientAddress;
+use crate::client_address::{ClientAddress, ClientScheme};
 use crate::request_histograms::RouteTag;
 
 /// The routing of one host.
@@ -25,6 +25,8 @@ pub struct Route {
     pub hash: Option<Arc<str>>,
     /// Settings beyond the traffic split.
     pub traffic_policy: Option<Arc<TrafficPolicy>>,
+    /// If the host is a wildcard, it matches names with any number of labels more.
+    pub matches_subdomains: bool,
 }
 
 /// A match on a part of a host's requests.
@@ -40,6 +42,8 @@ pub struct RouteMatch {
     pub by_any_scheme: bool,
     /// Not public, though the route is.
     pub cluster_local_only: bool,
+    /// Only for connections of this scheme, whatever a trusted proxy says of its clients.
+    pub scheme: Option<ClientScheme>,
 }
 
 /// A backend's share.
@@ -212,6 +216,10 @@ impl RouteMatch {
         if self.cluster_local_only && !request.cluster_local {
             return false;
         }
+        let is_other = |peer: &ClientAddress| self.scheme.is_some_and(|scheme| scheme != peer.scheme());
+        if request.peer.is_some_and(is_other) {
+            return false;
+        }
         let below = request.path.strip_prefix(&*self.path);
         let whole = |rest: &str| self.path.is_empty() || rest.is_empty() || rest.starts_with(['/', '?']);
         below.is_some_and(whole) && self.headers.iter().all(|(name, value)| request.has_header(name, value))
@@ -322,7 +330,14 @@ mod tests {
 
     fn branch(path: &str, headers: &[(&str, &str)]) -> RouteMatch {
         let headers = headers.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        RouteMatch { path: path.into(), headers, splits: Vec::new(), by_any_scheme: false, cluster_local_only: false }
+        RouteMatch {
+            path: path.into(),
+            headers,
+            splits: Vec::new(),
+            by_any_scheme: false,
+            cluster_local_only: false,
+            scheme: None,
+        }
     }
 
     /// The matched branch, as its path and number of headers.
@@ -372,6 +387,22 @@ mod tests {
             let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
             assert_eq!(taken(&route, &text), Some((String::new(), of)), "{fields:?}");
         }
+    }
+
+    /// What is attached to a listener for HTTPS alone is not served without TLS.
+    #[test]
+    fn branch_of_a_scheme_matches_its_connections_only() {
+        let branches = vec![RouteMatch { scheme: Some(ClientScheme::Https), ..branch("/a", &[]) }, branch("/b", &[])];
+        let route = Route::new(branches, Vec::new());
+        let text = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
+        let mut head = RequestHead::default();
+        assert!(matches!(parse_request(text, &mut head), Parsed::Head { .. }));
+        for (scheme, is_served) in [(ClientScheme::Https, true), (ClientScheme::Http, false)] {
+            let peer = ClientAddress::new(([127, 0, 0, 1], 1).into(), scheme);
+            let request = RouteRequest::client(head.view(text), &peer);
+            assert_eq!(route.branches.iter().any(|branch| branch.matches(&request)), is_served, "{scheme:?}");
+        }
+        assert!(route.branches.iter().any(|branch| branch.matches(&RouteRequest::internal("a", "/a"))));
     }
 
     /// X-KI-03: public requests match only public branches.
