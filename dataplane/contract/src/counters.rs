@@ -64,6 +64,8 @@ pub struct CoreCounters {
     pub log: LogCounters,
     /// Connections that instances refused; each ejects its instance.
     pub outliers: AtomicU64,
+    /// Ejections of given addresses because of timeouts or errors.
+    pub ejections: AtomicU64,
     /// Access log lines that were passed to the writer, and those that were dropped.
     pub access_lines: AtomicU64,
     pub access_dropped: AtomicU64,

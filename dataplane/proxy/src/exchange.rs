@@ -6,12 +6,13 @@
 
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::http::{BodyDecoder, BodyFraming};
 use contract::client_address::ClientAddress;
 use contract::connection_query::ConnectionState;
-use contract::table::{HeaderEdits, Protocol, RouteRequest};
+use contract::table::{Endpoint, HeaderEdits, Protocol, RouteRequest};
 use protocol::http::headers::put_request;
 use protocol::http::pool::{PoolKey, UpstreamConnection};
 use protocol::http::relay::{self, RelayStep};
@@ -26,7 +27,7 @@ use super::disconnect_watcher::{gone, watch};
 use super::exchange_progress::ExchangeProgress;
 use super::mirror::MirrorBuffer;
 use super::outcome::{AttemptOutcome, ExchangeOutcome};
-use super::passive_health::{CountedEndpoint, counted_endpoint};
+use super::passive_health::counted_endpoint;
 use super::proxy_connection::ProxyConnection;
 use super::request_stream::RequestStream;
 use super::response_stream::ResponseStream;
@@ -79,6 +80,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     let mut budget = RetryBudget::new(repeatable);
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
+        proxy.observe(request.counted.as_ref(), &ended, request.progress.is_sent());
         connection.note.answered = request.progress.activity.answered();
         let ended = match budget.decide(ended, true) {
             RetryDecision::Ended(ended) => ended,
@@ -122,12 +124,12 @@ struct AdmittedRequest {
     /// For the client, if it waited for an instance.
     timing: Option<Rc<ColdStartTiming>>,
     permit: Option<Permit>,
-    /// The pool key of its connection.
-    key: PoolKey,
+    /// The endpoint of its connection: the key in the pool.
+    endpoint_id: u64,
     /// The connection may carry other requests.
     may_pool: bool,
-    /// Its endpoint, if the outcome counts for outlier detection.
-    counted: Option<CountedEndpoint>,
+    /// See [`counted_endpoint`]. The permit is released before the outcome is known.
+    counted: Option<Arc<Endpoint>>,
     /// Bytes for the mirrored request; dropped unless the request is answered.
     mirror_buffer: Option<MirrorBuffer>,
 }
@@ -148,9 +150,9 @@ impl AdmittedRequest {
             deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
             timing: None,
             original_host: None,
-            key: PoolKey::Endpoint(permit.endpoint.id),
+            endpoint_id: permit.endpoint.id,
             may_pool: permit.backend().proxy_protocol.is_none(),
-            counted: counted_endpoint(&permit),
+            counted: counted_endpoint(&permit).cloned(),
             permit: Some(permit),
             wire,
             body,
@@ -164,7 +166,7 @@ impl AdmittedRequest {
             streams::mirror(mirror_buffer, is_sent.then_some(status));
         }
         if is_sent && self.may_pool && upstream.is_reusable() {
-            proxy.client.put_back(self.key, upstream);
+            proxy.client.put_back(PoolKey::Endpoint(self.endpoint_id), upstream);
         }
         ExchangeOutcome::Answered { status, close, request_read: self.progress.is_request_read() }
     }
@@ -201,8 +203,8 @@ impl AdmittedRequest {
         match select_both(reached, disconnected).await? {
             (permit, UpstreamLink::Http1(upstream)) => {
                 note.add_bytes(&permit.endpoint);
-                self.key = PoolKey::Endpoint(permit.endpoint.id);
-                self.counted = counted_endpoint(&permit);
+                self.endpoint_id = permit.endpoint.id;
+                self.counted = counted_endpoint(&permit).cloned();
                 self.permit = Some(permit);
                 Ok(upstream)
             }
@@ -324,9 +326,9 @@ async fn attempt(
         deadlines: due,
         timing,
         permit,
-        key: _,
+        endpoint_id: _,
         may_pool: _,
-        counted,
+        counted: _,
         mirror_buffer,
         original_host: _,
     } = request;
@@ -360,7 +362,5 @@ async fn attempt(
     };
     // Pinned where they are made: each is 600 bytes, and a move would copy it twice.
     let (answered, sent) = (pin!(response_stream.run()), pin!(request_stream.run(wire.clone())));
-    let ended = select_both(answered, sent).await;
-    connection.proxy.observe(*counted, &ended);
-    ended
+    select_both(answered, sent).await
 }

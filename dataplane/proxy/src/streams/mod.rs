@@ -257,7 +257,7 @@ async fn carry(
             UpstreamLink::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,
             UpstreamLink::Http2(stream_permit) => over_http2::attempt(job, stream_permit, body, reply).await,
         };
-        job.proxy.observe(counted_endpoint(&permit), &attempt);
+        job.proxy.observe(counted_endpoint(&permit), &attempt, job.progress.sent.get());
         let attempt = match budget.decide(attempt, job.progress.body_started.get()) {
             RetryDecision::Ended(attempt) => attempt,
             RetryDecision::Retry { is_alive } => {

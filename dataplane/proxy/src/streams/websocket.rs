@@ -29,6 +29,7 @@ use super::{
     AttemptOutcome, ClientGone, ResponseDeadlines, ResponseWriter, StreamRequest, heads, over_http1, unless_gone,
 };
 use crate::connect::reach;
+use crate::passive_health::counted_endpoint;
 use crate::request_record::{RequestEnd, RequestRecord};
 use crate::retry::{self, ReplayableRequest, RetryBudget, RetryDecision, original_host};
 use crate::tunnel::{TunnelContext, between};
@@ -158,8 +159,10 @@ async fn open(
     reply.deadlines = job.deadlines.total;
     let mut budget = RetryBudget::new(true); // a GET without a body
     let opened = loop {
-        let Err(failed) = handshake(&job, &mut upstream, reply).await else { break Ok(()) };
-        match budget.decide(failed, true) {
+        let outcome = handshake(&job, &mut upstream, reply).await;
+        proxy.observe(counted_endpoint(&permit), &outcome, job.progress.sent.get());
+        match budget.decide(outcome, true) {
+            RetryDecision::Ended(AttemptOutcome::Switched) => break Ok(()),
             RetryDecision::Ended(failed) => break Err(failed),
             RetryDecision::Exhausted => break Err(job.failed()),
             RetryDecision::Retry { is_alive } => {
@@ -197,6 +200,17 @@ async fn retry_upstream(
 
 /// Sends the handshake to the instance and forwards its 101 as a 200, or else its response, if that may be forwarded.
 async fn handshake(
+    job: &StreamRequest<'_>,
+    upstream: &mut UpstreamConnection,
+    reply: &mut Http2ResponseWriter<'_>,
+) -> AttemptOutcome {
+    match switch(job, upstream, reply).await {
+        Ok(()) => AttemptOutcome::Switched,
+        Err(ended) => ended,
+    }
+}
+
+async fn switch(
     job: &StreamRequest<'_>,
     upstream: &mut UpstreamConnection,
     reply: &mut Http2ResponseWriter<'_>,
