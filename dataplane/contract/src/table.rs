@@ -102,7 +102,7 @@ pub struct Backend {
     /// `NAMESPACE/REVISION`, or `static/HOST`: the name in signals, logs and metrics.
     pub key: Box<str>,
     /// The ready ones, in no order. May be empty.
-    pub endpoints: Vec<Arc<Endpoint>>,
+    pub endpoints: Box<[Arc<Endpoint>]>,
     /// Concurrent requests of one instance; 0 = no limit. A hard limit, over all cores.
     pub concurrency_max: u32,
     pub when_empty: NoEndpointPolicy,

@@ -61,7 +61,7 @@ fn another_instance_serves_when_the_instance_is_gone() {
             assert_eq!(ask(&fixture, by_http2).await, b"mortal");
             let known = fixture.tables.load().hosts["app"].splits[0].backend.endpoints.clone();
             let mut both = of(&load, &[instance(&fixture.ring, |_| ok("other"))]);
-            both.endpoints.extend(known);
+            both.endpoints = [both.endpoints, known].concat().into();
             fixture.publish("app", both);
             for _ in 0..10 {
                 assert_eq!(ask(&fixture, by_http2).await, b"other");
@@ -85,7 +85,7 @@ fn access_log_names_the_instance_that_answered() {
             let known = fixture.tables.load().hosts["app"].splits[0].backend.endpoints.clone();
             let second = instance(&fixture.ring, |_| ok("other"));
             let mut both = of(&load, &[second]);
-            both.endpoints.extend(known);
+            both.endpoints = [both.endpoints, known].concat().into();
             fixture.publish("app", both);
             for _ in 0..10 {
                 assert_eq!(ask(&fixture, by_http2).await, b"other");

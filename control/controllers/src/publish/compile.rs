@@ -127,7 +127,7 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
     });
     Backend {
         key: key.into(),
-        endpoints: entry.endpoints.clone(),
+        endpoints: entry.endpoints.as_slice().into(),
         concurrency_max: spec.concurrency_max,
         when_empty: spec.when_empty.clone(),
         protocol: spec.protocol,
