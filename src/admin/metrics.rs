@@ -301,7 +301,7 @@ impl Collector for TableMetrics {
 /// By their keys.
 fn all_backends(table: &RoutingTable) -> BTreeMap<&str, &Backend> {
     let routes = table.hosts.values().chain(&table.any_host);
-    let splits = routes.flat_map(|route| route.all_splits());
+    let splits = routes.flat_map(|route| route.all_splits()).filter(|split| !split.backend.key.is_empty()); // or a reply
     splits.map(|split| (&*split.backend.key, &*split.backend)).collect()
 }
 

@@ -44,6 +44,12 @@ impl ResponseDeadlines {
         Self { total, first_byte, idle, after_request, started }
     }
 
+    /// The response ends by `at` at the latest.
+    pub(super) fn end_by(&mut self, at: Tick) {
+        self.total = earlier(self.total, Some(at));
+        self.first_byte = earlier(self.first_byte, Some(at));
+    }
+
     /// Whether the total timeout has passed: bytes that arrive now cannot be sent any more.
     pub(super) fn is_over(&self, ring: &Ring) -> bool {
         self.total.is_some_and(|total| ring.now() >= total)

@@ -31,7 +31,8 @@ use super::passive_health::counted_endpoint;
 use super::proxy_connection::ProxyConnection;
 use super::request_stream::RequestStream;
 use super::response_stream::ResponseStream;
-use super::retry::{ReplayableRequest, RetryBudget, RetryDecision, original_host, retry_upstream};
+use super::retry::{ReplayableRequest, RetryBudget, RetryDecision, retry_upstream};
+use super::route_filters::OriginalTarget;
 use super::select::select_both;
 use super::tunnel::tunnel;
 use super::upstream::{ConnectPlan, UpstreamLink};
@@ -65,7 +66,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
         Err(ending) => return ending,
     };
 
-    let original_host = original_host(permit.edits(), connection.client.head.view(&head));
+    let original = OriginalTarget::of(permit.edits(), connection.client.head.view(&head));
     let mut body = BodyDecoder::new(connection.client.head.framing);
     let (wire, head_bytes) = match write_request(connection, &head, permit.edits(), &mut body) {
         Ok(written) => written,
@@ -73,11 +74,10 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     };
     drop(head); // the receive buffer is released before the wait for the response
     connection.client.read_buffer.detach();
-    let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
+    let mut budget = RetryBudget::new(body.is_done() && connection.client.head.method.is_idempotent());
     let timing = connection.note.timing.clone().filter(|_| proxy.server_timing.get());
-    let mut request = AdmittedRequest::new(&proxy, permit, (wire, head_bytes), body, started);
-    (request.timing, request.original_host) = (timing, original_host);
-    let mut budget = RetryBudget::new(repeatable);
+    let admitted = AdmittedRequest::new(&proxy, permit, (wire, head_bytes), body, started);
+    let mut request = AdmittedRequest { timing, original, ..admitted };
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
         proxy.observe(request.counted.as_ref(), &ended, request.progress.is_sent());
@@ -115,8 +115,7 @@ struct AdmittedRequest {
     /// The head as written for the instance, with the body bytes that arrived with it. Kept until the end, because the
     /// request may have to be sent again.
     wire: Bytes,
-    /// See [`original_host`].
-    original_host: Option<Box<str>>,
+    original: Option<Box<OriginalTarget>>,
     /// The rest of the body.
     body: BodyDecoder,
     progress: ExchangeProgress,
@@ -131,7 +130,7 @@ struct AdmittedRequest {
     /// See [`counted_endpoint`]. The permit is released before the outcome is known.
     counted: Option<Arc<Endpoint>>,
     /// Bytes for the mirrored request; dropped unless the request is answered.
-    mirror_buffer: Option<MirrorBuffer>,
+    mirror_buffer: Option<Box<MirrorBuffer>>,
 }
 
 impl AdmittedRequest {
@@ -143,13 +142,13 @@ impl AdmittedRequest {
         body: BodyDecoder,
         started: Tick,
     ) -> Self {
-        let activity = StreamActivity::new(IdleTimeouts::of(&proxy.limits, &permit.backend().timeouts));
+        let activity = StreamActivity::new(IdleTimeouts::of(&proxy.limits, permit.selected.timeouts()));
         Self {
-            mirror_buffer: MirrorBuffer::start(proxy, permit.selected.affinity.mirror.as_ref(), &wire, head_bytes),
+            mirror_buffer: MirrorBuffer::start(proxy, &permit.selected, &wire, head_bytes),
             progress: ExchangeProgress::new(&body, wire.len() > head_bytes, activity),
-            deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+            deadlines: permit.deadlines(started),
             timing: None,
-            original_host: None,
+            original: None,
             endpoint_id: permit.endpoint.id,
             may_pool: permit.backend().proxy_protocol.is_none(),
             counted: counted_endpoint(&permit).cloned(),
@@ -163,7 +162,7 @@ impl AdmittedRequest {
     fn done(&mut self, proxy: &Proxy, upstream: Box<UpstreamConnection>, status: u16, close: bool) -> ExchangeOutcome {
         let is_sent = self.progress.is_sent();
         if let Some(mirror_buffer) = self.mirror_buffer.take() {
-            streams::mirror(mirror_buffer, is_sent.then_some(status));
+            streams::mirror(*mirror_buffer, is_sent.then_some(status));
         }
         if is_sent && self.may_pool && upstream.is_reusable() {
             proxy.client.put_back(PoolKey::Endpoint(self.endpoint_id), upstream);
@@ -190,7 +189,7 @@ impl AdmittedRequest {
             protocol: Protocol::Http1,
             is_alive,
             written: &self.wire,
-            original_host: self.original_host.as_deref(),
+            original: self.original.as_deref(),
             peer: Some(peer),
             due: self.deadlines.first_byte,
         };
@@ -330,7 +329,7 @@ async fn attempt(
         may_pool: _,
         counted: _,
         mirror_buffer,
-        original_host: _,
+        original: _,
     } = request;
     let mut request_stream = RequestStream {
         ring,

@@ -15,7 +15,10 @@ use sluicegate_dataplane::access_log::{self, AccessLogConfig, AccessLogFormat};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::http::limits::SENDS_MAX;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{Backend, BackendShare, HeaderEdits, NoEndpointPolicy, Route, RoutingTable};
+use sluicegate_dataplane::table::{
+    Backend, BackendShare, HeaderEdits, NoEndpointPolicy, PathMatch, PathRewrite, RequestMatch, Route, RouteFilters,
+    RouteMatch, RoutingTable,
+};
 
 use crate::fixture::{ProxyFixture, backend, instance, listener, ok, on_every_driver, read_through, run_with_proxy};
 use crate::streams::{connect, whole};
@@ -98,16 +101,18 @@ fn access_log_names_the_instance_that_answered() {
     });
 }
 
-/// Publishes the host's only backend; `inner`: the host that its instances get (X-KI-08).
+/// Publishes the host's only backend; `inner`: the host that its instances get (X-KI-08), with another path.
 fn publish_as(fixture: &ProxyFixture, inner: Option<&str>, backend: Backend) {
     let mut split = BackendShare::new(1, Arc::new(backend));
-    split.edits = inner.map(|host| {
-        let mut edits = HeaderEdits::default();
-        edits.set_host(host).unwrap();
-        Arc::new(edits)
+    split.filters = inner.map(|host| {
+        let mut request = HeaderEdits::default();
+        request.set_host(host).unwrap();
+        request.set_path(PathRewrite::full("/inner").unwrap());
+        Arc::new(RouteFilters { request, ..RouteFilters::default() })
     });
+    let rule = RouteMatch::new(RequestMatch::new(PathMatch::Exact("/".into())), vec![split]);
     let mut table = RoutingTable::default();
-    table.hosts.insert("app", Arc::new(Route::of(vec![split])));
+    table.hosts.insert("app", Arc::new(Route::new(vec![rule], Vec::new())));
     fixture.tables.publish(table);
 }
 

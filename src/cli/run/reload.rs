@@ -57,7 +57,7 @@ impl Reloader {
 
     fn apply(&mut self, current: &mut RunConfig, health: &Health) -> Result<()> {
         let wanted = RunConfig::decide(self.settings.clone()).map_err(|why| anyhow!(why))?;
-        // Before they are read: a change meanwhile, or a file that is mended later, must be noticed.
+        // Before they are read: a change meanwhile, or a file that is repaired later, must be noticed.
         self.watch.add(&self.settings, &wanted);
         let restart = current.needs_restart(&wanted);
         let next = RunConfig {

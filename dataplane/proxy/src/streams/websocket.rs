@@ -31,7 +31,8 @@ use super::{
 use crate::connect::reach;
 use crate::passive_health::counted_endpoint;
 use crate::request_record::{RequestEnd, RequestRecord};
-use crate::retry::{self, ReplayableRequest, RetryBudget, RetryDecision, original_host};
+use crate::retry::{self, ReplayableRequest, RetryBudget, RetryDecision};
+use crate::route_filters::OriginalTarget;
 use crate::tunnel::{TunnelContext, between};
 use crate::upstream::UpstreamLink;
 use crate::{AcquireRequest, LocalReply, Permit};
@@ -142,19 +143,20 @@ async fn open(
     let mut written = BytesMut::new();
     put_request(&mut written, view, &shared.peer, permit.edits(), &mut proxy.rng.borrow_mut());
     note.written(proxy, &mut written);
-    reply.progress.acquired(&proxy.limits, permit.backend());
+    reply.progress.acquired(&proxy.limits, &permit);
     let job = StreamRequest {
         proxy,
         peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
-        original_host: original_host(permit.edits(), view),
+        original: OriginalTarget::of(permit.edits(), view),
         wants_trailers: false,
         scheme: permit.backend().scheme(),
-        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+        deadlines: permit.deadlines(started),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress: reply.progress,
         backend: permit.backend().key.clone(),
+        filters: permit.selected.filters.clone(),
     };
     reply.deadlines = job.deadlines.total;
     let mut budget = RetryBudget::new(true); // a GET without a body
@@ -186,7 +188,7 @@ async fn retry_upstream(
         protocol: table::Protocol::Http1,
         is_alive,
         written: &job.written,
-        original_host: job.original_host.as_deref(),
+        original: job.original.as_deref(),
         peer: job.peer,
         due: job.deadlines.first_byte,
     };
