@@ -56,8 +56,12 @@ fn backend_of_another_namespace_needs_a_grant() {
             "spec": { "from": from, "to": [{ "group": "", "kind": "Service", "name": "app" }] },
         })
     };
-    api.create(&grant("other", "GRPCRoute"));
-    api.create(&grant("right", "HTTPRoute"));
+    for grant in [grant("other", "GRPCRoute"), grant("right", "HTTPRoute")] {
+        // The older version, which Gateway API's guides use.
+        let path = "/apis/gateway.networking.k8s.io/v1beta1/namespaces/apps/referencegrants";
+        let response = api.send(HttpCall::post(path).json(&grant));
+        assert_eq!(response.status, 201, "{response}");
+    }
     api.wait_for("HTTPRoute", NAMESPACE, "cross", TIMEOUT, |route| resolved(route) == "True ResolvedRefs");
     assert_eq!(answers(&appliance, HttpCall::get("/").host(HOST)), "app");
     api.delete("ReferenceGrant", "apps", "right");

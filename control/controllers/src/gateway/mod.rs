@@ -19,6 +19,7 @@ mod route_store;
 
 mod route_status;
 mod routes;
+mod rule_filters;
 mod watches;
 
 use std::sync::Arc;

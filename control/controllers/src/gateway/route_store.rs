@@ -187,11 +187,13 @@ impl RouteStoreState {
 mod tests {
     use std::sync::Arc;
 
+    use contract::table::RequestMatch;
+
     use super::*;
     use crate::work_queue::ControllerKind;
 
     fn program(name: &str, second: i64, hosts: &[&str]) -> RouteProgram {
-        let rule = PathRule { path: format!("/{name}"), ..PathRule::default() };
+        let rule = PathRule { matches: RequestMatch::prefix(&format!("/{name}")), ..PathRule::default() };
         let gateway = ("ns".to_owned(), "g".to_owned());
         RouteProgram {
             precedence: RoutePrecedence {
@@ -220,7 +222,7 @@ mod tests {
                 .into_iter()
                 .flat_map(BTreeMap::values)
                 .flatten()
-                .map(|rule| rule.path.clone())
+                .map(|rule| rule.matches.path().text().to_owned())
                 .collect()
         };
         assert_eq!((paths("a"), paths("b")), (vec!["/old".to_owned(), "/new".to_owned()], vec!["/new".to_owned()]));

@@ -303,7 +303,9 @@ mod tests {
     use super::*;
 
     fn numbered(number: u8) -> Arc<Route> {
-        Arc::new(Route { hash: Some(number.to_string().into()), ..Route::default() })
+        let mut route = Route::of(Vec::new());
+        route.hash = Some(number.to_string().into());
+        Arc::new(route)
     }
 
     fn number(route: &Arc<Route>) -> u8 {
