@@ -216,7 +216,7 @@ impl RunConfig {
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let differ = |key: fn(&Self) -> String| key(self) != key(wanted);
         type ShownSetting = (&'static str, fn(&RunConfig) -> String);
-        let fields: [ShownSetting; 32] = [
+        let fields: [ShownSetting; 34] = [
             ("data", |config| format!("{:?}", config.data)),
             ("workers", |config| format!("{:?}", config.workers)),
             ("http", |config| format!("{:?}", config.http)),
@@ -244,12 +244,12 @@ impl RunConfig {
             ("image-quota", |config| format!("{:?}", config.image_quota)),
             ("instance-user", |config| format!("{:?}", (config.instance_user, config.host_devices))),
             ("process-instances", |config| format!("{:?}", config.process_instances)),
+            ("workloads", |config| format!("{:?}", config.workloads)),
             ("proxy-protocol", |config| format!("{:?}", config.gateway.proxy_protocol)),
             ("timeouts and limits of HTTP", |config| format!("{:?}", config.http_limits)),
             ("allow-target", |config| format!("{:?}", config.allowed_targets)),
-            ("log-bytes or event-quota", |config| {
-                format!("{:?}", (config.log.log_bytes_max, &config.quotas, config.core_stall_timeout))
-            }),
+            ("log-bytes or event-quota", |config| format!("{:?}", (config.log.log_bytes_max, &config.quotas))),
+            ("core-stall-timeout", |config| format!("{:?}", config.core_stall_timeout)),
             ("kubeconfig", |config| format!("{:?}", config.kubeconfig)),
         ];
         fields.into_iter().filter(|(_, key)| differ(*key)).map(|(name, _)| name).collect()

@@ -33,7 +33,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-L
 /// Kept open, each after one request.
 const IDLE: usize = 1_000;
 /// Total for an idle connection. The connection tracker and other lists have spare capacity.
-const BYTES_PER_IDLE_MAX: usize = 4 * 1024 + 64;
+const BYTES_PER_IDLE_MAX: usize = 4 * 1024;
 
 /// The counts are per process: one test at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

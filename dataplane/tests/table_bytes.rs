@@ -12,7 +12,7 @@ static ALLOCATOR: dhat::Alloc = dhat::Alloc;
 /// Enough that the growth steps of the map are a fraction of it.
 const ROUTES: usize = 20_000;
 /// For a route with one backend of one address, including its host's slot.
-const BYTES_PER_ROUTE_MAX: usize = 1_032;
+const BYTES_PER_ROUTE_MAX: usize = 1_024;
 /// A copy shares the hosts: it costs the list of shards, and a changed one its shard.
 const BYTES_PER_CHANGE_MAX: usize = 64 * 1024;
 

@@ -13,7 +13,9 @@ use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use dataplane::connection_query::{CONNECTIONS_LISTED_MAX, ConnectionInfo};
-use dataplane::table::{Backend, BackendShare, NoEndpointPolicy, Protocol, Route, RoutingTable};
+use dataplane::table::{
+    Backend, BackendShare, NoEndpointPolicy, Protocol, Route, RouteReply, RoutingTable, ValueMatch,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -101,7 +103,8 @@ fn routes_of(table: &RoutingTable, wanted: &ConnectionsQuery) -> Value {
             named.into_iter().map(|(host, route)| (host, Arc::clone(route))).collect()
         }
     };
-    let used = met.iter().flat_map(|(_, route)| route.all_splits());
+    let splits = met.iter().flat_map(|(_, route)| route.all_splits());
+    let used = splits.filter(|split| !split.backend.key.is_empty()); // the others have a reply
     let backends: BTreeMap<&str, Value> = used.map(|split| (&*split.backend.key, backend(&split.backend))).collect();
     let shown: Vec<Value> = met.iter().map(|(host, found)| route(host, found)).collect();
     json!({
@@ -111,19 +114,27 @@ fn routes_of(table: &RoutingTable, wanted: &ConnectionsQuery) -> Value {
 
 /// Branches in the order in which they are tried; the last matches everything else.
 fn route(host: &str, route: &Route) -> Value {
-    let mut ways: Vec<Value> = Vec::with_capacity(route.branches.len() + 1);
-    for branch in &route.branches {
-        let headers: BTreeMap<&str, &str> = branch.headers.iter().map(|(name, value)| (&**name, &**value)).collect();
+    let mut ways: Vec<Value> = Vec::with_capacity(route.branches().len() + 1);
+    for branch in route.branches() {
+        let conditions = branch.matches.conditions();
+        let headers = conditions.map(|conditions| values(&conditions.headers)).unwrap_or_default();
+        let query = conditions.map(|conditions| values(&conditions.query)).unwrap_or_default();
         ways.push(json!({
-            "path": branch.path,
+            "path": branch.matches.path().text(),
+            "path_type": branch.matches.path().kind(),
+            "method": conditions.and_then(|conditions| conditions.method.as_deref()),
             "headers": headers,
+            "query": query,
             "cluster_local": route.cluster_local_only || branch.cluster_local_only,
             "splits": splits(&branch.splits),
         }));
     }
     if !route.splits.is_empty() {
         let private = route.cluster_local_only;
-        ways.push(json!({ "path": "", "headers": {}, "cluster_local": private, "splits": splits(&route.splits) }));
+        ways.push(json!({
+            "path": "", "path_type": "PathPrefix", "headers": {}, "cluster_local": private,
+            "splits": splits(&route.splits),
+        }));
     }
     json!({
         "host": host,
@@ -134,17 +145,25 @@ fn route(host: &str, route: &Route) -> Value {
     })
 }
 
+fn values(conditions: &[(Box<str>, ValueMatch)]) -> BTreeMap<&str, &str> {
+    conditions.iter().map(|(name, value)| (&**name, value.text())).collect()
+}
+
 fn splits(splits: &[BackendShare]) -> Vec<Value> {
     splits
         .iter()
         .map(|split| {
-            let edits = split.edits.as_deref();
+            let edits = split.edits();
             let set: BTreeMap<&str, &str> = edits.into_iter().flat_map(|edits| edits.headers()).collect();
             json!({
                 "weight": split.weight,
                 "backend": split.backend.key,
                 "set_headers": set,
                 "rewrite_host": edits.and_then(|edits| edits.host()),
+                "reply": split.reply().map(|reply| match reply {
+                    RouteReply::Redirect(redirect) => redirect.status(),
+                    RouteReply::Status(status) => *status,
+                }),
             })
         })
         .collect()

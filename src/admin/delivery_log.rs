@@ -329,10 +329,8 @@ fn list_dead_letters(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> 
     let of = wanted.trigger.as_deref().map(|name| subscriber_ref::named(&table, name)).transpose()?;
     let since = wanted.since.as_deref().map(time).transpose()?.unwrap_or(0);
     let shown_max = wanted.limit.unwrap_or(EVENTS_MAX).min(EVENTS_MAX);
-    let query = DeadLetterQuery {
-        subscriber: of.as_ref().map(|subscriber_ref_| &*subscriber_ref_.subscriber.name),
-        until_ms: u64::MAX,
-    };
+    let query =
+        DeadLetterQuery { subscriber: of.as_ref().map(|reference| &*reference.subscriber.name), until_ms: u64::MAX };
     let (mut newest, mut left_out) = (BTreeMap::<(u64, DeadLetterKey), DeliveryOutcome>::new(), 0);
     dead_letters::each_page(&admin.logs, &query, |open| {
         for (due, how) in open.into_iter().filter(|(_, how)| how.at_ms >= since) {
@@ -371,10 +369,9 @@ fn dead_letter_row(
     record: &EventRecord,
 ) -> Value {
     let ((position, name), at_ms, what) = given_up;
-    let known = subscriber_ref::all(table).find(|subscriber_ref_| *subscriber_ref_.subscriber.name == **name);
-    let (kind, label) = known
-        .as_ref()
-        .map_or(("", &**name), |subscriber_ref_| (subscriber_ref_.kind(), &*subscriber_ref_.subscriber.label));
+    let known = subscriber_ref::all(table).find(|reference| *reference.subscriber.name == **name);
+    let (kind, label) =
+        known.as_ref().map_or(("", &**name), |reference| (reference.kind(), &*reference.subscriber.label));
     let attribute = |name: &str| record.attribute(name).unwrap_or_default();
     json!({
         "time": shown(at_ms), "kind": kind, "subscriber": label, "event": what.as_str(), "stream": stream,

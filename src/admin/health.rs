@@ -130,7 +130,7 @@ impl Health {
         let mut warnings = String::new();
         if let Some(why) = self.config.problem() {
             // Writing to a String cannot fail.
-            let _ = writeln!(warnings, "warning: the settings of before are in force: {why}");
+            let _ = writeln!(warnings, "warning: the previous settings stay in force: {why}");
         }
         let errors = self.manifests.failed.load(Relaxed);
         if errors > 0 {

@@ -137,7 +137,7 @@ impl Collector for ManifestFileMetrics {
 impl Collector for ReloadMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         let reloads = &self.0.config;
-        let help = "1: the settings in force are those of the files; 0: the last reload failed, and those of before are in force";
+        let help = "1: the settings in force are those of the files; 0: the last reload failed, and the previous settings stay in force";
         let mut family = out.encode_descriptor("config_current", help, None, MetricType::Gauge)?;
         gauge(&mut family, &[], reloads.problem().is_none().into())?;
         for (name, help, count) in [
@@ -158,7 +158,7 @@ impl Collector for ReloadMetrics {
 impl Collector for CoreMetrics {
     fn encode(&self, mut out: DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&CoreCounters) -> &AtomicU64;
-        let counters: [(&str, &str, Pick); 14] = [
+        let counters: [(&str, &str, Pick); 15] = [
             ("core_stalls", "Times that the core made no progress for --core-stall-timeout", |c| &c.stalls),
             ("tasks_panicked", "Tasks that panicked", |c| &c.tasks_panicked),
             ("connections", "Connections accepted", |c| &c.connections_taken),
@@ -172,6 +172,7 @@ impl Collector for CoreMetrics {
             ("upstream_connections", "Connections opened to instances", |c| &c.upstream_opened),
             ("upstream_connections_reused", "Requests that used an open upstream connection", |c| &c.upstream_reused),
             ("upstream_connect_failures", "Upstream connections that could not be established", |c| &c.outliers),
+            ("upstream_ejections", "Upstream addresses ejected for a while after timeouts or errors", |c| &c.ejections),
             ("access_log_lines", "Lines written to the access log", |c| &c.access_lines),
             ("spans_dropped", "Spans dropped because the queue was full", |c| &c.spans_dropped),
             ("access_log_dropped", "Access log lines dropped because the buffer was full", |c| &c.access_dropped),
@@ -300,7 +301,7 @@ impl Collector for TableMetrics {
 /// By their keys.
 fn all_backends(table: &RoutingTable) -> BTreeMap<&str, &Backend> {
     let routes = table.hosts.values().chain(&table.any_host);
-    let splits = routes.flat_map(|route| route.all_splits());
+    let splits = routes.flat_map(|route| route.all_splits()).filter(|split| !split.backend.key.is_empty()); // or a reply
     splits.map(|split| (&*split.backend.key, &*split.backend)).collect()
 }
 

@@ -27,9 +27,16 @@ pub(super) fn run(args: &ValidateArgs) -> ExitCode {
     for file in &args.files {
         if is_config(file) {
             checked += 1;
-            if let Err(why) = check_config(file) {
-                errors += 1;
-                report.push_str(&format!("{why}\n"));
+            match check_config(file) {
+                Ok(found) => {
+                    warnings += found.len();
+                    let line = |warning: String| format!("{}: warning: {warning}\n", file.display());
+                    report.extend(found.into_iter().map(line));
+                }
+                Err(why) => {
+                    errors += 1;
+                    report.push_str(&format!("{why}\n"));
+                }
             }
             continue;
         }
@@ -53,8 +60,14 @@ pub(super) fn run(args: &ValidateArgs) -> ExitCode {
             });
         }
     }
-    report.push_str(&format!("{checked} documents checked: {errors} errors, {warnings} warnings\n"));
+    let (documents, found) = (counted(checked, "document"), counted(errors, "error"));
+    report.push_str(&format!("{documents} checked: {found}, {}\n", counted(warnings, "warning")));
     exit_code(tell(&report).map(|()| errors == 0))
+}
+
+/// `1 error`, `2 errors`.
+fn counted(count: usize, noun: &str) -> String {
+    format!("{count} {noun}{}", if count == 1 { "" } else { "s" })
 }
 
 /// A config file is TOML, or an object without `apiVersion` and `kind` that has the name of a setting as a key.
@@ -73,8 +86,8 @@ fn is_config(file: &Path) -> bool {
         && setting_names().iter().any(|name| keys.contains(&name.as_str()))
 }
 
-/// The settings by themselves, and the files that they name.
-fn check_config(file: &Path) -> Result<(), String> {
+/// Checks the settings by themselves, and the files that they name. Returns the warnings.
+fn check_config(file: &Path) -> Result<Vec<String>, String> {
     let settings = Settings { config: Some(file.to_owned()), ..Settings::default() };
     let decided = RunConfig::decide(settings).map_err(|why| {
         let why = why.strip_prefix("config: ").unwrap_or(&why).to_owned();
@@ -82,10 +95,8 @@ fn check_config(file: &Path) -> Result<(), String> {
         if why.starts_with(&name) { why } else { format!("{name}: {why}") }
     });
     let config = decided.map_err(|why| with_severity(&why, file))?;
-    for warning in &config.warnings {
-        complain!("{}: warning: {warning}", file.display());
-    }
-    run::check_files(&config).map_err(|why| format!("{}: error: {why:#}", file.display()))
+    run::check_files(&config).map_err(|why| format!("{}: error: {why:#}", file.display()))?;
+    Ok(config.warnings)
 }
 
 /// `FILE:LINE: …` becomes `FILE:LINE: error: …`.

@@ -44,7 +44,7 @@ fn line_of(text: &str, why: &str) -> Option<usize> {
     text.lines().position(is_key).map(|at| at + 1)
 }
 
-/// An unknown key is told with the nearest right one, and not with all.
+/// The error of an unknown key names the nearest right key instead of all keys.
 fn with_nearest(why: &str) -> String {
     if !why.contains("unknown field `") {
         return why.to_owned();

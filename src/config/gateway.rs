@@ -68,7 +68,7 @@ impl FromStr for ErrorPageRule {
             .split_once('=')
             .filter(|(_, file)| !file.is_empty())
             .ok_or_else(|| format!("{text:?} is not STATUS=FILE, like 404=/etc/sluicegate/404.html"))?;
-        // The file is read later; the status is checked where a mistake is told with its flag.
+        // The file is read later. The status is checked here, so that the error names its flag.
         ErrorPages::default().add(statuses, ErrorPage { content_type: "", body: Default::default() })?;
         Ok(Self { statuses: statuses.to_owned(), file: file.into() })
     }
@@ -123,7 +123,7 @@ fn trusted_proxies(lists: Vec<NetworkList>, hops: Option<usize>) -> Result<Trust
     }
 }
 
-/// A header that anybody may send would let anybody choose the client's address.
+/// Without trusted networks any peer could choose the client's address.
 fn proxy_protocol(lists: Vec<ProxyProtocolList>, trusted: &TrustedProxies) -> Result<ProxyProtocolListeners, String> {
     let all = lists.into_iter().fold(ProxyProtocolListeners::default(), |all, ProxyProtocolList(one)| {
         ProxyProtocolListeners { http: all.http || one.http, https: all.https || one.https }

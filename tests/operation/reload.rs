@@ -69,8 +69,9 @@ fn broken_config_file_changes_nothing_and_is_told() {
 fn setting_that_needs_a_restart_is_named() {
     let one = TestUpstream::start("one");
     let (appliance, file) = appliance(&[format!("a.test={}", one.address())]);
-    let text = format!("{}domain = \"example.com\"\n", config(&[format!("a.test={}", one.address())]));
+    let others = "domain = \"example.com\"\nworkloads = \"services-only\"\n";
+    let text = format!("{}{others}", config(&[format!("a.test={}", one.address())]));
     std::fs::write(&file, text).unwrap();
     appliance.wait_says("take effect at the next start");
-    assert!(appliance.stderr().contains("domain"), "{}", appliance.stderr());
+    assert!(appliance.stderr().contains("domain, workloads"), "{}", appliance.stderr());
 }

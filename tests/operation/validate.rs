@@ -42,6 +42,16 @@ fn misspelt_keys_are_told_with_file_and_line() {
 }
 
 #[test]
+fn warning_of_a_config_file_is_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("sluicegate.toml");
+    std::fs::write(&path, "image = \"example.com/a=/nosuchprog\"\n").unwrap();
+    let (status, told) = validate(&[&path]);
+    assert!(status == 0 && told.contains("sluicegate.toml: warning: image: "), "{told}");
+    assert!(told.contains("1 document checked: 0 errors, 1 warning\n"), "{told}");
+}
+
+#[test]
 fn examples_are_valid() {
     let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
     let (status, told) = validate(&[&examples]);

@@ -4,6 +4,7 @@ mod access_log;
 mod capacity;
 mod framing;
 mod gateway;
+mod gateway_api;
 mod gateway_options;
 mod grpc;
 mod hostile;

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use kit::kingress::{backend, ingress, path, rule};
 use kit::manifest::NAMESPACE;
-use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, TIMEOUT, TestUpstream, wait};
+use kit::server::{HandlerReply, ReceivedMessage, TestServer};
+use kit::{Appliance, ApplianceSetup, HttpCall, HttpConnection, TIMEOUT, TestUpstream, http2, wait};
 use serde_json::json;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -75,18 +76,54 @@ fn hung_one_of_three_is_ejected() {
         }
     }
     assert_eq!(late, 1, "after its first timeout it is ejected for 30 s");
+    assert_eq!(appliance.metric("sluicegate_upstream_ejections_total", ""), 1);
+}
+
+/// A client that uploads too slowly says nothing about the address.
+#[test]
+fn late_upload_ejects_no_address() {
+    let (one, two) = (TestUpstream::start("one"), TestUpstream::start("two"));
+    let appliance = gateway(&[one.address(), two.address()], "?request-timeout=300ms");
+    let mut client = HttpConnection::open(appliance.http());
+    client.send(format!("POST /mirror HTTP/1.1\r\nHost: {HOST}\r\nContent-Length: 5\r\n\r\nh").as_bytes());
+    assert_eq!(client.receive().status, 504);
+    assert_eq!(appliance.metric("sluicegate_upstream_ejections_total", ""), 0);
+}
+
+/// A server that answers every request with this status.
+fn server(status: u16) -> TestServer {
+    TestServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
+        move |_request| async move { HandlerReply::Send(ReceivedMessage::new(status)) }
+    })
 }
 
 /// One that answers 500 in a row is tried last.
 #[test]
 fn upstream_with_errors_in_a_row_is_ejected() {
     let good = TestUpstream::start("good");
-    let failing = kit::server::TestServer::start(SocketAddr::from(([127, 0, 0, 1], 0)), move || {
-        |_request| async { kit::server::HandlerReply::Send(kit::server::ReceivedMessage::new(500)) }
-    });
+    let failing = server(500);
     let appliance = gateway(&[failing.address(), good.address()], "");
     let failed = (0..100).filter(|_| status(&appliance, "/") == 500).count();
     assert_eq!(failed, 5, "five in a row eject it for 30 s");
+}
+
+/// RFC 8441: the handshake of a WebSocket over HTTP/2 counts as any other request.
+#[test]
+fn failed_http2_websocket_handshakes_eject_an_upstream() {
+    let (failing, good) = (server(500), server(404));
+    let appliance = gateway(&[failing.address(), good.address()], "");
+    http2::run(async {
+        let (client, _ended) = http2::H2Client::open(appliance.http()).await;
+        client.knows_extended_connect().await;
+        let mut failed = 0;
+        for _ in 0..50 {
+            let mut asked = http::Request::builder().method("CONNECT").uri(format!("http://{HOST}/")).body(()).unwrap();
+            asked.extensions_mut().insert(h2::ext::Protocol::from("websocket"));
+            let (response, _stream) = client.begin(asked, false).await.unwrap();
+            failed += usize::from(response.await.unwrap().status() == 500);
+        }
+        assert_eq!(failed, 5, "five in a row eject it for 30 s");
+    });
 }
 
 /// An address that fails its health check gets no requests.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use apiserver::store::ObjectStore;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
-use k8s_openapi::api::core::v1::{Endpoints, Pod, Secret, Service as CoreService};
+use k8s_openapi::api::core::v1::{Endpoints, Namespace, Pod, Secret, Service as CoreService};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
@@ -24,6 +24,11 @@ use types::eventing::event_type::EventType;
 use types::eventing::trigger::Trigger;
 use types::flows::parallel::Parallel;
 use types::flows::sequence::Sequence;
+use types::gateway::gateway::Gateway;
+use types::gateway::gateway_class::GatewayClass;
+use types::gateway::grpc_route::GrpcRoute;
+use types::gateway::http_route::HttpRoute;
+use types::gateway::reference_grant::ReferenceGrant;
 use types::messaging::channel::Channel;
 use types::messaging::in_memory_channel::InMemoryChannel;
 use types::messaging::subscription::Subscription;
@@ -175,6 +180,12 @@ caches! {
     // A cluster may still have the roles of an earlier version of ours.
     certificates: Certificate = InformerCache::compressed_with_index(indexes::certificate_keys), optional true;
     ingresses: Ingress = InformerCache::default(), defaulted by defaulting::install;
+    gateway_classes: GatewayClass = InformerCache::default();
+    gateways: Gateway = InformerCache::default();
+    http_routes: HttpRoute = InformerCache::default();
+    grpc_routes: GrpcRoute = InformerCache::default();
+    reference_grants: ReferenceGrant = InformerCache::default();
+    namespaces: Namespace = InformerCache::compressed();
     core_services: CoreService = InformerCache::compressed_with_index(indexes::core_service_keys);
     endpoints: Endpoints = InformerCache::default();
     endpoint_slices: EndpointSlice = InformerCache::default(), without DERIVED_LABEL;
@@ -197,8 +208,19 @@ mod tests {
 
     use super::*;
 
-    /// Shown as Pods in an API of our own alone, so a follower does not watch them.
-    const EMBEDDED_ONLY: [&str; 3] = ["pods", "deployments", "replicasets"];
+    /// Read in an API of our own alone, so a follower does not watch them: what runs is shown as Pods there, and Gateway API is
+    /// not followed yet.
+    const EMBEDDED_ONLY: [&str; 9] = [
+        "pods",
+        "deployments",
+        "replicasets",
+        "gatewayclasses",
+        "gateways",
+        "httproutes",
+        "grpcroutes",
+        "referencegrants",
+        "namespaces",
+    ];
 
     /// AMB-62: a follower watches every kind that the controllers read.
     #[test]

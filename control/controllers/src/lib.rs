@@ -40,6 +40,7 @@ mod example_controller;
 pub mod field_managers;
 mod flow_plan;
 pub mod flows;
+mod gateway;
 pub mod host_certificates;
 pub mod host_tls;
 mod idle_trim;
@@ -205,8 +206,9 @@ fn controllers(
         Box::new(namespace::NamespaceController::default()),
     ];
     list.extend(workloads);
-    // Of an API of our own: a cluster has controllers for sources.
+    // Of an API of our own: a cluster has controllers for sources, and Gateway API is not followed yet.
     if config.leader_identity.is_none() {
+        list.extend(gateway::controllers());
         list.push(Box::new(sources::api_server::ApiServerController::new(Arc::clone(&pings.relay))));
         list.push(Box::new(sources::ping::PingController::new(pings)));
         list.push(Box::new(sources::container::ContainerController::default()));

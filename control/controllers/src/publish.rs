@@ -10,6 +10,7 @@ mod compile;
 mod host_rule;
 mod namespace_quotas;
 mod not_ready;
+mod route_filters;
 mod routing_model;
 mod stream_model;
 
@@ -35,6 +36,7 @@ pub use addresses::AddressBackend;
 use autoscaler::EndpointSink;
 pub use host_rule::{HostRule, ObjectCertificates, PathRule, UnservedHosts, WeightedBackend};
 pub use namespace_quotas::{NamespaceQuotas, QuotaConfig};
+pub use route_filters::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
 use routing_model::{ModelGuard, PUBLISH_INTERVAL_MIN, RoutingModel};
 
 /// Publishes tables to the cores. Shared by controllers (same thread) and the autoscaler.

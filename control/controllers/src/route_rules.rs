@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use contract::table::{HeaderEdits, MirrorPolicy, TrafficPolicy};
+use contract::table::{HeaderEdits, MirrorFraction, RequestMatch, TrafficPolicy, ValueMatch};
 
 use crate::context::ControllerContext;
 use crate::host_tls::HostTls;
 use crate::names::revision_key;
-use crate::publish::{HostRule, PathRule, WeightedBackend};
+use crate::publish::{HostRule, MirrorRule, MirrorRuleDestination, PathRule, RouteFilterRule, WeightedBackend};
 use crate::route_hosts::{self as hosts, PublicPorts, RouteNaming};
 use types::serving::annotations::http_protocol;
 use types::serving::route::Route;
@@ -47,7 +47,8 @@ pub(crate) fn rules(route: &Route, assigned: &[TrafficTarget], options: RouteRul
     let weighted = |target: &TrafficTarget| {
         let weight = u32::try_from(target.percent.unwrap_or(0)).unwrap_or(0);
         let key = backend(target).filter(|_| weight > 0)?;
-        Some(WeightedBackend { weight, edits: options.tag_edits(DEFAULT_ROUTE_HEADER, "true"), backend: key })
+        let edits = options.tag_edits(DEFAULT_ROUTE_HEADER, "true");
+        Some(WeightedBackend { edits, ..WeightedBackend::new(key, weight) })
     };
     let tags = || assigned.iter().filter_map(|target| Some((target.tag()?, backend(target)?)));
     let own = HostRule {
@@ -61,16 +62,16 @@ pub(crate) fn rules(route: &Route, assigned: &[TrafficTarget], options: RouteRul
                 Some(header_rule(&rule.header, &rule.value, key, HeaderEdits::default()))
             }))
             .collect(),
-        traffic_policy: traffic_policy(route, options.naming),
+        traffic_policy: traffic_policy(route),
+        filters: mirror(route, options.naming),
         cluster_local: hosts::is_cluster_local(route, None, options.naming),
         ..HostRule::default()
     };
-    let sticky = own.traffic_policy.as_ref().filter(|policy| policy.sticky.is_some());
-    let tags_traffic_policy = sticky.map(|own| Arc::new(TrafficPolicy { mirror: None, ..(**own).clone() }));
+    let policy = own.traffic_policy.clone();
     let tagged = tags().map(|(tag, key)| HostRule {
         hosts: hosts::hosts(route, Some(tag), options.naming).into_iter().map(Arc::from).collect(),
-        splits: vec![WeightedBackend { weight: 100, edits: options.tag_edits(TAG_HEADER, tag), backend: key }],
-        traffic_policy: tags_traffic_policy.clone(),
+        splits: vec![WeightedBackend { edits: options.tag_edits(TAG_HEADER, tag), ..WeightedBackend::new(key, 100) }],
+        traffic_policy: policy.clone(),
         cluster_local: hosts::is_cluster_local(route, Some(tag), options.naming),
         ..HostRule::default()
     });
@@ -79,20 +80,26 @@ pub(crate) fn rules(route: &Route, assigned: &[TrafficTarget], options: RouteRul
 
 pub(crate) fn header_rule(header: &str, value: &str, backend: String, edits: HeaderEdits) -> PathRule {
     PathRule {
-        headers: vec![(header.to_owned(), value.to_owned())],
+        matches: RequestMatch::default().with_header(header, ValueMatch::Exact(value.into())),
         splits: vec![WeightedBackend { edits, ..WeightedBackend::new(backend, 100) }],
         ..PathRule::default()
     }
 }
 
 /// The traffic policy in the annotations.
-fn traffic_policy(route: &Route, naming: RouteNaming<'_>) -> Option<Arc<TrafficPolicy>> {
-    let mirror = traffic_policy::mirror(&route.metadata).and_then(|to| {
-        let host = hosts::hosts(route, Some(&to.tag), naming).into_iter().next()?;
-        Some(Arc::new(MirrorPolicy { host: host.into(), percent: to.percent }))
-    });
-    let policy = TrafficPolicy { sticky: traffic_policy::session_affinity(&route.metadata), mirror };
-    (policy != TrafficPolicy::default()).then(|| Arc::new(policy))
+fn traffic_policy(route: &Route) -> Option<Arc<TrafficPolicy>> {
+    let sticky = traffic_policy::session_affinity(&route.metadata)?;
+    Some(Arc::new(TrafficPolicy { sticky: Some(sticky) }))
+}
+
+/// The mirror in the annotations. Only requests that the Route splits itself are copied: one to a tag was meant for its
+/// Revision.
+fn mirror(route: &Route, naming: RouteNaming<'_>) -> Option<Arc<RouteFilterRule>> {
+    let to = traffic_policy::mirror(&route.metadata)?;
+    let host = hosts::hosts(route, Some(&to.tag), naming).into_iter().next()?;
+    let fraction = MirrorFraction::percent(to.percent);
+    let mirrors = vec![MirrorRule { destination: MirrorRuleDestination::Host(host), fraction }];
+    Some(Arc::new(RouteFilterRule { mirrors, ..RouteFilterRule::default() }))
 }
 
 impl RouteRuleOptions<'_> {

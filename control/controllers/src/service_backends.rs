@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use contract::table::Protocol;
+use contract::target_policy::TargetPolicy;
 use k8s_openapi::api::core::v1::{Endpoints, Service, ServicePort};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -101,6 +102,27 @@ pub fn resolve_backend(
     Ok(SplitBackend::Addresses { protocol: protocol_of_ports(ports, Some(port), by_tls), addresses })
 }
 
+/// The addresses of a Service that the target policy lets it have. The policy is asked again where a connection is opened.
+pub(crate) fn admit_addresses(
+    policy: &TargetPolicy,
+    service: &str,
+    addresses: Vec<SocketAddr>,
+) -> Result<Vec<SocketAddr>, BackendResolveError> {
+    let (mut targets, mut refused) = (Vec::with_capacity(addresses.len()), None);
+    for address in addresses {
+        match policy.check(address) {
+            Ok(()) => targets.push(address),
+            Err(why) => refused = Some(why),
+        }
+    }
+    let Some(refused) = refused else { return Ok(targets) };
+    tracing::warn!(service, "address is not routed to: {refused}");
+    if targets.is_empty() {
+        return Err(unresolved("TargetRefused", format!("Service \"{service}\": {refused}.")));
+    }
+    Ok(targets)
+}
+
 fn no_port(ns: &str, name: &str, port: &IntOrString) -> BackendResolveError {
     let port = match port {
         IntOrString::Int(number) => number.to_string(),
@@ -129,7 +151,8 @@ fn parse_cluster_host(host: &str) -> Option<(&str, &str)> {
     host.strip_suffix(".svc")?.split_once('.')
 }
 
-fn route_backend(ns: &str, route: &Route) -> Result<SplitBackend, BackendResolveError> {
+/// The Revisions that a Route sends to.
+pub(crate) fn route_backend(ns: &str, route: &Route) -> Result<SplitBackend, BackendResolveError> {
     let traffic = route.status.iter().flat_map(|status| &status.traffic);
     let weighted = traffic.filter_map(|target| {
         let weight = u32::try_from(target.percent?).ok().filter(|weight| *weight > 0)?;

@@ -132,12 +132,13 @@ impl KindBench {
     /// A generation is counted for kinds that have more than data.
     pub(crate) fn has_generation(&self) -> bool {
         let group = self.meta().group;
-        ["apiextensions.k8s.io", "discovery.k8s.io"].contains(&group)
+        ["apiextensions.k8s.io", "discovery.k8s.io", "gateway.networking.k8s.io"].contains(&group)
             || !(group.is_empty() || group.ends_with("k8s.io"))
     }
 
     pub(crate) fn is_core(&self) -> bool {
-        self.meta().group.is_empty() || self.meta().group.ends_with("k8s.io")
+        let group = self.meta().group;
+        group.is_empty() || (group.ends_with("k8s.io") && group != "gateway.networking.k8s.io")
     }
 }
 

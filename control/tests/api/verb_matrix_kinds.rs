@@ -43,6 +43,7 @@ pub(crate) fn rows() -> Vec<KindRow> {
     rows.extend(workload_rows());
     rows.extend(rights_rows());
     rows.extend(serving_rows());
+    rows.extend(gateway_rows());
     rows.extend(eventing_rows());
     rows.extend(source_rows());
     rows.extend(sink_rows());
@@ -366,6 +367,44 @@ fn serving_rows() -> Vec<KindRow> {
         )
         .wrong(json!({ "spec": { "objectRef": { "name": "" } } }), "spec.objectRef.name", REQUIRED),
         row("Metric", READY, json!({ "spec": { "scrapeTarget": "a" } }), json!({ "spec": { "scrapeTarget": "b" } })),
+    ]
+}
+
+fn gateway_rows() -> Vec<KindRow> {
+    let listener = |port: i32| json!([{ "name": "a", "port": port, "protocol": "HTTP" }]);
+    let gateway = |port: i32| json!({ "spec": { "gatewayClassName": "a", "listeners": listener(port) } });
+    let hosts = |host: &str| json!({ "spec": { "hostnames": [host] } });
+    let condition = json!({ "type": "Accepted", "status": "True", "reason": "Accepted", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z" });
+    let parent = json!({ "parentRef": { "group": "gateway.networking.k8s.io", "kind": "Gateway", "name": "g" },
+        "controllerName": "example.com/a", "conditions": [condition] });
+    let grant = |kind: &str| {
+        json!({ "spec": { "from": [{ "group": "gateway.networking.k8s.io", "kind": "HTTPRoute", "namespace": "a" }],
+            "to": [{ "group": "", "kind": kind }] } })
+    };
+    vec![
+        row(
+            "GatewayClass",
+            &["Name", "Controller", "Accepted", "Age", "*Description"],
+            json!({ "spec": { "controllerName": "example.com/a" } }),
+            json!({ "spec": { "description": "x" } }),
+        )
+        .wrong(json!({ "spec": { "controllerName": "example.com/b" } }), "spec.controllerName", INVALID)
+        .status(json!({ "conditions": [condition] })),
+        row("Gateway", &["Name", "Class", "Address", "Programmed", "Age"], gateway(80), gateway(81))
+            .wrong(json!({ "spec": { "gatewayClassName": "" } }), "spec.gatewayClassName", INVALID)
+            .status(json!({ "conditions": [condition] })),
+        row("HTTPRoute", &["Name", "Hostnames", "Age"], hosts("a.test"), hosts("b.test"))
+            .wrong(hosts("a b"), "spec.hostnames[0]", INVALID)
+            .status(json!({ "parents": [parent] })),
+        row("GRPCRoute", &["Name", "Hostnames", "Age"], hosts("a.test"), hosts("b.test"))
+            .wrong(hosts("a b"), "spec.hostnames[0]", INVALID)
+            .status(json!({ "parents": [parent] })),
+        row("ReferenceGrant", &["Name", "Age"], grant("Service"), grant("Secret")).wrong(
+            grant("a b"),
+            "spec.to[0].kind",
+            INVALID,
+        ),
     ]
 }
 

@@ -328,6 +328,13 @@ async fn what_needs_a_node_is_refused_with_a_reason() {
     let (code, refusal) = server.ask(Method::PATCH, path, &json!({ "spec": { "replicas": 7 } })).await;
     assert_eq!((code, &refusal["reason"]), (403, &json!("Forbidden")), "{refusal}");
     assert!(refusal["message"].as_str().unwrap().contains("what its Revision runs"), "{refusal}");
+    // Nor does a client make such an object, whatever the group of its owner.
+    let owner =
+        json!([{ "apiVersion": "example.com/v1", "kind": "Revision", "name": "r", "controller": true, "uid": "u" }]);
+    let container = json!({ "name": "c", "image": "i", "securityContext": { "privileged": true } });
+    let pod = json!({ "metadata": { "name": "two", "ownerReferences": owner }, "spec": { "containers": [container] } });
+    let (code, refusal) = server.ask(Method::POST, pods, &pod).await;
+    assert_eq!((code, &refusal["reason"]), (403, &json!("Forbidden")), "{refusal}");
     assert_eq!(
         server.get(&format!("{pods}/one/else")).await.1["message"],
         "the server could not find the requested resource"

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::adapter_schemas::AdapterTypeSpec;
-use crate::custom_kinds::{self, CustomKind, ScaleSubresource};
+use crate::custom_kinds::{self, CustomKind, ScaleSubresource, UpstreamDefinition};
 use crate::duck_types::DuckType;
 use crate::field_errors::{AdmissionError, FieldErrors};
 use crate::object_reader::read;
@@ -176,6 +176,8 @@ pub struct KindEntry {
     pub access: AllowedVerbs,
     /// The kind is a client's own: it is judged by this, and the functions above do not specify it.
     pub custom: Option<&'static CustomKind>,
+    /// The kind is another project's: its published definition judges objects, and the functions above do not.
+    pub upstream: Option<&'static UpstreamDefinition>,
     /// Objects are stored in another version, in which they are validated and owned.
     pub translation: Option<&'static VersionConversion>,
     /// Warnings about an accepted object.
@@ -222,6 +224,7 @@ impl KindEntry {
             schema: schema::of::<R>,
             access: AllowedVerbs::Full,
             custom: None,
+            upstream: None,
             translation: None,
             warnings: |_| Vec::new(),
             deprecated: None,
@@ -255,6 +258,7 @@ impl KindEntry {
             schema: || Value::Null,
             access: AllowedVerbs::Full,
             custom: Some(custom),
+            upstream: None,
             translation: None,
             warnings: |_| Vec::new(),
             deprecated: None,
@@ -309,8 +313,8 @@ impl KindEntry {
         before: Option<&Value>,
         requester: &RequestContext,
     ) -> Result<Value, AdmissionError> {
-        match self.custom {
-            Some(custom) => custom.admit(new, before),
+        match self.definition() {
+            Some(definition) => definition.admit(new, before),
             None if requester.internal => (self.admit)(new, before, requester),
             None => match items::too_many(&new) {
                 Some(problem) => Err(AdmissionError::Invalid(vec![problem])),
@@ -322,8 +326,8 @@ impl KindEntry {
     /// The paths of fields that the kind does not know.
     #[must_use]
     pub fn unknown_fields(&self, object: &Value) -> Vec<String> {
-        match self.custom {
-            Some(custom) => custom.unknown(object),
+        match self.definition() {
+            Some(definition) => definition.unknown(object),
             // It is refused, and is not read as the kind's type for this.
             None if items::too_many(object).is_some() => Vec::new(),
             None => (self.unknown)(object),
@@ -333,7 +337,29 @@ impl KindEntry {
     /// The kind's schema, in the dialect of Kubernetes.
     #[must_use]
     pub fn openapi_schema(&self) -> Value {
-        self.custom.map_or_else(|| (self.schema)(), |custom| custom.schema().clone())
+        match (self.custom, self.upstream) {
+            (Some(custom), _) => custom.schema().clone(),
+            (None, Some(upstream)) => upstream.schema(),
+            (None, None) => (self.schema)(),
+        }
+    }
+
+    /// Whether objects are judged by a definition, and not by the kind's type.
+    #[must_use]
+    pub fn has_definition(&self) -> bool {
+        self.custom.is_some() || self.upstream.is_some()
+    }
+
+    /// The definition that judges objects, if it is not the kind's type.
+    #[must_use]
+    pub fn definition(&self) -> Option<&'static CustomKind> {
+        self.custom.or_else(|| self.upstream.map(UpstreamDefinition::compiled))
+    }
+
+    /// Objects are judged by a published definition.
+    #[must_use]
+    pub fn defined_by(self, upstream: &'static UpstreamDefinition) -> Self {
+        Self { upstream: Some(upstream), ..self }
     }
 
     /// Clients get the warnings that `warnings` returns for their objects.

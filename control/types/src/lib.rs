@@ -23,6 +23,7 @@ pub mod events_v1;
 pub mod example_kind;
 pub mod field_errors;
 pub mod flows;
+pub mod gateway;
 pub mod items;
 pub mod kafka;
 pub mod kind_registry;
@@ -75,6 +76,7 @@ pub fn registry_with(workloads: WorkloadKinds) -> KindRegistry {
         messaging::entries(),
         flows::entries(),
         networking::entries(),
+        gateway::entries(),
         sources::entries(),
         sinks::entries(),
         vec![KindEntry::of::<sources::adapter_type::AdapterType>()],
@@ -85,8 +87,8 @@ pub fn registry_with(workloads: WorkloadKinds) -> KindRegistry {
 }
 
 /// Declares the outer type of a kind: Kubernetes' five fields, and what `kube` asks of a resource.
-macro_rules! kind {
-    ($(#[$doc:meta])* $kind:ident { spec: $spec:ty, status: $status:ty }) => {
+macro_rules! resource {
+    ($(#[$doc:meta])* $kind:ident: $scope:ty { spec: $spec:ty, status: $status:ty }) => {
         $(#[$doc])*
         #[derive(
             Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize, schemars::JsonSchema,
@@ -116,7 +118,7 @@ macro_rules! kind {
                     api_version: format!("{}/{}", Self::META.group, Self::META.version),
                     kind: Self::META.kind.to_owned(),
                     metadata: k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
-                        namespace: Some(namespace.to_owned()),
+                        namespace: Self::META.namespaced.then(|| namespace.to_owned()),
                         name: Some(name.to_owned()),
                         ..Default::default()
                     },
@@ -128,7 +130,7 @@ macro_rules! kind {
 
         impl kube::Resource for $kind {
             type DynamicType = ();
-            type Scope = k8s_openapi::NamespaceResourceScope;
+            type Scope = $scope;
 
             fn kind((): &()) -> std::borrow::Cow<'_, str> {
                 <Self as crate::kind_registry::ResourceStrategy>::META.kind.into()
@@ -148,6 +150,17 @@ macro_rules! kind {
             fn meta_mut(&mut self) -> &mut k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
                 &mut self.metadata
             }
+        }
+    };
+}
+pub(crate) use resource;
+
+/// The same for a kind whose status has Knative's conditions.
+macro_rules! kind {
+    ($(#[$doc:meta])* $kind:ident { spec: $spec:ty, status: $status:ty }) => {
+        crate::resource! {
+            $(#[$doc])*
+            $kind: k8s_openapi::NamespaceResourceScope { spec: $spec, status: $status }
         }
 
         impl crate::shared::HasConditions for $kind {

@@ -15,6 +15,10 @@ const UNITS: [(&str, u64); 12] = [
     ("E", 1_000_000_000_000_000_000),
 ];
 
+/// Kubernetes' message for an invalid quantity.
+pub(crate) const NO_QUANTITY: &str = "quantities must match the regular expression \
+                                      '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
+
 /// `None` when the text is no whole number with one of these units or none, or is too large.
 #[must_use]
 pub fn bytes(text: &str) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! Injects the sinks of SinkBindings into the containers of Services and Configurations.
+//! Injects the sinks of SinkBindings into the containers of Services, Configurations and workloads.
 //!
 //! Admission injects into a template that is written, so that its first Revision has it; the controller injects into existing
 //! ones.
@@ -112,7 +112,7 @@ pub(crate) fn inject_into_pods(
     }
 }
 
-/// Sets what the containers of a template for Pods are injected to exactly this.
+/// Sets the injected variables of all containers of a template for Pods to exactly these.
 pub fn set_pod_environment(template: &mut PodTemplateSpec, injected: &[EnvVar]) {
     let spec = template.spec.get_or_insert_default();
     set_environment(spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten()), injected);

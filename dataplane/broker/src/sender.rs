@@ -310,7 +310,11 @@ fn message(
     let (behind, apart) = if is_small { (&*request.body, Bytes::new()) } else { (&[][..], request.body.clone()) };
     out.reserve(head_bytes + behind.len());
     out.put_slice(b"POST ");
-    out.put_slice(if target.path.is_empty() { b"/" } else { target.path.as_bytes() });
+    let path = if target.path.is_empty() { "/" } else { &*target.path };
+    match edits.and_then(HeaderEdits::path) {
+        None => out.put_slice(path.as_bytes()),
+        Some(rewrite) => rewrite.parts(path).iter().for_each(|part| out.put_slice(part.as_bytes())),
+    }
     out.put_slice(b" HTTP/1.1\r\nHost: ");
     out.put_slice(edits.and_then(HeaderEdits::host).unwrap_or(&target.authority).as_bytes());
     out.put_slice(b"\r\nContent-Length: ");

@@ -8,7 +8,7 @@ use ring::Heartbeat;
 use crate::request_histograms::DurationHistogram;
 
 /// Reasons of local replies, of floods and of requests that are not mirrored: the proxy names as many.
-pub const LOCAL_REPLY_REASONS: usize = 26;
+pub const LOCAL_REPLY_REASONS: usize = 28;
 pub const FLOOD_KINDS: usize = 9;
 pub const MIRROR_SKIP_REASONS: usize = 3;
 
@@ -64,6 +64,8 @@ pub struct CoreCounters {
     pub log: LogCounters,
     /// Connections that instances refused; each ejects its instance.
     pub outliers: AtomicU64,
+    /// Ejections of given addresses because of timeouts or errors.
+    pub ejections: AtomicU64,
     /// Access log lines that were passed to the writer, and those that were dropped.
     pub access_lines: AtomicU64,
     pub access_dropped: AtomicU64,

@@ -35,9 +35,13 @@ pub use gateway_options::{ErrorPage, ErrorPages, GatewayOptions};
 pub use hosts::HostTable;
 pub use not_ready::{NotReadyHost, NotReadyHosts};
 pub use ring::{EndpointAddress, UnixPath, UnixPathError};
-pub use route::{BackendShare, HeaderEditError, HeaderEdits, Route, RouteMatch, RouteRequest};
+pub use route::{
+    BackendShare, HeaderChanges, HeaderEditError, HeaderEdits, MatchRegex, MatchRegexError, MirrorDestination,
+    MirrorFraction, MirrorPolicy, MirrorSet, PathMatch, PathRewrite, PathRewriteError, Redirect, RequestConditions,
+    RequestMatch, Route, RouteFilters, RouteMatch, RouteReply, RouteRequest, ValueMatch,
+};
 pub use traffic_policy::{
-    AffinityCookie, MirrorPolicy, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix, names_clients,
+    AffinityCookie, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix, names_clients,
 };
 
 type PersistentMap<V> = HashMap<Box<str>, V, RandomState>;
@@ -102,7 +106,7 @@ pub struct Backend {
     /// `NAMESPACE/REVISION`, or `static/HOST`: the name in signals, logs and metrics.
     pub key: Box<str>,
     /// The ready ones, in no order. May be empty.
-    pub endpoints: Vec<Arc<Endpoint>>,
+    pub endpoints: Box<[Arc<Endpoint>]>,
     /// Concurrent requests of one instance; 0 = no limit. A hard limit, over all cores.
     pub concurrency_max: u32,
     pub when_empty: NoEndpointPolicy,

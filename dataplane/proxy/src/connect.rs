@@ -133,3 +133,44 @@ impl ConnectRequest for StreamConnect<'_, '_> {
         local_reply
     }
 }
+
+/// [`connect`] for a request that does not wait for a permit: one that is mirrored to a backend. No route leads it elsewhere.
+pub(super) async fn reach_now(
+    proxy: &Rc<Proxy>,
+    choice: SelectedEndpoint,
+    started: Tick,
+) -> Result<(Permit, UpstreamLink), LocalReply> {
+    connect(proxy, choice, &mut MirrorConnect { proxy, tried: Vec::new(), started }).await
+}
+
+/// See [`reach_now`].
+struct MirrorConnect<'a> {
+    proxy: &'a Rc<Proxy>,
+    tried: Vec<u64>,
+    started: Tick,
+}
+
+impl ConnectRequest for MirrorConnect<'_> {
+    type Error = LocalReply;
+
+    async fn acquire(&mut self, choice: SelectedEndpoint) -> Result<Permit, AcquireError<LocalReply>> {
+        let rejected = || AcquireError::Rejected(LocalReply::NoHealthyUpstream(choice.backend.key.clone()));
+        self.proxy.try_acquire(&choice, &self.tried).ok_or_else(rejected)
+    }
+
+    fn plan(&mut self, permit: &Permit) -> ConnectPlan {
+        ConnectPlan::for_client(permit, false, self.started)
+    }
+
+    fn peer(&self) -> Option<&ClientAddress> {
+        None
+    }
+
+    fn tried(&mut self) -> &mut Vec<u64> {
+        &mut self.tried
+    }
+
+    fn rejected(&self, local_reply: LocalReply) -> LocalReply {
+        local_reply
+    }
+}

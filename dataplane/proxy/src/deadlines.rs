@@ -6,6 +6,8 @@ use contract::table::RequestTimeouts;
 use protocol::http::buffers::earlier;
 use ring::{Ring, Tick};
 
+use super::activity::IdleTimeout;
+
 /// How far a request is, for timeouts that count from its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RequestSent {
@@ -20,10 +22,10 @@ pub(super) enum RequestSent {
 pub(super) struct ResponseDeadlines {
     pub(super) total: Option<Tick>,
     pub(super) first_byte: Option<Tick>,
-    idle: Option<Duration>,
-    started: Tick,
+    idle: IdleTimeout,
     /// Set if timeouts count from the end of the request: how long the first byte may take from there.
-    after_request: Option<Duration>,
+    after_request: IdleTimeout,
+    started: Tick,
 }
 
 impl ResponseDeadlines {
@@ -37,7 +39,15 @@ impl ResponseDeadlines {
             (Some(start), Some(idle)) => Some(start.min(idle)),
             (start, idle) => start.or(idle),
         };
-        Self { total, first_byte, idle, started, after_request: after_request.filter(|_| timeouts.after_request) }
+        let after_request = after_request.filter(|_| timeouts.after_request).unwrap_or_default();
+        let (idle, after_request) = (IdleTimeout::new(timeouts.idle), IdleTimeout::new(after_request));
+        Self { total, first_byte, idle, after_request, started }
+    }
+
+    /// The response ends by `at` at the latest.
+    pub(super) fn end_by(&mut self, at: Tick) {
+        self.total = earlier(self.total, Some(at));
+        self.first_byte = earlier(self.first_byte, Some(at));
     }
 
     /// Whether the total timeout has passed: bytes that arrive now cannot be sent any more.
@@ -48,10 +58,10 @@ impl ResponseDeadlines {
     /// For the rest of a response head whose last bytes arrived at `last`, interim responses included. While the request is on
     /// its way, and the timeouts count from its end, this is when to look again.
     pub(super) fn head(&self, last: Option<Tick>, sent: RequestSent, now: Tick) -> Option<Tick> {
-        let Some(after_request) = self.after_request else {
+        let Some(after_request) = self.after_request.get() else {
             return last.map_or(self.first_byte, |last| self.after(last));
         };
-        let wait = if last.is_some() { self.idle } else { Some(after_request) };
+        let wait = if last.is_some() { self.idle.get() } else { Some(after_request) };
         let from = match sent {
             RequestSent::No => now,
             RequestSent::At(sent) => sent.max(self.started).max(last.unwrap_or(Tick::ZERO)),
@@ -67,19 +77,19 @@ impl ResponseDeadlines {
     /// Whether a response that is idle for too long belongs to a request that still moves, as an upload or a stream of a gRPC
     /// client does: bytes last passed at `last`, in either direction. Knative's timeouts count the response alone.
     pub(super) fn is_active(&self, last: Tick, now: Tick) -> bool {
-        self.after_request.is_some()
+        self.after_request.get().is_some()
             && self.total.is_none_or(|total| now < total)
-            && self.idle.is_some_and(|idle| last + idle > now)
+            && self.idle.get().is_some_and(|idle| last + idle > now)
     }
 
     /// For the next byte of the instance in a tunnel, after one at `last`. A tunnel to a given address has its own idle timeout.
     pub(super) fn tunnel(&self, last: Tick) -> Option<Tick> {
-        if self.after_request.is_some() { self.total } else { self.after(last) }
+        if self.after_request.get().is_some() { self.total } else { self.after(last) }
     }
 
     /// For the next byte after one at `last`.
     pub(super) fn after(&self, last: Tick) -> Option<Tick> {
-        earlier(self.total, self.idle.map(|wait| last + wait))
+        earlier(self.total, self.idle.get().map(|wait| last + wait))
     }
 }
 

@@ -6,12 +6,13 @@
 
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use codec::http::{BodyDecoder, BodyFraming};
 use contract::client_address::ClientAddress;
 use contract::connection_query::ConnectionState;
-use contract::table::{HeaderEdits, Protocol, RouteRequest};
+use contract::table::{Endpoint, HeaderEdits, Protocol, RouteRequest};
 use protocol::http::headers::put_request;
 use protocol::http::pool::{PoolKey, UpstreamConnection};
 use protocol::http::relay::{self, RelayStep};
@@ -26,11 +27,12 @@ use super::disconnect_watcher::{gone, watch};
 use super::exchange_progress::ExchangeProgress;
 use super::mirror::MirrorBuffer;
 use super::outcome::{AttemptOutcome, ExchangeOutcome};
-use super::passive_health::{CountedEndpoint, counted_endpoint};
+use super::passive_health::counted_endpoint;
 use super::proxy_connection::ProxyConnection;
 use super::request_stream::RequestStream;
 use super::response_stream::ResponseStream;
-use super::retry::{ReplayableRequest, RetryBudget, RetryDecision, original_host, retry_upstream};
+use super::retry::{ReplayableRequest, RetryBudget, RetryDecision, retry_upstream};
+use super::route_filters::OriginalTarget;
 use super::select::select_both;
 use super::tunnel::tunnel;
 use super::upstream::{ConnectPlan, UpstreamLink};
@@ -64,7 +66,7 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
         Err(ending) => return ending,
     };
 
-    let original_host = original_host(permit.edits(), connection.client.head.view(&head));
+    let original = OriginalTarget::of(permit.edits(), connection.client.head.view(&head));
     let mut body = BodyDecoder::new(connection.client.head.framing);
     let (wire, head_bytes) = match write_request(connection, &head, permit.edits(), &mut body) {
         Ok(written) => written,
@@ -72,13 +74,13 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     };
     drop(head); // the receive buffer is released before the wait for the response
     connection.client.read_buffer.detach();
-    let repeatable = body.is_done() && connection.client.head.method.is_idempotent();
+    let mut budget = RetryBudget::new(body.is_done() && connection.client.head.method.is_idempotent());
     let timing = connection.note.timing.clone().filter(|_| proxy.server_timing.get());
-    let mut request = AdmittedRequest::new(&proxy, permit, (wire, head_bytes), body, started);
-    (request.timing, request.original_host) = (timing, original_host);
-    let mut budget = RetryBudget::new(repeatable);
+    let admitted = AdmittedRequest::new(&proxy, permit, (wire, head_bytes), body, started);
+    let mut request = AdmittedRequest { timing, original, ..admitted };
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
+        proxy.observe(request.counted.as_ref(), &ended, request.progress.is_sent());
         connection.note.answered = request.progress.activity.answered();
         let ended = match budget.decide(ended, true) {
             RetryDecision::Ended(ended) => ended,
@@ -113,8 +115,7 @@ struct AdmittedRequest {
     /// The head as written for the instance, with the body bytes that arrived with it. Kept until the end, because the
     /// request may have to be sent again.
     wire: Bytes,
-    /// See [`original_host`].
-    original_host: Option<Box<str>>,
+    original: Option<Box<OriginalTarget>>,
     /// The rest of the body.
     body: BodyDecoder,
     progress: ExchangeProgress,
@@ -122,14 +123,14 @@ struct AdmittedRequest {
     /// For the client, if it waited for an instance.
     timing: Option<Rc<ColdStartTiming>>,
     permit: Option<Permit>,
-    /// The pool key of its connection.
-    key: PoolKey,
+    /// The endpoint of its connection: the key in the pool.
+    endpoint_id: u64,
     /// The connection may carry other requests.
     may_pool: bool,
-    /// Its endpoint, if the outcome counts for outlier detection.
-    counted: Option<CountedEndpoint>,
+    /// See [`counted_endpoint`]. The permit is released before the outcome is known.
+    counted: Option<Arc<Endpoint>>,
     /// Bytes for the mirrored request; dropped unless the request is answered.
-    mirror_buffer: Option<MirrorBuffer>,
+    mirror_buffer: Option<Box<MirrorBuffer>>,
 }
 
 impl AdmittedRequest {
@@ -141,16 +142,16 @@ impl AdmittedRequest {
         body: BodyDecoder,
         started: Tick,
     ) -> Self {
-        let activity = StreamActivity::new(IdleTimeouts::of(&proxy.limits, &permit.backend().timeouts));
+        let activity = StreamActivity::new(IdleTimeouts::of(&proxy.limits, permit.selected.timeouts()));
         Self {
-            mirror_buffer: MirrorBuffer::start(proxy, permit.selected.affinity.mirror.as_ref(), &wire, head_bytes),
+            mirror_buffer: MirrorBuffer::start(proxy, &permit.selected, &wire, head_bytes),
             progress: ExchangeProgress::new(&body, wire.len() > head_bytes, activity),
-            deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+            deadlines: permit.deadlines(started),
             timing: None,
-            original_host: None,
-            key: PoolKey::Endpoint(permit.endpoint.id),
+            original: None,
+            endpoint_id: permit.endpoint.id,
             may_pool: permit.backend().proxy_protocol.is_none(),
-            counted: counted_endpoint(&permit),
+            counted: counted_endpoint(&permit).cloned(),
             permit: Some(permit),
             wire,
             body,
@@ -161,10 +162,10 @@ impl AdmittedRequest {
     fn done(&mut self, proxy: &Proxy, upstream: Box<UpstreamConnection>, status: u16, close: bool) -> ExchangeOutcome {
         let is_sent = self.progress.is_sent();
         if let Some(mirror_buffer) = self.mirror_buffer.take() {
-            streams::mirror(mirror_buffer, is_sent.then_some(status));
+            streams::mirror(*mirror_buffer, is_sent.then_some(status));
         }
         if is_sent && self.may_pool && upstream.is_reusable() {
-            proxy.client.put_back(self.key, upstream);
+            proxy.client.put_back(PoolKey::Endpoint(self.endpoint_id), upstream);
         }
         ExchangeOutcome::Answered { status, close, request_read: self.progress.is_request_read() }
     }
@@ -188,7 +189,7 @@ impl AdmittedRequest {
             protocol: Protocol::Http1,
             is_alive,
             written: &self.wire,
-            original_host: self.original_host.as_deref(),
+            original: self.original.as_deref(),
             peer: Some(peer),
             due: self.deadlines.first_byte,
         };
@@ -201,8 +202,8 @@ impl AdmittedRequest {
         match select_both(reached, disconnected).await? {
             (permit, UpstreamLink::Http1(upstream)) => {
                 note.add_bytes(&permit.endpoint);
-                self.key = PoolKey::Endpoint(permit.endpoint.id);
-                self.counted = counted_endpoint(&permit);
+                self.endpoint_id = permit.endpoint.id;
+                self.counted = counted_endpoint(&permit).cloned();
                 self.permit = Some(permit);
                 Ok(upstream)
             }
@@ -324,11 +325,11 @@ async fn attempt(
         deadlines: due,
         timing,
         permit,
-        key: _,
+        endpoint_id: _,
         may_pool: _,
-        counted,
+        counted: _,
         mirror_buffer,
-        original_host: _,
+        original: _,
     } = request;
     let mut request_stream = RequestStream {
         ring,
@@ -360,7 +361,5 @@ async fn attempt(
     };
     // Pinned where they are made: each is 600 bytes, and a move would copy it twice.
     let (answered, sent) = (pin!(response_stream.run()), pin!(request_stream.run(wire.clone())));
-    let ended = select_both(answered, sent).await;
-    connection.proxy.observe(*counted, &ended);
-    ended
+    select_both(answered, sent).await
 }

@@ -29,6 +29,7 @@ mod request_record;
 mod request_stream;
 mod response_stream;
 mod retry;
+mod route_filters;
 mod select;
 mod session_affinity;
 mod streams;
@@ -56,7 +57,7 @@ use contract::counters::CoreCounters;
 use contract::request_log::RequestLog;
 use contract::signal::SignalQueue;
 use contract::spans;
-use contract::table::{Backend, HTTPS_PORT, NoEndpointPolicy, Route, RouteRequest, RoutingTable, host_name};
+use contract::table::{Backend, HTTPS_PORT, MirrorSet, NoEndpointPolicy, Route, RouteRequest, RoutingTable, host_name};
 use contract::table_publisher::{TablePublisher, TableReader};
 use contract::target_policy::TargetPolicy;
 use protocol::http::buffer_cache::BufferCache;
@@ -180,7 +181,8 @@ impl Proxy {
     fn choose(&self, route_request: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
         self.with_table(|table| {
             let route = table.route_for(route_request).ok_or_else(|| unserved_host(table, route_request))?;
-            let splits = route.select(route_request);
+            let branch = route.branch(route_request);
+            let splits = route.shares(branch);
             if splits.is_empty() {
                 return Err(LocalReply::PathNotFound(name(route_request.host)));
             }
@@ -189,7 +191,7 @@ impl Proxy {
             }
             if route_request.plain
                 && !route_request.cluster_local
-                && let Some(port) = route.redirect(splits)
+                && let Some(port) = route.redirect(branch)
                 && route_request.path != "*"
                 // Looked up per request: a table that stored this for each host would have to be rebuilt for every host
                 // of a certificate that changes.
@@ -198,13 +200,17 @@ impl Proxy {
                 return Err(https_redirect(route_request, port));
             }
             let rng = &mut self.rng.borrow_mut();
-            let affinity = session_affinity::session_affinity(route, splits, route_request, rng);
+            let affinity = session_affinity::session_affinity(route, route_request, rng);
             let split = match affinity.key {
                 Some(key) => pick::split_of(splits, key),
                 None => pick::split(splits, rng),
             };
-            let choice = split.map(|split| SelectedEndpoint { affinity, ..SelectedEndpoint::from(split) });
-            choice.ok_or_else(|| LocalReply::NoTrafficTarget(name(route_request.host)))
+            let split = split.ok_or_else(|| LocalReply::NoTrafficTarget(name(route_request.host)))?;
+            let mirrors = match &split.filters {
+                None => MirrorSet::default(),
+                Some(filters) => route_filters::mirrors_of(split, filters, route_request, rng)?,
+            };
+            Ok(SelectedEndpoint { affinity, mirrors, ..SelectedEndpoint::from(split) })
         })
     }
 

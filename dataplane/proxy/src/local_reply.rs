@@ -33,6 +33,16 @@ pub enum LocalReply {
     HttpsRedirect {
         location: Box<str>,
     },
+    /// The rule of the route redirects.
+    Redirect {
+        status: u16,
+        location: Box<str>,
+    },
+    /// The rule of the route has this status instead of a backend, or for one that cannot be used.
+    FixedStatus {
+        status: u16,
+        backend: Box<str>,
+    },
     HostNotFound(Box<str>),
     /// The host has a route, but no rule of it matches the path and headers.
     PathNotFound(Box<str>),
@@ -105,6 +115,8 @@ impl LocalReply {
         "max_forwards_exceeded",
         "target_refused",
         "not_ready",
+        "redirect",
+        "fixed_status",
     ];
 
     /// Requests that are rejected whatever the route says.
@@ -148,6 +160,8 @@ impl LocalReply {
             Self::MaxForwardsExceeded(_) => 23,
             Self::TargetRefused(_) => 24,
             Self::NotReady(_) => 25,
+            Self::Redirect { .. } => 26,
+            Self::FixedStatus { .. } => 27,
         }
     }
 
@@ -161,6 +175,7 @@ impl LocalReply {
             Self::UpgradeUnsupported => 501,
             Self::ExpectationFailed => 417,
             Self::HttpsRedirect { .. } => 301,
+            Self::Redirect { status, .. } | Self::FixedStatus { status, .. } => *status,
             Self::MisdirectedRequest(_) => 421,
             Self::HostNotFound(_) | Self::PathNotFound(_) => 404,
             Self::NetworkProbe { .. } | Self::HealthCheck => 200,
@@ -205,14 +220,16 @@ impl LocalReply {
         }
         match self.status() {
             404 => "not found".to_owned(),
-            _ => "bad gateway".to_owned(),
+            502 => "bad gateway".to_owned(),
+            500 => "internal server error".to_owned(),
+            status => format!("status {status}"),
         }
     }
 
     /// Whether the sentence tells more than the client's own mistake or the state of an object that it asked for.
     #[must_use]
     pub fn is_confidential(&self) -> bool {
-        matches!(self.status(), 404 | 502)
+        matches!(self.status(), 404 | 502) || matches!(self, Self::FixedStatus { .. })
     }
 
     #[must_use]
@@ -225,7 +242,9 @@ impl LocalReply {
             | Self::InstancesUnavailable(..)
             | Self::Draining => answer.with("Retry-After", "1"),
             Self::ConnectUnsupported | Self::MaxForwardsExceeded(_) => answer.with("Allow", METHODS),
-            Self::HttpsRedirect { location } => answer.with("Location", location.as_bytes().to_vec()),
+            Self::HttpsRedirect { location } | Self::Redirect { location, .. } => {
+                answer.with("Location", location.as_bytes().to_vec())
+            }
             // the body that Knative's queue-proxy sends, and no more
             Self::HealthCheck => LocalResponse { body: Bytes::from_static(b"queue"), ..answer },
             Self::NetworkProbe { hash } => answer.with("K-Network-Hash", hash.as_bytes().to_vec()),
@@ -247,6 +266,10 @@ impl fmt::Display for LocalReply {
             Self::ExpectationFailed => f.write_str("the only supported expectation is 100-continue"),
             Self::MaxForwardsExceeded(_) => f.write_str("not forwarded: Max-Forwards is 0"),
             Self::HttpsRedirect { location } => write!(f, "this host requires HTTPS: {location}"),
+            Self::Redirect { location, .. } => write!(f, "see {location}"),
+            Self::FixedStatus { status, backend } => {
+                write!(f, "the rule of the route answers with {status}: {backend} does not exist or may not be used")
+            }
             Self::HostNotFound(host) => write!(
                 f,
                 "no route for host \"{host}\": apply a Service whose URL has this host, or start with --route {host}=ADDRESS"

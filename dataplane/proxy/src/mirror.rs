@@ -13,9 +13,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use contract::counters::MIRROR_SKIP_REASONS;
 use contract::load::MirrorComparison;
-use contract::table::{Backend, MirrorPolicy};
+use contract::table::{Backend, MirrorPolicy, MirrorSet, RouteFilters};
 
-use super::Proxy;
+use super::{Proxy, SelectedEndpoint};
 
 /// Larger bodies are not copied. Most API requests fit, and all copies of a core fit into 4 MiB.
 pub const COPY_BYTES_MAX: usize = 64 * 1024;
@@ -35,7 +35,9 @@ const FAILED: usize = 2;
 /// The bytes of a request, recorded while it passes.
 pub(super) struct MirrorBuffer {
     proxy: Rc<Proxy>,
-    mirror: Arc<MirrorPolicy>,
+    /// Those of its share, and which of their mirrors get a copy.
+    filters: Arc<RouteFilters>,
+    mirrors: MirrorSet,
     /// As written for the instance.
     head: Bytes,
     /// Framed as it is sent. `None` once it is too large.
@@ -43,17 +45,18 @@ pub(super) struct MirrorBuffer {
 }
 
 impl MirrorBuffer {
-    /// `wire` holds the whole head (`head_bytes` of them) and the body bytes that arrived with it. Returns `None`
-    /// without a mirror policy.
+    /// `wire` holds the whole head (`head_bytes` of them) and the body bytes that arrived with it. Returns `None` for a request
+    /// that is not copied. Boxed, because every request has room for one.
     pub(super) fn start(
         proxy: &Rc<Proxy>,
-        mirror: Option<&Arc<MirrorPolicy>>,
+        selected: &SelectedEndpoint,
         wire: &Bytes,
         head_bytes: usize,
-    ) -> Option<Self> {
-        let mirror = Arc::clone(mirror?);
-        let head = wire.slice(..head_bytes);
-        let mut recording = Self { proxy: Rc::clone(proxy), mirror, head, body: Some(BytesMut::new()) };
+    ) -> Option<Box<Self>> {
+        let filters = selected.filters.as_ref().filter(|_| !selected.mirrors.is_empty())?;
+        let (filters, mirrors) = (Arc::clone(filters), selected.mirrors);
+        let (head, body) = (wire.slice(..head_bytes), Some(BytesMut::new()));
+        let mut recording = Box::new(Self { proxy: Rc::clone(proxy), filters, mirrors, head, body });
         recording.add(&wire[head_bytes..]);
         Some(recording)
     }
@@ -67,16 +70,18 @@ impl MirrorBuffer {
         }
     }
 
-    /// The request is over: `status` is that of its response, or `None`. Returns the copy to send, if there is to be one.
-    pub(super) fn end(self, status: Option<u16>) -> Option<MirroredRequest> {
-        let skip = |why: usize| {
-            self.proxy.counters.mirrors_skipped[why].fetch_add(1, Relaxed);
-            None
+    /// The request is over: `status` is that of its response, or `None`. Returns the copies to send.
+    pub(super) fn end(self, status: Option<u16>) -> Vec<MirroredRequest> {
+        let Self { proxy, filters, mirrors, head, body } = self;
+        let (head, body) = (marked(&head), body.map(BytesMut::freeze));
+        let copy = |index: usize| {
+            let status = status.ok_or(FAILED)?;
+            let body = body.clone().ok_or(TOO_LARGE)?;
+            let permit = MirrorPermit::take(&proxy).ok_or(TOO_MANY)?;
+            Ok(MirroredRequest { permit, filters: Arc::clone(&filters), index, head: head.clone(), body, status })
         };
-        let Some(status) = status else { return skip(FAILED) };
-        let Some(body) = self.body else { return skip(TOO_LARGE) };
-        let Some(permit) = MirrorPermit::take(&self.proxy) else { return skip(TOO_MANY) };
-        Some(MirroredRequest { permit, mirror: self.mirror, head: marked(&self.head), body: body.freeze(), status })
+        let count_skipped = |why: usize| proxy.counters.mirrors_skipped[why].fetch_add(1, Relaxed);
+        mirrors.iter().filter_map(|index| copy(index).map_err(count_skipped).ok()).collect()
     }
 }
 
@@ -103,7 +108,9 @@ impl Drop for MirrorPermit {
 /// A copy that is to be sent.
 pub(super) struct MirroredRequest {
     permit: MirrorPermit,
-    pub(super) mirror: Arc<MirrorPolicy>,
+    filters: Arc<RouteFilters>,
+    /// Of the mirror among those of the filters.
+    index: usize,
     pub(super) head: Bytes,
     pub(super) body: Bytes,
     /// The status of the client's response.
@@ -113,6 +120,10 @@ pub(super) struct MirroredRequest {
 impl MirroredRequest {
     pub(super) fn proxy(&self) -> &Rc<Proxy> {
         &self.permit.0
+    }
+
+    pub(super) fn mirror(&self) -> Option<&MirrorPolicy> {
+        self.filters.mirrors.get(self.index)
     }
 
     /// Compares the status of the copy's response with that of the client's. `backend`: the copy's, if it was routed.

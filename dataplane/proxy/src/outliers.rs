@@ -1,5 +1,6 @@
 //! Outlier detection: instances that refuse connections are tried last, for longer each time, until one connects. Given addresses
-//! that time out or fail in a row are tried last as well, until one answers.
+//! that time out or fail in a row are tried last as well, for a fixed time: an address that fails most requests and answers some
+//! would otherwise be ejected and taken back every few requests.
 //!
 //! Without it an instance that died would look the least loaded, and every request would try it first. An outlier is
 //! never excluded for good: where all others are full or refuse as well, it is tried.
@@ -23,8 +24,8 @@ const FAILURE_EJECT_MAX: Duration = Duration::from_secs(300);
 /// Errors in a row that eject an address: Envoy's `consecutive_5xx`.
 const ERRORS_MAX: u32 = 5;
 
-/// Failures are forgotten after this time without one, counted from the end of the last ejection. Longer than a response may take
-/// to begin, or each timeout would be the first.
+/// Ejections and failures are forgotten after this time without a failure, counted from the end of the last ejection. Longer than
+/// a response may take to begin, or each timeout would be the first.
 const FORGET_FAILURES_AFTER: Duration = Duration::from_secs(300);
 
 /// Refusals are forgotten after this time without one, counted from the end of the last ejection.
@@ -62,11 +63,11 @@ impl EndpointFailure {
 #[derive(Debug)]
 struct ObservedEndpoint {
     endpoint: u64,
-    /// In a row.
+    /// In a row. If there are some, `until` is the end of the ejection because of them.
     refusals: u32,
     /// In a row.
     errors: u32,
-    /// Ejections because of failures, since the last answer.
+    /// Ejections because of failures.
     ejections: u32,
     until: Tick,
     forget_at: Tick,
@@ -110,7 +111,7 @@ impl OutlierDetector {
         if now < outlier.until || (failure == EndpointFailure::ServerError && outlier.errors < ERRORS_MAX) {
             return None;
         }
-        outlier.errors = 0;
+        (outlier.errors, outlier.refusals) = (0, 0);
         outlier.ejections = outlier.ejections.saturating_add(1);
         let wait = FAILURE_EJECT_BASE.saturating_mul(outlier.ejections).min(FAILURE_EJECT_MAX);
         outlier.until = now + wait;
@@ -120,19 +121,19 @@ impl OutlierDetector {
 
     /// An instance accepted a connection. One that hangs does so as well, so that failures still count.
     pub fn accepted(&mut self, endpoint: u64) {
-        let is_done = |outlier: &mut ObservedEndpoint| {
-            let connects = outlier.endpoint == endpoint;
-            if connects {
-                outlier.refusals = 0;
-            }
-            connects && outlier.errors == 0 && outlier.ejections == 0
-        };
-        self.list.retain_mut(|outlier| !is_done(outlier));
+        self.list.retain_mut(|outlier| outlier.endpoint != endpoint || outlier.clear_refusals());
     }
 
-    /// An endpoint answered a request without an error.
-    pub fn answered(&mut self, endpoint: u64) {
-        self.list.retain(|outlier| outlier.endpoint != endpoint);
+    /// An endpoint answered a request without an error. Its ejection lasts, and the next one is longer.
+    pub fn answered(&mut self, endpoint: u64, now: Tick) {
+        self.forget(now);
+        self.list.retain_mut(|outlier| {
+            if outlier.endpoint != endpoint {
+                return true;
+            }
+            outlier.errors = 0;
+            outlier.clear_refusals()
+        });
     }
 
     #[must_use]
@@ -153,6 +154,16 @@ impl OutlierDetector {
         if self.list.len() < OUTLIERS_MAX {
             self.list.push(outlier);
         }
+    }
+}
+
+impl ObservedEndpoint {
+    /// Ends an ejection because of refusals. Returns whether there are failures to remember.
+    fn clear_refusals(&mut self) -> bool {
+        if self.refusals > 0 {
+            (self.refusals, self.until) = (0, Tick::ZERO);
+        }
+        self.errors > 0 || self.ejections > 0
     }
 }
 
@@ -204,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn timeout_ejects_until_an_answer() {
+    fn each_timeout_ejects_for_longer() {
         let mut outliers = OutlierDetector::default();
         let mut now = at(0);
         for seconds in [30, 60, 90] {
@@ -216,9 +227,40 @@ mod tests {
             now = now + wait + Duration::from_secs(60);
             assert_eq!(outliers.avoided(now).count(), 0, "it may be tried again");
         }
-        outliers.answered(7);
-        assert!(outliers.is_empty());
+        outliers.answered(7, now);
+        assert_eq!(outliers.failed(7, EndpointFailure::Timeout, now), Some(Duration::from_secs(120)));
+        now = now + Duration::from_secs(120) + FORGET_FAILURES_AFTER;
+        outliers.answered(7, now);
+        assert!(outliers.is_empty(), "a quiet time resets the back-off");
         assert_eq!(outliers.failed(7, EndpointFailure::Timeout, now), Some(Duration::from_secs(30)));
+    }
+
+    /// The log has a line for each ejection.
+    #[test]
+    fn answers_between_failures_do_not_repeat_the_ejection() {
+        let mut outliers = OutlierDetector::default();
+        let mut ejections = 0;
+        for second in 0..30 {
+            for _ in 0..10 {
+                for _ in 0..ERRORS_MAX {
+                    ejections += usize::from(outliers.failed(7, EndpointFailure::ServerError, at(second)).is_some());
+                }
+                outliers.answered(7, at(second));
+                assert_eq!(outliers.avoided(at(second)).collect::<Vec<_>>(), [7]);
+            }
+        }
+        assert_eq!(ejections, 1);
+        assert_eq!(outliers.failed(7, EndpointFailure::Timeout, at(30)), Some(Duration::from_secs(60)));
+    }
+
+    #[test]
+    fn connection_after_refusal_keeps_failures() {
+        let mut outliers = OutlierDetector::default();
+        outliers.failed(7, EndpointFailure::Timeout, at(0));
+        outliers.refused(7, at(40));
+        outliers.accepted(7);
+        assert_eq!(outliers.avoided(at(40)).count(), 0, "it connects again");
+        assert_eq!(outliers.failed(7, EndpointFailure::Timeout, at(41)), Some(Duration::from_secs(60)));
     }
 
     #[test]
@@ -227,7 +269,7 @@ mod tests {
         let fail = |outliers: &mut OutlierDetector| outliers.failed(7, EndpointFailure::ServerError, at(0));
         for _ in 0..3 {
             (1..ERRORS_MAX).for_each(|_| assert_eq!(fail(&mut outliers), None));
-            outliers.answered(7);
+            outliers.answered(7, at(0));
         }
         (1..ERRORS_MAX).for_each(|_| assert_eq!(fail(&mut outliers), None));
         assert_eq!(fail(&mut outliers), Some(FAILURE_EJECT_BASE));

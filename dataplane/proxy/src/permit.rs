@@ -12,7 +12,8 @@ use contract::load::{BackendLoad, InFlightRequest};
 use contract::request_histograms::RouteTag;
 use contract::signal::Signal;
 use contract::table::{
-    Backend, BackendShare, Endpoint, HeaderEdits, NoEndpointPolicy, RouteRequest, SessionAffinity, StartupDuration,
+    Backend, BackendShare, Endpoint, HeaderChanges, HeaderEdits, MirrorSet, NoEndpointPolicy, RequestTimeouts,
+    RouteFilters, RouteRequest, SessionAffinity, StartupDuration,
 };
 use protocol::http::buffers::{by, earlier};
 use ring::Tick;
@@ -32,14 +33,17 @@ const UNREACHABLE_RETRY: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone)]
 pub struct SelectedEndpoint {
     pub backend: Arc<Backend>,
-    pub edits: Option<Arc<HeaderEdits>>,
+    pub filters: Option<Arc<RouteFilters>>,
     /// The traffic policy's decisions for this request.
     pub affinity: SessionAffinity,
+    /// The mirrors among the filters that it is copied to.
+    pub mirrors: MirrorSet,
 }
 
 impl From<&BackendShare> for SelectedEndpoint {
     fn from(split: &BackendShare) -> Self {
-        Self { backend: Arc::clone(&split.backend), edits: split.edits.clone(), affinity: SessionAffinity::default() }
+        let (affinity, mirrors) = (SessionAffinity::default(), MirrorSet::default());
+        Self { backend: Arc::clone(&split.backend), filters: split.filters.clone(), affinity, mirrors }
     }
 }
 
@@ -47,7 +51,18 @@ impl SelectedEndpoint {
     /// The tag under which the request is counted.
     #[must_use]
     pub fn tag(&self, route_request: &RouteRequest<'_>) -> RouteTag {
-        self.edits.as_ref().map(|edits| edits.tag(route_request)).unwrap_or_default()
+        self.edits().map(|edits| edits.tag(route_request)).unwrap_or_default()
+    }
+
+    fn edits(&self) -> Option<&HeaderEdits> {
+        self.filters.as_deref().map(|filters| &filters.request)
+    }
+
+    /// The timeouts of its requests: those of the rule, or else of the backend.
+    #[must_use]
+    pub fn timeouts(&self) -> &RequestTimeouts {
+        let of_rule = self.filters.as_ref().and_then(|filters| filters.timeouts.as_deref());
+        of_rule.unwrap_or(&self.backend.timeouts)
     }
 }
 
@@ -71,7 +86,22 @@ impl Permit {
     /// The header edits of the route.
     #[must_use]
     pub fn edits(&self) -> Option<&HeaderEdits> {
-        self.selected.edits.as_deref()
+        self.selected.edits()
+    }
+
+    /// The changes of the route to the response's head.
+    pub(super) fn response_changes(&self) -> Option<&HeaderChanges> {
+        self.selected.filters.as_deref().map(|filters| &filters.response)
+    }
+
+    /// The deadlines of a request that began at `started` and has this permit now.
+    pub(super) fn deadlines(&self, started: Tick) -> ResponseDeadlines {
+        let mut deadlines = ResponseDeadlines::new(started, self.selected.timeouts());
+        let wait = self.selected.filters.as_ref().map_or(Duration::ZERO, |filters| filters.backend_request);
+        if !wait.is_zero() {
+            deadlines.end_by(self.proxy.ring.now() + wait);
+        }
+        deadlines
     }
 
     /// The request has become a WebSocket. A drain that waits for requests does not wait for it.
@@ -146,7 +176,7 @@ impl Proxy {
                 }
             };
             // The route's timeouts count from the request head, so they run on in the pending queue.
-            let ends = ResponseDeadlines::new(started, &backend.timeouts).first_byte.filter(|ends| *ends < due);
+            let ends = ResponseDeadlines::new(started, choice.timeouts()).first_byte.filter(|ends| *ends < due);
             match self.wait(&choice, acquire_request, ends.unwrap_or(due)).await {
                 Ok(WaitOutcome::Acquired(permit)) => return Ok(waited(permit)),
                 Ok(WaitOutcome::Rerouted(other)) => choice = other,
@@ -253,11 +283,13 @@ impl Proxy {
         let backend = &choice.backend;
         let same = self.with_table(|table| {
             let splits = table.route_for(route_request)?.select(route_request);
-            let mut leading = splits.iter().filter(|split| split.backend.key == backend.key);
+            let leads = |split: &&BackendShare| split.backend.key == backend.key && split.reply().is_none();
+            let mut leading = splits.iter().filter(leads);
             // Several shares may lead there, each with its own header edits.
             let first = leading.clone().next()?;
-            let split = leading.find(|split| split.edits == choice.edits).unwrap_or(first);
-            Some(SelectedEndpoint { affinity: choice.affinity.clone(), ..SelectedEndpoint::from(split) })
+            let split = leading.find(|split| split.edits() == choice.edits()).unwrap_or(first);
+            let (affinity, mirrors) = (choice.affinity, choice.mirrors);
+            Some(SelectedEndpoint { affinity, mirrors, ..SelectedEndpoint::from(split) })
         });
         match same {
             Some(now) if Arc::ptr_eq(&now.backend.load, &backend.load) => Ok(Reselection::Same(now)),

@@ -28,7 +28,7 @@ pub(super) struct RequestStream<'a> {
     pub(super) out: &'a mut WriteBuffer,
     pub(super) progress: &'a ExchangeProgress,
     /// Records the request, if it is mirrored.
-    pub(super) mirror_buffer: &'a mut Option<MirrorBuffer>,
+    pub(super) mirror_buffer: &'a mut Option<Box<MirrorBuffer>>,
 }
 
 /// Why sending stops.

@@ -11,7 +11,7 @@ use codec::http::{
 use protocol::http::buffers::{HeadReadError, ReadBuffer, WriteBuffer, by, earlier};
 use protocol::http::connection_tracker::ConnectionGuard;
 use protocol::http::date;
-use protocol::http::headers::{ResponseContext, SwitchedProtocol, put_response};
+use protocol::http::headers::{ResponseContext, SwitchedProtocol, put_changed_response, put_response};
 use protocol::http::limits::{HttpLimits, INTERIM_MAX};
 use protocol::http::relay::{self, RelayStep};
 use protocol::tls::{ByteStream, Transport};
@@ -59,7 +59,7 @@ impl ResponseStream<'_> {
                 _ => SwitchedProtocol::WebSocket,
             };
             let client = ResponseContext { upgrade, ..ResponseContext::INTERIM };
-            put_response(&mut self.out.buffer, self.head.view(&head), client);
+            self.put_head(&head, client);
             self.put_cookie();
             self.add_server_timing();
             drop(head);
@@ -80,7 +80,7 @@ impl ResponseStream<'_> {
         let date = Some(date::at(self.ring.now()));
         let client =
             ResponseContext { chunked, close, keep_alive: !modern && !close, upgrade: SwitchedProtocol::None, date };
-        put_response(&mut self.out.buffer, self.head.view(&head), client);
+        self.put_head(&head, client);
         self.put_cookie();
         self.add_server_timing();
         drop(head); // the receive buffer is released
@@ -230,6 +230,12 @@ impl ResponseStream<'_> {
                 }
             }
         }
+    }
+
+    /// Writes the head of the final response.
+    fn put_head(&mut self, bytes: &[u8], client: ResponseContext) {
+        let changes = self.permit.as_ref().and_then(Permit::response_changes);
+        put_changed_response(&mut self.out.buffer, self.head.view(bytes), client, changes);
     }
 
     /// Adds the affinity cookie to the head that was written last.

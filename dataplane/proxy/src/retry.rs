@@ -4,9 +4,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use codec::http::{Parsed, RequestHead, RequestView, parse_request};
+use codec::http::{Parsed, RequestHead, parse_request};
 use contract::client_address::ClientAddress;
-use contract::table::{Backend, HeaderEdits, Protocol, RouteRequest};
+use contract::table::{Backend, Protocol, RouteRequest};
 use protocol::h2::limits::TRIES_MAX;
 use protocol::http::buffers::by;
 use protocol::http::limits::SENDS_MAX;
@@ -14,6 +14,7 @@ use ring::Tick;
 
 use super::connect::{AcquireError, ConnectRequest, connect, eject};
 use super::outcome::AttemptOutcome;
+use super::route_filters::OriginalTarget;
 use super::upstream::{ConnectPlan, UpstreamLink};
 use super::{AcquireRequest, LocalReply, Permit, Proxy, SelectedEndpoint};
 
@@ -25,16 +26,10 @@ pub(super) struct ReplayableRequest<'a> {
     pub(super) is_alive: bool,
     /// Begins with the head, as it was written for its instance.
     pub(super) written: &'a [u8],
-    /// The host that the client asked for, where the route rewrites it.
-    pub(super) original_host: Option<&'a str>,
+    pub(super) original: Option<&'a OriginalTarget>,
     /// The client. `None`: the request is not sent to another instance.
     pub(super) peer: Option<&'a ClientAddress>,
     pub(super) due: Option<Tick>,
-}
-
-/// The host that the client asked for, where the route rewrites it: the written head does not contain it any more.
-pub(super) fn original_host(edits: Option<&HeaderEdits>, request: RequestView<'_>) -> Option<Box<str>> {
-    edits.and_then(HeaderEdits::host).map(|_| request.authority().into()) // one allocation for mapped domains
 }
 
 /// Opens a new connection to the instance of `permit`. If that refuses it is reported, and the request goes to another
@@ -66,7 +61,10 @@ async fn retry_on_another(
         return Err(LocalReply::UpstreamConnectFailure(backend.key.clone()));
     };
     let written = RouteRequest::client(head.view(&replayable.written[..bytes]), peer);
-    let route_request = RouteRequest { host: replayable.original_host.unwrap_or(written.host), ..written };
+    let route_request = match replayable.original {
+        Some(original) => RouteRequest { host: &original.host, path: &original.path, ..written },
+        None => written,
+    };
     let mut acquire_request = AcquireRequest { route_request, bytes: replayable.written.len(), tried: Vec::new() };
     let choice = eject(proxy, refused, &mut acquire_request.tried);
     let (protocol, due) = (replayable.protocol, replayable.due);

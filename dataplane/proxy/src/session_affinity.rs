@@ -1,30 +1,16 @@
-//! Applies a route's traffic policy to one request: affinity key, cookie, mirroring.
+//! Applies a route's traffic policy to one request: affinity key and cookie.
 
 use bytes::BytesMut;
 use fastrand::Rng;
 
-use contract::table::{AffinityCookie, BackendShare, MirrorPolicy, Route, RouteRequest, SessionAffinity};
+use contract::table::{AffinityCookie, Route, RouteRequest, SessionAffinity};
 use protocol::http::headers::add_field;
 
-/// Mirrors only traffic that the route splits itself: a request to a tagged revision was meant for that one.
-pub(super) fn session_affinity(
-    route: &Route,
-    splits: &[BackendShare],
-    route_request: &RouteRequest<'_>,
-    rng: &mut Rng,
-) -> SessionAffinity {
-    let (Some(policy), Some(request)) = (&route.traffic_policy, route_request.request) else {
-        return SessionAffinity::default();
-    };
-    let affinity = policy
-        .sticky
-        .as_ref()
-        .map(|sticky| sticky.bind(request, !route_request.plain, || rng.u64(..)))
-        .unwrap_or_default();
-    let mut drawn = |mirror: &MirrorPolicy| {
-        route.divides_by(splits) && !request.head.is_upgrade() && rng.u8(..100) < mirror.percent
-    };
-    SessionAffinity { mirror: policy.mirror.as_ref().filter(|mirror| drawn(mirror)).cloned(), ..affinity }
+/// The key and cookie of a request under its route's traffic policy.
+pub(super) fn session_affinity(route: &Route, route_request: &RouteRequest<'_>, rng: &mut Rng) -> SessionAffinity {
+    let sticky = route.traffic_policy.as_ref().and_then(|policy| policy.sticky.as_ref());
+    let (Some(sticky), Some(request)) = (sticky, route_request.request) else { return SessionAffinity::default() };
+    sticky.bind(request, !route_request.plain, || rng.u64(..))
 }
 
 /// Appends the cookie to the head that was written last.

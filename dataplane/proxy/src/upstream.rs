@@ -14,7 +14,6 @@ use protocol::http::client::{OpeningOptions, UpstreamAddress};
 use protocol::http::pool::{PoolKey, UpstreamConnection};
 use ring::Tick;
 
-use super::deadlines::ResponseDeadlines;
 use super::{LocalReply, Permit, Proxy};
 
 /// Between two log lines about TLS failures of instances: each request meets them.
@@ -59,7 +58,7 @@ impl ConnectPlan {
         Self {
             protocol: permit.endpoint.protocol(permit.backend().protocol, upgrades),
             reuses: true,
-            due: ResponseDeadlines::new(started, &permit.backend().timeouts).first_byte,
+            due: permit.deadlines(started).first_byte,
         }
     }
 }

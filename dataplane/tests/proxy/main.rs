@@ -10,6 +10,7 @@ mod idle;
 mod life;
 mod queueing;
 mod retries;
+mod route_filters;
 mod sharing;
 mod streams;
 mod tls;

@@ -11,7 +11,9 @@ use ring::{Ring, RingOptions};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::signal::Signal;
-use sluicegate_dataplane::table::{Backend, BackendShare, HeaderEdits, RequestTimeouts, Route, RoutingTable};
+use sluicegate_dataplane::table::{
+    Backend, BackendShare, HeaderEdits, RequestTimeouts, Route, RouteFilters, RoutingTable,
+};
 
 use crate::fixture::{ProxyFixture, Reply, backend, instance, ok, on_every_driver, run_with_proxy, unused_address};
 
@@ -303,10 +305,10 @@ fn waiting_request_keeps_the_edits_of_its_share() {
         let publish = |weights: [u32; 2], instances: &[_]| {
             let backend = Arc::new(with_load(backend(instances, 0, QUEUE_TIMEOUT), &load));
             let share = |number: usize| {
-                let mut edits = HeaderEdits::default();
-                edits.set("X-Share", &number.to_string()).unwrap();
+                let mut request = HeaderEdits::default();
+                request.set("X-Share", &number.to_string()).unwrap();
                 BackendShare {
-                    edits: Some(Arc::new(edits)),
+                    filters: Some(Arc::new(RouteFilters { request, ..RouteFilters::default() })),
                     ..BackendShare::new(weights[number], Arc::clone(&backend))
                 }
             };

@@ -15,7 +15,10 @@ use sluicegate_dataplane::access_log::{self, AccessLogConfig, AccessLogFormat};
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::http::limits::SENDS_MAX;
 use sluicegate_dataplane::load::BackendLoad;
-use sluicegate_dataplane::table::{Backend, BackendShare, HeaderEdits, NoEndpointPolicy, Route, RoutingTable};
+use sluicegate_dataplane::table::{
+    Backend, BackendShare, HeaderEdits, NoEndpointPolicy, PathMatch, PathRewrite, RequestMatch, Route, RouteFilters,
+    RouteMatch, RoutingTable,
+};
 
 use crate::fixture::{ProxyFixture, backend, instance, listener, ok, on_every_driver, read_through, run_with_proxy};
 use crate::streams::{connect, whole};
@@ -61,7 +64,7 @@ fn another_instance_serves_when_the_instance_is_gone() {
             assert_eq!(ask(&fixture, by_http2).await, b"mortal");
             let known = fixture.tables.load().hosts["app"].splits[0].backend.endpoints.clone();
             let mut both = of(&load, &[instance(&fixture.ring, |_| ok("other"))]);
-            both.endpoints.extend(known);
+            both.endpoints = [both.endpoints, known].concat().into();
             fixture.publish("app", both);
             for _ in 0..10 {
                 assert_eq!(ask(&fixture, by_http2).await, b"other");
@@ -85,7 +88,7 @@ fn access_log_names_the_instance_that_answered() {
             let known = fixture.tables.load().hosts["app"].splits[0].backend.endpoints.clone();
             let second = instance(&fixture.ring, |_| ok("other"));
             let mut both = of(&load, &[second]);
-            both.endpoints.extend(known);
+            both.endpoints = [both.endpoints, known].concat().into();
             fixture.publish("app", both);
             for _ in 0..10 {
                 assert_eq!(ask(&fixture, by_http2).await, b"other");
@@ -98,16 +101,18 @@ fn access_log_names_the_instance_that_answered() {
     });
 }
 
-/// Publishes the host's only backend; `inner`: the host that its instances get (X-KI-08).
+/// Publishes the host's only backend; `inner`: the host that its instances get (X-KI-08), with another path.
 fn publish_as(fixture: &ProxyFixture, inner: Option<&str>, backend: Backend) {
     let mut split = BackendShare::new(1, Arc::new(backend));
-    split.edits = inner.map(|host| {
-        let mut edits = HeaderEdits::default();
-        edits.set_host(host).unwrap();
-        Arc::new(edits)
+    split.filters = inner.map(|host| {
+        let mut request = HeaderEdits::default();
+        request.set_host(host).unwrap();
+        request.set_path(PathRewrite::full("/inner").unwrap());
+        Arc::new(RouteFilters { request, ..RouteFilters::default() })
     });
+    let rule = RouteMatch::new(RequestMatch::new(PathMatch::Exact("/".into())), vec![split]);
     let mut table = RoutingTable::default();
-    table.hosts.insert("app", Arc::new(Route::of(vec![split])));
+    table.hosts.insert("app", Arc::new(Route::new(vec![rule], Vec::new())));
     fixture.tables.publish(table);
 }
 

@@ -153,7 +153,9 @@ fn https_only_route_redirects_if_tls_is_served() {
             let splits = fixture.tables.load().hosts["app"].splits[0].backend.clone();
             let splits = vec![BackendShare::new(1, splits)];
             let mut table = RoutingTable { certificates, ..RoutingTable::default() };
-            table.hosts.insert("app", Arc::new(Route { splits, https_redirect: Some(port), ..Route::default() }));
+            let mut route = Route::of(splits);
+            route.https_redirect = Some(port);
+            table.hosts.insert("app", Arc::new(route));
             fixture.tables.publish(table);
         };
         let mut plain = fixture.client().await;
@@ -187,7 +189,8 @@ fn redirect_requires_a_certificate_and_a_public_client() {
             let mut table = RoutingTable { certificates, inner_certificates, ..RoutingTable::default() };
             for host in ["app", "app.test"] {
                 let splits = vec![BackendShare::new(1, Arc::clone(&before.hosts["app"].splits[0].backend))];
-                let route = Route { splits, https_redirect: Some(443), ..Route::default() };
+                let mut route = Route::of(splits);
+                route.https_redirect = Some(443);
                 table.hosts.insert(host, Arc::new(route));
             }
             fixture.tables.publish(table);

@@ -9,7 +9,8 @@ use std::time::Duration;
 use sluicegate_dataplane::core::CoreLimits;
 use sluicegate_dataplane::load::BackendLoad;
 use sluicegate_dataplane::table::{
-    Backend, BackendShare, MirrorPolicy, Route, RoutingTable, SessionKey, TrafficPolicy,
+    Backend, BackendShare, MirrorDestination, MirrorFraction, MirrorPolicy, Route, RouteFilters, RoutingTable,
+    SessionKey, TrafficPolicy,
 };
 
 use crate::fixture::{ProxyFixture, Reply, Seen, backend, instance, ok, on_every_driver};
@@ -29,7 +30,7 @@ fn halves(fixture: &ProxyFixture, sticky: SessionKey) {
         BackendShare::new(50, named(name, backend(&[address], 0, None)))
     };
     let mut route = Route::of(vec![split("a"), split("b")]);
-    route.traffic_policy = Some(Arc::new(TrafficPolicy { sticky: Some(sticky), mirror: None }));
+    route.traffic_policy = Some(Arc::new(TrafficPolicy { sticky: Some(sticky) }));
     let mut table = RoutingTable::default();
     table.hosts.insert("app", Arc::new(route));
     fixture.tables.publish(table);
@@ -78,11 +79,12 @@ fn new_client_gets_a_cookie_and_stays_by_it() {
 
 /// `app` with every request mirrored to `shadow`.
 fn mirrored(fixture: &ProxyFixture, own: Backend, mirror_backend: &Arc<Backend>) {
-    let mut route = Route::of(vec![BackendShare::new(100, named("own", own))]);
-    let mirror = Arc::new(MirrorPolicy { host: "shadow".into(), percent: 100 });
-    route.traffic_policy = Some(Arc::new(TrafficPolicy { sticky: None, mirror: Some(mirror) }));
+    let mut split = BackendShare::new(100, named("own", own));
+    let destination = MirrorDestination::Host("shadow".into());
+    let mirrors = Box::new([MirrorPolicy { destination, fraction: MirrorFraction::ALL }]);
+    split.filters = Some(Arc::new(RouteFilters { mirrors, ..RouteFilters::default() }));
     let mut table = RoutingTable::default();
-    table.hosts.insert("app", Arc::new(route));
+    table.hosts.insert("app", Arc::new(Route::of(vec![split])));
     table.hosts.insert("shadow", Arc::new(Route::of(vec![BackendShare::new(1, Arc::clone(mirror_backend))])));
     fixture.tables.publish(table);
 }

@@ -31,11 +31,11 @@ fn localhost(addresses: &[IpAddr], time: Duration) -> Check {
 }
 
 fn servers(resolv_conf: &str) -> Check {
-    let mut words = resolv_conf.lines().map(|line| line.split_whitespace().take(2).collect::<Vec<_>>());
-    let servers: Vec<String> = words
-        .by_ref()
-        .filter(|line| line.first() == Some(&"nameserver"))
-        .filter_map(|line| line.get(1).map(|text| (*text).to_owned()))
+    let servers: Vec<&str> = resolv_conf
+        .lines()
+        .filter_map(|line| line.trim().split_once(char::is_whitespace))
+        .filter(|(key, _)| *key == "nameserver")
+        .filter_map(|(_, rest)| rest.split_whitespace().next())
         .collect();
     if servers.is_empty() {
         let advice = "targets are reached by address or /etc/hosts only, and no registry by name: add a nameserver to /etc/resolv.conf";

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 
 use super::MainEvent;
 use crate::config::{RunConfig, Settings};
@@ -153,6 +153,9 @@ impl FileWatch {
         let mut reader = Reader::new(&self.inotify, &mut space);
         let mut matters = false;
         while let Ok(event) = reader.next() {
+            if event.events().contains(ReadFlags::IGNORED) {
+                self.names().remove(&event.wd()); // the folder was deleted, as the old one of a ConfigMap is
+            }
             let name = event.file_name().map(|name| OsStr::from_bytes(name.to_bytes()).to_owned());
             matters |= match name {
                 // The folder itself, or events were lost.

@@ -8,6 +8,8 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use dataplane::table::EndpointAddress;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt};
 
 /// How long an address has to answer, each step: shorter than the time between two checks.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(2);
@@ -79,12 +81,23 @@ fn probe(address: &EndpointAddress, host: &str, path: &str) -> io::Result<()> {
             exchange(stream, host, path)
         }
         EndpointAddress::Unix(socket) => {
-            let stream = UnixStream::connect(socket.as_str())?;
+            let stream = connect_unix(socket.as_str(), CHECK_TIMEOUT)?;
             stream.set_read_timeout(Some(CHECK_TIMEOUT))?;
             stream.set_write_timeout(Some(CHECK_TIMEOUT))?;
             exchange(stream, host, path)
         }
     }
+}
+
+/// Fails after `timeout` if the server accepts no connections: the queue of its listener is full.
+fn connect_unix(path: &str, timeout: Duration) -> io::Result<UnixStream> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(timeout))?;
+    connect(&socket, &SocketAddrUnix::new(path)?).map_err(|why| match why {
+        Errno::AGAIN => io::Error::new(io::ErrorKind::TimedOut, "the queue of its listener is full"),
+        why => why.into(),
+    })?;
+    Ok(socket.into())
 }
 
 fn exchange(mut stream: impl Read + Write, host: &str, path: &str) -> io::Result<()> {
@@ -130,6 +143,20 @@ mod tests {
         assert_eq!(checks.healthy(&addresses).len(), 2, "if all fail, all get requests");
         checks.record("a", &addresses[1], Ok(()));
         assert_eq!(checks.healthy(&addresses), [addresses[1]]);
+    }
+
+    /// A server that hangs must not stop the checks of others.
+    #[test]
+    fn full_queue_of_a_unix_socket_fails_the_check() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let connect = || connect_unix(path.to_str().unwrap(), Duration::from_millis(10));
+        let accepted: Vec<_> = std::iter::from_fn(|| connect().ok()).take(10).collect();
+        assert!((1..10).contains(&accepted.len()), "{} connections without accept", accepted.len());
+        drop(listener.accept().unwrap());
+        connect().unwrap();
     }
 
     #[test]

@@ -49,7 +49,7 @@ impl Reloader {
             }
             Err(why) => {
                 let why = format!("{why:#}");
-                tracing::error!(why, "the settings cannot be read again; those of before stay in force");
+                tracing::error!(why, "the settings cannot be read again; the previous settings stay in force");
                 health.config.failed(why);
             }
         }
@@ -57,6 +57,8 @@ impl Reloader {
 
     fn apply(&mut self, current: &mut RunConfig, health: &Health) -> Result<()> {
         let wanted = RunConfig::decide(self.settings.clone()).map_err(|why| anyhow!(why))?;
+        // Before they are read: a change meanwhile, or a file that is repaired later, must be noticed.
+        self.watch.add(&self.settings, &wanted);
         let restart = current.needs_restart(&wanted);
         let next = RunConfig {
             routes: wanted.routes,
@@ -75,7 +77,6 @@ impl Reloader {
         self.publisher.set_gateway_options(options);
         self.publisher.set_certificates(shown);
         self.routes.set(&next.routes, trust)?;
-        self.watch.add(&self.settings, &next);
         *current = next;
         if !restart.is_empty() {
             let keys = restart.join(", ");

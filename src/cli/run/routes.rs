@@ -43,24 +43,22 @@ impl StaticRoutes {
     /// connections.
     pub(super) fn set(&mut self, rules: &[RouteRule], trust: Vec<Option<Arc<TlsClientConfig>>>) -> Result<()> {
         let mut made: Vec<_> = rules.iter().zip(trust).map(|(rule, trust)| StaticRoute::new(rule, trust)).collect();
-        {
-            // A name that cannot be resolved now keeps its addresses.
-            let list = locked(&self.list);
-            for route in &mut made {
-                if let Some(before) = list.iter().find(|before| before.rule.targets == route.rule.targets) {
-                    route.addresses.clone_from(&before.addresses);
-                    if before.rule.health_check == route.rule.health_check {
-                        route.health.clone_from(&before.health);
-                    }
-                }
-            }
-        }
         for route in &mut made {
+            // A name that cannot be resolved now keeps its addresses.
+            let before = locked(&self.list).iter().find(|before| before.rule.targets == route.rule.targets).cloned();
+            route.addresses = before.map(|before| before.addresses).unwrap_or_default();
             route.resolve();
             route.warn_of_missing_sockets();
+        }
+        // Published and replaced under one lock: the thread that follows names must not publish a replaced rule.
+        let mut list = locked(&self.list);
+        for route in &mut made {
+            let RouteRule { targets, health_check, .. } = &route.rule;
+            let is_same =
+                |before: &&StaticRoute| before.rule.targets == *targets && before.rule.health_check == *health_check;
+            route.health = list.iter().find(is_same).map(|before| before.health.clone()).unwrap_or_default();
             route.publish(&self.publisher, self.stream_idle);
         }
-        let mut list = locked(&self.list);
         for gone in list.iter().filter(|before| made.iter().all(|route| route.rule.host != before.rule.host)) {
             self.publisher.remove_static_route(&gone.rule.host);
         }
@@ -193,11 +191,12 @@ fn follow(list: &Weak<Mutex<Vec<StaticRoute>>>, publisher: &Weak<Publisher>, str
             let mut list = locked(&list);
             // It may have been replaced meanwhile.
             let Some(current) = list.iter_mut().find(|current| current.rule == route.rule) else { continue };
+            // A reload may have resolved its addresses again, and read its trust again.
             if has_moved {
                 tracing::info!(host = %route.rule.host, addresses = ?route.addresses, "the addresses of a route have changed");
+                current.addresses = route.addresses;
             }
-            route.trust.clone_from(&current.trust);
-            *current = route;
+            current.health = route.health;
             if has_moved || has_turned {
                 current.publish(&publisher, stream_idle);
             }

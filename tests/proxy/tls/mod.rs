@@ -5,7 +5,7 @@ mod automatic;
 mod backends;
 mod bodies;
 mod challenges;
-mod client;
+pub(crate) mod client;
 mod domain_mapping;
 mod events;
 mod faults;

@@ -1,7 +1,7 @@
 //! TLS of `--route`: the certificate of hosts without one, and upstreams with self-signed certificates.
 
 use kit::tls::TlsFront;
-use kit::{Appliance, ApplianceSetup, HttpCall, TestUpstream};
+use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, wait};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 
 use super::client::{BIN, BOTH, TlsTestClient};
@@ -28,6 +28,27 @@ fn https_alone_serves_hosts_of_routes() {
     appliance.restart();
     assert_eq!(std::fs::read_to_string(&ca).unwrap(), before);
     client.call(appliance.https(), HOST, &HttpCall::get("/").host(HOST)).unwrap();
+}
+
+/// A reload reads the CA file again; addresses whose trust is the same keep their connections.
+#[test]
+fn reload_keeps_connections_of_https_routes() {
+    let upstream = TestUpstream::start("one");
+    let made = rcgen::generate_simple_self_signed([HOST.to_owned()]).unwrap();
+    let (own, key) = (made.cert.pem(), made.signing_key.serialize_pem());
+    let front = TlsFront::start(own.as_bytes(), key.as_bytes(), &[], upstream.address());
+    let setup = ApplianceSetup::new(BIN);
+    let file = setup.write_file("ca.pem", &own);
+    let rule = format!("{HOST}=https://{}?ca={}", front.address(), file.display());
+    let mut appliance = setup.flag("route", &rule).flag("workers", "1").start();
+    for reloads in 0..2 {
+        assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
+        appliance.reload();
+        let is_reloaded = || (appliance.metric("sluicegate_config_reloads_total", "") > reloads).then_some(());
+        wait::until(TIMEOUT, "the reload", is_reloaded);
+    }
+    assert_eq!(HttpCall::get("/").host(HOST).send(appliance.http()).status, 200);
+    assert_eq!(front.handshakes(), (1, 0, 0));
 }
 
 /// A self-signed certificate that says it is an authority (`openssl req -x509`) is accepted if exactly it is trusted.

@@ -38,3 +38,34 @@ pub(super) fn check_not_derived(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use types::kind_registry::ResourceStrategy as _;
+
+    use super::*;
+
+    /// The rules of Pods are skipped for those of Revisions, so a client must not be able to name such an owner.
+    #[test]
+    fn client_cannot_name_a_revision_of_any_group_as_controller() {
+        let pod = |group: &str, kind: &str, controller: bool| {
+            json!({ "metadata": { "ownerReferences": [
+                { "apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "1" },
+                { "apiVersion": format!("{group}/v1"), "kind": kind, "name": "r", "uid": "2", "controller": controller },
+            ] } })
+        };
+        let (client, ours) =
+            (RequestContext::default(), RequestContext { internal: true, ..RequestContext::default() });
+        for group in ["serving.knative.dev", "example.com"] {
+            let refused = check_not_derived(&Pod::META, "p", &pod(group, "Revision", true), &client).unwrap_err();
+            assert_eq!(refused.reason, "Forbidden", "{group}");
+            assert!(check_not_derived(&Pod::META, "p", &pod(group, "Revision", true), &ours).is_ok(), "{group}");
+        }
+        for other in [pod("apps", "ReplicaSet", true), pod("example.com", "Revision", false), json!({})] {
+            assert!(check_not_derived(&Pod::META, "p", &other, &client).is_ok(), "{other}");
+        }
+    }
+}

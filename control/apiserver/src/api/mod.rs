@@ -229,7 +229,7 @@ impl ApiRequest {
             scale: self.target.scale.is_some(),
             now: prepare::now(),
             meta: self.target.entry.stored_meta(),
-            schema: self.target.entry.custom.map(CustomKind::schema),
+            schema: self.target.entry.definition().map(CustomKind::schema),
         }
     }
 

@@ -41,7 +41,7 @@ pub(super) enum PatchDocument {
     Merge(Value),
     /// RFC 6902
     Json(json_patch::Patch),
-    /// Kubernetes' own format, for core kinds.
+    /// Kubernetes' own format, for its own kinds.
     Strategic(Value),
 }
 
@@ -96,10 +96,11 @@ pub(super) async fn patch(call: &ApiRequest, bytes: &[u8]) -> Result<Response, S
     Ok(field_validation::with_warnings(response, warnings.get().map_or(&[][..], Vec::as_slice)))
 }
 
-/// Whether strategic merge patches are accepted: for Kubernetes' own kinds. Custom kinds may be in groups of that name too.
+/// Whether strategic merge patches are accepted: for Kubernetes' own kinds. Kinds with a definition may be in groups of that
+/// name too.
 pub(super) fn is_core(entry: &KindEntry) -> bool {
     let group = entry.meta.group;
-    entry.custom.is_none() && (group.is_empty() || group.ends_with(".k8s.io") || ["apps", "batch"].contains(&group))
+    !entry.has_definition() && (group.is_empty() || group.ends_with(".k8s.io") || ["apps", "batch"].contains(&group))
 }
 
 pub(super) fn parse(entry: &KindEntry, media: &str, bytes: &[u8]) -> Result<PatchDocument, StatusError> {

@@ -285,7 +285,7 @@ pub(super) fn prepare_status(
             Err(StatusError::from_admission_error(meta, &before.key.name, denied))
         }
         // A kind with only a schema uses it for its status too.
-        Err(AdmissionError::Invalid(problems)) if entry.custom.is_some() => {
+        Err(AdmissionError::Invalid(problems)) if entry.has_definition() => {
             let of_status = |problem: &Problem| CustomKind::is_status_field(&problem.field);
             let alone = problems.iter().all(of_status);
             let of_it = |problem: &Problem| problem.field.starts_with("status") || alone;
@@ -296,7 +296,7 @@ pub(super) fn prepare_status(
                 Err(StatusError::invalid(meta, &before.key.name, &wrong))
             }
         }
-        Ok(mut judged) if entry.custom.is_some() => {
+        Ok(mut judged) if entry.has_definition() => {
             if object.get("status").is_some() {
                 object["status"] = judged["status"].take();
             }

@@ -1,4 +1,4 @@
-//! The initial objects: namespaces, the operator's ConfigMaps, and the definitions of our
+//! The initial objects: namespaces, the operator's ConfigMaps, our GatewayClass, and the definitions of our
 //! kinds.
 //!
 //! Checked at every start: an object that is already as it should be is left alone, so a restart
@@ -17,8 +17,9 @@ use serde_json::{Value, json};
 
 use crate::access::CONTROLLER_ACCOUNT;
 use crate::store::{ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteOperation};
+use types::gateway::gateway_class::GatewayClass;
 use types::kind_registry::{KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy};
-use types::{crd, settings};
+use types::{crd, gateway, settings};
 
 use super::errors::StatusError;
 use super::prepare::{self, CreationContext};
@@ -49,10 +50,20 @@ pub async fn seed_objects(store: &ObjectStore, registry: &KindRegistry) -> Resul
     let bindings = seed_roles::bindings().into_iter();
     let bindings = bindings.map(|binding| (KindEntry::of::<ClusterRoleBinding>(), binding, None));
     let account = (KindEntry::of::<ServiceAccount>(), named(CONTROLLER_ACCOUNT), Some(settings::SERVING));
-    let all = namespaces.into_iter().chain(settings).chain(roles).chain(bindings).chain([account]);
+    let all = namespaces.into_iter().chain(settings).chain(roles).chain(bindings).chain([account, gateway_class()]);
     let write =
         |(entry, object, namespace)| store.write(move |view| create_if_missing(view, &entry, object, namespace));
     try_join_all(all.map(write)).await.map(drop).map_err(to_store_error)
+}
+
+/// The class of Gateways that this appliance serves.
+fn gateway_class() -> (KindEntry, Value, Option<&'static str>) {
+    let spec = json!({
+        "controllerName": gateway::CONTROLLER_NAME,
+        "description": "Gateways of this appliance, on the ports that it listens on.",
+    });
+    let class = json!({ "metadata": { "name": gateway::DEFAULT_CLASS }, "spec": spec });
+    (KindEntry::of::<GatewayClass>(), class, None)
 }
 
 /// Whether an earlier start defined our kinds.

@@ -1,6 +1,6 @@
 //! Strategic merge patch: a merge patch that merges keyed lists by element.
 //!
-//! Only for core kinds, whose list keys are known; kubectl sends it for them.
+//! Only for Kubernetes' own kinds, whose list keys are known; kubectl sends it for them.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -12,7 +12,7 @@ const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 const ELEMENT_ORDER: &str = "$setElementOrder/";
 
 /// In what, which lists of objects are merged by a key; all other lists are replaced, an EndpointSlice's ports too.
-const KEYED_LISTS: [(&str, &str, &str); 18] = [
+const KEYED_LISTS: [(&str, &str, &str); 17] = [
     ("metadata", "ownerReferences", "uid"),
     ("status", "conditions", "type"),
     ("spec", "ports", "port"),
@@ -30,7 +30,6 @@ const KEYED_LISTS: [(&str, &str, &str); 18] = [
     ("initContainers", "env", "name"),
     ("initContainers", "ports", "containerPort"),
     ("initContainers", "volumeMounts", "mountPath"),
-    ("initContainers", "volumeDevices", "devicePath"),
 ];
 /// Lists of plain values that are merged as sets.
 const SETS: [(&str, &str); 1] = [("metadata", "finalizers")];

@@ -1,7 +1,7 @@
 //! HTTP-01 challenges (RFC 8555, section 8.3): the Service that the Certificate names answers the authority's request to the
 //! host until the certificate is issued. The response is never a redirect, because the request is plain HTTP.
 
-use contract::table::RequestTimeouts;
+use contract::table::{RequestMatch, RequestTimeouts};
 use http::Uri;
 
 use crate::context::ControllerContext;
@@ -21,7 +21,10 @@ pub(crate) fn challenge_rules(context: &ControllerContext, namespace: &str, tls:
     let each = open.filter(|challenge| challenge.service_namespace == namespace).filter_map(|challenge| {
         let (host, path) = parse_challenge(challenge)?;
         let splits = challenge_backends(context, challenge)?;
-        Some((host, PathRule { path, splits, skip_https_redirect: true, ..PathRule::default() }))
+        Some((
+            host,
+            PathRule { matches: RequestMatch::prefix(&path), splits, skip_https_redirect: true, ..PathRule::default() },
+        ))
     });
     each.collect()
 }
@@ -117,13 +120,16 @@ mod tests {
             ..HostRule::new(["a.ns", "a.test"], vec![WeightedBackend::new("one", 100)])
         }];
         let answer = |host: &str, path: &str| {
-            let path = PathRule { path: path.to_owned(), skip_https_redirect: true, ..PathRule::default() };
+            let path =
+                PathRule { matches: RequestMatch::prefix(path), skip_https_redirect: true, ..PathRule::default() };
             (host.to_owned(), path)
         };
         let answers = [answer("a.test", "/1"), answer("a.test", "/2"), answer("k.test", "/3"), answer("k.test", "/4")];
         let (rules, strange) = merge_rules(rules, answers.into());
         let shown = |rules: &[HostRule]| -> Vec<_> {
-            let paths = |rule: &HostRule| rule.paths.iter().map(|path| path.path.clone()).collect::<Vec<_>>();
+            let paths = |rule: &HostRule| {
+                rule.paths.iter().map(|path| path.matches.path().text().to_owned()).collect::<Vec<_>>()
+            };
             rules
                 .iter()
                 .map(|rule| (rule.hosts.iter().map(|host| host.to_string()).collect(), paths(rule), rule.splits.len()))

@@ -197,27 +197,14 @@ fn route_owner(ns: &str, name: &str) -> String {
     format!("Ingress {ns}/{name}")
 }
 
-/// The addresses that the target policy lets a split have. It is asked again where a connection is opened.
+/// The addresses that the target policy lets a split have.
 fn admitted(
     context: &ControllerContext,
     split: &IngressBackendSplit,
     addresses: Vec<SocketAddr>,
 ) -> Result<Vec<SocketAddr>, BackendResolveError> {
-    let (mut targets, mut refused) = (Vec::with_capacity(addresses.len()), None);
-    for address in addresses {
-        match context.config.targets.check(address) {
-            Ok(()) => targets.push(address),
-            Err(why) => refused = Some(why),
-        }
-    }
-    let Some(refused) = refused else { return Ok(targets) };
-    let (ns, name) = (&split.service_namespace, &split.service_name);
-    tracing::warn!(service = format!("{ns}/{name}"), "address is not routed to: {refused}");
-    if targets.is_empty() {
-        let message = format!("Service \"{ns}/{name}\": {refused}.");
-        return Err(BackendResolveError { reason: "TargetRefused", message });
-    }
-    Ok(targets)
+    let service = format!("{}/{}", split.service_namespace, split.service_name);
+    backends::admit_addresses(&context.config.targets, &service, addresses)
 }
 
 /// The listener of ours that a status of ours called `host`, if any.

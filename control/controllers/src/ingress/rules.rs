@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use contract::table::{HTTPS_PORT, HeaderEdits};
+use contract::table::{HTTPS_PORT, HeaderEdits, RequestMatch, ValueMatch};
 
 use crate::publish::{HostRule, PathRule, WeightedBackend};
 use runtime::dns::CLUSTER_DOMAIN;
 use support::sha256;
-use types::networking::ingress::{HttpIngressPath, Ingress, IngressBackendSplit};
+use types::networking::ingress::{HeaderMatch, HttpIngressPath, Ingress, IngressBackendSplit};
 use types::shared::{name, namespace};
 
 /// A split's backends with their weights, of which each takes its part of the split's percent.
@@ -43,11 +43,10 @@ pub fn rules(ingress: &Ingress, listens: bool, backends: BackendsFn<'_>) -> Resu
         rules.push(HostRule {
             hosts: vec![host.into()],
             paths,
-            splits: Vec::new(),
             https_redirect: (redirected && listens && !inside_only).then_some(HTTPS_PORT),
             cluster_local: inside_only,
             hash: Some(Arc::clone(&hash)),
-            traffic_policy: None,
+            ..HostRule::default()
         });
     }
     Ok(rules.into_iter().map(simplify_paths).collect())
@@ -79,8 +78,7 @@ pub fn cluster_local_hosts(ingress: &Ingress) -> BTreeSet<String> {
 /// A host whose only path matches everything needs no path matching.
 fn simplify_paths(mut rule: HostRule) -> HostRule {
     if let [only] = rule.paths.as_slice()
-        && only.path.trim_end_matches('/').is_empty()
-        && only.headers.is_empty()
+        && only.matches.is_any()
     {
         rule.splits.clone_from(&only.splits);
         rule.paths.clear();
@@ -109,11 +107,14 @@ fn path_rule(path: &HttpIngressPath, inside_only: bool, backends: BackendsFn<'_>
         for (backend, weight) in within {
             // Hundredths of the split's percent, so that its backends' parts stay whole numbers.
             let weight = percent * 100 * weight / total.max(1);
-            splits.push(WeightedBackend { backend, weight, edits: edits.clone() });
+            splits.push(WeightedBackend { edits: edits.clone(), ..WeightedBackend::new(backend, weight) });
         }
     }
-    let headers = path.headers.iter().map(|(name, value)| (name.clone(), value.exact.clone())).collect();
-    Ok(PathRule { path: path.path.clone(), headers, splits, cluster_local: inside_only, ..PathRule::default() })
+    let with_header = |matches: RequestMatch, (name, value): (&String, &HeaderMatch)| {
+        matches.with_header(name, ValueMatch::Exact(value.exact.as_str().into()))
+    };
+    let matches = path.headers.iter().fold(RequestMatch::prefix(&path.path), with_header);
+    Ok(PathRule { matches, splits, cluster_local: inside_only, ..PathRule::default() })
 }
 
 /// X-KI-07: the path's headers, then the split's, which win.
@@ -188,7 +189,7 @@ mod tests {
         assert_eq!(inside.hosts, ["a.ns.svc.cluster.local", "a.ns.svc", "a.ns"].map(Arc::from));
         assert!(inside.cluster_local && !public.cluster_local);
         assert_eq!(inside.splits, [WeightedBackend::new("one", 10_000)]);
-        let paths: Vec<_> = public.paths.iter().map(|path| path.path.as_str()).collect();
+        let paths: Vec<_> = public.paths.iter().map(|path| path.matches.path().text()).collect();
         assert_eq!(paths, ["/x", ""]);
     }
 
@@ -209,7 +210,7 @@ mod tests {
         ]}));
         let of = |host: &str| found.iter().find(|rule| rule.hosts.iter().any(|own| **own == *host)).unwrap();
         let paths = |host: &str| -> Vec<_> {
-            of(host).paths.iter().map(|path| (path.path.as_str(), path.cluster_local)).collect()
+            of(host).paths.iter().map(|path| (path.matches.path().text(), path.cluster_local)).collect()
         };
         assert_eq!((of("mix.test").cluster_local, of("a.ns").cluster_local), (false, false));
         assert_eq!(paths("mix.test"), [("/admin", true), ("", false)]);

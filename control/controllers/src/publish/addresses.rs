@@ -39,6 +39,7 @@ impl Publisher {
         let mut model = self.lock();
         let host = host.to_ascii_lowercase();
         let before = model.static_routes.get(&host).map(|route| Arc::clone(&route.splits[0].backend));
+        let trust = trust.map(|trust| equivalent(before.as_deref(), &trust).unwrap_or(trust));
         let may_stay = |backend: &&Arc<Backend>| backend.tls == trust && backend.proxy_protocol == proxy_protocol;
         let known = before.as_ref().filter(may_stay).map_or(&[][..], |backend| &backend.endpoints);
         let endpoint = |address: &EndpointAddress| known.iter().find(|endpoint| endpoint.address == *address);
@@ -64,7 +65,7 @@ impl Publisher {
         self.publish(&mut model);
     }
 
-    /// A host that the command line no longer names goes back to the object that has it, if any. Published at once, unless
+    /// A host that the settings no longer name goes back to the object that has it, if any. Published at once, unless
     /// there is no table yet.
     pub fn remove_static_route(&self, host: &str) {
         let mut model = self.lock();
@@ -134,4 +135,10 @@ impl Publisher {
             !same
         });
     }
+}
+
+/// The configuration of a backend that accepts the same peers as `trust`. Each reload reads the files again, and addresses whose
+/// trust is the same keep their connections.
+fn equivalent(backend: Option<&Backend>, trust: &TlsClientConfig) -> Option<Arc<TlsClientConfig>> {
+    backend?.tls.clone().filter(|before| before.is_equivalent(trust))
 }

@@ -7,11 +7,13 @@ use std::sync::{Arc, Weak};
 
 use contract::load::BackendLoad;
 use contract::table::{
-    Backend, BackendShare, NoEndpointPolicy, Protocol, RequestTimeouts, Route, RouteMatch, RoutingTable,
+    Backend, BackendShare, HeaderChanges, HeaderEdits, MirrorDestination, MirrorPolicy, MirrorSet, NoEndpointPolicy,
+    Protocol, RequestTimeouts, Route, RouteFilters, RouteMatch, RoutingTable,
 };
 
 use super::BackendSpec;
 use super::host_rule::{HostRule, WeightedBackend};
+use super::route_filters::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
 use super::routing_model::{BackendEntry, RoutingModel};
 
 /// The wildcard host.
@@ -66,36 +68,80 @@ struct BackendTable<'a> {
 
 /// `None` when no share of it gets traffic: then it answers like an unknown host.
 fn compile_route(rule: &HostRule, known: &mut BackendTable<'_>) -> Option<Route> {
-    let splits = compile_backends(&rule.splits, known);
+    let splits = known.compile_shares(&rule.splits, rule.filters.as_deref());
     let branches: Vec<_> = rule
         .paths
         .iter()
         .map(|path| RouteMatch {
-            path: path.path.trim_end_matches('/').into(),
-            headers: path.headers.iter().map(|(name, value)| ((**name).into(), (**value).into())).collect(),
-            splits: compile_backends(&path.splits, known),
+            matches: path.matches.clone(),
+            splits: known.compile_shares(&path.splits, path.filters.as_deref()),
             by_any_scheme: path.skip_https_redirect,
             cluster_local_only: path.cluster_local,
+            scheme: path.scheme,
         })
         .collect();
     let mut route = Route::new(branches, splits);
     route.https_redirect = rule.https_redirect;
     route.cluster_local_only = rule.cluster_local;
     route.hash.clone_from(&rule.hash);
+    route.matches_subdomains = rule.matches_subdomains;
     route.traffic_policy.clone_from(&rule.traffic_policy);
     let leads_on = route.all_splits().any(|split| split.weight > 0);
     leads_on.then_some(route)
 }
 
-fn compile_backends(shares: &[WeightedBackend], known: &mut BackendTable<'_>) -> Vec<BackendShare> {
-    let split = |share: &WeightedBackend| {
-        let edits = (!share.edits.is_empty()).then(|| Arc::new(share.edits.clone()));
-        BackendShare { weight: share.weight, backend: known.compile_backend(&share.backend), edits }
-    };
-    shares.iter().map(split).collect()
-}
-
 impl BackendTable<'_> {
+    /// The shares of a rule with these filters.
+    fn compile_shares(&mut self, shares: &[WeightedBackend], rule: Option<&RouteFilterRule>) -> Vec<BackendShare> {
+        if let (true, Some(reply)) = (shares.is_empty(), rule.and_then(|rule| rule.reply.as_ref())) {
+            return vec![BackendShare::of_reply(1, reply.clone())];
+        }
+        let split = |share: &WeightedBackend| {
+            let backend = self.compile_backend(&share.backend);
+            let filters = self.compile_filters(share, rule, &backend);
+            BackendShare { weight: share.weight, backend, filters }
+        };
+        shares.iter().map(split).collect()
+    }
+
+    /// The filters of a rule and those of a share, for the share. `None`: its requests pass unchanged.
+    fn compile_filters(
+        &mut self,
+        share: &WeightedBackend,
+        rule: Option<&RouteFilterRule>,
+        backend: &Backend,
+    ) -> Option<Arc<RouteFilters>> {
+        let (mut request, mut response) = (HeaderEdits::default(), HeaderChanges::default());
+        let (mut reply, mut mirrors, mut timeouts) = (None, Vec::new(), RuleTimeouts::default());
+        let (own, edits) = (share.filters.as_deref(), &share.edits);
+        for filters in rule.into_iter().chain(own) {
+            request.append(&filters.request);
+            response.append(&filters.response);
+            reply = filters.reply.clone().or(reply);
+            timeouts = timeouts.overridden_by(filters.timeouts);
+            mirrors.extend(filters.mirrors.iter().map(|mirror| self.compile_mirror(mirror)));
+        }
+        request.append(edits);
+        mirrors.truncate(MirrorSet::MIRRORS_MAX);
+        let filters = RouteFilters {
+            request,
+            response,
+            reply: reply.map(Box::new),
+            mirrors: mirrors.into(),
+            timeouts: timeouts.applied_to(&backend.timeouts).map(Box::new),
+            backend_request: timeouts.backend_request.unwrap_or_default(),
+        };
+        (!filters.is_empty()).then(|| Arc::new(filters))
+    }
+
+    fn compile_mirror(&mut self, mirror: &MirrorRule) -> MirrorPolicy {
+        let destination = match &mirror.destination {
+            MirrorRuleDestination::Host(host) => MirrorDestination::Host(host.as_str().into()),
+            MirrorRuleDestination::Backend(key) => MirrorDestination::Backend(self.compile_backend(key)),
+        };
+        MirrorPolicy { destination, fraction: mirror.fraction }
+    }
+
     /// A deleted backend keeps its share and rejects it: were the share removed, its requests would be answered by another's
     /// program.
     fn compile_backend(&mut self, key: &str) -> Arc<Backend> {
@@ -127,7 +173,7 @@ fn backend(key: &str, entry: &BackendEntry) -> Backend {
     });
     Backend {
         key: key.into(),
-        endpoints: entry.endpoints.clone(),
+        endpoints: entry.endpoints.as_slice().into(),
         concurrency_max: spec.concurrency_max,
         when_empty: spec.when_empty.clone(),
         protocol: spec.protocol,

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use contract::table::{HeaderEdits, TrafficPolicy};
+use contract::client_address::ClientScheme;
+use contract::table::{HeaderEdits, RequestMatch, TrafficPolicy};
 use contract::tls::TlsIdentity;
+
+use super::route_filters::{MirrorRuleDestination, RouteFilterRule};
 
 /// Hosts that share one division of their requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +25,10 @@ pub struct HostRule {
     pub hash: Option<Arc<str>>,
     /// The traffic policy beyond the split.
     pub traffic_policy: Option<Arc<TrafficPolicy>>,
+    /// What happens to requests of `splits`.
+    pub filters: Option<Arc<RouteFilterRule>>,
+    /// Wildcards among the hosts match names with any number of labels more.
+    pub matches_subdomains: bool,
 }
 
 /// The certificates that an object brings, by host.
@@ -41,16 +48,21 @@ pub struct UnservedHosts {
     pub sentence: Arc<str>,
 }
 
-/// Requests whose path begins with these segments and that bring these headers.
+/// Requests that match.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct PathRule {
-    pub path: String,
-    pub headers: Vec<(String, String)>,
+    /// Of several rules that match, the one with the highest precedence counts; of equal ones, the first.
+    pub matches: RequestMatch,
+    /// Empty: a 404, or the reply of the filters.
     pub splits: Vec<WeightedBackend>,
+    /// What happens to the requests.
+    pub filters: Option<Arc<RouteFilterRule>>,
     /// Whatever `https_redirect` says.
     pub skip_https_redirect: bool,
     /// Not for the public listener, though the hosts are.
     pub cluster_local: bool,
+    /// Only for connections of this scheme.
+    pub scheme: Option<ClientScheme>,
 }
 
 /// A backend's share.
@@ -59,7 +71,10 @@ pub struct WeightedBackend {
     /// Its key.
     pub backend: String,
     pub weight: u32,
+    /// Edits of requests, after those of all filters.
     pub edits: HeaderEdits,
+    /// What else happens to its requests, after the filters of its rule.
+    pub filters: Option<Arc<RouteFilterRule>>,
 }
 
 /// The same in pieces of their own: those that came stand among what their maker has thrown away since.
@@ -85,8 +100,14 @@ impl HostRule {
 
     /// The keys of all its backends.
     pub fn backends(&self) -> impl Iterator<Item = &str> {
-        let paths = self.paths.iter().flat_map(|path| &path.splits);
-        paths.chain(&self.splits).map(|share| share.backend.as_str())
+        let shares = || self.paths.iter().flat_map(|path| &path.splits).chain(&self.splits);
+        let of_rules = self.paths.iter().filter_map(|path| path.filters.as_ref()).chain(&self.filters);
+        let filters = of_rules.chain(shares().filter_map(|share| share.filters.as_ref()));
+        let mirrors = filters.flat_map(|filters| &filters.mirrors).filter_map(|mirror| match &mirror.destination {
+            MirrorRuleDestination::Backend(key) => Some(key.as_str()),
+            MirrorRuleDestination::Host(_) => None,
+        });
+        shares().map(|share| share.backend.as_str()).chain(mirrors)
     }
 }
 
@@ -94,7 +115,7 @@ impl WeightedBackend {
     /// A share whose requests pass unchanged.
     #[must_use]
     pub fn new(backend: impl Into<String>, weight: u32) -> Self {
-        Self { backend: backend.into(), weight, edits: HeaderEdits::default() }
+        Self { backend: backend.into(), weight, ..Self::default() }
     }
 }
 

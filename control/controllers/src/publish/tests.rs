@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use contract::table::RouteRequest;
+use contract::table::{RequestMatch, RouteRequest};
 
 use super::*;
 
@@ -121,7 +121,7 @@ fn what_led_to_a_backend_that_is_gone_leads_to_nobody_else() {
     publisher.set_backend("ns/r", spec());
     publisher.set_backend("ns/s", spec());
     let whole = |key: &str| vec![WeightedBackend::new(key, 100)];
-    let admin = PathRule { path: "/admin".into(), splits: whole("ns/r"), ..PathRule::default() };
+    let admin = PathRule { matches: RequestMatch::prefix("/admin"), splits: whole("ns/r"), ..PathRule::default() };
     let shared = vec![WeightedBackend::new("ns/r", 90), WeightedBackend::new("ns/s", 10)];
     let divided = HostRule { paths: vec![admin], ..HostRule::new(["a"], shared) };
     publisher.set_route("ns/a", vec![divided]).unwrap();

@@ -130,10 +130,10 @@ mod tests {
     use super::*;
     use crate::host_tls::HostTls;
     use crate::informer_cache::InformerCache;
-    use crate::publish::WeightedBackend;
+    use crate::publish::{MirrorRuleDestination, WeightedBackend};
     use crate::route_hosts::PublicPorts;
     use crate::route_rules::{RouteRuleOptions, header_rule, rules};
-    use contract::table::HeaderEdits;
+    use contract::table::{HeaderEdits, MirrorFraction, RequestMatch, ValueMatch};
     use types::settings::NetworkSettings;
 
     static NETWORK: LazyLock<NetworkSettings> = LazyLock::new(NetworkSettings::default);
@@ -247,7 +247,8 @@ mod tests {
         let headers = |share: &WeightedBackend| -> Vec<String> {
             share.edits.headers().map(|(name, value)| format!("{name}: {value}")).collect()
         };
-        assert_eq!(own.paths[0].headers, [("Knative-Serving-Tag".to_owned(), "next".to_owned())]);
+        let of_tag = ValueMatch::Exact("next".into());
+        assert_eq!(own.paths[0].matches, RequestMatch::default().with_header("Knative-Serving-Tag", of_tag));
         let [way] = own.paths[0].splits.as_slice() else { panic!("{own:?}") };
         assert_eq!((&*way.backend, headers(way)), ("ns/app-2", vec!["Knative-Serving-Tag: next".to_owned()]));
         assert_eq!(headers(&own.splits[0]), ["Knative-Serving-Default-Route: true"]);
@@ -275,9 +276,11 @@ mod tests {
         let [own, tagged] = rules.as_slice() else { panic!("{rules:?}") };
         assert_eq!(own.paths, [header_rule("X-Beta", "yes", "ns/app-2".into(), HeaderEdits::default())]);
         let (traffic_policy, of_tag) = (own.traffic_policy.as_ref().unwrap(), tagged.traffic_policy.as_ref().unwrap());
-        let mirror = traffic_policy.mirror.as_ref().unwrap();
-        assert!(tagged.hosts.iter().any(|host| **host == *mirror.host) && mirror.percent == 10);
-        assert_eq!((&traffic_policy.sticky, &None), (&of_tag.sticky, &of_tag.mirror));
+        assert_eq!(traffic_policy, of_tag);
+        let [mirror] = own.filters.as_ref().unwrap().mirrors.as_slice() else { panic!("{own:?}") };
+        let MirrorRuleDestination::Host(host) = &mirror.destination else { panic!("{mirror:?}") };
+        assert!(tagged.hosts.iter().any(|own| **own == **host) && tagged.filters.is_none());
+        assert_eq!(mirror.fraction, MirrorFraction::percent(10));
     }
 
     /// X-RTE-05

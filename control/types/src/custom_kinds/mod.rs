@@ -9,6 +9,7 @@ mod pruning;
 mod rule_costs;
 mod schema_validation;
 mod structural_schema;
+mod upstream;
 mod validation_rules;
 mod work;
 
@@ -19,6 +20,7 @@ use crate::field_errors::{AdmissionError, FieldErrors, Problem};
 use crate::object_reader;
 
 pub use structural_schema::{below, stays_null, type_mismatches};
+pub use upstream::UpstreamDefinition;
 use validation_rules::ValidationRules;
 
 use patterns::Patterns;
@@ -70,12 +72,8 @@ impl ScaleSubresource {
     /// Of Deployments and ReplicaSets.
     #[must_use]
     pub fn of_workloads() -> Self {
-        let path = |steps: [&str; 2]| steps.map(str::to_owned).to_vec();
-        Self {
-            spec_replicas_path: path(["spec", "replicas"]),
-            status_replicas_path: path(["status", "replicas"]),
-            selector_path: Some(path(["spec", "selector"])),
-        }
+        let selector = ["spec", "selector"].map(str::to_owned).to_vec();
+        Self { selector_path: Some(selector), ..Self::at("replicas") }
     }
 
     fn of(version: &Value) -> Option<Self> {

@@ -1,4 +1,5 @@
-//! IntegrationSink: upstream's kind. `log` writes events to the log of its instance; the other sinks have no transport yet.
+//! IntegrationSink: upstream's kind. `log` writes events to the log of its instance. `aws` is stored and not run:
+//! AdapterSinks run the transports `s3` and `sqs`.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -22,7 +23,7 @@ kind! {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct IntegrationSinkSpec {
-    /// Events are written to the log. Of upstream's options of the form of a line none is used.
+    /// Events are written to the log. Upstream's options, which change the form of a line, have no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogSink>,
     /// `s3`, `sqs` or `sns`, with `auth`.
@@ -68,6 +69,13 @@ impl AdapterSinkKind for IntegrationSink {
     }
 }
 
+/// A sink that nothing runs gets a warning at once.
+pub(super) fn warnings(object: &Value) -> Vec<String> {
+    let is_aws = object["spec"]["aws"].is_object();
+    let warning = || "spec.aws: nothing runs this sink; use an AdapterSink with the transport s3 or sqs".to_owned();
+    is_aws.then(warning).into_iter().collect()
+}
+
 impl ResourceStrategy for IntegrationSink {
     const META: KindMeta =
         KindMeta { kind: "IntegrationSink", plural: "integrationsinks", singular: "integrationsink", ..SINK };
@@ -84,5 +92,16 @@ impl ResourceStrategy for IntegrationSink {
             (Some(_), true) => problems.add("spec", "expected exactly one, got both: aws, log"),
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sink_that_is_not_run_is_a_warning() {
+        assert!(warnings(&json!({ "spec": { "aws": { "s3": {} } } }))[0].contains("AdapterSink"));
+        assert_eq!(warnings(&json!({ "spec": { "log": {} } })), [""; 0]);
     }
 }

@@ -106,6 +106,6 @@ pub fn entries() -> Vec<KindEntry> {
         KindEntry::of::<adapter::AdapterSink>(),
         KindEntry::of::<kafka::KafkaSink>(),
         KindEntry::of::<redis_stream::RedisStreamSink>(),
-        KindEntry::of::<integration::IntegrationSink>(),
+        KindEntry::of::<integration::IntegrationSink>().with_warnings(integration::warnings),
     ]
 }

@@ -177,10 +177,11 @@ impl ResourceStrategy for KafkaSource {
         }
         let ordering = spec.ordering.as_deref().unwrap_or("ordered");
         let key_type = label(&self.metadata, KEY_TYPE).unwrap_or("string");
+        let label_field = format!("metadata.labels[{KEY_TYPE}]");
         for (field, value, known) in [
             ("spec.initialOffset", spec.initial_offset.as_str(), &["earliest", "latest"][..]),
             ("spec.ordering", ordering, &["ordered", "unordered"]),
-            ("metadata.labels", key_type, &KEY_TYPES),
+            (&label_field, key_type, &KEY_TYPES),
         ] {
             if !known.contains(&value) {
                 problems.add(field, format!("invalid value: {value}: use one of {}", known.join(", ")));
@@ -235,8 +236,10 @@ mod tests {
         let mut changed = source.clone();
         changed.spec.consumer_group = "other".to_owned();
         changed.spec.consumers = Some(-1);
+        changed.metadata.labels.get_or_insert_default().insert(KEY_TYPE.to_owned(), "text".to_owned());
         changed.validate(Some(&source), &mut problems);
         let fields: Vec<_> = problems.into_list().into_iter().map(|problem| problem.field).collect();
-        assert_eq!(fields, ["spec.consumers", "spec.consumerGroup"]);
+        let label = "metadata.labels[kafkasources.sources.knative.dev/key-type]";
+        assert_eq!(fields, [label, "spec.consumers", "spec.consumerGroup"]);
     }
 }

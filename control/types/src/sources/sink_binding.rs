@@ -115,7 +115,7 @@ pub(super) fn warnings(object: &Value) -> Vec<String> {
     let subject = object
         .pointer("/spec/subject")
         .cloned()
-        .and_then(|injected| serde_json::from_value::<BindingSubject>(injected).ok());
+        .and_then(|subject| serde_json::from_value::<BindingSubject>(subject).ok());
     let is_bound = subject.is_none_or(|subject| subject.bindable_kind().is_some());
     if is_bound { Vec::new() } else { vec![NOT_BOUND.to_owned()] }
 }
@@ -155,8 +155,8 @@ impl ResourceStrategy for SinkBinding {
             }
         }
         if spec.subject.namespace.as_deref() != Some(namespace(&self.metadata)) {
-            let injected = spec.subject.namespace.as_deref().unwrap_or_default();
-            problems.add("spec.subject.namespace", format!("invalid value: {injected}"));
+            let other = spec.subject.namespace.as_deref().unwrap_or_default();
+            problems.add("spec.subject.namespace", format!("invalid value: {other}"));
         }
         let named = spec.subject.name.as_deref().is_some_and(|name| !name.is_empty());
         match (named, spec.subject.selector.is_some()) {

@@ -7,7 +7,9 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use serde_json::Value;
 
 use super::replica_set::{set_template_defaults, validate_replicas, validate_template};
-use super::{IMMUTABLE, not_negative, pod, pod_rules, scale_subresource, validate_selector, warnings_of};
+use super::{
+    IMMUTABLE, is_of_revision, not_negative, pod, pod_rules, scale_subresource, validate_selector, warnings_of,
+};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, LABELS, PAIR, PrinterColumn, column};
@@ -95,10 +97,6 @@ impl ResourceStrategy for Deployment {
             problems.add("spec.selector", format!("Invalid value: {found}: {IMMUTABLE}"));
         }
     }
-}
-
-fn is_of_revision(meta: &ObjectMeta) -> bool {
-    controller(meta).is_some_and(|owner| owner.kind == "Revision")
 }
 
 fn set_strategy_defaults(strategy: &mut DeploymentStrategy) {

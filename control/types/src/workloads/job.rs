@@ -6,7 +6,9 @@ use k8s_openapi::api::batch::v1::{Job, JobSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use serde_json::Value;
 
-use super::{IMMUTABLE, not_negative, pod, pod_defaults, pod_rules, validate_selector, warnings_of};
+use super::{
+    IMMUTABLE, not_negative, pod, pod_defaults, pod_rules, validate_selector, validate_template_metadata, warnings_of,
+};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, LABELS, PAIR, PrinterColumn, column};
@@ -87,6 +89,7 @@ pub(super) fn validate_spec(spec: &JobSpec, at: &str, problems: &mut FieldErrors
     if mode == Some("Indexed") && spec.completions.is_none() {
         problems.add(format!("{at}.completions"), "Required value: when completion mode is Indexed");
     }
+    validate_template_metadata(&spec.template, &format!("{at}.template"), problems);
     let pod = spec.template.spec.clone().unwrap_or_default();
     let field = format!("{at}.template.spec.restartPolicy");
     match pod.restart_policy.as_deref() {
@@ -164,8 +167,9 @@ impl ResourceStrategy for Job {
         let Some(spec) = &self.spec else { return problems.add("spec", "Required value") };
         validate_spec(spec, "spec", problems);
         // Pods that the selector does not find would be created without end.
-        if let Some(selector) = &spec.selector {
-            validate_selector(selector, Some(&spec.template), problems);
+        match &spec.selector {
+            Some(selector) => validate_selector(selector, Some(&spec.template), problems),
+            None => problems.add("spec.selector", "Required value"),
         }
         let Some(was) = before.and_then(|before| before.spec.as_ref()) else { return };
         let is_suspended = was.suspend == Some(true);
@@ -180,5 +184,64 @@ impl ResourceStrategy for Job {
                 problems.add(format!("spec.{field}"), format!("Invalid value: {}: {IMMUTABLE}", value[field]));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// The fields that admission refuses, with the messages.
+    fn refused(more: Value) -> Vec<String> {
+        let template = json!({ "metadata": { "labels": { "app": "a" } },
+            "spec": { "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] } });
+        let mut spec = json!({ "template": template });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let job = json!({ "metadata": { "name": "j", "uid": "u" }, "spec": spec });
+        let mut job: Job = serde_json::from_value(job).unwrap();
+        job.set_defaults(None, &RequestContext::default());
+        let mut problems = FieldErrors::default();
+        job.validate(None, &mut problems);
+        problems.into_list().into_iter().map(|one| format!("{}: {}", one.field, one.message)).collect()
+    }
+
+    #[test]
+    fn job_needs_a_selector_that_matches_its_template() {
+        let manual = |selector: Value| refused(json!({ "manualSelector": true, "selector": selector }));
+        assert_eq!(refused(json!({})), [""; 0]);
+        assert_eq!(manual(json!({ "matchLabels": { "app": "a" } })), [""; 0]);
+        assert_eq!(manual(Value::Null), ["spec.selector: Required value"]);
+        let why = r#"Invalid value: {"app":"a"}: `selector` does not match template `labels`"#;
+        let other = json!({ "matchLabels": { "app": "b" } });
+        assert_eq!(manual(other), [format!("spec.template.metadata.labels: {why}")]);
+        let unknown = manual(json!({ "matchExpressions": [{ "key": "app", "operator": "Is" }] }));
+        assert_eq!(unknown[0], "spec.selector.matchExpressions[0].operator: invalid value: Is");
+    }
+
+    #[test]
+    fn numbers_of_a_job_beyond_their_limits_are_refused() {
+        for (field, max) in [
+            ("activeDeadlineSeconds", i64::from(i32::MAX)),
+            ("parallelism", i64::from(PARALLELISM_MAX)),
+            ("completions", i64::from(COMPLETIONS_MAX)),
+        ] {
+            assert_eq!(refused(json!({ field: max })), [""; 0]);
+            for wrong in [max + 1, -1] {
+                let found = refused(json!({ field: wrong }));
+                assert!(found[0].starts_with(&format!("spec.{field}: Invalid value: {wrong}: must be ")), "{found:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn label_that_no_pod_can_have_is_refused() {
+        let labels = json!({ "labels": { "app": "a b" }, "annotations": { "a b": "c" } });
+        let spec = json!({ "restartPolicy": "Never", "containers": [{ "name": "c", "image": "i" }] });
+        let found = refused(json!({ "template": { "metadata": labels, "spec": spec } }));
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with(r#"spec.template.labels: Invalid value: "a b": "#), "{found:?}");
+        assert!(found[1].starts_with(r#"spec.template.annotations: Invalid value: "a b": "#), "{found:?}");
     }
 }

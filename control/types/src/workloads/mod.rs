@@ -25,6 +25,8 @@ use crate::custom_kinds::ScaleSubresource;
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{KindEntry, KindMeta, ResourceStrategy as _};
 use crate::selector;
+use crate::shared::controller;
+use support::labels;
 
 /// Which workloads clients may write.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -83,18 +85,42 @@ fn warnings_of(spec: &Value, at: &str) -> Vec<String> {
     warnings
 }
 
-/// Whether an optional selector selects what a template makes; what is wrong is added to `problems`.
+/// Whether an object shows what a Revision runs: our controllers write it, and clients may not. The group of the owner does
+/// not count, so that the API server and the controllers decide alike.
+fn is_of_revision(meta: &ObjectMeta) -> bool {
+    controller(meta).is_some_and(|owner| owner.kind == "Revision")
+}
+
+/// The labels and annotations of a template: without this rule its Pods would be refused one by one, for ever.
+fn validate_template_metadata(template: &PodTemplateSpec, at: &str, problems: &mut FieldErrors) {
+    let Some(meta) = &template.metadata else { return };
+    let mut check = |field: &str, text: &str, why: Option<String>| {
+        if let Some(why) = why {
+            problems.add(format!("{at}.{field}"), format!("Invalid value: {text:?}: {why}"));
+        }
+    };
+    for (key, value) in meta.labels.iter().flatten() {
+        check("labels", key, labels::label_key_error(key));
+        check("labels", value, labels::label_value_error(value));
+    }
+    for key in meta.annotations.iter().flatten().map(|(key, _)| key) {
+        // Kubernetes takes annotation keys in any case.
+        check("annotations", key, labels::label_key_error(&key.to_ascii_lowercase()));
+    }
+}
+
+/// Validates a selector, which has to match the labels of the template.
 fn validate_selector(selector: &LabelSelector, template: Option<&PodTemplateSpec>, problems: &mut FieldErrors) {
-    let labels = selector.match_labels.clone().unwrap_or_default();
+    let wanted = selector.match_labels.clone().unwrap_or_default();
     let expressions = selector.match_expressions.as_deref().unwrap_or_default();
-    if labels.is_empty() && expressions.is_empty() {
+    if wanted.is_empty() && expressions.is_empty() {
         let why = "Invalid value: {}: empty selector is invalid for deployment";
         return problems.add("spec.selector", why);
     }
-    selector::validate(expressions, "spec.selector.matchExpressions", problems);
+    selector::validate(expressions, "spec.selector", problems);
     let none = ObjectMeta::default();
     let meta = template.and_then(|template| template.metadata.as_ref()).unwrap_or(&none);
-    if !selector::matches(&labels, expressions, meta) {
+    if !selector::matches(&wanted, expressions, meta) {
         let found = serde_json::to_string(&meta.labels.clone().unwrap_or_default()).unwrap_or_default();
         let why = format!("Invalid value: {found}: `selector` does not match template `labels`");
         problems.add("spec.template.metadata.labels", why);

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::{pod_defaults, pod_rules, warnings_of};
+use super::{is_of_revision, pod_defaults, pod_rules, warnings_of};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, PrinterColumn, RATIO, column};
@@ -170,10 +170,6 @@ impl ResourceStrategy for Pod {
             );
         }
     }
-}
-
-fn is_of_revision(meta: &ObjectMeta) -> bool {
-    crate::shared::controller(meta).is_some_and(|owner| owner.kind == "Revision")
 }
 
 /// `before` with the fields of `after` that may change.

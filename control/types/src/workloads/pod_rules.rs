@@ -55,6 +55,11 @@ pub(super) fn validate(spec: &PodSpec, at: &str, problems: &mut FieldErrors) {
     if spec.ephemeral_containers.as_ref().is_some_and(|all| !all.is_empty()) {
         problems.add(format!("{at}.ephemeralContainers"), "Forbidden: cannot be set on create");
     }
+    if let Some(context) = &spec.security_context {
+        // It holds for each container without an own user or group.
+        let (user, group) = (context.run_as_user, context.run_as_group);
+        security::validate_ids(user, group, &format!("{at}.securityContext"), problems);
+    }
     for (field, set) in [("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc)] {
         if set == Some(true) {
             problems.add(format!("{at}.{field}"), "Forbidden: containers have namespaces of their own here");
@@ -157,16 +162,19 @@ fn validate_resources(container: &Container, at: &str, problems: &mut FieldError
     };
     for (side, all) in [("limits", &resources.limits), ("requests", &resources.requests)] {
         for (name, asked) in all.iter().flatten() {
-            if quantity::is_negative(&asked.0) == Some(true) {
-                let why = format!("Invalid value: {:?}: must be greater than or equal to 0", asked.0);
-                problems.add(format!("{at}.resources.{side}[{name}]"), why);
-            }
+            let why = match quantity::is_negative(&asked.0) {
+                Some(false) => continue,
+                Some(true) => "must be greater than or equal to 0",
+                None => quantity::NO_QUANTITY,
+            };
+            problems.add(format!("{at}.resources.{side}[{name}]"), format!("Invalid value: {:?}: {why}", asked.0));
         }
     }
     for (name, asked) in resources.requests.iter().flatten() {
         let limit = resources.limits.as_ref().and_then(|limits| limits.get(name));
         if let Some(limit) = limit
-            && read(name, &asked.0) > read(name, &limit.0)
+            && let (Some(asks), Some(most)) = (read(name, &asked.0), read(name, &limit.0))
+            && asks > most
         {
             let why =
                 format!("Invalid value: {:?}: must be less than or equal to {name} limit of {}", asked.0, limit.0);
@@ -223,6 +231,26 @@ mod tests {
                 "Forbidden: disallowed by cluster policy",
             ),
             (
+                json!({ "containers": [{ "name": "c", "image": "i" }], "activeDeadlineSeconds": 2_147_483_648_i64 }),
+                "spec.activeDeadlineSeconds",
+                "Invalid value: 2147483648: must be between 1 and 2147483647, inclusive",
+            ),
+            (
+                json!({ "containers": [{ "name": "c", "image": "i" }], "securityContext": { "runAsUser": -1 } }),
+                "spec.securityContext.runAsUser",
+                "Invalid value: -1: must be between 0 and 2147483647, inclusive",
+            ),
+            (
+                container(json!({ "resources": { "limits": { "cpu": "much" }, "requests": { "cpu": "1" } } })),
+                "spec.containers[0].resources.limits[cpu]",
+                format!(r#"Invalid value: "much": {}"#, quantity::NO_QUANTITY).as_str(),
+            ),
+            (
+                container(json!({ "resources": { "limits": { "cpu": "1" }, "requests": { "cpu": "1001m" } } })),
+                "spec.containers[0].resources.requests",
+                r#"Invalid value: "1001m": must be less than or equal to cpu limit of 1"#,
+            ),
+            (
                 json!({ "containers": [{ "name": "c", "image": "i" }], "volumes": [{ "name": "v", "hostPath": { "path": "/" } }] }),
                 "spec.volumes[0].hostPath",
                 "Forbidden: configMap, emptyDir, projected and secret are the volumes of this host",
@@ -233,5 +261,32 @@ mod tests {
         let twice = json!({ "containers": [{ "name": "c", "image": "i" }, { "name": "c", "image": "i" }] });
         assert_eq!(problems(twice), [("spec.containers[1].name".to_owned(), r#"Duplicate value: "c""#.to_owned())]);
         assert!(problems(container(json!({}))).is_empty());
+    }
+
+    #[test]
+    fn mount_at_a_reserved_path_is_refused() {
+        let mounted = |path: &str| {
+            let mount = json!({ "name": "v", "mountPath": path });
+            problems(json!({
+                "containers": [{ "name": "c", "image": "i", "volumeMounts": [mount] }],
+                "volumes": [{ "name": "v", "emptyDir": {} }],
+            }))
+        };
+        for path in ["/", "/dev", "/dev/log", "/a/../dev", "a", "/a//b"] {
+            let why = format!("Invalid value: {path:?}: must be absolute and clean, and no reserved path");
+            assert_eq!(mounted(path), [("spec.containers[0].volumeMounts[0].mountPath".to_owned(), why)]);
+        }
+        assert!(mounted("/dev/shm").is_empty());
+    }
+
+    #[test]
+    fn pod_has_at_most_so_many_containers() {
+        let pod = |count: usize| {
+            let one = |index: usize| json!({ "name": format!("c{index}"), "image": "i" });
+            let all: Vec<Value> = (1..count).map(one).collect();
+            problems(json!({ "initContainers": [one(0)], "containers": all }))
+        };
+        assert!(pod(CONTAINERS_MAX).is_empty());
+        assert_eq!(pod(CONTAINERS_MAX + 1)[0].1, "Too many: 33: must have at most 32 items");
     }
 }

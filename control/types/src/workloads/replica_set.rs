@@ -5,7 +5,10 @@ use k8s_openapi::api::core::v1::PodTemplateSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
-use super::{IMMUTABLE, not_negative, pod, pod_defaults, pod_rules, scale_subresource, validate_selector, warnings_of};
+use super::{
+    IMMUTABLE, not_negative, pod, pod_defaults, pod_rules, scale_subresource, validate_selector,
+    validate_template_metadata, warnings_of,
+};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
 use crate::printer_column::{AGE, LABELS, PrinterColumn, column};
@@ -36,6 +39,7 @@ pub(super) fn set_template_defaults(template: &mut PodTemplateSpec) {
 
 /// The rules of a template whose Pods always start again.
 pub(super) fn validate_template(template: &PodTemplateSpec, problems: &mut FieldErrors) {
+    validate_template_metadata(template, "spec.template", problems);
     let spec = template.spec.clone().unwrap_or_default();
     pod_rules::validate(&spec, "spec.template.spec", problems);
     pod_rules::unsupported(spec.restart_policy.as_deref(), &["Always"], "spec.template.spec.restartPolicy", problems);

@@ -28,7 +28,7 @@ const TAKEN_OF_EIGHT_MAX: usize = 6;
 const SHORT_BYTES_MAX: usize = 54;
 
 /// Host names and their routes. Names are lower case, without port and trailing dot; `*.PARENT` matches every name with
-/// one label more than `PARENT`.
+/// one label more than `PARENT`, and with any number more if its route says so ([`Route::matches_subdomains`]).
 #[derive(Clone)]
 pub struct HostTable {
     shards: Vec<HostShard>,
@@ -37,6 +37,8 @@ pub struct HostTable {
     len: usize,
     /// Names that begin with `*.`; without any, wildcards are not looked up.
     wildcards: usize,
+    /// Those among them for any number of labels; without any, a lookup ends at the first label.
+    subdomain_wildcards: usize,
 }
 
 #[derive(Clone)]
@@ -91,7 +93,13 @@ impl Default for HostTable {
     fn default() -> Self {
         let empty: Arc<[HostSlot]> = Arc::new([]);
         let shard = HostShard { slots: empty, taken: 0 };
-        Self { shards: vec![shard; SHARDS], hasher: RandomState::default(), len: 0, wildcards: 0 }
+        Self {
+            shards: vec![shard; SHARDS],
+            hasher: RandomState::default(),
+            len: 0,
+            wildcards: 0,
+            subdomain_wildcards: 0,
+        }
     }
 }
 
@@ -115,7 +123,14 @@ impl HostTable {
         if own.is_some() || self.wildcards == 0 {
             return own;
         }
-        self.probe(&host[host.find('.')?..])
+        let parent = &host[host.find('.')?..];
+        let nearest = self.probe(parent);
+        if nearest.is_some() || self.subdomain_wildcards == 0 {
+            return nearest;
+        }
+        // At most as many lookups as the name has labels, and a name has at most 127.
+        let above = parent.match_indices('.').skip(1).map(|(at, _)| &parent[at..]);
+        above.filter_map(|parent| self.probe(parent)).find(|route| route.matches_subdomains)
     }
 
     /// The route stored under exactly this name, wildcards included.
@@ -145,9 +160,13 @@ impl HostTable {
         let name = key(host);
         let hash = self.hash(name);
         let shard = &mut self.shards[shard_of(hash)];
+        let is_wildcard = name.len() != host.len();
+        self.subdomain_wildcards += usize::from(is_wildcard && route.matches_subdomains);
         let fresh = match shard.position(name, hash) {
             Some(at) => {
-                shard.own()[at].route = Some(route);
+                let before = shard.own()[at].route.replace(route);
+                let matched = is_wildcard && before.is_some_and(|route| route.matches_subdomains);
+                self.subdomain_wildcards -= usize::from(matched);
                 false
             }
             None => {
@@ -160,22 +179,23 @@ impl HostTable {
             }
         };
         self.len += usize::from(fresh);
-        self.wildcards += usize::from(fresh && name.len() != host.len());
+        self.wildcards += usize::from(fresh && is_wildcard);
     }
 
     pub fn remove(&mut self, host: &str) {
         let name = key(host);
         let hash = self.hash(name);
         let shard = &mut self.shards[shard_of(hash)];
-        if shard.position(name, hash).is_none() {
-            return;
-        }
+        let Some(at) = shard.position(name, hash) else { return };
+        let is_wildcard = name.len() != host.len();
+        let matched = is_wildcard && shard.slots[at].route.as_ref().is_some_and(|route| route.matches_subdomains);
+        self.subdomain_wildcards -= usize::from(matched);
         shard.taken -= 1;
         // The probe sequence of neighbours may pass through this slot, so the shard is rebuilt.
         let slots = if shard.taken == 0 { 0 } else { shard.slots.len() };
         shard.rebuild(slots, &self.hasher, |slot| slot.name.as_bytes() != name.as_bytes());
         self.len -= 1;
-        self.wildcards -= usize::from(name.len() != host.len());
+        self.wildcards -= usize::from(is_wildcard);
     }
 
     /// All names with their routes, in no order.
@@ -283,7 +303,9 @@ mod tests {
     use super::*;
 
     fn numbered(number: u8) -> Arc<Route> {
-        Arc::new(Route { hash: Some(number.to_string().into()), ..Route::default() })
+        let mut route = Route::of(Vec::new());
+        route.hash = Some(number.to_string().into());
+        Arc::new(route)
     }
 
     fn number(route: &Arc<Route>) -> u8 {
@@ -315,6 +337,33 @@ mod tests {
         }
         hosts.remove("*.example.com");
         assert!(hosts.find("b.example.com").is_none() && hosts.find("b.a.example.com").is_some());
+    }
+
+    #[test]
+    fn wildcard_for_subdomains_matches_any_number_of_labels() {
+        let deep = |number: u8| {
+            let hash = Some(number.to_string().into());
+            Arc::new(Route { hash, matches_subdomains: true, ..Route::default() })
+        };
+        let mut hosts = HostTable::default();
+        hosts.insert("*.test", deep(1));
+        hosts.insert("*.a.test", numbered(2));
+        hosts.insert("*.b.test", deep(3));
+        for (host, of) in [
+            ("a.test", Some(1)),
+            ("x.a.test", Some(2)),
+            ("x.y.a.test", Some(1)),
+            ("x.y.b.test", Some(3)),
+            ("x.y.c.test", Some(1)),
+            ("test", None),
+            ("x.other", None),
+        ] {
+            assert_eq!(hosts.find(host).map(number), of, "{host:?}");
+        }
+        hosts.insert("*.test", numbered(4));
+        assert!(hosts.find("x.y.c.test").is_none(), "it is for one label now");
+        hosts.remove("*.b.test");
+        assert!(hosts.find("x.y.b.test").is_none() && hosts.subdomain_wildcards == 0);
     }
 
     #[test]

@@ -1,6 +1,4 @@
-//! Traffic settings of a route beyond the split: session affinity and mirroring.
-
-use std::sync::Arc;
+//! Traffic settings of a route beyond the split: session affinity.
 
 use codec::hex;
 use codec::http::{FieldName, RequestView};
@@ -9,7 +7,6 @@ use codec::http::{FieldName, RequestView};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TrafficPolicy {
     pub sticky: Option<SessionKey>,
-    pub mirror: Option<Arc<MirrorPolicy>>,
 }
 
 /// How a client is identified: the same value leads to the same share and, while it has capacity, to the same instance.
@@ -23,26 +20,16 @@ pub enum SessionKey {
     Issued,
 }
 
-/// Copies of requests, sent after the client has its response.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MirrorPolicy {
-    /// The copy is routed like requests to this host.
-    pub host: Box<str>,
-    /// Percentage of requests.
-    pub percent: u8,
-}
-
 /// The name of the gateway's cookie.
 pub const STICKY_COOKIE: &str = "sluicegate-sticky";
 
 /// The decisions of a route's traffic policy for one request.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct SessionAffinity {
     /// Identifies the client, if possible.
     pub key: Option<u64>,
     /// The cookie to set in the response.
     pub cookie: Option<AffinityCookie>,
-    pub mirror: Option<Arc<MirrorPolicy>>,
 }
 
 /// A cookie to set.
@@ -66,7 +53,7 @@ impl SessionKey {
             (Some(value), _) => SessionAffinity { key: Some(hash(value)), ..SessionAffinity::default() },
             (None, Self::Issued) => {
                 let cookie = AffinityCookie { number: chance(), secure };
-                SessionAffinity { key: Some(hash(&cookie.digits())), cookie: Some(cookie), mirror: None }
+                SessionAffinity { key: Some(hash(&cookie.digits())), cookie: Some(cookie) }
             }
             (None, _) => SessionAffinity::default(),
         }

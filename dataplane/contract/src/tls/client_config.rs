@@ -24,6 +24,8 @@ const SESSIONS_MAX: usize = 256;
 /// Trusted authorities with a TLS configuration. Shared by all targets with the same authorities.
 pub struct CertificateAuthorities {
     config: Arc<ClientConfig>,
+    /// `None`: the verification depends on more than these and the name.
+    roots: Option<Arc<RootCertStore>>,
     /// The protocol to agree on, if the peer supports ALPN.
     protocol: &'static [u8],
 }
@@ -64,16 +66,17 @@ impl CertificateAuthorities {
         if roots.is_empty() {
             return Err(TrustError::NoAuthorities);
         }
+        let roots = Arc::new(roots);
         let protocol: &[u8] = if speaks_http2 { b"h2" } else { b"http/1.1" };
         let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
             .with_protocol_versions(&[&version::TLS13, &version::TLS12])
             .map_err(TrustError::Tls)?
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(PinnedVerifier::new(roots)?))
+            .with_custom_certificate_verifier(Arc::new(PinnedVerifier::new(Arc::clone(&roots))?))
             .with_no_client_auth();
         config.alpn_protocols = vec![protocol.to_vec()];
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
-        Ok(Self { config: Arc::new(config), protocol })
+        Ok(Self { config: Arc::new(config), roots: Some(roots), protocol })
     }
 
     /// Adds the certificates in `pem` to `roots`.
@@ -118,7 +121,7 @@ impl TlsClientConfig {
         let verifier = AnyNameVerifier { chain, names: each.collect::<Result<_, _>>()? };
         let mut config = (*made.config).clone();
         config.dangerous().set_certificate_verifier(Arc::new(verifier));
-        made.config = Arc::new(config);
+        (made.config, made.roots) = (Arc::new(config), None);
         Self::by(Arc::new(made), names.first().copied().unwrap_or_default())
     }
 
@@ -138,6 +141,18 @@ impl TlsClientConfig {
     #[must_use]
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Whether it accepts the same peers as `other`, so that connections of one may be used for the other. A file that was read
+    /// again gives another configuration, with another id.
+    #[must_use]
+    pub fn is_equivalent(&self, other: &Self) -> bool {
+        let (own, others) = (&self.authorities, &other.authorities);
+        let has_same_roots = match (&own.roots, &others.roots) {
+            (Some(own), Some(others)) => own.roots == others.roots,
+            _ => false,
+        };
+        self == other || (has_same_roots && own.protocol == others.protocol && self.name == other.name)
     }
 
     /// The client's side of a new session.
@@ -172,8 +187,7 @@ struct PinnedVerifier {
 }
 
 impl PinnedVerifier {
-    fn new(roots: RootCertStore) -> Result<Self, TrustError> {
-        let roots = Arc::new(roots);
+    fn new(roots: Arc<RootCertStore>) -> Result<Self, TrustError> {
         let chain = WebPkiServerVerifier::builder_with_provider(Arc::clone(&roots), Arc::new(default_provider()));
         Ok(Self { chain: chain.build().map_err(TrustError::Authorities)?, roots })
     }
@@ -310,5 +324,19 @@ mod tests {
         assert!(matches!(TlsClientConfig::of_any(pem.as_bytes(), &[], true), Err(TrustError::Name(_))));
         let half = &pem.as_bytes()[..pem.len() / 2];
         assert!(TlsClientConfig::new(half, "a", false).is_err());
+    }
+
+    #[test]
+    fn configurations_with_same_trust_and_name_are_equivalent() {
+        let pem = || rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap().cert.pem();
+        let (pem, other) = (pem(), pem());
+        let made = |pem: &str, name, speaks_http2| TlsClientConfig::new(pem.as_bytes(), name, speaks_http2).unwrap();
+        let config = made(&pem, "a", false);
+        assert!(config.is_equivalent(&made(&pem, "a", false)) && config != made(&pem, "a", false));
+        for different in [made(&other, "a", false), made(&pem, "b", false), made(&pem, "a", true)] {
+            assert!(!config.is_equivalent(&different));
+        }
+        let of_any = TlsClientConfig::of_any(pem.as_bytes(), &["a"], false).unwrap();
+        assert!(of_any.is_equivalent(&of_any) && !of_any.is_equivalent(&config));
     }
 }

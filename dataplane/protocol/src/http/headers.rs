@@ -17,7 +17,7 @@ use codec::http::DateText;
 use codec::http::put_status;
 use codec::http::{BodyFraming, FieldName, RequestView, ResponseView, UpgradeRequest, has_token, is_authority, tokens};
 use contract::client_address::{ClientAddress, ClientScheme, forwarded_node};
-use contract::table::HeaderEdits;
+use contract::table::{HeaderChanges, HeaderEdits};
 use fastrand::Rng;
 
 use super::field_copier::{FieldCopier, put_field};
@@ -34,7 +34,14 @@ pub fn put_request(
     out.reserve(request.bytes.len() + 512); // the additions are shorter, except for odd Forwarded chains
     let host = edits.and_then(HeaderEdits::host).map_or(request.authority_bytes(), str::as_bytes);
     let space: &[u8] = if request.root().is_empty() { b" " } else { b" /" };
-    put_all(out, &[request.method_bytes(), space, request.path_bytes(), b" HTTP/1.1\r\nHost: ", host, b"\r\n"]);
+    match edits.and_then(HeaderEdits::path) {
+        None => put_all(out, &[request.method_bytes(), space, request.path_bytes()]),
+        Some(rewrite) => {
+            let [front, slash, rest] = rewrite.parts(request.path()).map(str::as_bytes);
+            put_all(out, &[request.method_bytes(), b" ", front, slash, rest]);
+        }
+    }
+    put_all(out, &[b" HTTP/1.1\r\nHost: ", host, b"\r\n"]);
 
     let trace = TracePropagation::of(request);
     let has = put_fields(out, request, edits, (trace, peer.trust().is_some()));
@@ -402,6 +409,16 @@ pub fn add_field(out: &mut BytesMut, name: &str, value: &[u8]) {
 
 /// Writes the head of an instance's response, interim or final, including the empty line.
 pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: ResponseContext) {
+    put_changed_response(out, response, client, None);
+}
+
+/// The same, with the changes of the route.
+pub fn put_changed_response(
+    out: &mut BytesMut,
+    response: ResponseView<'_>,
+    client: ResponseContext,
+    changes: Option<&HeaderChanges>,
+) {
     let head = response.head;
     out.reserve(response.bytes.len() + 128); // the additions are shorter
     out.put_slice(b"HTTP/1.1 ");
@@ -413,6 +430,7 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
     let mut lines = FieldCopier::of(response.bytes);
     for field in &head.fields {
         match field.kind {
+            _ if changes.is_some_and(|changes| changes.drops(field.name.in_bytes(response.bytes))) => continue,
             FieldName::Date => has_date = true,
             // RFC 9110 7.8: the protocols that the instance requires.
             FieldName::Upgrade if head.status == UPGRADE_REQUIRED => upgrades = true,
@@ -430,6 +448,10 @@ pub fn put_response(out: &mut BytesMut, response: ResponseView<'_>, client: Resp
         lines.put(out, field);
     }
     lines.end(out);
+    for (name, value) in changes.into_iter().flat_map(HeaderChanges::written) {
+        has_date |= FieldName::of(name.as_bytes()) == FieldName::Date;
+        put_field(out, name.as_bytes(), value.as_bytes());
+    }
 
     if let Some(date) = client.date.filter(|_| !has_date) {
         put_field(out, b"Date", &date);

@@ -147,7 +147,7 @@ mod tests {
     fn entry(template: &str, request: &str) -> RequestLogEntry {
         let backend = Backend {
             key: "default/hello-00001".into(),
-            endpoints: Vec::new(),
+            endpoints: Box::default(),
             concurrency_max: 0,
             when_empty: NoEndpointPolicy::Refuse,
             protocol: Protocol::Http1,

@@ -19,14 +19,14 @@ use ring::{Chunk, Ring, Tick};
 
 use super::replay::TeeBody;
 use super::{
-    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
-    StreamRequest, carry, heads,
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamProgress, StreamRequest, carry,
+    heads,
 };
 use crate::disconnect_watcher::watch;
 use crate::mirror::MirrorBuffer;
 use crate::outcome::ExchangeOutcome;
 use crate::proxy_connection::ProxyConnection;
-use crate::retry::original_host;
+use crate::route_filters::OriginalTarget;
 use crate::session_affinity::put_cookie;
 use crate::upstream::UpstreamLink;
 use crate::{Permit, Proxy};
@@ -43,7 +43,7 @@ pub(crate) async fn exchange(
     let proxy: &Rc<Proxy> = proxy;
     outgoing.clear();
     put_request(outgoing, client.head.view(&head), peer, permit.edits(), &mut proxy.rng.borrow_mut());
-    let original_host = original_host(permit.edits(), client.head.view(&head));
+    let original = OriginalTarget::of(permit.edits(), client.head.view(&head));
     drop(head); // the receive buffer is released
     note.written(proxy, outgoing);
     client.read_buffer.detach();
@@ -52,23 +52,23 @@ pub(crate) async fn exchange(
     let head: &RequestHead = head;
     let reader = BodyDecoder::new(head.framing);
     let progress = StreamProgress::new(limits);
-    progress.acquired(limits, permit.backend());
+    progress.acquired(limits, &permit);
     let job = StreamRequest {
         proxy,
         peer: Some(peer),
         head,
         written: outgoing.split().freeze(),
-        original_host,
+        original,
         wants_trailers: head.version == HttpVersion::Http11,
         scheme: permit.backend().scheme(),
-        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+        deadlines: permit.deadlines(started),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress: &progress,
         backend: permit.backend().key.clone(),
+        filters: permit.selected.filters.clone(),
     };
     job.progress.request_read.set(reader.is_done());
-    let mirror_buffer =
-        MirrorBuffer::start(proxy, permit.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
+    let mirror_buffer = MirrorBuffer::start(proxy, &permit.selected, &job.written, job.written.len());
     let mut body = Http1RequestBody { ring, limits, stream, read_buffer, reader, progress: &progress };
     let mut body = TeeBody { body: &mut body, mirror_buffer, chunked: head.framing == BodyFraming::Chunked };
     let mut reply = Http1ResponseWriter {

@@ -21,13 +21,13 @@ use super::http2_response::{Http2ResponseWriter, drain_body};
 use super::replay::TeeBody;
 use super::stream_context::StreamContext;
 use super::{
-    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
-    StreamRequest, carry, heads, unless_gone, websocket,
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamProgress, StreamRequest, carry,
+    heads, unless_gone, websocket,
 };
 use crate::connect::reach;
 use crate::mirror::MirrorBuffer;
 use crate::request_record::{RequestEnd, RequestRecord};
-use crate::retry::original_host;
+use crate::route_filters::OriginalTarget;
 use crate::{AcquireRequest, LocalReply, Proxy};
 
 /// Serves one stream to its end.
@@ -131,25 +131,25 @@ async fn exchange(
     put_request(&mut written, view, &shared.peer, permit.edits(), &mut proxy.rng.borrow_mut());
     note.written(proxy, &mut written);
     let progress = reply.progress;
-    progress.acquired(&proxy.limits, permit.backend());
+    progress.acquired(&proxy.limits, &permit);
     let job = StreamRequest {
         proxy,
         peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
-        original_host: original_host(permit.edits(), view),
+        original: OriginalTarget::of(permit.edits(), view),
         wants_trailers: request.wants_trailers,
         scheme: permit.backend().scheme(),
-        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+        deadlines: permit.deadlines(started),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress,
         backend: permit.backend().key.clone(),
+        filters: permit.selected.filters.clone(),
     };
     job.progress.request_read.set(request.head.framing == BodyFraming::Empty);
     reply.deadlines = job.deadlines.total;
     reply.cookie = permit.selected.affinity.cookie;
-    let mirror_buffer =
-        MirrorBuffer::start(proxy, permit.selected.affinity.mirror.as_ref(), &job.written, job.written.len());
+    let mirror_buffer = MirrorBuffer::start(proxy, &permit.selected, &job.written, job.written.len());
     let mut body = TeeBody { body, mirror_buffer, chunked: request.head.framing == BodyFraming::Chunked };
     let ended = carry(&job, permit, link, &mut body, reply).await;
     body.end(&job, &ended);

@@ -33,7 +33,7 @@ pub(super) use server::serve;
 
 use codec::http::{BodyFraming, MalformedHttp, RequestHead};
 use contract::client_address::{ClientAddress, ClientScheme};
-use contract::table::{Backend, Endpoint, Protocol, RequestTimeouts};
+use contract::table::{Endpoint, Protocol, RequestTimeouts, RouteFilters};
 use protocol::h2::heads;
 use protocol::http::limits::HttpLimits;
 use protocol::http::pool::PoolKey;
@@ -47,6 +47,7 @@ use super::outcome::AttemptOutcome;
 use super::passive_health::counted_endpoint;
 use super::request_record::RequestRecord;
 use super::retry::{self, ReplayableRequest, RetryBudget, RetryDecision};
+use super::route_filters::{OriginalTarget, change_response};
 use super::select::select_both;
 use super::upstream::UpstreamLink;
 use super::{LocalReply, Permit, Proxy};
@@ -147,8 +148,8 @@ impl StreamProgress {
     }
 
     /// Called once the request has its backend.
-    fn acquired(&self, limits: &HttpLimits, backend: &Backend) {
-        self.activity.set_timeouts(IdleTimeouts::of(limits, &backend.timeouts));
+    fn acquired(&self, limits: &HttpLimits, permit: &Permit) {
+        self.activity.set_timeouts(IdleTimeouts::of(limits, permit.selected.timeouts()));
     }
 
     /// Copies the results to the request's record.
@@ -168,8 +169,7 @@ struct StreamRequest<'a> {
     head: &'a RequestHead,
     /// The head as written for the instance.
     written: Bytes,
-    /// See [`original_host`](super::retry::original_host).
-    original_host: Option<Box<str>>,
+    original: Option<Box<OriginalTarget>>,
     wants_trailers: bool,
     /// How the instance is reached.
     scheme: ClientScheme,
@@ -178,6 +178,8 @@ struct StreamRequest<'a> {
     timing: Option<Rc<ColdStartTiming>>,
     progress: &'a StreamProgress,
     backend: Box<str>,
+    /// Of the route.
+    filters: Option<Arc<RouteFilters>>,
 }
 
 impl StreamRequest<'_> {
@@ -196,6 +198,9 @@ impl StreamRequest<'_> {
     fn answered(&self, mut answer: Response<()>) -> Response<()> {
         let now = self.proxy.ring.now();
         self.progress.activity.answer_begins(now);
+        if let Some(filters) = &self.filters {
+            change_response(&mut answer, &filters.response);
+        }
         if let Some(timing) = &self.timing {
             timing.add(&mut answer, now);
         }
@@ -257,7 +262,7 @@ async fn carry(
             UpstreamLink::Http1(upstream) => over_http1::attempt(job, upstream, body, reply).await,
             UpstreamLink::Http2(stream_permit) => over_http2::attempt(job, stream_permit, body, reply).await,
         };
-        job.proxy.observe(counted_endpoint(&permit), &attempt);
+        job.proxy.observe(counted_endpoint(&permit), &attempt, job.progress.sent.get());
         let attempt = match budget.decide(attempt, job.progress.body_started.get()) {
             RetryDecision::Ended(attempt) => attempt,
             RetryDecision::Retry { is_alive } => {
@@ -301,7 +306,7 @@ async fn retry_upstream(
         protocol,
         is_alive,
         written: &job.written,
-        original_host: job.original_host.as_deref(),
+        original: job.original.as_deref(),
         peer: job.peer,
         due: job.deadlines.first_byte,
     };

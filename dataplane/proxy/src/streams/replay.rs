@@ -8,24 +8,23 @@ use std::task::{Context, Poll};
 use ::http::{HeaderMap, Response};
 use bytes::{Buf, Bytes};
 use codec::http::{BodyDecoder, BodyEvent, BodyFraming, Parsed, RequestHead, parse_request};
-use contract::table::{Backend, RouteRequest};
+use contract::table::{Backend, BackendShare, MirrorDestination, RouteRequest};
 use protocol::h2::trailers;
 use protocol::http::buffers::by;
 
 use super::{
-    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseDeadlines, ResponseWriter, StreamProgress,
-    StreamRequest, carry,
+    AttemptOutcome, BodyFault, BodyPart, ClientGone, RequestBody, ResponseWriter, StreamProgress, StreamRequest, carry,
 };
-use crate::connect::reach;
+use crate::connect::{reach, reach_now};
 use crate::mirror::{COPY_TIMEOUT, MirrorBuffer, MirroredRequest};
-use crate::{AcquireRequest, Proxy};
+use crate::{AcquireRequest, Proxy, SelectedEndpoint};
 
-/// The request is over: `status` is that of its response, or `None`. Sends its copy, if there is to be one; does not
-/// block.
+/// The request is over: `status` is that of its response, or `None`. Sends its copies; does not block.
 pub(crate) fn mirror(buffer: MirrorBuffer, status: Option<u16>) {
-    let Some(copy) = buffer.end(status) else { return };
-    let ring = copy.proxy().ring.clone();
-    ring.spawn(async move { send_copy(&copy).await });
+    for copy in buffer.end(status) {
+        let ring = copy.proxy().ring.clone();
+        ring.spawn(async move { send_copy(&copy).await });
+    }
 }
 
 async fn send_copy(copy: &MirroredRequest) {
@@ -33,40 +32,52 @@ async fn send_copy(copy: &MirroredRequest) {
     let mut head = RequestHead::rewritten();
     // cannot fail: the proxy wrote this head
     let Parsed::Head { .. } = parse_request(&copy.head, &mut head) else { return };
+    let Some(mirror) = copy.mirror() else { return };
     let mut backend = None;
-    let answer = replay(proxy, &copy.mirror.host, (&head, &copy.head), copy.body.clone(), &mut backend);
+    let answer = replay(proxy, &mirror.destination, (&head, &copy.head), copy.body.clone(), &mut backend);
     let due = proxy.ring.now() + COPY_TIMEOUT;
     let status = by(&proxy.ring, Some(due), answer).await.ok().flatten();
     copy.compare(backend.as_deref(), status);
 }
 
-/// Sends a recorded request to the route of `host`. Returns the status of its response once that is complete. `body` is
+/// Sends a recorded request to `destination`. Returns the status of its response once that is complete. `body` is
 /// framed as the head says. `backend` is set to the chosen backend.
 async fn replay(
     proxy: &Rc<Proxy>,
-    host: &str,
+    destination: &MirrorDestination,
     (head, written): (&RequestHead, &Bytes),
     body: Bytes,
     backend: &mut Option<Arc<Backend>>,
 ) -> Option<u16> {
     let started = proxy.ring.now();
-    let route_request = RouteRequest::internal(host, head.view(written).path());
-    let choice = proxy.route(&route_request).ok()?;
-    *backend = Some(Arc::clone(&choice.backend));
-    let mut acquire_request = AcquireRequest { route_request, bytes: written.len() + body.len(), tried: Vec::new() };
-    let (permit, link) = reach(proxy, choice, &mut acquire_request, started).await.ok()?;
+    let (permit, link) = match destination {
+        MirrorDestination::Host(host) => {
+            let route_request = RouteRequest::internal(host, head.view(written).path());
+            let choice = proxy.route(&route_request).ok()?;
+            *backend = Some(Arc::clone(&choice.backend));
+            let bytes = written.len() + body.len();
+            let mut acquire_request = AcquireRequest { route_request, bytes, tried: Vec::new() };
+            reach(proxy, choice, &mut acquire_request, started).await.ok()?
+        }
+        MirrorDestination::Backend(given) => {
+            let choice = SelectedEndpoint::from(&BackendShare::new(1, Arc::clone(given)));
+            *backend = Some(Arc::clone(given));
+            reach_now(proxy, choice, started).await.ok()?
+        }
+    };
     let progress = StreamProgress::new(&proxy.limits);
-    progress.acquired(&proxy.limits, permit.backend());
+    progress.acquired(&proxy.limits, &permit);
     let job = StreamRequest {
         proxy,
         peer: None,
         head,
         written: written.clone(),
-        original_host: None, // it is not retried elsewhere
+        original: None, // it is not retried elsewhere
         wants_trailers: false,
-        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+        deadlines: permit.deadlines(started),
         progress: &progress,
         backend: permit.backend().key.clone(),
+        filters: permit.selected.filters.clone(),
         scheme: permit.backend().scheme(),
         timing: None, // there is no client
     };
@@ -139,7 +150,7 @@ impl ResponseWriter for DiscardWriter {
 /// A body that is recorded while it passes, if the request is mirrored.
 pub(super) struct TeeBody<'a, B> {
     pub(super) body: &'a mut B,
-    pub(super) mirror_buffer: Option<MirrorBuffer>,
+    pub(super) mirror_buffer: Option<Box<MirrorBuffer>>,
     pub(super) chunked: bool,
 }
 
@@ -174,7 +185,7 @@ impl<B> TeeBody<'_, B> {
     pub(super) fn end(self, job: &StreamRequest<'_>, ended: &AttemptOutcome) {
         let Some(mirror_buffer) = self.mirror_buffer else { return };
         mirror(
-            mirror_buffer,
+            *mirror_buffer,
             match ended {
                 AttemptOutcome::Done { status, .. } if job.progress.request_read.get() => Some(*status),
                 _ => None,

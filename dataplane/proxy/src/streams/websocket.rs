@@ -29,8 +29,10 @@ use super::{
     AttemptOutcome, ClientGone, ResponseDeadlines, ResponseWriter, StreamRequest, heads, over_http1, unless_gone,
 };
 use crate::connect::reach;
+use crate::passive_health::counted_endpoint;
 use crate::request_record::{RequestEnd, RequestRecord};
-use crate::retry::{self, ReplayableRequest, RetryBudget, RetryDecision, original_host};
+use crate::retry::{self, ReplayableRequest, RetryBudget, RetryDecision};
+use crate::route_filters::OriginalTarget;
 use crate::tunnel::{TunnelContext, between};
 use crate::upstream::UpstreamLink;
 use crate::{AcquireRequest, LocalReply, Permit};
@@ -141,25 +143,28 @@ async fn open(
     let mut written = BytesMut::new();
     put_request(&mut written, view, &shared.peer, permit.edits(), &mut proxy.rng.borrow_mut());
     note.written(proxy, &mut written);
-    reply.progress.acquired(&proxy.limits, permit.backend());
+    reply.progress.acquired(&proxy.limits, &permit);
     let job = StreamRequest {
         proxy,
         peer: Some(&shared.peer),
         head: &request.head,
         written: written.freeze(),
-        original_host: original_host(permit.edits(), view),
+        original: OriginalTarget::of(permit.edits(), view),
         wants_trailers: false,
         scheme: permit.backend().scheme(),
-        deadlines: ResponseDeadlines::new(started, &permit.backend().timeouts),
+        deadlines: permit.deadlines(started),
         timing: note.timing.clone().filter(|_| proxy.server_timing.get()),
         progress: reply.progress,
         backend: permit.backend().key.clone(),
+        filters: permit.selected.filters.clone(),
     };
     reply.deadlines = job.deadlines.total;
     let mut budget = RetryBudget::new(true); // a GET without a body
     let opened = loop {
-        let Err(failed) = handshake(&job, &mut upstream, reply).await else { break Ok(()) };
-        match budget.decide(failed, true) {
+        let outcome = handshake(&job, &mut upstream, reply).await;
+        proxy.observe(counted_endpoint(&permit), &outcome, job.progress.sent.get());
+        match budget.decide(outcome, true) {
+            RetryDecision::Ended(AttemptOutcome::Switched) => break Ok(()),
             RetryDecision::Ended(failed) => break Err(failed),
             RetryDecision::Exhausted => break Err(job.failed()),
             RetryDecision::Retry { is_alive } => {
@@ -183,7 +188,7 @@ async fn retry_upstream(
         protocol: table::Protocol::Http1,
         is_alive,
         written: &job.written,
-        original_host: job.original_host.as_deref(),
+        original: job.original.as_deref(),
         peer: job.peer,
         due: job.deadlines.first_byte,
     };
@@ -197,6 +202,17 @@ async fn retry_upstream(
 
 /// Sends the handshake to the instance and forwards its 101 as a 200, or else its response, if that may be forwarded.
 async fn handshake(
+    job: &StreamRequest<'_>,
+    upstream: &mut UpstreamConnection,
+    reply: &mut Http2ResponseWriter<'_>,
+) -> AttemptOutcome {
+    match switch(job, upstream, reply).await {
+        Ok(()) => AttemptOutcome::Switched,
+        Err(ended) => ended,
+    }
+}
+
+async fn switch(
     job: &StreamRequest<'_>,
     upstream: &mut UpstreamConnection,
     reply: &mut Http2ResponseWriter<'_>,

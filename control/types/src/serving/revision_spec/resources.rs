@@ -8,9 +8,6 @@ use crate::field_errors::{FieldErrors, MUST_NOT_SET};
 use crate::quantity;
 use crate::shared::annotation;
 
-/// Kubernetes' message for an invalid quantity.
-const NO_QUANTITY: &str = "quantities must match the regular expression \
-                           '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'";
 /// The annotations for the resources of upstream's sidecar.
 const SIDECAR: &str = "queue.sidecar.serving.knative.dev/";
 /// A share of what the container has; the former way to say it, and its former name.
@@ -28,7 +25,7 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErro
             let why = match quantity::is_negative(&quantity.0) {
                 Some(false) => continue,
                 Some(true) => "must be greater than or equal to 0",
-                None => NO_QUANTITY,
+                None => quantity::NO_QUANTITY,
             };
             problems.add(format!("{at}.{side}[{name}]"), format!("invalid value: {}: {why}", quantity.0));
         }

@@ -57,16 +57,21 @@ pub(super) fn validate(container: &Container, at: &str, problems: &mut FieldErro
 pub(crate) fn validate_for_pod(container: &Container, at: &str, problems: &mut FieldErrors) {
     let Some(context) = &container.security_context else { return };
     let at = format!("{at}.securityContext");
-    for (field, id) in [("runAsUser", context.run_as_user), ("runAsGroup", context.run_as_group)] {
-        if let Some(id) = id.filter(|id| !(0..=ID_MAX).contains(id)) {
-            let why = format!("Invalid value: {id}: must be between 0 and {ID_MAX}, inclusive");
-            problems.add(format!("{at}.{field}"), why);
-        }
-    }
+    validate_ids(context.run_as_user, context.run_as_group, &at, problems);
     let added = context.capabilities.as_ref().and_then(|asked| asked.add.as_ref());
     for capability in added.into_iter().flatten().filter(|name| *name != CAPABILITY) {
         let why = format!("Forbidden: {capability} may not be added here, only {CAPABILITY}");
         problems.add(format!("{at}.capabilities.add"), why);
+    }
+}
+
+/// User and group of a Pod that a client writes, or of one of its containers.
+pub(crate) fn validate_ids(user: Option<i64>, group: Option<i64>, at: &str, problems: &mut FieldErrors) {
+    for (field, id) in [("runAsUser", user), ("runAsGroup", group)] {
+        if let Some(id) = id.filter(|id| !(0..=ID_MAX).contains(id)) {
+            let why = format!("Invalid value: {id}: must be between 0 and {ID_MAX}, inclusive");
+            problems.add(format!("{at}.{field}"), why);
+        }
     }
 }
 

@@ -1,0 +1,230 @@
+//! Gateway: what becomes of its listeners, with their certificates and the number of their routes.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+
+use contract::tls::TlsIdentity;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
+use super::conditions::{ACCEPTED, CONFLICTED, ConditionList, PROGRAMMED, RESOLVED_REFS, Refusal, is_true};
+use super::grants::{self, ReferenceTarget};
+use super::hostnames::ANY_HOST;
+use super::listener_outcome::{ListenerOutcome, ListenerPorts, decide};
+use super::route_store::RouteStore;
+use super::watches;
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches};
+use crate::field_managers;
+use crate::listeners::ListenerAddresses;
+use crate::publish::ObjectCertificates;
+use crate::work_queue::{ControllerKind, WorkItem};
+use types::gateway::gateway::{Gateway, GatewayAddress, GatewayListenerStatus, GatewayStatus};
+use types::gateway::reference::SecretObjectReference;
+use types::shared::{name, namespace};
+
+pub(super) const KIND: ControllerKind = ControllerKind::new("Gateway");
+/// A Secret with a certificate.
+const TLS_SECRET: &str = "kubernetes.io/tls";
+
+#[derive(Debug)]
+pub(super) struct GatewayController {
+    routes: Arc<RouteStore>,
+}
+
+impl GatewayController {
+    pub(super) fn new(routes: Arc<RouteStore>) -> Self {
+        Self { routes }
+    }
+}
+
+impl Controller for GatewayController {
+    fn kind(&self) -> ControllerKind {
+        KIND
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches::register_gateways(context, watches);
+    }
+
+    /// Puts the certificates back, so that no known host is without one.
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(async {
+            for gateway in context.caches.gateways.all() {
+                let status = gateway.status.as_ref();
+                if is_ours(context, &gateway) && status.is_some_and(|status| is_true(&status.conditions, PROGRAMMED)) {
+                    publish_certificates(context, &gateway, &outcomes(context, &gateway));
+                }
+            }
+        })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile(self, context, item))
+    }
+}
+
+async fn reconcile(controller: &GatewayController, context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let gateway = context.caches.gateways.get(&item.namespace, &item.name);
+    let Some(gateway) = gateway.filter(|gateway| is_ours(context, gateway)) else {
+        context.publisher.set_object_certificates(&owner(&item.namespace, &item.name), ObjectCertificates::default());
+        context.publisher.flush().await;
+        return Ok(());
+    };
+    let outcomes = outcomes(context, &gateway);
+    publish_certificates(context, &gateway, &outcomes);
+    context.publisher.flush().await;
+    let attached = controller.routes.attached(&(item.namespace.clone(), item.name.clone()));
+    let status = status(&gateway, &outcomes, &attached, context.config.listeners, now());
+    if gateway.status.as_ref() != Some(&status) && context.leadership.is_leader() {
+        let after = Gateway { status: Some(status), ..(*gateway).clone() };
+        let parameters = field_managers::status_params::<Gateway>();
+        context.api(&item.namespace).replace_status(&item.name, &parameters, &after).await?;
+    }
+    Ok(())
+}
+
+/// Whether its class is ours.
+pub(super) fn is_ours(context: &ControllerContext, gateway: &Gateway) -> bool {
+    let class = context.caches.gateway_classes.get("", &gateway.spec.gateway_class_name);
+    class.is_some_and(|class| class.is_ours())
+}
+
+/// What becomes of the listeners of a Gateway.
+pub(super) fn outcomes(context: &ControllerContext, gateway: &Gateway) -> Vec<ListenerOutcome> {
+    let port = |address: Option<SocketAddr>| address.map(|address| address.port());
+    let listeners = context.config.listeners;
+    let ports = ListenerPorts { http: port(listeners.public), https: port(listeners.https) };
+    decide(&gateway.spec.listeners, ports, &|reference| identity(context, namespace(&gateway.metadata), reference))
+}
+
+/// The certificate in the Secret that a listener names.
+fn identity(
+    context: &ControllerContext,
+    home: &str,
+    reference: &SecretObjectReference,
+) -> Result<TlsIdentity, Refusal> {
+    const INVALID: &str = "InvalidCertificateRef";
+    let (name, other) = (reference.name.as_str(), reference.namespace.as_deref().unwrap_or(home));
+    if !reference.is_secret() {
+        let kind = reference.kind.as_deref().unwrap_or_default();
+        return Err(Refusal::new(INVALID, format!("A certificate cannot be in a {kind}; use a core Secret.")));
+    }
+    if other != home {
+        let target = ReferenceTarget { group: "", kind: "Secret", name };
+        if !grants::permits(&context.caches.reference_grants.list(other), ("Gateway", home), target) {
+            let why = format!(
+                "No ReferenceGrant in the namespace {other} lets a Gateway of the namespace {home} refer to the Secret {name}."
+            );
+            return Err(Refusal::new("RefNotPermitted", why));
+        }
+    }
+    let secret = context.caches.secrets.get(other, name);
+    if secret.is_some_and(|secret| secret.type_.as_deref() != Some(TLS_SECRET)) {
+        return Err(Refusal::new(INVALID, format!("Secret \"{other}/{name}\" has not the type {TLS_SECRET}.")));
+    }
+    context.tls_identity(other, name).map_err(|why| Refusal::new(INVALID, why.message))
+}
+
+fn publish_certificates(context: &ControllerContext, gateway: &Gateway, outcomes: &[ListenerOutcome]) {
+    let listeners = gateway.spec.listeners.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_programmed());
+    let public = listeners.flat_map(|(listener, outcome)| {
+        let host = listener.hostname.as_deref().filter(|host| !host.is_empty()).unwrap_or(ANY_HOST);
+        outcome.identities.iter().map(|identity| (host.to_ascii_lowercase(), identity.clone()))
+    });
+    let certificates = ObjectCertificates { public: public.collect(), ..ObjectCertificates::default() };
+    let owner = owner(namespace(&gateway.metadata), name(&gateway.metadata));
+    context.publisher.set_object_certificates(&owner, certificates);
+}
+
+/// As the publisher knows it.
+fn owner(ns: &str, name: &str) -> String {
+    format!("Gateway {ns}/{name}")
+}
+
+fn status(
+    gateway: &Gateway,
+    outcomes: &[ListenerOutcome],
+    attached: &BTreeMap<String, i32>,
+    addresses: ListenerAddresses,
+    now: Timestamp,
+) -> GatewayStatus {
+    let (before, generation) = (gateway.status.clone().unwrap_or_default(), gateway.metadata.generation);
+    let listeners = gateway.spec.listeners.iter().zip(outcomes).map(|(listener, outcome)| {
+        let known = before.listeners.iter().find(|known| known.name == listener.name);
+        let known = known.map(|known| &known.conditions[..]).unwrap_or_default();
+        GatewayListenerStatus {
+            name: listener.name.clone(),
+            supported_kinds: outcome.supported_kinds.clone(),
+            attached_routes: attached.get(&listener.name).copied().unwrap_or_default(),
+            conditions: listener_conditions(outcome, ConditionList::new(known, generation, now)),
+        }
+    });
+    let listeners = listeners.collect();
+    let invalid = outcomes.iter().any(|outcome| !outcome.takes_routes() || outcome.unresolved.is_some());
+    let programmed = outcomes.iter().any(ListenerOutcome::is_programmed);
+    let usable = addresses_of(addresses);
+    let unsupported = unsupported_address(gateway);
+    let unusable = unusable_address(gateway, &usable);
+    let mut conditions = ConditionList::new(&before.conditions, generation, now);
+    let rejected = unsupported.clone().or_else(|| {
+        let why = "No listener is accepted; the conditions of the listeners say more.";
+        let accepted = outcomes.iter().any(ListenerOutcome::takes_routes);
+        (!accepted).then(|| Refusal::new("ListenersNotValid", why))
+    });
+    conditions.set(ACCEPTED, if invalid { "ListenersNotValid" } else { "Accepted" }, rejected.as_ref());
+    let refusal = unsupported.or(unusable).or_else(|| {
+        let why = "No listener is programmed; the conditions of the listeners say more.";
+        (!programmed).then(|| Refusal::new("Invalid", why))
+    });
+    conditions.set(PROGRAMMED, "Programmed", refusal.as_ref());
+    GatewayStatus { addresses: usable, conditions: conditions.finish(), listeners }
+}
+
+fn listener_conditions(outcome: &ListenerOutcome, mut conditions: ConditionList<'_>) -> Vec<Condition> {
+    let refusal = outcome.not_accepted.as_ref().or(outcome.conflict.as_ref());
+    conditions.set(ACCEPTED, "Accepted", refusal);
+    conditions.set(RESOLVED_REFS, "ResolvedRefs", outcome.unresolved.as_ref());
+    conditions.set_negative(CONFLICTED, "NoConflicts", outcome.conflict.as_ref());
+    let refusal = (!outcome.is_programmed()).then(|| {
+        let cause = refusal.or(outcome.unresolved.as_ref());
+        Refusal::new("Invalid", cause.map(|cause| cause.message.clone()).unwrap_or_default())
+    });
+    conditions.set(PROGRAMMED, "Programmed", refusal.as_ref());
+    conditions.finish()
+}
+
+/// The addresses at which clients reach the listeners.
+fn addresses_of(listeners: ListenerAddresses) -> Vec<GatewayAddress> {
+    let bound = [listeners.public, listeners.https].into_iter().flatten().map(|address| address.ip());
+    let mut reached: Vec<IpAddr> = bound.map(|ip| if ip.is_unspecified() { own_address() } else { ip }).collect();
+    reached.sort_unstable();
+    reached.dedup();
+    let address = |ip: IpAddr| GatewayAddress { kind: Some("IPAddress".to_owned()), value: Some(ip.to_string()) };
+    reached.into_iter().map(address).collect()
+}
+
+/// The address of the interface that has the default route. The socket sends nothing.
+fn own_address() -> IpAddr {
+    let find = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?; // an address of documentation
+        Ok::<_, std::io::Error>(socket.local_addr()?.ip())
+    };
+    find().unwrap_or(Ipv4Addr::LOCALHOST.into())
+}
+
+fn unsupported_address(gateway: &Gateway) -> Option<Refusal> {
+    let kinds = gateway.spec.addresses.iter().map(|address| address.kind.as_deref().unwrap_or("IPAddress"));
+    let other = kinds.into_iter().find(|kind| *kind != "IPAddress")?;
+    Some(Refusal::new("UnsupportedAddress", format!("Addresses of the type {other} are not supported; use IPAddress.")))
+}
+
+fn unusable_address(gateway: &Gateway, usable: &[GatewayAddress]) -> Option<Refusal> {
+    let mut wanted = gateway.spec.addresses.iter().filter_map(|address| address.value.as_deref());
+    let other = wanted.find(|wanted| usable.iter().all(|address| address.value.as_deref() != Some(wanted)))?;
+    let why = format!("The appliance does not listen on {other}; start it with --http {other}:PORT.");
+    Some(Refusal::new("AddressNotUsable", why))
+}

@@ -1,0 +1,205 @@
+//! Decides what becomes of the listeners of a Gateway: values in, values out.
+
+use contract::tls::TlsIdentity;
+
+use super::conditions::Refusal;
+use types::gateway::gateway::{GatewayListener, RouteGroupKind};
+use types::gateway::reference::SecretObjectReference;
+
+/// The kinds of routes that HTTP listeners take.
+pub(super) const ROUTE_KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];
+const HTTP: &str = "HTTP";
+const HTTPS: &str = "HTTPS";
+
+/// The ports that the appliance listens on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct ListenerPorts {
+    pub(super) http: Option<u16>,
+    pub(super) https: Option<u16>,
+}
+
+/// What becomes of one listener.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ListenerOutcome {
+    pub(super) supported_kinds: Vec<RouteGroupKind>,
+    /// Its port and protocol are served here.
+    pub(super) not_accepted: Option<Refusal>,
+    pub(super) conflict: Option<Refusal>,
+    pub(super) unresolved: Option<Refusal>,
+    /// The certificates of an HTTPS listener.
+    pub(super) identities: Vec<TlsIdentity>,
+    /// An HTTPS listener without a certificate serves no request.
+    pub(super) lacks_certificate: bool,
+}
+
+impl ListenerOutcome {
+    /// Whether routes can attach to it.
+    pub(super) fn takes_routes(&self) -> bool {
+        self.not_accepted.is_none() && self.conflict.is_none()
+    }
+
+    pub(super) fn is_programmed(&self) -> bool {
+        self.takes_routes() && !self.lacks_certificate
+    }
+}
+
+/// Looks up the certificate that a reference names.
+pub(super) type IdentityFn<'a> = &'a dyn Fn(&SecretObjectReference) -> Result<TlsIdentity, Refusal>;
+
+/// The outcome of each listener, in order.
+pub(super) fn decide(
+    listeners: &[GatewayListener],
+    ports: ListenerPorts,
+    identity: IdentityFn<'_>,
+) -> Vec<ListenerOutcome> {
+    let decided = listeners.iter().enumerate().map(|(index, listener)| {
+        let (supported_kinds, unresolved) = supported_kinds(listener);
+        let mut outcome = ListenerOutcome {
+            supported_kinds,
+            unresolved,
+            not_accepted: not_accepted(listener, ports),
+            conflict: conflict(listener, index, listeners),
+            ..ListenerOutcome::default()
+        };
+        if listener.protocol == HTTPS {
+            read_certificates(listener, identity, &mut outcome);
+        }
+        outcome
+    });
+    decided.collect()
+}
+
+/// Whether requests of its protocol come in by TLS.
+pub(super) fn is_tls(listener: &GatewayListener) -> bool {
+    listener.protocol == HTTPS
+}
+
+fn not_accepted(listener: &GatewayListener, ports: ListenerPorts) -> Option<Refusal> {
+    let GatewayListener { protocol, port, .. } = listener;
+    let (wanted, flag) = match protocol.as_str() {
+        HTTP => (ports.http, "--http"),
+        HTTPS => (ports.https, "--https"),
+        _ => {
+            let why = format!("The protocol {protocol} is not supported; use HTTP or HTTPS.");
+            return Some(Refusal::new("UnsupportedProtocol", why));
+        }
+    };
+    if wanted.is_some_and(|wanted| i32::from(wanted) == *port) {
+        return None;
+    }
+    let there = [(HTTP, ports.http), (HTTPS, ports.https)];
+    let there: Vec<String> =
+        there.iter().filter_map(|(protocol, port)| Some(format!("{} ({protocol})", (*port)?))).collect();
+    let why = format!(
+        "The appliance does not listen on port {port} for {protocol}. It listens on {}; use such a port, or start it with \
+         {flag} ADDRESS:{port}.",
+        there.join(" and ")
+    );
+    Some(Refusal::new("PortUnavailable", why))
+}
+
+/// Listeners of one port have one protocol and different hostnames.
+fn conflict(listener: &GatewayListener, index: usize, all: &[GatewayListener]) -> Option<Refusal> {
+    let others = || all.iter().enumerate().filter(|(at, other)| *at != index && other.port == listener.port);
+    if let Some((_, other)) = others().find(|(_, other)| other.protocol != listener.protocol) {
+        let why = format!("The listener {} has the same port and another protocol.", other.name);
+        return Some(Refusal::new("ProtocolConflict", why));
+    }
+    let host = |listener: &GatewayListener| listener.hostname.clone().unwrap_or_default().to_ascii_lowercase();
+    let (_, other) = others().find(|(_, other)| host(other) == host(listener))?;
+    Some(Refusal::new("HostnameConflict", format!("The listener {} has the same port and hostname.", other.name)))
+}
+
+/// The kinds of routes that it takes, and which of the wanted ones cannot be.
+fn supported_kinds(listener: &GatewayListener) -> (Vec<RouteGroupKind>, Option<Refusal>) {
+    let is_http = [HTTP, HTTPS].contains(&listener.protocol.as_str());
+    let possible = if is_http { &ROUTE_KINDS[..] } else { &[] };
+    let wanted = listener.allowed_routes.as_ref().map(|allowed| &allowed.kinds[..]).unwrap_or_default();
+    if wanted.is_empty() {
+        return (possible.iter().map(|kind| RouteGroupKind::of_gateway_api(kind)).collect(), None);
+    }
+    let is_possible = |kind: &&RouteGroupKind| possible.iter().any(|known| kind.is_of_gateway_api(known));
+    let taken = wanted.iter().filter(is_possible).map(|kind| RouteGroupKind::of_gateway_api(&kind.kind)).collect();
+    let refused = wanted.iter().find(|kind| !is_possible(kind));
+    let refusal = refused.map(|kind| {
+        let why = format!("Routes of the kind {} cannot attach to a listener for {}.", kind.kind, listener.protocol);
+        Refusal::new("InvalidRouteKinds", why)
+    });
+    (taken, refusal)
+}
+
+fn read_certificates(listener: &GatewayListener, identity: IdentityFn<'_>, outcome: &mut ListenerOutcome) {
+    let references = listener.tls.as_ref().map(|tls| &tls.certificate_refs[..]).unwrap_or_default();
+    for reference in references {
+        match identity(reference) {
+            Ok(identity) => outcome.identities.push(identity),
+            Err(refusal) => {
+                outcome.unresolved.get_or_insert(refusal);
+            }
+        }
+    }
+    outcome.lacks_certificate = outcome.identities.is_empty();
+    if references.is_empty() {
+        let why = "The listener has no certificateRefs; name a Secret of the type kubernetes.io/tls.";
+        outcome.unresolved.get_or_insert(Refusal::new("InvalidCertificateRef", why));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn decide_all(listeners: Value) -> Vec<ListenerOutcome> {
+        let listeners: Vec<GatewayListener> = serde_json::from_value(listeners).unwrap();
+        let none = |_: &SecretObjectReference| Err(Refusal::new("InvalidCertificateRef", "not found"));
+        decide(&listeners, ListenerPorts { http: Some(8080), https: Some(8443) }, &none)
+    }
+
+    fn reason(refusal: Option<&Refusal>) -> &'static str {
+        refusal.map_or("", |refusal| refusal.reason)
+    }
+
+    #[test]
+    fn listener_on_a_port_that_is_not_open_is_refused_with_the_open_ones() {
+        let all = decide_all(json!([
+            { "name": "a", "port": 8080, "protocol": "HTTP" },
+            { "name": "b", "port": 80, "protocol": "HTTP" },
+            { "name": "c", "port": 443, "protocol": "HTTPS" },
+            { "name": "d", "port": 5432, "protocol": "TCP" },
+        ]));
+        let reasons: Vec<_> = all.iter().map(|one| reason(one.not_accepted.as_ref())).collect();
+        assert_eq!(reasons, ["", "PortUnavailable", "PortUnavailable", "UnsupportedProtocol"]);
+        let message = &all[1].not_accepted.as_ref().unwrap().message;
+        assert!(message.contains("It listens on 8080 (HTTP) and 8443 (HTTPS)"), "{message}");
+    }
+
+    #[test]
+    fn listeners_of_one_port_conflict_by_protocol_and_hostname() {
+        let all = decide_all(json!([
+            { "name": "a", "port": 8080, "protocol": "HTTP", "hostname": "a.test" },
+            { "name": "b", "port": 8080, "protocol": "HTTP", "hostname": "A.test" },
+            { "name": "c", "port": 8080, "protocol": "HTTP" },
+            { "name": "d", "port": 8443, "protocol": "HTTPS" },
+            { "name": "e", "port": 8443, "protocol": "HTTP" },
+        ]));
+        let reasons: Vec<_> = all.iter().map(|one| reason(one.conflict.as_ref())).collect();
+        let protocol = "ProtocolConflict";
+        assert_eq!(reasons, ["HostnameConflict", "HostnameConflict", "", protocol, protocol]);
+    }
+
+    #[test]
+    fn kinds_that_no_listener_takes_are_named() {
+        let all = decide_all(json!([
+            { "name": "a", "port": 8080, "protocol": "HTTP",
+                "allowedRoutes": { "kinds": [{ "kind": "TCPRoute" }, { "kind": "HTTPRoute" }] } },
+            { "name": "b", "port": 8443, "protocol": "HTTPS", "tls": { "certificateRefs": [{ "name": "s" }] } },
+        ]));
+        assert_eq!(reason(all[0].unresolved.as_ref()), "InvalidRouteKinds");
+        assert_eq!(all[0].supported_kinds, [RouteGroupKind::of_gateway_api("HTTPRoute")]);
+        assert!(all[0].is_programmed());
+        assert_eq!(reason(all[1].unresolved.as_ref()), "InvalidCertificateRef");
+        assert!(all[1].takes_routes() && !all[1].is_programmed());
+    }
+}

@@ -1,0 +1,252 @@
+//! The rules of all routes by host, what the routes depend on, and how many a listener has.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use jiff::Timestamp;
+
+use crate::publish::{HostConflict, HostRule, PathRule, Publisher};
+use crate::work_queue::WorkItem;
+
+/// Routes whose rules match equally well come in this order: the oldest first, then by name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RoutePrecedence {
+    pub(super) created: Timestamp,
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) kind: &'static str,
+}
+
+/// Something whose change concerns a route.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Dependency {
+    Gateway(String, String),
+    /// Its labels.
+    Namespace(String),
+    Service(String, String),
+    /// The Route of a Knative Service.
+    KnativeRoute(String, String),
+    /// The ReferenceGrants of a namespace.
+    Grants(String),
+}
+
+/// What one route asks of the data plane.
+#[derive(Debug)]
+pub(super) struct RouteProgram {
+    pub(super) precedence: RoutePrecedence,
+    pub(super) rules: BTreeMap<String, Vec<PathRule>>,
+    /// Namespace and name of a Gateway, and the listener.
+    pub(super) listeners: BTreeSet<((String, String), String)>,
+    pub(super) dependencies: BTreeSet<Dependency>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RouteStore {
+    state: Mutex<RouteStoreState>,
+}
+
+#[derive(Debug, Default)]
+struct RouteStoreState {
+    hosts: BTreeMap<String, BTreeMap<RoutePrecedence, Vec<PathRule>>>,
+    routes: HashMap<WorkItem, StoredRoute>,
+    /// Routes by Gateway and listener.
+    attached: BTreeMap<(String, String), BTreeMap<String, i32>>,
+    dependents: HashMap<Dependency, BTreeSet<WorkItem>>,
+    /// Hosts whose rules have changed since they were published.
+    stale_hosts: BTreeSet<String>,
+    /// Hosts that another object has.
+    conflicts: BTreeMap<String, HostConflict>,
+}
+
+/// What is stored elsewhere for one route.
+#[derive(Debug)]
+struct StoredRoute {
+    precedence: RoutePrecedence,
+    hosts: BTreeSet<String>,
+    listeners: BTreeSet<((String, String), String)>,
+    dependencies: BTreeSet<Dependency>,
+}
+
+impl RouteStore {
+    /// Replaces what is stored for a route, and returns the Gateways that have more or fewer routes now.
+    pub(super) fn set(&self, item: &WorkItem, program: RouteProgram) -> BTreeSet<(String, String)> {
+        let mut state = self.lock();
+        let before = state.remove(item);
+        let RouteProgram { precedence, rules, listeners, dependencies } = program;
+        let hosts = rules.keys().cloned().collect();
+        for (host, rules) in rules {
+            state.stale_hosts.insert(host.clone());
+            state.hosts.entry(host).or_default().insert(precedence.clone(), rules);
+        }
+        for (gateway, listener) in &listeners {
+            *state.attached.entry(gateway.clone()).or_default().entry(listener.clone()).or_default() += 1;
+        }
+        for dependency in &dependencies {
+            state.dependents.entry(dependency.clone()).or_default().insert(item.clone());
+        }
+        let changed = listeners.symmetric_difference(&before).map(|(gateway, _)| gateway.clone()).collect();
+        state.routes.insert(item.clone(), StoredRoute { precedence, hosts, listeners, dependencies });
+        changed
+    }
+
+    /// Forgets a route, and returns the Gateways that had it.
+    pub(super) fn remove(&self, item: &WorkItem) -> BTreeSet<(String, String)> {
+        self.lock().remove(item).into_iter().map(|(gateway, _)| gateway).collect()
+    }
+
+    /// The routes that a change concerns.
+    pub(super) fn dependents(&self, dependency: &Dependency) -> Vec<WorkItem> {
+        self.lock().dependents.get(dependency).into_iter().flatten().cloned().collect()
+    }
+
+    /// How many routes each listener of a Gateway has.
+    pub(super) fn attached(&self, gateway: &(String, String)) -> BTreeMap<String, i32> {
+        self.lock().attached.get(gateway).cloned().unwrap_or_default()
+    }
+
+    /// The first host of a route that another object has.
+    pub(super) fn conflict(&self, item: &WorkItem) -> Option<HostConflict> {
+        let state = self.lock();
+        state.routes.get(item)?.hosts.iter().find_map(|host| state.conflicts.get(host).cloned())
+    }
+
+    /// The routes with a host that another object has.
+    pub(super) fn conflicting(&self) -> Vec<WorkItem> {
+        let mut state = self.lock();
+        let refused: Vec<String> = state.conflicts.keys().cloned().collect();
+        let conflicts = |route: &StoredRoute| refused.iter().any(|host| route.hosts.contains(host));
+        let items = state.routes.iter().filter(|(_, route)| conflicts(route)).map(|(item, _)| item.clone()).collect();
+        state.stale_hosts.extend(refused);
+        items
+    }
+
+    /// Hands the changed hosts to the publisher. Returns whether another object can have one now.
+    pub(super) fn publish(&self, publisher: &Publisher) -> bool {
+        let mut state = self.lock();
+        let mut released = false;
+        for host in std::mem::take(&mut state.stale_hosts) {
+            let owner = format!("Gateway API host {host}");
+            let paths: Vec<PathRule> =
+                state.hosts.get(&host).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect();
+            state.conflicts.remove(&host);
+            if paths.is_empty() {
+                publisher.remove_route(&owner);
+                released = true;
+                continue;
+            }
+            let hosts = vec![host.as_str().into()];
+            let rule = HostRule { hosts, paths, matches_subdomains: true, ..HostRule::default() };
+            if let Err(conflict) = publisher.set_route(&owner, vec![rule]) {
+                state.conflicts.insert(host, conflict);
+            }
+        }
+        released
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RouteStoreState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl RouteStoreState {
+    /// The listeners that the route had.
+    fn remove(&mut self, item: &WorkItem) -> BTreeSet<((String, String), String)> {
+        let Some(route) = self.routes.remove(item) else { return BTreeSet::new() };
+        for host in route.hosts {
+            if let Some(rules) = self.hosts.get_mut(&host) {
+                rules.remove(&route.precedence);
+                if rules.is_empty() {
+                    self.hosts.remove(&host);
+                }
+            }
+            self.stale_hosts.insert(host);
+        }
+        for (gateway, listener) in &route.listeners {
+            let Some(listeners) = self.attached.get_mut(gateway) else { continue };
+            if let Some(count) = listeners.get_mut(listener) {
+                *count -= 1;
+            }
+            listeners.retain(|_, count| *count > 0);
+            if listeners.is_empty() {
+                self.attached.remove(gateway);
+            }
+        }
+        for dependency in route.dependencies {
+            if let Some(items) = self.dependents.get_mut(&dependency) {
+                items.remove(item);
+                if items.is_empty() {
+                    self.dependents.remove(&dependency);
+                }
+            }
+        }
+        route.listeners
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use contract::table::RequestMatch;
+
+    use super::*;
+    use crate::work_queue::ControllerKind;
+
+    fn program(name: &str, second: i64, hosts: &[&str]) -> RouteProgram {
+        let rule = PathRule { matches: RequestMatch::prefix(&format!("/{name}")), ..PathRule::default() };
+        let gateway = ("ns".to_owned(), "g".to_owned());
+        RouteProgram {
+            precedence: RoutePrecedence {
+                created: Timestamp::from_second(second).unwrap(),
+                namespace: "ns".to_owned(),
+                name: name.to_owned(),
+                kind: "HTTPRoute",
+            },
+            rules: hosts.iter().map(|host| ((*host).to_owned(), vec![rule.clone()])).collect(),
+            listeners: [(gateway.clone(), "http".to_owned())].into(),
+            dependencies: [Dependency::Gateway(gateway.0, gateway.1)].into(),
+        }
+    }
+
+    #[test]
+    fn rules_of_a_host_come_by_the_age_of_their_routes() {
+        let (store, item) = (RouteStore::default(), |name: &str| WorkItem::new(ControllerKind::new("t"), "ns", name));
+        let gateway = ("ns".to_owned(), "g".to_owned());
+        assert_eq!(store.set(&item("new"), program("new", 2, &["a", "b"])), [gateway.clone()].into());
+        store.set(&item("old"), program("old", 1, &["a"]));
+        let paths = |host: &str| -> Vec<String> {
+            let state = store.lock();
+            state
+                .hosts
+                .get(host)
+                .into_iter()
+                .flat_map(BTreeMap::values)
+                .flatten()
+                .map(|rule| rule.matches.path().text().to_owned())
+                .collect()
+        };
+        assert_eq!((paths("a"), paths("b")), (vec!["/old".to_owned(), "/new".to_owned()], vec!["/new".to_owned()]));
+        assert_eq!(store.attached(&gateway), [("http".to_owned(), 2)].into());
+        assert!(store.set(&item("old"), program("old", 1, &["c"])).is_empty(), "it stays at its listener");
+        assert_eq!(store.dependents(&Dependency::Gateway("ns".into(), "g".into())).len(), 2);
+        store.remove(&item("old"));
+        store.remove(&item("new"));
+        let state = store.lock();
+        assert!(state.hosts.is_empty() && state.attached.is_empty() && state.dependents.is_empty());
+    }
+
+    #[test]
+    fn host_of_another_object_is_a_conflict_until_it_is_free() {
+        let (store, item) = (RouteStore::default(), WorkItem::new(ControllerKind::new("t"), "ns", "r"));
+        let publisher = Publisher::new(Arc::new(|_| {}));
+        publisher.set_route("ns/other", vec![HostRule::new(["a"], Vec::new())]).unwrap();
+        store.set(&item, program("r", 1, &["a", "b"]));
+        store.publish(&publisher);
+        assert_eq!(store.conflict(&item).map(|conflict| conflict.owner), Some("ns/other".to_owned()));
+        publisher.remove_route("ns/other");
+        assert_eq!(store.conflicting(), [item.clone()]);
+        store.publish(&publisher);
+        assert_eq!(store.conflict(&item), None);
+        assert!(publisher.owns_host("Gateway API host a", "a"));
+    }
+}

@@ -1,0 +1,202 @@
+//! HTTPRoute and GRPCRoute: attaches a route to listeners, and publishes its rules for their hosts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+
+use super::attachment::{AttachedListener, AttachingRoute, attach};
+use super::conditions::{ACCEPTED, Refusal, is_true};
+use super::gateways;
+use super::path_rules;
+use super::route_kind::GatewayRoute;
+use super::route_status::{ParentOutcome, statuses};
+use super::route_store::{Dependency, RoutePrecedence, RouteProgram, RouteStore};
+use super::watches;
+use crate::api::{Error, now};
+use crate::context::ControllerContext;
+use crate::context_change::ContextChange;
+use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches};
+use crate::field_managers;
+use crate::publish::PathRule;
+use crate::work_queue::{ControllerKind, WorkItem};
+use contract::client_address::ClientScheme;
+use types::gateway::CONTROLLER_NAME;
+use types::gateway::parent::ParentReference;
+use types::selector;
+use types::shared::{name, namespace};
+
+#[derive(Debug)]
+pub(super) struct RouteController<R> {
+    store: Arc<RouteStore>,
+    kind: PhantomData<R>,
+}
+
+impl<R: GatewayRoute> RouteController<R> {
+    pub(super) fn new(store: Arc<RouteStore>) -> Self {
+        Self { store, kind: PhantomData }
+    }
+}
+
+impl<R: GatewayRoute> Controller for RouteController<R> {
+    fn kind(&self) -> ControllerKind {
+        R::QUEUE
+    }
+
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
+        watches::register_routes::<R>(&self.store, context, watches);
+    }
+
+    /// Puts back what was served before a restart, so that no known host is answered 404 (APP-16).
+    fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
+        Box::pin(async {
+            for route in R::cache(&context.caches).all() {
+                let parents = route.parent_statuses().map(|statuses| &statuses.parents[..]).unwrap_or_default();
+                let is_served = parents
+                    .iter()
+                    .any(|parent| parent.controller_name == CONTROLLER_NAME && is_true(&parent.conditions, ACCEPTED));
+                if is_served {
+                    let item = WorkItem::new(R::QUEUE, namespace(route.meta()), name(route.meta()));
+                    self.store.set(&item, plan(context, &*route).program);
+                }
+            }
+            self.store.publish(&context.publisher);
+        })
+    }
+
+    fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
+        Box::pin(reconcile::<R>(&self.store, context, item))
+    }
+}
+
+async fn reconcile<R: GatewayRoute>(
+    store: &RouteStore,
+    context: &ControllerContext,
+    item: &WorkItem,
+) -> Result<(), Error> {
+    let route = R::cache(&context.caches).get(&item.namespace, &item.name);
+    let planned = route.as_ref().map(|route| plan(context, &**route));
+    let (changed, outcomes) = match planned {
+        Some(Plan { program, outcomes }) => (store.set(item, program), Some(outcomes)),
+        None => (store.remove(item), None),
+    };
+    for (namespace, name) in changed {
+        context.enqueue(WorkItem::new(gateways::KIND, &namespace, &name));
+    }
+    // Other routes apply their changes meanwhile, so that a host with rules of many is published once for all.
+    tokio::task::yield_now().await;
+    if store.publish(&context.publisher) {
+        context.notify(ContextChange::HostsReleased);
+    }
+    context.publisher.flush().await;
+    let (Some(route), Some(mut outcomes)) = (route, outcomes) else { return Ok(()) };
+    if let Some(conflict) = store.conflict(item) {
+        let why = format!("The host {} belongs to {}, which had it first.", conflict.host, conflict.owner);
+        for parent in outcomes.parents.iter_mut().filter(|parent| parent.not_accepted.is_none()) {
+            parent.not_accepted = Some(Refusal::new("HostnameConflict", why.clone()));
+        }
+    }
+    let before = route.parent_statuses();
+    let Outcomes { parents, unresolved } = outcomes;
+    let status = statuses(before, &parents, unresolved.as_ref(), route.meta().generation, now());
+    let is_same = before.map_or(status.parents.is_empty(), |before| *before == status);
+    if !is_same && context.leadership.is_leader() {
+        let mut after = (*route).clone();
+        after.set_parent_statuses(status);
+        context.api(&item.namespace).replace_status(&item.name, &field_managers::status_params::<R>(), &after).await?;
+    }
+    Ok(())
+}
+
+/// What a route asks of the data plane, and what its status says.
+struct Plan {
+    program: RouteProgram,
+    outcomes: Outcomes,
+}
+
+struct Outcomes {
+    parents: Vec<ParentOutcome>,
+    unresolved: Option<Refusal>,
+}
+
+fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> Plan {
+    let meta = route.meta();
+    let mut dependencies = BTreeSet::new();
+    let (mut parents, mut attached) = (Vec::new(), Vec::new());
+    for parent in route.parent_refs().iter().filter(|parent| parent.is_gateway()) {
+        let Some(found) = attach_to(context, route, parent, &mut dependencies) else { continue };
+        let not_accepted = found.map(|listeners| attached.extend(listeners)).err();
+        parents.push(ParentOutcome { parent: parent.clone(), not_accepted });
+    }
+    let compiled = path_rules::compile(context, route, &mut dependencies);
+    if let Some(refusal) = compiled.unsupported {
+        for parent in parents.iter_mut().filter(|parent| parent.not_accepted.is_none()) {
+            parent.not_accepted = Some(refusal.clone());
+        }
+    }
+    let program = RouteProgram {
+        precedence: RoutePrecedence {
+            created: meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0),
+            namespace: namespace(meta).to_owned(),
+            name: name(meta).to_owned(),
+            kind: R::KIND,
+        },
+        rules: rules_by_host(&attached, &compiled.rules),
+        listeners: attached.into_iter().map(|listener| (listener.gateway, listener.section)).collect(),
+        dependencies,
+    };
+    Plan { program, outcomes: Outcomes { parents, unresolved: compiled.unresolved } }
+}
+
+/// The listeners of one parent that the route attaches to; `None`: the parent is not ours.
+fn attach_to<R: GatewayRoute>(
+    context: &ControllerContext,
+    route: &R,
+    parent: &ParentReference,
+    dependencies: &mut BTreeSet<Dependency>,
+) -> Option<Result<Vec<AttachedListener>, Refusal>> {
+    let home = namespace(route.meta());
+    let ns = parent.namespace.as_deref().unwrap_or(home);
+    dependencies.insert(Dependency::Gateway(ns.to_owned(), parent.name.clone()));
+    dependencies.insert(Dependency::Namespace(home.to_owned()));
+    let gateway = context.caches.gateways.get(ns, &parent.name)?;
+    if !gateways::is_ours(context, &gateway) {
+        return None;
+    }
+    let outcomes = gateways::outcomes(context, &gateway);
+    let attaching = AttachingRoute { kind: R::KIND, namespace: home, hostnames: route.hostnames() };
+    let selects = |selector: &LabelSelector, ns: &str| selects(context, selector, ns);
+    Some(attach(attaching, parent, (&gateway, &outcomes), &selects))
+}
+
+/// Whether a namespace has the labels that a selector wants.
+fn selects(context: &ControllerContext, selector: &LabelSelector, ns: &str) -> bool {
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    let labels = selector.match_labels.clone().unwrap_or_default();
+    let namespace = context.caches.namespaces.get("", ns);
+    namespace.is_some_and(|namespace| selector::matches(&labels, expressions, &namespace.metadata))
+}
+
+/// The rules for each host of the listeners, for requests that come in by the listeners' schemes.
+fn rules_by_host(attached: &[AttachedListener], rules: &[PathRule]) -> BTreeMap<String, Vec<PathRule>> {
+    let mut schemes: BTreeMap<&str, (bool, bool)> = BTreeMap::new();
+    for listener in attached {
+        for host in &listener.hosts {
+            let (http, https) = schemes.entry(host).or_default();
+            *http |= !listener.is_tls;
+            *https |= listener.is_tls;
+        }
+    }
+    let for_scheme =
+        |scheme: Option<ClientScheme>| rules.iter().cloned().map(|rule| PathRule { scheme, ..rule }).collect();
+    let by_host = schemes.into_iter().map(|(host, schemes)| {
+        let scheme = match schemes {
+            (true, true) => None,
+            (_, is_tls) => Some(if is_tls { ClientScheme::Https } else { ClientScheme::Http }),
+        };
+        (host.to_owned(), for_scheme(scheme))
+    });
+    by_host.collect()
+}

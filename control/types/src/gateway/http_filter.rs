@@ -1,0 +1,95 @@
+//! Filters of HTTPRoutes; GRPCRoutes have some of them.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::reference::BackendObjectReference;
+
+/// One filter: the field that its type names.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpRouteFilter {
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_header_modifier: Option<HttpHeaderFilter>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_header_modifier: Option<HttpHeaderFilter>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_mirror: Option<HttpRequestMirrorFilter>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub request_redirect: Option<HttpRequestRedirectFilter>,
+    #[serde(rename = "urlRewrite", skip_serializing_if = "Option::is_none")]
+    pub url_rewrite: Option<HttpUrlRewriteFilter>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct HttpHeaderFilter {
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub set: Vec<HttpHeader>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<HttpHeader>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub remove: Vec<String>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct HttpHeader {
+    pub name: String,
+    pub value: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpRequestMirrorFilter {
+    pub backend_ref: BackendObjectReference,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percent: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fraction: Option<MirrorFraction>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct MirrorFraction {
+    pub numerator: i32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub denominator: Option<i32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpRequestRedirectFilter {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub scheme: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<HttpPathModifier>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub port: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status_code: Option<u16>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct HttpUrlRewriteFilter {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<HttpPathModifier>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct HttpPathModifier {
+    #[serde(rename = "type")]
+    pub kind: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replace_full_path: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replace_prefix_match: Option<String>,
+}
