@@ -39,7 +39,8 @@ const ANNOTATIONS: [&str; 17] = [
 ];
 
 /// What controllers write.
-const WRITTEN_BY_CONTROLLERS: [&str; 2] = ["sluicegate.dev/self-made", "adapters.sluicegate.dev/config-hash"];
+const WRITTEN_BY_CONTROLLERS: [&str; 3] =
+    ["sluicegate.dev/self-made", "adapters.sluicegate.dev/config-hash", "batch.sluicegate.dev/counted"];
 
 /// Where annotations are, besides the object's own: of what it creates.
 const TEMPLATE: &str = "/spec/template/metadata/annotations";
