@@ -182,6 +182,7 @@ fn controllers(
     workloads: Option<WorkloadConfig>,
     pings: PingConfig,
 ) -> Vec<Box<dyn Controller>> {
+    let runs_jobs = workloads.as_ref().is_some_and(|workloads| workloads.enabled);
     let workloads = workload_controllers(&revisions, workloads);
     let mut list: Vec<Box<dyn Controller>> = vec![
         Box::new(service::ServiceController),
@@ -211,6 +212,7 @@ fn controllers(
         list.push(Box::new(sources::ping::PingController::new(pings)));
         list.push(Box::new(sources::container::ContainerController::default()));
         list.extend(adapter_controllers());
+        list.push(Box::new(sinks::job_sink::JobSinkController::new(runs_jobs)));
         list.push(Box::new(sources::binding::BindingController::default()));
     }
     list

@@ -7,6 +7,7 @@
 pub mod adapter_program;
 pub mod adapter_schemas;
 pub mod autoscaling;
+pub mod aws;
 pub mod classes;
 pub mod conditions;
 pub mod core_kinds;

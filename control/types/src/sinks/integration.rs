@@ -1,4 +1,5 @@
-//! IntegrationSink: upstream's kind. `log` writes events to the log of its instance; the other sinks have no transport yet.
+//! IntegrationSink: upstream's kind. `log` writes events to the log of its instance, and the built-in transports `s3` and `sqs`
+//! send them to Amazon's services.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -7,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::{ADDRESSABLE, AdapterSinkKind, AdapterSinkPlan, EVENT_POLICIES_READY, SINK, SinkStatus};
 use crate::adapter_program::AdapterProgram;
-use crate::field_errors::FieldErrors;
+use crate::aws::{AwsAuth, AwsS3, AwsSqs};
+use crate::field_errors::{FieldErrors, exactly_one};
 use crate::kind;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
 
@@ -25,9 +27,23 @@ pub struct IntegrationSinkSpec {
     /// Events are written to the log. Of upstream's options of the form of a line none is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogSink>,
-    /// `s3`, `sqs` or `sns`, with `auth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws: Option<AwsSink>,
+}
+
+/// `s3` or `sqs`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AwsSink {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub s3: Option<AwsS3>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sqs: Option<AwsSqs>,
+    /// It has no transport yet.
     #[serde(skip_serializing_if = "Value::is_null")]
-    pub aws: Value,
+    pub sns: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<AwsAuth>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -62,9 +78,19 @@ impl AdapterSinkKind for IntegrationSink {
     const SERVICE_SUFFIX: &'static str = "-integrationsink";
 
     fn plan(&self) -> AdapterSinkPlan {
-        // Without a path, events are lines of the instance's output.
-        let transport = if self.spec.log.is_some() { "file" } else { "aws" };
-        AdapterSinkPlan { program: AdapterProgram::transport(transport), sink: json!({}), ..AdapterSinkPlan::default() }
+        let (transport, sink) = match (&self.spec.log, &self.spec.aws) {
+            // Without a path, events are lines of the instance's output.
+            (Some(_), _) => ("file", json!({})),
+            (None, Some(AwsSink { s3: Some(s3), auth, .. })) => ("s3", s3.sink(auth.as_ref())),
+            (None, Some(AwsSink { sqs: Some(sqs), auth, .. })) => ("sqs", sqs.sink(auth.as_ref())),
+            _ => ("sns", json!({})),
+        };
+        let auth = self.spec.aws.as_ref().and_then(|aws| aws.auth.as_ref());
+        AdapterSinkPlan {
+            program: AdapterProgram::transport(transport),
+            sink,
+            service_account_name: auth.and_then(|auth| auth.service_account_name.clone()),
+        }
     }
 }
 
@@ -79,10 +105,18 @@ impl ResourceStrategy for IntegrationSink {
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
-        match (&self.spec.log, self.spec.aws.is_object()) {
-            (None, false) => problems.add("spec", "expected exactly one, got neither: aws, log"),
-            (Some(_), true) => problems.add("spec", "expected exactly one, got both: aws, log"),
-            _ => {}
+        let aws = self.spec.aws.clone().unwrap_or_default();
+        let kinds = [self.spec.log.is_some(), aws.s3.is_some(), aws.sqs.is_some(), !aws.sns.is_null()];
+        let set = kinds.into_iter().filter(|set| *set).count();
+        exactly_one(set, "spec", "aws.s3, aws.sns, aws.sqs, log", problems);
+        if set == 1 && self.spec.log.is_none() {
+            AwsAuth::validate(aws.auth.as_ref(), "spec.aws.auth", problems);
+        }
+        if let Some(s3) = &aws.s3 {
+            s3.validate("spec.aws.s3", problems);
+        }
+        if let Some(sqs) = &aws.sqs {
+            sqs.validate("spec.aws.sqs", problems);
         }
     }
 }
