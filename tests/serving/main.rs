@@ -10,6 +10,7 @@ mod image_services;
 mod images;
 mod instances;
 mod names;
+mod nodes;
 mod rollout;
 mod services;
 mod settings;

@@ -56,6 +56,7 @@ pub mod listeners;
 pub mod manifests;
 mod names;
 pub mod namespace;
+pub mod node;
 pub mod oidc_identity;
 mod operator_settings;
 mod owned_child;
@@ -182,6 +183,7 @@ fn controllers(
     workloads: Option<WorkloadConfig>,
     pings: PingConfig,
 ) -> Vec<Box<dyn Controller>> {
+    let workloads_here = workloads.is_some();
     let runs_jobs = workloads.as_ref().is_some_and(|workloads| workloads.enabled);
     let workloads = workload_controllers(&revisions, workloads);
     let mut list: Vec<Box<dyn Controller>> = vec![
@@ -205,6 +207,9 @@ fn controllers(
         Box::new(ingress::IngressController::default()),
         Box::new(namespace::NamespaceController::default()),
     ];
+    if workloads_here {
+        list.push(Box::new(node::NodeController::default()));
+    }
     list.extend(workloads);
     // Of an API of our own: a cluster has controllers for sources.
     if config.leader_identity.is_none() {

@@ -41,6 +41,7 @@ mod list;
 pub mod listener;
 mod logs;
 mod metadata_validation;
+mod metrics;
 mod namespace_defaults;
 mod openapi;
 mod patch;
@@ -82,6 +83,7 @@ use tokio::sync::oneshot;
 
 use crate::access::RequestAttributes;
 use crate::cross_origin::CrossOriginProtection;
+use crate::instance_usage::UsageSource;
 use crate::store::{ObjectKey, ObjectStore, StoredObject, WriteOperation};
 use crate::streaming::instance_streams::InstanceStreams;
 use types::custom_kinds::CustomKind;
@@ -104,6 +106,7 @@ pub use authentication::{AuthenticationSources, PeerIdentity, TokenSigner};
 pub use backup::PATH as BACKUP_PATH;
 pub use body::{BODY_BYTES_MAX, BODY_TIMEOUT};
 pub use crd_names::run_crd_names;
+pub use discovery::git_version;
 pub use namespace_defaults::{run_garbage_collector, run_namespace_defaults};
 pub use readiness::{Check, Readiness};
 pub use role_aggregation::aggregate;
@@ -164,6 +167,7 @@ fn build_router(
         audit_log: around.audit_log,
         readiness: around.readiness,
         instance_streams: around.instance_streams,
+        usage: around.usage,
         sessions: Arc::default(),
         inflight: Arc::default(),
         crds: Arc::default(),
@@ -186,6 +190,7 @@ struct ApiServer {
     audit_log: Option<AuditLog>,
     readiness: Option<Readiness>,
     instance_streams: Option<Arc<dyn InstanceStreams>>,
+    usage: Option<Arc<dyn UsageSource>>,
     sessions: Arc<pod_streams::SessionLimiter>,
     inflight: Arc<InflightLimiter>,
     crds: Arc<CrdRegistry>,
@@ -380,11 +385,12 @@ async fn handle_object_request(call: &Arc<ApiRequest>, method: &Method, body: Bo
             return on_its_thread(call, received, |call, bytes| async move { reviews::handle(&call, &bytes) }).await;
         }
         AllowedVerbs::CreateOnly => return Err(StatusError::method_not_allowed()),
-        AllowedVerbs::ReadOnly if !reads => return Err(StatusError::method_not_allowed()),
+        AllowedVerbs::ReadOnly if reads && !call.parameters.watch => return metrics::handle(call).await,
+        AllowedVerbs::ReadOnly => return Err(StatusError::method_not_allowed()),
         AllowedVerbs::Derived if !call.server.default_requester.internal && !reads && method != Method::DELETE => {
             return Err(StatusError::method_not_allowed());
         }
-        AllowedVerbs::ReadOnly | AllowedVerbs::Derived | AllowedVerbs::Full => {}
+        AllowedVerbs::Derived | AllowedVerbs::Full => {}
     }
     if let Some(scale) = call.target.scale {
         let (received, method) = (receive(call, body).await?, method.clone());

@@ -253,7 +253,7 @@ fn desired_slices(service: &Service, backends: &[PodBackend]) -> Vec<EndpointSli
                 serving: Some(one.serving),
                 terminating: Some(one.terminating),
             }),
-            node_name: Some(crate::pods::pod::NODE.to_owned()),
+            node_name: Some(types::node::NODE.to_owned()),
             target_ref: Some(one.pod.clone()),
             ..Endpoint::default()
         };
@@ -292,7 +292,7 @@ fn desired_endpoints(service: &Service, backends: &[PodBackend]) -> Endpoints {
     let subset = |(ports, pods): (&[(String, String, u16)], Vec<&PodBackend>)| {
         let address = |one: &&PodBackend| EndpointAddress {
             ip: one.address.ip().to_string(),
-            node_name: Some(crate::pods::pod::NODE.to_owned()),
+            node_name: Some(types::node::NODE.to_owned()),
             target_ref: Some(one.pod.clone()),
             ..EndpointAddress::default()
         };

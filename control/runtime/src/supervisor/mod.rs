@@ -51,6 +51,7 @@ use crate::mounts::volume_store::{VolumeStore, is_in_memory};
 use crate::probes::LastProbeError;
 use crate::process::child::{pid, signal_group};
 use crate::sessions::{self, InstanceRegistration, InstanceSessions, SessionClient, SessionCommand, SessionRegistry};
+use crate::usage::InstanceProcesses;
 use crate::{InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, Runtime};
 use commands::{GracePeriod, InstanceCommand, ProcessHandle};
 use exit::{TerminationCause, exit_of, not_started};
@@ -367,7 +368,14 @@ impl InstanceProcess {
             Ok((pidfd, readers)) => {
                 let record = record.with_leader(pid(&child));
                 host.records.write(spec, id, &record);
+                let processes = InstanceProcesses {
+                    instance: id,
+                    leader: pid(&child).as_raw_nonzero().get(),
+                    cgroups: group.folders().to_vec(),
+                    began: std::time::Instant::now(),
+                };
                 let all = reachable_containers(instance, &posts, &launcher, &environment, address);
+                let all = all.with_processes(processes);
                 Ok(Self {
                     sessions: InstanceRegistration::new(sessions, id, all),
                     child,
