@@ -1,6 +1,7 @@
 //! Services, Revisions and their instances, through the built binary.
 
 mod autoscaler;
+mod claims;
 mod companion_objects;
 mod containers;
 mod contract;

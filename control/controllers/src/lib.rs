@@ -17,6 +17,7 @@ pub mod caches;
 pub mod certificate;
 pub mod channel;
 mod channel_subscribers;
+mod claim_folders;
 mod clock_steps;
 pub mod config;
 mod config_maps;
@@ -226,8 +227,10 @@ fn controllers(
 /// The controllers of what clients write beside Services.
 fn workload_controllers(revisions: &RevisionConfig, workloads: Option<WorkloadConfig>) -> Vec<Box<dyn Controller>> {
     let Some(config) = workloads else { return Vec::new() };
-    let mut list: Vec<Box<dyn Controller>> =
-        vec![Box::new(workloads::pod::PodController::new(revisions.clone(), config.clone()))];
+    let mut list: Vec<Box<dyn Controller>> = vec![
+        Box::new(workloads::claim::ClaimController::default()),
+        Box::new(workloads::pod::PodController::new(revisions.clone(), config.clone())),
+    ];
     if config.enabled {
         list.push(Box::new(workloads::replica_set::ReplicaSetController));
         list.push(Box::new(workloads::deployment::DeploymentController));

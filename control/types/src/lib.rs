@@ -35,6 +35,7 @@ pub mod networking;
 pub mod node;
 mod nulls;
 pub mod object_reader;
+pub mod persistent_volume_claim;
 pub mod printer_column;
 pub mod quantity;
 pub mod rbac;

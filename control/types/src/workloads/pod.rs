@@ -64,7 +64,7 @@ const SPEC: [&str; 25] = [
 ];
 /// Fields of a spec that are large and have no effect here.
 const OPAQUE: [&str; 3] = ["affinity", "topologySpreadConstraints", "dnsConfig"];
-const VOLUME: [&str;
+const VOLUME: [&str; 6] = ["name", "configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"];
 
 /// The service account of a Pod that names none.
 const ACCOUNT_DEFAULT: &str = "default";
