@@ -1,7 +1,7 @@
 //! `metrics.k8s.io`: what Pods and this host use, measured for each request.
 
 use axum::response::Response;
-use http::StatusCode;
+use http::{Method, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
@@ -14,8 +14,11 @@ use super::errors::StatusError;
 use super::selectors::RequestSelector;
 use super::{ApiRequest, content_negotiation, logs, prepare};
 
-/// Answers a GET of PodMetrics or NodeMetrics.
-pub(super) async fn handle(call: &ApiRequest) -> Result<Response, StatusError> {
+/// Answers a GET of PodMetrics or NodeMetrics, which cannot be watched.
+pub(super) async fn handle(call: &ApiRequest, method: &Method) -> Result<Response, StatusError> {
+    if method != Method::GET || call.parameters.watch {
+        return Err(StatusError::method_not_allowed());
+    }
     let selector =
         RequestSelector::parse(&call.target.entry, &call.parameters.label_selector, &call.parameters.field_selector)?;
     let report = match &call.server.usage {

@@ -83,7 +83,6 @@ use tokio::sync::oneshot;
 
 use crate::access::RequestAttributes;
 use crate::cross_origin::CrossOriginProtection;
-use crate::instance_usage::UsageSource;
 use crate::store::{ObjectKey, ObjectStore, StoredObject, WriteOperation};
 use crate::streaming::instance_streams::InstanceStreams;
 use types::custom_kinds::CustomKind;
@@ -118,9 +117,6 @@ const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// User of our controllers.
 const IN_PROCESS_USER: &str = "system:serviceaccount:sluicegate:controller";
-
-/// The namespaces that exist from the first start on.
-const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-eventing", "kube-system"];
 
 /// The API for all other callers.
 pub fn router(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> Router {
@@ -190,7 +186,7 @@ struct ApiServer {
     audit_log: Option<AuditLog>,
     readiness: Option<Readiness>,
     instance_streams: Option<Arc<dyn InstanceStreams>>,
-    usage: Option<Arc<dyn UsageSource>>,
+    usage: Option<Arc<dyn crate::instance_usage::UsageSource>>,
     sessions: Arc<pod_streams::SessionLimiter>,
     inflight: Arc<InflightLimiter>,
     crds: Arc<CrdRegistry>,
@@ -385,8 +381,7 @@ async fn handle_object_request(call: &Arc<ApiRequest>, method: &Method, body: Bo
             return on_its_thread(call, received, |call, bytes| async move { reviews::handle(&call, &bytes) }).await;
         }
         AllowedVerbs::CreateOnly => return Err(StatusError::method_not_allowed()),
-        AllowedVerbs::ReadOnly if reads && !call.parameters.watch => return metrics::handle(call).await,
-        AllowedVerbs::ReadOnly => return Err(StatusError::method_not_allowed()),
+        AllowedVerbs::ReadOnly => return metrics::handle(call, method).await,
         AllowedVerbs::Derived if !call.server.default_requester.internal && !reads && method != Method::DELETE => {
             return Err(StatusError::method_not_allowed());
         }

@@ -43,21 +43,21 @@ struct JobSinkServer {
 }
 
 /// What a request that is not answered with a 2xx gets. The sender must act.
-struct Refusal(StatusCode, String);
+struct JobSinkRejection(StatusCode, String);
 
-impl Refusal {
+impl JobSinkRejection {
     fn new(status: StatusCode, why: impl Into<String>) -> Self {
         Self(status, why.into())
     }
 }
 
-impl From<MalformedEvent> for Refusal {
+impl From<MalformedEvent> for JobSinkRejection {
     fn from(why: MalformedEvent) -> Self {
         Self::new(StatusCode::BAD_REQUEST, format!("not a CloudEvent: {why}"))
     }
 }
 
-impl From<kube::Error> for Refusal {
+impl From<kube::Error> for JobSinkRejection {
     /// The store may be full, or the API refuses the Job of the template.
     fn from(why: kube::Error) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, format!("the Job of the event cannot be stored: {why}"))
@@ -77,20 +77,24 @@ async fn handle(State(server): State<JobSinkServer>, request: Request) -> Respon
         return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, RETRY_AFTER)], why).into_response();
     };
     let answer = match *request.method() {
-        _ if !has_key => Err(Refusal::new(StatusCode::FORBIDDEN, "send events to the address in the JobSink's status")),
+        _ if !has_key => {
+            Err(JobSinkRejection::new(StatusCode::FORBIDDEN, "send events to the address in the JobSink's status"))
+        }
         Method::POST => server.accept(request).await,
         Method::GET => server.state_of_job(request.uri().path()).await,
-        _ => {
-            Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, "only POST of an event and GET of a location are allowed"))
-        }
+        _ => Err(JobSinkRejection::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "only POST of an event and GET of a location are allowed",
+        )),
     };
-    answer.unwrap_or_else(|Refusal(status, why)| (status, why).into_response())
+    answer.unwrap_or_else(|JobSinkRejection(status, why)| (status, why).into_response())
 }
 
 impl JobSinkServer {
-    async fn accept(&self, request: Request) -> Result<Response, Refusal> {
+    async fn accept(&self, request: Request) -> Result<Response, JobSinkRejection> {
         let (head, body) = request.into_parts();
-        let unknown = || Refusal::new(StatusCode::NOT_FOUND, "there is no JobSink at this path; use /NAMESPACE/NAME");
+        let unknown =
+            || JobSinkRejection::new(StatusCode::NOT_FOUND, "there is no JobSink at this path; use /NAMESPACE/NAME");
         let path = head.uri.path();
         let (namespace, name) = path
             .strip_prefix('/')
@@ -100,15 +104,17 @@ impl JobSinkServer {
         let sink = Api::<JobSink>::namespaced(self.client.clone(), namespace).get_opt(name).await?;
         let sink = sink.filter(|sink| sink.metadata.deletion_timestamp.is_none()).ok_or_else(unknown)?;
         let too_large = || format!("the event has more than {EVENT_BYTES_MAX} bytes, which a Secret does not hold");
-        let late = || Refusal::new(StatusCode::REQUEST_TIMEOUT, format!("the event did not come in {BODY_TIMEOUT:?}"));
+        let late = || {
+            JobSinkRejection::new(StatusCode::REQUEST_TIMEOUT, format!("the event did not come in {BODY_TIMEOUT:?}"))
+        };
         let body = timeout(BODY_TIMEOUT, to_bytes(body, EVENT_BYTES_MAX)).await.map_err(|_| late())?;
-        let body = body.map_err(|_| Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, too_large()))?;
+        let body = body.map_err(|_| JobSinkRejection::new(StatusCode::PAYLOAD_TOO_LARGE, too_large()))?;
         let fields: Vec<(&str, &[u8])> =
             head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes())).collect();
         let event = parse(&fields, &body)?;
         let envelope = envelope(&event)?;
         if envelope.len() > EVENT_BYTES_MAX {
-            return Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, too_large()));
+            return Err(JobSinkRejection::new(StatusCode::PAYLOAD_TOO_LARGE, too_large()));
         }
         let attribute = |name: &str| event.attribute(name).unwrap_or_default().to_owned();
         let identity = EventIdentity {
@@ -128,7 +134,7 @@ impl JobSinkServer {
     }
 
     /// Creates the Job of an event, or finds it.
-    async fn job(&self, sink: &JobSink, event: &EventIdentity) -> Result<Job, Refusal> {
+    async fn job(&self, sink: &JobSink, event: &EventIdentity) -> Result<Job, JobSinkRejection> {
         let jobs = Api::<Job>::namespaced(self.client.clone(), &event.namespace);
         let name = event.job_name();
         match jobs.create(&object_params::<Job>(), &job_of(sink, &name)).await {
@@ -141,12 +147,12 @@ impl JobSinkServer {
         }
         let why =
             format!("Job {}/{name} belongs to another object; delete it, or send the event again", event.namespace);
-        Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why))
+        Err(JobSinkRejection::new(StatusCode::SERVICE_UNAVAILABLE, why))
     }
 
     /// Upstream's answers: 200 when the Job is complete, 400 when it has failed, 202 until then.
-    async fn state_of_job(&self, path: &str) -> Result<Response, Refusal> {
-        let unknown = || Refusal::new(StatusCode::NOT_FOUND, "no event of this path has a Job");
+    async fn state_of_job(&self, path: &str) -> Result<Response, JobSinkRejection> {
+        let unknown = || JobSinkRejection::new(StatusCode::NOT_FOUND, "no event of this path has a Job");
         let event = EventIdentity::parse(path)
             .filter(|event| [&event.namespace, &event.sink].iter().all(|part| is_name(part)))
             .ok_or_else(unknown)?;
@@ -178,8 +184,8 @@ fn location(event: &EventIdentity) -> HeaderMap {
 }
 
 /// The one event of a request.
-fn parse<'a>(fields: &[(&'a str, &'a [u8])], body: &'a [u8]) -> Result<CloudEvent<'a>, Refusal> {
-    let unsupported = |why: &str| Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
+fn parse<'a>(fields: &[(&'a str, &'a [u8])], body: &'a [u8]) -> Result<CloudEvent<'a>, JobSinkRejection> {
+    let unsupported = |why: &str| JobSinkRejection::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, why);
     if is_compressed(fields.iter().copied()) {
         return Err(unsupported("a Content-Encoding is not decoded here: send the event unencoded"));
     }
@@ -192,11 +198,11 @@ fn parse<'a>(fields: &[(&'a str, &'a [u8])], body: &'a [u8]) -> Result<CloudEven
 }
 
 /// The event in structured mode.
-fn envelope(event: &CloudEvent<'_>) -> Result<Vec<u8>, Refusal> {
+fn envelope(event: &CloudEvent<'_>) -> Result<Vec<u8>, JobSinkRejection> {
     let mut bytes = encode_head(event, &[], 0);
     bytes.extend_from_slice(event.data.bytes());
     let record = EventRecord::decode(bytes.into())
-        .map_err(|why| Refusal::new(StatusCode::BAD_REQUEST, format!("the event cannot be encoded: {why}")))?;
+        .map_err(|why| JobSinkRejection::new(StatusCode::BAD_REQUEST, format!("the event cannot be encoded: {why}")))?;
     Ok(encode(&record, ContentMode::Structured, &[]).body.to_vec())
 }
 
