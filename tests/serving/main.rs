@@ -12,6 +12,7 @@ mod images;
 mod instances;
 mod names;
 mod nodes;
+mod pull_policy;
 mod rollout;
 mod services;
 mod settings;
