@@ -103,9 +103,13 @@ fn integration_sink_writes_to_its_log() {
     wait::until(TIMEOUT, "the event in the log", || {
         printed(api, "log-integrationsink").contains("dev.example.logged").then_some(())
     });
-    let sqs = json!({ "aws": { "sqs": { "arn": "arn:aws:sqs:eu-north-1:1:q", "region": "eu-north-1" } } });
-    let answer = api.try_create(&sink("cloud", sqs));
-    assert_eq!(answer.status, 201, "{answer}");
+    let auth = json!({ "secret": { "ref": { "name": "keys" } } });
+    let topic = json!({ "aws": { "sns": { "arn": "t", "region": "eu-north-1" }, "auth": auth } });
+    api.create(&sink("cloud", topic));
+    let shown = api.wait_for("IntegrationSink", NAMESPACE, "cloud", TIMEOUT, |sink| {
+        condition(sink, "DeploymentReady").is_some_and(|one| one["status"] == "False")
+    });
+    assert!(condition(&shown, "DeploymentReady").unwrap()["message"].as_str().unwrap().contains("sns"), "{shown:#}");
 }
 
 struct RedisServer(Child, String, #[expect(dead_code, reason = "removed at the end")] tempfile::TempDir);

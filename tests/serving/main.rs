@@ -1,6 +1,7 @@
 //! Services, Revisions and their instances, through the built binary.
 
 mod autoscaler;
+mod claims;
 mod companion_objects;
 mod containers;
 mod contract;
@@ -10,6 +11,8 @@ mod image_services;
 mod images;
 mod instances;
 mod names;
+mod nodes;
+mod pull_policy;
 mod rollout;
 mod services;
 mod settings;

@@ -271,6 +271,123 @@ fn job_runs_to_its_completions_or_its_limit() {
     api.wait_gone("Job", NAMESPACE, "brief", TIMEOUT);
 }
 
+#[test]
+fn job_counts_finished_pods_that_are_deleted() {
+    let appliance = setup().start();
+    let api = appliance.api();
+    for mode in ["NonIndexed", "Indexed"] {
+        let name = mode.to_ascii_lowercase();
+        let spec = json!({ "completions": 3, "parallelism": 1, "completionMode": mode });
+        api.create(&job(&name, "sleep 0.5", &spec));
+        let selector = format!("job-name={name}");
+        for count in 1..=2 {
+            api.wait_for("Job", NAMESPACE, &name, TIMEOUT, |job| job["status"]["succeeded"].as_i64() >= Some(count));
+            let pods = api.list_selected("Pod", NAMESPACE, &selector);
+            for pod in pods.iter().filter(|pod| pod["status"]["phase"] == "Succeeded") {
+                api.delete("Pod", NAMESPACE, pod["metadata"]["name"].as_str().unwrap());
+            }
+        }
+        let done = api.wait_for("Job", NAMESPACE, &name, TIMEOUT, |job| has_condition(job, "Complete"));
+        assert_eq!(done["status"]["succeeded"], 3, "{done}");
+        let left = api.list_selected("Pod", NAMESPACE, &selector).len();
+        assert!(left <= 1, "{left} Pods are left of three, and two were deleted");
+    }
+}
+
+/// Another program changes the template of a ReplicaSet, so its name no longer stands for the Deployment's template.
+#[test]
+fn edited_replica_set_does_not_block_its_deployment() {
+    let appliance = setup().start();
+    let api = appliance.api();
+    api.create(&deployment("web", HELLO, 1));
+    api.wait_for("Deployment", NAMESPACE, "web", TIMEOUT, |one| is_available(one, 1));
+    let set = api.list("ReplicaSet", NAMESPACE).remove(0);
+    let mut template = set["spec"]["template"].clone();
+    template["spec"]["containers"][0]["env"][0]["value"] = json!("edited");
+    let edited = json!({ "spec": { "template": template } });
+    api.patch("ReplicaSet", NAMESPACE, set["metadata"]["name"].as_str().unwrap(), &edited);
+    let shown = api.wait_for("Deployment", NAMESPACE, "web", TIMEOUT, |one| {
+        is_available(one, 1) && one["metadata"]["annotations"]["deployment.kubernetes.io/revision"] == "2"
+    });
+    assert_eq!(shown["status"]["collisionCount"], 1);
+    assert_eq!(api.list("ReplicaSet", NAMESPACE).len(), 2);
+}
+
+#[test]
+fn pods_without_an_owner_are_adopted() {
+    let appliance = setup().start();
+    let api = appliance.api();
+    let mut orphan = deployment("web", HELLO, 1)["spec"]["template"].clone();
+    (orphan["apiVersion"], orphan["kind"]) = (json!("v1"), json!("Pod"));
+    orphan["metadata"] = json!({ "name": "orphan", "namespace": NAMESPACE, "labels": { "app": "web" } });
+    api.create(&orphan);
+    let mut set = deployment("web", HELLO, 2);
+    set["kind"] = json!("ReplicaSet");
+    api.create(&set);
+    api.wait_for("ReplicaSet", NAMESPACE, "web", TIMEOUT, |set| set["status"]["availableReplicas"] == 2);
+    let pods = api.list_selected("Pod", NAMESPACE, "app=web");
+    assert_eq!(pods.len(), 2, "one is adopted, and one is made");
+    assert!(pods.iter().all(|pod| pod["metadata"]["ownerReferences"][0]["name"] == "web"), "{pods:?}");
+
+    // One that comes later is one too many.
+    orphan["metadata"]["name"] = json!("late");
+    api.create(&orphan);
+    wait::until(TIMEOUT, "two of three Pods stay", || {
+        let pods = api.list_selected("Pod", NAMESPACE, "app=web");
+        (pods.len() == 2 && pods.iter().all(|pod| pod["metadata"]["ownerReferences"][0]["name"] == "web")).then_some(())
+    });
+
+    // The set of a Deployment stays when its Deployment is deleted alone, and is the next one's.
+    api.create(&deployment("next", HELLO, 1));
+    api.wait_for("Deployment", NAMESPACE, "next", TIMEOUT, |one| is_available(one, 1));
+    let path = format!("{}?propagationPolicy=Orphan", KitApi::path("Deployment", NAMESPACE, "next"));
+    let deleted = api.send(HttpCall::new("DELETE", &path));
+    assert_eq!(deleted.status, 200, "{deleted}");
+    api.wait_gone("Deployment", NAMESPACE, "next", TIMEOUT);
+    let before = api.list_selected("Pod", NAMESPACE, "app=next");
+    api.create(&deployment("next", HELLO, 1));
+    let shown = api.wait_for("Deployment", NAMESPACE, "next", TIMEOUT, |one| is_available(one, 1));
+    assert!(shown["status"]["collisionCount"].is_null(), "{shown}");
+    let after = api.list_selected("Pod", NAMESPACE, "app=next");
+    assert_eq!((before.len(), &before[0]["metadata"]["uid"]), (after.len(), &after[0]["metadata"]["uid"]));
+}
+
+/// Whether a process of this host has `text` in its command line.
+fn runs_with(text: &str) -> bool {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut lines = all.filter_map(|one| std::fs::read(one.path().join("cmdline")).ok());
+    lines.any(|line| String::from_utf8_lossy(&line).contains(text))
+}
+
+#[test]
+fn second_deletion_ends_a_pod_sooner() {
+    let appliance = setup().start();
+    let api = appliance.api();
+    for (container, seconds) in [("init", 0), ("init", 1), ("main", 0), ("main", 1)] {
+        let name = format!("{container}-{seconds}");
+        let mark = format!("mark-{}-{name}", std::process::id());
+        let stubborn = shell("stubborn", &format!("trap '' TERM; : {mark}; while :; do sleep 0.1; done"));
+        let mut long = match container {
+            "init" => pod(&name, "Never", &[shell("main", "exit 0")]),
+            _ => pod(&name, "Never", std::slice::from_ref(&stubborn)),
+        };
+        if container == "init" {
+            long["spec"]["initContainers"] = json!([stubborn]);
+        }
+        long["spec"]["terminationGracePeriodSeconds"] = json!(3600);
+        api.create(&long);
+        wait::until(TIMEOUT, "its process runs", || runs_with(&mark).then_some(()));
+        let path = KitApi::path("Pod", NAMESPACE, &name);
+        let marked = api.send(HttpCall::new("DELETE", &path)).json();
+        assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 3600);
+        wait_pod(api, &name, |pod| pod["status"]["reason"] == "Terminating");
+        let sooner = api.send(HttpCall::new("DELETE", &format!("{path}?gracePeriodSeconds={seconds}")));
+        assert_eq!(sooner.status, 200, "{sooner}");
+        api.wait_gone("Pod", NAMESPACE, &name, TIMEOUT);
+        wait::until(TIMEOUT, "its process is gone", || (!runs_with(&mark)).then_some(()));
+    }
+}
+
 /// After a restart of the appliance, Pods run again, and what ended for good stays as it was.
 #[test]
 fn restart_of_the_appliance_starts_pods_again() {

@@ -7,5 +7,6 @@ pub mod access;
 pub mod api;
 pub mod cross_origin;
 pub mod expiry;
+pub mod instance_usage;
 pub mod store;
 pub mod streaming;

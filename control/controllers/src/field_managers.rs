@@ -21,7 +21,7 @@ fn status_manager<K: Resource<DynamicType = ()>>() -> &'static str {
         "Broker" | "Trigger" => BROKERS,
         "InMemoryChannel" => CHANNELS,
         "PodAutoscaler" | "Metric" => AUTOSCALER,
-        "Pod" => KUBELET,
+        "Pod" | "Node" => KUBELET,
         "Deployment" | "ReplicaSet" | "Job" | "CronJob" | "Endpoints" | "EndpointSlice" => CONTROLLER_MANAGER,
         _ => CONTROLLER,
     }

@@ -17,6 +17,7 @@ pub mod caches;
 pub mod certificate;
 pub mod channel;
 mod channel_subscribers;
+mod claim_folders;
 mod clock_steps;
 pub mod config;
 mod config_maps;
@@ -57,6 +58,7 @@ pub mod listeners;
 pub mod manifests;
 mod names;
 pub mod namespace;
+pub mod node;
 pub mod oidc_identity;
 mod operator_settings;
 mod owned_child;
@@ -183,6 +185,8 @@ fn controllers(
     workloads: Option<WorkloadConfig>,
     pings: PingConfig,
 ) -> Vec<Box<dyn Controller>> {
+    let workloads_here = workloads.is_some();
+    let runs_jobs = workloads.as_ref().is_some_and(|workloads| workloads.enabled);
     let workloads = workload_controllers(&revisions, workloads);
     let mut list: Vec<Box<dyn Controller>> = vec![
         Box::new(service::ServiceController),
@@ -205,6 +209,9 @@ fn controllers(
         Box::new(ingress::IngressController::default()),
         Box::new(namespace::NamespaceController::default()),
     ];
+    if workloads_here {
+        list.push(Box::new(node::NodeController::default()));
+    }
     list.extend(workloads);
     // Of an API of our own: a cluster has controllers for sources, and Gateway API is not followed yet.
     if config.leader_identity.is_none() {
@@ -213,6 +220,7 @@ fn controllers(
         list.push(Box::new(sources::ping::PingController::new(pings)));
         list.push(Box::new(sources::container::ContainerController::default()));
         list.extend(adapter_controllers());
+        list.push(Box::new(sinks::job_sink::JobSinkController::new(runs_jobs)));
         list.push(Box::new(sources::binding::BindingController::default()));
     }
     list
@@ -221,8 +229,10 @@ fn controllers(
 /// The controllers of what clients write beside Services.
 fn workload_controllers(revisions: &RevisionConfig, workloads: Option<WorkloadConfig>) -> Vec<Box<dyn Controller>> {
     let Some(config) = workloads else { return Vec::new() };
-    let mut list: Vec<Box<dyn Controller>> =
-        vec![Box::new(workloads::pod::PodController::new(revisions.clone(), config.clone()))];
+    let mut list: Vec<Box<dyn Controller>> = vec![
+        Box::new(workloads::claim::ClaimController::default()),
+        Box::new(workloads::pod::PodController::new(revisions.clone(), config.clone())),
+    ];
     if config.enabled {
         list.push(Box::new(workloads::replica_set::ReplicaSetController));
         list.push(Box::new(workloads::deployment::DeploymentController));

@@ -240,13 +240,17 @@ impl Publisher {
         Ok(before.iter().flat_map(|rule| &rule.hosts).any(is_free))
     }
 
-    pub fn remove_route(&self, owner: &str) {
+    /// Returns whether it had hosts, which are free now.
+    pub fn remove_route(&self, owner: &str) -> bool {
+        let mut had_hosts = false;
         self.update(|model| {
             let was_not_ready = model.forget_not_ready(owner);
             let Some(gone) = model.remove_rules(owner) else { return was_not_ready };
             model.remove_unused_backends(&gone);
+            had_hosts = true;
             true
         });
+        had_hosts
     }
 
     pub fn set_stream(&self, path: &str, spec: StreamSpec) {

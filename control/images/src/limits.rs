@@ -29,6 +29,9 @@ pub const IDLE_CONNECTIONS_MAX: usize = DOWNLOADS_AT_ONCE + 1;
 /// Hosts with idle connections; past that, all idle connections are closed. A pull needs a registry, its token service and
 /// an object store.
 pub const IDLE_ORIGINS_MAX: usize = 64;
+/// Bytes of the head with which a proxy answers CONNECT.
+pub const PROXY_HEAD_BYTES_MAX: usize = 8 * 1024;
+
 /// Bytes that are written to disk and hashed at a time: large enough that the hand-over to a thread costs nothing.
 pub const WRITE_BYTES: usize = 1 << 20;
 /// Downloads of a blob whose bytes do not match before the pull fails: once is a broken transfer, twice is the registry.

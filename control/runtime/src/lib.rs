@@ -27,6 +27,7 @@ mod sandbox_spec;
 pub mod sessions;
 mod spec;
 mod supervisor;
+pub mod usage;
 pub mod volumes;
 
 pub use cleanup::kill_leftovers;

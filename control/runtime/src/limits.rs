@@ -116,6 +116,9 @@ pub const SHARED_MEMORY_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Size of an instance's termination message (Kubernetes' limit).
 pub const TERMINATION_BYTES_MAX: u64 = 4096;
 
+/// Longest time from SIGTERM to SIGKILL: a year is as good as no end, and no clock overflows.
+pub const GRACE_PERIOD_MAX: Duration = Duration::from_secs(365 * 86_400);
+
 /// At start, leftovers of a crashed appliance get SIGKILL and this long to vanish.
 pub const LEFTOVER_EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 

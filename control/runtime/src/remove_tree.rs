@@ -14,13 +14,24 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, renameat, unlinkat};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-/// Removes `top` with all that is in it, with three descriptors at most. Follows no symbolic link.
+/// How often `top` may get an entry when it was found empty: another thread removes a folder inside it, and moves what that
+/// holds. This is more often than such a folder has levels with a race.
+const PASSES_MAX: u32 = 1000;
+
+/// Removes `top` with all that is in it, with three descriptors at most. Follows no symbolic link. Another thread may remove the
+/// same folder, or one inside it, at the same time.
 pub fn remove_tree(top: &Path) -> io::Result<()> {
     let folder = open_folder(CWD, top)?;
-    let mut moved = 0;
-    // A folder that is moved to the top while that is listed may be missing in the list.
-    while remove_entries(&folder, &mut moved)? {}
-    fs::remove_dir(top)
+    let (mut moved, mut passes) = (0, 0);
+    loop {
+        // A folder that is moved to the top while that is listed may be missing in the list.
+        while remove_entries(&folder, &mut moved)? {}
+        passes += 1;
+        match fs::remove_dir(top) {
+            Err(why) if why.kind() == io::ErrorKind::DirectoryNotEmpty && passes < PASSES_MAX => {}
+            removed => return removed,
+        }
+    }
 }
 
 /// Removes the entries of `top`, and moves the folders inside them to it. Returns whether there were entries.
@@ -30,9 +41,9 @@ fn remove_entries(top: &OwnedFd, moved: &mut u64) -> io::Result<bool> {
         let entry = entry?;
         found = true;
         if entry.file_type()?.is_dir() {
-            remove_folder(top, &entry.file_name(), moved)?;
+            unless_gone(remove_folder(top, &entry.file_name(), moved))?;
         } else {
-            unlinkat(top, &*entry.file_name(), AtFlags::empty())?;
+            unless_gone(unlink(top, &entry.file_name(), AtFlags::empty()))?;
         }
     }
     Ok(found)
@@ -43,12 +54,27 @@ fn remove_folder(top: &OwnedFd, name: &OsStr, moved: &mut u64) -> io::Result<()>
     for entry in list(&folder)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
-            move_to_top(top, &folder, &entry.file_name(), moved)?;
+            unless_gone(move_to_top(top, &folder, &entry.file_name(), moved))?;
         } else {
-            unlinkat(&folder, &*entry.file_name(), AtFlags::empty())?;
+            unless_gone(unlink(&folder, &entry.file_name(), AtFlags::empty()))?;
         }
     }
-    Ok(unlinkat(top, name, AtFlags::REMOVEDIR)?)
+    match unlinkat(top, name, AtFlags::REMOVEDIR) {
+        Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(()), // another thread moved something there: the next pass has it
+        removed => Ok(removed?),
+    }
+}
+
+fn unlink(folder: &OwnedFd, name: &OsStr, flags: AtFlags) -> io::Result<()> {
+    Ok(unlinkat(folder, name, flags)?)
+}
+
+/// What is gone already was removed, or moved, by another thread.
+fn unless_gone(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    }
 }
 
 /// An empty folder is removed where it is.
@@ -113,5 +139,24 @@ mod tests {
         remove_tree(&top).unwrap();
         assert!(!top.exists() && other.join("x").exists());
         assert_eq!(remove_tree(&top).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+
+    /// As the end of an instance and that of its Revision do.
+    #[test]
+    fn folder_inside_may_be_removed_at_the_same_time() {
+        let dir = tempfile::tempdir().unwrap();
+        for round in 0..200 {
+            let top = dir.path().join(format!("top-{round}"));
+            let inner = top.join("7.rootfs");
+            for leaf in 0..8 {
+                fs::create_dir_all(inner.join(format!("main.{leaf}/upper/a/b/c"))).unwrap();
+                fs::write(inner.join(format!("main.{leaf}/upper/a/file")), "").unwrap();
+            }
+            let other = std::thread::spawn(move || remove_tree(&inner));
+            for removed in [remove_tree(&top), other.join().unwrap()] {
+                assert!(unless_gone(removed).is_ok());
+            }
+            assert!(!top.exists(), "round {round}");
+        }
     }
 }

@@ -30,7 +30,7 @@ pub trait Runtime: Send + Sync {
 pub trait InstanceHandle: Send {
     /// Sends SIGTERM and, after the grace period, SIGKILL. `Gone` follows.
     fn stop(&self);
-    /// The same with another grace period than the manifest's.
+    /// The same with another grace period than the manifest's. Called again, it ends the instance sooner, and never later.
     fn stop_within(&self, grace: Duration) {
         let _ = grace;
         self.stop();

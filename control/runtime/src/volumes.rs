@@ -1,4 +1,4 @@
-//! Volumes of an instance: ConfigMaps, Secrets and empty folders.
+//! Volumes of an instance: ConfigMaps, Secrets, empty folders and claims.
 
 use std::path::{Component, Path, PathBuf};
 
@@ -17,6 +17,8 @@ pub enum VolumeContent {
     Empty(VolumeMedium),
     /// A directory of this host that outlives instances: all instances share it, and its owner is their user.
     Persistent(PathBuf),
+    /// The same of a claim. It exists, and instances of any user write there.
+    Claim(PathBuf),
 }
 
 /// The folder of an instance's own files.
@@ -38,7 +40,7 @@ impl InstanceVolume {
     /// The directory of this host that outlives instances, if it is one.
     pub(crate) fn persistent_dir(&self) -> Option<&Path> {
         match &self.content {
-            VolumeContent::Persistent(directory) => Some(directory),
+            VolumeContent::Persistent(directory) | VolumeContent::Claim(directory) => Some(directory),
             VolumeContent::Files(_) | VolumeContent::Empty(_) => None,
         }
     }

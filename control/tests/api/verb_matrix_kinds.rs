@@ -91,8 +91,8 @@ fn source_rows() -> Vec<KindRow> {
         .wrong(json!({ "spec": { "qos": 3 } }), "spec.qos", INVALID),
         row("IntegrationSource", columns, source(json!({ "timer": { "message": "m" } })), moved()).wrong(
             json!({ "spec": { "timer": null } }),
-            "spec.timer",
-            REQUIRED,
+            "spec",
+            INVALID,
         ),
         row("RedisStreamSource", columns, source(json!({ "address": "a:1", "stream": "s" })), moved()).wrong(
             json!({ "spec": { "stream": "" } }),
@@ -148,6 +148,15 @@ fn sink_rows() -> Vec<KindRow> {
             json!({ "spec": { "log": { "level": "DEBUG" } } }),
         )
         .wrong(json!({ "spec": { "log": null } }), "spec", INVALID),
+        row(
+            "JobSink",
+            AGED_URL,
+            sink(json!({ "job": { "spec": { "template": { "spec": {
+                "restartPolicy": "Never", "containers": [{ "name": "c", "image": "a/b:1" }],
+            } } } } })),
+            json!({ "spec": { "job": { "spec": { "parallelism": 2 } } } }),
+        )
+        .wrong(json!({ "spec": { "job": null } }), "spec.job", REQUIRED),
         row(
             "AdapterType",
             &["Name", "Image", "Transport", "Age"],

@@ -1,6 +1,6 @@
 //! Core kinds that others refer to. They hold data; nothing reconciles them.
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret, Service, ServiceAccount};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Secret, Service, ServiceAccount};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
@@ -34,6 +34,7 @@ pub fn core_entries() -> Vec<KindEntry> {
         KindEntry::of::<Secret>(),
         KindEntry::of::<Service>().with_warnings(super::core_service::warnings),
         KindEntry::of::<ServiceAccount>(),
+        KindEntry::of::<PersistentVolumeClaim>(),
     ]
 }
 

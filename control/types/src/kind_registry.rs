@@ -206,7 +206,7 @@ pub struct VersionConversion {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AllowedVerbs {
     Full,
-    /// Read-only: objects are derived from the program.
+    /// Get and list only: objects are computed for each request, and not stored.
     ReadOnly,
     /// Read and delete: our controllers write them.
     Derived,

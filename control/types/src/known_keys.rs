@@ -41,7 +41,8 @@ const ANNOTATIONS: [&str; 19] = [
 ];
 
 /// What controllers write.
-const WRITTEN_BY_CONTROLLERS: [&str; 2] = ["sluicegate.dev/self-made", "adapters.sluicegate.dev/config-hash"];
+const WRITTEN_BY_CONTROLLERS: [&str; 3] =
+    ["sluicegate.dev/self-made", "adapters.sluicegate.dev/config-hash", "batch.sluicegate.dev/counted"];
 
 /// Unknown keys of one map that are compared with the known ones: a body has room for a hundred thousand.
 const KEYS_COMPARED_MAX: usize = 1000;

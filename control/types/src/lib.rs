@@ -7,6 +7,7 @@
 pub mod adapter_program;
 pub mod adapter_schemas;
 pub mod autoscaling;
+pub mod aws;
 pub mod classes;
 pub mod conditions;
 pub mod core_kinds;
@@ -30,9 +31,12 @@ pub mod kind_registry;
 pub mod known_keys;
 pub mod limits;
 pub mod messaging;
+pub mod metrics;
 pub mod networking;
+pub mod node;
 mod nulls;
 pub mod object_reader;
+pub mod persistent_volume_claim;
 pub mod printer_column;
 pub mod quantity;
 pub mod rbac;
@@ -52,6 +56,7 @@ mod strict_deserializer;
 pub mod user_info;
 pub mod workloads;
 
+use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
 use crate::kind_registry::{KindEntry, KindRegistry};
@@ -80,6 +85,8 @@ pub fn registry_with(workloads: WorkloadKinds) -> KindRegistry {
         sources::entries(),
         sinks::entries(),
         vec![KindEntry::of::<sources::adapter_type::AdapterType>()],
+        vec![KindEntry::of::<Node>().derived()],
+        metrics::entries(),
         storage_only::entries(),
         vec![events_v1::entry()],
     ];

@@ -21,6 +21,9 @@ pub const ENDPOINTS: &str = "endpoints";
 pub const SERVICE_PORTS: &str = "service-ports";
 pub const SERVICE_EXTERNAL_ADDRESSES: &str = "service-outside";
 
+/// ... that shows the modes of a claim in their short forms.
+pub const ACCESS_MODES: &str = "access-modes";
+
 /// A column of `kubectl get`, after Name; a kind that has a column Name of its own shows it where that is.
 #[derive(Debug, Clone, Copy)]
 pub struct PrinterColumn {

@@ -24,6 +24,28 @@ pub struct SecretKeyReference {
     pub optional: Option<bool>,
 }
 
+/// A Secret with credentials, as upstream's sinks name it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct AuthSecret {
+    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
+    pub reference: Option<AuthSecretReference>,
+}
+
+/// Its name, in the namespace of the object.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct AuthSecretReference {
+    pub name: String,
+}
+
+impl AuthSecret {
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.reference.as_ref().map(|reference| reference.name.as_str())
+    }
+}
+
 impl SecretValue {
     /// The form of it in the configuration of an adapter: it becomes the path of a file.
     #[must_use]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use images::credentials::docker_config::DockerConfig;
-use images::registry::RegistrySettings;
+use images::registry::{ProxySettings, RegistrySettings};
 
 /// The settings of the registry configuration `file`, with the registries that flags name as insecure.
 pub(crate) fn settings(file: Option<&Path>, insecure: &[String]) -> Result<RegistrySettings> {
@@ -16,6 +16,7 @@ pub(crate) fn settings(file: Option<&Path>, insecure: &[String]) -> Result<Regis
         None => RegistrySettings::default(),
     };
     settings.insecure_registries.extend(insecure.iter().cloned());
+    settings.proxy = ProxySettings::from_environment().map_err(anyhow::Error::msg)?;
     settings.check().map_err(anyhow::Error::msg)?;
     Ok(settings)
 }

@@ -117,6 +117,7 @@ pub(super) fn api_server_config(
         },
         audit_log: audit,
         instance_streams: None,
+        usage: None,
     }
 }
 

@@ -15,6 +15,7 @@ use axum::Router;
 use control::api::{ApiServerConfig, SeedDefinition};
 use control::autoscaler::Autoscaler;
 use control::controllers::pods::instance_streams::RuntimeStreams;
+use control::controllers::pods::runtime_usage::RuntimeUsage;
 use control::controllers::workloads::pod_runner::PodRunner;
 use control::controllers::{self, ControllerConfig};
 use control::cross_origin::{CrossOriginProtection, GuardedListener, OwnHosts};
@@ -293,6 +294,7 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
     let registry = Arc::new(kinds::registry_with(parts.config.workloads.kinds()));
     let mut defined_before = false;
     let streams = Arc::new(RuntimeStreams::new(instances::rules(&parts.config).processes));
+    let usage = Arc::<RuntimeUsage>::default();
     let (store, signer, client, router) = match &parts.config.kubeconfig {
         None => {
             let store = Arc::new(ObjectStore::open(&parts.config.data)?);
@@ -307,6 +309,7 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
             let client = api::client_with_signer(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
             let server_config = ApiServerConfig {
                 instance_streams: Some(Arc::clone(&streams) as _),
+                usage: Some(Arc::clone(&usage) as _),
                 ..entrance::api_server_config(&parts.config, parts.given.clone(), &parts.health, Arc::clone(&signer))
             };
             (
@@ -335,6 +338,7 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
     let sink = Arc::clone(&parts.publisher) as _;
     let ids = InstanceIds::starting_at(processes.first_id());
     streams.connect_runtime(processes.sessions());
+    usage.connect_runtime(processes.sessions());
     let processes = Arc::new(processes);
     let (pods, pods_work) = PodRunner::new(Arc::clone(&processes) as _, ids.clone());
     task::spawn_local(pods_work);

@@ -13,8 +13,9 @@ use types::kind_registry::KindMeta;
 
 use super::content_negotiation;
 use super::errors::StatusError;
+use super::seed::SEED_NAMESPACES;
 use super::selectors::RequestSelector;
-use super::{ApiRequest, SEED_NAMESPACES, as_dry_run, body, conversion, crd_status, get, list, prepare};
+use super::{ApiRequest, as_dry_run, body, conversion, crd_status, get, list, prepare};
 
 const OPTIONS: &str = "DeleteOptions";
 /// Objects of a collection that are deleted concurrently, so that they share commits: ten thousand one after the other took 18 s.

@@ -92,11 +92,17 @@ fn core_versions() -> Value {
     })
 }
 
+/// The version of Kubernetes whose API this is, and ours.
+#[must_use]
+pub fn git_version() -> String {
+    format!("v{MAJOR}.{MINOR}.0+sluicegate-{}", env!("CARGO_PKG_VERSION"))
+}
+
 fn version() -> Value {
     json!({
         "major": MAJOR,
         "minor": MINOR,
-        "gitVersion": format!("v{MAJOR}.{MINOR}.0+sluicegate-{}", env!("CARGO_PKG_VERSION")),
+        "gitVersion": git_version(),
         "gitCommit": "",
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",
@@ -190,7 +196,7 @@ pub(super) fn status_verbs(entry: &KindEntry) -> &'static [&'static str] {
 
 pub(super) fn verbs(entry: &KindEntry) -> Vec<&'static str> {
     match entry.access {
-        AllowedVerbs::ReadOnly => return vec!["get", "list", "watch"],
+        AllowedVerbs::ReadOnly => return vec!["get", "list"],
         AllowedVerbs::CreateOnly => return vec!["create"],
         AllowedVerbs::Derived => return vec!["delete", "deletecollection", "get", "list", "watch"],
         AllowedVerbs::Full => {}

@@ -41,6 +41,7 @@ mod list;
 pub mod listener;
 mod logs;
 mod metadata_validation;
+mod metrics;
 mod namespace_defaults;
 mod openapi;
 mod patch;
@@ -104,6 +105,7 @@ pub use authentication::{AuthenticationSources, PeerIdentity, TokenSigner};
 pub use backup::PATH as BACKUP_PATH;
 pub use body::{BODY_BYTES_MAX, BODY_TIMEOUT};
 pub use crd_names::run_crd_names;
+pub use discovery::git_version;
 pub use namespace_defaults::{run_garbage_collector, run_namespace_defaults};
 pub use readiness::{Check, Readiness};
 pub use role_aggregation::aggregate;
@@ -115,9 +117,6 @@ const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 /// User of our controllers.
 const IN_PROCESS_USER: &str = "system:serviceaccount:sluicegate:controller";
-
-/// The namespaces that exist from the first start on.
-const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-eventing", "kube-system"];
 
 /// The API for all other callers.
 pub fn router(store: Arc<ObjectStore>, registry: Arc<KindRegistry>) -> Router {
@@ -164,6 +163,7 @@ fn build_router(
         audit_log: around.audit_log,
         readiness: around.readiness,
         instance_streams: around.instance_streams,
+        usage: around.usage,
         sessions: Arc::default(),
         inflight: Arc::default(),
         crds: Arc::default(),
@@ -186,6 +186,7 @@ struct ApiServer {
     audit_log: Option<AuditLog>,
     readiness: Option<Readiness>,
     instance_streams: Option<Arc<dyn InstanceStreams>>,
+    usage: Option<Arc<dyn crate::instance_usage::UsageSource>>,
     sessions: Arc<pod_streams::SessionLimiter>,
     inflight: Arc<InflightLimiter>,
     crds: Arc<CrdRegistry>,
@@ -380,11 +381,11 @@ async fn handle_object_request(call: &Arc<ApiRequest>, method: &Method, body: Bo
             return on_its_thread(call, received, |call, bytes| async move { reviews::handle(&call, &bytes) }).await;
         }
         AllowedVerbs::CreateOnly => return Err(StatusError::method_not_allowed()),
-        AllowedVerbs::ReadOnly if !reads => return Err(StatusError::method_not_allowed()),
+        AllowedVerbs::ReadOnly => return metrics::handle(call, method).await,
         AllowedVerbs::Derived if !call.server.default_requester.internal && !reads && method != Method::DELETE => {
             return Err(StatusError::method_not_allowed());
         }
-        AllowedVerbs::ReadOnly | AllowedVerbs::Derived | AllowedVerbs::Full => {}
+        AllowedVerbs::Derived | AllowedVerbs::Full => {}
     }
     if let Some(scale) = call.target.scale {
         let (received, method) = (receive(call, body).await?, method.clone());

@@ -21,10 +21,13 @@ use types::gateway::gateway_class::GatewayClass;
 use types::kind_registry::{KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy};
 use types::{crd, gateway, settings};
 
+use super::IN_PROCESS_USER;
 use super::errors::StatusError;
 use super::prepare::{self, CreationContext};
 use super::seed_roles;
-use super::{IN_PROCESS_USER, SEED_NAMESPACES};
+
+/// The namespaces that exist from the first start on.
+pub(super) const SEED_NAMESPACES: [&str; 4] = ["default", "knative-serving", "knative-eventing", "kube-system"];
 
 /// Makes everything that is there before anybody writes.
 ///

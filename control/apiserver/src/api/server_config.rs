@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::{AuditLog, AuthenticationSources, Readiness};
+use crate::instance_usage::UsageSource;
 use crate::streaming::instance_streams::InstanceStreams;
 
 /// The API's view of the appliance that contains it.
@@ -18,4 +19,6 @@ pub struct ApiServerConfig {
     pub readiness: Option<Readiness>,
     /// Opens `exec`, `attach` and `port-forward`; without it there are no instances to open them into.
     pub instance_streams: Option<Arc<dyn InstanceStreams>>,
+    /// Measures for `kubectl top`; without it there are no figures.
+    pub usage: Option<Arc<dyn UsageSource>>,
 }

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use crate::store::StoredObject;
 use types::kind_registry::KindMeta;
 use types::printer_column::{
-    COUNT, ENDPOINTS, FIRST_FEW, LABELS, LOWER_PAIR, PAIR, PrinterColumn, RATIO, SERVICE_EXTERNAL_ADDRESSES,
-    SERVICE_PORTS, STAMP,
+    ACCESS_MODES, COUNT, ENDPOINTS, FIRST_FEW, LABELS, LOWER_PAIR, PAIR, PrinterColumn, RATIO,
+    SERVICE_EXTERNAL_ADDRESSES, SERVICE_PORTS, STAMP,
 };
 
 use super::content_negotiation;
@@ -106,7 +106,8 @@ fn column_type(column: &PrinterColumn) -> &str {
         | ENDPOINTS
         | FIRST_FEW
         | SERVICE_PORTS
-        | SERVICE_EXTERNAL_ADDRESSES => "string",
+        | SERVICE_EXTERNAL_ADDRESSES
+        | ACCESS_MODES => "string",
         STAMP => "date",
         other => other,
     }
@@ -148,6 +149,7 @@ impl<'a> ColumnReader<'a> {
             ENDPOINTS => endpoints(object).into(),
             FIRST_FEW => first_few(self.evaluate(object, budget).flatten().map(plain).collect()).into(),
             SERVICE_PORTS => service_ports(object).into(),
+            ACCESS_MODES => access_modes(self.evaluate(object, budget).flatten()).into(),
             SERVICE_EXTERNAL_ADDRESSES => external_addresses(object).into(),
             _ => self.first_present(object, now, budget),
         }
@@ -245,6 +247,15 @@ fn endpoints(object: &Value) -> String {
 }
 
 /// `80/TCP,443:30443/TCP`
+/// `RWO,ROX`: the first letters of `ReadWriteOnce` and `ReadOnlyMany`, where `Many` is an X.
+fn access_modes<'v>(modes: impl Iterator<Item = &'v Value>) -> String {
+    let short = |mode: &Value| {
+        let letters: String = mode.as_str().unwrap_or_default().chars().filter(char::is_ascii_uppercase).collect();
+        letters.strip_suffix('M').map(|start| format!("{start}X")).unwrap_or(letters)
+    };
+    modes.map(short).collect::<Vec<_>>().join(",")
+}
+
 fn service_ports(service: &Value) -> String {
     let ports = service["spec"]["ports"].as_array().into_iter().flatten();
     let ports = ports.map(|port| {

@@ -6,6 +6,7 @@
 mod deployment;
 pub mod instance_streams;
 pub(crate) mod pod;
+pub mod runtime_usage;
 
 use std::sync::Arc;
 

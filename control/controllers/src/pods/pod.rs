@@ -13,6 +13,7 @@ use crate::names::service_account;
 use crate::serverless_service::{labels, owner};
 use autoscaler::{InstancePhase, InstanceStatus, LastTermination};
 use runtime::{ExitCause, pod_name};
+use types::node::NODE;
 use types::serving::annotations::{ROUTES, ROUTING_STATE_MODIFIED, inherited};
 use types::serving::revision::Revision;
 use types::shared::{name, namespace};
@@ -21,8 +22,6 @@ use types::shared::{name, namespace};
 pub(crate) const RUNTIME: &str = "process://";
 /// Which container kubectl means.
 const DEFAULT_CONTAINER: &str = "kubectl.kubernetes.io/default-container";
-/// Where everything runs.
-pub(crate) const NODE: &str = "localhost";
 /// Exit codes of programs that a signal ended, as shells count them.
 const SIGNAL_BASE: i32 = 128;
 /// A program that ran out of memory gets SIGKILL.

@@ -6,14 +6,16 @@
 mod files;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
-use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, Secret};
+use k8s_openapi::api::core::v1::{ConfigMap, Container, EnvVarSource, PersistentVolumeClaim, Secret, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::downward_api;
 use super::error::RevisionError;
 use super::projected_tokens::{self, ProjectedTokenCache, ProjectedTokenRequest};
 use crate::api::Error;
+use crate::claim_folders;
 use crate::context::ControllerContext;
 use crate::names::{ACCOUNT_DEFAULT, service_account};
 use crate::work_queue::WorkItem;
@@ -47,6 +49,8 @@ pub struct RevisionDataSources {
     objects: BTreeMap<(DataSourceKind, String), DataSourceData>,
     /// `binaryData` by ConfigMap: files are made of it, and variables are not, as in a kubelet.
     binary: BTreeMap<String, DataSourceData>,
+    /// The folders of claims that are bound.
+    claims: BTreeMap<String, PathBuf>,
     /// The account of the instances.
     account: String,
     /// ... if there is such an account.
@@ -76,7 +80,17 @@ pub async fn load(
             sources.insert(kind, name, object);
         }
     }
+    for name in spec.volumes.iter().filter_map(claim_name) {
+        if let Ok(object) = context.resolver.read(item, &core("PersistentVolumeClaim", name)).await? {
+            let claim: PersistentVolumeClaim = serde_json::from_value(object).unwrap_or_default();
+            sources.claims.extend(claim_folders::of(context, &claim).map(|folder| (name.to_owned(), folder)));
+        }
+    }
     Ok(sources)
+}
+
+fn claim_name(volume: &Volume) -> Option<&str> {
+    volume.persistent_volume_claim.as_ref().map(|claim| claim.claim_name.as_str())
 }
 
 fn core(kind: &str, name: &str) -> KReference {

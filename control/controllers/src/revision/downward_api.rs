@@ -9,12 +9,12 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use super::error::RevisionError;
 use runtime::ResourceLimits;
 use runtime::environment::{POD_NAME_PLACEHOLDER, POD_UID_PLACEHOLDER};
+use types::node::NODE;
 use types::quantity;
 use types::shared::namespace;
 
-/// Where instances listen, and where they run.
+/// Where instances listen.
 const ADDRESS: &str = "127.0.0.1";
-const NODE: &str = "localhost";
 
 /// The host's processors, in thousandths, and its memory in bytes: the values without a limit.
 #[derive(Debug, Clone, Copy)]

@@ -144,6 +144,7 @@ impl ImageProvider for ImagePuller {
             resolved: request.resolved.map(str::to_owned),
             skips_resolving: request.skips_resolving,
             resolution_timeout: request.resolution_timeout,
+            pull_policy: request.pull_policy,
             store: Arc::clone(&self.store),
             pulls: Arc::clone(&self.pulls),
             permits: Arc::clone(&self.permits),
@@ -204,6 +205,7 @@ struct PullTask {
     resolved: Option<String>,
     skips_resolving: bool,
     resolution_timeout: Duration,
+    pull_policy: Option<PullPolicy>,
     store: Arc<DeferredStore>,
     pulls: Arc<Mutex<Pulls>>,
     permits: Arc<Semaphore>,
@@ -237,14 +239,46 @@ impl PullTask {
     async fn pull(&self) -> Result<(LocalImage, u64), PullFailure> {
         let reference: Reference = self.key.1.parse().map_err(|error| PullFailure::new(&error))?;
         let store = self.store.get().map_err(|error| PullFailure::new(&error))?;
+        if let Some(here) = self.present(&reference, &store).await? {
+            return Ok(here);
+        }
         let target = self.target(&reference, &store).await?;
         let image = match store.get(&target).await.map_err(|error| PullFailure::new(&error))? {
             Some(image) => image,
             None => self.pull_missing(&target, &store).await.map_err(|error| PullFailure::new(&error))?,
         };
+        if self.pull_policy.is_some() {
+            // The next Pod finds it by its tag.
+            store.set_tag(&reference, &target).await.map_err(|error| PullFailure::new(&error))?;
+        }
         let digest = target.digest().map(|digest| by_digest(&target, digest)).unwrap_or_default();
         let bytes = image.bytes;
         Ok((local(image, digest), bytes))
+    }
+
+    /// The image by its tag, if it is on this host and the policy of the Pod asks no registry then. A digest that was resolved
+    /// for the Pod goes before its tag.
+    async fn present(
+        &self,
+        reference: &Reference,
+        store: &ImageStore,
+    ) -> Result<Option<(LocalImage, u64)>, PullFailure> {
+        let is_never = self.pull_policy == Some(PullPolicy::Never);
+        if !(is_never || self.pull_policy == Some(PullPolicy::IfNotPresent) && self.resolved.is_none()) {
+            return Ok(None);
+        }
+        let found = store.get(reference).await.map_err(|error| PullFailure::new(&error))?;
+        match found {
+            Some(image) => {
+                let (digest, bytes) = (by_digest(reference, &image.digest), image.bytes);
+                Ok(Some((local(image, digest), bytes)))
+            }
+            None if is_never => {
+                let message = format!("Container image \"{}\" is not present with pull policy of Never", self.key.1);
+                Err(PullFailure { reason: "ErrImageNeverPull", message })
+            }
+            None => Ok(None),
+        }
     }
 
     async fn pull_missing(&self, target: &Reference, store: &ImageStore) -> Result<Image, images::Error> {
@@ -423,6 +457,7 @@ mod tests {
             credentials_hash: 0,
             skips_resolving: false,
             resolution_timeout: Duration::from_secs(60),
+            pull_policy: None,
         });
         assert!(matches!(state, ImageState::Pulling(_)), "{state:?}");
         let (mut connection, _) = registry.accept().expect("the pull");

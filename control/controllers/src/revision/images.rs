@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use container::process_config::{self, ImageProcess};
-use images::{Credentials, Reference};
+use images::{Credentials, PullPolicy, Reference};
 use k8s_openapi::api::core::v1::{Container, Secret, ServiceAccount};
 
 use super::error::RevisionError;
@@ -55,6 +55,8 @@ pub struct ImageRequest<'a> {
     /// The registry's tags are left as they are.
     pub skips_resolving: bool,
     pub resolution_timeout: Duration,
+    /// When the registry is asked for a Pod of a client. `None`: once for each Revision.
+    pub pull_policy: Option<PullPolicy>,
 }
 
 #[derive(Debug, Clone)]
@@ -110,10 +112,21 @@ pub(super) async fn states(
             credentials_hash,
             skips_resolving: registry.is_ok_and(|registry| skipped.contains(&registry)),
             resolution_timeout: deployment.digest_resolution_timeout,
+            pull_policy: pull_policy(revision, container),
         };
         (reference.to_owned(), provider.get(&request))
     };
     Ok(Some(needed.into_iter().map(ask).collect()))
+}
+
+/// Knative asks the registry once for each Revision, whatever its containers say.
+fn pull_policy(revision: &Revision, container: &Container) -> Option<PullPolicy> {
+    let is_pod = revision.kind == "Pod";
+    is_pod.then(|| match container.image_pull_policy.as_deref() {
+        Some("Always") => PullPolicy::Always,
+        Some("Never") => PullPolicy::Never,
+        _ => PullPolicy::IfNotPresent,
+    })
 }
 
 /// The digest that the Revision's status has for a container.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use container::process_config;
 use contract::table::{NoEndpointPolicy, Protocol, RequestTimeouts};
-use k8s_openapi::api::core::v1::{Container, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, Volume, VolumeMount};
 
 use super::error::RevisionError;
 use super::images::{self, LocalImage};
@@ -114,7 +114,7 @@ fn instance(revision: &Revision, container: &Container, given: &PlanInputs<'_>) 
         port: ports::port(container),
         working_dir: own_dir.or(image_dir).map(PathBuf::from),
         volumes: given.sources.volumes(&revision.spec.volumes, meta)?,
-        mounts: mounts(by_variable, container, given.can_mount)?,
+        mounts: mounts(by_variable, container, &revision.spec.volumes, given.can_mount)?,
         credentials: match is_container {
             true => container_credentials(container)?,
             false => credentials(container, given.default_user, given.guarded)?,
@@ -241,7 +241,12 @@ fn command(
 }
 
 /// Where the instance sees its volumes; nowhere if its author wants to find them by the variable.
-fn mounts(by_variable: bool, container: &Container, may_mount: bool) -> Result<Vec<InstanceMount>, RevisionError> {
+fn mounts(
+    by_variable: bool,
+    container: &Container,
+    volumes: &[Volume],
+    may_mount: bool,
+) -> Result<Vec<InstanceMount>, RevisionError> {
     if by_variable {
         return Ok(Vec::new());
     }
@@ -256,6 +261,10 @@ fn mounts(by_variable: bool, container: &Container, may_mount: bool) -> Result<V
             ),
         });
     }
+    let is_read_only_claim = |mount: &VolumeMount| {
+        let mut claims = volumes.iter().filter(|volume| volume.name == mount.name);
+        claims.any(|volume| volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.read_only == Some(true)))
+    };
     let of_one = |mount: &VolumeMount| {
         let sub_path = mount.sub_path.clone().filter(|path| !path.is_empty());
         if let Some(path) = sub_path.as_deref().filter(|path| !is_contained_path(path)) {
@@ -268,7 +277,7 @@ fn mounts(by_variable: bool, container: &Container, may_mount: bool) -> Result<V
             volume: mount.name.clone(),
             path: PathBuf::from(&mount.mount_path),
             sub_path,
-            read_only: mount.read_only == Some(true),
+            read_only: mount.read_only == Some(true) || is_read_only_claim(mount),
         })
     };
     mounts.iter().map(of_one).collect()

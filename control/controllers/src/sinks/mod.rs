@@ -1,5 +1,8 @@
 //! Sinks that an adapter runs: the adapter is an instance of a Service that belongs to the sink, and the Service's address is
-//! the sink's. The adapter answers an event with a 2xx once the other system has confirmed it.
+//! the sink's. The adapter answers an event with a 2xx once the other system has confirmed it. JobSinks have no adapter
+//! ([`job_sink`]).
+
+pub mod job_sink;
 
 use std::collections::BTreeMap;
 

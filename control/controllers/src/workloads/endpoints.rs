@@ -157,6 +157,8 @@ struct PodBackend {
     /// The port's name and number, in the order of the Service.
     ports: Vec<(String, String, u16)>,
     ready: bool,
+    /// Its containers are ready, also while it ends.
+    serving: bool,
     terminating: bool,
 }
 
@@ -173,10 +175,12 @@ impl PodBackend {
         let meta = &pod.metadata;
         let terminating = meta.deletion_timestamp.is_some();
         let publishes_all = service.spec.as_ref()?.publish_not_ready_addresses == Some(true);
+        let serving = ready_since(pod).is_some();
         Some(Self {
             ports: found.collect(),
             address,
-            ready: (ready_since(pod).is_some() && !terminating) || publishes_all,
+            ready: (serving && !terminating) || publishes_all,
+            serving,
             terminating,
             pod: ObjectReference {
                 kind: Some("Pod".to_owned()),
@@ -186,10 +190,6 @@ impl PodBackend {
                 ..ObjectReference::default()
             },
         })
-    }
-
-    fn is_serving(&self) -> bool {
-        self.ready
     }
 }
 
@@ -250,10 +250,10 @@ fn desired_slices(service: &Service, backends: &[PodBackend]) -> Vec<EndpointSli
             addresses: vec![one.address.ip().to_string()],
             conditions: Some(EndpointConditions {
                 ready: Some(one.ready),
-                serving: Some(one.is_serving()),
+                serving: Some(one.serving),
                 terminating: Some(one.terminating),
             }),
-            node_name: Some(crate::pods::pod::NODE.to_owned()),
+            node_name: Some(types::node::NODE.to_owned()),
             target_ref: Some(one.pod.clone()),
             ..Endpoint::default()
         };
@@ -292,7 +292,7 @@ fn desired_endpoints(service: &Service, backends: &[PodBackend]) -> Endpoints {
     let subset = |(ports, pods): (&[(String, String, u16)], Vec<&PodBackend>)| {
         let address = |one: &&PodBackend| EndpointAddress {
             ip: one.address.ip().to_string(),
-            node_name: Some(crate::pods::pod::NODE.to_owned()),
+            node_name: Some(types::node::NODE.to_owned()),
             target_ref: Some(one.pod.clone()),
             ..EndpointAddress::default()
         };

@@ -6,17 +6,20 @@ use futures_util::future::try_join_all;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{EnvVar, Pod};
+use kube::api::Patch;
+use serde_json::json;
 
-use super::job_progress::{COMPLETION_INDEX, JobOutcome, JobProgress, decide};
+use super::job_progress::{COMPLETION_INDEX, COUNTED, JobOutcome, JobProgress, decide};
 use super::limits::BURST_PODS_MAX;
 use super::owned_pods::{delete, from_template, is_active, owned_with_labels, owner_item, tell, write_status};
-use crate::api::{Error, now};
+use crate::api::{Error, is_not_found, now};
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, Watches, newest};
 use crate::event_recorder::EventSeverity;
+use crate::field_managers;
 use crate::informer_cache::InformerCache;
 use crate::work_queue::{ControllerKind, WorkItem};
-use types::shared::name;
+use types::shared::{name, namespace};
 
 const KIND: ControllerKind = ControllerKind::new("Job");
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
@@ -42,7 +45,11 @@ impl Controller for JobController {
 }
 
 async fn reconcile(cache: &InformerCache<Job>, context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
-    let Some(job) = cache.get(&item.namespace, &item.name) else { return Ok(()) };
+    if cache.get(&item.namespace, &item.name).is_none() {
+        return Ok(());
+    }
+    // As the store has it: without the last counts in its status, Pods that are deleted would run again.
+    let Some(job) = context.api::<Job>(&item.namespace).get_opt(&item.name).await? else { return Ok(()) };
     if job.metadata.deletion_timestamp.is_some() {
         return Ok(());
     }
@@ -56,23 +63,39 @@ async fn reconcile(cache: &InformerCache<Job>, context: &ControllerContext, item
     for pod in pods.iter().filter(|pod| is_active(pod)).take(progress.remove) {
         delete(context, pod, None).await?;
         let gone = ("SuccessfulDelete", format!("Deleted pod: {}", name(&pod.metadata)));
-        tell(context, &*job, EventSeverity::Normal, gone).await;
+        tell(context, &job, EventSeverity::Normal, gone).await;
     }
     create_pods(context, &job, &progress).await?;
     if job.status.as_ref() != Some(&progress.status) {
-        write_status(context, &Job { status: Some(progress.status.clone()), ..(*job).clone() }).await?;
+        write_status(context, &Job { status: Some(progress.status.clone()), ..job.clone() }).await?;
         match progress.outcome {
             JobOutcome::Running => {}
             JobOutcome::Complete => {
                 let done = ("Completed", "Job completed".to_owned());
-                tell(context, &*job, EventSeverity::Normal, done).await;
+                tell(context, &job, EventSeverity::Normal, done).await;
             }
             JobOutcome::Failed { reason, ref message } => {
-                tell(context, &*job, EventSeverity::Warning, (reason, message.clone())).await;
+                tell(context, &job, EventSeverity::Warning, (reason, message.clone())).await;
             }
         }
     }
+    mark_counted(context, &pods, &progress).await?;
     expire(context, item, &job, &progress).await
+}
+
+/// Marks the finished Pods that the status counts, so that it need not name them any longer.
+async fn mark_counted(context: &ControllerContext, pods: &[Pod], progress: &JobProgress) -> Result<(), Error> {
+    let Some(unmarked) = &progress.status.uncounted_terminated_pods else { return Ok(()) };
+    let uids: Vec<&String> = unmarked.failed.iter().chain(&unmarked.succeeded).flatten().collect();
+    for pod in pods.iter().filter(|pod| pod.metadata.uid.as_ref().is_some_and(|uid| uids.contains(&uid))) {
+        let patch = json!({ "metadata": { "annotations": { COUNTED: pod.metadata.uid } } });
+        let api = context.api::<Pod>(namespace(&pod.metadata));
+        match api.patch(name(&pod.metadata), &field_managers::patch_params(), &Patch::Merge(patch)).await {
+            Err(why) if !is_not_found(&why) => return Err(why.into()),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 async fn create_pods(context: &ControllerContext, job: &Job, progress: &JobProgress) -> Result<(), Error> {

@@ -15,6 +15,8 @@ use types::workloads::job::BACKOFF_LIMIT;
 
 /// Which of a Job's numbered completions a Pod is for.
 pub(super) const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// On a finished Pod that the Job's status counts, with the Pod's uid: the count stays when the Pod is deleted.
+pub(super) const COUNTED: &str = "batch.sluicegate.dev/counted";
 const COMPLETE: &str = "Complete";
 const FAILED: &str = "Failed";
 const SUSPENDED: &str = "Suspended";
@@ -37,7 +39,7 @@ pub(super) struct JobProgress {
     pub(super) status: JobStatus,
     pub(super) outcome: JobOutcome,
     pub(super) finished_at: Option<Timestamp>,
-    /// When it is to be looked at again without an event.
+    /// When the next reconcile is due without an event.
     pub(super) look_again: Option<Duration>,
 }
 
@@ -54,26 +56,58 @@ struct PodTally {
     /// Numbers of completions that have succeeded, and of those that a Pod is active for.
     done: BTreeSet<i32>,
     taken: BTreeSet<i32>,
+    /// Finished Pods that are counted and do not have the annotation [`COUNTED`] yet.
+    unmarked: UncountedTerminatedPods,
 }
 
 impl PodTally {
-    fn of(pods: &[Pod]) -> Self {
+    /// With the Pods that were deleted since the status `before` counted them.
+    fn of(pods: &[Pod], spec: &JobSpec, before: &JobStatus) -> Self {
         let count =
             |of: &dyn Fn(&Pod) -> bool| i32::try_from(pods.iter().filter(|pod| of(pod)).count()).unwrap_or(i32::MAX);
         let indexes = |of: &dyn Fn(&Pod) -> bool| pods.iter().filter(|pod| of(pod)).filter_map(index).collect();
         let failures = pods.iter().filter(|pod| phase(pod) == "Failed");
+        let counted = before.uncounted_terminated_pods.clone().unwrap_or_default();
+        let (failed, failed_unmarked) = count_finished(pods, "Failed", before.failed, counted.failed.as_deref());
+        let (mut succeeded, mut succeeded_unmarked) =
+            count_finished(pods, "Succeeded", before.succeeded, counted.succeeded.as_deref());
+        let mut done: BTreeSet<i32> = indexes(&|pod| phase(pod) == "Succeeded");
+        if is_indexed(spec) {
+            let completions = spec.completions.unwrap_or(0);
+            done.extend(parse_ranges(before.completed_indexes.as_deref().unwrap_or_default(), completions));
+            done.retain(|index| (0..completions).contains(index));
+            // The indexes are the count.
+            (succeeded, succeeded_unmarked) = (i32::try_from(done.len()).unwrap_or(i32::MAX), None);
+        }
         Self {
             active: count(&is_active),
             ready: count(&|pod| is_active(pod) && ready_since(pod).is_some()),
             terminating: count(&|pod| pod.metadata.deletion_timestamp.is_some() && phase(pod) == "Running"),
-            succeeded: count(&|pod| phase(pod) == "Succeeded"),
-            failed: count(&|pod| phase(pod) == "Failed"),
+            succeeded,
+            failed,
             restarts: pods.iter().filter(|pod| is_active(pod)).map(restarts).sum(),
             last_failure: failures.filter_map(finished_at).max(),
-            done: indexes(&|pod| phase(pod) == "Succeeded"),
+            done,
             taken: indexes(&is_active),
+            unmarked: UncountedTerminatedPods { failed: failed_unmarked, succeeded: succeeded_unmarked },
         }
     }
+}
+
+/// How many Pods have ended in the phase `wanted` so far: `before`, and those that are neither marked with [`COUNTED`] nor
+/// in `counted`. And the uids of those that are not marked, if there are some.
+fn count_finished(
+    pods: &[Pod],
+    wanted: &str,
+    before: Option<i32>,
+    counted: Option<&[String]>,
+) -> (i32, Option<Vec<String>>) {
+    let ended = pods.iter().filter(|pod| phase(pod) == wanted);
+    let unmarked = ended.filter(|pod| annotation(&pod.metadata, COUNTED) != pod.metadata.uid.as_deref());
+    let unmarked: Vec<String> = unmarked.filter_map(|pod| pod.metadata.uid.clone()).collect();
+    let new = unmarked.iter().filter(|uid| !counted.unwrap_or_default().contains(uid)).count();
+    let total = before.unwrap_or(0).saturating_add(i32::try_from(new).unwrap_or(i32::MAX));
+    (total, Some(unmarked).filter(|uids| !uids.is_empty()))
 }
 
 fn index(pod: &Pod) -> Option<i32> {
@@ -91,10 +125,7 @@ fn finished_at(pod: &Pod) -> Option<Timestamp> {
 pub(super) fn decide(job: &Job, pods: &[Pod], now: Timestamp) -> JobProgress {
     let spec = job.spec.clone().unwrap_or_default();
     let before = job.status.clone().unwrap_or_default();
-    let mut tally = PodTally::of(pods);
-    // Pods that were deleted since have counted.
-    tally.succeeded = tally.succeeded.max(before.succeeded.unwrap_or(0));
-    tally.failed = tally.failed.max(before.failed.unwrap_or(0));
+    let tally = PodTally::of(pods, &spec, &before);
     let conditions = before.conditions.clone().unwrap_or_default();
     let ended = conditions.iter().find(|one| one.status == "True" && [COMPLETE, FAILED].contains(&one.type_.as_str()));
     if let Some(ended) = ended {
@@ -145,7 +176,7 @@ fn outcome(spec: &JobSpec, tally: &PodTally, started: Option<Timestamp>, now: Ti
     }
     let limit = spec.backoff_limit.unwrap_or(BACKOFF_LIMIT);
     let restarts = if is_restarted_in_place(spec) { tally.restarts } else { 0 };
-    if tally.failed > limit || (restarts > 0 && tally.failed + restarts > limit) {
+    if tally.failed > limit || (restarts > 0 && tally.failed.saturating_add(restarts) > limit) {
         return failed("BackoffLimitExceeded", "Job has reached the specified backoff limit".to_owned());
     }
     let deadline = spec.active_deadline_seconds.map(SignedDuration::from_secs);
@@ -210,10 +241,12 @@ fn set_status(progress: &mut JobProgress, spec: &JobSpec, tally: &PodTally, now:
     status.terminating = Some(tally.terminating);
     status.succeeded = Some(tally.succeeded);
     status.failed = Some(tally.failed);
-    status.uncounted_terminated_pods = Some(UncountedTerminatedPods::default());
+    // Of a finished Job nothing is counted any more.
+    let is_running = progress.outcome == JobOutcome::Running;
+    status.uncounted_terminated_pods =
+        Some(if is_running { tally.unmarked.clone() } else { UncountedTerminatedPods::default() });
     if is_indexed(spec) {
         status.completed_indexes = Some(ranges(&tally.done)).filter(|text| !text.is_empty());
-        status.succeeded = Some(change(tally.done.len()));
     }
     let mut conditions = status.conditions.take().unwrap_or_default();
     // A suspended Job keeps the time at which it was suspended.
@@ -264,6 +297,15 @@ fn ranges(numbers: &BTreeSet<i32>) -> String {
     spans.into_iter().map(text).collect::<Vec<_>>().join(",")
 }
 
+/// Reads what [`ranges`] writes, up to the number before `end`.
+fn parse_ranges(text: &str, end: i32) -> BTreeSet<i32> {
+    let spans = text.split(',').filter_map(|span| {
+        let (from, to) = span.split_once('-').unwrap_or((span, span));
+        Some((from.parse::<i32>().ok()?, to.parse::<i32>().ok()?.min(end.saturating_sub(1))))
+    });
+    spans.flat_map(|(from, to)| from.max(0)..=to).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::{Value, json};
@@ -279,7 +321,8 @@ mod tests {
     fn pod(phase: &str, ended: i64) -> Pod {
         let at = Timestamp::from_second(ended).unwrap().to_string();
         let state = json!({ "terminated": { "exitCode": 1, "finishedAt": at } });
-        serde_json::from_value(json!({ "metadata": { "name": "p" }, "status": { "phase": phase,
+        let uid = format!("{phase}-{ended}");
+        serde_json::from_value(json!({ "metadata": { "name": "p", "uid": uid }, "status": { "phase": phase,
             "containerStatuses": [{ "name": "c", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state }] } }))
         .unwrap()
     }
@@ -293,10 +336,10 @@ mod tests {
         let spec = json!({ "completions": 5, "parallelism": 2 });
         let first = decide(&job(&spec, &JobStatus::default()), &[], at(100));
         assert_eq!((first.create.len(), first.status.active, first.remove), (2, Some(2), 0));
-        let pods = [pod("Succeeded", 90), pod("Succeeded", 90), pod("Succeeded", 90), pod("Succeeded", 90)];
+        let pods = [pod("Succeeded", 90), pod("Succeeded", 91), pod("Succeeded", 92), pod("Succeeded", 93)];
         let last = decide(&job(&spec, &first.status), &pods, at(110));
         assert_eq!((last.create.len(), last.status.succeeded), (1, Some(4)));
-        let all = [&pods[..], &[pod("Succeeded", 90)]].concat();
+        let all = [&pods[..], &[pod("Succeeded", 94)]].concat();
         let done = decide(&job(&spec, &last.status), &all, at(120));
         assert_eq!(done.outcome, JobOutcome::Complete);
         assert_eq!(done.status.completion_time.as_ref().unwrap().0, at(120));
@@ -333,8 +376,52 @@ mod tests {
         assert_eq!((asleep.remove, asleep.outcome, asleep.status.start_time), (1, JobOutcome::Running, None));
     }
 
+    fn marked(pod: &Pod) -> Pod {
+        let mut marked = pod.clone();
+        let uid = marked.metadata.uid.clone().unwrap();
+        marked.metadata.annotations.get_or_insert_default().insert(COUNTED.to_owned(), uid);
+        marked
+    }
+
+    #[test]
+    fn deleted_finished_pods_are_counted_once() {
+        let spec = json!({ "completions": 4, "parallelism": 1, "backoffLimit": 2 });
+        let (good, bad) = (pod("Succeeded", 90), pod("Failed", 91));
+        let first = decide(&job(&spec, &JobStatus::default()), &[good.clone(), bad.clone()], at(200));
+        assert_eq!((first.status.succeeded, first.status.failed), (Some(1), Some(1)));
+        // The Pods are marked, or not yet: they count once.
+        for pods in [[good.clone(), bad.clone()], [marked(&good), bad.clone()], [marked(&good), marked(&bad)]] {
+            let again = decide(&job(&spec, &first.status), &pods, at(200));
+            assert_eq!((again.status.succeeded, again.status.failed), (Some(1), Some(1)));
+        }
+        let settled = decide(&job(&spec, &first.status), &[marked(&good), marked(&bad)], at(200));
+        assert_eq!(settled.status.uncounted_terminated_pods, Some(UncountedTerminatedPods::default()));
+        // One of each is deleted, and one of each is new.
+        let next = decide(&job(&spec, &settled.status), &[pod("Succeeded", 95), pod("Failed", 96)], at(200));
+        assert_eq!((next.status.succeeded, next.status.failed), (Some(2), Some(2)));
+        let over = decide(&job(&spec, &next.status), &[pod("Failed", 97)], at(200));
+        assert!(matches!(over.outcome, JobOutcome::Failed { reason: "BackoffLimitExceeded", .. }));
+    }
+
+    #[test]
+    fn index_of_a_deleted_pod_stays_completed() {
+        let spec = json!({ "completions": 3, "parallelism": 3, "completionMode": "Indexed" });
+        let before = JobStatus {
+            completed_indexes: Some("0,2".into()),
+            succeeded: Some(2),
+            start_time: Some(Time(at(90))),
+            ..JobStatus::default()
+        };
+        let next = decide(&job(&spec, &before), &[], at(100));
+        assert_eq!((next.create, next.status.succeeded), (vec![Some(1)], Some(2)));
+        assert_eq!(next.status.completed_indexes.as_deref(), Some("0,2"));
+    }
+
     #[test]
     fn indexes_are_written_as_ranges() {
-        assert_eq!(ranges(&BTreeSet::from([0, 1, 2, 5, 7, 8])), "0-2,5,7,8");
+        let indexes = BTreeSet::from([0, 1, 2, 5, 7, 8]);
+        assert_eq!(ranges(&indexes), "0-2,5,7,8");
+        assert_eq!(parse_ranges("0-2,5,7,8", 10), indexes);
+        assert_eq!(parse_ranges("0-2147483647,x,-1,5-2", 3), BTreeSet::from([0, 1, 2]));
     }
 }

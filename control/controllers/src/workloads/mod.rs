@@ -3,6 +3,7 @@
 //! `pod_runner` is the only module that knows the runtime. The controllers know Pods alone: [`pod`] starts and ends what
 //! their manifests say, and the others create and delete Pods as a cluster's would. Only in an API of our own.
 
+pub mod claim;
 pub mod cron_job;
 pub mod deployment;
 pub mod endpoints;

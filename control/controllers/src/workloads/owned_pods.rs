@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, OwnerReference};
 use kube::Resource;
 use kube::api::{DeleteParams, ListParams, Preconditions};
 
@@ -13,6 +13,7 @@ use crate::event_recorder::{EventMessage, EventSeverity};
 use crate::field_managers;
 use crate::owned_child::owner_references;
 use crate::work_queue::{ControllerKind, WorkItem};
+use types::selector;
 use types::shared::{controller, is_controlled_by, name, namespace};
 
 /// The objects of kind `K` that `owner` controls, as the store has them now: a cache may lag behind our own writes, and
@@ -30,12 +31,51 @@ pub(super) async fn owned_with_labels<K: NamespacedObject>(
     owner: &ObjectMeta,
     labels: Option<&BTreeMap<String, String>>,
 ) -> Result<Vec<K>, Error> {
+    let all: Vec<K> = list(context, namespace(owner), labels).await?;
+    Ok(all.into_iter().filter(|one| is_controlled_by(one.meta(), owner)).collect())
+}
+
+/// The same, and those that `selector` selects, that nothing controls and that `may_adopt` allows: `owner` controls them
+/// from now on.
+pub(super) async fn owned_or_adopted<K: NamespacedObject, O: NamespacedObject>(
+    context: &ControllerContext,
+    owner: &O,
+    selector: &LabelSelector,
+    may_adopt: fn(&K) -> bool,
+) -> Result<Vec<K>, Error> {
+    let all: Vec<K> = list(context, namespace(owner.meta()), selector.match_labels.as_ref()).await?;
+    let mut owned = Vec::new();
+    for mut one in all {
+        if is_controlled_by(one.meta(), owner.meta()) {
+            owned.push(one);
+        } else if is_orphan(one.meta(), selector) && may_adopt(&one) {
+            one.meta_mut().owner_references.get_or_insert_default().extend(owner_references(owner).unwrap_or_default());
+            owned.push(context.replace(&one).await?);
+        }
+    }
+    Ok(owned)
+}
+
+/// Whether `selector` selects it and nothing controls it.
+pub(super) fn is_orphan(meta: &ObjectMeta, selector: &LabelSelector) -> bool {
+    let empty = BTreeMap::new();
+    let labels = selector.match_labels.as_ref().unwrap_or(&empty);
+    let expressions = selector.match_expressions.as_deref().unwrap_or_default();
+    let selects_some = !(labels.is_empty() && expressions.is_empty());
+    let is_free = controller(meta).is_none() && meta.deletion_timestamp.is_none();
+    selects_some && is_free && selector::matches(labels, expressions, meta)
+}
+
+async fn list<K: NamespacedObject>(
+    context: &ControllerContext,
+    namespace: &str,
+    labels: Option<&BTreeMap<String, String>>,
+) -> Result<Vec<K>, Error> {
     let text = |labels: &BTreeMap<String, String>| {
         labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(",")
     };
     let parameters = labels.map_or_else(ListParams::default, |labels| ListParams::default().labels(&text(labels)));
-    let all = context.api::<K>(namespace(owner)).list(&parameters).await?;
-    Ok(all.items.into_iter().filter(|one| is_controlled_by(one.meta(), owner)).collect())
+    Ok(context.api::<K>(namespace).list(&parameters).await?.items)
 }
 
 /// The work item of the object of this kind that controls `meta`.

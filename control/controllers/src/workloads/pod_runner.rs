@@ -123,7 +123,7 @@ impl PodRunner {
         self.send(RunnerCommand::Refresh(spec));
     }
 
-    /// Ends it for good: SIGTERM and, after `grace`, SIGKILL.
+    /// Ends it for good: SIGTERM and, after `grace`, SIGKILL. Called again, it ends the Pod sooner, and never later.
     pub fn stop(&self, uid: &str, grace: Duration) {
         self.send(RunnerCommand::Stop(uid.into(), grace));
     }

@@ -8,14 +8,15 @@ use std::time::Duration;
 
 use super::limits::BURST_PODS_MAX;
 use super::owned_pods::{
-    delete, from_template, is_active, owned_with_labels, owner_item, ready_since, tell, write_status,
+    delete, from_template, is_active, is_orphan, owned_or_adopted, owned_with_labels, owner_item, ready_since, tell,
+    write_status,
 };
 use crate::api::Error;
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, Watches, newest};
 use crate::event_recorder::EventSeverity;
 use crate::work_queue::{ControllerKind, WorkItem};
-use types::shared::name;
+use types::shared::{controller, name, namespace};
 
 const KIND: ControllerKind = ControllerKind::new("ReplicaSet");
 
@@ -27,10 +28,19 @@ impl Controller for ReplicaSetController {
         KIND
     }
 
-    fn watches<'a>(&'a self, _: &'a ControllerContext, watches: &mut Watches<'a>) {
+    fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
         watches.primary::<ReplicaSet>(KIND);
         watches
             .enqueue::<Pod, _>(|change| newest(change).and_then(|pod| owner_item(KIND, "ReplicaSet", &pod.metadata)));
+        // A Pod without an owner may be adopted. Pods of Revisions have one.
+        watches.call::<Pod>(move |change| {
+            let Some(pod) = newest(change).filter(|pod| controller(&pod.metadata).is_none()) else { return };
+            for set in context.caches.replica_sets.list(namespace(&pod.metadata)) {
+                if set.spec.as_ref().is_some_and(|spec| is_orphan(&pod.metadata, &spec.selector)) {
+                    context.enqueue(WorkItem::new(KIND, namespace(&set.metadata), name(&set.metadata)));
+                }
+            }
+        });
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
@@ -45,7 +55,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     }
     let spec = set.spec.clone().unwrap_or_default();
     let labels = spec.selector.match_labels.as_ref();
-    let pods: Vec<Pod> = owned_with_labels(context, &set.metadata, labels).await?;
+    let pods: Vec<Pod> = owned_or_adopted(context, &*set, &spec.selector, is_active).await?;
     let active: Vec<&Pod> = pods.iter().filter(|pod| is_active(pod)).collect();
     let wanted = usize::try_from(spec.replicas.unwrap_or(1)).unwrap_or(0);
     if active.len() < wanted {

@@ -45,21 +45,25 @@ pub(super) async fn publish(context: &ControllerContext, service: &Service, addr
     let key = format!("service/{ns}/{own}:{HTTP}/names");
     let admitted: Vec<SocketAddr> =
         addresses.iter().copied().filter(|address| context.config.targets.check(*address).is_ok()).collect();
-    context.publisher.set_addresses(&key, (protocol(port), RequestTimeouts::EXTERNAL), None, &admitted);
     let hosts = [format!("{own}.{ns}"), format!("{own}.{ns}.svc"), format!("{own}.{ns}.svc.{CLUSTER_DOMAIN}")];
-    let rule = HostRule { cluster_local: true, ..HostRule::new(hosts, vec![WeightedBackend::new(key, 100)]) };
+    let rule = HostRule { cluster_local: true, ..HostRule::new(hosts, vec![WeightedBackend::new(key.clone(), 100)]) };
     match context.publisher.set_route(&owner, vec![rule]) {
         Ok(true) => context.notify(ContextChange::HostsReleased),
         Ok(false) => {}
         Err(taken) => {
-            tracing::debug!(service = format!("{ns}/{own}"), owner = taken.owner, "its name is another object's")
+            tracing::debug!(service = format!("{ns}/{own}"), owner = taken.owner, "its name is another object's");
+            return;
         }
     }
+    // After the route: a backend without a route would never be removed.
+    context.publisher.set_addresses(&key, (protocol(port), RequestTimeouts::EXTERNAL), None, &admitted);
     context.publisher.flush().await;
 }
 
 /// The Service is gone, or nothing here stands behind it.
 pub(super) async fn remove(context: &ControllerContext, ns: &str, name: &str) {
-    context.publisher.remove_route(&owner(ns, name));
+    if context.publisher.remove_route(&owner(ns, name)) {
+        context.notify(ContextChange::HostsReleased);
+    }
     context.publisher.flush().await;
 }

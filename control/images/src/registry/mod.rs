@@ -2,6 +2,8 @@
 
 mod challenge;
 mod download;
+mod loopback;
+mod proxy;
 mod retry;
 mod session;
 mod settings;
@@ -24,8 +26,10 @@ use crate::manifest::{self, ACCEPT, Descriptor};
 use crate::progress::Progress;
 use crate::reference::Reference;
 
+pub use loopback::is_loopback;
+pub use proxy::ProxySettings;
 use session::{RegistryRequest, RegistrySession};
-pub use settings::{RegistryEndpoint, RegistryEntry, RegistrySettings, Security, is_loopback};
+pub use settings::{RegistryEndpoint, RegistryEntry, RegistrySettings, Security};
 use token::TokenCache;
 use transport::RegistryTransport;
 
@@ -55,7 +59,8 @@ pub struct Repository {
 impl RegistryClient {
     #[must_use]
     pub fn new(settings: RegistrySettings) -> Self {
-        Self { transport: RegistryTransport::new(settings.limits.clone()), tokens: TokenCache::default(), settings }
+        let transport = RegistryTransport::new(settings.limits.clone(), settings.proxy.clone());
+        Self { transport, tokens: TokenCache::default(), settings }
     }
 
     /// Selects the endpoints and logins for `reference`. Sends no request to them.

@@ -1,11 +1,12 @@
 //! Endpoints of registries: mirrors, certificates, plain HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use super::loopback::is_loopback;
+use super::proxy::ProxySettings;
 use crate::limits::{MIRRORS_MAX, RequestLimits};
 use crate::reference::Reference;
 
@@ -19,6 +20,8 @@ pub struct RegistrySettings {
     pub registry: BTreeMap<String, RegistryEntry>,
     #[serde(skip)]
     pub limits: RequestLimits,
+    #[serde(skip)]
+    pub proxy: ProxySettings,
 }
 
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -127,16 +130,6 @@ impl RegistrySettings {
 fn is_authority(text: &str) -> bool {
     let has_valid_port = |name: http::uri::Authority| name.host() == text || name.port_u16().is_some();
     !text.contains(['/', '@']) && text.parse().is_ok_and(has_valid_port)
-}
-
-/// `localhost`, 127.0.0.0/8 or ::1, with a port or without.
-#[must_use]
-pub fn is_loopback(authority: &str) -> bool {
-    let host = match authority.strip_prefix('[') {
-        Some(rest) => rest.split(']').next().unwrap_or_default(),
-        None => authority.split(':').next().unwrap_or_default(),
-    };
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
 }
 
 #[cfg(test)]

@@ -5,21 +5,23 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
-use http::{Request, Response, Uri};
+use http::header::PROXY_AUTHORIZATION;
+use http::{HeaderValue, Request, Response, Uri};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
+use super::proxy::{ProxyServer, ProxySettings};
 use super::retry::Failure;
 use super::settings::Security;
-use crate::limits::{IDLE_CONNECTIONS_MAX, IDLE_ORIGINS_MAX, RequestLimits};
+use crate::limits::{IDLE_CONNECTIONS_MAX, IDLE_ORIGINS_MAX, PROXY_HEAD_BYTES_MAX, RequestLimits};
 
 /// The key of a TLS configuration.
 type TlsKey = (Security, Option<PathBuf>);
@@ -47,6 +49,7 @@ impl Origin {
 #[derive(Debug, Default)]
 pub(super) struct RegistryTransport {
     limits: RequestLimits,
+    proxy: ProxySettings,
     idle: Mutex<HashMap<Origin, Vec<Sender>>>,
     /// Insecure hosts that answered a TLS handshake with something else.
     without_tls: Mutex<HashSet<(String, u16)>>,
@@ -83,23 +86,52 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner) // each change is one step
 }
 
+fn without_delay(stream: TcpStream) -> TcpStream {
+    let _ = stream.set_nodelay(true); // only costs time if it fails
+    stream
+}
+
+/// Has a proxy connect this stream to `origin`.
+async fn open_tunnel(stream: &mut TcpStream, origin: &Origin, proxy: &ProxyServer) -> Result<(), String> {
+    let host = if origin.host.contains(':') { format!("[{}]", origin.host) } else { origin.host.clone() };
+    let target = format!("{host}:{}", origin.port);
+    let login = proxy.authorization.as_ref().map(|login| format!("Proxy-Authorization: {login}\r\n"));
+    let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{}\r\n", login.unwrap_or_default());
+    let broken = |why: std::io::Error| format!("the proxy {proxy:?} broke the connection: {why}");
+    stream.write_all(head.as_bytes()).await.map_err(broken)?;
+    // Byte by byte: what follows the head is the other end's. The head is short, and there is one a connection.
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        if answer.len() >= PROXY_HEAD_BYTES_MAX {
+            return Err(format!("the proxy {proxy:?} answers with a head of more than {PROXY_HEAD_BYTES_MAX} bytes"));
+        }
+        answer.push(stream.read_u8().await.map_err(broken)?);
+    }
+    let first = String::from_utf8_lossy(&answer).lines().next().unwrap_or_default().to_owned();
+    match first.split_whitespace().nth(1) {
+        Some(status) if status.starts_with('2') => Ok(()),
+        Some("407") => Err(format!("the proxy {proxy:?} wants another login; see HTTPS_PROXY")),
+        _ => Err(format!("the proxy {proxy:?} does not connect to {target}: {first}")),
+    }
+}
+
 impl RegistryTransport {
-    pub(super) fn new(limits: RequestLimits) -> Self {
-        Self { limits, ..Self::default() }
+    pub(super) fn new(limits: RequestLimits, proxy: ProxySettings) -> Self {
+        Self { limits, proxy, ..Self::default() }
     }
 
     /// Sends `request`, whose URI is absolute, and waits for the head of its response.
     pub(super) async fn send(&self, origin: &Origin, request: Request<Full<Bytes>>) -> Result<Exchange, Failure> {
         // A connection from the pool may be closed by its other end at any moment; a new one is tried then.
         if let Some(mut sender) = self.take_idle(origin)
-            && let Ok(exchange) = self.send_on(&mut sender, request.clone()).await
+            && let Ok(exchange) = self.send_on(origin, &mut sender, request.clone()).await
         {
             return Ok(Exchange { response: exchange, sender, origin: origin.clone() });
         }
         let connect = timeout(self.limits.connect_timeout, self.connect(origin));
         let elapsed = |_| Failure::Timeout { what: "the connection", limit: self.limits.connect_timeout };
         let mut sender = connect.await.map_err(elapsed)??;
-        let response = self.send_on(&mut sender, request).await?;
+        let response = self.send_on(origin, &mut sender, request).await?;
         Ok(Exchange { response, sender, origin: origin.clone() })
     }
 
@@ -111,13 +143,21 @@ impl RegistryTransport {
 
     async fn send_on(
         &self,
+        origin: &Origin,
         sender: &mut Sender,
         mut request: Request<Full<Bytes>>,
     ) -> Result<Response<Incoming>, Failure> {
-        // A server wants the path only, and the authority as Host, which the caller has set.
-        let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
-        let path = path.parse().map_err(|_| Failure::Unreachable(format!("{path} is not a valid path")))?;
-        *request.uri_mut() = path;
+        if let Some(proxy) = self.forwarding_proxy(origin) {
+            // It wants the whole URI, and its own login.
+            if let Some(login) = proxy.authorization.as_deref().and_then(|login| HeaderValue::try_from(login).ok()) {
+                request.headers_mut().insert(PROXY_AUTHORIZATION, login);
+            }
+        } else {
+            // A server wants the path only, and the authority as Host, which the caller has set.
+            let path = request.uri().path_and_query().map_or("/", |path| path.as_str());
+            let path = path.parse().map_err(|_| Failure::Unreachable(format!("{path} is not a valid path")))?;
+            *request.uri_mut() = path;
+        }
         match timeout(self.limits.response_timeout, sender.send_request(request)).await {
             Ok(Ok(response)) => Ok(response),
             Ok(Err(why)) => Err(Failure::Unreachable(format!("the connection broke: {}", with_causes(&why)))),
@@ -146,11 +186,25 @@ impl RegistryTransport {
         }
     }
 
+    /// The proxy that requests for a plain origin are sent to. All others are tunnelled.
+    fn forwarding_proxy(&self, origin: &Origin) -> Option<&ProxyServer> {
+        let is_plain = origin.security == Security::Plain;
+        is_plain.then(|| self.proxy.server(&origin.host, origin.port, false)).flatten()
+    }
+
     async fn connect_tcp(&self, origin: &Origin) -> Result<TcpStream, Failure> {
-        let connected = TcpStream::connect((origin.host.as_str(), origin.port)).await;
-        let stream =
-            connected.map_err(|why| Failure::Unreachable(format!("no connection to port {}: {why}", origin.port)))?;
-        let _ = stream.set_nodelay(true); // only costs time if it fails
+        let is_plain = origin.security == Security::Plain;
+        let Some(proxy) = self.proxy.server(&origin.host, origin.port, !is_plain) else {
+            let connected = TcpStream::connect((origin.host.as_str(), origin.port)).await;
+            let failed = |why| Failure::Unreachable(format!("no connection to port {}: {why}", origin.port));
+            return Ok(without_delay(connected.map_err(failed)?));
+        };
+        let connected = TcpStream::connect((proxy.host.as_str(), proxy.port)).await;
+        let failed = |why| Failure::Unreachable(format!("no connection to the proxy {proxy:?}: {why}"));
+        let mut stream = without_delay(connected.map_err(failed)?);
+        if !is_plain {
+            open_tunnel(&mut stream, origin, proxy).await.map_err(Failure::Unreachable)?;
+        }
         Ok(stream)
     }
 

@@ -178,6 +178,25 @@ impl ImageStore {
         .await
     }
 
+    /// Has `reference` name an image of this host, which was pulled by its digest.
+    ///
+    /// # Errors
+    /// If the record cannot be written.
+    pub async fn set_tag(&self, reference: &Reference, pulled: &Reference) -> Result<(), Error> {
+        let (reference, pulled) = (reference.clone(), pulled.clone());
+        self.blocking(move |inner| {
+            let failed = |why| Error::storage(&inner.layout.root, "an image's record", &why);
+            let Some(record) = records::get(&inner.layout, &pulled).map_err(failed)? else { return Ok(()) };
+            let known = records::get(&inner.layout, &reference).map_err(failed)?;
+            if known.is_some_and(|known| known.digest == record.digest) {
+                return Ok(());
+            }
+            let tagged = ImageRecord { reference: reference.to_string(), ..record };
+            records::write(&inner.layout, &tagged).map_err(failed)
+        })
+        .await
+    }
+
     /// The digest that `reference` names now: by its registry, or by this host if it was imported here.
     ///
     /// # Errors

@@ -17,6 +17,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{AtFlags, Mode, OFlags};
+
 use super::{EMPTY_DIR_SUFFIX, may_mount, tmpfs};
 use crate::InstanceCredentials;
 use crate::remove_tree::remove_tree;
@@ -62,7 +64,7 @@ impl VolumeStore {
     /// Makes the directories that outlive the instance, for its user alone.
     pub(crate) fn create_persistent_dirs(volumes: &[InstanceVolume], owner: &InstanceCredentials) -> io::Result<()> {
         for volume in volumes {
-            if let Some(directory) = volume.persistent_dir() {
+            if let VolumeContent::Persistent(directory) = &volume.content {
                 create_dir(directory)?;
                 if owner.user.is_some() || owner.group.is_some() {
                     chown(directory, owner.user, owner.group)?;
@@ -88,9 +90,14 @@ impl VolumeStore {
                 tmpfs::mount(&folder, bytes_max)?;
             }
         }
-        for mount in mounts.filter(|mount| volumes.iter().any(|v| v.name == mount.volume && v.is_per_instance())) {
-            if let Some(below) = mount.sub_path.as_deref().filter(|below| is_contained_path(below)) {
-                create_instance_dir(&self.instance_dir.join(&mount.volume).join(below))?;
+        for mount in mounts {
+            let Some(below) = mount.sub_path.as_deref().filter(|below| is_contained_path(below)) else { continue };
+            match volumes.iter().find(|volume| volume.name == mount.volume).map(|volume| &volume.content) {
+                Some(VolumeContent::Empty(_)) => {
+                    create_instance_dir(&self.instance_dir.join(&mount.volume).join(below))?;
+                }
+                Some(VolumeContent::Claim(directory)) => create_below(directory, Path::new(below))?,
+                _ => {}
             }
         }
         Ok(())
@@ -152,6 +159,27 @@ fn create_instance_dir(path: &Path) -> io::Result<()> {
     fs::create_dir_all(path)?;
     // Set afterwards, because the mode given at creation loses the bits of the umask.
     fs::set_permissions(path, fs::Permissions::from_mode(OWN_MODE))
+}
+
+/// Makes the folders that lead to `below`. Programs write to this directory, so no link in it is followed; a folder behind
+/// one is not made.
+fn create_below(directory: &Path, below: &Path) -> io::Result<()> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut folder = rustix::fs::open(directory, flags, Mode::empty())?;
+    for part in below.components() {
+        match rustix::fs::mkdirat(&folder, part.as_os_str(), Mode::from(OWN_MODE)) {
+            // The mode given at creation loses the bits of the umask.
+            Ok(()) => rustix::fs::chmodat(&folder, part.as_os_str(), Mode::from(OWN_MODE), AtFlags::empty())?,
+            Err(rustix::io::Errno::EXIST) => {}
+            Err(why) => return Err(why.into()),
+        }
+        match rustix::fs::openat(&folder, part.as_os_str(), flags, Mode::empty()) {
+            Ok(next) => folder = next,
+            Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => return Ok(()),
+            Err(why) => return Err(why.into()),
+        }
+    }
+    Ok(())
 }
 
 fn write(folder: &Path, files: &[VolumeFile]) -> io::Result<()> {

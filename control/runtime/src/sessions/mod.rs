@@ -23,6 +23,7 @@ use crate::host::HostContext;
 use crate::launch::session_process::{SessionProcess, SessionStdio, SessionStreams};
 use crate::limits::SESSION_INSTANCE_END_WAIT;
 use crate::process::child::{exited, pid, pidfd, signal_group};
+use crate::usage::InstanceProcesses;
 use registry::SessionHold;
 pub(super) use registry::{InstanceRegistration, InstanceSessions, SessionRegistry};
 
@@ -87,6 +88,7 @@ pub(super) enum SessionCommand {
     Find { instance: u64, sidecar: Option<String>, reply: oneshot::Sender<Option<RunningContainer>> },
     Exec { spec: SessionCommandSpec, reply: oneshot::Sender<Result<CommandSession, SessionError>> },
     Connect { instance: u64, port: u16, reply: oneshot::Sender<io::Result<(TcpStream, SessionGuard)>> },
+    Processes { reply: oneshot::Sender<Vec<InstanceProcesses>> },
 }
 
 impl SessionClient {
@@ -112,6 +114,13 @@ impl SessionClient {
         started.await.unwrap_or(Err(SessionError::NotRunning))
     }
 
+    /// The processes of all running instances.
+    pub async fn processes(&self) -> Vec<InstanceProcesses> {
+        let (reply, all) = oneshot::channel();
+        (self.0)(SessionCommand::Processes { reply });
+        all.await.unwrap_or_default()
+    }
+
     /// Connects to a port of the instance. It stays thawed for as long as the guard is held.
     ///
     /// # Errors
@@ -129,6 +138,9 @@ pub(super) fn handle(registry: &Rc<SessionRegistry>, host: &Rc<HostContext>, com
         SessionCommand::Find { instance, sidecar, reply } => {
             let found = registry.get(instance).and_then(|sessions| sessions.running_container(sidecar.as_deref()));
             let _ = reply.send(found);
+        }
+        SessionCommand::Processes { reply } => {
+            let _ = reply.send(registry.processes());
         }
         SessionCommand::Exec { spec, reply } => {
             let registry = Rc::clone(registry);

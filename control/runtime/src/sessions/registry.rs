@@ -9,6 +9,7 @@ use tokio::sync::{Notify, watch};
 
 use super::{RunningContainer, SessionError};
 use crate::launch::launcher::Launcher;
+use crate::usage::InstanceProcesses;
 
 /// Instances by their ids.
 #[derive(Default)]
@@ -17,6 +18,11 @@ pub(crate) struct SessionRegistry {
 }
 
 impl SessionRegistry {
+    /// The processes of all of them.
+    pub(super) fn processes(&self) -> Vec<InstanceProcesses> {
+        self.instances.borrow().values().filter_map(|one| one.processes.clone()).collect()
+    }
+
     pub(super) fn get(&self, instance: u64) -> Option<Rc<InstanceSessions>> {
         self.instances.borrow().get(&instance).cloned()
     }
@@ -34,6 +40,7 @@ pub(crate) struct InstanceSessions {
     frozen: Cell<bool>,
     thawed: Notify,
     ended: watch::Sender<bool>,
+    processes: Option<InstanceProcesses>,
 }
 
 pub(super) struct SessionContainer {
@@ -55,7 +62,13 @@ impl InstanceSessions {
             frozen: Cell::default(),
             thawed: Notify::new(),
             ended: watch::Sender::new(false),
+            processes: None,
         }
+    }
+
+    /// What clients learn of its use of resources.
+    pub(crate) fn with_processes(self, processes: InstanceProcesses) -> Self {
+        Self { processes: Some(processes), ..self }
     }
 
     pub(crate) fn with_container(

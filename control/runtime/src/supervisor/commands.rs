@@ -4,9 +4,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender};
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 
 use crate::InstanceHandle;
+use crate::limits::GRACE_PERIOD_MAX;
 
 pub(crate) enum InstanceCommand {
     Stop,
@@ -15,11 +17,32 @@ pub(crate) enum InstanceCommand {
     Thaw,
 }
 
-/// From SIGTERM to SIGKILL, if it is to be another time than the manifest's.
-pub(crate) type RequestedGrace = Arc<OnceLock<Duration>>;
+/// From SIGTERM to SIGKILL.
+#[derive(Clone)]
+pub(crate) struct GracePeriod {
+    pub(crate) manifest: Duration,
+    /// When SIGKILL follows, if it is to be another time than the manifest's.
+    pub(crate) kill_at: watch::Receiver<Option<Instant>>,
+}
+
+impl GracePeriod {
+    /// Returns when a period that begins now is over. Another stop may end it sooner.
+    pub(crate) async fn elapsed(mut self) {
+        let manifest = Instant::now() + self.manifest.min(GRACE_PERIOD_MAX);
+        loop {
+            let kill_at = self.kill_at.borrow_and_update().unwrap_or(manifest);
+            tokio::select! {
+                () = sleep_until(kill_at) => return,
+                changed = self.kill_at.changed() => if changed.is_err() {
+                    return sleep_until(kill_at).await; // the handle is dropped
+                },
+            }
+        }
+    }
+}
 
 pub(crate) struct ProcessHandle {
-    pub(crate) grace: RequestedGrace,
+    pub(crate) kill_at: watch::Sender<Option<Instant>>,
     pub(crate) commands: UnboundedSender<InstanceCommand>,
     /// When the process began to run, once it has.
     pub(crate) spawned: Arc<OnceLock<Instant>>,
@@ -31,7 +54,14 @@ impl InstanceHandle for ProcessHandle {
     }
 
     fn stop_within(&self, grace: Duration) {
-        let _ = self.grace.set(grace); // an error: it is stopped already
+        let wanted = Instant::now() + grace.min(GRACE_PERIOD_MAX);
+        self.kill_at.send_if_modified(|kill_at| {
+            let is_sooner = kill_at.is_none_or(|at| wanted < at);
+            if is_sooner {
+                *kill_at = Some(wanted);
+            }
+            is_sooner
+        });
         self.stop();
     }
 
@@ -72,4 +102,27 @@ pub(crate) async fn next_interrupt(orders: &mut UnboundedReceiver<InstanceComman
 /// Returns when a stop is requested; a check request to an instance that is being probed anyway is ignored.
 pub(crate) async fn stop_requested(orders: &mut UnboundedReceiver<InstanceCommand>) {
     while !matches!(orders.recv().await, Some(InstanceCommand::Stop) | None) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::mpsc::unbounded_channel;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn later_stop_shortens_the_grace_period_and_never_extends_it() {
+        let ((commands, _inbox), (kill_at, requested)) = (unbounded_channel(), watch::channel(None));
+        let handle = ProcessHandle { kill_at, commands, spawned: Arc::default() };
+        let grace = GracePeriod { manifest: Duration::from_secs(30), kill_at: requested };
+        let began = Instant::now();
+        handle.stop_within(Duration::MAX);
+        let elapsed = tokio::spawn(grace.elapsed());
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert!(!elapsed.is_finished());
+        handle.stop_within(Duration::from_secs(2));
+        handle.stop_within(Duration::from_secs(600));
+        elapsed.await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), 62);
+    }
 }

@@ -8,9 +8,9 @@ use std::io;
 use jiff::Timestamp;
 use rustix::process::Signal;
 use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
-use super::commands::{InstanceCommand, stop_requested};
+use super::commands::{GracePeriod, InstanceCommand, stop_requested};
 use super::exit::{TerminationCause, exit_of, not_started};
 use super::sidecars::SidecarContainer;
 use crate::logs::output_capture::drain;
@@ -44,7 +44,7 @@ impl InitContainers {
         &mut self,
         orders: &mut UnboundedReceiver<InstanceCommand>,
         reporter: &InstanceReporter,
-        deadline: Instant,
+        (deadline, grace): (Instant, GracePeriod),
         starved: impl Fn() -> bool,
     ) -> Result<(), InstanceExit> {
         for post in &self.containers {
@@ -60,7 +60,9 @@ impl InitContainers {
                 ended: false,
             });
             reporter.sidecars(self.statuses.clone());
-            let ended = run(post, orders, deadline, &starved).await.unwrap_or_else(|why| Err(not_started(&why)));
+            let ended = run(post, orders, (deadline, grace.clone()), &starved)
+                .await
+                .unwrap_or_else(|why| Err(not_started(&why)));
             ended
                 .map_err(|gone| InstanceExit { message: format!("init container {name}: {}", gone.message), ..gone })?;
             if let Some(last) = self.statuses.last_mut() {
@@ -78,7 +80,7 @@ impl InitContainers {
 async fn run(
     post: &SidecarContainer,
     orders: &mut UnboundedReceiver<InstanceCommand>,
-    deadline: Instant,
+    (deadline, grace): (Instant, GracePeriod),
     starved: impl Fn() -> bool,
 ) -> io::Result<Result<(), InstanceExit>> {
     let (child, pidfd, readers) = post.spawn()?;
@@ -92,7 +94,10 @@ async fn run(
     };
     if !matches!(end, TerminationCause::Exited) {
         post.launcher.terminate(&child.0);
-        let _ = timeout(spec.termination_grace_period, exited(&pidfd)).await; // it had its time
+        tokio::select! {
+            () = exited(&pidfd) => {}
+            () = grace.elapsed() => {}
+        }
     }
     // The leader is not reaped, so its process id still identifies this group.
     signal_group(&child.0, Signal::KILL);

@@ -24,12 +24,13 @@ use std::path::Path;
 use std::process::Child;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use contract::allocator;
 use rustix::process::Signal;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet, LocalSet, spawn_local};
 use tokio::time::Instant;
 
@@ -50,8 +51,9 @@ use crate::mounts::volume_store::{VolumeStore, is_in_memory};
 use crate::probes::LastProbeError;
 use crate::process::child::{pid, signal_group};
 use crate::sessions::{self, InstanceRegistration, InstanceSessions, SessionClient, SessionCommand, SessionRegistry};
+use crate::usage::InstanceProcesses;
 use crate::{InstanceExit, InstanceHandle, InstanceReporter, InstanceSpec, Runtime};
-use commands::{InstanceCommand, ProcessHandle, RequestedGrace};
+use commands::{GracePeriod, InstanceCommand, ProcessHandle};
 use exit::{TerminationCause, exit_of, not_started};
 use freezer::Freezer;
 use sandbox::Sandbox;
@@ -130,21 +132,21 @@ impl Runtime for ProcessRuntime {
         let (orders, inbox) = mpsc::unbounded_channel();
         let spawned = Arc::<OnceLock<Instant>>::default();
         let (reports, is_spawned, began) = (reporter.clone(), Arc::clone(&spawned), Instant::now());
-        let grace = RequestedGrace::default();
+        let (kill_at, requested) = watch::channel(None);
         let instance = InstanceRun {
             id,
             line,
             spec,
             reporter: reports,
             commands: inbox,
-            grace: Arc::clone(&grace),
+            kill_at: requested,
             began_at: began,
             spawned: is_spawned,
         };
         if self.commands.send(RuntimeCommand::Run(instance)).is_err() {
             reporter.exited(not_started(&io::Error::other("the thread that runs instances has ended")));
         }
-        Box::new(ProcessHandle { grace, commands: orders, spawned })
+        Box::new(ProcessHandle { kill_at, commands: orders, spawned })
     }
 
     fn refresh(&self, spec: Arc<InstanceSpec>) {
@@ -174,15 +176,16 @@ struct InstanceRun {
     spec: Arc<InstanceSpec>,
     reporter: InstanceReporter,
     commands: UnboundedReceiver<InstanceCommand>,
-    grace: RequestedGrace,
+    /// When SIGKILL follows a stop, if it is to be another time than the manifest's.
+    kill_at: watch::Receiver<Option<Instant>>,
     began_at: Instant,
     spawned: Arc<OnceLock<Instant>>,
 }
 
 impl InstanceRun {
     /// From SIGTERM to SIGKILL.
-    fn grace(&self) -> Duration {
-        self.grace.get().copied().unwrap_or(self.spec.termination_grace_period)
+    fn grace(&self) -> GracePeriod {
+        GracePeriod { manifest: self.spec.termination_grace_period, kill_at: self.kill_at.clone() }
     }
 
     /// The deadline of its start.
@@ -365,7 +368,14 @@ impl InstanceProcess {
             Ok((pidfd, readers)) => {
                 let record = record.with_leader(pid(&child));
                 host.records.write(spec, id, &record);
+                let processes = InstanceProcesses {
+                    instance: id,
+                    leader: pid(&child).as_raw_nonzero().get(),
+                    cgroups: group.folders().to_vec(),
+                    began: std::time::Instant::now(),
+                };
                 let all = reachable_containers(instance, &posts, &launcher, &environment, address);
+                let all = all.with_processes(processes);
                 Ok(Self {
                     sessions: InstanceRegistration::new(sessions, id, all),
                     child,

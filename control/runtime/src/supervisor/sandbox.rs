@@ -117,9 +117,9 @@ impl Sandbox {
         host.records.write(spec, run.id, &self.record); // no process is ever without one
         // They have no other resources than the instance's own.
         InstanceLog::prune(&host.records.folder(&spec.namespace, &spec.revision));
-        let (deadline, group) = (run.deadline(), &self.group);
+        let (times, group) = ((run.deadline(), run.grace()), &self.group);
         let starved = || group.was_out_of_memory();
-        self.init_containers.run(&mut run.commands, &run.reporter, deadline, starved).await
+        self.init_containers.run(&mut run.commands, &run.reporter, times, starved).await
     }
 
     /// The start ends here: an init container failed.

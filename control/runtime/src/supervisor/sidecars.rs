@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, spawn_local};
 use tokio::time::{Instant, sleep, timeout};
 
+use super::commands::GracePeriod;
 use super::exit::{TerminationCause, exit_of, not_started};
 use super::freezer::Freezer;
 use crate::environment::command;
@@ -161,7 +162,7 @@ impl Sidecars {
     }
 
     /// SIGTERM, the grace period, SIGKILL.
-    pub(crate) async fn stop(&self, grace: Duration) {
+    pub(crate) async fn stop(&self, grace: GracePeriod) {
         self.supervisor.stopping.set(true);
         self.supervisor.containers.iter().for_each(SidecarContainer::terminate);
         self.freeze(false); // a frozen one hears nothing
@@ -176,7 +177,12 @@ impl Sidecars {
                 let _ = task.await; // an error: it waited for its next start
             }
         };
-        if timeout(grace, all).await.is_err() {
+        let ended_in_time = tokio::select! {
+            biased;
+            () = all => true,
+            () = grace.elapsed() => false,
+        };
+        if !ended_in_time {
             self.supervisor.signal_all(Signal::KILL);
             for task in tasks.iter_mut().filter(|task| !task.is_finished()) {
                 let _ = task.await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rustix::process::{Signal, WaitId, WaitIdOptions, waitid};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
-use super::commands::{InstanceCommand, ProbeInterrupt, next_interrupt, stop_requested};
+use super::commands::{GracePeriod, InstanceCommand, ProbeInterrupt, next_interrupt, stop_requested};
 use super::exit::TerminationCause;
 use super::{InstanceProcess, InstanceRun};
 use crate::limits::{NOT_READY_REPORT_DELAY_MAX, NOT_READY_REPORT_DELAY_MIN, VERIFY_TIMEOUT};
@@ -241,12 +241,16 @@ impl InstanceProcess {
     }
 
     /// RT-LIFE-05: SIGTERM, the grace period, SIGKILL.
-    pub(crate) async fn terminate(&self, grace: Duration) {
+    pub(crate) async fn terminate(&self, grace: GracePeriod) {
         self.launcher.terminate(&self.child);
         self.freezer.set(&self.child, false); // a frozen one hears nothing
-        if timeout(grace, exited(&self.pidfd)).await.is_err() {
-            signal_group(&self.child, Signal::KILL);
-            exited(&self.pidfd).await;
+        tokio::select! {
+            biased;
+            () = exited(&self.pidfd) => {}
+            () = grace.elapsed() => {
+                signal_group(&self.child, Signal::KILL);
+                exited(&self.pidfd).await;
+            }
         }
     }
 }

@@ -20,7 +20,7 @@ const INNER_FORBIDDEN: [(&str, &str); 3] = [
     ("/properties/volumeMounts/items/properties", "subPathExpr"),
 ];
 /// Where a volume's files may come from.
-const VOLUME: [&str; 5] = ["name", "configMap", "emptyDir", "projected", "secret"];
+const VOLUME: [&str; 6] = ["name", "configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"];
 
 pub(super) fn metadata(generator: &mut SchemaGenerator) -> Schema {
     pruned_schema::<ObjectMeta>(generator, &METADATA)

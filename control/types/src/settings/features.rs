@@ -64,11 +64,13 @@ const FLAGS: [(&str, FeatureFlag); 34] = [
 ];
 
 /// The supported features. The others are about Pods of a cluster, and their sidecars.
-const SUPPORTED: [&str; 9] = [
+const SUPPORTED: [&str; 11] = [
     "autodetect-http2",
     "kubernetes.containerspec-addcapabilities",
     "kubernetes.podspec-fieldref",
     "kubernetes.podspec-init-containers",
+    "kubernetes.podspec-persistent-volume-claim",
+    "kubernetes.podspec-persistent-volume-write",
     "kubernetes.podspec-volumes-emptydir",
     "multi-container",
     "multi-container-probing",
@@ -118,6 +120,9 @@ kubernetes.podspec-fieldref: \"disabled\"
 # Containers may run before the others.
 kubernetes.podspec-init-containers: \"disabled\"
 kubernetes.podspec-volumes-emptydir: \"enabled\"
+# PersistentVolumeClaims may be mounted, and written to.
+kubernetes.podspec-persistent-volume-claim: \"disabled\"
+kubernetes.podspec-persistent-volume-write: \"disabled\"
 tag-header-based-routing: \"disabled\"
 # Instances whose port has no name are asked whether they speak HTTP/2.
 autodetect-http2: \"disabled\"

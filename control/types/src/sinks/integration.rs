@@ -1,5 +1,5 @@
-//! IntegrationSink: upstream's kind. `log` writes events to the log of its instance. `aws` is stored and not run:
-//! AdapterSinks run the transports `s3` and `sqs`.
+//! IntegrationSink: upstream's kind. `log` writes events to the log of its instance, and the built-in transports `s3` and `sqs`
+//! send them to Amazon's services.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use schemars::JsonSchema;
@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use super::{ADDRESSABLE, AdapterSinkKind, AdapterSinkPlan, EVENT_POLICIES_READY, SINK, SinkStatus};
 use crate::adapter_program::AdapterProgram;
-use crate::field_errors::FieldErrors;
+use crate::aws::{AwsAuth, AwsS3, AwsSqs};
+use crate::field_errors::{FieldErrors, exactly_one};
 use crate::kind;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
 
@@ -26,9 +27,23 @@ pub struct IntegrationSinkSpec {
     /// Events are written to the log. Upstream's options, which change the form of a line, have no effect.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log: Option<LogSink>,
-    /// `s3`, `sqs` or `sns`, with `auth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aws: Option<AwsSink>,
+}
+
+/// `s3` or `sqs`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AwsSink {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub s3: Option<AwsS3>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sqs: Option<AwsSqs>,
+    /// It has no transport yet.
     #[serde(skip_serializing_if = "Value::is_null")]
-    pub aws: Value,
+    pub sns: Value,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub auth: Option<AwsAuth>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -63,17 +78,27 @@ impl AdapterSinkKind for IntegrationSink {
     const SERVICE_SUFFIX: &'static str = "-integrationsink";
 
     fn plan(&self) -> AdapterSinkPlan {
-        // Without a path, events are lines of the instance's output.
-        let transport = if self.spec.log.is_some() { "file" } else { "aws" };
-        AdapterSinkPlan { program: AdapterProgram::transport(transport), sink: json!({}), ..AdapterSinkPlan::default() }
+        let (transport, sink) = match (&self.spec.log, &self.spec.aws) {
+            // Without a path, events are lines of the instance's output.
+            (Some(_), _) => ("file", json!({})),
+            (None, Some(AwsSink { s3: Some(s3), auth, .. })) => ("s3", s3.sink(auth.as_ref())),
+            (None, Some(AwsSink { sqs: Some(sqs), auth, .. })) => ("sqs", sqs.sink(auth.as_ref())),
+            _ => ("sns", json!({})),
+        };
+        let auth = self.spec.aws.as_ref().and_then(|aws| aws.auth.as_ref());
+        AdapterSinkPlan {
+            program: AdapterProgram::transport(transport),
+            sink,
+            service_account_name: auth.and_then(|auth| auth.service_account_name.clone()),
+        }
     }
 }
 
 /// A sink that nothing runs gets a warning at once.
 pub(super) fn warnings(object: &Value) -> Vec<String> {
-    let is_aws = object["spec"]["aws"].is_object();
-    let warning = || "spec.aws: nothing runs this sink; use an AdapterSink with the transport s3 or sqs".to_owned();
-    is_aws.then(warning).into_iter().collect()
+    let is_sns = object["spec"]["aws"]["sns"].is_object();
+    let warning = || "spec.aws.sns: nothing runs this sink, use spec.aws.s3 or spec.aws.sqs".to_owned();
+    is_sns.then(warning).into_iter().collect()
 }
 
 impl ResourceStrategy for IntegrationSink {
@@ -87,10 +112,18 @@ impl ResourceStrategy for IntegrationSink {
     fn set_defaults(&mut self, _: Option<&Self>, _: &RequestContext) {}
 
     fn validate(&self, _: Option<&Self>, problems: &mut FieldErrors) {
-        match (&self.spec.log, self.spec.aws.is_object()) {
-            (None, false) => problems.add("spec", "expected exactly one, got neither: aws, log"),
-            (Some(_), true) => problems.add("spec", "expected exactly one, got both: aws, log"),
-            _ => {}
+        let aws = self.spec.aws.clone().unwrap_or_default();
+        let kinds = [self.spec.log.is_some(), aws.s3.is_some(), aws.sqs.is_some(), !aws.sns.is_null()];
+        let set = kinds.into_iter().filter(|set| *set).count();
+        exactly_one(set, "spec", "aws.s3, aws.sns, aws.sqs, log", problems);
+        if set == 1 && self.spec.log.is_none() {
+            AwsAuth::validate(aws.auth.as_ref(), "spec.aws.auth", problems);
+        }
+        if let Some(s3) = &aws.s3 {
+            s3.validate("spec.aws.s3", problems);
+        }
+        if let Some(sqs) = &aws.sqs {
+            sqs.validate("spec.aws.sqs", problems);
         }
     }
 }
@@ -101,7 +134,7 @@ mod tests {
 
     #[test]
     fn sink_that_is_not_run_is_a_warning() {
-        assert!(warnings(&json!({ "spec": { "aws": { "s3": {} } } }))[0].contains("AdapterSink"));
-        assert_eq!(warnings(&json!({ "spec": { "log": {} } })), [""; 0]);
+        assert!(warnings(&json!({ "spec": { "aws": { "sns": {} } } }))[0].contains("spec.aws.sqs"));
+        assert_eq!(warnings(&json!({ "spec": { "aws": { "s3": {} } } })), [""; 0]);
     }
 }

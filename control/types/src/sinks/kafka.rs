@@ -13,6 +13,7 @@ use crate::field_errors::{FieldErrors, MISSING};
 use crate::kafka::net_of_secret;
 use crate::kind;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy};
+use crate::secret_reference::AuthSecret;
 use crate::shared::SPEC_CHANGED;
 
 const TOPIC_READY: &str = "TopicReady";
@@ -49,29 +50,14 @@ pub struct KafkaSinkSpec {
 #[serde(default)]
 pub struct SinkAuth {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub secret: Option<SinkAuthSecret>,
-}
-
-/// The Secret with the credentials.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct SinkAuthSecret {
-    #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
-    pub reference: Option<SinkAuthReference>,
-}
-
-/// Its name, in the namespace of the sink.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
-pub struct SinkAuthReference {
-    pub name: String,
+    pub secret: Option<AuthSecret>,
 }
 
 impl SinkAuth {
     /// The name of the Secret.
     #[must_use]
     pub fn secret_name(&self) -> Option<&str> {
-        self.secret.as_ref()?.reference.as_ref().map(|reference| reference.name.as_str())
+        self.secret.as_ref()?.name()
     }
 }
 

@@ -1,5 +1,5 @@
-//! Sinks that an adapter runs: events that are sent to them leave by another protocol. They are Addressable, and their
-//! adapter answers with a 2xx once the other system has confirmed the event.
+//! Sinks: kinds that are Addressable. Events that are sent to most of them leave by another protocol: an adapter runs these,
+//! and answers with a 2xx once the other system has confirmed the event. A JobSink makes a Job of each event.
 
 /// Makes a kind of object a sink with these conditions.
 macro_rules! sink {
@@ -17,6 +17,7 @@ macro_rules! sink {
 
 pub mod adapter;
 pub mod integration;
+pub mod job;
 pub mod kafka;
 pub mod redis_stream;
 
@@ -107,5 +108,6 @@ pub fn entries() -> Vec<KindEntry> {
         KindEntry::of::<kafka::KafkaSink>(),
         KindEntry::of::<redis_stream::RedisStreamSink>(),
         KindEntry::of::<integration::IntegrationSink>().with_warnings(integration::warnings),
+        job::entry(),
     ]
 }

@@ -41,7 +41,7 @@ fn narrow_schema() -> Value {
     schema
 }
 
-pub(super) fn narrow_job_spec(spec: &mut Value) {
+pub(crate) fn narrow_job_spec(spec: &mut Value) {
     pod::narrow_spec(&mut spec["properties"]["template"]["properties"]["spec"]);
 }
 

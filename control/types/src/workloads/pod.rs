@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{is_of_revision, pod_defaults, pod_rules, warnings_of};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{CORE, KindEntry, KindMeta, RequestContext, ResourceStrategy};
+use crate::node::NODE;
 use crate::printer_column::{AGE, PrinterColumn, RATIO, column};
 use crate::role_rules::{DefaultRole, EDIT, RoleRule, STREAM, VIEW};
 use crate::schema;
@@ -63,10 +64,8 @@ const SPEC: [&str; 25] = [
 ];
 /// Fields of a spec that are large and have no effect here.
 const OPAQUE: [&str; 3] = ["affinity", "topologySpreadConstraints", "dnsConfig"];
-const VOLUME: [&str; 5] = ["name", "configMap", "emptyDir", "projected", "secret"];
+const VOLUME: [&str; 6] = ["name", "configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"];
 
-/// Where everything runs.
-const NODE: &str = "localhost";
 /// The service account of a Pod that names none.
 const ACCOUNT_DEFAULT: &str = "default";
 

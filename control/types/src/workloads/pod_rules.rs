@@ -253,7 +253,7 @@ mod tests {
             (
                 json!({ "containers": [{ "name": "c", "image": "i" }], "volumes": [{ "name": "v", "hostPath": { "path": "/" } }] }),
                 "spec.volumes[0].hostPath",
-                "Forbidden: configMap, emptyDir, projected and secret are the volumes of this host",
+                "Forbidden: configMap, emptyDir, persistentVolumeClaim, projected and secret are the volumes of this host",
             ),
         ] {
             assert_eq!(problems(spec.clone()), [(field.to_owned(), message.to_owned())], "{spec}");

@@ -9,7 +9,8 @@ use crate::serving::revision_spec::volumes::{PATHS_RESERVED, is_clean_path};
 use support::names::{is_dns1123_label, label_error};
 
 /// Where a volume's files may come from here.
-const SOURCES: &str = "configMap, emptyDir, projected and secret are the volumes of this host";
+const SOURCES: &str = "configMap, emptyDir, persistentVolumeClaim, projected and secret are the volumes of this host";
+const KNOWN: [&str; 5] = ["configMap", "emptyDir", "persistentVolumeClaim", "projected", "secret"];
 
 pub(super) fn validate<'a>(spec: &'a PodSpec, at: &str, problems: &mut FieldErrors) -> HashSet<&'a str> {
     let mut names = HashSet::new();
@@ -35,7 +36,10 @@ fn validate_source(volume: &Volume, at: &str, problems: &mut FieldErrors) {
     let named: Vec<String> = fields.into_iter().map(|(name, _)| name).filter(|name| name != "name").collect();
     match named.as_slice() {
         [] => problems.add(at, "Required value: must specify a volume type"),
-        [one] if ["configMap", "emptyDir", "projected", "secret"].contains(&one.as_str()) => {}
+        [_] if volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.claim_name.is_empty()) => {
+            problems.add(format!("{at}.persistentVolumeClaim.claimName"), "Required value");
+        }
+        [one] if KNOWN.contains(&one.as_str()) => {}
         [one] => problems.add(format!("{at}.{one}"), format!("Forbidden: {SOURCES}")),
         [_, others @ ..] => {
             for other in others {

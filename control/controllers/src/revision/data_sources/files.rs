@@ -36,6 +36,11 @@ impl RevisionDataSources {
             self.secret(volume, meta)?
         } else if let Some(volume) = &spec.projected {
             self.projected(volume, meta)?
+        } else if let Some(volume) = &spec.persistent_volume_claim {
+            let name = volume.claim_name.as_str();
+            let folder = self.claims.get(name).cloned();
+            let why = || missing(format!("persistentvolumeclaim \"{name}\" not found, or not bound"));
+            return folder.map(VolumeContent::Claim).ok_or_else(why);
         } else {
             return Ok(VolumeContent::Empty(medium(spec.empty_dir.as_ref())));
         };

@@ -7,7 +7,7 @@ use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, ReplicaSetSpec};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::owned_pods::{delete, owned, owner_item, tell, write_status};
+use super::owned_pods::{delete, owned, owned_or_adopted, owner_item, tell, write_status};
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, Watches, newest};
@@ -69,7 +69,7 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
         return Ok(());
     }
     let spec = deployment.spec.clone().unwrap_or_default();
-    let mut sets: Vec<ReplicaSet> = owned(context, &deployment.metadata).await?;
+    let mut sets: Vec<ReplicaSet> = owned_or_adopted(context, &*deployment, &spec.selector, |_| true).await?;
     let current = sets.iter().position(|set| has_template(set, &spec.template));
     let is_paused = spec.paused == Some(true);
     let mut made = None;
@@ -77,7 +77,8 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
         Some(at) => Some(sets.remove(at)),
         None if is_paused => None,
         None => {
-            let set = context.create(&new_set(&deployment, &spec.template, &sets)).await?;
+            let created = create_set(context, &deployment, &spec.template, &sets).await?;
+            let Some(set) = created else { return Ok(()) };
             made = Some(name(&set.metadata).to_owned());
             Some(set)
         }
@@ -132,10 +133,11 @@ fn without_hash(mut template: PodTemplateSpec) -> PodTemplateSpec {
     template
 }
 
-/// A word that stands for a template, of letters that spell no other word.
-fn template_hash(template: &PodTemplateSpec) -> String {
+/// A word that stands for a template, of letters that spell no other word. It is another one after each collision.
+fn template_hash(template: &PodTemplateSpec, collisions: Option<i32>) -> String {
     const LETTERS: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let text = serde_json::to_string(&without_hash(template.clone())).unwrap_or_default();
+    let mut text = serde_json::to_string(&without_hash(template.clone())).unwrap_or_default();
+    text.extend(collisions.map(|count| count.to_string()));
     let mut hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3) // FNV-1a
     });
@@ -147,9 +149,28 @@ fn template_hash(template: &PodTemplateSpec) -> String {
     (0..10).map(letter).collect()
 }
 
+/// Creates the set of a template that is new. `None`: a set with another template or another owner has its name. The
+/// status counts that, and the next reconcile tries another name.
+async fn create_set(
+    context: &ControllerContext,
+    deployment: &Deployment,
+    template: &PodTemplateSpec,
+    others: &[ReplicaSet],
+) -> Result<Option<ReplicaSet>, Error> {
+    match context.create(&new_set(deployment, template, others)).await {
+        Err(Error::Api(kube::Error::Api(refusal))) if refusal.is_already_exists() => {
+            let mut status = deployment.status.clone().unwrap_or_default();
+            status.collision_count = Some(status.collision_count.unwrap_or(0).saturating_add(1));
+            write_status(context, &Deployment { status: Some(status), ..deployment.clone() }).await?;
+            Ok(None)
+        }
+        created => created.map(Some),
+    }
+}
+
 /// The set of a template that is new. It has no Pods yet.
 fn new_set(deployment: &Deployment, template: &PodTemplateSpec, others: &[ReplicaSet]) -> ReplicaSet {
-    let hash = template_hash(template);
+    let hash = template_hash(template, deployment.status.as_ref().and_then(|status| status.collision_count));
     let spec = deployment.spec.clone().unwrap_or_default();
     let mut template = template.clone();
     let labels = template.metadata.get_or_insert_default().labels.get_or_insert_default();
@@ -283,9 +304,10 @@ mod tests {
         let set = new_set(&deployment, &template("a:1"), &[]);
         assert!(has_template(&set, &template("a:1")) && !has_template(&set, &template("a:2")));
         assert_eq!((revision(&set), set.spec.as_ref().unwrap().replicas), (1, Some(0)));
-        let hash = template_hash(&template("a:1"));
+        let hash = template_hash(&template("a:1"), None);
         assert_eq!(set.metadata.name, Some(format!("web-{hash}")));
-        assert_ne!(hash, template_hash(&template("a:2")));
+        assert_ne!(hash, template_hash(&template("a:2"), None));
+        assert_ne!(hash, template_hash(&template("a:1"), Some(1)));
         assert_eq!(revision(&new_set(&deployment, &template("a:2"), &[set])), 2);
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn rolling_update(limits: RolloutLimits, current: &ReplicaSet, others
     let mut steps = Vec::new();
     let old_total: i32 = others.iter().map(wanted).sum();
     let own = wanted(current);
-    let room = (limits.replicas + limits.surge - old_total - own).max(0);
+    let room = (limits.replicas.saturating_add(limits.surge) - old_total - own).max(0);
     let grown = if own > limits.replicas { limits.replicas } else { (own + room).min(limits.replicas) };
     steps.extend(step(current, grown));
     // What is not available of the new template counts as if it were not there.
@@ -156,6 +156,7 @@ mod tests {
     #[test]
     fn number_of_a_settled_deployment_is_scaled_both_ways() {
         assert_eq!(told(rolling_update(limits(5, 1, 0), &set("new", 2, 2), &[])), [("new".to_owned(), 5)]);
+        assert_eq!(told(rolling_update(limits(5, i32::MAX, 0), &set("new", 2, 2), &[])), [("new".to_owned(), 5)]);
         assert_eq!(told(rolling_update(limits(1, 1, 0), &set("new", 2, 2), &[])), [("new".to_owned(), 1)]);
         assert_eq!(told(rolling_update(limits(0, 0, 1), &set("new", 2, 2), &[])), [("new".to_owned(), 0)]);
     }

@@ -15,7 +15,7 @@ const PROGRESSING: &str = "Progressing";
 const COMPLETE: &str = "NewReplicaSetAvailable";
 const TIMED_OUT: &str = "ProgressDeadlineExceeded";
 
-/// The status, and when it is to be looked at again without an event. `made` is the set that was just created.
+/// The status, and when the next reconcile is due without an event. `made` is the set that was just created.
 pub(super) fn status(
     deployment: &Deployment,
     current: Option<&ReplicaSet>,
@@ -76,6 +76,7 @@ pub(super) fn status(
         available_replicas: Some(available),
         unavailable_replicas: Some((replicas.max(limits.replicas) - available).max(0)),
         conditions: Some(conditions),
+        collision_count: before.collision_count,
         ..DeploymentStatus::default()
     };
     (status, look_again)
@@ -164,5 +165,7 @@ mod tests {
         assert_eq!(reason(&late), Some(TIMED_OUT));
         let (done, again) = status(&deployment(&shown), Some(&set(1)), &[], None, at(105));
         assert_eq!((reason(&done), again, done.observed_generation), (Some(COMPLETE), None, Some(2)));
+        let (collided, _) = status(&deployment(&json!({ "collisionCount": 2 })), Some(&set(1)), &[], None, at(105));
+        assert_eq!(collided.collision_count, Some(2), "another name would follow");
     }
 }

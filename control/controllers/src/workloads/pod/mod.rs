@@ -255,9 +255,10 @@ async fn end(
     let runner = &controller.workloads.runner;
     match run {
         Some(run) if run.phase != RunPhase::Ended => {
+            // Also while it ends: another deletion may have shortened its grace period.
+            let seconds = pod.metadata.deletion_grace_period_seconds.and_then(|some| u64::try_from(some).ok());
+            runner.stop(uid(pod), Duration::from_secs(seconds.unwrap_or_default().max(1)));
             if run.phase != RunPhase::Stopping {
-                let seconds = pod.metadata.deletion_grace_period_seconds.and_then(|some| u64::try_from(some).ok());
-                runner.stop(uid(pod), Duration::from_secs(seconds.unwrap_or_default().max(1)));
                 let killing = ("Killing", format!("Stopping container {}", instance::main_container(pod)));
                 tell(context, pod, EventSeverity::Normal, killing).await;
             }

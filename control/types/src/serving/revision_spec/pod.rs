@@ -151,6 +151,9 @@ pub(super) fn validate_by(spec: &RevisionSpec, at: &str, features: &ServingFeatu
         let why = format!("pod spec support for init-containers is off, but found {before} init containers");
         problems.add(format!("{at}.initContainers"), format!("{MUST_NOT_SET}: {why}"));
     }
+    let may_write = features.is_allowed("kubernetes.podspec-persistent-volume-write");
+    let claims = features.is_allowed("kubernetes.podspec-persistent-volume-claim").then_some(may_write);
+    volumes::reject_claims(spec, claims, at, problems);
     if !features.is_allowed("kubernetes.podspec-volumes-emptydir") {
         volumes::reject_empty_dirs(&spec.volumes, at, problems);
     }

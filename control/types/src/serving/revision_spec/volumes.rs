@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{Container, EmptyDirVolumeSource, KeyToPath, ProjectedVolumeSource, Volume};
 
+use super::RevisionSpec;
 use crate::field_errors::{FieldErrors, MISSING, MUST_NOT_SET, exactly_one};
 use crate::quantity;
 use support::names::is_dns1123_label;
@@ -28,15 +29,19 @@ pub(super) fn validate<'a>(volumes: &'a [Volume], at: &str, problems: &mut Field
             volume.config_map.is_some(),
             volume.projected.is_some(),
             volume.empty_dir.is_some(),
+            volume.persistent_volume_claim.is_some(),
         ];
         exactly_one(
             sources.iter().filter(|set| **set).count(),
             &at,
-            "configMap, emptyDir, projected, secret",
+            "configMap, emptyDir, persistentVolumeClaim, projected, secret",
             problems,
         );
         if let Some(empty) = &volume.empty_dir {
             validate_empty_dir(empty, &format!("{at}.emptyDir"), problems);
+        }
+        if volume.persistent_volume_claim.as_ref().is_some_and(|claim| claim.claim_name.is_empty()) {
+            problems.add(format!("{at}.persistentVolumeClaim.claimName"), MISSING);
         }
         if let Some(map) = &volume.config_map {
             validate_items(map.items.as_deref(), &format!("{at}.configMap"), problems);
@@ -97,6 +102,24 @@ pub(super) fn reject_empty_dirs(volumes: &[Volume], at: &str, problems: &mut Fie
     }
 }
 
+/// The same of claims, or of those that can be written to.
+pub(super) fn reject_claims(spec: &RevisionSpec, may_write: Option<bool>, at: &str, problems: &mut FieldErrors) {
+    if may_write == Some(true) {
+        return;
+    }
+    for (index, volume) in spec.volumes.iter().enumerate() {
+        let Some(claim) = &volume.persistent_volume_claim else { continue };
+        let at = format!("{at}.volumes[{index}].persistentVolumeClaim");
+        match may_write {
+            None => problems.add(at, format!("{MUST_NOT_SET}: kubernetes.podspec-persistent-volume-claim is off")),
+            Some(_) if claim.read_only != Some(true) => {
+                problems.add(format!("{at}.readOnly"), "kubernetes.podspec-persistent-volume-write is off: use true");
+            }
+            Some(_) => {}
+        }
+    }
+}
+
 fn validate_empty_dir(volume: &EmptyDirVolumeSource, at: &str, problems: &mut FieldErrors) {
     let medium = volume.medium.as_deref().unwrap_or_default();
     if !medium.is_empty() && medium != MEMORY {
@@ -151,7 +174,11 @@ pub(crate) fn is_clean_path(path: &str) -> bool {
 
 /// The volumes that can be written to.
 pub(super) fn writable(volumes: &[Volume]) -> HashSet<&str> {
-    volumes.iter().filter(|volume| volume.empty_dir.is_some()).map(|volume| volume.name.as_str()).collect()
+    let is_writable = |volume: &&Volume| {
+        let claim = volume.persistent_volume_claim.as_ref();
+        volume.empty_dir.is_some() || claim.is_some_and(|claim| claim.read_only != Some(true))
+    };
+    volumes.iter().filter(is_writable).map(|volume| volume.name.as_str()).collect()
 }
 
 /// Mounts are read-only unless their volume can be written to.
