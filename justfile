@@ -10,12 +10,33 @@ demo:
 test:
     cargo test --workspace
 
-# the program for packages, and its debug info in a file beside it (needs objcopy)
+# the programs for packages, with their debug info in files beside them (needs objcopy)
 dist:
-    cargo build --locked --profile dist
-    mkdir -p target/dist/package
-    objcopy --only-keep-debug target/dist/sluicegate target/dist/package/sluicegate.debug
-    objcopy --strip-all --add-gnu-debuglink=target/dist/package/sluicegate.debug target/dist/sluicegate target/dist/package/sluicegate
+    cargo build --locked --profile dist -p sluicegate -p sluicegate-transports
+    for program in sluicegate sluicegate-adapters; do objcopy --only-keep-debug target/dist/$program target/dist/$program.debug; done
+    deploy/packaging/stage.sh target/dist target/dist/root
+
+# .deb and .rpm in target/dist/files (needs cargo-deb and cargo-generate-rpm)
+package: dist
+    mkdir -p target/dist/files
+    cargo deb --no-build --no-strip --no-dbgsym --locked --profile dist --output target/dist/files/
+    cargo generate-rpm --profile dist --output target/dist/files/
+
+# the files of the packages below one folder, in target/dist/files
+tarball: dist
+    deploy/packaging/tarball.sh target/dist/root target/dist/files
+
+# a container image as an OCI archive in target/dist/files, without a daemon (needs python3)
+image: dist
+    deploy/packaging/image.py target/dist/root target/dist/files
+
+# the bill of materials of both programs in target/dist/files (needs python3)
+sbom:
+    deploy/packaging/sbom.py target/dist/files
+
+# all files of a release, with their checksums; the release workflow runs the same
+release: package tarball image sbom
+    cd target/dist/files && sha256sum -- *.deb *.rpm *.tar.gz *.oci.tar *.cdx.json > SHA256SUMS
 
 # what the gate runs
 check:

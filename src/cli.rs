@@ -38,9 +38,10 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches as _, Parser, Subcommand};
 
 use crate::config::Settings;
+use crate::version::LONG_VERSION;
 
 #[derive(Debug, Parser)]
-#[command(name = "sluicegate", version, about, propagate_version = true, disable_help_subcommand = true)]
+#[command(name = "sluicegate", version, long_version = LONG_VERSION, about, propagate_version = true, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     verb: Command,
@@ -82,7 +83,7 @@ enum Command {
     Completion(completion::CompletionArgs),
     /// Write the manual pages into a folder
     Man(man::ManArgs),
-    /// Print the version
+    /// Print the version, the commit, the build profile and the features
     Version,
 }
 
@@ -128,7 +129,7 @@ pub(crate) fn main() -> std::process::ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Completion(args) => completion::print(&args),
         Command::Man(args) => man::write(&args),
-        Command::Version => exit_code(tell(&format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))).map(|()| true)),
+        Command::Version => exit_code(tell(&format!("sluicegate {LONG_VERSION}\n")).map(|()| true)),
     }
 }
 

@@ -7,7 +7,7 @@ const PROGRAM: &str = "sluicegate-adapters";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct AdapterArgs {
-    /// The transport: amqp, file, http, kafka, mqtt, nats, postgresql, redis or timer
+    /// The transport: amqp, amqp10, file, http, kafka, mqtt, nats, postgresql, redis, s3, sqs or timer
     #[arg(value_name = "KIND")]
     kind: String,
 }

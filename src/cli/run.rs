@@ -5,6 +5,7 @@ mod advertised_address;
 mod api;
 mod app;
 mod arrival;
+mod banner;
 mod certificates;
 mod cluster;
 mod cluster_local;
@@ -31,6 +32,7 @@ mod otlp;
 mod preflight;
 mod reload;
 mod routes;
+mod service_manager;
 mod signals;
 mod sockets;
 mod targets;
@@ -81,6 +83,8 @@ enum MainEvent {
     Signal,
     /// SIGHUP, or the config file has changed.
     Reload,
+    /// SIGUSR2.
+    SuccessorRequested,
     /// Certificates may be due for renewal.
     Renewal,
     CoreEnded,

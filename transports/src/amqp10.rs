@@ -19,7 +19,7 @@ mod connection;
 mod message;
 mod sender;
 
-use connection::{Amqp10Connection, failed};
+use connection::{Amqp10Connection, attached, failed};
 use message::event_of;
 pub(crate) use sender::Amqp10Sender;
 
@@ -96,7 +96,7 @@ impl adapter::Receiver for Amqp10Receiver {
             .source(source)
             .credit_mode(CreditMode::Manual)
             .attach(&mut open.session);
-        let mut link = attach.await.map_err(|error| failed(&format!("attach to {address}"), error))?;
+        let mut link = attached(address, attach).await?;
         let credit = u32::from(self.config.credit.unwrap_or(CREDIT));
         link.set_credit(credit).await.map_err(|error| failed("grant credit", error))?;
         intake.ready();

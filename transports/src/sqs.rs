@@ -3,7 +3,6 @@
 //! A message is deleted after the sink accepted its event. Until then its visibility timeout is extended, so it comes again
 //! only if the adapter is gone. Messages of one group of a FIFO queue stay in order.
 
-use std::cell::RefCell;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -11,15 +10,15 @@ use std::time::Duration;
 
 use adapter::tls::Tls;
 use adapter::{Context, DeliveryResult, Error, Intake, SecretFile};
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use serde::Deserialize;
 
+mod actions;
 mod message;
 mod queue;
 mod sender;
 
 use crate::aws::CredentialFiles;
+use actions::SqsActions;
 use message::event_of;
 use queue::{BATCH_MAX, SqsMessage, SqsQueue, SqsQueueConfig};
 pub(crate) use sender::SqsSender;
@@ -30,8 +29,6 @@ const VISIBILITY_TIMEOUT_SECONDS: u32 = 30;
 const WAIT_SECONDS_MAX: u32 = 20;
 /// Between polls that do not wait, so that an empty queue costs few requests.
 const SHORT_POLL_PAUSE: Duration = Duration::from_millis(200);
-/// Requests to SQS at once beside the poll.
-const ACTIONS_MAX: usize = 8;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -84,7 +81,6 @@ pub(crate) struct SqsReceiver {
 /// What deletes a message.
 pub(crate) type ReceiptHandle = String;
 
-type Action = Pin<Box<dyn Future<Output = Result<Vec<ReceiptHandle>, Error>>>>;
 type Poll = Pin<Box<dyn Future<Output = Result<Vec<SqsMessage>, Error>>>>;
 
 impl adapter::Receiver for SqsReceiver {
@@ -119,9 +115,8 @@ impl adapter::Receiver for SqsReceiver {
         let mut stop = intake.stop();
         let mut heartbeat = tokio::time::interval(Duration::from_secs(u64::from(visibility)) / 3);
         let mut poll: Option<Poll> = None;
-        let mut actions: FuturesUnordered<Action> = FuturesUnordered::new();
-        let done: RefCell<Vec<ReceiptHandle>> = RefCell::default();
-        while !(intake.finished() && actions.is_empty() && done.borrow().is_empty()) {
+        let mut actions = SqsActions::new(Rc::clone(&self.queue), Rc::clone(&url));
+        while !(intake.finished() && actions.is_done()) {
             let stopping = intake.stopping();
             if poll.is_none() && intake.free_slots() >= BATCH_MAX {
                 let (queue, url) = (Rc::clone(&self.queue), Rc::clone(&url));
@@ -133,32 +128,19 @@ impl adapter::Receiver for SqsReceiver {
                     Ok(received)
                 }));
             }
-            // One delete at a time gathers what is settled meanwhile into the next one.
-            while actions.len() < ACTIONS_MAX
-                && !done.borrow().is_empty()
-                && (actions.is_empty() || done.borrow().len() >= BATCH_MAX)
-            {
-                let mut done = done.borrow_mut();
-                let part = done.len().min(BATCH_MAX);
-                let handles: Vec<ReceiptHandle> = done.drain(..part).collect();
-                let (queue, url) = (Rc::clone(&self.queue), Rc::clone(&url));
-                actions.push(Box::pin(async move { queue.delete(&url, handles).await }));
-            }
+            actions.start(visibility);
             tokio::select! {
                 settled = intake.settled() => {
                     let mut settled = Some(settled);
                     while let Some((handle, outcome)) = settled {
                         match outcome {
-                            DeliveryResult::Accepted | DeliveryResult::Rejected { .. } => done.borrow_mut().push(handle),
-                            DeliveryResult::Released { .. } => {
-                                let (queue, url) = (Rc::clone(&self.queue), Rc::clone(&url));
-                                actions.push(Box::pin(async move { queue.set_visibility(&url, vec![handle], 0).await }));
-                            }
+                            DeliveryResult::Accepted | DeliveryResult::Rejected { .. } => actions.delete(handle),
+                            DeliveryResult::Released { .. } => actions.release(handle),
                         }
                         settled = intake.try_settled();
                     }
                 }
-                Some(again) = actions.next() => done.borrow_mut().extend(again?),
+                finished = actions.finished() => finished?,
                 messages = async { match &mut poll { Some(poll) => poll.await, None => std::future::pending().await } }, if !stopping => {
                     poll = None;
                     for message in messages? {
@@ -167,11 +149,7 @@ impl adapter::Receiver for SqsReceiver {
                     }
                 }
                 _ = heartbeat.tick() => {
-                    let handles: Vec<ReceiptHandle> = intake.pending_tokens().cloned().collect();
-                    for part in handles.chunks(BATCH_MAX) {
-                        let (queue, url, part) = (Rc::clone(&self.queue), Rc::clone(&url), part.to_vec());
-                        actions.push(Box::pin(async move { queue.set_visibility(&url, part, visibility).await }));
-                    }
+                    actions.extend(intake.pending_tokens().cloned().collect());
                 }
                 () = stop.wait(), if !stopping => {}
             }

@@ -24,6 +24,7 @@ use super::MainEvent;
 use super::access_log::AccessLogThread;
 use super::api::ApiTlsFiles;
 use super::arrival::{self, Arrival};
+use super::banner::StartBanner;
 use super::cluster_local::{self, ClusterLocalGateway};
 use super::control::{self, AdminPort, ControlHandle, ControlThread, ControlThreadConfig};
 use super::control_config::control_config;
@@ -31,7 +32,7 @@ use super::cores::{RunningCores, SharedCoreConfig};
 use super::data_folder::DataFolder;
 use super::events_tls::EventsTls;
 use super::first_table::await_objects;
-use super::hot_restart::{HandoverListener, HandoverState, Successor};
+use super::hot_restart::{HandoverListener, HandoverState, OwnCommand, Predecessor, Successor};
 use super::listeners::CoreListeners;
 use super::log_names::LogNames;
 use super::logs::CoreLogs;
@@ -40,7 +41,7 @@ use super::preflight::{self, GatewayFiles, Preflight};
 use super::reload::Reloader;
 use super::routes::StaticRoutes;
 use super::sockets::{BoundSockets, SocketDescriptors};
-use super::{certificates, descriptors, signals, targets, watchdog};
+use super::{certificates, descriptors, service_manager, signals, targets, watchdog};
 use crate::admin::Health;
 use crate::config::{RunConfig, ServerTiming, Settings};
 
@@ -58,6 +59,7 @@ pub(super) struct App {
     api_files: ApiTlsFiles,
     reloader: Reloader,
     exporter: Option<OtlpExporter>,
+    command: OwnCommand,
     events: mpsc::Receiver<MainEvent>,
     sender: mpsc::Sender<MainEvent>,
 }
@@ -66,6 +68,7 @@ impl App {
     /// Starts everything, in this order: what can fail without a trace, the data folder and the sockets, the control thread, and
     /// with the first table the cores. `None`: the process was stopped before that.
     pub(super) fn start(config: RunConfig, settings: Settings) -> Result<Option<Self>> {
+        let command = OwnCommand::read()?;
         let (say, hear) = mpsc::channel();
         let arrived = Arc::new(AtomicBool::new(false));
         signals::listen(say.clone(), Arc::clone(&arrived))?;
@@ -75,7 +78,7 @@ impl App {
             preflight::run(&config, &expiries)?;
         let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
         arrived.store(true, Relaxed);
-        let ready = sockets.ready_line()?;
+        let (ready, banner) = (sockets.ready_line()?, StartBanner::new(&config, &sockets)?);
         let events_tls = EventsTls::open(&config, &sockets)?;
 
         let tables = TablePublisher::new(RoutingTable::default());
@@ -118,10 +121,8 @@ impl App {
         drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
         start_handover_listener(&config, say.clone());
         let reloader = Reloader::start(settings, &config, (publisher, routes), say.clone());
-        announce(&ready)?;
-        if let Some(predecessor) = predecessor {
-            predecessor.dismiss(clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
-        }
+        announce(&ready, &banner)?;
+        report_ready(predecessor, clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
         Ok(Some(Self {
             config,
             shared,
@@ -132,6 +133,7 @@ impl App {
             api_files: given,
             reloader,
             exporter,
+            command,
             events: hear,
             sender: say,
         }))
@@ -145,7 +147,7 @@ impl App {
 
     /// Reloads and hands over as it is asked, until an event ends this process.
     fn next_stop(&mut self) -> Result<MainEvent> {
-        let Self { config, sender, state, .. } = self;
+        let Self { config, sender, state, command, .. } = self;
         loop {
             let event = match self.events.recv_timeout(RENEWAL_EVERY) {
                 Err(mpsc::RecvTimeoutError::Timeout) => MainEvent::Renewal,
@@ -158,6 +160,7 @@ impl App {
                     self.access_log.reopen();
                     self.api_files.reopen();
                 }
+                MainEvent::SuccessorRequested => command.start_successor(),
                 MainEvent::HandoverRequested(request) => match state.hand_over(request) {
                     Ok(successor) => await_successor(successor, sender.clone())?,
                     Err(why) => state.keep(&why, || start_handover_listener(config, sender.clone())),
@@ -172,8 +175,11 @@ impl App {
     fn shutdown(self, event: MainEvent) -> Result<()> {
         let Self { shared, state, cores, control, access_log, exporter, events, .. } = self;
         state.health.draining.store(true, Relaxed);
-        if matches!(event, MainEvent::Replaced(_)) {
+        if let MainEvent::Replaced(successor) = &event {
+            service_manager::replaced_by(successor);
             state.control_handle.admin_port.send_replace(AdminPort::Closed);
+        } else {
+            service_manager::stopping();
         }
         let HandoverState { sockets, folder, control_handle, .. } = state;
         drop(sockets); // otherwise the kernel would continue to accept connections
@@ -335,8 +341,21 @@ fn publisher(
     Ok((publisher, routes, log_names))
 }
 
+/// Tells the predecessor, or else the service manager, that this process serves.
+fn report_ready(predecessor: Option<Predecessor>, clear_up: impl FnOnce() + Send + 'static) -> Result<()> {
+    match predecessor {
+        // It names its successor to the service manager, which does not know this process yet.
+        Some(predecessor) => predecessor.dismiss(clear_up),
+        None => {
+            service_manager::ready();
+            Ok(())
+        }
+    }
+}
+
 /// Prints the line that tells a supervisor, a script or a test that everything listens, and where.
-fn announce(ready: &str) -> Result<()> {
+fn announce(ready: &str, banner: &StartBanner) -> Result<()> {
+    banner.show();
     let mut out = std::io::stdout().lock();
     writeln!(out, "{ready}").and_then(|()| out.flush()).context("stdout is closed")
 }

@@ -7,6 +7,7 @@ use anyhow::Result;
 use super::data_folder::{self, DataFolder};
 use super::hot_restart::{self, Predecessor};
 use super::logs::OpeningLogs;
+use super::sockets::activation::PassedSockets;
 use super::sockets::unix::PreparedSocket;
 use super::sockets::{self, BoundSockets};
 use crate::config::RunConfig;
@@ -27,6 +28,7 @@ pub(super) struct Arrival {
 /// # Errors The folder or an address is in use by another process, or the previous process rejects the
 /// handover.
 pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>) -> Result<Arrival> {
+    let mut passed = PassedSockets::read()?;
     for attempt in 1.. {
         if config.hot_restart
             && let Some((predecessor, inherited)) = hot_restart::begin(config)?
@@ -36,7 +38,7 @@ pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>)
             let folder = data_folder::take_with_retry(&config.data)?;
             return Ok(Arrival { folder, logs: OpeningLogs::start(config)?, sockets, predecessor: Some(predecessor) });
         }
-        match start(config, &mut api_socket) {
+        match start(config, &mut passed, &mut api_socket) {
             Err(why) if config.hot_restart && attempt < ATTEMPTS_MAX && is_in_use(&why) => pause(),
             outcome => return outcome,
         }
@@ -45,9 +47,9 @@ pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>)
 }
 
 /// A start without a previous process.
-fn start(config: &RunConfig, api_socket: &mut Option<PreparedSocket>) -> Result<Arrival> {
+fn start(config: &RunConfig, passed: &mut PassedSockets, api_socket: &mut Option<PreparedSocket>) -> Result<Arrival> {
     let folder = data_folder::take(&config.data)?;
-    let sockets = BoundSockets::bind(config, api_socket)?;
+    let sockets = BoundSockets::bind(config, passed, api_socket)?;
     Ok(Arrival { folder, logs: OpeningLogs::start(config)?, sockets, predecessor: None })
 }
 

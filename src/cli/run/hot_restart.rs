@@ -20,6 +20,7 @@ mod handover_state;
 mod pending;
 mod predecessor;
 mod successor;
+mod successor_process;
 mod wire;
 
 use std::net::SocketAddr;
@@ -34,6 +35,7 @@ pub(super) use handover::{PendingHandover, Successor};
 pub(super) use handover_state::HandoverState;
 pub(super) use predecessor::HandoverListener;
 pub(super) use successor::{Predecessor, begin};
+pub(super) use successor_process::OwnCommand;
 
 /// Changes whenever the two sides could misunderstand each other.
 const PROTOCOL: u32 = 1;

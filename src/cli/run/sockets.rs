@@ -1,5 +1,6 @@
 //! All listeners, bound before anything runs, so that a taken port stops the start.
 
+pub(super) mod activation;
 pub(super) mod unix;
 
 use std::collections::BTreeMap;
@@ -14,6 +15,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::listener_name::ListenerName;
 use crate::config::RunConfig;
+use activation::PassedSockets;
 use unix::PreparedSocket;
 
 /// Descriptors of the listening sockets, for a successor.
@@ -56,27 +58,41 @@ pub(super) struct BoundSockets {
 }
 
 impl BoundSockets {
-    pub(super) fn bind(config: &RunConfig, api_socket: &mut Option<PreparedSocket>) -> Result<Self> {
-        let one = |name: &str, address: SocketAddr| {
-            let listener = retry_while_taken(|| listen(address, false)).with_context(|| taken(name, address))?;
-            anyhow::Ok(listener)
+    /// Binds all listeners but those that the service manager has `passed`.
+    pub(super) fn bind(
+        config: &RunConfig,
+        passed: &mut PassedSockets,
+        api_socket: &mut Option<PreparedSocket>,
+    ) -> Result<Self> {
+        use ListenerName::{Admin, Api, Events, EventsHttps, Http, Https, Private, PrivateHttps};
+        let mut one = |name: ListenerName, address: SocketAddr| match passed.take(name, address, false)? {
+            Some(listener) => Ok(listener),
+            None => retry_while_taken(|| listen(address, false)).with_context(|| taken(name, address)),
         };
-        let wanted = |name: &str, address: Option<SocketAddr>| match address {
-            Some(address) => for_cores(name, address, config.workers),
-            None => Ok(Vec::new()),
+        let admin = one(Admin, config.admin)?;
+        let api = if config.kubeconfig.is_none() { Some(one(Api, config.api)?) } else { None };
+        let mut each = |name: ListenerName, address: Option<SocketAddr>| {
+            let Some(address) = address else { return Ok(Vec::new()) };
+            match passed.take(name, address, true)? {
+                // The cores accept from one queue: sockets with an address of their own would have to be the service manager's.
+                Some(listener) => (0..config.workers).map(|_| Ok(listener.try_clone()?)).collect(),
+                None => for_cores(name, address, config.workers),
+            }
         };
-        Ok(Self {
-            http: for_cores("http", config.http, config.workers)?,
-            https: wanted("https", config.https)?,
-            private: wanted("private", config.private)?,
-            private_https: wanted("private-https", config.private_https)?,
-            events: for_cores("events", config.events, config.workers)?,
-            events_https: wanted("events-https", config.events_https)?,
-            api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
-            admin: one("admin", config.admin)?,
-            // Last, because it cannot be undone when one of the others fails.
-            api_socket: api_socket.take().map(|prepared| prepared.publish(false)).transpose()?,
-        })
+        let sockets = Self {
+            http: each(Http, Some(config.http))?,
+            https: each(Https, config.https)?,
+            private: each(Private, config.private)?,
+            private_https: each(PrivateHttps, config.private_https)?,
+            events: each(Events, Some(config.events))?,
+            events_https: each(EventsHttps, config.events_https)?,
+            api,
+            admin,
+            api_socket: None,
+        };
+        passed.check_used()?;
+        // Last, because it cannot be undone when one of the others fails.
+        Ok(Self { api_socket: api_socket.take().map(|prepared| prepared.publish(false)).transpose()?, ..sockets })
     }
 
     /// Those that another process listened on.
@@ -146,7 +162,7 @@ impl BoundSockets {
     }
 }
 
-fn for_cores(name: &str, address: SocketAddr, cores: usize) -> Result<Vec<TcpListener>> {
+fn for_cores(name: ListenerName, address: SocketAddr, cores: usize) -> Result<Vec<TcpListener>> {
     // SO_REUSEPORT would let a second appliance of the same user share the port and take half of the
     // requests; an ordinary bind first detects another listener.
     let probe = retry_while_taken(|| listen(address, false)).with_context(|| taken(name, address))?;
@@ -177,8 +193,8 @@ pub(super) fn is_taken(why: &anyhow::Error) -> bool {
     why.downcast_ref::<std::io::Error>().is_some_and(|why| why.kind() == ErrorKind::AddrInUse)
 }
 
-fn taken(name: &str, address: SocketAddr) -> String {
-    format!("cannot listen on --{name} {address}; choose another address, or port 0 for any")
+fn taken(name: ListenerName, address: SocketAddr) -> String {
+    format!("cannot listen on {} {address}; choose another address, or port 0 for any", name.flag())
 }
 
 fn listen(address: SocketAddr, shared: bool) -> Result<TcpListener> {
@@ -200,11 +216,11 @@ mod tests {
 
     #[test]
     fn cores_share_port_and_second_appliance_does_not() {
-        let listeners = for_cores("http", "127.0.0.1:0".parse().unwrap(), 3).unwrap();
+        let listeners = for_cores(ListenerName::Http, "127.0.0.1:0".parse().unwrap(), 3).unwrap();
         let address = listeners[0].local_addr().unwrap();
         assert!(listeners.iter().all(|l| l.local_addr().unwrap() == address));
 
-        let why = for_cores("http", address, 1).unwrap_err().to_string();
+        let why = for_cores(ListenerName::Http, address, 1).unwrap_err().to_string();
         assert!(why.contains("--http"), "{why}");
     }
 }

@@ -12,7 +12,7 @@ use fe2o3_amqp::session::{Session, SessionHandle};
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 
-/// TCP, TLS, SASL and the first session take at most this long.
+/// TCP, TLS, SASL and the first session take at most this long, and so does a link.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The broker closes a connection without frames for this long, and so does the adapter.
 const IDLE_TIMEOUT_MS: u32 = 60_000;
@@ -92,6 +92,18 @@ impl Amqp10Connection {
         let session = Session::builder().incoming_window(SESSION_WINDOW).outgoing_window(SESSION_WINDOW);
         let session = session.begin(&mut connection).await.map_err(|error| failed("begin a session", error))?;
         Ok(OpenSession { session, connection })
+    }
+}
+
+/// Waits for a link to be attached. The broker may never answer while it keeps the connection alive.
+pub(super) async fn attached<L, E: Display>(
+    address: &str,
+    attach: impl Future<Output = Result<L, E>>,
+) -> Result<L, Error> {
+    let action = format!("attach to {address}");
+    match tokio::time::timeout(CONNECT_TIMEOUT, attach).await {
+        Ok(attached) => attached.map_err(|error| failed(&action, error)),
+        Err(_) => Err(failed(&action, "timeout")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Sending to a target address; the broker's outcome is the confirmation.
 
+use adapter::limits::SINK_TIMEOUT;
 use adapter::tls::Tls;
 use adapter::{Context, Error, Event, MessageMode, SecretFile, SendError};
 use fe2o3_amqp::link::SendError as LinkError;
@@ -8,7 +9,7 @@ use fe2o3_amqp::types::messaging::{Outcome, Target, TerminusDurability};
 use serde::Deserialize;
 use tokio::sync::Mutex;
 
-use super::connection::{Amqp10Connection, OpenSession, failed};
+use super::connection::{Amqp10Connection, OpenSession, attached, failed};
 use super::message::message_of;
 
 #[derive(Debug, Clone, Deserialize)]
@@ -75,10 +76,22 @@ impl adapter::Sender for Amqp10Sender {
                 None => self.open().await.map_err(SendError::unavailable)?,
             };
             let opened = open.insert(opened);
-            (opened.link.send_batchable(message).await, opened.name.clone())
+            let name = opened.name.clone();
+            // A broker whose queue is full grants no credit.
+            let sent = tokio::time::timeout(SINK_TIMEOUT, opened.link.send_batchable(message)).await;
+            if sent.is_err() {
+                open.take();
+            }
+            (sent.map_err(|_| self.timed_out("no credit"))?, name)
         };
         let outcome = match sent {
-            Ok(outcome) => outcome.await,
+            Ok(outcome) => match tokio::time::timeout(SINK_TIMEOUT, outcome).await {
+                Ok(outcome) => outcome,
+                Err(_) => {
+                    self.open.lock().await.take_if(|opened| opened.name == name);
+                    return Err(self.timed_out("no outcome"));
+                }
+            },
             Err(error) => Err(error),
         };
         match outcome {
@@ -98,13 +111,18 @@ impl adapter::Sender for Amqp10Sender {
 }
 
 impl Amqp10Sender {
+    fn timed_out(&self, what: &str) -> SendError {
+        let address = &self.config.address;
+        SendError::unavailable(format!("AMQP 1.0: send to {address}: {what} from the broker within {SINK_TIMEOUT:?}"))
+    }
+
     async fn open(&self) -> Result<SenderLink, Error> {
         let name = format!("sluicegate-adapter-{}", uuid::Uuid::new_v4());
         let mut session = self.config.connection().open(&name).await?;
         let address = self.config.address.as_str();
         let target = Target::builder().address(address).durable(TerminusDurability::UnsettledState).build();
         let attach = fe2o3_amqp::Sender::builder().name(name.as_str()).target(target).attach(&mut session.session);
-        let link = attach.await.map_err(|error| failed(&format!("attach to {address}"), error))?;
+        let link = attached(address, attach).await?;
         Ok(SenderLink { link, name, _session: session })
     }
 }

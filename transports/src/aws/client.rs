@@ -76,6 +76,10 @@ pub(crate) struct AwsClient {
 
 impl AwsClient {
     pub(crate) fn new(endpoint: AwsEndpoint, credentials: CredentialFiles) -> Result<AwsClient, Error> {
+        if endpoint.url.contains('@') {
+            // The URL is not part of the error, because it may have a password.
+            return Err(Error::config("uriEndpointOverride: the URL has a user; give credentials as files"));
+        }
         let wrong =
             || Error::config(format!("uriEndpointOverride: {:?} is no URL such as https://HOST[:PORT]", endpoint.url));
         let uri: http::Uri = endpoint.url.parse().map_err(|_| wrong())?;
@@ -85,10 +89,15 @@ impl AwsClient {
             Some("http") => false,
             _ => return Err(wrong()),
         };
-        if uri.authority().is_some_and(|authority| authority.as_str().contains('@')) {
-            return Err(Error::config("uriEndpointOverride: the URL has a user; give credentials as files"));
+        // A path would not be sent.
+        if !matches!(uri.path_and_query().map(http::uri::PathAndQuery::as_str), None | Some("" | "/")) {
+            return Err(wrong());
         }
         let authority = uri.port().map_or_else(|| host.clone(), |port| format!("{host}:{port}"));
+        // A port that is no number of 16 bits is dropped by the parser, and another would be used.
+        if uri.authority().is_none_or(|whole| whole.as_str() != authority) {
+            return Err(wrong());
+        }
         let port = uri.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let host = host.trim_matches(['[', ']']).to_owned();
         let credentials = CredentialCache::new(credentials);
@@ -202,5 +211,30 @@ impl AwsClient {
 
     fn failed(&self, error: impl Display) -> Error {
         Error::connection(format!("{} at {}: {error}", self.endpoint.service.to_uppercase(), self.authority))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endpoint_with_a_user_or_a_path_is_refused() {
+        let client = |url: &str| {
+            let endpoint =
+                AwsEndpoint { service: "s3", region: "us-east-1".to_owned(), url: url.to_owned(), tls: None };
+            AwsClient::new(endpoint, CredentialFiles::default()).map(drop)
+        };
+        for url in ["http://127.0.0.1:9000", "https://s3.example.com/", "http://[::1]:9000"] {
+            client(url).unwrap();
+        }
+        for url in ["", "s3.example.com", "ftp://h", "http://h/path", "http://h?x=1", "http://h:99999", "http://\u{0}"]
+        {
+            assert!(client(url).is_err(), "{url:?}");
+        }
+        for url in ["https://user:s3cret@h", "https://user:s3 cret@h", "user:s3cret@h"] {
+            let error = client(url).unwrap_err();
+            assert!(error.message.contains("credentials as files") && !error.message.contains("s3"), "{error}");
+        }
     }
 }

@@ -18,6 +18,9 @@ pub(crate) struct AwsError {
     message: String,
 }
 
+/// Characters of a code and of a message, so that a log line stays readable.
+const TEXT_CHARACTERS_MAX: usize = 300;
+
 /// Codes with which a service asks for a pause, whatever the status.
 const THROTTLED: &[&str] =
     &["Throttl", "SlowDown", "OverLimit", "RequestTimeout", "ServiceUnavailable", "InternalError"];
@@ -57,8 +60,9 @@ impl AwsError {
                 (field("Code"), field("Message"))
             }
         };
-        let code = code.rsplit('#').next().unwrap_or_default().to_owned();
-        AwsError { status: response.status, code, message: message.chars().take(300).collect() }
+        let code = code.rsplit('#').next().unwrap_or_default();
+        let text = |text: &str| text.chars().take(TEXT_CHARACTERS_MAX).collect();
+        AwsError { status: response.status, code: text(code), message: text(&message) }
     }
 
     fn has_code(&self, codes: &[&str]) -> bool {
@@ -98,5 +102,30 @@ impl AwsError {
 
     pub(crate) fn code(&self) -> &str {
         &self.code
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+
+    #[test]
+    fn hostile_body_of_an_error_is_bounded_text() {
+        let long = format!("<Error><Code>{0}</Code><Message>{0}", "ü".repeat(10_000));
+        for body in
+            ["", "<", "<Code>", "</Code><Code", "<Code>a#", "{\"__type\":7}", "{\"__type\":\"a#\"", "\u{0}", &long]
+        {
+            for format in [ErrorFormat::Json, ErrorFormat::Xml] {
+                let response = AwsResponse {
+                    status: 403,
+                    headers: http::HeaderMap::new(),
+                    body: Bytes::copy_from_slice(body.as_bytes()),
+                };
+                let error = AwsError::read(&response, format);
+                assert!(error.describe("action").chars().count() <= 2 * TEXT_CHARACTERS_MAX + 20);
+                assert!(matches!(error.into_send_error("action"), SendError::Refused { .. }));
+            }
+        }
     }
 }

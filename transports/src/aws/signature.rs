@@ -31,7 +31,8 @@ pub(super) fn authorization(
 ) -> String {
     let names: Vec<&str> = parts.headers.iter().map(|(name, _)| name.as_str()).collect();
     let names = names.join(";");
-    let headers: String = parts.headers.iter().map(|(name, value)| format!("{name}:{}\n", value.trim())).collect();
+    let headers: String =
+        parts.headers.iter().map(|(name, value)| format!("{name}:{}\n", canonical_value(value))).collect();
     let canonical =
         format!("{}\n{}\n{}\n{headers}\n{names}\n{}", parts.method, parts.path, parts.query, parts.payload_hash);
     let date = scope.time.get(..8).unwrap_or_default();
@@ -46,6 +47,11 @@ pub(super) fn authorization(
         "AWS4-HMAC-SHA256 Credential={}/{credential_scope}, SignedHeaders={names}, Signature={signature}",
         credentials.access_key
     )
+}
+
+/// Without spaces around it, and with one where several stand together.
+fn canonical_value(value: &str) -> String {
+    value.split(' ').filter(|part| !part.is_empty()).collect::<Vec<&str>>().join(" ")
 }
 
 fn sign(key: &[u8], text: &str) -> Vec<u8> {
@@ -77,29 +83,32 @@ pub(crate) fn percent_encode(text: &str, keep_slash: bool) -> String {
 mod tests {
     use super::*;
 
-    /// The request `get-vanilla-query-order-key-case` of AWS's test suite for Signature Version 4.
-    #[test]
-    fn signature_is_that_of_the_test_suite() {
+    fn suite_authorization(query: &str, headers: &[(&str, &str)]) -> String {
         let credentials = AwsCredentials {
             access_key: "AKIDEXAMPLE".to_owned(),
             secret_key: "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY".to_owned(),
             session_token: None,
         };
-        let headers = [("host", "example.amazonaws.com"), ("x-amz-date", "20150830T123600Z")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()));
-        let parts = SignedParts {
-            method: "GET",
-            path: "/",
-            query: "Param1=value1&Param2=value2",
-            headers: &headers,
-            payload_hash: &sha256_hex(b""),
-        };
+        let headers: Vec<(String, String)> =
+            headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        let parts = SignedParts { method: "GET", path: "/", query, headers: &headers, payload_hash: &sha256_hex(b"") };
         let scope = SignatureScope { time: "20150830T123600Z", region: "us-east-1", service: "service" };
+        authorization(&parts, &scope, &credentials)
+    }
+
+    /// The requests `get-vanilla-query-order-key-case` and `get-header-value-trim` of AWS's test suite for Signature Version 4.
+    #[test]
+    fn signature_is_that_of_the_test_suite() {
+        let common = [("host", "example.amazonaws.com"), ("x-amz-date", "20150830T123600Z")];
         assert_eq!(
-            authorization(&parts, &scope, &credentials),
+            suite_authorization("Param1=value1&Param2=value2", &common),
             "AWS4-HMAC-SHA256 Credential=AKIDEXAMPLE/20150830/us-east-1/service/aws4_request, SignedHeaders=host;x-amz-date, \
              Signature=b97d918cfa904a5beff61c982a1b6f458b799221646efd99d3219ec94cdf2500"
         );
+        let spaces = [common[0], ("my-header1", " value1"), ("my-header2", " \"a   b   c\""), common[1]];
+        let signed = suite_authorization("", &spaces);
+        let wanted = "acc3ed3afb60bb290fc8d2dd0098b9911fcaa05412b367055dee359757a9c736";
+        assert!(signed.ends_with(wanted), "{signed}");
     }
 
     #[test]

@@ -24,6 +24,8 @@ use stream::{ReplicationMessage, ReplicationStream};
 const CONFIRM_PERIOD: Duration = Duration::from_millis(100);
 /// The server hears of the adapter at least so often; it gives up after `wal_sender_timeout`, by default 60 s.
 const STATUS_PERIOD: Duration = Duration::from_secs(10);
+/// The server answers a status at once. Without any message for so long the connection is lost.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(120);
 /// Events in flight up to which a stop waits for the end of the transaction, so that it is not sent again.
 const STOP_EVENTS_MAX: usize = 4096;
 /// An object of this name exists already.
@@ -148,12 +150,14 @@ impl ReplicationSession {
         let mut confirm = tokio::time::interval(CONFIRM_PERIOD);
         confirm.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut last_status = tokio::time::Instant::now();
+        let mut last_message = last_status;
         loop {
             let stopping = intake.stopping();
             let ends_transaction = stopping && self.transaction.is_some() && intake.pending() < STOP_EVENTS_MAX;
             if intake.finished() && !ends_transaction {
                 break;
             }
+            let is_reading = intake.has_room() || ends_transaction;
             tokio::select! {
                 settled = intake.settled() => {
                     let mut settled = Some(settled);
@@ -162,23 +166,31 @@ impl ReplicationSession {
                         settled = intake.try_settled();
                     }
                 }
-                message = self.stream.message(), if intake.has_room() || ends_transaction => {
+                message = self.stream.message(), if is_reading => {
+                    last_message = tokio::time::Instant::now();
                     let wants_status = self.take(message?, intake)?;
                     if wants_status {
                         last_status = tokio::time::Instant::now();
-                        self.send_status().await?;
+                        self.send_status(false).await?;
                     }
                 }
                 now = confirm.tick() => {
-                    if self.is_dirty || now - last_status > STATUS_PERIOD {
+                    if !is_reading {
+                        last_message = now;
+                    } else if now.duration_since(last_message) > SERVER_TIMEOUT {
+                        return Err(Error::connection(format!("PostgreSQL: no message of the server within {SERVER_TIMEOUT:?}")));
+                    }
+                    // Its answer shows that the connection lives, also while nothing changes.
+                    let is_due = now.duration_since(last_status) > STATUS_PERIOD;
+                    if self.is_dirty || is_due {
                         last_status = now;
-                        self.send_status().await?;
+                        self.send_status(is_due).await?;
                     }
                 }
                 () = stop.wait(), if !stopping => {}
             }
         }
-        self.send_status().await?;
+        self.send_status(false).await?;
         self.stream.close().await;
         Ok(())
     }
@@ -196,27 +208,37 @@ impl ReplicationSession {
             ReplicationMessage::Data(data) => {
                 let change = parse(&data);
                 let change = change.map_err(|error| Error::connection(format!("PostgreSQL: pgoutput: {error}")))?;
-                self.apply(change, intake);
+                self.apply(change, intake)?;
                 Ok(false)
             }
         }
     }
 
-    fn apply(&mut self, change: RowChange, intake: &mut Intake<u64>) {
+    fn apply(&mut self, change: RowChange, intake: &mut Intake<u64>) -> Result<(), Error> {
         match change {
             RowChange::Begin { position, time } => {
                 self.transaction = Some(CommitPosition { commit: position, time, row: 0 })
             }
             RowChange::Commit { end } => {
                 self.transaction = None;
-                self.commits.push_back((self.events, end));
+                // Transactions without events share an entry, so that many of them take no memory behind an unsettled event.
+                match self.commits.back_mut() {
+                    Some((last, known_end)) if *last == self.events => *known_end = end,
+                    _ => self.commits.push_back((self.events, end)),
+                }
                 self.confirm();
             }
             RowChange::Relation(relation) => {
                 self.relations.insert(relation.id, relation);
             }
             RowChange::Row(row) => {
-                let Some(relation) = self.relations.get(&row.relation) else { return };
+                let Some(relation) = self.relations.get(&row.relation) else {
+                    // To skip the row would confirm a change that no sink has seen.
+                    return Err(Error::connection(format!(
+                        "PostgreSQL: pgoutput: a row of relation {}, which the server has not described",
+                        row.relation
+                    )));
+                };
                 let key = match self.ordering {
                     Ordering::Ordered => "slot".to_owned(),
                     Ordering::Unordered => row_key(relation, &row),
@@ -231,11 +253,12 @@ impl ReplicationSession {
             RowChange::Truncate { relations } => {
                 for relation in relations {
                     let row = pgoutput::Row::truncate(relation);
-                    self.apply(RowChange::Row(row), intake);
+                    self.apply(RowChange::Row(row), intake)?;
                 }
             }
             RowChange::Other => {}
         }
+        Ok(())
     }
 
     fn settle(&mut self, event: u64, outcome: &DeliveryResult) {
@@ -257,8 +280,8 @@ impl ReplicationSession {
         }
     }
 
-    async fn send_status(&mut self) -> Result<(), Error> {
+    async fn send_status(&mut self, wants_reply: bool) -> Result<(), Error> {
         self.is_dirty = false;
-        self.stream.send_status(self.confirmed).await
+        self.stream.send_status(self.confirmed, wants_reply).await
     }
 }

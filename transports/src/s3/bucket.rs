@@ -11,6 +11,9 @@ use crate::aws::{
     percent_encode,
 };
 
+/// Bytes of a key, the limit of S3. A longer one would make a request target that cannot be written.
+const KEY_BYTES_MAX: usize = 1024;
+
 /// Built from the flat fields of a configuration, so that errors there have their path.
 #[derive(Debug, Clone)]
 pub(super) struct S3BucketConfig {
@@ -119,7 +122,8 @@ impl S3Bucket {
         if !response.is_success() {
             return Err(self.error(&response, "listing"));
         }
-        Ok(parse_page(&String::from_utf8_lossy(&response.body)))
+        let page = parse_page(&String::from_utf8_lossy(&response.body));
+        page.map_err(|error| Error::connection(format!("S3: listing of bucket {}: {error}", self.name)))
     }
 
     /// `None`: this version is not there any more.
@@ -154,6 +158,10 @@ impl S3Bucket {
     }
 
     pub(super) async fn put(&self, key: &str, headers: Vec<(String, String)>, body: Bytes) -> Result<(), SendError> {
+        if key.is_empty() || key.len() > KEY_BYTES_MAX {
+            let message = format!("the key of the object has {} bytes, S3 takes 1 to {KEY_BYTES_MAX}", key.len());
+            return Err(SendError::rejected(message));
+        }
         let request = AwsRequest { headers, body, ..self.request(Method::PUT, key) };
         match self.client.send(request).await {
             Ok(response) if response.is_success() => Ok(()),
@@ -165,8 +173,12 @@ impl S3Bucket {
     }
 }
 
-/// The answer to a listing. Its elements have no attributes and no nesting that matters here.
-fn parse_page(xml: &str) -> ListPage {
+/// The answer to a listing. Its elements have no attributes and no nesting that matters here. Anything but a whole answer is an
+/// error: taken as an empty bucket, it would make the receiver forget the objects that are done.
+fn parse_page(xml: &str) -> Result<ListPage, &'static str> {
+    if !xml.contains("<ListBucketResult") || !xml.trim_end().ends_with("</ListBucketResult>") {
+        return Err("the response is not a whole ListBucketResult");
+    }
     let is_encoded = element(xml, "EncodingType").as_deref() == Some("url");
     let objects = xml.split("<Contents>").skip(1).filter_map(|contents| {
         let contents = contents.split("</Contents>").next()?;
@@ -179,7 +191,11 @@ fn parse_page(xml: &str) -> ListPage {
         })
     });
     let is_truncated = element(xml, "IsTruncated").as_deref() == Some("true");
-    ListPage { objects: objects.collect(), next: element(xml, "NextContinuationToken").filter(|_| is_truncated) }
+    let next = element(xml, "NextContinuationToken").filter(|_| is_truncated);
+    if is_truncated && next.is_none() {
+        return Err("the response is truncated and has no NextContinuationToken");
+    }
+    Ok(ListPage { objects: objects.collect(), next })
 }
 
 fn element(xml: &str, name: &str) -> Option<String> {
@@ -205,11 +221,45 @@ mod tests {
                    <NextContinuationToken>a&amp;lt;</NextContinuationToken><Contents><Key>a+b%2Fc%C3%BC%2B</Key>\
                    <LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>&quot;e&quot;</ETag><Size>7</Size></Contents>\
                    </ListBucketResult>";
-        let page = parse_page(xml);
+        let page = parse_page(xml).unwrap();
         assert_eq!(page.next.as_deref(), Some("a&lt;"));
         let object = &page.objects[0];
         assert_eq!((object.key.as_str(), object.etag.as_str(), object.size), ("a b/cü+", "\"e\"", 7));
-        assert_eq!(parse_page("<a><IsTruncated>false</IsTruncated></a>").next, None);
+        let last = "<ListBucketResult xmlns=\"x\"><IsTruncated>false</IsTruncated></ListBucketResult>\n";
+        assert_eq!(parse_page(last).unwrap().next, None);
+    }
+
+    #[test]
+    fn answer_that_is_not_a_whole_listing_is_an_error() {
+        let xml = "<ListBucketResult><Contents><Key>ü&amp;</Key><Size>7</Size></Contents></ListBucketResult>";
+        assert_eq!(parse_page(xml).unwrap().objects.len(), 1);
+        for (end, _) in xml.char_indices() {
+            assert!(parse_page(&xml[..end]).is_err(), "{end}");
+        }
+        for xml in [
+            "<html>login</html>",
+            "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
+            "</ListBucketResult>",
+        ] {
+            assert!(parse_page(xml).is_err(), "{xml}");
+        }
+    }
+
+    #[test]
+    fn hostile_objects_of_a_listing_do_not_panic() {
+        for contents in [
+            "<Contents>",
+            "<Contents><Key></Key>",
+            "<Contents></Key><Key>",
+            "<Contents><Key>%</Key><Size>99999999999999999999999</Size></Contents>",
+            "<Contents><Key>%C3%</Key><Size>-1</Size><ETag>&amp;&</ETag></Contents>",
+        ] {
+            let xml = format!("<ListBucketResult><EncodingType>url</EncodingType>{contents}</ListBucketResult>");
+            for object in parse_page(&xml).unwrap().objects {
+                assert_eq!(object.size, 0, "{contents}");
+                let _ = object.hash();
+            }
+        }
     }
 
     #[test]

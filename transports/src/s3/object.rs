@@ -66,8 +66,13 @@ pub(super) fn key_of(event: &Event, prefix: &str, key: Option<&str>) -> String {
 /// Headers and body of the PUT.
 pub(super) fn object_of(event: &Event, mode: MessageMode) -> Result<(Headers, Bytes), SendError> {
     let header = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    // Another value cannot be written, at no attempt.
+    let content_type_header = |value: &str| match http::HeaderValue::try_from(value) {
+        Ok(_) if value.is_ascii() => Ok(header("content-type", value)),
+        _ => Err(SendError::rejected(format!("content type {value:?} is not printable ASCII"))),
+    };
     if let Some(content_type) = &event.opaque {
-        return Ok((vec![header("content-type", content_type)], event.data.clone().unwrap_or_default()));
+        return Ok((vec![content_type_header(content_type)?], event.data.clone().unwrap_or_default()));
     }
     if mode == MessageMode::Structured {
         return Ok((vec![header("content-type", "application/cloudevents+json")], to_json(event).into()));
@@ -76,8 +81,7 @@ pub(super) fn object_of(event: &Event, mode: MessageMode) -> Result<(Headers, By
     for (name, value) in event.attributes() {
         let value = value.to_string();
         match name {
-            "datacontenttype" if value.is_ascii() => headers.push(header("content-type", &value)),
-            "datacontenttype" => return Err(SendError::rejected(format!("content type {value:?} is not ASCII"))),
+            "datacontenttype" => headers.push(content_type_header(&value)?),
             _ => headers.push((format!("{METADATA}ce-{name}"), encode_value(&value))),
         }
     }
@@ -117,6 +121,17 @@ mod tests {
         for mode in [MessageMode::Binary, MessageMode::Structured] {
             let (headers, body) = object_of(&event, mode).unwrap();
             assert_eq!(event_of("b", &object("k"), Some(&response(&headers, body))), event);
+        }
+    }
+
+    #[test]
+    fn content_type_that_is_no_header_value_is_rejected() {
+        for content_type in ["a\nb: c", "t/ü", "\0"] {
+            let event = Event::new("t", "/s", "1").with_data(content_type, "x");
+            let rejected = object_of(&event, MessageMode::Binary);
+            assert!(matches!(rejected, Err(SendError::Rejected { .. })), "{rejected:?}");
+            let opaque = object_of(&Event::opaque(content_type, Bytes::new()), MessageMode::Binary);
+            assert!(matches!(opaque, Err(SendError::Rejected { .. })), "{opaque:?}");
         }
     }
 

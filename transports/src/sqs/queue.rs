@@ -68,6 +68,23 @@ struct ReceiveOutputAttribute {
     string_value: Option<String>,
 }
 
+impl From<ReceiveOutputMessage> for SqsMessage {
+    fn from(message: ReceiveOutputMessage) -> SqsMessage {
+        SqsMessage {
+            group: message.attributes.get("MessageGroupId").cloned(),
+            sent: message.attributes.get("SentTimestamp").and_then(|time| time.parse().ok()),
+            id: message.message_id,
+            receipt_handle: message.receipt_handle,
+            body: message.body,
+            attributes: message
+                .message_attributes
+                .into_iter()
+                .filter_map(|(name, attribute)| Some((name, attribute.string_value?)))
+                .collect(),
+        }
+    }
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct BatchResult {
@@ -166,19 +183,7 @@ impl SqsQueue {
             "MessageAttributeNames": ["All"],
         });
         let received: ReceiveOutput = self.request("ReceiveMessage", input).await?;
-        let message = |message: ReceiveOutputMessage| SqsMessage {
-            group: message.attributes.get("MessageGroupId").cloned(),
-            sent: message.attributes.get("SentTimestamp").and_then(|time| time.parse().ok()),
-            id: message.message_id,
-            receipt_handle: message.receipt_handle,
-            body: message.body,
-            attributes: message
-                .message_attributes
-                .into_iter()
-                .filter_map(|(name, attribute)| Some((name, attribute.string_value?)))
-                .collect(),
-        };
-        Ok(received.messages.into_iter().map(message).collect())
+        Ok(received.messages.into_iter().map(SqsMessage::from).collect())
     }
 
     /// Returns the handles whose deletion has to be tried again.
@@ -204,12 +209,7 @@ impl SqsQueue {
     }
 
     /// Nothing has to be tried again: the next heartbeat does it.
-    pub(super) async fn set_visibility(
-        &self,
-        url: &str,
-        handles: Vec<String>,
-        seconds: u32,
-    ) -> Result<Vec<String>, Error> {
+    pub(super) async fn set_visibility(&self, url: &str, handles: Vec<String>, seconds: u32) -> Result<(), Error> {
         let entry = |(at, handle): (usize, &String)| json!({"Id": at.to_string(), "ReceiptHandle": handle, "VisibilityTimeout": seconds});
         let entries: Vec<Value> = handles.iter().enumerate().map(entry).collect();
         let result: BatchResult =
@@ -217,7 +217,7 @@ impl SqsQueue {
         for failure in result.failed {
             tracing::debug!(code = failure.code, "SQS did not change the visibility of a message");
         }
-        Ok(Vec::new())
+        Ok(())
     }
 
     pub(super) async fn send(&self, input: &Value) -> Result<(), SendError> {
@@ -225,6 +225,31 @@ impl SqsQueue {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(error.into_send_error("SQS: SendMessage")),
             Err(error) => Err(SendError::unavailable(error.message)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cut_or_hostile_response_is_an_error_or_plain_text() {
+        let whole =
+            r#"{"Messages":[{"MessageId":"m","ReceiptHandle":"r","Body":"ü","Attributes":{"SentTimestamp":"1"}}]}"#;
+        assert_eq!(serde_json::from_str::<ReceiveOutput>(whole).unwrap().messages.len(), 1);
+        for (end, _) in whole.char_indices() {
+            assert!(serde_json::from_str::<ReceiveOutput>(&whole[..end]).is_err(), "{end}");
+        }
+        let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+        for hostile in ["[{}]", "{\"Messages\":[{\"MessageId\":7}]}", "{\"Messages\":{}}", deep.as_str()] {
+            assert!(serde_json::from_str::<ReceiveOutput>(hostile).is_err());
+        }
+        for time in ["99999999999999999999", "-9223372036854775808", "x"] {
+            let message = json!({"MessageId": "m", "ReceiptHandle": "r", "Attributes": {"SentTimestamp": time}});
+            let message: ReceiveOutputMessage = serde_json::from_value(message).unwrap();
+            let event = super::super::message::event_of(&message.into());
+            assert_eq!(event.text("time"), "", "{time}");
         }
     }
 }

@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Result, bail};
+use rustix::net::sockopt::socket_peercred;
 
 use super::super::sockets::SocketDescriptors;
 use super::{HANDOVER_MAX, HandoverOffer, HandoverRequest, ListenerName, StateReleased, SuccessorReady, fits, wire};
@@ -42,6 +43,10 @@ impl Successor {
     /// Announces that store, logs and folder are released.
     pub(in crate::cli::run) fn release_state(&self) -> Result<()> {
         wire::send(&self.stream, &StateReleased)
+    }
+
+    pub(in crate::cli::run) fn pid(&self) -> Option<i32> {
+        socket_peercred(&self.stream).ok().map(|peer| peer.pid.as_raw_nonzero().get())
     }
 
     /// Waits until it serves. The connection stays open for as long as this process lives: its end tells

@@ -20,8 +20,7 @@ const EPOCH_SECONDS: i64 = 946_684_800;
 
 mod kind {
     pub(super) const BOOL: u32 = 16;
-    pub(super) const INTEGERS: [u32; 4] = [20, 21, 23, 26];
-    pub(super) const DECIMALS: [u32; 3] = [700, 701, 1700];
+    pub(super) const NUMBERS: [u32; 7] = [20, 21, 23, 26, 700, 701, 1700];
     pub(super) const JSON: [u32; 2] = [114, 3802];
 }
 
@@ -82,14 +81,20 @@ fn object(columns: &[Column], values: &[ColumnValue], leaves_out_null: bool) -> 
 fn value_json(kind: u32, text: &str) -> String {
     match kind {
         kind::BOOL => if text == "t" { "true" } else { "false" }.to_owned(),
-        kind if kind::INTEGERS.contains(&kind) && text.parse::<i64>().is_ok() => text.to_owned(),
-        // NaN and infinity have no form in JSON.
-        kind if kind::DECIMALS.contains(&kind) && text.ends_with(|last: char| last.is_ascii_digit()) => text.to_owned(),
-        kind if kind::JSON.contains(&kind) && serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok() => {
+        // NaN and infinity have no form in JSON, and a value that is no JSON would make the whole data malformed.
+        kind if kind::NUMBERS.contains(&kind)
+            && text.ends_with(|last: char| last.is_ascii_digit())
+            && is_json(text) =>
+        {
             text.to_owned()
         }
+        kind if kind::JSON.contains(&kind) && is_json(text) => text.to_owned(),
         _ => quote(text),
     }
+}
+
+fn is_json(text: &str) -> bool {
+    serde_json::from_str::<serde::de::IgnoredAny>(text).is_ok()
 }
 
 fn quote(text: &str) -> String {
@@ -148,6 +153,10 @@ mod tests {
             (1700, "NaN", "\"NaN\""),
             (701, "-Infinity", "\"-Infinity\""),
             (701, "1e+20", "1e+20"),
+            (23, "-7", "-7"),
+            (1700, "0},\"x\":1", "\"0},\\\"x\\\":1\""),
+            (20, "1 2", "\"1 2\""),
+            (3802, "{\"a\"", "\"{\\\"a\\\"\""),
             (16, "t", "true"),
             (25, "7", "\"7\""),
         ] {

@@ -155,6 +155,11 @@ impl ReplicationStream {
 
     /// Sends START_REPLICATION; after it only [`ReplicationStream::message`] and the status are allowed.
     pub(super) async fn start_copy(&mut self, statement: &str) -> Result<(), Error> {
+        let started = tokio::time::timeout(START_TIMEOUT, self.start_copy_now(statement)).await;
+        started.unwrap_or_else(|_| Err(failed("START_REPLICATION", "timeout")))
+    }
+
+    async fn start_copy_now(&mut self, statement: &str) -> Result<(), Error> {
         self.write(|buffer| frontend::query(statement, buffer)).await?;
         loop {
             match self.next_or_copy().await? {
@@ -188,14 +193,15 @@ impl ReplicationStream {
         }
     }
 
-    /// Tells the server that everything before `position` is safe.
-    pub(super) async fn send_status(&mut self, position: u64) -> Result<(), Error> {
+    /// Tells the server that everything before `position` is safe. The reply is a keep-alive message.
+    pub(super) async fn send_status(&mut self, position: u64, wants_reply: bool) -> Result<(), Error> {
         let mut status = vec![b'r'];
         for _ in ["written", "flushed", "applied"] {
             status.extend(position.to_be_bytes());
         }
-        // The clock of the adapter, which the server only shows, and no request for an answer.
-        status.extend([0; 9]);
+        // The clock of the adapter, which the server only shows.
+        status.extend([0; 8]);
+        status.push(u8::from(wants_reply));
         self.write(|buffer| {
             frontend::CopyData::new(Bytes::from(status))?.write(buffer);
             Ok(())
@@ -284,4 +290,54 @@ fn next_field<'a>(
 ) -> io::Result<Option<postgres_protocol::message::backend::ErrorField<'a>>> {
     use fallible_iterator::FallibleIterator;
     fields.next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a server sends before it closes the connection.
+    fn answer(bytes: &[u8], read: impl AsyncFnOnce(&mut ReplicationStream) -> Result<(), Error>) -> Result<(), Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut server, client) = tokio::io::duplex(1 << 16);
+            server.write_all(bytes).await.unwrap();
+            server.shutdown().await.unwrap();
+            read(&mut ReplicationStream { socket: Box::new(client), input: BytesMut::new() }).await
+        })
+    }
+
+    #[test]
+    fn cut_or_hostile_messages_are_errors_and_no_panic() {
+        let mut data = b"d\0\0\0\x1dw".to_vec();
+        data.extend([0; 24]);
+        let mut keep_alive = b"d\0\0\0\x16k".to_vec();
+        keep_alive.extend([0; 17]);
+        for whole in [&data, &keep_alive] {
+            assert!(answer(whole, async |stream| stream.message().await.map(drop)).is_ok());
+            for end in 0..whole.len() {
+                assert!(answer(&whole[..end], async |stream| stream.message().await.map(drop)).is_err(), "{end}");
+            }
+        }
+        for hostile in [
+            &b"d\0\0\0\0"[..],
+            b"d\0\0\0\x03",
+            b"d\0\0\0\x04",
+            b"d\xff\xff\xff\xff",
+            b"d\x10\0\0\x01",
+            b"d\0\0\0\x05k",
+            b"d\0\0\0\x05w",
+            b"d\0\0\0\x05?",
+            b"W\0\0\0\0",
+            b"W\0\0\0\x07\0\0\x01",
+            b"E\0\0\0\x05C",
+            b"E\0\0\0\x06C\xff",
+            b"c\0\0\0\x04",
+            b"?\0\0\0\x04",
+        ] {
+            assert!(answer(hostile, async |stream| stream.message().await.map(drop)).is_err(), "{hostile:?}");
+            let _ = answer(hostile, async |stream| stream.start_copy_now("START_REPLICATION").await);
+            let _ = answer(hostile, async |stream| stream.query_now("SELECT 1").await.map(drop));
+        }
+    }
 }
