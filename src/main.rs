@@ -7,6 +7,7 @@
 mod admin;
 mod cli;
 mod config;
+mod console;
 
 /// After a burst it releases more memory than the C library's allocator: see its documentation.
 #[global_allocator]

@@ -64,6 +64,8 @@ pub struct LogWriter {
     pub(super) readahead: ReadaheadPool,
     /// Which of the core's logs it is.
     number: Cell<usize>,
+    /// How long all flushes took together.
+    flush_time: Cell<Duration>,
 }
 
 /// Why an event should be stored while the log is full.
@@ -102,6 +104,7 @@ impl LogWriter {
             flushed: Notify::default(),
             readahead: ReadaheadPool::default(),
             number: Cell::new(0),
+            flush_time: Cell::new(Duration::ZERO),
         })
     }
 
@@ -112,6 +115,11 @@ impl LogWriter {
 
     pub(super) fn set_number(&self, number: usize) {
         self.number.set(number);
+    }
+
+    /// How long all flushes took together.
+    pub(super) fn flush_time(&self) -> Duration {
+        self.flush_time.get()
     }
 
     /// The log, for reading. Do not hold it over an await.
@@ -391,7 +399,9 @@ impl LogWriter {
         }
         self.ring.busy_poll_until(busy_poll.start(self.ring.now(), self.flushed.waiting()));
         let file = self.file(cached, &flush.file);
+        let began = self.ring.now();
         let result = super::flush_retry::write_durable(&self.ring, file, &flush).await;
+        self.flush_time.set(self.flush_time.get() + (self.ring.now() - began));
         self.ring.busy_poll_until(busy_poll.end(self.ring.now()));
         self.log.borrow_mut().flush_done(flush, result);
         if self.log.borrow().is_naming_due() {

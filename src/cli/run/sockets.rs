@@ -53,6 +53,8 @@ pub(super) struct BoundSockets {
     /// `None` without `--api-socket`.
     pub(super) api_socket: Option<UnixListener>,
     pub(super) admin: TcpListener,
+    /// `None` without `--console`.
+    pub(super) console: Option<TcpListener>,
 }
 
 impl BoundSockets {
@@ -74,6 +76,7 @@ impl BoundSockets {
             events_https: wanted("events-https", config.events_https)?,
             api: if config.kubeconfig.is_none() { Some(one("api", config.api)?) } else { None },
             admin: one("admin", config.admin)?,
+            console: config.console.map(|address| one("console", address)).transpose()?,
             // Last, because it cannot be undone when one of the others fails.
             api_socket: api_socket.take().map(|prepared| prepared.publish(false)).transpose()?,
         })
@@ -99,6 +102,7 @@ impl BoundSockets {
             api: all(ListenerName::Api).pop(),
             api_socket: api_socket.take().map(|prepared| prepared.publish(true)).transpose()?,
             admin: all(ListenerName::Admin).pop().context("the other process has no admin listener")?,
+            console: all(ListenerName::Console).pop(),
         })
     }
 
@@ -116,6 +120,7 @@ impl BoundSockets {
         all.extend(named(ListenerName::EventsHttps, &self.events_https)?);
         all.extend(named(ListenerName::Api, self.api.as_slice())?);
         all.extend(named(ListenerName::Admin, std::slice::from_ref(&self.admin))?);
+        all.extend(named(ListenerName::Console, self.console.as_slice())?);
         Ok(SocketDescriptors(all))
     }
 
@@ -126,11 +131,12 @@ impl BoundSockets {
             None => "-".to_owned(),
         };
         let mut further = String::new();
-        let optional = [
+        let optional: [(&str, &[TcpListener]); 5] = [
             ("https", &self.https),
             ("private", &self.private),
             ("private-https", &self.private_https),
             ("events-https", &self.events_https),
+            ("console", self.console.as_slice()),
         ];
         for (name, listeners) in optional {
             if let Some(listener) = listeners.first() {
