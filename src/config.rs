@@ -109,17 +109,15 @@ impl RunConfig {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (images, warnings) = images_and_warnings(&given, &file);
         let gateway = gateway_config(&given, &file)?;
+        let private_https =
+            [given.cluster_local_https, file.cluster_local_https, given.private_https, file.private_https];
         let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
             workers: given.workers.or(file.workers).unwrap_or(cores),
             http: given.http.or(file.http).unwrap_or(loopback(8080)),
             https: given.https.or(file.https),
             private: given.cluster_local.or(file.cluster_local).or(given.private).or(file.private),
-            private_https: given
-                .cluster_local_https
-                .or(file.cluster_local_https)
-                .or(given.private_https)
-                .or(file.private_https),
+            private_https: private_https.into_iter().flatten().next(),
             certificates: either(given.tls_cert, file.tls_cert),
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),

@@ -41,7 +41,7 @@ const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; st
 pub(crate) struct Console {
     /// The API, as external clients use it.
     api: Router,
-    scaler: AutoscalerMetrics,
+    pub(crate) scaler: AutoscalerMetrics,
     /// Connections that a core accepts.
     connections_max: usize,
     /// Known once the cores run.

@@ -54,7 +54,7 @@ pub(super) fn copy_identity(head: &Parts, request: &mut Request) {
 }
 
 #[derive(Deserialize)]
-struct ReplayTarget {
+struct ReplaySubscriberQuery {
     trigger: Option<String>,
 }
 
@@ -68,7 +68,7 @@ pub(super) async fn check_admin(api: &Router, head: &Parts) -> Result<(), Respon
     if path != REPLAY {
         return check_path(api, head, path).await;
     }
-    let target = Query::<ReplayTarget>::try_from_uri(&head.uri).ok().and_then(|Query(target)| target.trigger);
+    let target = Query::<ReplaySubscriberQuery>::try_from_uri(&head.uri).ok().and_then(|Query(target)| target.trigger);
     let Some(attributes) = target.as_deref().and_then(replay_attributes) else {
         let why = "trigger: write trigger/NAMESPACE/NAME or subscription/NAMESPACE/NAME\n";
         return Err((StatusCode::BAD_REQUEST, why).into_response());

@@ -149,9 +149,7 @@ pub(super) struct ApiListeners {
 
 impl ApiListeners {
     pub(super) fn open(
-        tcp: Option<TcpListener>,
-        socket: Option<UnixListener>,
-        console: Option<TcpListener>,
+        (tcp, socket, console): (Option<TcpListener>, Option<UnixListener>, Option<TcpListener>),
         config: &RunConfig,
         reports: &Reports<'_>,
     ) -> Result<Self> {

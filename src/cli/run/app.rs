@@ -75,8 +75,7 @@ impl App {
             preflight::run(&config, &expiries)?;
         let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
         arrived.store(true, Relaxed);
-        let ready = sockets.ready_line()?;
-        let events_tls = EventsTls::open(&config, &sockets)?;
+        let (ready, events_tls) = (sockets.ready_line()?, EventsTls::open(&config, &sockets)?);
 
         let tables = TablePublisher::new(RoutingTable::default());
         let (publisher, routes, log_names) = publisher(&config, &tables, files)?;

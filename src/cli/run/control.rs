@@ -138,9 +138,8 @@ async fn live(
 ) -> Result<()> {
     let (state, protection) = (furnish(&parts).await, protection(&parts));
     let reports = Reports { rejections: &parts.health.rejections, expiries: &parts.health.expiries };
-    let opened = state.and_then(|state| {
-        Ok((state, ApiListeners::open(parts.api, parts.api_socket, parts.console, &parts.config, &reports)?))
-    });
+    let sockets = (parts.api, parts.api_socket, parts.console);
+    let opened = state.and_then(|state| Ok((state, ApiListeners::open(sockets, &parts.config, &reports)?)));
     let (state, entrances) = match opened {
         Ok(opened) => opened,
         Err(why) => {
@@ -152,14 +151,12 @@ async fn live(
     let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
     let (publisher, admin_port) = (Arc::clone(&parts.publisher), parts.steered.admin_port);
     let scaler = AutoscalerMetrics { autoscaler: state.autoscaler.clone(), signals: parts.signals.clone() };
-    let console = Console::new(state.router.clone(), scaler.clone(), parts.config.http_limits.connections_max);
-    let console_router = console.router();
-    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler, protection), console, publisher, admin_port));
+    let console = Console::new(state.router.clone(), scaler, parts.config.http_limits.connections_max);
+    task::spawn_local(serve_admin(parts.admin, (hear_admin, console.clone(), protection), publisher, admin_port));
     task::spawn_local(check_certificates(Arc::clone(&parts.health.expiries)));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = ManifestApplier::new(state.outside.clone(), &parts.config.manifests, tally);
     task::spawn_local(receive_signals(parts.signals, parts.wake, state.autoscaler.clone(), parts.health));
-
     if let Some(events_tls) = parts.events_tls {
         task::spawn_local(either(events_tls.keep_fresh(), leaving()));
     }
@@ -184,7 +181,8 @@ async fn live(
     either(manifests.apply(), stopped(parts.steered.stop.clone())).await;
     task::spawn_local(either(manifests.run(), leaving()));
     let until = parts.steered.hand_over.clone();
-    let api = task::spawn_local(entrances.serve(state.router.clone(), console_router, move || stopped(until.clone())));
+    let api =
+        task::spawn_local(entrances.serve(state.router.clone(), console.router(), move || stopped(until.clone())));
     drop(say_synced.send(Ok(())));
     state.clear_away();
     task::spawn_local(idle_memory::settle());
@@ -399,8 +397,7 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
 /// Serves the admin port, except while a successor does, or is about to.
 async fn serve_admin(
     listener: TcpListener,
-    (admin, scaler, protection): (oneshot::Receiver<Arc<AdminServer>>, AutoscalerMetrics, CrossOriginProtection),
-    console: Console,
+    (admin, console, protection): (oneshot::Receiver<Arc<AdminServer>>, Console, CrossOriginProtection),
     publisher: Arc<Publisher>,
     mut port: watch::Receiver<AdminPort>,
 ) {
@@ -408,7 +405,7 @@ async fn serve_admin(
     let Ok(admin) = admin.await else { return };
     publisher.set_cores_running();
     console.connect(&admin);
-    let router = admin::router(admin, scaler, protection);
+    let router = admin::router(admin, console.scaler.clone(), protection);
     // An error of these: the main thread is gone.
     while let Ok(current) = port.wait_for(|port| *port != AdminPort::Lent).await.map(|current| *current) {
         if current == AdminPort::Closed {

@@ -81,7 +81,7 @@ function build(model) {
     const to = target(one.spec.subscriber, namespace, 3);
     if (to) edges.push({ from: id, to, kind: 'event', rate: () => now.subscribers.get(label)?.rates.delivered, retries: () => now.subscribers.get(label)?.rates.retries });
     const replies = kind === 'Trigger' ? parent : target(one.spec.reply, namespace, 3);
-    if (to && replies) edges.push({ from: to, to: replies, kind: 'reply', of: id });
+    if (to && replies && !nodes.get(parent)?.missing) edges.push({ from: to, to: replies, kind: 'reply', of: id });
     const delivery = one.spec.delivery?.deadLetterSink ?? nodes.get(parent)?.object?.spec.delivery?.deadLetterSink;
     const dead = target(delivery, namespace, 3, 'dead');
     if (dead) edges.push({ from: id, to: dead, kind: 'dead', rate: () => now.subscribers.get(label)?.rates.dead_lettered, total: () => now.subscribers.get(label)?.dead_lettered });
