@@ -36,6 +36,10 @@ use figures::FiguresCache;
 const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
+/// The response before the cores run.
+const STARTING: (StatusCode, &str) =
+    (StatusCode::SERVICE_UNAVAILABLE, "the cores do not run yet: try again in a second\n");
+
 /// What the console shows.
 #[derive(Debug, Clone)]
 pub(crate) struct Console {
@@ -91,11 +95,6 @@ impl Console {
             .layer(middleware::from_fn(protect))
             .layer(middleware::from_fn(add_headers))
     }
-
-    fn admin(&self) -> Result<&AdminAccess, Response> {
-        let starting = || (StatusCode::SERVICE_UNAVAILABLE, "the cores do not run yet: try again in a second\n");
-        self.admin.get().ok_or_else(|| starting().into_response())
-    }
 }
 
 /// Rejects requests that a web page of another origin may have sent, with the reason.
@@ -135,10 +134,7 @@ async fn pass_to_api(State(console): State<Console>, request: Request) -> Respon
 
 async fn pass_to_admin(State(console): State<Console>, request: Request) -> Response {
     let (head, body) = request.into_parts();
-    let routes = match console.admin() {
-        Ok(admin) => admin.routes.clone(),
-        Err(refusal) => return refusal,
-    };
+    let Some(routes) = console.admin.get().map(|admin| admin.routes.clone()) else { return STARTING.into_response() };
     if let Err(refusal) = access::check_admin(&console.api, &head).await {
         return refusal;
     }

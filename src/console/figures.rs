@@ -95,6 +95,7 @@ fn core_figures(core: &CoreCounters) -> Value {
         "upstream_connections": core.upstream_opened.load(Relaxed),
         "upstream_reused": core.upstream_reused.load(Relaxed),
         "upstream_connect_failures": core.outliers.load(Relaxed),
+        "turns": core.heartbeat.turns(),
         "stalls": core.stalls.load(Relaxed),
         "tasks_panicked": core.tasks_panicked.load(Relaxed),
         "log": log_figures(&core.log),

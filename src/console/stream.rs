@@ -12,7 +12,7 @@ use futures_util::stream;
 use tokio::time::{Interval, MissedTickBehavior};
 
 use super::limits::{FIGURES_INTERVAL, STREAMS_MAX};
-use super::{Console, access};
+use super::{Console, STARTING, access};
 
 /// Until the client disconnects, or this process drains.
 pub(super) async fn figures(State(console): State<Console>, request: Request) -> Response {
@@ -21,8 +21,8 @@ pub(super) async fn figures(State(console): State<Console>, request: Request) ->
     if let Err(refusal) = access::check_path(&console.api, &head, "/metrics").await {
         return refusal;
     }
-    if let Err(refusal) = console.admin() {
-        return refusal;
+    if console.admin.get().is_none() {
+        return STARTING.into_response();
     }
     let Ok(permit) = Arc::clone(&console.streams).try_acquire_owned() else {
         let why = format!("{STREAMS_MAX} streams of figures are open: close another page of the console\n");

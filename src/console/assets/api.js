@@ -39,7 +39,6 @@ export async function send(path, { method = 'GET', accept = 'application/json', 
 }
 
 export const get = async (path, options) => (await send(path, options)).json();
-export const getText = async (path, options) => (await send(path, { accept: '*/*', ...options })).text();
 
 /** Lines of a response that does not end by itself. */
 export async function* lines(response) {

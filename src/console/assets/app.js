@@ -158,7 +158,7 @@ document.documentElement.dataset.theme = localStorage.getItem(THEME) ?? '';
 if (!document.documentElement.dataset.theme) delete document.documentElement.dataset.theme;
 matchMedia('(prefers-color-scheme: dark)').addEventListener('change', update);
 addEventListener('hashchange', open);
-changes.addEventListener('change', update);
+changes.addEventListener('change', () => document.hidden || update());
 document.addEventListener('visibilitychange', () => document.hidden || update());
 open();
 follow();

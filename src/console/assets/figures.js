@@ -74,6 +74,7 @@ function takeCores(line, per) {
     const flushes = core.log.flushes - (last?.log.flushes ?? core.log.flushes);
     const flush_us = core.log.flush_us - (last?.log.flush_us ?? core.log.flush_us);
     const rates = {
+      turns: per(core.turns, last?.turns),
       requests: per(sum(core.requests), last && sum(last.requests)),
       failed: per(core.requests[5] + core.requests[0], last && last.requests[5] + last.requests[0]),
       connections: per(core.connections, last?.connections),
@@ -81,13 +82,10 @@ function takeCores(line, per) {
       sent: per(core.sent_bytes, last?.sent_bytes),
       flushes: per(core.log.flushes, last?.log.flushes),
       flushed_bytes: per(core.log.flushed_bytes, last?.log.flushed_bytes),
-      compacted_bytes: per(core.log.compacted_bytes, last?.log.compacted_bytes),
       flush_us: flushes > 0 ? flush_us / flushes : null,
     };
     for (const key of Object.keys(total)) total[key] += rates[key] ?? 0;
     total.connections_open += core.connections_open;
-    note(`core:${nth}:requests`, rates.requests, line.time_ms);
-    note(`core:${nth}:flush_us`, rates.flush_us ?? 0, line.time_ms);
     note(`core:${nth}:flushes`, rates.flushes, line.time_ms);
     return { ...core, rates };
   });
@@ -102,7 +100,6 @@ function takeCores(line, per) {
   for (const name of now.threads.keys()) if (!threads.has(name)) now.threads.delete(name);
   now.total = total;
   note('requests', total.requests, line.time_ms);
-  note('failed', total.failed, line.time_ms);
   note('connections_open', total.connections_open, line.time_ms);
 }
 
@@ -131,7 +128,6 @@ function takeBackends(line, per) {
   for (const key of gone) now.backends.delete(key);
   const latency = percentiles(all.buckets, line.bounds_us);
   Object.assign(now.total, { latency, instances: all.instances });
-  note('p50', latency?.p50 ?? 0, line.time_ms);
   note('p99', latency?.p99 ?? 0, line.time_ms);
   note('instances', all.instances, line.time_ms);
 }
@@ -147,7 +143,7 @@ function takeStreams(line, per) {
     const rate = per(stream.accepted, old?.accepted);
     total.accepted += rate;
     note(`stream:${stream.path}`, rate, line.time_ms);
-    now.streams.set(stream.path, { ...stream, rate, rejects: per(stream.rejected, old?.rejected) });
+    now.streams.set(stream.path, { ...stream, rate });
     for (const one of stream.subscribers) {
       const was = olds.get(one.label);
       const kind = stream.path.startsWith('/brokers/') ? 'trigger' : 'subscription';
@@ -162,7 +158,6 @@ function takeStreams(line, per) {
       total.dropped_all += one.dropped;
       const id = `${kind}/${one.label}`;
       note(`subscriber:${id}`, rates.delivered, line.time_ms);
-      note(`pending:${id}`, one.pending, line.time_ms);
       now.subscribers.set(id, { ...one, id, kind, stream: stream.path, rates });
     }
   }

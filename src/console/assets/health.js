@@ -43,7 +43,7 @@ function cores() {
       const cpu = now.threads.get(`core-${nth}`)?.share;
       return h('div', { class: 'core', 'data-key': `core-${nth}` },
         h('b', null, `core ${nth}`),
-        h('div', { class: 'core-load' }, h('span', { class: 'quiet' }, `${percent(cpu ?? NaN)} of a processor`), meter(cpu ?? 0, 1, { label: `Processor time of core ${nth}`, text: percent(cpu ?? 0) })),
+        h('div', { class: 'core-load' }, h('span', { class: 'quiet' }, `${percent(cpu ?? NaN)} of a processor · ${rate(core.rates.turns)} turns of the ring a second`), meter(cpu ?? 0, 1, { label: `Processor time of core ${nth}`, text: percent(cpu ?? 0) })),
         sparkline(history(`thread:core-${nth}`), { width: 110, height: 34, label: `processor time of core ${nth}`, max: 0.05 }),
         h('dl', { class: 'facts' },
           cell('requests', `${rate(core.rates.requests)}/s`), cell('connections', count(core.connections_open)), cell('new', `${rate(core.rates.connections)}/s`),

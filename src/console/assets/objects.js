@@ -35,7 +35,7 @@ export function readiness(columns, cells) {
 const RANK = { bad: 0, warn: 1, ok: 2 };
 
 function mount(main, context) {
-  let kinds = [], problem = '', kind = null, rows = [], columns = [], state = '', reading = null, sorted = null, sortedFor = null;
+  let kinds = [], problem = '', kind = null, rows = [], columns = [], state = '', reading = null, sorted = null, sortedFor = null, fresh = null;
   let view = null, attention = { rows: [], checked: 0, done: false, running: false, limited: false };
   let drawAt = 0;
 
@@ -65,7 +65,7 @@ function mount(main, context) {
   /** Lists a kind page by page, then watches it. */
   const follow = async wanted => {
     reading?.abort();
-    [kind, rows, columns, sorted] = [wanted, [], [], null];
+    [kind, rows, columns, sorted, fresh] = [wanted, [], [], null, null];
     if (!wanted) return;
     const own = (reading = new AbortController());
     state = 'reading';
@@ -75,8 +75,7 @@ function mount(main, context) {
       byId.set(meta.uid ?? `${meta.namespace}/${meta.name}`, { cells: row.cells, namespace: meta.namespace ?? '', name: meta.name, created: meta.creationTimestamp });
     };
     const show = () => {
-      rows = [...byId.values()];
-      sorted = null;
+      fresh = byId;
       soon();
     };
     for (let failures = 0; !own.signal.aborted; ) {
@@ -205,6 +204,7 @@ function mount(main, context) {
   };
 
   const update = () => {
+    if (fresh) [rows, sorted, fresh] = [[...fresh.values()], null, null];
     const title = view ? null : kind ? h('h2', null, kind.kind, h('span', { class: 'quiet' }, `${plural(rows.length, 'object')}${state === 'reading' ? ' so far' : ''}`), state === 'live' && kind.watchable && h('span', { class: 'quiet' }, dot('ok', 'watched'), 'watched'))
       : h('h2', null, 'Not Ready, and why', h('span', { class: 'quiet' }, attention.limited ? `only the first ${count(SCANNED_MAX)} objects were checked` : `${plural(attention.checked, 'object')} checked`), h('button', { type: 'button', class: 'icon', onclick: scan }, attention.running ? 'Checking …' : 'Check again'));
     render(main,

@@ -30,7 +30,8 @@ export function traffic(context) {
   };
   const draw = () => {
     const wanted = groups.filter(one => context.matches(one.name, one.host, ...one.parts.map(part => part.backend)));
-    wanted.sort((a, b) => groupRate(b) - groupRate(a) || a.name.localeCompare(b.name));
+    // By the last minute, so that rows do not change places each second.
+    wanted.sort((a, b) => Math.round(past(b)) - Math.round(past(a)) || a.name.localeCompare(b.name));
     return h('section', { class: 'card traffic', 'aria-labelledby': 'traffic' },
       h('h2', { id: 'traffic' }, 'Traffic', h('span', { class: 'quiet' }, `${count(now.line.hosts)} hosts`)),
       problem && h('p', { class: 'note bad' }, problem),
@@ -82,6 +83,11 @@ function summary({ key, owner, hosts }) {
 }
 
 const groupRate = one => one.parts.reduce((sum, part) => sum + (now.backends.get(part.backend)?.rate ?? 0), 0);
+
+const past = one => one.parts.reduce((sum, part) => {
+  const rates = history(`backend:${part.backend}`);
+  return sum + rates.reduce((all, value) => all + value, 0) / Math.max(1, rates.length);
+}, 0);
 
 function group(one) {
   const total = groupRate(one);

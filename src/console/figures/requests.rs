@@ -11,7 +11,7 @@ use dataplane::request_histograms::{DURATIONS_US, RequestPhase};
 use dataplane::table::{Backend, RoutingTable};
 use serde_json::{Value, json};
 
-use super::super::limits::BACKENDS_MAX;
+use super::super::limits::{BACKENDS_MAX, REVISIONS_MAX};
 use super::unix_ms;
 use crate::admin::{AutoscalerMetrics, all_backends};
 
@@ -28,7 +28,7 @@ pub(super) fn backends(table: &RoutingTable, scaler: &AutoscalerMetrics) -> (Vec
         all.sort_by_cached_key(|(_, backend)| std::cmp::Reverse(rank(backend)));
         all.truncate(BACKENDS_MAX);
     }
-    let (revisions, _) = scaler.autoscaler.revision_metrics(usize::MAX);
+    let (revisions, _) = scaler.autoscaler.revision_metrics(REVISIONS_MAX);
     let scaling: BTreeMap<&str, &RevisionMetrics> = revisions.iter().map(|one| (&*one.key, one)).collect();
     let shown = all.iter().map(|(key, backend)| backend_figures(key, backend, scaling.get(key).copied()));
     (shown.collect(), omitted)

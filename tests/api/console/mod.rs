@@ -303,6 +303,19 @@ fn console_without_authentication_stays_on_loopback() {
     }
 }
 
+/// RT-LIFE-11: an object that names the console as its subscriber would act as the operator.
+#[test]
+fn console_is_no_target_of_events() {
+    let appliance = setup().start();
+    appliance.api().create(&broker("main"));
+    appliance.api().create(&trigger("loop", "main", &format!("http://{}/api", appliance.console())));
+    appliance.api().wait_ready("Trigger", NAMESPACE, "loop", TIMEOUT);
+    assert_eq!(TestEvent::new("one").binary("/brokers/default/main").send(appliance.events()).status, 202);
+    kit::wait::until(TIMEOUT, "the refusal", || {
+        (appliance.metric("sluicegate_targets_refused_total", "") > 0).then_some(())
+    });
+}
+
 #[test]
 fn console_moves_to_the_successor_of_a_hot_restart() {
     let appliance = setup().start();

@@ -19,6 +19,9 @@ use super::BIN;
 const PICTURE_BYTES_MAX: u64 = 200 * 1024;
 /// (picture, page, colours, size of the window, what must be there before it is taken).
 type Picture = (&'static str, &'static str, ColorScheme, (u32, u32), &'static str);
+/// Opens the newest dead letter.
+const SELECT: &str = "const row = document.querySelector('.rows [data-row]'); if (!row) return false; \
+     if (!document.querySelector('.row.selected')) row.click(); return document.querySelector('.timeline') !== null";
 const PICTURES: [Picture; 6] = [
     (
         "console-overview",
@@ -38,22 +41,22 @@ const PICTURES: [Picture; 6] = [
         "console-events",
         "events/topology",
         ColorScheme::Dark,
-        (1360, 620),
+        (1360, 660),
         "return document.querySelectorAll('.edge text').length >= 4",
     ),
     (
         "console-dead-letters",
         "events/dead-letters?subscriber=trigger%2Fdefault%2Faudit",
         ColorScheme::Dark,
-        (1360, 760),
-        "return document.querySelectorAll('.rows [data-row]').length > 5",
+        (1360, 860),
+        SELECT,
     ),
     (
         "console-objects",
-        "objects/serving.knative.dev/v1/revisions",
+        "objects/serving.knative.dev/v1/services/default/hello",
         ColorScheme::Light,
-        (1360, 620),
-        "return document.querySelectorAll('.rows [data-row]').length > 4",
+        (1360, 660),
+        "return document.querySelectorAll('.plain tbody tr').length > 5",
     ),
     (
         "console-health",
