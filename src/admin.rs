@@ -27,8 +27,8 @@ use serde::Deserialize;
 
 pub(crate) use delivery_log::ActiveRedrives;
 pub(crate) use health::Health;
-pub(crate) use metrics::AutoscalerMetrics;
 use metrics::Detail;
+pub(crate) use metrics::{AutoscalerMetrics, all_backends};
 
 /// State that the listener reports.
 #[derive(Debug)]
@@ -56,6 +56,11 @@ pub(crate) struct SpanCounters {
 
 /// The listener's routes, behind `protection`.
 pub(crate) fn router(admin: Arc<AdminServer>, scaler: AutoscalerMetrics, protection: CrossOriginProtection) -> Router {
+    routes(admin, scaler).layer(middleware::from_fn_with_state(Arc::new(protection), protect))
+}
+
+/// The same without protection, for a listener that has its own.
+pub(crate) fn routes(admin: Arc<AdminServer>, scaler: AutoscalerMetrics) -> Router {
     Router::new()
         .route(
             "/metrics",
@@ -76,7 +81,6 @@ pub(crate) fn router(admin: Arc<AdminServer>, scaler: AutoscalerMetrics, protect
             (StatusCode::NOT_FOUND, there)
         })
         .with_state(admin)
-        .layer(middleware::from_fn_with_state(Arc::new(protection), protect))
 }
 
 /// Rejects requests that a web page may have sent, with the reason.

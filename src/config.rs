@@ -59,6 +59,7 @@ pub(crate) struct RunConfig {
     pub(crate) api_authenticate: bool,
     pub(crate) api_audit_log: Option<PathBuf>,
     pub(crate) admin: SocketAddr,
+    pub(crate) console: Option<SocketAddr>,
     pub(crate) allowed_hosts: Vec<AllowedHostRule>,
     pub(crate) access_log: AccessFormat,
     /// Requires `access_log`.
@@ -109,17 +110,15 @@ impl RunConfig {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let (images, warnings) = images_and_warnings(&given, &file);
         let gateway = gateway_config(&given, &file)?;
+        let private_https =
+            [given.cluster_local_https, file.cluster_local_https, given.private_https, file.private_https];
         let mut config = Self {
             data: given.data.or(file.data).unwrap_or_else(|| "./sluicegate-data".into()),
             workers: given.workers.or(file.workers).unwrap_or(cores),
             http: given.http.or(file.http).unwrap_or(loopback(8080)),
             https: given.https.or(file.https),
             private: given.cluster_local.or(file.cluster_local).or(given.private).or(file.private),
-            private_https: given
-                .cluster_local_https
-                .or(file.cluster_local_https)
-                .or(given.private_https)
-                .or(file.private_https),
+            private_https: private_https.into_iter().flatten().next(),
             certificates: either(given.tls_cert, file.tls_cert),
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
@@ -133,6 +132,7 @@ impl RunConfig {
             api_audit_log: given.api_audit_log.or(file.api_audit_log),
             api_authenticate: given.api_authenticate || file.api_authenticate,
             admin: given.admin.or(file.admin).unwrap_or(loopback(9090)),
+            console: given.console.or(file.console),
             allowed_hosts: either(given.allowed_host, file.allowed_host),
             access_log: given.access_log.or(file.access_log).unwrap_or_default(),
             access_log_file: given.access_log_file.or(file.access_log_file),
@@ -171,6 +171,11 @@ impl RunConfig {
     /// Tokens must not cross a network in plain text, and certificates are for TLS.
     fn needs_api_tls(&self) -> bool {
         !self.api.ip().is_loopback() || self.api_tls_cert.is_some() || self.api_client_ca.is_some()
+    }
+
+    /// The console uses TLS where the API does, and beyond loopback: tokens must not cross a network in plain text.
+    pub(crate) fn console_tls(&self) -> bool {
+        self.console.is_some_and(|console| self.api_tls || !console.ip().is_loopback())
     }
 
     /// `None`: no core counts as stalled.
@@ -216,7 +221,7 @@ impl RunConfig {
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let differ = |key: fn(&Self) -> String| key(self) != key(wanted);
         type ShownSetting = (&'static str, fn(&RunConfig) -> String);
-        let fields: [ShownSetting; 34] = [
+        let fields: [ShownSetting; 36] = [
             ("data", |config| format!("{:?}", config.data)),
             ("workers", |config| format!("{:?}", config.workers)),
             ("http", |config| format!("{:?}", config.http)),
@@ -233,6 +238,7 @@ impl RunConfig {
             ("api-authenticate", |config| format!("{:?}", config.api_authenticate)),
             ("api-audit-log", |config| format!("{:?}", config.api_audit_log)),
             ("admin", |config| format!("{:?}", config.admin)),
+            ("console", |config| format!("{:?}", config.console)),
             ("allowed-host", |config| format!("{:?}", config.allowed_hosts)),
             ("access-log", |config| format!("{:?}", (config.access_log, &config.access_log_file))),
             ("otlp", |config| format!("{:?}", config.otlp)),
@@ -244,6 +250,7 @@ impl RunConfig {
             ("image-quota", |config| format!("{:?}", config.image_quota)),
             ("instance-user", |config| format!("{:?}", (config.instance_user, config.host_devices))),
             ("process-instances", |config| format!("{:?}", config.process_instances)),
+            ("io-driver", |config| format!("{:?}", config.io_driver)),
             ("workloads", |config| format!("{:?}", config.workloads)),
             ("proxy-protocol", |config| format!("{:?}", config.gateway.proxy_protocol)),
             ("timeouts and limits of HTTP", |config| format!("{:?}", config.http_limits)),
@@ -285,7 +292,20 @@ impl RunConfig {
     /// Callers on this host are trusted, so callers from elsewhere must authenticate (APP-38). TLS is
     /// implied there.
     fn check_api(&self) -> Result<(), String> {
+        if let (Some(console), Some(path)) = (self.console, &self.kubeconfig) {
+            return Err(format!(
+                "console: {console}: the console shows the objects of the appliance's own API, and there is none with \
+                 --kubeconfig {}; leave one of them out",
+                path.display()
+            ));
+        }
         let asks = self.api_client_ca.is_some() || self.api_tokens.is_some();
+        if let Some(console) = self.console.filter(|console| !console.ip().is_loopback() && !asks) {
+            return Err(format!(
+                "console: {console} is not a loopback address, and there is no authentication; give --api-client-ca or \
+                 --api-tokens, or bind 127.0.0.1 and reach it through a tunnel"
+            ));
+        }
         if self.api.ip().is_loopback() || asks {
             return Ok(());
         }

@@ -7,6 +7,7 @@
 mod admin;
 mod cli;
 mod config;
+mod console;
 mod version;
 
 /// After a burst it releases more memory than the C library's allocator: see its documentation.

@@ -42,6 +42,8 @@ pub(super) use replay::replay;
 const EVENTS_DEFAULT: usize = 100;
 /// Maximum number of events in one response, the newest: it is built in memory.
 const EVENTS_MAX: usize = 10_000;
+/// Bytes of an event's data that a trace shows: a person reads no more, and a response has many events.
+const DATA_SHOWN_MAX: usize = 4096;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -53,6 +55,9 @@ pub(super) struct TraceQuery {
     /// `NAMESPACE/NAME`, optionally prefixed by `trigger/` or `subscription/`.
     trigger: Option<String>,
     limit: Option<usize>,
+    /// Show the events' data too.
+    #[serde(default)]
+    data: bool,
 }
 
 struct TraceResult {
@@ -182,7 +187,12 @@ fn trace_of(admin: &AdminServer, wanted: &TraceQuery) -> Result<Value> {
     let events: Vec<_> = found
         .iter()
         .map(|(position, event)| {
-            trace_row(&table, *position, event, notes.get(position).map_or(&[][..], Vec::as_slice), &known)
+            let notes = notes.get(position).map_or(&[][..], Vec::as_slice);
+            let mut row = trace_row(&table, *position, event, notes, &known);
+            if wanted.data {
+                row["data"] = data(&event.record).into();
+            }
+            row
         })
         .collect();
     Ok(json!({ "events": events }))
@@ -243,6 +253,16 @@ fn end(note: &delivery_log::DeliveryLogEntry<'_>) -> Option<&'static str> {
         DeliveryOutcome::Dropped => Some("dropped"),
         DeliveryOutcome::Replied if (200..300).contains(&note.status) => Some("delivered"),
         _ => None,
+    }
+}
+
+/// The beginning of an event's data, as far as it is text.
+fn data(record: &EventRecord) -> String {
+    let data = record.data_bytes();
+    let shown = String::from_utf8_lossy(&data[..data.len().min(DATA_SHOWN_MAX)]);
+    match data.len().checked_sub(DATA_SHOWN_MAX) {
+        Some(more @ 1..) => format!("{shown}… and {more} bytes more"),
+        _ => shown.into_owned(),
     }
 }
 

@@ -247,9 +247,10 @@ const BREAKDOWNS: [ReasonCounters; 4] = [
 impl CoreMetrics {
     fn logs(&self, out: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type Pick = fn(&LogCounters) -> &AtomicU64;
-        let counters: [(&str, &str, Pick); 5] = [
+        let counters: [(&str, &str, Pick); 6] = [
             ("log_flushes", "Flushes of the log", |l| &l.flushes),
             ("log_flushed_bytes", "Bytes flushed", |l| &l.flushed_bytes),
+            ("log_flush_microseconds", "Microseconds that flushes took together", |l| &l.flush_us),
             ("log_compacted_bytes", "Bytes of live records that compaction moved", |l| &l.compacted_bytes),
             ("log_corrupt_records", "Records skipped because they are corrupt", |l| &l.damaged),
             ("log_gaps", "Gaps in the acknowledged records, found at the start", |l| &l.gaps),
@@ -260,9 +261,10 @@ impl CoreMetrics {
                 counter(&mut family, &[("core", &core.to_string())], pick(&counts.log).load(Relaxed))?;
             }
         }
-        let gauges: [(&str, &str, Pick); 5] = [
+        let gauges: [(&str, &str, Pick); 6] = [
             ("log_bytes", "Bytes in segment files", |l| &l.bytes),
             ("log_bytes_max", "Maximum bytes of segment files", |l| &l.bytes_max),
+            ("log_unflushed_bytes", "Bytes appended and not yet durable", |l| &l.unflushed_bytes),
             ("log_live_bytes", "Bytes of records that are still needed", |l| &l.live_bytes),
             ("log_corrupt_segments", "Segment files that are truncated or unreadable", |l| &l.broken),
             ("log_failed", "1 if the log accepts nothing until a restart", |l| &l.failed),
@@ -299,7 +301,7 @@ impl Collector for TableMetrics {
 }
 
 /// By their keys.
-fn all_backends(table: &RoutingTable) -> BTreeMap<&str, &Backend> {
+pub(crate) fn all_backends(table: &RoutingTable) -> BTreeMap<&str, &Backend> {
     let routes = table.hosts.values().chain(&table.any_host);
     let splits = routes.flat_map(|route| route.all_splits()).filter(|split| !split.backend.key.is_empty()); // or a reply
     splits.map(|split| (&*split.backend.key, &*split.backend)).collect()

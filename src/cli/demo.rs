@@ -51,7 +51,8 @@ fn what_to_try(client: &DemoClient) -> String {
     let me = std::env::current_exe().map_or_else(|_| "sluicegate".into(), |path| path.display().to_string());
     let http = ready.http;
     format!(
-        "Try it (Ctrl-C ends it):\n\
+        "Open the console: http://{console}/\n\n\
+         Try it (Ctrl-C ends it):\n\
          \x20 curl http://hello.default.localhost:{port}/\n\
          \x20 curl -H 'Host: green-hello.default.localhost' http://{http}/\n\
          \x20 curl -H 'Host: sleepy.default.localhost' http://{http}/        # asleep after 6 s: watch it wake\n\
@@ -65,6 +66,7 @@ fn what_to_try(client: &DemoClient) -> String {
         events = ready.events,
         api = ready.api,
         admin = ready.admin,
+        console = ready.console,
     )
 }
 

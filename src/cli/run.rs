@@ -21,6 +21,7 @@ mod gateway_options;
 mod health_check;
 mod hosts;
 mod hot_restart;
+mod idle_memory;
 mod image_pulls;
 mod instances;
 mod listener_name;

@@ -128,8 +128,14 @@ pub(crate) struct Settings {
     #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) admin: Option<SocketAddr>,
 
-    /// Host name by which clients may call API and admin, besides localhost and addresses; `*.PARENT` is
-    /// for every name one label below; may be given more than once
+    /// Address of the console, a web page that shows requests, events, objects and health; beyond loopback it uses TLS and
+    /// tokens as the API does [default: none]
+    #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_CONSOLE")]
+    #[serde(default, deserialize_with = "value::file_address")]
+    pub(crate) console: Option<SocketAddr>,
+
+    /// Host name by which clients may call API, admin and console, besides localhost and addresses; `*.PARENT`
+    /// is for every name one label below; may be given more than once
     #[arg(long, value_name = "NAME", env = "SLUICEGATE_ALLOWED_HOST")]
     #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) allowed_host: Vec<ManyValues<AllowedHostRule>>,

@@ -57,6 +57,12 @@ impl AccessAuthority {
     }
 }
 
+/// Status of a GET over TLS of a listener whose certificate the appliance made.
+pub(super) fn get_with_token(at: SocketAddr, path: &str, ca: &str, token: &str) -> String {
+    let root = CertificateDer::from_pem_slice(ca.as_bytes()).unwrap();
+    get_over_tls(at, path, root, "sluicegate", None, token)
+}
+
 /// Status of a GET over TLS, with a certificate or a token or neither.
 fn get_over_tls(
     at: SocketAddr,

@@ -3,6 +3,7 @@
 mod access;
 mod backup;
 mod conditions;
+mod console;
 mod cross_origin;
 mod follower;
 mod kubectl;

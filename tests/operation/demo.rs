@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
+use kit::HttpCall;
 use rustix::process::{Pid, Signal, kill_process};
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
@@ -30,7 +31,7 @@ fn through(lines: &mut Lines<BufReader<ChildStdout>>, start: &str) -> Vec<String
     panic!("the demo ended before {start:?}: {all:#?}");
 }
 
-/// APP-04: weighted routing, the wait for a cold start and the fan-out of events, all in one process; and it ends
+/// APP-04, with the link of its console: weighted routing, the wait for a cold start and the fan-out of events, all in one process; and it ends
 /// when it is stopped.
 #[test]
 fn the_demo_shows_what_it_says() {
@@ -47,6 +48,10 @@ fn the_demo_shows_what_it_says() {
     assert_eq!(line("orders"), "orders 100 100 0 0 0");
     assert_eq!(line("payments"), "payments 100 100 0 0 0");
     assert_eq!(line("audit"), "audit 0 100 100 0 200");
+
+    let console = line("Open the console:").rsplit("http://").next().unwrap().trim_end_matches('/');
+    let page = HttpCall::get("/").send(console.parse().unwrap());
+    assert!(page.status == 200 && page.text().contains("<title>Sluicegate</title>"), "{page}");
 
     through(&mut lines, "curl http://127.0.0.1:");
     kill_process(Pid::from_child(&demo.0), Signal::TERM).unwrap();

@@ -99,6 +99,8 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
             let stats: Vec<_> = self.logs.iter().map(|kept| kept.writer.log().stat()).collect();
             let failed = self.logs.iter().filter(|kept| kept.writer.log().poison().is_some()).count();
             show_logs(&counters.log, &stats, failed as u64);
+            let flush_time: Duration = self.logs.iter().map(|kept| kept.writer.flush_time()).sum();
+            counters.log.flush_us.store(u64::try_from(flush_time.as_micros()).unwrap_or(u64::MAX), Relaxed);
             self.ring.sleep(RECLAIM_EVERY).await;
         }
     }
@@ -384,9 +386,10 @@ fn over_quota(stream: &EventStream) -> Option<LocalResponse> {
 /// Shows the state of a core's logs in its counters.
 fn show_logs(counters: &LogCounters, stats: &[wal::LogStat], failed: u64) {
     type CounterGetter = fn(&wal::LogStat) -> u64;
-    let all: [(&std::sync::atomic::AtomicU64, CounterGetter); 8] = [
+    let all: [(&std::sync::atomic::AtomicU64, CounterGetter); 9] = [
         (&counters.flushes, |stat| stat.flushes),
         (&counters.flushed_bytes, |stat| stat.flushed_bytes),
+        (&counters.unflushed_bytes, |stat| stat.staged_bytes as u64),
         (&counters.compacted_bytes, |stat| stat.compacted_bytes),
         (&counters.bytes, |stat| stat.bytes),
         (&counters.bytes_max, |stat| stat.bytes_max),

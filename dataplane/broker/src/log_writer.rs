@@ -67,6 +67,8 @@ pub struct LogWriter {
     identities: IdentityCount,
     /// Which of the core's logs it is.
     number: Cell<usize>,
+    /// How long all flushes took together.
+    flush_time: Cell<Duration>,
 }
 
 /// Why an event should be stored while the log is full.
@@ -106,6 +108,7 @@ impl LogWriter {
             readahead: ReadaheadPool::default(),
             identities: IdentityCount::default(),
             number: Cell::new(0),
+            flush_time: Cell::new(Duration::ZERO),
         })
     }
 
@@ -116,6 +119,11 @@ impl LogWriter {
 
     pub(super) fn set_number(&self, number: usize) {
         self.number.set(number);
+    }
+
+    /// How long all flushes took together.
+    pub(super) fn flush_time(&self) -> Duration {
+        self.flush_time.get()
     }
 
     /// The log, for reading. Do not hold it over an await.
@@ -410,7 +418,9 @@ impl LogWriter {
         }
         self.ring.busy_poll_until(busy_poll.start(self.ring.now(), self.flushed.waiting()));
         let file = self.file(cached, &flush.file);
+        let began = self.ring.now();
         let result = super::flush_retry::write_durable(&self.ring, file, &flush).await;
+        self.flush_time.set(self.flush_time.get() + (self.ring.now() - began));
         self.ring.busy_poll_until(busy_poll.end(self.ring.now()));
         self.log.borrow_mut().flush_done(flush, result);
         if self.log.borrow().is_naming_due() {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use ring::Heartbeat;
 
+use crate::cold_starts::RecentColdStarts;
 use crate::request_histograms::DurationHistogram;
 
 /// Reasons of local replies, of floods and of requests that are not mirrored: the proxy names as many.
@@ -17,6 +18,10 @@ pub const MIRROR_SKIP_REASONS: usize = 3;
 pub struct LogCounters {
     pub flushes: AtomicU64,
     pub flushed_bytes: AtomicU64,
+    /// How long the flushes took together, in microseconds.
+    pub flush_us: AtomicU64,
+    /// Bytes that were appended and are not durable yet. A gauge.
+    pub unflushed_bytes: AtomicU64,
     /// Live records that were moved forward by compaction.
     pub compacted_bytes: AtomicU64,
     /// Bytes of the segment files, and their limit. Gauges: they may fall.
@@ -78,6 +83,7 @@ pub struct CoreCounters {
     pub spans_dropped: AtomicU64,
     /// Of requests that waited for an instance.
     pub cold: ColdStartDurations,
+    pub recent_cold_starts: RecentColdStarts,
 }
 
 /// Adds to a counter that only this core writes. Not `fetch_add`: its locked instruction waits until all earlier writes

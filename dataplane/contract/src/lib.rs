@@ -12,6 +12,7 @@
 pub mod abandoned;
 pub mod access_token;
 pub mod client_address;
+pub mod cold_starts;
 pub mod connection_query;
 pub mod core_relay;
 pub mod counters;

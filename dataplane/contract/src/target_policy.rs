@@ -43,6 +43,7 @@ pub enum ListenerRole {
     Events,
     Api,
     Admin,
+    Console,
     /// The name server for instances.
     Dns,
 }
@@ -54,6 +55,7 @@ impl fmt::Display for ListenerRole {
             Self::Events => "the events listener",
             Self::Api => "the API listener",
             Self::Admin => "the admin listener",
+            Self::Console => "the console",
             Self::Dns => "the name server",
         })
     }

@@ -2,10 +2,11 @@
 //! it.
 
 use std::fmt::Write as _;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use ::http::{HeaderName, HeaderValue, Response};
 use bytes::BytesMut;
+use contract::cold_starts::ColdStart;
 use contract::counters::{ColdStartDurations, ColdStartPhase};
 use contract::table::StartupDuration;
 use protocol::http::headers::add_field;
@@ -44,6 +45,18 @@ impl ColdStartTiming {
         for (phase, took) in self.phases(answered) {
             counts.of(phase).note(took);
         }
+    }
+
+    /// The record of the start that it waited for, if that was measured.
+    pub(super) fn cold_start(&self, backend: &str, answered: Tick, now: Tick) -> Option<ColdStart> {
+        let start = self.start?;
+        Some(ColdStart {
+            backend: backend.into(),
+            answered_at: SystemTime::now() - (now - answered),
+            queue: self.queue,
+            start,
+            first_byte: answered - self.acquired,
+        })
     }
 
     /// Appends the header to a head that ends with its empty line.

@@ -154,6 +154,10 @@ impl RequestRecord {
         }
         if let Some((timing, answered)) = self.timing.as_ref().zip(self.answered) {
             timing.note(&proxy.counters.cold, answered);
+            let backend = self.backend.as_ref().map_or("", |backend| &*backend.key);
+            if let Some(one) = timing.cold_start(backend, answered, proxy.ring.now()) {
+                proxy.counters.recent_cold_starts.record(one);
+            }
         }
         self.record(proxy, end, duration);
         let log_entry = self.log_entry.as_ref().filter(|log_entry| log_entry.is_enabled());

@@ -19,6 +19,7 @@ pub(super) struct ReadyLine {
     pub(super) events: SocketAddr,
     pub(super) api: SocketAddr,
     pub(super) admin: SocketAddr,
+    pub(super) console: SocketAddr,
 }
 
 pub(super) struct DemoAppliance {
@@ -42,6 +43,7 @@ impl DemoAppliance {
             .arg("run")
             .args(["--data", &folder.path().join("data").to_string_lossy()])
             .args(["--http", &free(8080), "--events", &free(8081), "--api", &free(8001), "--admin", &free(9090)])
+            .args(["--console", &free(9091)])
             .args(["--image", &image("example-hello", "hello")])
             .args(["--image", &image("example-sink", "sink")])
             .args(["--image", &image("example-failing", "sink --status 500")])
@@ -110,7 +112,14 @@ fn free(port: u16) -> String {
 }
 
 fn parse_ready(line: &str) -> Option<ReadyLine> {
-    let mut words = line.strip_prefix("ready ")?.split(' ');
-    let mut next = |name: &str| words.next()?.strip_prefix(name)?.strip_prefix('=')?.parse().ok();
-    Some(ReadyLine { http: next("http")?, events: next("events")?, api: next("api")?, admin: next("admin")? })
+    let words = line.strip_prefix("ready ")?;
+    let address =
+        |name: &str| words.split(' ').find_map(|word| word.strip_prefix(name)?.strip_prefix('=')?.parse().ok());
+    Some(ReadyLine {
+        http: address("http")?,
+        events: address("events")?,
+        api: address("api")?,
+        admin: address("admin")?,
+        console: address("console")?,
+    })
 }

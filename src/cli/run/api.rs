@@ -11,7 +11,7 @@ use axum::Router;
 use control::access::host_token;
 use control::access::self_signed::SelfSignedCertificates;
 use control::access::static_tokens::StaticTokens;
-use control::api::http_server::serve;
+use control::api::http_server::{serve, serve_at_most};
 use control::api::listener::{self, ApiTlsListener, TlsFiles};
 use control::api::{ApiServerConfig, AuditLog, AuthenticationSources, TokenSigner};
 use control::cross_origin::{CrossOriginProtection, GuardedListener, OwnHosts, Rejections};
@@ -23,6 +23,7 @@ use super::hosts;
 use crate::admin::Health;
 use crate::cli::kubeconfig::{self, ClusterAuthority};
 use crate::config::{AllowedHostRule, RunConfig};
+use crate::console;
 
 /// Below the data folder: files that only the API may read.
 const FOLDER: &str = "api";
@@ -43,7 +44,8 @@ pub(super) fn signer(config: &RunConfig) -> Result<Arc<TokenSigner>> {
 /// The token in `DATA/api/kubeconfig`, for an API that authenticates callers on this host too. Like that
 /// file it is a convenience: a full disk must not prevent a start.
 fn own_token(config: &RunConfig) -> Option<String> {
-    if config.api.ip().is_loopback() && !config.api_authenticate {
+    let is_loopback = |at: SocketAddr| at.ip().is_loopback();
+    if is_loopback(config.api) && config.console.is_none_or(is_loopback) && !config.api_authenticate {
         return None;
     }
     let path = config.data.join(FOLDER).join(OWN_TOKEN);
@@ -64,8 +66,8 @@ impl ApiTlsFiles {
             Some(path) => StaticTokens::read(path).map_err(|why| anyhow!("api-tokens: {why}"))?,
             None => StaticTokens::default(),
         };
-        if config.api_tls && config.kubeconfig.is_none() {
-            listener::check(&tls_files(config, config.api, Arc::default())).map_err(|why| without_tls(&why))?;
+        if (config.api_tls || config.console_tls()) && config.kubeconfig.is_none() {
+            listener::check(&tls_files(config, Arc::default())).map_err(|why| without_tls(&why))?;
         }
         let audit = match &config.api_audit_log {
             Some(path) => Some(AuditLog::open(path).with_context(|| format!("api-audit-log: {}", path.display()))?),
@@ -88,8 +90,8 @@ pub(super) fn check_made(config: &RunConfig) -> Result<()> {
         return Ok(());
     }
     signer(config)?;
-    let mut certificate = tls_files(config, config.api, Arc::default());
-    if let Some(maker) = certificate.self_signed.take().filter(|_| config.api_tls) {
+    let mut certificate = tls_files(config, Arc::default());
+    if let Some(maker) = certificate.self_signed.take().filter(|_| config.api_tls || config.console_tls()) {
         maker.renew(Timestamp::now()).map_err(|why| without_tls(&why))?;
         listener::check(&certificate).map_err(|why| without_tls(&why))?;
     }
@@ -138,17 +140,17 @@ pub(super) struct Reports<'a> {
     pub(super) expiries: &'a Arc<Expiries>,
 }
 
-/// All listeners of the API.
+/// All listeners of the API, and the console's.
 pub(super) struct ApiListeners {
     all: Vec<(ApiListener, CrossOriginProtection)>,
+    console: Option<(ApiListener, CrossOriginProtection)>,
     /// The CA certificate (PEM) that the API created itself, or empty.
     authority: String,
 }
 
 impl ApiListeners {
     pub(super) fn open(
-        tcp: Option<TcpListener>,
-        socket: Option<UnixListener>,
+        (tcp, socket, console): (Option<TcpListener>, Option<UnixListener>, Option<TcpListener>),
         config: &RunConfig,
         reports: &Reports<'_>,
     ) -> Result<Self> {
@@ -156,20 +158,8 @@ impl ApiListeners {
         let mut made_by = String::new();
         if let Some(listener) = tcp {
             let at = listener.local_addr().context("api")?;
-            let listener = tokio::net::TcpListener::from_std(listener).context("api")?;
-            let mut hosts = hosts::own(config, at.ip());
-            let (entrance, authority) = if config.api_tls {
-                let certificate = tls_files(config, at, Arc::clone(reports.expiries));
-                let maker = certificate.self_signed.clone();
-                let tls = ApiTlsListener::new(listener, certificate).map_err(|why| without_tls(&why))?;
-                hosts.extend(tls.names());
-                let made = maker.map(|maker| std::fs::read_to_string(maker.ca_path())).transpose()?;
-                (ApiListener::Tls(Box::new(tls)), made.map_or(ClusterAuthority::System, ClusterAuthority::Made))
-            } else {
-                (ApiListener::Plain { listener, is_trusted: !config.api_authenticate }, ClusterAuthority::Plain)
-            };
-            let (hosts, rejections) = (OwnHosts::new(at.ip(), hosts), Arc::clone(reports.rejections));
-            all.push((entrance, CrossOriginProtection::new(GuardedListener::Api, config.api_tls, hosts, rejections)));
+            let (entrance, authority) = open_tcp((listener, config.api_tls), GuardedListener::Api, config, reports)?;
+            all.push(entrance);
             write_kubeconfig(config, at, &authority);
             if let ClusterAuthority::Made(pem) = authority {
                 made_by = pem;
@@ -181,7 +171,11 @@ impl ApiListeners {
             let protection = CrossOriginProtection::of_socket(GuardedListener::ApiSocket, rejections);
             all.push((ApiListener::Socket(listener), protection));
         }
-        Ok(Self { all, authority: made_by })
+        let open_console = |listener| {
+            open_tcp((listener, config.console_tls()), GuardedListener::Console, config, reports).context("console")
+        };
+        let console = console.map(open_console).transpose()?.map(|(entrance, _)| entrance);
+        Ok(Self { all, console, authority: made_by })
     }
 
     /// The API's CA certificate; empty where it does not use TLS, or has a certificate of another CA.
@@ -189,14 +183,45 @@ impl ApiListeners {
         &self.authority
     }
 
-    /// Serves until `until` resolves; requests in flight are still completed.
-    pub(super) async fn serve<U>(self, router: Router, until: impl Fn() -> U)
+    /// Serves `router` at the API's listeners and `console` at its own until `until` resolves; requests in flight are still
+    /// completed.
+    pub(super) async fn serve<U>(self, router: Router, console: Router, until: impl Fn() -> U)
     where
         U: Future<Output = ()>,
     {
         let serve = |(one, protection): (ApiListener, _)| one.serve(router.clone(), protection, until());
-        future::join_all(self.all.into_iter().map(serve)).await;
+        let api = future::join_all(self.all.into_iter().map(serve));
+        let console = async {
+            if let Some((listener, protection)) = self.console {
+                listener.serve_console(console, protection, until()).await;
+            }
+        };
+        future::join(api, console).await;
     }
+}
+
+/// A TCP listener, with TLS if that is wanted; and the authority of its certificate.
+fn open_tcp(
+    (listener, is_tls): (TcpListener, bool),
+    which: GuardedListener,
+    config: &RunConfig,
+    reports: &Reports<'_>,
+) -> Result<((ApiListener, CrossOriginProtection), ClusterAuthority)> {
+    let at = listener.local_addr().context("api")?;
+    let listener = tokio::net::TcpListener::from_std(listener).context("api")?;
+    let mut hosts = hosts::own(config, at.ip());
+    let (entrance, authority) = if is_tls {
+        let certificate = tls_files(config, Arc::clone(reports.expiries));
+        let maker = certificate.self_signed.clone();
+        let tls = ApiTlsListener::new(listener, certificate).map_err(|why| without_tls(&why))?;
+        hosts.extend(tls.names());
+        let made = maker.map(|maker| std::fs::read_to_string(maker.ca_path())).transpose()?;
+        (ApiListener::Tls(Box::new(tls)), made.map_or(ClusterAuthority::System, ClusterAuthority::Made))
+    } else {
+        (ApiListener::Plain { listener, is_trusted: !config.api_authenticate }, ClusterAuthority::Plain)
+    };
+    let (hosts, rejections) = (OwnHosts::new(at.ip(), hosts), Arc::clone(reports.rejections));
+    Ok(((entrance, CrossOriginProtection::new(which, is_tls, hosts, rejections)), authority))
 }
 
 impl ApiListener {
@@ -212,14 +237,32 @@ impl ApiListener {
             Self::Socket(listener) => serve(listener, router, protection, listener::unix_peer, until).await,
         }
     }
+
+    /// The same within the console's limit of connections.
+    async fn serve_console(self, router: Router, protection: CrossOriginProtection, until: impl Future<Output = ()>) {
+        const MOST: u32 = console::limits::CONNECTIONS_MAX;
+        match self {
+            Self::Plain { listener, is_trusted: true } => {
+                serve_at_most(MOST, listener, router, protection, listener::tcp_peer, until).await;
+            }
+            Self::Plain { listener, is_trusted: false } => {
+                serve_at_most(MOST, listener, router, protection, listener::by_token, until).await;
+            }
+            Self::Tls(tls) => serve_at_most(MOST, *tls, router, protection, |_, peer| peer.clone(), until).await,
+            Self::Socket(listener) => {
+                serve_at_most(MOST, listener, router, protection, listener::unix_peer, until).await;
+            }
+        }
+    }
 }
 
 /// The configured certificate, or a self-made one.
-fn tls_files(config: &RunConfig, at: SocketAddr, expiries: Arc<Expiries>) -> TlsFiles {
+fn tls_files(config: &RunConfig, expiries: Arc<Expiries>) -> TlsFiles {
     let (certificate, key, made_by) = match &config.api_tls_cert {
         Some(pair) => (pair.certificate.clone(), pair.key.clone(), None),
         None => {
-            let mut names = hosts::names(at.ip());
+            let mut names = hosts::names(config.api.ip());
+            names.extend(config.console.into_iter().flat_map(|console| hosts::names(console.ip())));
             names.extend(config.allowed_hosts.iter().map(|AllowedHostRule(host)| host.clone()));
             let maker = SelfSignedCertificates::new(&config.data.join(FOLDER), &names);
             (maker.server_path(), maker.server_path(), Some(maker))

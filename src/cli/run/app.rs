@@ -100,6 +100,7 @@ impl App {
             api_socket: sockets.api_socket,
             given: given.clone(),
             admin: sockets.admin,
+            console: sockets.console,
             health: Arc::clone(&health),
             steered,
             events_tls: events_tls.clone(),

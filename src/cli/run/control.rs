@@ -37,24 +37,15 @@ use super::cluster;
 use super::descriptors::Guarded;
 use super::events_tls::EventsTls;
 use super::hosts;
+use super::idle_memory;
 use super::instances;
 use super::log_names::LogNames;
 use crate::admin::{self, AdminServer, AutoscalerMetrics, Health};
 use crate::config::RunConfig;
+use crate::console::Console;
 
 /// Maximum time for API requests in flight when another process takes over; watches are cut.
 const API_DRAIN_MAX: Duration = Duration::from_secs(1);
-
-/// A start's own work is done after this: a first start still processes its stored objects.
-const SETTLED_AFTER: Duration = Duration::from_secs(1);
-
-/// When nothing was written for this long ...
-const QUIET_AFTER: Duration = Duration::from_secs(5);
-/// ... after at least this many writes, the pages that they left empty are released.
-const WRITES_MIN: u64 = 100;
-/// This many writes load 20 MiB of code to create a thousand Services, which is released too. Not after
-/// fewer: a cold start's first request would wait for pages that it needs again.
-const MANY_WRITES: u64 = 5000;
 
 /// Configuration of the control thread.
 pub(super) struct ControlThreadConfig {
@@ -70,6 +61,8 @@ pub(super) struct ControlThreadConfig {
     /// For the API.
     pub(super) given: ApiTlsFiles,
     pub(super) admin: TcpListener,
+    /// `None` without `--console`.
+    pub(super) console: Option<TcpListener>,
     pub(super) health: Arc<Health>,
     pub(super) steered: ControlReceivers,
     /// Its certificate is renewed here.
@@ -154,8 +147,8 @@ async fn live(
 ) -> Result<()> {
     let (state, protection) = (furnish(&parts).await, protection(&parts));
     let reports = Reports { rejections: &parts.health.rejections, expiries: &parts.health.expiries };
-    let opened =
-        state.and_then(|state| Ok((state, ApiListeners::open(parts.api, parts.api_socket, &parts.config, &reports)?)));
+    let sockets = (parts.api, parts.api_socket, parts.console);
+    let opened = state.and_then(|state| Ok((state, ApiListeners::open(sockets, &parts.config, &reports)?)));
     let (state, entrances) = match opened {
         Ok(opened) => opened,
         Err(why) => {
@@ -167,12 +160,12 @@ async fn live(
     let leaving = || either(stopped(parts.steered.stop.clone()), stopped(parts.steered.hand_over.clone()));
     let (publisher, admin_port) = (Arc::clone(&parts.publisher), parts.steered.admin_port);
     let scaler = AutoscalerMetrics { autoscaler: state.autoscaler.clone(), signals: parts.signals.clone() };
-    task::spawn_local(serve_admin(parts.admin, (hear_admin, scaler, protection), publisher, admin_port));
+    let console = Console::new(state.router.clone(), scaler, parts.config.http_limits.connections_max);
+    task::spawn_local(serve_admin(parts.admin, (hear_admin, console.clone(), protection), publisher, admin_port));
     task::spawn_local(check_certificates(Arc::clone(&parts.health.expiries)));
     let tally = Arc::clone(&parts.health.manifests);
     let mut manifests = ManifestApplier::new(state.outside.clone(), &parts.config.manifests, tally);
     task::spawn_local(receive_signals(parts.signals, parts.wake, state.autoscaler.clone(), parts.health));
-
     if let Some(events_tls) = parts.events_tls {
         task::spawn_local(either(events_tls.keep_fresh(), leaving()));
     }
@@ -197,10 +190,11 @@ async fn live(
     either(manifests.apply(), stopped(parts.steered.stop.clone())).await;
     task::spawn_local(either(manifests.run(), leaving()));
     let until = parts.steered.hand_over.clone();
-    let api = task::spawn_local(entrances.serve(state.router.clone(), move || stopped(until.clone())));
+    let api =
+        task::spawn_local(entrances.serve(state.router.clone(), console.router(), move || stopped(until.clone())));
     drop(say_synced.send(Ok(())));
     state.clear_away();
-    task::spawn_local(settle());
+    task::spawn_local(idle_memory::settle());
 
     match controllers.await {
         Ok(Ok(())) => {}
@@ -304,7 +298,7 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
             task::spawn_local(api::run_crd_names(Arc::clone(&store)));
             task::spawn_local(store::run_history_expiry(Arc::clone(&store)));
             task::spawn_local(store::run_compaction(Arc::clone(&store)));
-            task::spawn_local(give_back(store.revision()));
+            task::spawn_local(idle_memory::give_back(store.revision()));
             let signer = entrance::signer(&parts.config)?;
             let client = api::client_with_signer(Arc::clone(&store), Arc::clone(&registry), Some(Arc::clone(&signer)));
             let server_config = ApiServerConfig {
@@ -351,36 +345,6 @@ async fn furnish(parts: &ControlThreadConfig) -> Result<ControlState> {
     Ok(ControlState { store, registry, defined_before, signer, client, outside, router, autoscaler, pods })
 }
 
-/// Once the start's work is done, its code can be released.
-async fn settle() {
-    tokio::time::sleep(SETTLED_AFTER).await;
-    release_code_pages();
-}
-
-fn release_code_pages() {
-    if let Err(why) = dataplane::code_pages::release_pages() {
-        tracing::debug!(%why, "unused program code stays in memory");
-    }
-}
-
-/// Releases memory after a burst of writes.
-async fn give_back(mut revision: watch::Receiver<u64>) {
-    let mut seen = *revision.borrow();
-    while revision.changed().await.is_ok() {
-        while let Ok(Ok(())) = tokio::time::timeout(QUIET_AFTER, revision.changed()).await {}
-        let now = *revision.borrow();
-        let writes = now.saturating_sub(seen);
-        if writes >= WRITES_MIN {
-            seen = now;
-            let cached = dataplane::allocator::cached();
-            let _ = task::spawn_blocking(|| dataplane::allocator::release_pages([cached])).await; // it does not panic
-        }
-        if writes >= MANY_WRITES {
-            release_code_pages();
-        }
-    }
-}
-
 /// Creates the initial objects. Returns whether an earlier start's definitions of our kinds exist.
 async fn seed(store: &Arc<ObjectStore>, registry: &Arc<KindRegistry>) -> Result<bool> {
     if api::has_definitions(store) {
@@ -410,7 +374,7 @@ async fn refresh_definitions(store: Arc<ObjectStore>, registry: Arc<KindRegistry
 /// RT-LIFE-11: the ports through which a caller over loopback controls the appliance without
 /// authentication.
 fn control_ports(parts: &ControlThreadConfig) -> Vec<u16> {
-    let listeners = parts.api.iter().chain([&parts.admin]);
+    let listeners = parts.api.iter().chain([&parts.admin]).chain(&parts.console);
     let addresses = listeners.filter_map(|listener| listener.local_addr().ok());
     let trusting = |address: &SocketAddr| address.ip().is_loopback() || address.ip().is_unspecified();
     addresses.filter(trusting).map(|address| address.port()).collect()
@@ -445,14 +409,15 @@ async fn serve(listener: TcpListener, router: Router, until: impl Future<Output 
 /// Serves the admin port, except while a successor does, or is about to.
 async fn serve_admin(
     listener: TcpListener,
-    (admin, scaler, protection): (oneshot::Receiver<Arc<AdminServer>>, AutoscalerMetrics, CrossOriginProtection),
+    (admin, console, protection): (oneshot::Receiver<Arc<AdminServer>>, Console, CrossOriginProtection),
     publisher: Arc<Publisher>,
     mut port: watch::Receiver<AdminPort>,
 ) {
     // An error: the start failed, and the process is about to end.
     let Ok(admin) = admin.await else { return };
     publisher.set_cores_running();
-    let router = admin::router(admin, scaler, protection);
+    console.connect(&admin);
+    let router = admin::router(admin, console.scaler.clone(), protection);
     // An error of these: the main thread is gone.
     while let Ok(current) = port.wait_for(|port| *port != AdminPort::Lent).await.map(|current| *current) {
         if current == AdminPort::Closed {

@@ -13,6 +13,7 @@ pub(super) enum ListenerName {
     EventsHttps,
     Api,
     Admin,
+    Console,
 }
 
 impl ListenerName {
@@ -27,6 +28,7 @@ impl ListenerName {
             Self::EventsHttps => "--events-https",
             Self::Api => "--api",
             Self::Admin => "--admin",
+            Self::Console => "--console",
         }
     }
 }

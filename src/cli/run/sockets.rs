@@ -55,6 +55,8 @@ pub(super) struct BoundSockets {
     /// `None` without `--api-socket`.
     pub(super) api_socket: Option<UnixListener>,
     pub(super) admin: TcpListener,
+    /// `None` without `--console`.
+    pub(super) console: Option<TcpListener>,
 }
 
 impl BoundSockets {
@@ -64,13 +66,14 @@ impl BoundSockets {
         passed: &mut PassedSockets,
         api_socket: &mut Option<PreparedSocket>,
     ) -> Result<Self> {
-        use ListenerName::{Admin, Api, Events, EventsHttps, Http, Https, Private, PrivateHttps};
+        use ListenerName::{Admin, Api, Console, Events, EventsHttps, Http, Https, Private, PrivateHttps};
         let mut one = |name: ListenerName, address: SocketAddr| match passed.take(name, address, false)? {
             Some(listener) => Ok(listener),
             None => retry_while_taken(|| listen(address, false)).with_context(|| taken(name, address)),
         };
         let admin = one(Admin, config.admin)?;
         let api = if config.kubeconfig.is_none() { Some(one(Api, config.api)?) } else { None };
+        let console = config.console.map(|address| one(Console, address)).transpose()?;
         let mut each = |name: ListenerName, address: Option<SocketAddr>| {
             let Some(address) = address else { return Ok(Vec::new()) };
             match passed.take(name, address, true)? {
@@ -88,6 +91,7 @@ impl BoundSockets {
             events_https: each(EventsHttps, config.events_https)?,
             api,
             admin,
+            console,
             api_socket: None,
         };
         passed.check_used()?;
@@ -115,6 +119,7 @@ impl BoundSockets {
             api: all(ListenerName::Api).pop(),
             api_socket: api_socket.take().map(|prepared| prepared.publish(true)).transpose()?,
             admin: all(ListenerName::Admin).pop().context("the other process has no admin listener")?,
+            console: all(ListenerName::Console).pop(),
         })
     }
 
@@ -132,6 +137,7 @@ impl BoundSockets {
         all.extend(named(ListenerName::EventsHttps, &self.events_https)?);
         all.extend(named(ListenerName::Api, self.api.as_slice())?);
         all.extend(named(ListenerName::Admin, std::slice::from_ref(&self.admin))?);
+        all.extend(named(ListenerName::Console, self.console.as_slice())?);
         Ok(SocketDescriptors(all))
     }
 
@@ -142,11 +148,12 @@ impl BoundSockets {
             None => "-".to_owned(),
         };
         let mut further = String::new();
-        let optional = [
+        let optional: [(&str, &[TcpListener]); 5] = [
             ("https", &self.https),
             ("private", &self.private),
             ("private-https", &self.private_https),
             ("events-https", &self.events_https),
+            ("console", self.console.as_slice()),
         ];
         for (name, listeners) in optional {
             if let Some(listener) = listeners.first() {

@@ -23,7 +23,7 @@ pub(super) fn policy(
     sockets: &BoundSockets,
     gateway: Option<&InstanceGateway>,
 ) -> Result<Arc<TargetPolicy>> {
-    let groups: [(ListenerRole, &[TcpListener]); 8] = [
+    let groups: [(ListenerRole, &[TcpListener]); 9] = [
         (ListenerRole::Ingress, &sockets.http),
         (ListenerRole::Ingress, &sockets.https),
         (ListenerRole::Ingress, &sockets.private),
@@ -32,6 +32,7 @@ pub(super) fn policy(
         (ListenerRole::Events, &sockets.events_https),
         (ListenerRole::Api, sockets.api.as_slice()),
         (ListenerRole::Admin, std::slice::from_ref(&sockets.admin)),
+        (ListenerRole::Console, sockets.console.as_slice()),
     ];
     let mut listeners = Vec::new();
     for (role, bound) in groups {

@@ -141,9 +141,9 @@ impl ApplianceSetup {
         };
         match Ports::parse(&line) {
             Some(ports) => {
-                let [https, private, private_https] =
-                    ["https", "private", "private-https"].map(|name| address(&line, name));
-                Ok(Appliance { setup: self.clone(), ports, https, private, private_https, process })
+                let [https, private, private_https, console] =
+                    ["https", "private", "private-https", "console"].map(|name| address(&line, name));
+                Ok(Appliance { setup: self.clone(), ports, https, private, private_https, console, process })
             }
             None => panic!("cannot read {line:?}"),
         }
@@ -199,6 +199,7 @@ pub struct Appliance {
     https: Option<SocketAddr>,
     private: Option<SocketAddr>,
     private_https: Option<SocketAddr>,
+    console: Option<SocketAddr>,
     process: ChildProcess,
 }
 
@@ -229,6 +230,14 @@ impl Appliance {
         match self.private_https {
             Some(address) => address,
             None => panic!("the ready line names no private-https address"),
+        }
+    }
+
+    /// The console's address, which `--console` must have asked for.
+    pub fn console(&self) -> SocketAddr {
+        match self.console {
+            Some(address) => address,
+            None => panic!("the ready line names no console address"),
         }
     }
 

@@ -30,6 +30,7 @@ pub mod sink;
 pub mod tls;
 pub mod upstream;
 pub mod wait;
+pub mod webdriver;
 
 pub use api::KitApi;
 pub use appliance::{Appliance, ApplianceSetup, Ports};

@@ -50,6 +50,18 @@ fn connections_max() -> u32 {
 /// Serves `until` then, and ends with the last request. What `protection` rejects is answered by the router anyway, so that
 /// the audit log has it.
 pub async fn serve<L: Listener>(
+    listener: L,
+    router: Router,
+    protection: CrossOriginProtection,
+    peer: impl Fn(&L::Io, &L::Addr) -> PeerIdentity,
+    until: impl Future<Output = ()>,
+) {
+    serve_at_most(connections_max(), listener, router, protection, peer, until).await;
+}
+
+/// The same with `connections_max` connections at a time, or fewer where the process may open few files.
+pub async fn serve_at_most<L: Listener>(
+    connections_max: u32,
     mut listener: L,
     router: Router,
     protection: CrossOriginProtection,
@@ -58,7 +70,7 @@ pub async fn serve<L: Listener>(
 ) {
     let mut until = pin!(until);
     let protection = Arc::new(protection);
-    let connections_max = connections_max();
+    let connections_max = connections_max.min(self::connections_max());
     let places = Arc::new(Semaphore::new(connections_max as usize));
     let (leave, leaving) = watch::channel(false);
     let mut http = http1::Builder::new();

@@ -172,6 +172,8 @@ fn system_roles(registry: &KindRegistry) -> Vec<Value> {
         ] }]),
         ),
         role(DefaultRole::BasicUser.name(), &[], rules_of(registry, DefaultRole::BasicUser)),
+        // What the console shows besides objects.
+        role("sluicegate-console", &[], json!([{ "verbs": ["get"], "nonResourceURLs": ["/metrics", "/debug/*"] }])),
     ]
 }
 

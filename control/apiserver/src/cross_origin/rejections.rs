@@ -15,16 +15,18 @@ pub enum GuardedListener {
     Api,
     ApiSocket,
     Admin,
+    Console,
 }
 
 impl GuardedListener {
-    const ALL: [Self; 3] = [Self::Api, Self::ApiSocket, Self::Admin];
+    const ALL: [Self; 4] = [Self::Api, Self::ApiSocket, Self::Admin, Self::Console];
 
     fn name(self) -> &'static str {
         match self {
             Self::Api => "api",
             Self::ApiSocket => "api-socket",
             Self::Admin => "admin",
+            Self::Console => "console",
         }
     }
 }
@@ -91,7 +93,7 @@ mod tests {
         rejections.record(GuardedListener::Api, &Rejection::NoContentType);
         let counted: Vec<_> = rejections.counts().filter(|(_, _, count)| *count > 0).collect();
         assert_eq!(counted, [("api", "content-type", 1), ("admin", "origin", 2)]);
-        assert_eq!(rejections.counts().count(), 12);
+        assert_eq!(rejections.counts().count(), 16);
     }
 
     #[test]

@@ -129,6 +129,7 @@ fn hello(config: &RunConfig) -> HandoverRequest {
     addresses.extend(config.private.map(|address| (ListenerName::Private, address)));
     addresses.extend(config.private_https.map(|address| (ListenerName::PrivateHttps, address)));
     addresses.extend(config.events_https.map(|address| (ListenerName::EventsHttps, address)));
+    addresses.extend(config.console.map(|address| (ListenerName::Console, address)));
     if config.kubeconfig.is_none() {
         addresses.push((ListenerName::Api, config.api));
     }

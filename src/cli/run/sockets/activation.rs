@@ -12,7 +12,7 @@ use super::super::listener_name::ListenerName;
 /// `FileDescriptorName=` of each passed socket, separated by colons.
 const NAMES: &str = "LISTEN_FDNAMES";
 /// The listeners that a socket unit may make, by the names of their flags.
-const PASSED: [ListenerName; 8] = [
+const PASSED: [ListenerName; 9] = [
     ListenerName::Http,
     ListenerName::Https,
     ListenerName::Private,
@@ -21,6 +21,7 @@ const PASSED: [ListenerName; 8] = [
     ListenerName::EventsHttps,
     ListenerName::Api,
     ListenerName::Admin,
+    ListenerName::Console,
 ];
 
 /// The sockets that were passed. They stay open here, so that a start that fails at another address can be tried again.
