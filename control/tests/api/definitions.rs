@@ -186,15 +186,15 @@ async fn a_watch_ends_with_its_definition() {
 #[tokio::test]
 async fn a_clients_kind_in_a_group_of_kubernetes_is_a_clients_kind() {
     let server = TestApiServer::real().await;
-    let group = "gateway.networking.k8s.io";
-    let mut gateways = definition();
-    gateways["metadata"]["name"] = format!("gateways.{group}").into();
-    gateways["spec"]["group"] = group.into();
-    gateways["spec"]["names"] = json!({ "plural": "gateways", "kind": "Gateway" });
-    assert_eq!(server.ask(Method::POST, DEFINITIONS, &gateways).await.0, 201);
-    let all = format!("/apis/{group}/v1/namespaces/default/gateways");
-    let gateway = json!({ "metadata": { "name": "a" }, "spec": { "cron": "x" } });
-    let (_, made) = server.ask(Method::POST, &all, &gateway).await;
+    let group = "snapshot.storage.k8s.io";
+    let mut snapshots = definition();
+    snapshots["metadata"]["name"] = format!("volumesnapshots.{group}").into();
+    snapshots["spec"]["group"] = group.into();
+    snapshots["spec"]["names"] = json!({ "plural": "volumesnapshots", "kind": "VolumeSnapshot" });
+    assert_eq!(server.ask(Method::POST, DEFINITIONS, &snapshots).await.0, 201);
+    let all = format!("/apis/{group}/v1/namespaces/default/volumesnapshots");
+    let snapshot = json!({ "metadata": { "name": "a" }, "spec": { "cron": "x" } });
+    let (_, made) = server.ask(Method::POST, &all, &snapshot).await;
     let patch = json!({ "spec": { "cron": "y" } });
     let (_, changed) = server.ask(Method::PATCH, &format!("{all}/a"), &patch).await;
     assert_eq!((&made["metadata"]["generation"], &changed["metadata"]["generation"]), (&json!(1), &json!(2)));

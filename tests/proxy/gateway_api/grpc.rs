@@ -28,12 +28,13 @@ fn grpc_calls_are_routed_by_service_method_and_metadata() {
     });
     let route = serve(appliance.api(), &object);
     assert_eq!(condition(conditions(&route), "Accepted"), "True Accepted");
+    let http = appliance.http();
     let call = |path: &str, version: &str| {
         let uri = format!("http://{HOST}{path}");
         let request = Request::post(uri).header("content-type", "application/grpc").header("version", version);
         let request = request.body(()).unwrap();
         run(async move {
-            let (client, _ended) = H2Client::open(appliance.http()).await;
+            let (client, _ended) = H2Client::open(http).await;
             client.call(request).await.unwrap().status
         })
     };

@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
-use super::conditions::Refusal;
+use super::conditions::ConditionRefusal;
 use super::hostnames;
 use super::listener_outcome::{ListenerOutcome, is_tls};
 use types::gateway::gateway::{Gateway, GatewayListener};
@@ -36,7 +36,7 @@ pub(super) fn attach(
     parent: &ParentReference,
     (gateway, outcomes): (&Gateway, &[ListenerOutcome]),
     selects: SelectsFn<'_>,
-) -> Result<Vec<AttachedListener>, Refusal> {
+) -> Result<Vec<AttachedListener>, ConditionRefusal> {
     let is_named = |listener: &GatewayListener| {
         parent.section_name.as_ref().is_none_or(|section| *section == listener.name)
             && parent.port.is_none_or(|port| port == listener.port)
@@ -46,13 +46,13 @@ pub(super) fn attach(
     let gateway_key = (namespace(&gateway.metadata), name(&gateway.metadata));
     if named.is_empty() {
         let why = format!("The Gateway {}/{} has no such listener.", gateway_key.0, gateway_key.1);
-        return Err(Refusal::new("NoMatchingParent", why));
+        return Err(ConditionRefusal::new("NoMatchingParent", why));
     }
     let open = named.iter().filter(|(_, outcome)| outcome.takes_routes());
     let open: Vec<_> = open.copied().collect();
     if open.is_empty() {
         let why = format!("No such listener of the Gateway {}/{} is accepted.", gateway_key.0, gateway_key.1);
-        return Err(Refusal::new("NoMatchingParent", why));
+        return Err(ConditionRefusal::new("NoMatchingParent", why));
     }
     let allows = |(listener, outcome): &(&GatewayListener, &ListenerOutcome)| {
         outcome.supported_kinds.iter().any(|kind| kind.is_of_gateway_api(route.kind))
@@ -61,7 +61,7 @@ pub(super) fn attach(
     let allowed: Vec<_> = open.into_iter().filter(allows).collect();
     if allowed.is_empty() {
         let why = "No listener allows routes of this kind from this namespace.";
-        return Err(Refusal::new("NotAllowedByListeners", why));
+        return Err(ConditionRefusal::new("NotAllowedByListeners", why));
     }
     let attached = allowed.into_iter().filter_map(|(listener, _)| {
         let hosts = hostnames::intersect(route.hostnames, listener.hostname.as_deref());
@@ -75,7 +75,7 @@ pub(super) fn attach(
     let attached: Vec<_> = attached.collect();
     if attached.is_empty() {
         let why = "No listener has a hostname that matches one of the route.";
-        return Err(Refusal::new("NoMatchingListenerHostname", why));
+        return Err(ConditionRefusal::new("NoMatchingListenerHostname", why));
     }
     Ok(attached)
 }
@@ -118,7 +118,7 @@ mod tests {
     fn attached(namespace: &str, hosts: &[&str], section: Option<&str>, port: Option<i32>) -> Vec<String> {
         let gateway = gateway();
         let ports = ListenerPorts { http: Some(80), https: None };
-        let outcomes = decide(&gateway.spec.listeners, ports, &|_| Err(Refusal::new("", "")));
+        let outcomes = decide(&gateway.spec.listeners, ports, &|_| Err(ConditionRefusal::new("", "")));
         let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let route = AttachingRoute { kind: "HTTPRoute", namespace, hostnames: &hosts };
         let section_name = section.map(str::to_owned);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use contract::table::{Protocol, RequestTimeouts};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::conditions::Refusal;
+use super::conditions::ConditionRefusal;
 use super::grants::{self, ReferenceTarget};
 use super::route_store::Dependency;
 use crate::context::ControllerContext;
@@ -36,14 +36,14 @@ pub(super) fn resolve(
     route: RefererRoute<'_>,
     reference: &BackendObjectReference,
     dependencies: &mut BTreeSet<Dependency>,
-) -> Result<BackendKeys, Refusal> {
+) -> Result<BackendKeys, ConditionRefusal> {
     let namespace = reference.namespace.as_deref().unwrap_or(route.namespace);
     let is_knative = match (reference.group(), reference.kind()) {
         ("", SERVICE) => false,
         (KNATIVE_SERVING, SERVICE) => true,
         (group, kind) => {
             let why = format!("A backend cannot be a {kind} of the group {group:?}; use a core or a Knative Service.");
-            return Err(Refusal::new("InvalidKind", why));
+            return Err(ConditionRefusal::new("InvalidKind", why));
         }
     };
     let key = (namespace.to_owned(), reference.name.clone());
@@ -60,7 +60,7 @@ pub(super) fn resolve(
                 "No ReferenceGrant in the namespace {namespace} lets a {} of the namespace {} refer to the {} {}.",
                 route.kind, route.namespace, target.kind, target.name
             );
-            return Err(Refusal::new("RefNotPermitted", why));
+            return Err(ConditionRefusal::new("RefNotPermitted", why));
         }
     }
     if is_knative {
@@ -70,9 +70,12 @@ pub(super) fn resolve(
     }
 }
 
-fn knative_service(context: &ControllerContext, namespace: &str, name: &str) -> Result<BackendKeys, Refusal> {
+fn knative_service(context: &ControllerContext, namespace: &str, name: &str) -> Result<BackendKeys, ConditionRefusal> {
     let Some(route) = context.caches.routes.get(namespace, name) else {
-        return Err(Refusal::new("BackendNotFound", format!("Knative Service \"{namespace}/{name}\" not found.")));
+        return Err(ConditionRefusal::new(
+            "BackendNotFound",
+            format!("Knative Service \"{namespace}/{name}\" not found."),
+        ));
     };
     match route_backend(namespace, &route).map_err(backend_not_found)? {
         SplitBackend::Revisions(keys) => Ok(keys),
@@ -86,7 +89,7 @@ fn core_service(
     namespace: &str,
     reference: &BackendObjectReference,
     dependencies: &mut BTreeSet<Dependency>,
-) -> Result<BackendKeys, Refusal> {
+) -> Result<BackendKeys, ConditionRefusal> {
     let (name, number) = (&reference.name, reference.port.unwrap_or_default());
     check_port(context, namespace, name, number)?;
     let split = IngressBackendSplit {
@@ -115,13 +118,13 @@ fn core_service(
         }
         SplitBackend::Name { .. } => {
             let why = format!("Service \"{namespace}/{name}\" has the type ExternalName, which no route can refer to.");
-            Err(Refusal::new("BackendNotFound", why))
+            Err(ConditionRefusal::new("BackendNotFound", why))
         }
     }
 }
 
 /// A port that speaks what no backend of a route may.
-fn check_port(context: &ControllerContext, namespace: &str, name: &str, number: i32) -> Result<(), Refusal> {
+fn check_port(context: &ControllerContext, namespace: &str, name: &str, number: i32) -> Result<(), ConditionRefusal> {
     let service = context.caches.core_services.get(namespace, name);
     let spec = service.as_ref().and_then(|service| service.spec.as_ref());
     let mut ports = spec.and_then(|spec| spec.ports.as_deref()).unwrap_or_default().iter();
@@ -134,9 +137,9 @@ fn check_port(context: &ControllerContext, namespace: &str, name: &str, number: 
     let spoken = if transport == "TCP" { application } else { transport };
     let why =
         format!("The port {number} of Service \"{namespace}/{name}\" speaks {spoken}; use a port that speaks HTTP.");
-    Err(Refusal::new("UnsupportedProtocol", why))
+    Err(ConditionRefusal::new("UnsupportedProtocol", why))
 }
 
-fn backend_not_found(why: BackendResolveError) -> Refusal {
-    Refusal::new("BackendNotFound", why.message)
+fn backend_not_found(why: BackendResolveError) -> ConditionRefusal {
+    ConditionRefusal::new("BackendNotFound", why.message)
 }

@@ -10,12 +10,12 @@ pub(super) const CONFLICTED: &str = "Conflicted";
 
 /// Why a condition is not met.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct ConditionRefusal {
     pub(super) reason: &'static str,
     pub(super) message: String,
 }
 
-impl Refusal {
+impl ConditionRefusal {
     pub(super) fn new(reason: &'static str, message: impl Into<String>) -> Self {
         Self { reason, message: message.into() }
     }
@@ -36,18 +36,18 @@ impl<'a> ConditionList<'a> {
     }
 
     /// Sets a condition that is normally true: `reason` if it is met, or the refusal's.
-    pub(super) fn set(&mut self, kind: &str, reason: &str, refusal: Option<&Refusal>) {
+    pub(super) fn set(&mut self, kind: &str, reason: &str, refusal: Option<&ConditionRefusal>) {
         match refusal {
             None => self.push(kind, "True", reason, ""),
-            Some(Refusal { reason, message }) => self.push(kind, "False", reason, message),
+            Some(ConditionRefusal { reason, message }) => self.push(kind, "False", reason, message),
         }
     }
 
     /// Sets a condition that is normally false.
-    pub(super) fn set_negative(&mut self, kind: &str, reason: &str, refusal: Option<&Refusal>) {
+    pub(super) fn set_negative(&mut self, kind: &str, reason: &str, refusal: Option<&ConditionRefusal>) {
         match refusal {
             None => self.push(kind, "False", reason, ""),
-            Some(Refusal { reason, message }) => self.push(kind, "True", reason, message),
+            Some(ConditionRefusal { reason, message }) => self.push(kind, "True", reason, message),
         }
     }
 
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn transition_time_changes_with_the_status_only() {
         let at = |second| Timestamp::from_second(second).unwrap();
-        let write = |before: &[Condition], second, refusal: Option<&Refusal>| {
+        let write = |before: &[Condition], second, refusal: Option<&ConditionRefusal>| {
             let mut list = ConditionList::new(before, Some(second), at(second));
             list.set(ACCEPTED, "Accepted", refusal);
             list.finish()
@@ -89,7 +89,7 @@ mod tests {
         let first = write(&[], 1, None);
         let same = write(&first, 2, None);
         assert_eq!((same[0].last_transition_time.0, same[0].observed_generation), (at(1), Some(2)));
-        let refused = write(&same, 3, Some(&Refusal::new("Invalid", "why")));
+        let refused = write(&same, 3, Some(&ConditionRefusal::new("Invalid", "why")));
         assert_eq!((refused[0].last_transition_time.0, refused[0].reason.as_str()), (at(3), "Invalid"));
         assert!(is_true(&same, ACCEPTED) && !is_true(&refused, ACCEPTED));
     }

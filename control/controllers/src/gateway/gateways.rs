@@ -8,10 +8,11 @@ use contract::tls::TlsIdentity;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use super::conditions::{ACCEPTED, CONFLICTED, ConditionList, PROGRAMMED, RESOLVED_REFS, Refusal, is_true};
+use super::conditions::{ACCEPTED, CONFLICTED, ConditionList, ConditionRefusal, PROGRAMMED, RESOLVED_REFS, is_true};
 use super::grants::{self, ReferenceTarget};
 use super::hostnames::ANY_HOST;
 use super::listener_outcome::{ListenerOutcome, ListenerPorts, decide};
+use super::route_kind::GATEWAY_QUEUE;
 use super::route_store::RouteStore;
 use super::watches;
 use crate::api::{Error, now};
@@ -25,7 +26,6 @@ use types::gateway::gateway::{Gateway, GatewayAddress, GatewayListenerStatus, Ga
 use types::gateway::reference::SecretObjectReference;
 use types::shared::{name, namespace};
 
-pub(super) const KIND: ControllerKind = ControllerKind::new("Gateway");
 /// A Secret with a certificate.
 const TLS_SECRET: &str = "kubernetes.io/tls";
 
@@ -42,7 +42,7 @@ impl GatewayController {
 
 impl Controller for GatewayController {
     fn kind(&self) -> ControllerKind {
-        KIND
+        GATEWAY_QUEUE
     }
 
     fn watches<'a>(&'a self, context: &'a ControllerContext, watches: &mut Watches<'a>) {
@@ -105,12 +105,12 @@ fn identity(
     context: &ControllerContext,
     home: &str,
     reference: &SecretObjectReference,
-) -> Result<TlsIdentity, Refusal> {
+) -> Result<TlsIdentity, ConditionRefusal> {
     const INVALID: &str = "InvalidCertificateRef";
     let (name, other) = (reference.name.as_str(), reference.namespace.as_deref().unwrap_or(home));
     if !reference.is_secret() {
         let kind = reference.kind.as_deref().unwrap_or_default();
-        return Err(Refusal::new(INVALID, format!("A certificate cannot be in a {kind}; use a core Secret.")));
+        return Err(ConditionRefusal::new(INVALID, format!("A certificate cannot be in a {kind}; use a core Secret.")));
     }
     if other != home {
         let target = ReferenceTarget { group: "", kind: "Secret", name };
@@ -118,14 +118,17 @@ fn identity(
             let why = format!(
                 "No ReferenceGrant in the namespace {other} lets a Gateway of the namespace {home} refer to the Secret {name}."
             );
-            return Err(Refusal::new("RefNotPermitted", why));
+            return Err(ConditionRefusal::new("RefNotPermitted", why));
         }
     }
     let secret = context.caches.secrets.get(other, name);
     if secret.is_some_and(|secret| secret.type_.as_deref() != Some(TLS_SECRET)) {
-        return Err(Refusal::new(INVALID, format!("Secret \"{other}/{name}\" has not the type {TLS_SECRET}.")));
+        return Err(ConditionRefusal::new(
+            INVALID,
+            format!("Secret \"{other}/{name}\" has not the type {TLS_SECRET}."),
+        ));
     }
-    context.tls_identity(other, name).map_err(|why| Refusal::new(INVALID, why.message))
+    context.tls_identity(other, name).map_err(|why| ConditionRefusal::new(INVALID, why.message))
 }
 
 fn publish_certificates(context: &ControllerContext, gateway: &Gateway, outcomes: &[ListenerOutcome]) {
@@ -172,12 +175,12 @@ fn status(
     let rejected = unsupported.clone().or_else(|| {
         let why = "No listener is accepted; the conditions of the listeners say more.";
         let accepted = outcomes.iter().any(ListenerOutcome::takes_routes);
-        (!accepted).then(|| Refusal::new("ListenersNotValid", why))
+        (!accepted).then(|| ConditionRefusal::new("ListenersNotValid", why))
     });
     conditions.set(ACCEPTED, if invalid { "ListenersNotValid" } else { "Accepted" }, rejected.as_ref());
     let refusal = unsupported.or(unusable).or_else(|| {
         let why = "No listener is programmed; the conditions of the listeners say more.";
-        (!programmed).then(|| Refusal::new("Invalid", why))
+        (!programmed).then(|| ConditionRefusal::new("Invalid", why))
     });
     conditions.set(PROGRAMMED, "Programmed", refusal.as_ref());
     GatewayStatus { addresses: usable, conditions: conditions.finish(), listeners }
@@ -190,7 +193,7 @@ fn listener_conditions(outcome: &ListenerOutcome, mut conditions: ConditionList<
     conditions.set_negative(CONFLICTED, "NoConflicts", outcome.conflict.as_ref());
     let refusal = (!outcome.is_programmed()).then(|| {
         let cause = refusal.or(outcome.unresolved.as_ref());
-        Refusal::new("Invalid", cause.map(|cause| cause.message.clone()).unwrap_or_default())
+        ConditionRefusal::new("Invalid", cause.map(|cause| cause.message.clone()).unwrap_or_default())
     });
     conditions.set(PROGRAMMED, "Programmed", refusal.as_ref());
     conditions.finish()
@@ -216,15 +219,18 @@ fn own_address() -> IpAddr {
     find().unwrap_or(Ipv4Addr::LOCALHOST.into())
 }
 
-fn unsupported_address(gateway: &Gateway) -> Option<Refusal> {
+fn unsupported_address(gateway: &Gateway) -> Option<ConditionRefusal> {
     let kinds = gateway.spec.addresses.iter().map(|address| address.kind.as_deref().unwrap_or("IPAddress"));
     let other = kinds.into_iter().find(|kind| *kind != "IPAddress")?;
-    Some(Refusal::new("UnsupportedAddress", format!("Addresses of the type {other} are not supported; use IPAddress.")))
+    Some(ConditionRefusal::new(
+        "UnsupportedAddress",
+        format!("Addresses of the type {other} are not supported; use IPAddress."),
+    ))
 }
 
-fn unusable_address(gateway: &Gateway, usable: &[GatewayAddress]) -> Option<Refusal> {
+fn unusable_address(gateway: &Gateway, usable: &[GatewayAddress]) -> Option<ConditionRefusal> {
     let mut wanted = gateway.spec.addresses.iter().filter_map(|address| address.value.as_deref());
     let other = wanted.find(|wanted| usable.iter().all(|address| address.value.as_deref() != Some(wanted)))?;
     let why = format!("The appliance does not listen on {other}; start it with --http {other}:PORT.");
-    Some(Refusal::new("AddressNotUsable", why))
+    Some(ConditionRefusal::new("AddressNotUsable", why))
 }

@@ -2,7 +2,7 @@
 
 use contract::tls::TlsIdentity;
 
-use super::conditions::Refusal;
+use super::conditions::ConditionRefusal;
 use types::gateway::gateway::{GatewayListener, RouteGroupKind};
 use types::gateway::reference::SecretObjectReference;
 
@@ -23,9 +23,9 @@ pub(super) struct ListenerPorts {
 pub(super) struct ListenerOutcome {
     pub(super) supported_kinds: Vec<RouteGroupKind>,
     /// Its port and protocol are served here.
-    pub(super) not_accepted: Option<Refusal>,
-    pub(super) conflict: Option<Refusal>,
-    pub(super) unresolved: Option<Refusal>,
+    pub(super) not_accepted: Option<ConditionRefusal>,
+    pub(super) conflict: Option<ConditionRefusal>,
+    pub(super) unresolved: Option<ConditionRefusal>,
     /// The certificates of an HTTPS listener.
     pub(super) identities: Vec<TlsIdentity>,
     /// An HTTPS listener without a certificate serves no request.
@@ -44,7 +44,7 @@ impl ListenerOutcome {
 }
 
 /// Looks up the certificate that a reference names.
-pub(super) type IdentityFn<'a> = &'a dyn Fn(&SecretObjectReference) -> Result<TlsIdentity, Refusal>;
+pub(super) type IdentityFn<'a> = &'a dyn Fn(&SecretObjectReference) -> Result<TlsIdentity, ConditionRefusal>;
 
 /// The outcome of each listener, in order.
 pub(super) fn decide(
@@ -74,14 +74,14 @@ pub(super) fn is_tls(listener: &GatewayListener) -> bool {
     listener.protocol == HTTPS
 }
 
-fn not_accepted(listener: &GatewayListener, ports: ListenerPorts) -> Option<Refusal> {
+fn not_accepted(listener: &GatewayListener, ports: ListenerPorts) -> Option<ConditionRefusal> {
     let GatewayListener { protocol, port, .. } = listener;
     let (wanted, flag) = match protocol.as_str() {
         HTTP => (ports.http, "--http"),
         HTTPS => (ports.https, "--https"),
         _ => {
             let why = format!("The protocol {protocol} is not supported; use HTTP or HTTPS.");
-            return Some(Refusal::new("UnsupportedProtocol", why));
+            return Some(ConditionRefusal::new("UnsupportedProtocol", why));
         }
     };
     if wanted.is_some_and(|wanted| i32::from(wanted) == *port) {
@@ -95,23 +95,26 @@ fn not_accepted(listener: &GatewayListener, ports: ListenerPorts) -> Option<Refu
          {flag} ADDRESS:{port}.",
         there.join(" and ")
     );
-    Some(Refusal::new("PortUnavailable", why))
+    Some(ConditionRefusal::new("PortUnavailable", why))
 }
 
 /// Listeners of one port have one protocol and different hostnames.
-fn conflict(listener: &GatewayListener, index: usize, all: &[GatewayListener]) -> Option<Refusal> {
+fn conflict(listener: &GatewayListener, index: usize, all: &[GatewayListener]) -> Option<ConditionRefusal> {
     let others = || all.iter().enumerate().filter(|(at, other)| *at != index && other.port == listener.port);
     if let Some((_, other)) = others().find(|(_, other)| other.protocol != listener.protocol) {
         let why = format!("The listener {} has the same port and another protocol.", other.name);
-        return Some(Refusal::new("ProtocolConflict", why));
+        return Some(ConditionRefusal::new("ProtocolConflict", why));
     }
     let host = |listener: &GatewayListener| listener.hostname.clone().unwrap_or_default().to_ascii_lowercase();
     let (_, other) = others().find(|(_, other)| host(other) == host(listener))?;
-    Some(Refusal::new("HostnameConflict", format!("The listener {} has the same port and hostname.", other.name)))
+    Some(ConditionRefusal::new(
+        "HostnameConflict",
+        format!("The listener {} has the same port and hostname.", other.name),
+    ))
 }
 
 /// The kinds of routes that it takes, and which of the wanted ones cannot be.
-fn supported_kinds(listener: &GatewayListener) -> (Vec<RouteGroupKind>, Option<Refusal>) {
+fn supported_kinds(listener: &GatewayListener) -> (Vec<RouteGroupKind>, Option<ConditionRefusal>) {
     let is_http = [HTTP, HTTPS].contains(&listener.protocol.as_str());
     let possible = if is_http { &ROUTE_KINDS[..] } else { &[] };
     let wanted = listener.allowed_routes.as_ref().map(|allowed| &allowed.kinds[..]).unwrap_or_default();
@@ -123,7 +126,7 @@ fn supported_kinds(listener: &GatewayListener) -> (Vec<RouteGroupKind>, Option<R
     let refused = wanted.iter().find(|kind| !is_possible(kind));
     let refusal = refused.map(|kind| {
         let why = format!("Routes of the kind {} cannot attach to a listener for {}.", kind.kind, listener.protocol);
-        Refusal::new("InvalidRouteKinds", why)
+        ConditionRefusal::new("InvalidRouteKinds", why)
     });
     (taken, refusal)
 }
@@ -141,7 +144,7 @@ fn read_certificates(listener: &GatewayListener, identity: IdentityFn<'_>, outco
     outcome.lacks_certificate = outcome.identities.is_empty();
     if references.is_empty() {
         let why = "The listener has no certificateRefs; name a Secret of the type kubernetes.io/tls.";
-        outcome.unresolved.get_or_insert(Refusal::new("InvalidCertificateRef", why));
+        outcome.unresolved.get_or_insert(ConditionRefusal::new("InvalidCertificateRef", why));
     }
 }
 
@@ -153,11 +156,11 @@ mod tests {
 
     fn decide_all(listeners: Value) -> Vec<ListenerOutcome> {
         let listeners: Vec<GatewayListener> = serde_json::from_value(listeners).unwrap();
-        let none = |_: &SecretObjectReference| Err(Refusal::new("InvalidCertificateRef", "not found"));
+        let none = |_: &SecretObjectReference| Err(ConditionRefusal::new("InvalidCertificateRef", "not found"));
         decide(&listeners, ListenerPorts { http: Some(8080), https: Some(8443) }, &none)
     }
 
-    fn reason(refusal: Option<&Refusal>) -> &'static str {
+    fn reason(refusal: Option<&ConditionRefusal>) -> &'static str {
         refusal.map_or("", |refusal| refusal.reason)
     }
 

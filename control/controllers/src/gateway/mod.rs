@@ -19,6 +19,7 @@ mod route_store;
 
 mod route_status;
 mod routes;
+mod rule_compiler;
 mod rule_filters;
 mod watches;
 
@@ -35,7 +36,7 @@ pub(crate) fn controllers() -> Vec<Box<dyn Controller>> {
     vec![
         Box::new(class::GatewayClassController),
         Box::new(gateways::GatewayController::new(Arc::clone(&store))),
-        Box::new(routes::RouteController::<HttpRoute>::new(Arc::clone(&store))),
-        Box::new(routes::RouteController::<GrpcRoute>::new(store)),
+        Box::new(routes::GatewayRouteController::<HttpRoute>::new(Arc::clone(&store))),
+        Box::new(routes::GatewayRouteController::<GrpcRoute>::new(store)),
     ]
 }

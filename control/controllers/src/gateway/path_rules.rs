@@ -3,43 +3,21 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use contract::table::{MatchRegex, PathMatch, RequestMatch, RouteReply, ValueMatch};
+use contract::table::{MatchRegex, PathMatch, RequestMatch, ValueMatch};
 
 use super::backends::{self, RefererRoute};
-use super::conditions::Refusal;
+use super::conditions::ConditionRefusal;
 use super::route_kind::GatewayRoute;
 use super::route_store::Dependency;
+use super::rule_compiler::{CompiledRules, RuleCompiler, UNSUPPORTED_VALUE, invalid};
 use super::rule_filters;
 use crate::context::ControllerContext;
 use crate::publish::{PathRule, RouteFilterRule, WeightedBackend};
 use types::gateway::http_route::{HttpBackendRef, HttpNamedMatch, HttpPathMatch, HttpRouteMatch, HttpRouteRule};
 use types::shared::namespace;
 
-/// The reason of a value that no rule here can have.
-pub(super) const UNSUPPORTED_VALUE: &str = "UnsupportedValue";
-/// The status of requests whose backend does not exist, or may not be used.
-const INVALID_BACKEND: u16 = 500;
 /// A Knative Service divides its share by percents: with this factor its parts are whole numbers.
 const WEIGHT_FACTOR: u64 = 100;
-
-/// The rules of a route, and what is wrong with them.
-#[derive(Debug, Default)]
-pub(super) struct CompiledRules {
-    /// For no scheme yet.
-    pub(super) rules: Vec<PathRule>,
-    /// The first reference that leads nowhere. Its share of the requests is answered 500.
-    pub(super) unresolved: Option<Refusal>,
-    /// The first value that is not supported. Requests of its rule are answered 500, or its match has no rule.
-    pub(super) unsupported: Option<Refusal>,
-}
-
-/// What the rules of one route are compiled with.
-pub(super) struct RuleCompiler<'a> {
-    pub(super) context: &'a ControllerContext,
-    pub(super) referer: RefererRoute<'a>,
-    pub(super) dependencies: &'a mut BTreeSet<Dependency>,
-    pub(super) compiled: CompiledRules,
-}
 
 pub(super) fn compile<R: GatewayRoute>(
     context: &ControllerContext,
@@ -137,12 +115,7 @@ fn invalid_backend(weight: u32) -> WeightedBackend {
     WeightedBackend { filters: Some(Arc::new(invalid())), ..WeightedBackend::new("", weight) }
 }
 
-/// The filters of requests that are answered 500.
-pub(super) fn invalid() -> RouteFilterRule {
-    RouteFilterRule { reply: Some(RouteReply::Status(INVALID_BACKEND)), ..RouteFilterRule::default() }
-}
-
-fn request_match(wanted: &HttpRouteMatch) -> Result<RequestMatch, Refusal> {
+fn request_match(wanted: &HttpRouteMatch) -> Result<RequestMatch, ConditionRefusal> {
     let mut matches = RequestMatch::new(path_match(wanted.path.as_ref())?);
     if let Some(method) = &wanted.method {
         matches = matches.with_method(method);
@@ -162,7 +135,7 @@ fn request_match(wanted: &HttpRouteMatch) -> Result<RequestMatch, Refusal> {
     Ok(matches)
 }
 
-fn path_match(path: Option<&HttpPathMatch>) -> Result<PathMatch, Refusal> {
+fn path_match(path: Option<&HttpPathMatch>) -> Result<PathMatch, ConditionRefusal> {
     let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
     match path.and_then(|path| path.kind.as_deref()).unwrap_or("PathPrefix") {
         "Exact" => Ok(PathMatch::Exact(value.into())),
@@ -171,15 +144,15 @@ fn path_match(path: Option<&HttpPathMatch>) -> Result<PathMatch, Refusal> {
     }
 }
 
-fn value_match(wanted: &HttpNamedMatch) -> Result<ValueMatch, Refusal> {
+fn value_match(wanted: &HttpNamedMatch) -> Result<ValueMatch, ConditionRefusal> {
     match wanted.kind.as_deref().unwrap_or("Exact") {
         "RegularExpression" => Ok(ValueMatch::Regex(regex(&wanted.name, &wanted.value)?)),
         _ => Ok(ValueMatch::Exact(wanted.value.as_str().into())),
     }
 }
 
-fn regex(of: &str, pattern: &str) -> Result<MatchRegex, Refusal> {
-    let refused = |why| Refusal::new(UNSUPPORTED_VALUE, format!("The match of {of}: {pattern:?} {why}."));
+fn regex(of: &str, pattern: &str) -> Result<MatchRegex, ConditionRefusal> {
+    let refused = |why| ConditionRefusal::new(UNSUPPORTED_VALUE, format!("The match of {of}: {pattern:?} {why}."));
     MatchRegex::new(pattern).map_err(refused)
 }
 

@@ -8,6 +8,9 @@ use types::gateway::grpc_route::{GrpcMethodMatch, GrpcRoute, GrpcRouteMatch};
 use types::gateway::http_route::{HttpPathMatch, HttpRoute, HttpRouteMatch, HttpRouteRule};
 use types::gateway::parent::{ParentReference, ParentStatuses};
 
+/// Under which Gateways are queued.
+pub(super) const GATEWAY_QUEUE: ControllerKind = ControllerKind::new("Gateway");
+
 /// A kind of routes.
 pub(super) trait GatewayRoute: CachedKind + NamespacedObject {
     const QUEUE: ControllerKind;

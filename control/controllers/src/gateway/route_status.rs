@@ -2,7 +2,7 @@
 
 use jiff::Timestamp;
 
-use super::conditions::{ACCEPTED, ConditionList, RESOLVED_REFS, Refusal};
+use super::conditions::{ACCEPTED, ConditionList, ConditionRefusal, RESOLVED_REFS};
 use types::gateway::CONTROLLER_NAME;
 use types::gateway::parent::{ParentReference, ParentStatuses, RouteParentStatus};
 
@@ -10,14 +10,14 @@ use types::gateway::parent::{ParentReference, ParentStatuses, RouteParentStatus}
 #[derive(Debug)]
 pub(super) struct ParentOutcome {
     pub(super) parent: ParentReference,
-    pub(super) not_accepted: Option<Refusal>,
+    pub(super) not_accepted: Option<ConditionRefusal>,
 }
 
 /// The parents of other controllers stay as they are.
 pub(super) fn statuses(
     before: Option<&ParentStatuses>,
     outcomes: &[ParentOutcome],
-    unresolved: Option<&Refusal>,
+    unresolved: Option<&ConditionRefusal>,
     generation: Option<i64>,
     now: Timestamp,
 ) -> ParentStatuses {
@@ -52,7 +52,7 @@ mod tests {
             conditions: Vec::new(),
         };
         let before = ParentStatuses { parents: vec![other.clone()] };
-        let refusal = Refusal::new("BackendNotFound", "Service \"ns/a\" not found.");
+        let refusal = ConditionRefusal::new("BackendNotFound", "Service \"ns/a\" not found.");
         let outcome = ParentOutcome { parent: parent("ours"), not_accepted: None };
         let after = statuses(Some(&before), &[outcome], Some(&refusal), Some(3), Timestamp::UNIX_EPOCH);
         assert_eq!((after.parents.len(), &after.parents[0]), (2, &other));

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::attachment::{AttachedListener, AttachingRoute, attach};
-use super::conditions::{ACCEPTED, Refusal, is_true};
+use super::conditions::{ACCEPTED, ConditionRefusal, is_true};
 use super::gateways;
 use super::path_rules;
-use super::route_kind::GatewayRoute;
+use super::route_kind::{GATEWAY_QUEUE, GatewayRoute};
 use super::route_status::{ParentOutcome, statuses};
 use super::route_store::{Dependency, RoutePrecedence, RouteProgram, RouteStore};
 use super::watches;
@@ -29,18 +29,18 @@ use types::selector;
 use types::shared::{name, namespace};
 
 #[derive(Debug)]
-pub(super) struct RouteController<R> {
+pub(super) struct GatewayRouteController<R> {
     store: Arc<RouteStore>,
     kind: PhantomData<R>,
 }
 
-impl<R: GatewayRoute> RouteController<R> {
+impl<R: GatewayRoute> GatewayRouteController<R> {
     pub(super) fn new(store: Arc<RouteStore>) -> Self {
         Self { store, kind: PhantomData }
     }
 }
 
-impl<R: GatewayRoute> Controller for RouteController<R> {
+impl<R: GatewayRoute> Controller for GatewayRouteController<R> {
     fn kind(&self) -> ControllerKind {
         R::QUEUE
     }
@@ -79,11 +79,11 @@ async fn reconcile<R: GatewayRoute>(
     let route = R::cache(&context.caches).get(&item.namespace, &item.name);
     let planned = route.as_ref().map(|route| plan(context, &**route));
     let (changed, outcomes) = match planned {
-        Some(Plan { program, outcomes }) => (store.set(item, program), Some(outcomes)),
+        Some(RoutePlan { program, outcomes }) => (store.set(item, program), Some(outcomes)),
         None => (store.remove(item), None),
     };
     for (namespace, name) in changed {
-        context.enqueue(WorkItem::new(gateways::KIND, &namespace, &name));
+        context.enqueue(WorkItem::new(GATEWAY_QUEUE, &namespace, &name));
     }
     // Other routes apply their changes meanwhile, so that a host with rules of many is published once for all.
     tokio::task::yield_now().await;
@@ -95,7 +95,7 @@ async fn reconcile<R: GatewayRoute>(
     if let Some(conflict) = store.conflict(item) {
         let why = format!("The host {} belongs to {}, which had it first.", conflict.host, conflict.owner);
         for parent in outcomes.parents.iter_mut().filter(|parent| parent.not_accepted.is_none()) {
-            parent.not_accepted = Some(Refusal::new("HostnameConflict", why.clone()));
+            parent.not_accepted = Some(ConditionRefusal::new("HostnameConflict", why.clone()));
         }
     }
     let before = route.parent_statuses();
@@ -111,17 +111,17 @@ async fn reconcile<R: GatewayRoute>(
 }
 
 /// What a route asks of the data plane, and what its status says.
-struct Plan {
+struct RoutePlan {
     program: RouteProgram,
     outcomes: Outcomes,
 }
 
 struct Outcomes {
     parents: Vec<ParentOutcome>,
-    unresolved: Option<Refusal>,
+    unresolved: Option<ConditionRefusal>,
 }
 
-fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> Plan {
+fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> RoutePlan {
     let meta = route.meta();
     let mut dependencies = BTreeSet::new();
     let (mut parents, mut attached) = (Vec::new(), Vec::new());
@@ -147,7 +147,7 @@ fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> Plan {
         listeners: attached.into_iter().map(|listener| (listener.gateway, listener.section)).collect(),
         dependencies,
     };
-    Plan { program, outcomes: Outcomes { parents, unresolved: compiled.unresolved } }
+    RoutePlan { program, outcomes: Outcomes { parents, unresolved: compiled.unresolved } }
 }
 
 /// The listeners of one parent that the route attaches to; `None`: the parent is not ours.
@@ -156,7 +156,7 @@ fn attach_to<R: GatewayRoute>(
     route: &R,
     parent: &ParentReference,
     dependencies: &mut BTreeSet<Dependency>,
-) -> Option<Result<Vec<AttachedListener>, Refusal>> {
+) -> Option<Result<Vec<AttachedListener>, ConditionRefusal>> {
     let home = namespace(route.meta());
     let ns = parent.namespace.as_deref().unwrap_or(home);
     dependencies.insert(Dependency::Gateway(ns.to_owned(), parent.name.clone()));

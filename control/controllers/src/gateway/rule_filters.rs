@@ -9,8 +9,8 @@ use contract::table::{
 };
 
 use super::backends;
-use super::conditions::Refusal;
-use super::path_rules::{RuleCompiler, UNSUPPORTED_VALUE, invalid};
+use super::conditions::ConditionRefusal;
+use super::rule_compiler::{RuleCompiler, UNSUPPORTED_VALUE, invalid};
 use crate::publish::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
 use types::duration;
 use types::gateway::http_filter::{
@@ -45,7 +45,7 @@ fn add(
     filter: &HttpRouteFilter,
     path: &PathMatch,
     rule: &mut RouteFilterRule,
-) -> Result<(), Refusal> {
+) -> Result<(), ConditionRefusal> {
     let HttpRouteFilter {
         kind,
         request_header_modifier,
@@ -72,11 +72,13 @@ fn add(
             Ok(())
         }
         "URLRewrite" => url_rewrite.as_ref().map_or(Ok(()), |rewrite| rewrite_url(rewrite, path, &mut rule.request)),
-        other => Err(Refusal::new(UNSUPPORTED_VALUE, format!("Filters of the type {other} are not supported."))),
+        other => {
+            Err(ConditionRefusal::new(UNSUPPORTED_VALUE, format!("Filters of the type {other} are not supported.")))
+        }
     }
 }
 
-fn change_request(changes: &HttpHeaderFilter, edits: &mut HeaderEdits) -> Result<(), Refusal> {
+fn change_request(changes: &HttpHeaderFilter, edits: &mut HeaderEdits) -> Result<(), ConditionRefusal> {
     changes
         .set
         .iter()
@@ -88,7 +90,7 @@ fn change_request(changes: &HttpHeaderFilter, edits: &mut HeaderEdits) -> Result
     changes.remove.iter().try_for_each(|name| edits.remove(name).map_err(|why| header(name, why)))
 }
 
-fn change_response(changes: &HttpHeaderFilter, fields: &mut HeaderChanges) -> Result<(), Refusal> {
+fn change_response(changes: &HttpHeaderFilter, fields: &mut HeaderChanges) -> Result<(), ConditionRefusal> {
     changes
         .set
         .iter()
@@ -100,15 +102,15 @@ fn change_response(changes: &HttpHeaderFilter, fields: &mut HeaderChanges) -> Re
     changes.remove.iter().try_for_each(|name| fields.remove(name).map_err(|why| header(name, why)))
 }
 
-fn header(name: &str, why: HeaderEditError) -> Refusal {
-    Refusal::new(UNSUPPORTED_VALUE, format!("The header {name:?} {why}."))
+fn header(name: &str, why: HeaderEditError) -> ConditionRefusal {
+    ConditionRefusal::new(UNSUPPORTED_VALUE, format!("The header {name:?} {why}."))
 }
 
 /// A mirror that leads nowhere gets no copies; the status says so.
 fn mirror_rule(
     compiler: &mut RuleCompiler<'_>,
     mirror: &HttpRequestMirrorFilter,
-) -> Result<Option<MirrorRule>, Refusal> {
+) -> Result<Option<MirrorRule>, ConditionRefusal> {
     let fraction = fraction(mirror)?;
     let found = backends::resolve(compiler.context, compiler.referer, &mirror.backend_ref, compiler.dependencies);
     let keys = match found {
@@ -123,24 +125,25 @@ fn mirror_rule(
     Ok(largest.map(|(key, _)| MirrorRule { destination: MirrorRuleDestination::Backend(key), fraction }))
 }
 
-fn fraction(mirror: &HttpRequestMirrorFilter) -> Result<MirrorFraction, Refusal> {
+fn fraction(mirror: &HttpRequestMirrorFilter) -> Result<MirrorFraction, ConditionRefusal> {
     if let Some(percent) = mirror.percent {
         return Ok(MirrorFraction::percent(u8::try_from(percent).unwrap_or_default()));
     }
     let Some(fraction) = &mirror.fraction else { return Ok(MirrorFraction::ALL) };
     let part = |number: i32| u32::try_from(number).unwrap_or_default();
     MirrorFraction::new(part(fraction.numerator), part(fraction.denominator.unwrap_or(100)))
-        .ok_or_else(|| Refusal::new(UNSUPPORTED_VALUE, "The fraction of a mirror is more than all requests."))
+        .ok_or_else(|| ConditionRefusal::new(UNSUPPORTED_VALUE, "The fraction of a mirror is more than all requests."))
 }
 
-fn redirect_rule(filter: &HttpRequestRedirectFilter, path: &PathMatch) -> Result<Redirect, Refusal> {
+fn redirect_rule(filter: &HttpRequestRedirectFilter, path: &PathMatch) -> Result<Redirect, ConditionRefusal> {
     let status = filter.status_code.unwrap_or(302);
-    let unsupported = || Refusal::new(UNSUPPORTED_VALUE, format!("The status {status} is not one of a redirect."));
+    let unsupported =
+        || ConditionRefusal::new(UNSUPPORTED_VALUE, format!("The status {status} is not one of a redirect."));
     let mut redirect = Redirect::new(status).ok_or_else(unsupported)?;
     if let Some(host) = &filter.hostname {
         redirect
             .set_host(host)
-            .map_err(|why| Refusal::new(UNSUPPORTED_VALUE, format!("The hostname {host:?} {why}.")))?;
+            .map_err(|why| ConditionRefusal::new(UNSUPPORTED_VALUE, format!("The hostname {host:?} {why}.")))?;
     }
     redirect.scheme = filter.scheme.as_deref().map(|scheme| match scheme {
         "https" => ClientScheme::Https,
@@ -151,9 +154,15 @@ fn redirect_rule(filter: &HttpRequestRedirectFilter, path: &PathMatch) -> Result
     Ok(redirect)
 }
 
-fn rewrite_url(filter: &HttpUrlRewriteFilter, path: &PathMatch, edits: &mut HeaderEdits) -> Result<(), Refusal> {
+fn rewrite_url(
+    filter: &HttpUrlRewriteFilter,
+    path: &PathMatch,
+    edits: &mut HeaderEdits,
+) -> Result<(), ConditionRefusal> {
     if let Some(host) = &filter.hostname {
-        edits.set_host(host).map_err(|why| Refusal::new(UNSUPPORTED_VALUE, format!("The hostname {host:?} {why}.")))?;
+        edits
+            .set_host(host)
+            .map_err(|why| ConditionRefusal::new(UNSUPPORTED_VALUE, format!("The hostname {host:?} {why}.")))?;
     }
     if let Some(modifier) = &filter.path {
         edits.set_path(path_rewrite(modifier, path)?);
@@ -161,7 +170,7 @@ fn rewrite_url(filter: &HttpUrlRewriteFilter, path: &PathMatch, edits: &mut Head
     Ok(())
 }
 
-fn path_rewrite(modifier: &HttpPathModifier, path: &PathMatch) -> Result<PathRewrite, Refusal> {
+fn path_rewrite(modifier: &HttpPathModifier, path: &PathMatch) -> Result<PathRewrite, ConditionRefusal> {
     let (text, rewrite) = match modifier.kind.as_str() {
         "ReplacePrefixMatch" => {
             let text = modifier.replace_prefix_match.as_deref().unwrap_or_default();
@@ -172,13 +181,15 @@ fn path_rewrite(modifier: &HttpPathModifier, path: &PathMatch) -> Result<PathRew
             (text, PathRewrite::full(text))
         }
     };
-    rewrite.map_err(|why: PathRewriteError| Refusal::new(UNSUPPORTED_VALUE, format!("The path {text:?} {why}.")))
+    rewrite
+        .map_err(|why: PathRewriteError| ConditionRefusal::new(UNSUPPORTED_VALUE, format!("The path {text:?} {why}.")))
 }
 
-fn rule_timeouts(timeouts: &HttpRouteTimeouts) -> Result<RuleTimeouts, Refusal> {
-    let read = |text: &Option<String>| -> Result<Option<Duration>, Refusal> {
+fn rule_timeouts(timeouts: &HttpRouteTimeouts) -> Result<RuleTimeouts, ConditionRefusal> {
+    let read = |text: &Option<String>| -> Result<Option<Duration>, ConditionRefusal> {
         let Some(text) = text else { return Ok(None) };
-        let unsupported = || Refusal::new(UNSUPPORTED_VALUE, format!("The timeout {text:?} is not a duration."));
+        let unsupported =
+            || ConditionRefusal::new(UNSUPPORTED_VALUE, format!("The timeout {text:?} is not a duration."));
         duration::parse_go(text).map(Some).ok_or_else(unsupported)
     };
     Ok(RuleTimeouts { request: read(&timeouts.request)?, backend_request: read(&timeouts.backend_request)? })

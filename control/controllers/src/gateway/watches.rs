@@ -1,10 +1,11 @@
 //! The kinds that Gateways and routes depend on.
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
-use super::gateways::KIND;
-use super::route_kind::GatewayRoute;
+use super::route_kind::{GATEWAY_QUEUE, GatewayRoute};
 use super::route_store::{Dependency, RouteStore};
 use crate::context::ControllerContext;
 use crate::context_change::ContextChange;
@@ -18,7 +19,7 @@ use types::serving::route::Route;
 use types::shared::{label, name, namespace};
 
 pub(super) fn register_gateways<'a>(context: &'a ControllerContext, watches: &mut Watches<'a>) {
-    watches.primary::<Gateway>(KIND);
+    watches.primary::<Gateway>(GATEWAY_QUEUE);
     watches.enqueue::<GatewayClass, _>(move |change| {
         let class = newest(change).map(|class| name(&class.metadata).to_owned()).unwrap_or_default();
         gateways_where(context, |gateway| gateway.spec.gateway_class_name == class)
@@ -48,7 +49,9 @@ fn names(gateway: &Gateway, ns: &str, secret: Option<&str>) -> bool {
 fn gateways_where(context: &ControllerContext, wanted: impl Fn(&Gateway) -> bool) -> Vec<WorkItem> {
     let all = context.caches.gateways.all();
     let concerned = all.iter().filter(|gateway| wanted(gateway));
-    concerned.map(|gateway| WorkItem::new(KIND, namespace(&gateway.metadata), name(&gateway.metadata))).collect()
+    concerned
+        .map(|gateway| WorkItem::new(GATEWAY_QUEUE, namespace(&gateway.metadata), name(&gateway.metadata)))
+        .collect()
 }
 
 /// Both kinds of routes share the store, and each enqueues its own.
@@ -64,19 +67,19 @@ pub(super) fn register_routes<'a, R: GatewayRoute>(
         items
     };
     watches.enqueue::<Gateway, _>(move |change| {
-        let item = item_of(KIND, change);
+        let item = item_of(GATEWAY_QUEUE, change);
         own(Dependency::Gateway(item.namespace, item.name))
     });
     // A Gateway is ours or not by its class, so any route may be concerned.
     watches.enqueue::<GatewayClass, _>(move |(before, after)| {
-        let is_ours = |class: Option<&std::sync::Arc<GatewayClass>>| class.is_some_and(|class| class.is_ours());
+        let is_ours = |class: Option<&Arc<GatewayClass>>| class.is_some_and(|class| class.is_ours());
         if is_ours(before) == is_ours(after) {
             return Vec::new();
         }
         items_in(R::QUEUE, R::cache(&context.caches), None)
     });
     watches.enqueue::<Namespace, _>(move |(before, after)| {
-        let labels = |one: Option<&std::sync::Arc<Namespace>>| one.map(|one| one.metadata.labels.clone());
+        let labels = |one: Option<&Arc<Namespace>>| one.map(|one| one.metadata.labels.clone());
         let changed = newest((before, after)).filter(|_| labels(before) != labels(after));
         changed.map(|changed| own(Dependency::Namespace(name(&changed.metadata).to_owned()))).unwrap_or_default()
     });

@@ -48,12 +48,12 @@ pub struct HttpRequestMirrorFilter {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub percent: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fraction: Option<MirrorFraction>,
+    pub fraction: Option<HttpMirrorFraction>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-pub struct MirrorFraction {
+pub struct HttpMirrorFraction {
     pub numerator: i32,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub denominator: Option<i32>,
