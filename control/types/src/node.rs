@@ -23,7 +23,6 @@ impl ResourceStrategy for Node {
         short_names: &["no"],
         namespaced: false,
         has_status: true,
-        user_creatable: false,
         columns: &[
             column("Status", ".status.conditions[?(@.type==\"Ready\")].type|=NotReady"),
             column("Roles", "=control-plane"),

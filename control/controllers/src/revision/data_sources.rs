@@ -256,6 +256,7 @@ mod tests {
             pairs.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect::<DataSourceData>()
         };
         RevisionDataSources {
+            claims: BTreeMap::new(),
             objects: BTreeMap::from([
                 ((DataSourceKind::ConfigMap, "settings".into()), data(&[("colour", "red"), ("size", "9")])),
                 ((DataSourceKind::Secret, "keys".into()), data(&[("token", "t0p")])),

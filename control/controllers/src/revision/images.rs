@@ -121,12 +121,12 @@ pub(super) async fn states(
 
 /// Knative asks the registry once for each Revision, whatever its containers say.
 fn pull_policy(revision: &Revision, container: &Container) -> Option<PullPolicy> {
-    let is_pod = revision.kind == "Pod";
-    is_pod.then(|| match container.image_pull_policy.as_deref() {
+    let policy = match container.image_pull_policy.as_deref() {
         Some("Always") => PullPolicy::Always,
         Some("Never") => PullPolicy::Never,
         _ => PullPolicy::IfNotPresent,
-    })
+    };
+    (revision.kind == "Pod").then_some(policy)
 }
 
 /// The digest that the Revision's status has for a container.

@@ -260,7 +260,7 @@ mod tests {
             drop(first);
             drop(listener.accept());
         });
-        let transport = RegistryTransport::new(RequestLimits::default());
+        let transport = RegistryTransport::new(RequestLimits::default(), ProxySettings::default());
         let origin = Origin::new(&uri, Security::Insecure, None).expect("a host");
         transport.connect(&origin).await.expect("plain HTTP");
         server.join().expect("no panic");

@@ -316,7 +316,8 @@ mod tests {
                 "containers": [{"name": "a", "image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
                 "volumes": [volume]
             }));
-            let none = "expected exactly one, got neither: configMap, emptyDir, projected, secret";
+            let none =
+                "expected exactly one, got neither: configMap, emptyDir, persistentVolumeClaim, projected, secret";
             assert_eq!(found, [format!("spec.volumes[0]: {none}")], "{source}");
         }
     }
