@@ -18,6 +18,7 @@ mod not_ready;
 mod parked;
 mod routing;
 mod spans;
+mod static_filters;
 mod targets;
 mod tls;
 mod traffic_policy;
