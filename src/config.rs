@@ -13,6 +13,7 @@ mod multi_value;
 mod program;
 mod renamed;
 mod route;
+mod route_filters;
 mod settings;
 mod upgrade_protocols;
 mod value;

@@ -14,7 +14,8 @@ use sluicegate_dataplane::codec::http::{
 use sluicegate_dataplane::http::headers::{ResponseContext, put_request, put_response};
 use sluicegate_dataplane::proxy::pick;
 use sluicegate_dataplane::table::{
-    Backend, BackendShare, Endpoint, NoEndpointPolicy, Protocol, RequestTimeouts, Route, RouteRequest, RoutingTable,
+    Backend, BackendShare, Endpoint, NoEndpointPolicy, Protocol, RequestMatch, RequestTimeouts, Route, RouteMatch,
+    RouteRequest, RoutingTable, ValueMatch,
 };
 
 /// The request of a load generator.
@@ -153,6 +154,48 @@ fn table_of(hosts: usize) -> RoutingTable {
     table
 }
 
+/// The rule of a request among 10,000, each with a path, a method and a header: of many hosts, and of one.
+fn rules(c: &mut Criterion) {
+    const RULES: usize = 10_000;
+    let rule = |number: usize| {
+        let matches = RequestMatch::prefix(&format!("/team-{}/app-{number}", number % 100));
+        let header = ValueMatch::Exact("2".into());
+        RouteMatch::new(matches.with_method("GET").with_header("X-Version", header), Vec::new())
+    };
+    let mut group = c.benchmark_group("http/rules");
+    for rules_of_host in [10, RULES] {
+        let mut table = RoutingTable::default();
+        for host in 0..RULES / rules_of_host {
+            let rules = (0..rules_of_host).map(|nth| rule(host * rules_of_host + nth)).collect();
+            table.hosts.insert(&format!("app-{host}.default.example.com"), Arc::new(Route::new(rules, Vec::new())));
+        }
+        let mut rng = Rng::with_seed(1);
+        let peer = ClientAddress::new(([192, 0, 2, 7], 40_000).into(), ClientScheme::Http);
+        group.bench_function(format!("find one of {RULES}, {rules_of_host} of a host"), |b| {
+            b.iter_batched_ref(
+                || {
+                    let number = rng.usize(..RULES);
+                    let (team, host) = (number % 100, number / rules_of_host);
+                    let text = format!(
+                        "GET /team-{team}/app-{number}/x?y=1 HTTP/1.1\r\nHost: app-{host}.default.example.com\r\n\
+                         User-Agent: bench\r\nX-Version: 2\r\n\r\n"
+                    );
+                    let mut head = RequestHead::default();
+                    assert!(matches!(parse_request(text.as_bytes(), &mut head), Parsed::Head { .. }));
+                    (text, head)
+                },
+                |(text, head)| {
+                    let request = RouteRequest::client(head.view(text.as_bytes()), &peer);
+                    let route = table.route_for(&request).expect("made above");
+                    std::ptr::from_ref(route.branch(&request).expect("made above"))
+                },
+                BatchSize::SmallInput,
+            );
+        });
+    }
+    group.finish();
+}
+
 fn bodies(c: &mut Criterion) {
     let mut wire = BytesMut::new();
     for _ in 0..16 {
@@ -176,5 +219,5 @@ fn bodies(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, heads, hosts, route_and_pick, bodies);
+criterion_group!(benches, heads, hosts, rules, route_and_pick, bodies);
 criterion_main!(benches);

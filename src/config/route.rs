@@ -4,11 +4,14 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
+use control::publish::RouteFilterRule;
 use dataplane::table::{OwnTimeout, Protocol, ProxyProtocolVersion, RequestTimeouts, UnixPath};
 use serde::Deserialize;
 
+use super::route_filters::{self, FILTER_OPTIONS};
 use super::value::{Wait, is_domain};
 
 /// `HOST=[SCHEME://]ADDR[,ADDR...][?OPTION[&OPTION...]]`.
@@ -27,6 +30,8 @@ pub(crate) struct RouteRule {
     pub(crate) proxy_protocol: Option<ProxyProtocolVersion>,
     /// The path of requests by which the addresses are checked.
     pub(crate) health_check: Option<String>,
+    /// What happens to requests and responses.
+    pub(crate) filters: Option<Arc<RouteFilterRule>>,
 }
 
 /// The timeouts that a route names; zero: no timeout.
@@ -137,6 +142,8 @@ impl FromStr for RouteRule {
         let options = RouteOptions::parse(options)?;
         let RouteOptions { timeouts, proxy_protocol, .. } = options;
         let health_check = options.health_check.clone();
+        let filters = options.filters.clone();
+        let filters = (filters != RouteFilterRule::default()).then(|| Arc::new(filters));
         if proxy_protocol.is_some() && protocol == Protocol::H2c {
             return Err(
                 "proxy-protocol is for http:// and https://: connections of HTTP/2 are shared by clients".to_owned()
@@ -147,7 +154,7 @@ impl FromStr for RouteRule {
         }
         let tls = options.tls_rule(&host, by_tls)?;
         let targets = list.split(',').map(str::parse).collect::<Result<_, _>>()?;
-        Ok(Self { host, protocol, targets, tls, timeouts, proxy_protocol, health_check })
+        Ok(Self { host, protocol, targets, tls, timeouts, proxy_protocol, health_check, filters })
     }
 }
 
@@ -159,6 +166,7 @@ struct RouteOptions {
     timeouts: RouteTimeouts,
     proxy_protocol: Option<ProxyProtocolVersion>,
     health_check: Option<String>,
+    filters: RouteFilterRule,
 }
 
 /// The options that a route may have.
@@ -187,7 +195,8 @@ impl RouteOptions {
                 Some(("proxy-protocol", "v1")) => options.proxy_protocol = Some(ProxyProtocolVersion::V1),
                 Some(("proxy-protocol", "v2")) => options.proxy_protocol = Some(ProxyProtocolVersion::V2),
                 Some(("health-check", path)) if is_request_path(path) => options.health_check = Some(path.to_owned()),
-                _ => return Err(format!("{option:?} is not one of {ROUTE_OPTIONS}")),
+                Some((name, value)) if route_filters::add_option(&mut options.filters, name, value)? => {}
+                _ => return Err(format!("{option:?} is not one of {ROUTE_OPTIONS}, {FILTER_OPTIONS}")),
             }
         }
         Ok(options)

@@ -227,7 +227,8 @@ pub(crate) struct Settings {
     /// Send a host's requests straight to these addresses (`*` = any host; an address may be NAME:PORT or unix:/PATH), by http://, h2c://,
     /// https:// or h2://; options follow `?`, separated by `&`: ca=FILE (required by the last two), name=NAME,
     /// connect-timeout=WAIT, response-start-timeout=WAIT, idle-timeout=WAIT, request-timeout=WAIT, request-body-timeout=WAIT,
-    /// stream-idle-timeout=WAIT, proxy-protocol=v1|v2, health-check=PATH; may be given more than once
+    /// stream-idle-timeout=WAIT, proxy-protocol=v1|v2, health-check=PATH,
+    /// and filters, see docs/guides/gateway.md; may be given more than once
     #[arg(long, value_name = "HOST=[SCHEME://]ADDR[,ADDR...]", env = "SLUICEGATE_ROUTE")]
     #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) route: Vec<ManyValues<RouteRule>>,

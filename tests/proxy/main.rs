@@ -20,6 +20,7 @@ mod parked;
 mod routing;
 mod spans;
 mod split_messages;
+mod static_filters;
 mod targets;
 mod tls;
 mod traffic_policy;

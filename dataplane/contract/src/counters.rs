@@ -9,7 +9,7 @@ use crate::cold_starts::RecentColdStarts;
 use crate::request_histograms::DurationHistogram;
 
 /// Reasons of local replies, of floods and of requests that are not mirrored: the proxy names as many.
-pub const LOCAL_REPLY_REASONS: usize = 28;
+pub const LOCAL_REPLY_REASONS: usize = 29;
 pub const FLOOD_KINDS: usize = 9;
 pub const MIRROR_SKIP_REASONS: usize = 3;
 

@@ -20,6 +20,7 @@ pub mod event_response;
 pub mod event_types;
 pub mod fair_queue;
 pub mod filter;
+pub mod forwarded_chain;
 pub mod host_address;
 pub mod limits;
 pub mod load;

@@ -36,9 +36,9 @@ pub use hosts::HostTable;
 pub use not_ready::{NotReadyHost, NotReadyHosts};
 pub use ring::{EndpointAddress, UnixPath, UnixPathError};
 pub use route::{
-    BackendShare, HeaderChanges, HeaderEditError, HeaderEdits, MatchRegex, MatchRegexError, MirrorDestination,
-    MirrorFraction, MirrorPolicy, MirrorSet, PathMatch, PathRewrite, PathRewriteError, Redirect, RequestConditions,
-    RequestMatch, Route, RouteFilters, RouteMatch, RouteReply, RouteRequest, ValueMatch,
+    AccessList, BackendShare, HeaderChanges, HeaderEditError, HeaderEdits, MatchRegex, MatchRegexError,
+    MirrorDestination, MirrorFraction, MirrorPolicy, MirrorSet, PathMatch, PathRewrite, PathRewriteError, Redirect,
+    RequestConditions, RequestMatch, Route, RouteFilters, RouteMatch, RouteReply, RouteRequest, ValueMatch,
 };
 pub use traffic_policy::{
     AffinityCookie, STICKY_COOKIE, SessionAffinity, SessionKey, TrafficPolicy, mix, names_clients,

@@ -38,7 +38,9 @@ impl FromStr for Network {
 }
 
 impl Network {
-    fn contains(&self, ip: IpAddr) -> bool {
+    /// Whether an address that is not a mapped one is in it.
+    #[must_use]
+    pub fn contains(&self, ip: IpAddr) -> bool {
         match (self.address, ip) {
             (IpAddr::V4(network), IpAddr::V4(ip)) => {
                 let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix)).unwrap_or(0);

@@ -75,9 +75,9 @@ pub(super) async fn exchange(connection: &mut ProxyConnection, mut head: Chunk) 
     drop(head); // the receive buffer is released before the wait for the response
     connection.client.read_buffer.detach();
     let mut budget = RetryBudget::new(body.is_done() && connection.client.head.method.is_idempotent());
-    let timing = connection.note.timing.clone().filter(|_| proxy.server_timing.get());
-    let admitted = AdmittedRequest::new(&proxy, permit, (wire, head_bytes), body, started);
-    let mut request = AdmittedRequest { timing, original, ..admitted };
+    let mut request = AdmittedRequest::new(&proxy, permit, (wire, head_bytes), body, started);
+    request.timing = connection.note.timing.clone().filter(|_| proxy.server_timing.get());
+    request.original = original;
     loop {
         let ended = attempt(connection, &mut upstream, &mut request).await;
         proxy.observe(request.counted.as_ref(), &ended, request.progress.is_sent());

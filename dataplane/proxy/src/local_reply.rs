@@ -43,6 +43,8 @@ pub enum LocalReply {
         status: u16,
         backend: Box<str>,
     },
+    /// The rule of the route does not admit the client's address.
+    ClientDenied,
     HostNotFound(Box<str>),
     /// The host has a route, but no rule of it matches the path and headers.
     PathNotFound(Box<str>),
@@ -117,6 +119,7 @@ impl LocalReply {
         "not_ready",
         "redirect",
         "fixed_status",
+        "client_denied",
     ];
 
     /// Requests that are rejected whatever the route says.
@@ -162,6 +165,7 @@ impl LocalReply {
             Self::NotReady(_) => 25,
             Self::Redirect { .. } => 26,
             Self::FixedStatus { .. } => 27,
+            Self::ClientDenied => 28,
         }
     }
 
@@ -177,6 +181,7 @@ impl LocalReply {
             Self::HttpsRedirect { .. } => 301,
             Self::Redirect { status, .. } | Self::FixedStatus { status, .. } => *status,
             Self::MisdirectedRequest(_) => 421,
+            Self::ClientDenied => 403,
             Self::HostNotFound(_) | Self::PathNotFound(_) => 404,
             Self::NetworkProbe { .. } | Self::HealthCheck => 200,
             Self::NetworkProbeWithoutHash => 400,
@@ -266,6 +271,7 @@ impl fmt::Display for LocalReply {
             Self::ExpectationFailed => f.write_str("the only supported expectation is 100-continue"),
             Self::MaxForwardsExceeded(_) => f.write_str("not forwarded: Max-Forwards is 0"),
             Self::HttpsRedirect { location } => write!(f, "this host requires HTTPS: {location}"),
+            Self::ClientDenied => f.write_str("forbidden: the route does not admit this client address"),
             Self::Redirect { location, .. } => write!(f, "see {location}"),
             Self::FixedStatus { status, backend } => {
                 write!(f, "the rule of the route answers with {status}: {backend} does not exist or may not be used")

@@ -19,6 +19,9 @@ pub(super) fn mirrors_of(
     route_request: &RouteRequest<'_>,
     rng: &mut Rng,
 ) -> Result<MirrorSet, LocalReply> {
+    if filters.access.as_ref().is_some_and(|access| !access.admits(route_request)) {
+        return Err(LocalReply::ClientDenied);
+    }
     match filters.reply.as_deref() {
         Some(RouteReply::Redirect(redirect)) => {
             let location = redirect.location(route_request).into();

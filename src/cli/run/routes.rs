@@ -152,6 +152,7 @@ impl StaticRoute {
             timeouts: self.rule.timeouts.resolve(stream_idle),
             trust: self.trust.clone(),
             proxy_protocol: self.rule.proxy_protocol,
+            filters: self.rule.filters.clone(),
         };
         publisher.set_static_route(&self.rule.host, how, &self.health.healthy(&self.addresses));
     }

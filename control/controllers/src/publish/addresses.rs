@@ -4,11 +4,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use contract::table::{
-    Backend, BackendShare, Endpoint, EndpointAddress, NoEndpointPolicy, Protocol, ProxyProtocolVersion,
+    Backend, BackendShare, Endpoint, EndpointAddress, HeaderEdits, NoEndpointPolicy, Protocol, ProxyProtocolVersion,
     RequestTimeouts, Route,
 };
 use contract::tls::TlsClientConfig;
 
+use super::route_filters::RouteFilterRule;
 use super::{BackendSpec, Publisher, compile};
 
 /// Weight of the only backend of a host.
@@ -22,12 +23,19 @@ pub struct AddressBackend {
     /// With it the addresses are reached by TLS.
     pub trust: Option<Arc<TlsClientConfig>>,
     pub proxy_protocol: Option<ProxyProtocolVersion>,
+    /// What else happens to requests.
+    pub filters: Option<Arc<RouteFilterRule>>,
 }
 
 impl AddressBackend {
     /// HTTP/1 without TLS.
-    pub const PLAIN: Self =
-        Self { protocol: Protocol::Http1, timeouts: RequestTimeouts::EXTERNAL, trust: None, proxy_protocol: None };
+    pub const PLAIN: Self = Self {
+        protocol: Protocol::Http1,
+        timeouts: RequestTimeouts::EXTERNAL,
+        trust: None,
+        proxy_protocol: None,
+        filters: None,
+    };
 }
 
 impl Publisher {
@@ -35,7 +43,7 @@ impl Publisher {
     /// other addresses; those that stay keep their connections, unless TLS or the PROXY protocol is another one. Published at
     /// once, unless there is no table yet.
     pub fn set_static_route(&self, host: &str, how: AddressBackend, addresses: &[EndpointAddress]) {
-        let AddressBackend { protocol, timeouts, trust, proxy_protocol } = how;
+        let AddressBackend { protocol, timeouts, trust, proxy_protocol, filters } = how;
         let mut model = self.lock();
         let host = host.to_ascii_lowercase();
         let before = model.static_routes.get(&host).map(|route| Arc::clone(&route.splits[0].backend));
@@ -58,7 +66,11 @@ impl Publisher {
             proxy_protocol,
             load: before.as_ref().map_or_else(Arc::default, |backend| Arc::clone(&backend.load)),
         };
-        let route = Arc::new(Route::of(vec![BackendShare::new(WEIGHT_WHOLE, Arc::new(backend))]));
+        let filters = filters.and_then(|rule| {
+            compile::compile_filters(&[&rule], &HeaderEdits::default(), Vec::new(), &backend) // the command line has no mirrors
+        });
+        let share = BackendShare { filters, ..BackendShare::new(WEIGHT_WHOLE, Arc::new(backend)) };
+        let route = Arc::new(Route::of(vec![share]));
         compile::set_route(&mut model.table, &host, Some(Arc::clone(&route)));
         model.static_routes.insert(host, route);
         model.changes += 1;

@@ -93,45 +93,21 @@ fn compile_route(rule: &HostRule, known: &mut BackendTable<'_>) -> Option<Route>
 impl BackendTable<'_> {
     /// The shares of a rule with these filters.
     fn compile_shares(&mut self, shares: &[WeightedBackend], rule: Option<&RouteFilterRule>) -> Vec<BackendShare> {
-        if let (true, Some(reply)) = (shares.is_empty(), rule.and_then(|rule| rule.reply.as_ref())) {
-            return vec![BackendShare::of_reply(1, reply.clone())];
+        if let (true, Some((rule, reply))) =
+            (shares.is_empty(), rule.and_then(|rule| Some((rule, rule.reply.as_ref()?))))
+        {
+            let share = BackendShare::of_reply(1, reply.clone());
+            let filters = compile_filters(&[rule], &HeaderEdits::default(), Vec::new(), &share.backend);
+            return vec![BackendShare { filters, ..share }];
         }
         let split = |share: &WeightedBackend| {
             let backend = self.compile_backend(&share.backend);
-            let filters = self.compile_filters(share, rule, &backend);
+            let all: Vec<_> = rule.into_iter().chain(share.filters.as_deref()).collect();
+            let mirrors = all.iter().flat_map(|filters| &filters.mirrors).map(|mirror| self.compile_mirror(mirror));
+            let filters = compile_filters(&all, &share.edits, mirrors.collect(), &backend);
             BackendShare { weight: share.weight, backend, filters }
         };
         shares.iter().map(split).collect()
-    }
-
-    /// The filters of a rule and those of a share, for the share. `None`: its requests pass unchanged.
-    fn compile_filters(
-        &mut self,
-        share: &WeightedBackend,
-        rule: Option<&RouteFilterRule>,
-        backend: &Backend,
-    ) -> Option<Arc<RouteFilters>> {
-        let (mut request, mut response) = (HeaderEdits::default(), HeaderChanges::default());
-        let (mut reply, mut mirrors, mut timeouts) = (None, Vec::new(), RuleTimeouts::default());
-        let (own, edits) = (share.filters.as_deref(), &share.edits);
-        for filters in rule.into_iter().chain(own) {
-            request.append(&filters.request);
-            response.append(&filters.response);
-            reply = filters.reply.clone().or(reply);
-            timeouts = timeouts.overridden_by(filters.timeouts);
-            mirrors.extend(filters.mirrors.iter().map(|mirror| self.compile_mirror(mirror)));
-        }
-        request.append(edits);
-        mirrors.truncate(MirrorSet::MIRRORS_MAX);
-        let filters = RouteFilters {
-            request,
-            response,
-            reply: reply.map(Box::new),
-            mirrors: mirrors.into(),
-            timeouts: timeouts.applied_to(&backend.timeouts).map(Box::new),
-            backend_request: timeouts.backend_request.unwrap_or_default(),
-        };
-        (!filters.is_empty()).then(|| Arc::new(filters))
     }
 
     fn compile_mirror(&mut self, mirror: &MirrorRule) -> MirrorPolicy {
@@ -151,6 +127,36 @@ impl BackendTable<'_> {
         let load = self.loads.get(key).and_then(Weak::upgrade).unwrap_or_default();
         Arc::new(backend(key, &BackendEntry { load, ..BackendEntry::default() }))
     }
+}
+
+/// The filters of a share: `all` in order, and then its own edits. `None`: its requests pass unchanged.
+pub(super) fn compile_filters(
+    all: &[&RouteFilterRule],
+    edits: &HeaderEdits,
+    mut mirrors: Vec<MirrorPolicy>,
+    backend: &Backend,
+) -> Option<Arc<RouteFilters>> {
+    let (mut request, mut response) = (HeaderEdits::default(), HeaderChanges::default());
+    let (mut access, mut reply, mut timeouts) = (None, None, RuleTimeouts::default());
+    for filters in all {
+        request.append(&filters.request);
+        response.append(&filters.response);
+        access = Some(&filters.access).filter(|access| !access.is_empty()).or(access);
+        reply = filters.reply.as_ref().or(reply);
+        timeouts = timeouts.overridden_by(filters.timeouts);
+    }
+    request.append(edits);
+    mirrors.truncate(MirrorSet::MIRRORS_MAX);
+    let filters = RouteFilters {
+        request,
+        response,
+        access: access.cloned().map(Box::new),
+        reply: reply.cloned().map(Box::new),
+        mirrors: mirrors.into(),
+        timeouts: timeouts.applied_to(&backend.timeouts).map(Box::new),
+        backend_request: timeouts.backend_request.unwrap_or_default(),
+    };
+    (!filters.is_empty()).then(|| Arc::new(filters))
 }
 
 /// The backend as the cores see it; shared by all rules that use it.

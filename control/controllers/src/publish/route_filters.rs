@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use contract::table::{HeaderChanges, HeaderEdits, MirrorFraction, RequestTimeouts, RouteReply};
+use contract::table::{AccessList, HeaderChanges, HeaderEdits, MirrorFraction, RequestTimeouts, RouteReply};
 
 /// The filters of a rule or of a share. Those of a share come after those of its rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -11,6 +11,8 @@ pub struct RouteFilterRule {
     pub request: HeaderEdits,
     /// Changes to the heads of responses.
     pub response: HeaderChanges,
+    /// The clients that may send requests. Those of a share replace those of its rule.
+    pub access: AccessList,
     /// Sent instead of a backend's response. A rule with it needs no shares.
     pub reply: Option<RouteReply>,
     /// At most `MirrorSet::MIRRORS_MAX` for a rule and a share together; the others are not copied to.

@@ -1,7 +1,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use contract::table::{RequestMatch, RouteRequest};
+use contract::table::{MirrorDestination, MirrorFraction, RequestMatch, RouteReply, RouteRequest};
 
 use super::*;
 
@@ -290,4 +290,45 @@ fn host_of_unready_object_is_told_until_it_is_served() {
     for host in ["a", "a.ns", "b"] {
         assert_eq!(told(1, host, true), None, "{host}");
     }
+}
+
+/// The filters of a share come after those of its rule, and a mirror's backend is followed like any other.
+#[test]
+fn filters_of_a_rule_and_its_shares_are_compiled_together() {
+    let (publisher, tables) = publisher();
+    publisher.start();
+    publisher.set_backend("ns/r", spec());
+    publisher.set_backend("ns/m", spec());
+    let filters = |value: &str, request: Option<u64>| {
+        let mut filters = RouteFilterRule::default();
+        filters.request.set("X-A", value).unwrap();
+        filters.response.add("X-B", value).unwrap();
+        filters.timeouts.request = request.map(Duration::from_secs);
+        filters
+    };
+    let destination = MirrorRuleDestination::Backend("ns/m".to_owned());
+    let mirrors = vec![MirrorRule { destination, fraction: MirrorFraction::ALL }];
+    let of_rule = RouteFilterRule { mirrors, ..filters("rule", Some(7)) };
+    let mut share = WeightedBackend::new("ns/r", 1);
+    share.filters = Some(Arc::new(filters("share", None)));
+    let gone = RouteFilterRule { reply: Some(RouteReply::Status(500)), ..RouteFilterRule::default() };
+    let paths = vec![
+        PathRule { splits: vec![share], filters: Some(Arc::new(of_rule)), ..PathRule::default() },
+        PathRule { matches: RequestMatch::prefix("/gone"), filters: Some(Arc::new(gone)), ..PathRule::default() },
+    ];
+    publisher.set_route("ns/a", vec![HostRule { paths, ..HostRule::new(["a"], Vec::new()) }]).unwrap();
+    let address = SocketAddr::from(([127, 0, 0, 1], 9));
+    publisher.set_endpoints("ns/m", vec![Arc::new(Endpoint::new(address))]);
+    publisher.start();
+
+    let tables = tables.lock().unwrap();
+    let route = tables.last().unwrap().route("a").unwrap();
+    let share = |path: &str| &route.select(&RouteRequest::internal("a", path))[0];
+    assert_eq!(share("/gone/x").reply(), Some(&RouteReply::Status(500)));
+    let filters = share("/").filters.as_ref().unwrap();
+    assert_eq!(filters.request.headers().collect::<Vec<_>>(), [("X-A", "share")]);
+    assert_eq!(filters.response.written().collect::<Vec<_>>(), [("X-B", "rule"), ("X-B", "share")]);
+    assert_eq!(filters.timeouts.as_ref().unwrap().total, Duration::from_secs(7));
+    let MirrorDestination::Backend(mirror) = &filters.mirrors[0].destination else { panic!("{filters:?}") };
+    assert_eq!((&*mirror.key, mirror.endpoints.len()), ("ns/m", 1));
 }

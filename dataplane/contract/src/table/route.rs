@@ -1,5 +1,6 @@
 //! The routing of one host: rules by path, method, header and query, shares by weight, and filters.
 
+mod access_list;
 mod filters;
 mod header_edits;
 mod match_regex;
@@ -15,6 +16,7 @@ mod share;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+pub use access_list::AccessList;
 pub use filters::{RouteFilters, RouteReply};
 pub use header_edits::{HeaderChanges, HeaderEditError, HeaderEdits};
 pub use match_regex::{MatchRegex, MatchRegexError};

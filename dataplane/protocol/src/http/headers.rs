@@ -9,14 +9,13 @@
 //! What a client says about other clients (`Forwarded`, `X-Forwarded-…`, `X-Real-IP`) is removed, unless the client is a trusted
 //! proxy: anybody can write `X-Forwarded-For: 10.0.0.1`.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-
 use bytes::{BufMut, BytesMut};
 use codec::hex;
 use codec::http::DateText;
 use codec::http::put_status;
 use codec::http::{BodyFraming, FieldName, RequestView, ResponseView, UpgradeRequest, has_token, is_authority, tokens};
 use contract::client_address::{ClientAddress, ClientScheme, forwarded_node};
+use contract::forwarded_chain::{accepted_elements, accepted_hops, hop_address, node_address};
 use contract::table::{HeaderChanges, HeaderEdits};
 use fastrand::Rng;
 
@@ -215,23 +214,6 @@ fn put_forwarded_from_older(out: &mut BytesMut, request: RequestView<'_>, peer: 
     put_element(out, peer.forwarded_node(), origin);
 }
 
-/// The end of `X-Forwarded-For` that trusted proxies wrote.
-fn accepted_hops<'a>(request: RequestView<'a>, peer: &ClientAddress) -> impl Iterator<Item = &'a [u8]> {
-    let hops: Vec<_> = request.values(FieldName::ForwardedFor).flat_map(tokens).collect(); // only behind a trusted proxy
-    let address = |hop: &&[u8]| std::str::from_utf8(hop).ok().and_then(hop_address);
-    let accepted = peer.trust().map_or(0, |trust| trust.accepted(hops.iter().rev().map(address)));
-    let skipped = hops.len() - accepted;
-    hops.into_iter().skip(skipped)
-}
-
-/// The end of `Forwarded` that trusted proxies wrote.
-fn accepted_elements<'a>(request: RequestView<'a>, peer: &ClientAddress) -> impl Iterator<Item = &'a [u8]> {
-    let elements: Vec<_> = request.values(FieldName::Forwarded).flat_map(elements).collect();
-    let accepted = peer.trust().map_or(0, |trust| trust.accepted(elements.iter().rev().map(|hop| node_address(hop))));
-    let skipped = elements.len() - accepted;
-    elements.into_iter().skip(skipped)
-}
-
 /// Whether `Forwarded` comes from the trusted proxy. One that only knows `X-Forwarded-For` passes on what its client sent, and
 /// then the last hops differ. Escapes and open quotes could hide a proxy's element inside a client's.
 fn is_forwarded_usable(request: RequestView<'_>, peer: &ClientAddress, has_chain: bool) -> bool {
@@ -243,35 +225,6 @@ fn is_forwarded_usable(request: RequestView<'_>, peer: &ClientAddress, has_chain
     let hop = |hop: &[u8]| std::str::from_utf8(hop).ok().and_then(hop_address);
     !has_chain
         || accepted_hops(request, peer).last().map(hop) == accepted_elements(request, peer).last().map(node_address)
-}
-
-/// The elements of a `Forwarded` list: separated by commas that are not in quotes.
-fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
-    let mut is_quoted = false;
-    let separates = move |byte: &u8| {
-        is_quoted ^= *byte == b'"';
-        *byte == b',' && !is_quoted
-    };
-    value.split(separates).map(<[u8]>::trim_ascii).filter(|element| !element.is_empty())
-}
-
-/// The address in the `for` parameter of an element.
-fn node_address(element: &[u8]) -> Option<IpAddr> {
-    let mut pairs = std::str::from_utf8(element).ok()?.split(';').map(str::trim);
-    let node = pairs.find_map(|pair| {
-        let (name, node) = pair.split_once('=')?;
-        name.trim().eq_ignore_ascii_case("for").then_some(node.trim())
-    })?;
-    hop_address(node)
-}
-
-/// The address of a hop: plain, or in the format of `Forwarded` (RFC 7239, section 6), with IPv6 in brackets, with or
-/// without a port and quotes.
-fn hop_address(hop: &str) -> Option<IpAddr> {
-    let hop = hop.strip_prefix('"').map_or(Some(hop), |rest| rest.strip_suffix('"'))?;
-    let in_brackets = || hop.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
-    let alone = hop.parse().ok().or_else(|| in_brackets().map(IpAddr::V6));
-    alone.or_else(|| hop.parse().ok().map(|address: SocketAddr| address.ip()))
 }
 
 fn put_element(out: &mut BytesMut, node: &str, origin: Option<(&[u8], &[u8])>) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::access_list::AccessList;
 use super::header_edits::{HeaderChanges, HeaderEdits};
 use super::mirror_policy::MirrorPolicy;
 use super::redirect::Redirect;
@@ -14,6 +15,8 @@ pub struct RouteFilters {
     pub request: HeaderEdits,
     /// Changes to the heads of final responses of the backend.
     pub response: HeaderChanges,
+    /// The clients that may send requests. `None`: all.
+    pub access: Option<Box<AccessList>>,
     /// Sent instead of a backend's response.
     pub reply: Option<Box<RouteReply>>,
     /// At most [`MirrorSet::MIRRORS_MAX`](super::MirrorSet::MIRRORS_MAX).
@@ -38,6 +41,7 @@ impl RouteFilters {
     pub fn is_empty(&self) -> bool {
         self.request.is_empty()
             && self.response.is_empty()
+            && self.access.is_none()
             && self.reply.is_none()
             && self.mirrors.is_empty()
             && self.timeouts.is_none()

@@ -51,7 +51,7 @@ impl PathIndex {
         };
         let exact = || self.exact.get(request.path_alone()).and_then(among);
         let regex = || rules.get(self.regexes.clone())?.iter().find(|rule| rule.matches(request));
-        exact().or_else(regex).or_else(|| self.prefixes_of(request.path).find_map(|range| among(range)))
+        exact().or_else(regex).or_else(|| self.prefixes_of(request.path).find_map(among))
     }
 
     /// The rules of each prefix of a path, the longest first.
