@@ -54,7 +54,7 @@ function tiles() {
   const events = total.events;
   return h('div', { class: 'tiles' },
     tile('Requests', rate(total.requests), '/s', total.failed > 0 ? h('span', { class: 'bad' }, `${percent(failed, 1)} fail`) : 'no failures', 'requests', 'accent'),
-    tile('Latency', p50, p50_unit, `99 % within ${duration(total.latency?.p99)}`, 'p99', 'violet'),
+    tile('Latency', p50, p50_unit, total.latency ? `99 % within ${duration(total.latency.p99)}` : 'no request in 10 s', 'p99', 'violet'),
     tile('Instances', count(total.instances), '', `${plural(line.backends.filter(one => one.endpoints > 0).length, 'revision')} running`, 'instances', 'ok'),
     tile('Events', rate(events.accepted), '/s', events.pending > 0 ? `${count(events.pending)} pending` : 'none pending', 'accepted', 'amber'),
     tile('Connections', count(total.connections_open), '', `${memory} of memory`, 'connections_open', 'blue'));

@@ -73,7 +73,7 @@ export function eventDetail(event, close) {
   return [
     h('h2', null, h('span', { class: 'name' }, type), close && h('button', { class: 'icon', type: 'button', 'aria-label': 'Close', onclick: close }, '✕')),
     h('dl', { class: 'pairs' }, [['id', id], ['source', source], ['stream', event.stream], ['accepted', event.accepted], ['position', `${event.core}:${event.position}${event.replay ? ', a replay' : ''}`], ...Object.entries(others)].map(([name, value]) => [h('dt', null, name), h('dd', { class: 'mono' }, value)])),
-    event.data !== undefined && event.data !== null && h('pre', { class: 'yaml data', tabindex: 0, 'aria-label': 'Data' }, event.data),
+    event.data && h('pre', { class: 'yaml data', tabindex: 0, 'aria-label': 'Data' }, event.data),
     timeline(event),
     [...event.subscribers].sort((a, b) => b.notes.length - a.notes.length).map(one => h('section', { class: 'lane', 'data-key': one.subscriber },
       h('p', null, h('b', null, one.subscriber), ' ', h('span', { class: ['tag', outcomeTone(one.outcome)] }, one.outcome)),

@@ -309,10 +309,12 @@ fn console_is_no_target_of_events() {
     let appliance = setup().start();
     appliance.api().create(&broker("main"));
     appliance.api().create(&trigger("loop", "main", &format!("http://{}/api", appliance.console())));
-    appliance.api().wait_ready("Trigger", NAMESPACE, "loop", TIMEOUT);
-    assert_eq!(TestEvent::new("one").binary("/brokers/default/main").send(appliance.events()).status, 202);
     kit::wait::until(TIMEOUT, "the refusal", || {
-        (appliance.metric("sluicegate_targets_refused_total", "") > 0).then_some(())
+        let trigger = appliance.api().get("Trigger", NAMESPACE, "loop")?;
+        let ready = kit::api::condition(&trigger, "Ready")?;
+        let is_refused =
+            ready["message"].as_str().is_some_and(|why| why.contains("it is the console of this appliance"));
+        (ready["status"] == "False" && is_refused).then_some(())
     });
 }
 

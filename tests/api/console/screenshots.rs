@@ -162,8 +162,10 @@ fn traffic(http: SocketAddr, events: SocketAddr) -> BackgroundClients {
                 break;
             }
             let kind = ["com.example.order", "com.example.payment", "com.example.payment"][(nth % 3) as usize];
+            let data = format!("{{ \"number\": {nth}, \"item\": \"tea\", \"price\": 12.5 }}");
             let event =
                 TestEvent::new(&format!("{}-{nth}", &kind[12..])).with("type", kind).with("source", "/shop/web");
+            let event = event.data("application/json", data);
             let _ = event.binary("/brokers/default/shop").send(events);
             wait::rest(Duration::from_millis(90));
         }
