@@ -20,7 +20,7 @@ dist:
 package: dist
     mkdir -p target/dist/files
     cargo deb --no-build --no-strip --no-dbgsym --locked --profile dist --output target/dist/files/
-    cargo generate-rpm --profile dist --output target/dist/files/
+    cargo generate-rpm --profile dist --payload-compress xz --output target/dist/files/
 
 # the files of the packages below one folder, in target/dist/files
 tarball: dist
