@@ -166,7 +166,7 @@ mod tests {
             }
         }
         assert!(keys.len() >= ANNOTATIONS.len(), "{keys:?}");
-        for key in keys.into_iter().filter(|key| key != crate::gateway::CONTROLLER_NAME) {
+        for key in keys.into_iter().filter(|key| key != crate::gateway_api::CONTROLLER_NAME) {
             let object = json!({ "metadata": { "annotations": { key: "x" } } });
             assert_eq!(warnings(&object), [""; 0]);
         }

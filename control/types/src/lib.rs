@@ -24,7 +24,7 @@ pub mod events_v1;
 pub mod example_kind;
 pub mod field_errors;
 pub mod flows;
-pub mod gateway;
+pub mod gateway_api;
 pub mod items;
 pub mod kafka;
 pub mod kind_registry;
@@ -81,7 +81,7 @@ pub fn registry_with(workloads: WorkloadKinds) -> KindRegistry {
         messaging::entries(),
         flows::entries(),
         networking::entries(),
-        gateway::entries(),
+        gateway_api::entries(),
         sources::entries(),
         sinks::entries(),
         vec![KindEntry::of::<sources::adapter_type::AdapterType>()],

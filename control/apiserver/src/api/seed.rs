@@ -17,9 +17,9 @@ use serde_json::{Value, json};
 
 use crate::access::CONTROLLER_ACCOUNT;
 use crate::store::{ObjectKey, ObjectStore, StagedView, StoreError, StoredObject, WriteOperation};
-use types::gateway::gateway_class::GatewayClass;
+use types::gateway_api::gateway_class::GatewayClass;
 use types::kind_registry::{KindEntry, KindMeta, KindRegistry, RequestContext, ResourceStrategy};
-use types::{crd, gateway, settings};
+use types::{crd, gateway_api, settings};
 
 use super::IN_PROCESS_USER;
 use super::errors::StatusError;
@@ -62,10 +62,10 @@ pub async fn seed_objects(store: &ObjectStore, registry: &KindRegistry) -> Resul
 /// The class of Gateways that this appliance serves.
 fn gateway_class() -> (KindEntry, Value, Option<&'static str>) {
     let spec = json!({
-        "controllerName": gateway::CONTROLLER_NAME,
+        "controllerName": gateway_api::CONTROLLER_NAME,
         "description": "Gateways of this appliance, on the ports that it listens on.",
     });
-    let class = json!({ "metadata": { "name": gateway::DEFAULT_CLASS }, "spec": spec });
+    let class = json!({ "metadata": { "name": gateway_api::DEFAULT_CLASS }, "spec": spec });
     (KindEntry::of::<GatewayClass>(), class, None)
 }
 

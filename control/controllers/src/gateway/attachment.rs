@@ -5,8 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use super::conditions::ConditionRefusal;
 use super::hostnames;
 use super::listener_outcome::{ListenerOutcome, is_tls};
-use types::gateway::gateway::{Gateway, GatewayListener};
-use types::gateway::parent::ParentReference;
+use types::gateway_api::gateway::{Gateway, GatewayListener};
+use types::gateway_api::parent::ParentReference;
 use types::shared::{name, namespace};
 
 /// A listener that takes a route, and the hosts that the route has there.

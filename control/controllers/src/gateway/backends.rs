@@ -10,7 +10,7 @@ use super::grants::{self, ReferenceTarget};
 use super::route_store::Dependency;
 use crate::context::ControllerContext;
 use crate::service_backends::{BackendResolveError, SplitBackend, admit_addresses, resolve_backend, route_backend};
-use types::gateway::reference::BackendObjectReference;
+use types::gateway_api::reference::BackendObjectReference;
 use types::networking::ingress::IngressBackendSplit;
 
 const KNATIVE_SERVING: &str = "serving.knative.dev";

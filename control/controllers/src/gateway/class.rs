@@ -9,7 +9,7 @@ use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, Watches};
 use crate::field_managers;
 use crate::work_queue::{ControllerKind, WorkItem};
-use types::gateway::gateway_class::{GatewayClass, GatewayClassStatus, SupportedFeature};
+use types::gateway_api::gateway_class::{GatewayClass, GatewayClassStatus, SupportedFeature};
 
 const KIND: ControllerKind = ControllerKind::new("GatewayClass");
 

@@ -22,8 +22,8 @@ use crate::field_managers;
 use crate::listeners::ListenerAddresses;
 use crate::publish::ObjectCertificates;
 use crate::work_queue::{ControllerKind, WorkItem};
-use types::gateway::gateway::{Gateway, GatewayAddress, GatewayListenerStatus, GatewayStatus};
-use types::gateway::reference::SecretObjectReference;
+use types::gateway_api::gateway::{Gateway, GatewayAddress, GatewayListenerStatus, GatewayStatus};
+use types::gateway_api::reference::SecretObjectReference;
 use types::shared::{name, namespace};
 
 /// A Secret with a certificate.

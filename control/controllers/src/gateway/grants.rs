@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use types::gateway::GROUP;
-use types::gateway::reference_grant::ReferenceGrant;
+use types::gateway_api::GROUP;
+use types::gateway_api::reference_grant::ReferenceGrant;
 
 /// An object that is referred to.
 #[derive(Debug, Clone, Copy)]

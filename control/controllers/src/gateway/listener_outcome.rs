@@ -3,8 +3,8 @@
 use contract::tls::TlsIdentity;
 
 use super::conditions::ConditionRefusal;
-use types::gateway::gateway::{GatewayListener, RouteGroupKind};
-use types::gateway::reference::SecretObjectReference;
+use types::gateway_api::gateway::{GatewayListener, RouteGroupKind};
+use types::gateway_api::reference::SecretObjectReference;
 
 /// The kinds of routes that HTTP listeners take.
 pub(super) const ROUTE_KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];

@@ -27,8 +27,8 @@ use std::sync::Arc;
 
 use crate::controller::Controller;
 use route_store::RouteStore;
-use types::gateway::grpc_route::GrpcRoute;
-use types::gateway::http_route::HttpRoute;
+use types::gateway_api::grpc_route::GrpcRoute;
+use types::gateway_api::http_route::HttpRoute;
 
 /// The controllers of Gateway API, in the order in which a start restores their state.
 pub(crate) fn controllers() -> Vec<Box<dyn Controller>> {

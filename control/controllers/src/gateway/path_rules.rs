@@ -13,7 +13,7 @@ use super::rule_compiler::{CompiledRules, RuleCompiler, UNSUPPORTED_VALUE, inval
 use super::rule_filters;
 use crate::context::ControllerContext;
 use crate::publish::{PathRule, RouteFilterRule, WeightedBackend};
-use types::gateway::http_route::{HttpBackendRef, HttpNamedMatch, HttpPathMatch, HttpRouteMatch, HttpRouteRule};
+use types::gateway_api::http_route::{HttpBackendRef, HttpNamedMatch, HttpPathMatch, HttpRouteMatch, HttpRouteRule};
 use types::shared::namespace;
 
 /// A Knative Service divides its share by percents: with this factor its parts are whole numbers.

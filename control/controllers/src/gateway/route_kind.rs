@@ -4,9 +4,9 @@ use crate::api::NamespacedObject;
 use crate::caches::CachedKind;
 use crate::work_queue::ControllerKind;
 use contract::table::Protocol;
-use types::gateway::grpc_route::{GrpcMethodMatch, GrpcRoute, GrpcRouteMatch};
-use types::gateway::http_route::{HttpPathMatch, HttpRoute, HttpRouteMatch, HttpRouteRule};
-use types::gateway::parent::{ParentReference, ParentStatuses};
+use types::gateway_api::grpc_route::{GrpcMethodMatch, GrpcRoute, GrpcRouteMatch};
+use types::gateway_api::http_route::{HttpPathMatch, HttpRoute, HttpRouteMatch, HttpRouteRule};
+use types::gateway_api::parent::{ParentReference, ParentStatuses};
 
 /// Under which Gateways are queued.
 pub(super) const GATEWAY_QUEUE: ControllerKind = ControllerKind::new("Gateway");

@@ -3,8 +3,8 @@
 use jiff::Timestamp;
 
 use super::conditions::{ACCEPTED, ConditionList, ConditionRefusal, RESOLVED_REFS};
-use types::gateway::CONTROLLER_NAME;
-use types::gateway::parent::{ParentReference, ParentStatuses, RouteParentStatus};
+use types::gateway_api::CONTROLLER_NAME;
+use types::gateway_api::parent::{ParentReference, ParentStatuses, RouteParentStatus};
 
 /// How a route is attached to one parent of ours.
 #[derive(Debug)]

@@ -23,8 +23,8 @@ use crate::field_managers;
 use crate::publish::PathRule;
 use crate::work_queue::{ControllerKind, WorkItem};
 use contract::client_address::ClientScheme;
-use types::gateway::CONTROLLER_NAME;
-use types::gateway::parent::ParentReference;
+use types::gateway_api::CONTROLLER_NAME;
+use types::gateway_api::parent::ParentReference;
 use types::selector;
 use types::shared::{name, namespace};
 

@@ -13,11 +13,11 @@ use super::conditions::ConditionRefusal;
 use super::rule_compiler::{RuleCompiler, UNSUPPORTED_VALUE, invalid};
 use crate::publish::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
 use types::duration;
-use types::gateway::http_filter::{
+use types::gateway_api::http_filter::{
     HttpHeaderFilter, HttpPathModifier, HttpRequestMirrorFilter, HttpRequestRedirectFilter, HttpRouteFilter,
     HttpUrlRewriteFilter,
 };
-use types::gateway::http_route::HttpRouteTimeouts;
+use types::gateway_api::http_route::HttpRouteTimeouts;
 
 /// The filters of requests that match `path`. `None`: they pass unchanged. A filter that is not supported is not left out: its
 /// requests are answered 500.

@@ -12,9 +12,9 @@ use crate::context_change::ContextChange;
 use crate::controller::{Watches, item_of, items_in, newest};
 use crate::names::SERVICE_NAME;
 use crate::work_queue::WorkItem;
-use types::gateway::gateway::Gateway;
-use types::gateway::gateway_class::GatewayClass;
-use types::gateway::reference_grant::ReferenceGrant;
+use types::gateway_api::gateway::Gateway;
+use types::gateway_api::gateway_class::GatewayClass;
+use types::gateway_api::reference_grant::ReferenceGrant;
 use types::serving::route::Route;
 use types::shared::{label, name, namespace};
 

@@ -79,10 +79,16 @@ fn route_beyond_the_limits_is_refused() {
 #[test]
 fn gateway_keeps_to_upstreams_rules() {
     let listener = |name: &str, protocol: &str| json!({ "name": name, "port": 80, "protocol": protocol });
+    let mut with_tls = listener("a", "HTTP");
+    with_tls["tls"] = json!({ "certificateRefs": [{ "name": "s" }] });
     for (listeners, wanted) in [
-        (json!([listener("a", "HTTP"), listener("a", "HTTP")]), "Listener name must be unique within the Gateway"),
-        (json!([listener("a", "HTTPS")]), "tls mode must be Terminate for protocol HTTPS"),
-        (json!([]), "must have at least 1 items"),
+        (json!([listener("a", "HTTP"), listener("a", "HTTP")]), "Duplicate value"),
+        (
+            json!([listener("a", "HTTP"), listener("b", "HTTP")]),
+            "Combination of port, protocol and hostname must be unique",
+        ),
+        (json!([with_tls]), "tls must not be specified for protocols ['HTTP', 'TCP', 'UDP']"),
+        (json!([]), "should be at least 1 items"),
     ] {
         let problems = refused("gateways", json!({ "gatewayClassName": "sluicegate", "listeners": listeners }));
         assert!(problems.iter().any(|problem| problem.contains(wanted)), "{wanted}: {problems:?}");
