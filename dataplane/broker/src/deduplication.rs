@@ -23,7 +23,7 @@ use super::limits::{DEDUPLICATION_IDENTITIES_MAX, DEDUPLICATION_SCAN_BYTES_MAX};
 /// A keyed hash of source and id. 128 bits, so that different events share one by accident only, and keyed, so that a
 /// sender cannot make one that another sender's event will have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct EventIdentity([u64; 2]);
+struct IdentityHash([u64; 2]);
 
 /// How many identities the windows of a core hold together.
 pub(crate) type IdentityCount = Rc<Cell<usize>>;
@@ -33,9 +33,9 @@ pub(crate) type IdentityCount = Rc<Cell<usize>>;
 pub(crate) struct DeduplicationWindow {
     window: Duration,
     /// With the end of each event in the log: a duplicate is acknowledged when the event is durable.
-    ends: HashMap<EventIdentity, LogPosition, fast::RandomState>,
+    ends: HashMap<IdentityHash, LogPosition, fast::RandomState>,
     /// The oldest first, with the moment from which on it is forgotten.
-    expiries: VecDeque<(Tick, EventIdentity)>,
+    expiries: VecDeque<(Tick, IdentityHash)>,
     keys: [RandomState; 2],
     count: IdentityCount,
     limit: LimitReport,
@@ -52,7 +52,7 @@ enum LimitReport {
 /// The events of a request, without those that the stream has.
 pub(crate) struct NewEvents<'r, 'e> {
     pub(crate) events: Vec<&'r IncomingEvent<'e>>,
-    identities: Vec<EventIdentity>,
+    identities: Vec<IdentityHash>,
     pub(crate) duplicates: u64,
     /// The end of the newest event that has a duplicate in the request.
     pub(crate) known_end: Option<LogPosition>,
@@ -133,7 +133,7 @@ impl DeduplicationWindow {
         is_due
     }
 
-    fn insert(&mut self, identity: EventIdentity, end: LogPosition, forgotten: Tick) {
+    fn insert(&mut self, identity: IdentityHash, end: LogPosition, forgotten: Tick) {
         if self.count.get() >= DEDUPLICATION_IDENTITIES_MAX {
             if self.limit == LimitReport::NotReached {
                 self.limit = LimitReport::Due;
@@ -162,13 +162,13 @@ impl DeduplicationWindow {
         }
     }
 
-    fn identity_of(&self, event: &CloudEvent<'_>) -> EventIdentity {
+    fn identity_of(&self, event: &CloudEvent<'_>) -> IdentityHash {
         let value = |name| event.attributes.iter().find(|one| one.name == name).map_or("", |one| &*one.value);
         self.identity(value("source"), value("id"))
     }
 
-    fn identity(&self, source: &str, id: &str) -> EventIdentity {
-        EventIdentity(self.keys.each_ref().map(|key| key.hash_one((source, id))))
+    fn identity(&self, source: &str, id: &str) -> IdentityHash {
+        IdentityHash(self.keys.each_ref().map(|key| key.hash_one((source, id))))
     }
 }
 

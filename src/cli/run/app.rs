@@ -68,12 +68,10 @@ impl App {
     /// Starts everything, in this order: what can fail without a trace, the data folder and the sockets, the control thread, and
     /// with the first table the cores. `None`: the process was stopped before that.
     pub(super) fn start(config: RunConfig, settings: Settings) -> Result<Option<Self>> {
-        let command = OwnCommand::read()?;
-        let (say, hear) = mpsc::channel();
-        let arrived = Arc::new(AtomicBool::new(false));
+        let (command, expiries) = (OwnCommand::read()?, Arc::<Expiries>::default());
+        let ((say, hear), arrived) = (mpsc::channel(), Arc::new(AtomicBool::new(false)));
         signals::listen(say.clone(), Arc::clone(&arrived))?;
         descriptors::raise_limit(config.workers)?;
-        let expiries = Arc::<Expiries>::default();
         let Preflight { files, given, access, access_log: log_thread, api_socket, io_driver } =
             preflight::run(&config, &expiries)?;
         let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;

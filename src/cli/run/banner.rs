@@ -21,6 +21,7 @@ pub(super) struct StartBanner {
     /// In the order in which they are shown.
     addresses: Vec<(ListenerName, SocketAddr)>,
     api_tls: bool,
+    console_tls: bool,
     next: String,
 }
 
@@ -32,6 +33,7 @@ impl StartBanner {
             (ListenerName::PrivateHttps, sockets.private_https.first()),
             (ListenerName::EventsHttps, sockets.events_https.first()),
             (ListenerName::Api, sockets.api.as_ref()),
+            (ListenerName::Console, sockets.console.as_ref()),
         ];
         let always = [(ListenerName::Http, &sockets.http[0]), (ListenerName::Events, &sockets.events[0])];
         let present = optional.into_iter().filter_map(|(name, listener)| Some((name, listener?)));
@@ -43,6 +45,7 @@ impl StartBanner {
             workers: config.workers,
             roles: roles(config).join(", "),
             api_tls: config.api_tls,
+            console_tls: config.console_tls(),
             next: next_command(config, &addresses),
             addresses,
         })
@@ -90,6 +93,7 @@ impl StartBanner {
             events_https = url(ListenerName::EventsHttps),
             api = url(ListenerName::Api),
             admin = url(ListenerName::Admin),
+            console = url(ListenerName::Console),
             tls = self.tls(),
             next = self.next,
             "started"
@@ -105,6 +109,7 @@ impl StartBanner {
         match name {
             ListenerName::Https | ListenerName::PrivateHttps | ListenerName::EventsHttps => true,
             ListenerName::Api => self.api_tls,
+            ListenerName::Console => self.console_tls,
             ListenerName::Http | ListenerName::Private | ListenerName::Events | ListenerName::Admin => false,
         }
     }
@@ -160,6 +165,7 @@ mod tests {
                 (ListenerName::Admin, at(9090)),
             ],
             api_tls: true,
+            console_tls: false,
             next: "sluicegate kubeconfig".to_owned(),
         };
         let text = banner.text();

@@ -343,7 +343,9 @@ mod tests {
     fn wildcard_for_subdomains_matches_any_number_of_labels() {
         let deep = |number: u8| {
             let hash = Some(number.to_string().into());
-            Arc::new(Route { hash, matches_subdomains: true, ..Route::default() })
+            let mut route = Route::default();
+            (route.hash, route.matches_subdomains) = (hash, true);
+            Arc::new(route)
         };
         let mut hosts = HostTable::default();
         hosts.insert("*.test", deep(1));
