@@ -32,11 +32,12 @@ fn main() {
     };
     let short: String = commit.chars().filter(char::is_ascii_alphanumeric).take(COMMIT_CHARS).collect();
     let later = if is_exact { "" } else { " or later" };
-    println!("cargo::rustc-env=SLUICEGATE_BUILD_COMMIT={short}{later}");
-    println!("cargo::rustc-env=SLUICEGATE_BUILD_DATE={}", date(&root).unwrap_or_else(|| "unknown".to_owned()));
-    println!("cargo::rustc-env=SLUICEGATE_BUILD_PROFILE={}", profile());
-    println!("cargo::rustc-env=SLUICEGATE_BUILD_TARGET={}", variable("TARGET"));
-    println!("cargo::rustc-env=SLUICEGATE_BUILD_FEATURES={}", features());
+    // Not SLUICEGATE_…: cargo gives these variables to what it runs, and the program refuses unknown ones of that name.
+    println!("cargo::rustc-env=BUILD_COMMIT={short}{later}");
+    println!("cargo::rustc-env=BUILD_DATE={}", date(&root).unwrap_or_else(|| "unknown".to_owned()));
+    println!("cargo::rustc-env=BUILD_PROFILE={}", profile());
+    println!("cargo::rustc-env=BUILD_TARGET={}", variable("TARGET"));
+    println!("cargo::rustc-env=BUILD_FEATURES={}", features());
 }
 
 fn variable(name: &str) -> String {

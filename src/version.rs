@@ -3,19 +3,19 @@
 /// The package's version, as in the first line of `--version`.
 pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Twelve digits, or `unknown`. A debug build says `or later`, because it is not built again at each commit.
-pub(crate) const COMMIT: &str = env!("SLUICEGATE_BUILD_COMMIT");
+pub(crate) const COMMIT: &str = env!("BUILD_COMMIT");
 
 /// What follows the name of the program in `--version`.
 pub(crate) const LONG_VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ncommit: ",
-    env!("SLUICEGATE_BUILD_COMMIT"),
+    env!("BUILD_COMMIT"),
     " (",
-    env!("SLUICEGATE_BUILD_DATE"),
+    env!("BUILD_DATE"),
     ")\nprofile: ",
-    env!("SLUICEGATE_BUILD_PROFILE"),
+    env!("BUILD_PROFILE"),
     "\ntarget: ",
-    env!("SLUICEGATE_BUILD_TARGET"),
+    env!("BUILD_TARGET"),
     "\nfeatures: ",
-    env!("SLUICEGATE_BUILD_FEATURES"),
+    env!("BUILD_FEATURES"),
 );
