@@ -292,7 +292,7 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
             let appended = self.append(&feed, events.iter(), extensions, priority, delay);
             return self.acknowledge(stream, events.len() as u64, appended, stream.keeping.durability).await;
         }
-        let (count, appended) = self.append_new(stream, &feed, &events, extensions, priority, delay);
+        let (count, appended) = self.append_new(stream, &feed, &events, extensions, priority);
         self.acknowledge(stream, count, appended, stream.keeping.durability).await
     }
 
@@ -320,8 +320,8 @@ impl<P: EventSender + Clone> BrokerEngine<P> {
         events: &[IncomingEvent<'_>],
         extensions: &[ExtensionHeader<'_>],
         priority: AppendPriority,
-        delay: Duration,
     ) -> (u64, Result<Range<LogPosition>, AppendError>) {
+        let delay = stream.keeping.durability.flush_interval().unwrap_or_default();
         let recent = &mut *feed.recent.borrow_mut();
         let Some(recent) = recent else {
             // The table is newer than the feed: its window opens with the next event.

@@ -16,6 +16,7 @@ pub enum IoDriver {
 /// Limits of one ring. The defaults suit a core that serves some thousands of connections.
 #[derive(Debug, Clone)]
 pub struct RingOptions {
+    /// How the loop waits for sockets and files. Not a limit, but chosen together with them.
     pub driver: IoDriver,
     /// Submission slots. A full queue costs one more system call, not an error, so this is the largest
     /// useful batch.

@@ -12,6 +12,7 @@ use ::control::expiry::Expiries;
 use ::control::publish::Publisher;
 use ::control::runtime::kill_leftovers;
 use anyhow::{Context, Result, anyhow};
+use dataplane::access_log::AccessLogConfig;
 use dataplane::core::{CoreLimits, IoDriver, StopSignal};
 use dataplane::signal::SignalQueue;
 use dataplane::spans::SpanQueue;
@@ -114,8 +115,8 @@ impl App {
         let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
         let listeners =
             CoreListeners { http, https, private, private_https, cluster_local, events, events_https, events_tls };
-        let access = (access, spans, Arc::clone(&health.targets));
-        let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, io_driver, say.clone())?;
+        let access = (access, spans, Arc::clone(&health.targets), io_driver);
+        let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, say.clone())?;
         watchdog::start(&config, &cores, &tables, &health)?;
         drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
         start_handover_listener(&config, say.clone());
@@ -288,8 +289,7 @@ fn start_cores(
     shared: &SharedCoreConfig,
     core_listeners: CoreListeners,
     logs: Vec<CoreLogs>,
-    (access, spans, targets): (dataplane::access_log::AccessLogConfig, Option<SpanQueue>, Arc<TargetPolicy>),
-    io_driver: IoDriver,
+    (access, spans, targets, io_driver): (AccessLogConfig, Option<SpanQueue>, Arc<TargetPolicy>, IoDriver),
     say: mpsc::Sender<MainEvent>,
 ) -> Result<RunningCores> {
     let configs = core_listeners.addresses(&shared.tables, config.tls_min_version, logs)?;
