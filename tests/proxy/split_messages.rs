@@ -1,5 +1,6 @@
 //! Messages that arrive in two segments from a peer with Nagle's algorithm: the second one comes after the first is
 //! acknowledged, which the kernel delays by 40 ms if it is not asked.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -86,7 +86,7 @@ fn rules_of_several_routes_are_in_one_order() {
     let appliance = with_gateway();
     let _upstreams = backends(&appliance, ["old", "new", "deep"]);
     serve(appliance.api(), &route("b", json!([{ "backendRefs": [to("old")] }])));
-    std::thread::sleep(std::time::Duration::from_millis(1_100)); // times of creation have seconds
+    kit::wait::rest(std::time::Duration::from_millis(1_100)); // times of creation have seconds
     let deep = matched(json!({ "path": { "value": "/deep" } }), "deep");
     serve(appliance.api(), &route("a", json!([{ "backendRefs": [to("new")] }, deep])));
     assert_eq!(answers(&appliance, HttpCall::get("/").host(HOST)), "old");
