@@ -1,4 +1,5 @@
 //! Where io_uring is forbidden, the cores use epoll.
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::thread;
 
