@@ -366,7 +366,10 @@ fn second_deletion_ends_a_pod_sooner() {
     for (container, seconds) in [("init", 0), ("init", 1), ("main", 0), ("main", 1)] {
         let name = format!("{container}-{seconds}");
         let mark = format!("mark-{}-{name}", std::process::id());
-        let stubborn = shell("stubborn", &format!("trap '' TERM; : {mark}; while :; do sleep 0.1; done"));
+        // The mark is there only when the signal is ignored: the first shell has it in two parts.
+        let (first, rest) = mark.split_at(4);
+        let script = format!("trap '' TERM; a={first}; exec sh -c \": $a{rest}; while :; do sleep 0.1; done\"");
+        let stubborn = shell("stubborn", &script);
         let mut long = match container {
             "init" => pod(&name, "Never", &[shell("main", "exit 0")]),
             _ => pod(&name, "Never", std::slice::from_ref(&stubborn)),

@@ -390,7 +390,10 @@ async fn every_kind_answers_every_verb_as_kubernetes_does() {
 #[test]
 fn no_kind_is_left_out_of_the_table() {
     let rows = rows();
-    for entry in kinds::registry().entries.iter().filter(|entry| entry.access == AllowedVerbs::Full) {
+    // A claim has a finalizer from the start, which only its controller removes: `tests/serving/claims.rs` has its verbs.
+    let is_asked = |entry: &&kinds::KindEntry| entry.meta.kind != "PersistentVolumeClaim";
+    let full = kinds::registry().entries.iter().filter(|entry| entry.access == AllowedVerbs::Full);
+    for entry in full.filter(is_asked) {
         assert!(rows.iter().any(|row| is_row_of(row, entry.meta)), "{} has no row", entry.meta.kind);
     }
 }

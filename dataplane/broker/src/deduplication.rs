@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn identity_is_source_and_id() {
         let mut window = DeduplicationWindow::new(WINDOW, &IdentityCount::default());
-        let request = [event("/a", "1"), event("/b", "1"), event("/a", "2"), event("/a1", ""), event("/a", "1")];
+        let request = [event("/a", "1"), event("/b", "1"), event("/a", "12"), event("/a1", "2"), event("/a", "1")];
         assert_eq!(take(&mut window, &request, 10, Tick::ZERO), (4, 1));
         let again = window.select(&request, false, Tick::ZERO);
         assert_eq!((again.events.len(), again.duplicates, again.known_end), (0, 5, Some(end(10))));

@@ -34,7 +34,7 @@ fn repeated_event_is_acknowledged_and_delivered_once() {
         }
         rig.rest(seconds(1)).await;
     });
-    assert_eq!(rig.ids(URL), ["1", "2", "3", "4"]);
+    assert_eq!(rig.calls(URL).len(), 4);
     assert_eq!(duplicates(&stream), [4, 5]);
 }
 
