@@ -5,7 +5,7 @@ use serde_json::Value;
 use support::nearest::nearest;
 
 use crate::eventing::stream_options::{
-    DURABILITY, EVENT_BYTES, HISTORY_TIME, ON_DELETE, RETENTION_BYTES, RETENTION_TIME,
+    DEDUPLICATION_WINDOW, DURABILITY, EVENT_BYTES, HISTORY_TIME, ON_DELETE, RETENTION_BYTES, RETENTION_TIME,
 };
 use crate::eventing::trigger::{ORDER, START_POSITION};
 use crate::serving::annotations::{RUNTIME_CLASS, RUNTIME_READINESS, RUNTIME_VOLUMES, STATE_DIRECTORY};
@@ -18,7 +18,8 @@ use crate::settings;
 const OWN_DOMAIN: &str = "sluicegate.dev";
 
 /// What authors may write.
-const ANNOTATIONS: [&str; 19] = [
+const ANNOTATIONS: [&str; 20] = [
+    DEDUPLICATION_WINDOW,
     DURABILITY,
     EVENT_BYTES,
     HISTORY_TIME,
