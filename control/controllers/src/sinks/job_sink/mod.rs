@@ -1,4 +1,4 @@
-//! JobSinks: each event becomes a Job. The events go to a server of this process ([`server`]), which has one host for all
+//! JobSinks: each event becomes a Job. The events go to a server of this process (`server`), which has one host for all
 //! JobSinks.
 
 mod event_job;
