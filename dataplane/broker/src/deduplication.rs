@@ -25,6 +25,9 @@ use super::limits::{DEDUPLICATION_IDENTITIES_MAX, DEDUPLICATION_SCAN_BYTES_MAX};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct IdentityHash([u64; 2]);
 
+/// Memory is returned when a window uses less than this part of it, so that a shrink is paid for by as many expiries.
+const SHRINK_RATIO: usize = 8;
+
 /// How many identities the windows of a core hold together.
 pub(crate) type IdentityCount = Rc<Cell<usize>>;
 
@@ -152,6 +155,11 @@ impl DeduplicationWindow {
     fn expire(&mut self, now: Tick) {
         while self.expiries.front().is_some_and(|(forgotten, _)| *forgotten <= now) {
             self.forget_oldest();
+        }
+        // The limit counts identities: memory of a burst must not stay behind with every stream.
+        if self.expiries.capacity() / SHRINK_RATIO > self.expiries.len().max(SHRINK_RATIO) {
+            self.expiries.shrink_to(self.expiries.len() * 2);
+            self.ends.shrink_to(self.ends.len() * 2);
         }
     }
 

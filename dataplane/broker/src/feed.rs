@@ -29,7 +29,7 @@ pub struct StreamFeed {
     /// Bytes that count against its quota.
     kept_bytes: Cell<u64>,
     /// The identities of recent events, if the stream has a deduplication window.
-    pub(super) recent: RefCell<Option<DeduplicationWindow>>,
+    pub(super) recent: RefCell<Option<Box<DeduplicationWindow>>>, // boxed: few streams have one
 }
 
 impl StreamFeed {

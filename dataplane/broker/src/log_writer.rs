@@ -181,7 +181,7 @@ impl LogWriter {
             None => {
                 let mut opened = DeduplicationWindow::new(window, &self.identities);
                 opened.read_log(&self.log.borrow(), feed.id, &self.ring, wall_clock_ms());
-                *recent = Some(opened);
+                *recent = Some(Box::new(opened));
             }
         }
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::address::SocketAddress;
 use crate::op::{Completion, Op, OpKey, SocketHandle};
+use crate::sockets;
 use crate::tick::Tick;
 
 /// How long a turn may wait for a completion.
@@ -19,6 +20,7 @@ pub(crate) enum WaitPolicy {
     Forever,
 }
 
+/// The methods with a body are those of this machine's kernel; the simulation has its own.
 pub(crate) trait Driver {
     fn now(&self) -> Tick;
 
@@ -39,18 +41,30 @@ pub(crate) trait Driver {
     fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle>;
 
     /// A listening socket at `address`.
-    fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle>;
+    fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
+        sockets::listen(address)
+    }
 
     /// Takes over a listener that was opened elsewhere.
-    fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle>;
+    fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {
+        sockets::adopt(listener)
+    }
 
-    fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr>;
+    fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
+        sockets::local_address(socket)
+    }
 
-    fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr>;
+    fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
+        sockets::peer_address(socket)
+    }
 
     /// Sets whether closing the socket resets the connection, as `SO_LINGER` with zero time does.
-    fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()>;
+    fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()> {
+        sockets::set_reset_on_close(socket, resets)
+    }
 
     /// Sends the acknowledgement of received bytes now (`TCP_QUICKACK`). Sockets that are not TCP have none.
-    fn acknowledge(&mut self, socket: SocketHandle);
+    fn acknowledge(&mut self, socket: SocketHandle) {
+        sockets::acknowledge(socket);
+    }
 }

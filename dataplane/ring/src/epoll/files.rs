@@ -29,7 +29,7 @@ enum FileWork {
     Sync,
 }
 
-// SAFETY: `start` points to bytes that nobody changes and that stay in place until the completion was returned (contract of
+// SAFETY: `start` points to bytes that do not change and stay in place until the completion was returned (contract of
 // `Driver::start`); the thread reads them before that, and not afterwards.
 unsafe impl Send for FileOrder {}
 

@@ -8,7 +8,6 @@ mod socket_state;
 
 use std::fs;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -50,6 +49,10 @@ pub(crate) struct EpollDriver {
     waits_on: Vec<RawFd>,
     /// Sockets where something may be done without a report of the kernel.
     runnable: Vec<RawFd>,
+    /// The sockets of the last turn, kept for its allocation.
+    looked_at: Vec<RawFd>,
+    /// What one look brought, kept for its allocation.
+    brought: Vec<SocketEvent>,
     /// Connections to Unix sockets with a full backlog.
     full_backlogs: Vec<FullBacklog>,
     buffers: PoolBuffers,
@@ -89,6 +92,8 @@ pub(crate) fn open(options: &RingOptions) -> io::Result<(EpollDriver, Rc<BufferP
         sockets: Vec::new(),
         waits_on: Vec::new(),
         runnable: Vec::new(),
+        looked_at: Vec::new(),
+        brought: Vec::new(),
         full_backlogs: Vec::new(),
         buffers: PoolBuffers { pool: Rc::clone(&pool), spare: (0..pool.count()).rev().collect() },
         ready: Vec::new(),
@@ -152,9 +157,8 @@ impl Driver for EpollDriver {
         // Files finish what was started, and what has a completion already is not found.
         let Some(&fd) = self.waits_on.get(slot(key)) else { return };
         let Some(state) = usize::try_from(fd).ok().and_then(|fd| self.sockets.get_mut(fd)) else { return };
-        let mut events = Vec::new(); // at most one
-        state.cancel(key, &mut events);
-        self.take_in(events);
+        state.cancel(key, &mut self.brought);
+        self.take_in();
     }
 
     fn turn(&mut self, policy: WaitPolicy, answers: &mut Vec<Completion>) {
@@ -180,30 +184,6 @@ impl Driver for EpollDriver {
 
     fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
         sockets::connectable(address, libc::SOCK_NONBLOCK)
-    }
-
-    fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
-        sockets::listen(address)
-    }
-
-    fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {
-        sockets::adopt(listener)
-    }
-
-    fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
-        sockets::local_address(socket)
-    }
-
-    fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
-        sockets::peer_address(socket)
-    }
-
-    fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()> {
-        sockets::set_reset_on_close(socket, resets)
-    }
-
-    fn acknowledge(&mut self, socket: SocketHandle) {
-        sockets::acknowledge(socket);
     }
 }
 
@@ -246,13 +226,14 @@ impl EpollDriver {
     }
 
     fn send(&mut self, key: OpKey, fd: RawFd, bytes: &[u8], detached: bool) {
-        let mut events = Vec::new(); // at most one
+        let mut brought = std::mem::take(&mut self.brought);
         let send = PendingSend { key, start: bytes.as_ptr(), bytes: bytes.len(), sent: 0, detached };
         match self.state(key, fd) {
-            Ok(state) => state.send(fd, send, &mut events),
-            Err(why) => return self.finish(key, -why.raw_os_error().unwrap_or(libc::EIO)),
+            Ok(state) => state.send(fd, send, &mut brought),
+            Err(why) => brought.push(SocketEvent::Done(key, -why.raw_os_error().unwrap_or(libc::EIO))),
         }
-        self.take_in(events);
+        self.brought = brought;
+        self.take_in();
     }
 
     fn connect(&mut self, key: OpKey, fd: RawFd, address: &SocketAddress) {
@@ -305,24 +286,25 @@ impl EpollDriver {
     }
 
     fn look_at_runnable(&mut self) {
-        for fd in std::mem::take(&mut self.runnable) {
+        std::mem::swap(&mut self.runnable, &mut self.looked_at);
+        while let Some(fd) = self.looked_at.pop() {
             self.sockets[fd as usize].queued = false;
             self.look(fd);
         }
     }
 
     fn look(&mut self, fd: RawFd) {
-        let mut events = Vec::new();
         let state = &mut self.sockets[fd as usize];
-        let more = state.look(fd, &mut self.buffers, &mut events);
+        let more = state.look(fd, &mut self.buffers, &mut self.brought);
         if more && !std::mem::replace(&mut state.queued, true) {
             self.runnable.push(fd);
         }
-        self.take_in(events);
+        self.take_in();
     }
 
-    fn take_in(&mut self, events: Vec<SocketEvent>) {
-        for event in events {
+    fn take_in(&mut self) {
+        let mut brought = std::mem::take(&mut self.brought);
+        for event in brought.drain(..) {
             match event {
                 SocketEvent::Done(key, result) => self.finish(key, result),
                 SocketEvent::Sent(key, result) => {
@@ -338,6 +320,7 @@ impl EpollDriver {
                 }
             }
         }
+        self.brought = brought;
     }
 
     fn finish(&mut self, key: OpKey, result: i32) {

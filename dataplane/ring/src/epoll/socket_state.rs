@@ -54,14 +54,14 @@ pub(super) struct PendingSend {
 pub(super) enum SocketEvent {
     /// The last completion of an operation.
     Done(OpKey, i32),
-    /// A detached send is done: nobody waits for it.
+    /// A detached send is done; no task waits for it.
     Sent(OpKey, i32),
     Accepted(OpKey, RawFd),
     /// So many bytes are in the pool's buffer.
     Received(OpKey, u16, u32),
 }
 
-/// The receive buffers that nobody uses.
+/// The receive buffers that are not in use.
 pub(super) trait SpareBuffers {
     fn take(&mut self) -> Option<(u16, NonNull<u8>, usize)>;
     fn put_back(&mut self, id: u16);

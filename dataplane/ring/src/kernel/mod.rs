@@ -6,7 +6,6 @@ mod setup;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -124,30 +123,6 @@ impl Driver for IoUringDriver {
 
     fn socket(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
         sockets::connectable(address, 0)
-    }
-
-    fn listen(&mut self, address: &SocketAddress) -> io::Result<SocketHandle> {
-        sockets::listen(address)
-    }
-
-    fn adopt(&mut self, listener: TcpListener) -> io::Result<SocketHandle> {
-        sockets::adopt(listener)
-    }
-
-    fn local_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
-        sockets::local_address(socket)
-    }
-
-    fn peer_address(&self, socket: SocketHandle) -> io::Result<SocketAddr> {
-        sockets::peer_address(socket)
-    }
-
-    fn set_reset_on_close(&mut self, socket: SocketHandle, resets: bool) -> io::Result<()> {
-        sockets::set_reset_on_close(socket, resets)
-    }
-
-    fn acknowledge(&mut self, socket: SocketHandle) {
-        sockets::acknowledge(socket);
     }
 }
 
