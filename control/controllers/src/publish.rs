@@ -137,6 +137,12 @@ impl Publisher {
         })
     }
 
+    /// Whether a rule names a backend.
+    #[must_use]
+    pub fn is_backend_in_use(&self, key: &str) -> bool {
+        self.lock().backend_owners.contains_key(key)
+    }
+
     /// The certificates for TLS clients from now on. Published at once, unless there is no table yet.
     pub fn set_certificates(&self, certificates: CertificateStore) {
         let mut model = self.lock();

@@ -246,7 +246,6 @@ fn endpoints(object: &Value) -> String {
     first_few(all)
 }
 
-/// `80/TCP,443:30443/TCP`
 /// `RWO,ROX`: the first letters of `ReadWriteOnce` and `ReadOnlyMany`, where `Many` is an X.
 fn access_modes<'v>(modes: impl Iterator<Item = &'v Value>) -> String {
     let short = |mode: &Value| {
@@ -256,6 +255,7 @@ fn access_modes<'v>(modes: impl Iterator<Item = &'v Value>) -> String {
     modes.map(short).collect::<Vec<_>>().join(",")
 }
 
+/// `80/TCP,443:30443/TCP`
 fn service_ports(service: &Value) -> String {
     let ports = service["spec"]["ports"].as_array().into_iter().flatten();
     let ports = ports.map(|port| {

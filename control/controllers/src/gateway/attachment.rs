@@ -45,13 +45,14 @@ pub(super) fn attach(
         gateway.spec.listeners.iter().zip(outcomes).filter(|(listener, _)| is_named(listener)).collect();
     let gateway_key = (namespace(&gateway.metadata), name(&gateway.metadata));
     if named.is_empty() {
-        let why = format!("The Gateway {}/{} has no such listener.", gateway_key.0, gateway_key.1);
+        let why =
+            format!("The Gateway {}/{} has no listener of this sectionName and port.", gateway_key.0, gateway_key.1);
         return Err(ConditionRefusal::new("NoMatchingParent", why));
     }
     let open = named.iter().filter(|(_, outcome)| outcome.takes_routes());
     let open: Vec<_> = open.copied().collect();
     if open.is_empty() {
-        let why = format!("No such listener of the Gateway {}/{} is accepted.", gateway_key.0, gateway_key.1);
+        let why = format!("The Gateway {}/{} accepts no such listener; see its status.", gateway_key.0, gateway_key.1);
         return Err(ConditionRefusal::new("NoMatchingParent", why));
     }
     let allows = |(listener, outcome): &(&GatewayListener, &ListenerOutcome)| {
@@ -60,7 +61,7 @@ pub(super) fn attach(
     };
     let allowed: Vec<_> = open.into_iter().filter(allows).collect();
     if allowed.is_empty() {
-        let why = "No listener allows routes of this kind from this namespace.";
+        let why = "No listener allows routes of this kind from this namespace; change its allowedRoutes.";
         return Err(ConditionRefusal::new("NotAllowedByListeners", why));
     }
     let attached = allowed.into_iter().filter_map(|(listener, _)| {

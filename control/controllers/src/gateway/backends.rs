@@ -1,13 +1,11 @@
 //! The backends that a route refers to: core Services and Knative Services.
 
-use std::collections::BTreeSet;
-
-use contract::table::{Protocol, RequestTimeouts};
+use contract::table::Protocol;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::conditions::ConditionRefusal;
 use super::grants::{self, ReferenceTarget};
-use super::route_store::Dependency;
+use super::route_store::{Dependency, RouteReferences};
 use crate::context::ControllerContext;
 use crate::service_backends::{BackendResolveError, SplitBackend, admit_addresses, resolve_backend, route_backend};
 use types::gateway_api::reference::BackendObjectReference;
@@ -30,12 +28,12 @@ pub(super) struct RefererRoute<'a> {
 /// The keys of backends with their weights. Each takes its part of the reference's weight.
 pub(super) type BackendKeys = Vec<(String, u32)>;
 
-/// Finds a backend and gives its addresses to the publisher.
+/// Finds a backend, and adds what it depends on and its addresses to `references`.
 pub(super) fn resolve(
     context: &ControllerContext,
     route: RefererRoute<'_>,
     reference: &BackendObjectReference,
-    dependencies: &mut BTreeSet<Dependency>,
+    references: &mut RouteReferences,
 ) -> Result<BackendKeys, ConditionRefusal> {
     let namespace = reference.namespace.as_deref().unwrap_or(route.namespace);
     let is_knative = match (reference.group(), reference.kind()) {
@@ -47,12 +45,12 @@ pub(super) fn resolve(
         }
     };
     let key = (namespace.to_owned(), reference.name.clone());
-    dependencies.insert(match is_knative {
+    references.dependencies.insert(match is_knative {
         true => Dependency::KnativeRoute(key.0, key.1),
         false => Dependency::Service(key.0, key.1),
     });
     if namespace != route.namespace {
-        dependencies.insert(Dependency::Grants(namespace.to_owned()));
+        references.dependencies.insert(Dependency::Grants(namespace.to_owned()));
         let target = ReferenceTarget { group: reference.group(), kind: reference.kind(), name: &reference.name };
         let granted = context.caches.reference_grants.list(namespace);
         if !grants::permits(&granted, (route.kind, route.namespace), target) {
@@ -66,7 +64,7 @@ pub(super) fn resolve(
     if is_knative {
         knative_service(context, namespace, &reference.name)
     } else {
-        core_service(context, route, namespace, reference, dependencies)
+        core_service(context, route, namespace, reference, references)
     }
 }
 
@@ -88,7 +86,7 @@ fn core_service(
     route: RefererRoute<'_>,
     namespace: &str,
     reference: &BackendObjectReference,
-    dependencies: &mut BTreeSet<Dependency>,
+    references: &mut RouteReferences,
 ) -> Result<BackendKeys, ConditionRefusal> {
     let (name, number) = (&reference.name, reference.port.unwrap_or_default());
     check_port(context, namespace, name, number)?;
@@ -107,13 +105,11 @@ fn core_service(
             );
             let service = format!("{namespace}/{name}");
             let admitted = admit_addresses(&context.config.targets, &service, addresses);
-            let addresses = admitted.as_deref().unwrap_or_default();
-            context.publisher.set_addresses(&key, (protocol, RequestTimeouts::EXTERNAL), None, addresses);
-            admitted.map_err(backend_not_found)?;
+            references.addresses.insert(key.clone(), (protocol, admitted.map_err(backend_not_found)?));
             Ok(vec![(key, 1)])
         }
         SplitBackend::Revisions(keys) => {
-            dependencies.insert(Dependency::KnativeRoute(namespace.to_owned(), name.clone()));
+            references.dependencies.insert(Dependency::KnativeRoute(namespace.to_owned(), name.clone()));
             Ok(keys)
         }
         SplitBackend::Name { .. } => {

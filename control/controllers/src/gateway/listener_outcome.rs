@@ -22,7 +22,7 @@ pub(super) struct ListenerPorts {
 #[derive(Debug, Clone, Default)]
 pub(super) struct ListenerOutcome {
     pub(super) supported_kinds: Vec<RouteGroupKind>,
-    /// Its port and protocol are served here.
+    /// Its port or protocol is not served here.
     pub(super) not_accepted: Option<ConditionRefusal>,
     pub(super) conflict: Option<ConditionRefusal>,
     pub(super) unresolved: Option<ConditionRefusal>,

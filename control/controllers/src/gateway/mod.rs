@@ -15,9 +15,8 @@ mod hostnames;
 mod listener_outcome;
 mod path_rules;
 mod route_kind;
-mod route_store;
-
 mod route_status;
+mod route_store;
 mod routes;
 mod rule_compiler;
 mod rule_filters;

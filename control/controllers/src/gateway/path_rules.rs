@@ -1,6 +1,5 @@
 //! Compiles the rules of a route to the publisher's.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use contract::table::{MatchRegex, PathMatch, RequestMatch, ValueMatch};
@@ -8,7 +7,7 @@ use contract::table::{MatchRegex, PathMatch, RequestMatch, ValueMatch};
 use super::backends::{self, RefererRoute};
 use super::conditions::ConditionRefusal;
 use super::route_kind::GatewayRoute;
-use super::route_store::Dependency;
+use super::route_store::RouteReferences;
 use super::rule_compiler::{CompiledRules, RuleCompiler, UNSUPPORTED_VALUE, invalid};
 use super::rule_filters;
 use crate::context::ControllerContext;
@@ -22,10 +21,10 @@ const WEIGHT_FACTOR: u64 = 100;
 pub(super) fn compile<R: GatewayRoute>(
     context: &ControllerContext,
     route: &R,
-    dependencies: &mut BTreeSet<Dependency>,
+    references: &mut RouteReferences,
 ) -> CompiledRules {
     let referer = RefererRoute { kind: R::KIND, namespace: namespace(route.meta()), protocol: R::PROTOCOL };
-    let mut compiler = RuleCompiler { context, referer, dependencies, compiled: CompiledRules::default() };
+    let mut compiler = RuleCompiler { context, referer, references, compiled: CompiledRules::default() };
     for rule in route.rules() {
         compiler.add(&rule);
     }
@@ -75,7 +74,7 @@ impl RuleCompiler<'_> {
         let mut shares = Vec::new();
         for reference in &rule.backend_refs {
             let filters = rule_filters::compile(self, &reference.filters, None, path).map(Arc::new);
-            match backends::resolve(self.context, self.referer, &reference.backend, self.dependencies) {
+            match backends::resolve(self.context, self.referer, &reference.backend, self.references) {
                 Ok(keys) => shares.extend(weighted(reference, &keys, filters.as_ref())),
                 Err(refusal) => {
                     self.compiled.unresolved.get_or_insert(refusal);

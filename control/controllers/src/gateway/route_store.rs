@@ -1,8 +1,10 @@
 //! The rules of all routes by host, what the routes depend on, and how many a listener has.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use contract::table::{Protocol, RequestTimeouts};
 use jiff::Timestamp;
 
 use crate::publish::{HostConflict, HostRule, PathRule, Publisher};
@@ -30,6 +32,16 @@ pub(super) enum Dependency {
     Grants(String),
 }
 
+/// The addresses of core Services, by the keys of their backends.
+pub(super) type BackendAddresses = BTreeMap<String, (Protocol, Vec<SocketAddr>)>;
+
+/// The objects that a route refers to.
+#[derive(Debug, Default)]
+pub(super) struct RouteReferences {
+    pub(super) dependencies: BTreeSet<Dependency>,
+    pub(super) addresses: BackendAddresses,
+}
+
 /// What one route asks of the data plane.
 #[derive(Debug)]
 pub(super) struct RouteProgram {
@@ -37,7 +49,7 @@ pub(super) struct RouteProgram {
     pub(super) rules: BTreeMap<String, Vec<PathRule>>,
     /// Namespace and name of a Gateway, and the listener.
     pub(super) listeners: BTreeSet<((String, String), String)>,
-    pub(super) dependencies: BTreeSet<Dependency>,
+    pub(super) references: RouteReferences,
 }
 
 #[derive(Debug, Default)]
@@ -54,8 +66,12 @@ struct RouteStoreState {
     dependents: HashMap<Dependency, BTreeSet<WorkItem>>,
     /// Hosts whose rules have changed since they were published.
     stale_hosts: BTreeSet<String>,
+    /// Addresses for the publisher.
+    new_addresses: BackendAddresses,
     /// Hosts that another object has.
     conflicts: BTreeMap<String, HostConflict>,
+    /// Hosts that another object had, and that are published now.
+    admitted_hosts: BTreeSet<String>,
 }
 
 /// What is stored elsewhere for one route.
@@ -71,13 +87,21 @@ impl RouteStore {
     /// Replaces what is stored for a route, and returns the Gateways that have more or fewer routes now.
     pub(super) fn set(&self, item: &WorkItem, program: RouteProgram) -> BTreeSet<(String, String)> {
         let mut state = self.lock();
+        let RouteProgram { precedence, rules, listeners, references } = program;
+        let RouteReferences { dependencies, addresses } = references;
+        // Each write of a status is followed by a reconcile, and a host can have the rules of a thousand routes.
+        let published = rules.iter().filter(|(host, rules)| state.is_published(item, &precedence, host, rules));
+        let unchanged: Vec<String> = published.map(|(host, _)| host.clone()).collect();
         let before = state.remove(item);
-        let RouteProgram { precedence, rules, listeners, dependencies } = program;
         let hosts = rules.keys().cloned().collect();
         for (host, rules) in rules {
             state.stale_hosts.insert(host.clone());
             state.hosts.entry(host).or_default().insert(precedence.clone(), rules);
         }
+        for host in &unchanged {
+            state.stale_hosts.remove(host);
+        }
+        state.new_addresses.extend(addresses);
         for (gateway, listener) in &listeners {
             *state.attached.entry(gateway.clone()).or_default().entry(listener.clone()).or_default() += 1;
         }
@@ -113,14 +137,15 @@ impl RouteStore {
     /// The routes with a host that another object has.
     pub(super) fn conflicting(&self) -> Vec<WorkItem> {
         let mut state = self.lock();
-        let refused: Vec<String> = state.conflicts.keys().cloned().collect();
-        let conflicts = |route: &StoredRoute| refused.iter().any(|host| route.hosts.contains(host));
+        let conflicts = |route: &StoredRoute| route.hosts.iter().any(|host| state.conflicts.contains_key(host));
         let items = state.routes.iter().filter(|(_, route)| conflicts(route)).map(|(item, _)| item.clone()).collect();
+        let refused: Vec<String> = state.conflicts.keys().cloned().collect();
         state.stale_hosts.extend(refused);
         items
     }
 
-    /// Hands the changed hosts to the publisher. Returns whether another object can have one now.
+    /// Hands the changed hosts to the publisher, and then the addresses: a host that gives up a backend would remove the
+    /// addresses that another host needs from now on. Returns whether another object can have a host now.
     pub(super) fn publish(&self, publisher: &Publisher) -> bool {
         let mut state = self.lock();
         let mut released = false;
@@ -128,19 +153,42 @@ impl RouteStore {
             let owner = format!("Gateway API host {host}");
             let paths: Vec<PathRule> =
                 state.hosts.get(&host).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect();
-            state.conflicts.remove(&host);
+            let was_refused = state.conflicts.remove(&host).is_some();
             if paths.is_empty() {
-                publisher.remove_route(&owner);
-                released = true;
+                // A host that was not published frees none: a report would enqueue the same routes without end.
+                released |= publisher.remove_route(&owner);
                 continue;
             }
             let hosts = vec![host.as_str().into()];
             let rule = HostRule { hosts, paths, matches_subdomains: true, ..HostRule::default() };
-            if let Err(conflict) = publisher.set_route(&owner, vec![rule]) {
-                state.conflicts.insert(host, conflict);
+            match publisher.set_route(&owner, vec![rule]) {
+                Ok(_) if was_refused => {
+                    state.admitted_hosts.insert(host);
+                }
+                Ok(_) => {}
+                Err(conflict) => {
+                    state.conflicts.insert(host, conflict);
+                }
+            }
+        }
+        for (key, (protocol, addresses)) in std::mem::take(&mut state.new_addresses) {
+            // Of routes that are not attached: without a rule the addresses would never be removed.
+            if publisher.is_backend_in_use(&key) {
+                publisher.set_addresses(&key, (protocol, RequestTimeouts::EXTERNAL), None, &addresses);
             }
         }
         released
+    }
+
+    /// The routes with a host that was another object's until it was published, whose statuses still say so.
+    pub(super) fn take_admitted(&self) -> Vec<WorkItem> {
+        let mut state = self.lock();
+        let admitted = std::mem::take(&mut state.admitted_hosts);
+        if admitted.is_empty() {
+            return Vec::new();
+        }
+        let concerned = state.routes.iter().filter(|(_, route)| !route.hosts.is_disjoint(&admitted));
+        concerned.map(|(item, _)| item.clone()).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, RouteStoreState> {
@@ -149,6 +197,15 @@ impl RouteStore {
 }
 
 impl RouteStoreState {
+    /// Whether the publisher has these rules of a route for a host.
+    fn is_published(&self, item: &WorkItem, precedence: &RoutePrecedence, host: &str, rules: &[PathRule]) -> bool {
+        let stored = || self.hosts.get(host).and_then(|routes| routes.get(precedence));
+        !self.stale_hosts.contains(host)
+            && !self.conflicts.contains_key(host)
+            && self.routes.get(item).is_some_and(|route| route.precedence == *precedence)
+            && stored().is_some_and(|stored| stored.as_slice() == rules)
+    }
+
     /// The listeners that the route had.
     fn remove(&mut self, item: &WorkItem) -> BTreeSet<((String, String), String)> {
         let Some(route) = self.routes.remove(item) else { return BTreeSet::new() };
@@ -190,6 +247,7 @@ mod tests {
     use contract::table::RequestMatch;
 
     use super::*;
+    use crate::publish::WeightedBackend;
     use crate::work_queue::ControllerKind;
 
     fn program(name: &str, second: i64, hosts: &[&str]) -> RouteProgram {
@@ -204,7 +262,10 @@ mod tests {
             },
             rules: hosts.iter().map(|host| ((*host).to_owned(), vec![rule.clone()])).collect(),
             listeners: [(gateway.clone(), "http".to_owned())].into(),
-            dependencies: [Dependency::Gateway(gateway.0, gateway.1)].into(),
+            references: RouteReferences {
+                dependencies: [Dependency::Gateway(gateway.0, gateway.1)].into(),
+                ..RouteReferences::default()
+            },
         }
     }
 
@@ -247,6 +308,44 @@ mod tests {
         assert_eq!(store.conflicting(), std::slice::from_ref(&item));
         store.publish(&publisher);
         assert_eq!(store.conflict(&item), None);
+        assert_eq!(store.take_admitted(), std::slice::from_ref(&item));
+        assert!(store.take_admitted().is_empty());
         assert!(publisher.owns_host("Gateway API host a", "a"));
+    }
+
+    #[test]
+    fn addresses_stay_while_a_host_needs_them() {
+        let (store, item) = (RouteStore::default(), WorkItem::new(ControllerKind::new("t"), "ns", "r"));
+        let publisher = Publisher::new(Arc::new(|_| {}));
+        let with_backend = |hosts: &[&str]| {
+            let mut program = program("r", 1, hosts);
+            for rule in program.rules.values_mut().flatten() {
+                rule.splits = vec![WeightedBackend::new("k", 1)];
+            }
+            let address = SocketAddr::from(([127, 0, 0, 1], 9));
+            program.references.addresses.insert("k".to_owned(), (Protocol::Http1, vec![address]));
+            program
+        };
+        for (hosts, is_there) in [(&["a"][..], true), (&["b"], true), (&["a"], true), (&[], false)] {
+            store.set(&item, with_backend(hosts));
+            store.publish(&publisher);
+            assert_eq!(publisher.has_endpoints("k"), is_there, "{hosts:?}");
+        }
+    }
+
+    #[test]
+    fn unchanged_or_unpublished_host_is_not_released() {
+        let (store, item) = (RouteStore::default(), WorkItem::new(ControllerKind::new("t"), "ns", "r"));
+        let publisher = Publisher::new(Arc::new(|_| {}));
+        let mut empty = program("r", 1, &["a"]);
+        empty.rules.values_mut().for_each(Vec::clear);
+        store.set(&item, empty);
+        assert!(!store.publish(&publisher));
+        store.set(&item, program("r", 1, &["a"]));
+        assert!(!store.publish(&publisher));
+        store.set(&item, program("r", 1, &["a"]));
+        assert!(store.lock().stale_hosts.is_empty());
+        store.remove(&item);
+        assert!(store.publish(&publisher));
     }
 }

@@ -1,6 +1,6 @@
 //! HTTPRoute and GRPCRoute: attaches a route to listeners, and publishes its rules for their hosts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::gateways;
 use super::path_rules;
 use super::route_kind::{GATEWAY_QUEUE, GatewayRoute};
 use super::route_status::{ParentOutcome, statuses};
-use super::route_store::{Dependency, RoutePrecedence, RouteProgram, RouteStore};
+use super::route_store::{Dependency, RoutePrecedence, RouteProgram, RouteReferences, RouteStore};
 use super::watches;
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
@@ -90,6 +90,7 @@ async fn reconcile<R: GatewayRoute>(
     if store.publish(&context.publisher) {
         context.notify(ContextChange::HostsReleased);
     }
+    store.take_admitted().into_iter().for_each(|item| context.enqueue(item));
     context.publisher.flush().await;
     let (Some(route), Some(mut outcomes)) = (route, outcomes) else { return Ok(()) };
     if let Some(conflict) = store.conflict(item) {
@@ -123,14 +124,14 @@ struct Outcomes {
 
 fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> RoutePlan {
     let meta = route.meta();
-    let mut dependencies = BTreeSet::new();
+    let mut references = RouteReferences::default();
     let (mut parents, mut attached) = (Vec::new(), Vec::new());
     for parent in route.parent_refs().iter().filter(|parent| parent.is_gateway()) {
-        let Some(found) = attach_to(context, route, parent, &mut dependencies) else { continue };
+        let Some(found) = attach_to(context, route, parent, &mut references) else { continue };
         let not_accepted = found.map(|listeners| attached.extend(listeners)).err();
         parents.push(ParentOutcome { parent: parent.clone(), not_accepted });
     }
-    let compiled = path_rules::compile(context, route, &mut dependencies);
+    let compiled = path_rules::compile(context, route, &mut references);
     if let Some(refusal) = compiled.unsupported {
         for parent in parents.iter_mut().filter(|parent| parent.not_accepted.is_none()) {
             parent.not_accepted = Some(refusal.clone());
@@ -145,7 +146,7 @@ fn plan<R: GatewayRoute>(context: &ControllerContext, route: &R) -> RoutePlan {
         },
         rules: rules_by_host(&attached, &compiled.rules),
         listeners: attached.into_iter().map(|listener| (listener.gateway, listener.section)).collect(),
-        dependencies,
+        references,
     };
     RoutePlan { program, outcomes: Outcomes { parents, unresolved: compiled.unresolved } }
 }
@@ -155,12 +156,12 @@ fn attach_to<R: GatewayRoute>(
     context: &ControllerContext,
     route: &R,
     parent: &ParentReference,
-    dependencies: &mut BTreeSet<Dependency>,
+    references: &mut RouteReferences,
 ) -> Option<Result<Vec<AttachedListener>, ConditionRefusal>> {
     let home = namespace(route.meta());
     let ns = parent.namespace.as_deref().unwrap_or(home);
-    dependencies.insert(Dependency::Gateway(ns.to_owned(), parent.name.clone()));
-    dependencies.insert(Dependency::Namespace(home.to_owned()));
+    references.dependencies.insert(Dependency::Gateway(ns.to_owned(), parent.name.clone()));
+    references.dependencies.insert(Dependency::Namespace(home.to_owned()));
     let gateway = context.caches.gateways.get(ns, &parent.name)?;
     if !gateways::is_ours(context, &gateway) {
         return None;

@@ -1,12 +1,10 @@
 //! The state of the compilation of a route's rules.
 
-use std::collections::BTreeSet;
-
 use contract::table::RouteReply;
 
 use super::backends::RefererRoute;
 use super::conditions::ConditionRefusal;
-use super::route_store::Dependency;
+use super::route_store::RouteReferences;
 use crate::context::ControllerContext;
 use crate::publish::{PathRule, RouteFilterRule};
 
@@ -30,7 +28,7 @@ pub(super) struct CompiledRules {
 pub(super) struct RuleCompiler<'a> {
     pub(super) context: &'a ControllerContext,
     pub(super) referer: RefererRoute<'a>,
-    pub(super) dependencies: &'a mut BTreeSet<Dependency>,
+    pub(super) references: &'a mut RouteReferences,
     pub(super) compiled: CompiledRules,
 }
 

@@ -112,7 +112,7 @@ fn mirror_rule(
     mirror: &HttpRequestMirrorFilter,
 ) -> Result<Option<MirrorRule>, ConditionRefusal> {
     let fraction = fraction(mirror)?;
-    let found = backends::resolve(compiler.context, compiler.referer, &mirror.backend_ref, compiler.dependencies);
+    let found = backends::resolve(compiler.context, compiler.referer, &mirror.backend_ref, compiler.references);
     let keys = match found {
         Ok(keys) => keys,
         Err(refusal) => {

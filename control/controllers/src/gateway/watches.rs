@@ -66,8 +66,12 @@ pub(super) fn register_routes<'a, R: GatewayRoute>(
         items.retain(|item| item.kind == R::QUEUE);
         items
     };
-    watches.enqueue::<Gateway, _>(move |change| {
-        let item = item_of(GATEWAY_QUEUE, change);
+    watches.enqueue::<Gateway, _>(move |(before, after)| {
+        // A status counts the routes: each route that attaches would enqueue all others.
+        if before.zip(after).is_some_and(|(before, after)| before.spec == after.spec) {
+            return Vec::new();
+        }
+        let item = item_of(GATEWAY_QUEUE, (before, after));
         own(Dependency::Gateway(item.namespace, item.name))
     });
     // A Gateway is ours or not by its class, so any route may be concerned.

@@ -15,7 +15,7 @@ pub mod reference_grant;
 use serde_json::Value;
 
 use crate::custom_kinds::UpstreamDefinition;
-use crate::kind_registry::{CORE, KindEntry, KindMeta, ResourceStrategy, VersionConversion};
+use crate::kind_registry::{CORE, KindEntry, KindMeta, VersionConversion};
 use crate::printer_column::{CustomColumn, PrinterColumn, column};
 use crate::role_rules::{EDIT, VIEW};
 
@@ -46,7 +46,7 @@ const fn upstream_column(name: &'static str, path: &'static str) -> PrinterColum
     PrinterColumn { custom: Some(CustomColumn { description: "", format: "" }), ..column(name, path) }
 }
 
-/// The rows of the kinds.
+/// The rows of the kinds. The version v1beta1 of a kind has the fields of v1.
 #[must_use]
 pub fn entries() -> Vec<KindEntry> {
     let gateway_class = KindEntry::of::<gateway_class::GatewayClass>().defined_by(&GATEWAY_CLASS);
@@ -55,24 +55,15 @@ pub fn entries() -> Vec<KindEntry> {
     let reference_grant = KindEntry::of::<reference_grant::ReferenceGrant>().defined_by(&REFERENCE_GRANT);
     vec![
         gateway_class,
-        beta::<gateway_class::GatewayClass>(gateway_class, &gateway_class::BETA, &gateway_class::FROM_BETA),
+        gateway_class.version::<gateway_class::GatewayClass>(&gateway_class::BETA, &gateway_class::FROM_BETA),
         gateway,
-        beta::<gateway::Gateway>(gateway, &gateway::BETA, &gateway::FROM_BETA),
+        gateway.version::<gateway::Gateway>(&gateway::BETA, &gateway::FROM_BETA),
         http_route,
-        beta::<http_route::HttpRoute>(http_route, &http_route::BETA, &http_route::FROM_BETA),
+        http_route.version::<http_route::HttpRoute>(&http_route::BETA, &http_route::FROM_BETA),
         KindEntry::of::<grpc_route::GrpcRoute>().defined_by(&GRPC_ROUTE),
         reference_grant,
-        beta::<reference_grant::ReferenceGrant>(reference_grant, &reference_grant::BETA, &reference_grant::FROM_BETA),
+        reference_grant.version::<reference_grant::ReferenceGrant>(&reference_grant::BETA, &reference_grant::FROM_BETA),
     ]
-}
-
-/// The version v1beta1 of a kind, which has the fields of v1.
-fn beta<K: ResourceStrategy>(
-    entry: KindEntry,
-    meta: &'static KindMeta,
-    conversion: &'static VersionConversion,
-) -> KindEntry {
-    entry.version::<K>(meta, conversion)
 }
 
 /// The conversion between versions with the same fields.

@@ -301,7 +301,8 @@ mod tests {
         assert_eq!(unmounted, ["spec.volumes[0].name: volume with name \"v\" not mounted"]);
     }
 
-    /// RT-FS-12: disks of a cluster are not provided to instances (a claim is a folder of this host), nor are other volume types without an implementation here.
+    /// RT-FS-12: disks of a cluster are not provided to instances (a claim is a folder of this host), nor are other volume
+    /// types without an implementation here.
     #[test]
     fn volumes_of_a_cluster_are_refused() {
         for source in [json!({"hostPath": {"path": "/"}}), json!({"csi": {"driver": "d"}}), json!({"ephemeral": {}})] {
