@@ -77,6 +77,7 @@ fn route_refuses_clients_by_address() {
         ("allow=10.0.0.0/8", true, Some("10.0.0.1"), 200),
         ("allow=10.0.0.0/8", true, Some("10.0.0.1, 192.0.2.1"), 403),
         ("allow=10.0.0.0/8&deny=10.0.0.1", true, Some("10.0.0.1"), 403),
+        ("deny=10.0.0.0/8", true, Some("::ffff:10.0.0.1"), 403),
     ] {
         let setup = gateway(&upstream, options);
         let setup = if trusted { setup.flag("trusted-proxies", "127.0.0.1/32") } else { setup };

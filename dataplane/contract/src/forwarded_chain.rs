@@ -58,13 +58,14 @@ pub fn node_address(element: &[u8]) -> Option<IpAddr> {
 }
 
 /// The address of a hop: plain, or in the format of `Forwarded` (RFC 7239, section 6), with IPv6 in brackets, with or
-/// without a port and quotes.
+/// without a port and quotes. A mapped IPv4 address becomes the IPv4 address, so that networks match it.
 #[must_use]
 pub fn hop_address(hop: &str) -> Option<IpAddr> {
     let hop = hop.strip_prefix('"').map_or(Some(hop), |rest| rest.strip_suffix('"'))?;
     let in_brackets = || hop.strip_prefix('[')?.strip_suffix(']')?.parse::<Ipv6Addr>().ok();
     let alone = hop.parse().ok().or_else(|| in_brackets().map(IpAddr::V6));
-    alone.or_else(|| hop.parse().ok().map(|address: SocketAddr| address.ip()))
+    let address = alone.or_else(|| hop.parse().ok().map(|address: SocketAddr| address.ip()));
+    address.map(|ip| ip.to_canonical())
 }
 
 #[cfg(test)]
@@ -85,6 +86,8 @@ mod tests {
             ("10.0.0.1:1", "X-Forwarded-For: 203.0.113.1, 192.0.2.7, 10.0.0.2\r\n", Some("192.0.2.7")),
             ("10.0.0.1:1", "Forwarded: for=203.0.113.1, for=\"[2001:db8::1]:7\"\r\n", Some("2001:db8::1")),
             ("10.0.0.1:1", "X-Forwarded-For: 203.0.113.1, unknown\r\n", None),
+            ("10.0.0.1:1", "X-Forwarded-For: ::ffff:192.0.2.7, ::ffff:10.0.0.2\r\n", Some("192.0.2.7")),
+            ("10.0.0.1:1", "Forwarded: for=\"[::ffff:192.0.2.7]:5\"\r\n", Some("192.0.2.7")),
             ("[::ffff:192.0.2.1]:1", "", Some("192.0.2.1")),
         ] {
             let text = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");

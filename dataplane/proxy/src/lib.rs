@@ -208,7 +208,7 @@ impl Proxy {
             let split = split.ok_or_else(|| LocalReply::NoTrafficTarget(name(route_request.host)))?;
             let mirrors = match &split.filters {
                 None => MirrorSet::default(),
-                Some(filters) => route_filters::mirrors_of(split, filters, route_request, rng)?,
+                Some(filters) => route_filters::apply_filters(split, filters, route_request, rng)?,
             };
             Ok(SelectedEndpoint { affinity, mirrors, ..SelectedEndpoint::from(split) })
         })

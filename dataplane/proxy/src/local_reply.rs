@@ -273,9 +273,11 @@ impl fmt::Display for LocalReply {
             Self::HttpsRedirect { location } => write!(f, "this host requires HTTPS: {location}"),
             Self::ClientDenied => f.write_str("forbidden: the route does not admit this client address"),
             Self::Redirect { location, .. } => write!(f, "see {location}"),
-            Self::FixedStatus { status, backend } => {
-                write!(f, "the rule of the route answers with {status}: {backend} does not exist or may not be used")
-            }
+            Self::FixedStatus { status, backend } => write!(
+                f,
+                "the rule of the route answers with {status}: {backend} does not exist or may not be used; see the conditions \
+                 of the route"
+            ),
             Self::HostNotFound(host) => write!(
                 f,
                 "no route for host \"{host}\": apply a Service whose URL has this host, or start with --route {host}=ADDRESS"

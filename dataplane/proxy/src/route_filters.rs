@@ -6,14 +6,14 @@ use codec::http::RequestView;
 use contract::table::{BackendShare, HeaderChanges, HeaderEdits, MirrorSet, RouteFilters, RouteReply, RouteRequest};
 use fastrand::Rng;
 
-use super::{LocalReply, name};
+use super::LocalReply;
 
-/// Decides what a share's filters decide before the request goes to its backend.
+/// Applies the filters that act before a request goes to its backend. Returns the mirrors that get a copy.
 ///
 /// # Errors
 ///
-/// The filters have a reply for it.
-pub(super) fn mirrors_of(
+/// They refuse the client, or reply themselves.
+pub(super) fn apply_filters(
     share: &BackendShare,
     filters: &RouteFilters,
     route_request: &RouteRequest<'_>,
@@ -28,8 +28,8 @@ pub(super) fn mirrors_of(
             return Err(LocalReply::Redirect { status: redirect.status(), location });
         }
         Some(RouteReply::Status(status)) => {
-            let backend = match &*share.backend.key {
-                "" => name(route_request.host),
+            let backend: Box<str> = match &*share.backend.key {
+                "" => "its backend".into(),
                 key => key.into(),
             };
             return Err(LocalReply::FixedStatus { status: *status, backend });

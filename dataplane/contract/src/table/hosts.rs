@@ -128,7 +128,7 @@ impl HostTable {
         if nearest.is_some() || self.subdomain_wildcards == 0 {
             return nearest;
         }
-        // At most as many lookups as the name has labels, and a name has at most 127.
+        // At most as many lookups as the name has dots, and a name has at most 255 bytes.
         let above = parent.match_indices('.').skip(1).map(|(at, _)| &parent[at..]);
         above.filter_map(|parent| self.probe(parent)).find(|route| route.matches_subdomains)
     }

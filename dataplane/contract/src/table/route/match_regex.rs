@@ -53,8 +53,14 @@ impl MatchRegex {
         let whole = format!(r"(?:{pattern})\z");
         // By itself first: `a)|(b` is a pattern only within the group.
         for text in [pattern, &whole] {
-            if let Err(why) = syntax::parse_with(text, &syntax) {
-                return Err(MatchRegexError::Syntax(last_line(&why.to_string())));
+            match syntax::parse_with(text, &syntax) {
+                Err(why) => return Err(MatchRegexError::Syntax(last_line(&why.to_string()))),
+                // The one part of a pattern that a DFA cannot have.
+                Ok(parsed) if parsed.properties().look_set().contains_word_unicode() => {
+                    let why = "word boundaries are those of ASCII; use them without (?u)";
+                    return Err(MatchRegexError::Syntax(why.into()));
+                }
+                Ok(_) => {}
             }
         }
         let dfa = dense::Builder::new()
@@ -136,7 +142,7 @@ mod tests {
 
     #[test]
     fn invalid_pattern_is_refused_in_one_line() {
-        for pattern in ["(", "a)|(b", "[", r"\p{Greek}", "a{2,1}", "(?=a)", "(?x)a # b"] {
+        for pattern in ["(", "a)|(b", "[", r"\p{Greek}", "a{2,1}", "(?=a)", "(?x)a # b", r"(?u)a\b"] {
             let why = MatchRegex::new(pattern).unwrap_err();
             assert!(matches!(&why, MatchRegexError::Syntax(text) if !text.contains('\n')), "{pattern} {why}");
         }

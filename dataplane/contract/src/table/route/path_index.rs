@@ -19,6 +19,8 @@ pub(super) struct PathIndex {
     exact: HashMap<Box<str>, Range<usize>, RandomState>,
     regexes: Range<usize>,
     prefixes: HashMap<Box<str>, Range<usize>, RandomState>,
+    /// Bytes of the longest of the prefixes.
+    prefix_bytes_max: usize,
 }
 
 impl PathIndex {
@@ -31,7 +33,10 @@ impl PathIndex {
         for (at, rule) in rules.iter().enumerate() {
             let range = match rule.matches.path() {
                 PathMatch::Exact(path) => index.exact.entry(path.clone()).or_insert(at..at),
-                PathMatch::Prefix(path) => index.prefixes.entry(path.clone()).or_insert(at..at),
+                PathMatch::Prefix(path) => {
+                    index.prefix_bytes_max = index.prefix_bytes_max.max(path.len());
+                    index.prefixes.entry(path.clone()).or_insert(at..at)
+                }
                 PathMatch::Regex(_) if index.regexes.is_empty() => {
                     index.regexes = at..at;
                     &mut index.regexes
@@ -57,9 +62,30 @@ impl PathIndex {
     /// The rules of each prefix of a path, the longest first.
     fn prefixes_of(&self, path: &str) -> impl Iterator<Item = &Range<usize>> {
         let path = path.split_once('?').map_or(path, |(path, _)| path);
-        let longest = (!self.prefixes.is_empty()).then_some(path);
         let last = self.prefixes.get("").filter(|_| !path.starts_with('/') && !path.is_empty());
+        self.lookups(path).filter_map(|prefix| self.prefixes.get(prefix)).chain(last)
+    }
+
+    /// The prefixes of a path that are looked up, the longest first. Those that are longer than all of the rules are skipped:
+    /// a path of slashes has as many prefixes as bytes, and to hash each of them would take quadratic time.
+    fn lookups<'a>(&self, path: &'a str) -> impl Iterator<Item = &'a str> {
+        let bytes_max = self.prefix_bytes_max;
+        let longest = (!self.prefixes.is_empty()).then_some(path);
         let prefixes = std::iter::successors(longest, |prefix| prefix.rsplit_once('/').map(|(shorter, _)| shorter));
-        prefixes.filter_map(|prefix| self.prefixes.get(prefix)).chain(last)
+        prefixes.skip_while(move |prefix| prefix.len() > bytes_max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::RequestMatch;
+
+    #[test]
+    fn path_of_slashes_has_few_lookups() {
+        let rules = [RouteMatch::new(RequestMatch::prefix("/a/b"), Vec::new())];
+        let index = PathIndex::new(&rules);
+        assert_eq!(index.lookups("/a/b/c/d").collect::<Vec<_>>(), ["/a/b", "/a", ""]);
+        assert_eq!(index.lookups(&"/".repeat(16 << 10)).count(), "/a/b".len() + 1);
     }
 }
