@@ -144,7 +144,8 @@ pub fn decode_value(value: &str) -> String {
     let mut at = 0;
     while at < bytes.len() {
         let hex = bytes.get(at + 1..at + 3).and_then(|hex| std::str::from_utf8(hex).ok());
-        match hex.filter(|_| bytes[at] == b'%').and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+        let hex = hex.filter(|hex| bytes[at] == b'%' && hex.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        match hex.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
             Some(byte) => {
                 decoded.push(byte);
                 at += 3;
@@ -171,6 +172,7 @@ mod tests {
             assert_eq!(decode_value(encoded), plain);
         }
         assert_eq!(decode_value("50%zz"), "50%zz");
+        assert_eq!(decode_value("50%+1"), "50%+1");
     }
 
     #[test]

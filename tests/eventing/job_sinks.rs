@@ -74,6 +74,11 @@ fn event_becomes_a_job_that_reads_it() {
     api.delete("Job", NAMESPACE, name);
     api.wait_gone("Secret", NAMESPACE, name, TIMEOUT);
     assert_eq!(state().status, 404);
+    // The Secret of that name is not its own, as while the Secret of a deleted Job is removed.
+    api.create(&json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name, "namespace": NAMESPACE } }));
+    let early = event.binary(&path).host(HOST).send(appliance.private());
+    assert_eq!(early.status, 503, "{early}");
+    api.delete("Secret", NAMESPACE, name);
     let sent = event.binary(&path).host(HOST).send(appliance.private());
     assert_eq!((sent.status, jobs(api, "logger").len()), (202, 1));
     api.delete("JobSink", NAMESPACE, "logger");

@@ -23,7 +23,7 @@ use crate::workloads::limits::PODS_MAX;
 use types::node::NODE;
 
 const KIND: ControllerKind = ControllerKind::new("Node");
-/// How often memory and disk are looked at. The object is written only if something else is true.
+/// How often memory and disk are checked. The object is written only if its status changes.
 const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// The kubelet's thresholds: less memory is available than this ...
 const MEMORY_AVAILABLE_MIN: u64 = 100 * 1024 * 1024;
@@ -58,7 +58,8 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     if item.name != NODE {
         return Ok(()); // it was created by an earlier version
     }
-    context.queue.add_after(item.clone(), CHECK_INTERVAL);
+    // One timer, whatever else brings the item up: each of them would start another.
+    context.queue.add_after_unless_sooner(item, CHECK_INTERVAL);
     let api = Api::<Node>::all(context.client.clone());
     let node = match api.get(NODE).await {
         Err(why) if is_not_found(&why) => api.create(&object_params::<Node>(), &new_node()).await?,

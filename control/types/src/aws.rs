@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_be_done_otherwise_is_refused() {
+    fn unsupported_settings_are_refused() {
         let mut problems = FieldErrors::default();
         AwsS3 { move_after_read: Some(true), ..AwsS3::default() }.validate("s3", &mut problems);
         AwsSqs { delete_after_read: Some(false), max_messages_per_poll: Some(11), ..AwsSqs::default() }

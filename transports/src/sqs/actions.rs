@@ -84,8 +84,9 @@ impl SqsActions {
     }
 }
 
+/// The oldest first: the message of a handle that waits for too long is visible again.
 fn batch(handles: &mut Vec<ReceiptHandle>) -> Vec<ReceiptHandle> {
-    handles.split_off(handles.len().saturating_sub(BATCH_MAX))
+    handles.drain(..handles.len().min(BATCH_MAX)).collect()
 }
 
 #[cfg(test)]
@@ -113,6 +114,7 @@ mod tests {
         actions.start(30);
         assert_eq!(actions.running.len(), ACTIONS_MAX);
         assert!(actions.deleted.is_empty());
+        assert_eq!(actions.extended[0], ((ACTIONS_MAX - 2) * BATCH_MAX).to_string(), "the oldest are sent first");
         assert_eq!((actions.extended.len(), actions.released.len()), (100 - (ACTIONS_MAX - 2) * BATCH_MAX, 2048));
         assert!(!actions.is_done());
     }

@@ -18,8 +18,8 @@ const WINDOW_MIN: Duration = Duration::from_secs(1);
 const WINDOW_MAX: Duration = Duration::from_secs(60);
 /// Between the two measurements if there is no earlier one.
 const PAUSE: Duration = Duration::from_secs(1);
-/// `/proc/stat` counts hundredths of a second.
-const HOST_TICK: Duration = Duration::from_millis(10);
+/// Milliseconds of a unit of `/proc/stat`, which is a hundredth of a second.
+const HOST_TICK_MILLIS: u64 = 10;
 
 /// What had been used at a moment.
 #[derive(Debug, Clone)]
@@ -89,7 +89,7 @@ impl UsageState {
             UsageSample { at: Instant::now(), host: host_usage(), instances }
         };
         let empty = || UsageSample { at: Instant::now(), host: None, instances: HashMap::new() };
-        tokio::task::spawn_blocking(read).await.unwrap_or_else(|_| empty())
+        support::blocking::run("usage", read).await.unwrap_or_else(|_| empty())
     }
 }
 
@@ -120,7 +120,7 @@ fn host_usage() -> Option<ResourceUsage> {
     let ticks: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
     // User, nice, system, interrupts, soft interrupts, stolen: all but what was idle, or counted twice.
     let busy = [0, 1, 2, 5, 6, 7].into_iter().filter_map(|index| ticks.get(index)).sum::<u64>();
-    let cpu = HOST_TICK.saturating_mul(u32::try_from(busy).unwrap_or(u32::MAX));
+    let cpu = Duration::from_millis(busy.saturating_mul(HOST_TICK_MILLIS));
     let [total, available] = memory_of_host()?;
     Some(ResourceUsage { cpu, memory_bytes: total.saturating_sub(available) })
 }

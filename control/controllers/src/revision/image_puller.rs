@@ -247,8 +247,8 @@ impl PullTask {
             Some(image) => image,
             None => self.pull_missing(&target, &store).await.map_err(|error| PullFailure::new(&error))?,
         };
-        if self.pull_policy.is_some() {
-            // The next Pod finds it by its tag.
+        if self.pull_policy.is_some() && self.resolved.is_none() {
+            // The next Pod finds it by its tag. A Pod that runs again may have an older image than the tag.
             store.set_tag(&reference, &target).await.map_err(|error| PullFailure::new(&error))?;
         }
         let digest = target.digest().map(|digest| by_digest(&target, digest)).unwrap_or_default();

@@ -12,11 +12,12 @@ use crate::controller::{Controller, ControllerFuture, Watches, newest};
 use crate::event_recorder::EventSeverity;
 use crate::informer_cache::InformerCache;
 use crate::work_queue::{ControllerKind, WorkItem};
+use support::blocking;
 use types::persistent_volume_claim::{BOUND, PROTECTION, capacity, requested_storage};
 use types::shared::namespace;
 
 const KIND: ControllerKind = ControllerKind::new("PersistentVolumeClaim");
-/// After the disk refused.
+/// How long after an error of the disk the next attempt follows.
 const RETRY_AFTER: Duration = Duration::from_secs(10);
 
 /// Makes and removes the folders of claims.
@@ -68,24 +69,28 @@ async fn reconcile(
         if is_used {
             return Ok(()); // the end of the Pod enqueues it
         }
-        return match remove(&root, &volume) {
+        let folder = root.join(&volume);
+        // A claim may have many files.
+        let removed = blocking::run("claim-removal", move || remove(&root, &volume)).await;
+        return match removed.and_then(|removed| removed) {
             Ok(()) => release(context, &claim).await,
             Err(why) => {
-                let told = ("VolumeFailedDelete", format!("remove {}: {why}", root.join(&volume).display()));
+                let told = ("VolumeFailedDelete", format!("remove {}: {why}", folder.display()));
                 tell(context, &*claim, EventSeverity::Warning, told).await;
-                context.queue.add_after(item.clone(), RETRY_AFTER);
+                context.queue.add_after_unless_sooner(item, RETRY_AFTER);
                 Ok(())
             }
         };
     }
-    if let Err(why) = create(&root, &volume) {
+    let is_bound = claim.spec.as_ref().is_some_and(|spec| spec.volume_name.as_ref() == Some(&volume));
+    if let Err(why) = create(&root, &volume, is_bound) {
         let told = ("ProvisioningFailed", format!("make {}: {why}", root.join(&volume).display()));
         tell(context, &*claim, EventSeverity::Warning, told).await;
-        context.queue.add_after(item.clone(), RETRY_AFTER);
+        context.queue.add_after_unless_sooner(item, RETRY_AFTER);
         return Ok(());
     }
     let mut bound = (*claim).clone();
-    if claim.spec.as_ref().is_none_or(|spec| spec.volume_name.as_ref() != Some(&volume)) {
+    if !is_bound {
         bound.spec.get_or_insert_default().volume_name = Some(volume.clone());
         bound = context.replace(&bound).await?;
         let told = ("ProvisioningSucceeded", format!("made the folder {volume}"));

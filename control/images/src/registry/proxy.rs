@@ -39,7 +39,7 @@ impl std::fmt::Debug for ProxyServer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum ProxyException {
     All,
-    /// A name, and with `below` the names below it; `own`: the name itself.
+    /// The names below this one, and with `own` the name itself.
     Domain {
         name: String,
         own: bool,
@@ -101,7 +101,9 @@ impl ProxyServer {
         }
         let authority = uri.authority().ok_or_else(wrong)?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
-        if host.is_empty() {
+        // The parser drops a port that is no number of 16 bits, and another one would be used.
+        let has_port = authority.as_str().rsplit('@').next() != Some(authority.host());
+        if host.is_empty() || (has_port && authority.port_u16().is_none()) {
             return Err(wrong());
         }
         let login = authority.as_str().rsplit_once('@').map(|(login, _)| login);
@@ -122,7 +124,10 @@ fn unescape(text: &str) -> Option<Vec<u8>> {
             continue;
         }
         let (digits, more) = rest.split_at_checked(2)?;
-        out.push(u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?);
+        // The standard library would accept a sign, as in `%+1`.
+        let digits =
+            std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
+        out.push(u8::from_str_radix(digits, 16).ok()?);
         rest = more;
     }
     Some(out)
@@ -218,7 +223,14 @@ mod tests {
 
     #[test]
     fn variable_that_names_no_proxy_is_refused_without_its_password() {
-        for value in ["https://u:secret@p:1", "socks5://u:secret@p:1", "http://u:secret@", "http://u:sec%zzret@p"] {
+        for value in [
+            "https://u:secret@p:1",
+            "socks5://u:secret@p:1",
+            "http://u:secret@",
+            "http://u:sec%zzret@p",
+            "http://u:sec%+1ret@p",
+            "http://u:secret@p:99999",
+        ] {
             let why = settings(&[("HTTPS_PROXY", value)]).unwrap_err();
             assert!(why.starts_with("HTTPS_PROXY") && !why.contains("secret"), "{why}");
         }

@@ -17,7 +17,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{Mode, OFlags};
 
 use super::{EMPTY_DIR_SUFFIX, may_mount, tmpfs};
 use crate::InstanceCredentials;
@@ -167,14 +167,19 @@ fn create_below(directory: &Path, below: &Path) -> io::Result<()> {
     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let mut folder = rustix::fs::open(directory, flags, Mode::empty())?;
     for part in below.components() {
-        match rustix::fs::mkdirat(&folder, part.as_os_str(), Mode::from(OWN_MODE)) {
-            // The mode given at creation loses the bits of the umask.
-            Ok(()) => rustix::fs::chmodat(&folder, part.as_os_str(), Mode::from(OWN_MODE), AtFlags::empty())?,
-            Err(rustix::io::Errno::EXIST) => {}
+        let is_new = match rustix::fs::mkdirat(&folder, part.as_os_str(), Mode::from(OWN_MODE)) {
+            Ok(()) => true,
+            Err(rustix::io::Errno::EXIST) => false,
             Err(why) => return Err(why.into()),
-        }
+        };
         match rustix::fs::openat(&folder, part.as_os_str(), flags, Mode::empty()) {
-            Ok(next) => folder = next,
+            Ok(next) => {
+                if is_new {
+                    // The mode given at creation loses the bits of the umask. By descriptor: a program may have put a link there.
+                    rustix::fs::fchmod(&next, Mode::from(OWN_MODE))?;
+                }
+                folder = next;
+            }
             Err(rustix::io::Errno::LOOP | rustix::io::Errno::NOTDIR) => return Ok(()),
             Err(why) => return Err(why.into()),
         }

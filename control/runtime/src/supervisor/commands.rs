@@ -26,17 +26,19 @@ pub(crate) struct GracePeriod {
 }
 
 impl GracePeriod {
-    /// Returns when a period that begins now is over. Another stop may end it sooner.
+    /// Returns when a period that begins now is over. Another stop may end it sooner, and never later.
     pub(crate) async fn elapsed(mut self) {
-        let manifest = Instant::now() + self.manifest.min(GRACE_PERIOD_MAX);
+        let requested = *self.kill_at.borrow_and_update();
+        let mut kill_at = requested.unwrap_or_else(|| Instant::now() + self.manifest.min(GRACE_PERIOD_MAX));
         loop {
-            let kill_at = self.kill_at.borrow_and_update().unwrap_or(manifest);
             tokio::select! {
                 () = sleep_until(kill_at) => return,
                 changed = self.kill_at.changed() => if changed.is_err() {
                     return sleep_until(kill_at).await; // the handle is dropped
                 },
             }
+            let requested = *self.kill_at.borrow_and_update();
+            kill_at = requested.map_or(kill_at, |at| at.min(kill_at));
         }
     }
 }
@@ -124,5 +126,17 @@ mod tests {
         handle.stop_within(Duration::from_secs(600));
         elapsed.await.unwrap();
         assert_eq!(began.elapsed().as_secs(), 62);
+
+        // The first stop had the manifest's period.
+        let ((commands, _inbox), (kill_at, requested)) = (unbounded_channel(), watch::channel(None));
+        let handle = ProcessHandle { kill_at, commands, spawned: Arc::default() };
+        let grace = GracePeriod { manifest: Duration::from_secs(30), kill_at: requested };
+        let began = Instant::now();
+        handle.stop();
+        let elapsed = tokio::spawn(grace.elapsed());
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        handle.stop_within(Duration::from_secs(600));
+        elapsed.await.unwrap();
+        assert_eq!(began.elapsed().as_secs(), 30);
     }
 }

@@ -18,7 +18,7 @@ const MOUNT_PATH: &str = "/etc/jobsink-event";
 const EVENT_PATH: &str = "K_EVENT_PATH";
 /// The event is this file of the directory.
 const EVENT_FILE: &str = "event";
-/// Digits of the hash in a name, as many as a suffix may have: 120 bits, so two events never meet.
+/// Digits of the hash in a name, as many as a suffix may have: 120 bits, so two events do not get the same name.
 const HASH_DIGITS: usize = 30;
 
 /// Which event of which JobSink.

@@ -28,7 +28,7 @@ use types::sinks::{ADDRESSABLE, EVENT_POLICIES_READY};
 const KIND: ControllerKind = ControllerKind::new("JobSink");
 /// Upstream's Service of JobSinks.
 const SERVICE: &str = "job-sink.knative-eventing";
-/// As the publisher knows the host. No Route has a blank in its name.
+/// The owner of the host at the publisher. No Route has a space in its name.
 const OWNER: &str = "JobSink server";
 const BACKEND: &str = "job-sink/server";
 
@@ -37,7 +37,7 @@ pub struct JobSinkController {
     cache: InformerCache<JobSink>,
     /// Jobs are run: otherwise JobSinks have no address.
     runs_jobs: bool,
-    /// What the cores prove themselves with.
+    /// The value of [`KEY_HEADER`] that the cores send.
     key: Arc<str>,
     /// From the restore until it is served.
     listener: Mutex<Option<TcpListener>>,
@@ -50,7 +50,7 @@ impl JobSinkController {
         Self { cache: InformerCache::default(), runs_jobs, key, listener: Mutex::default() }
     }
 
-    /// Binds the server, and leads the host of JobSinks to it.
+    /// Binds the server, and routes the host of JobSinks to it.
     async fn open(&self, context: &ControllerContext) -> Result<(), String> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(|why| format!("bind a port: {why}"))?;
         let bound = listener.set_nonblocking(true).and_then(|()| listener.local_addr());
@@ -74,8 +74,8 @@ impl JobSinkController {
             match tokio::net::TcpListener::from_std(listener) {
                 Ok(listener) => {
                     let router = server::router(context.client.clone(), Arc::clone(&self.key));
-                    let anyone = |_: &_, _: &SocketAddr| PeerIdentity { is_local: true, certificate: None };
-                    serve(listener, router, protection(), anyone, std::future::pending()).await;
+                    let local_peer = |_: &_, _: &SocketAddr| PeerIdentity { is_local: true, certificate: None };
+                    serve(listener, router, protection(), local_peer, std::future::pending()).await;
                 }
                 Err(why) => tracing::error!(%why, "JobSinks accept no events until a restart"),
             }

@@ -26,7 +26,7 @@ use super::limits::{EVENT_BYTES_MAX, REQUESTS_MAX, RETRY_AFTER};
 use crate::api::is_not_found;
 use crate::field_managers::object_params;
 use apiserver::api::BODY_TIMEOUT;
-use types::shared::is_controlled_by;
+use types::shared::{is_controlled_by, name as name_of};
 use types::sinks::job::JobSink;
 
 /// The header that the cores add. Without it, other programs of this host could make Jobs past the operator's rules.
@@ -42,7 +42,7 @@ struct JobSinkServer {
     slots: Arc<Semaphore>,
 }
 
-/// What a request that is not answered with a 2xx gets. The sender must act.
+/// The response to a request that failed. The sender must act.
 struct JobSinkRejection(StatusCode, String);
 
 impl JobSinkRejection {
@@ -72,14 +72,15 @@ pub(super) fn router(client: Client, key: Arc<str>) -> Router {
 
 async fn handle(State(server): State<JobSinkServer>, request: Request) -> Response {
     let has_key = request.headers().get(KEY_HEADER).is_some_and(|key| key.as_bytes() == server.key.as_bytes());
+    if !has_key {
+        let why = "send events to the address in the JobSink's status";
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
     let Ok(_slot) = server.slots.try_acquire() else {
         let why = format!("{REQUESTS_MAX} events are in progress; send it again later");
         return (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, RETRY_AFTER)], why).into_response();
     };
     let answer = match *request.method() {
-        _ if !has_key => {
-            Err(JobSinkRejection::new(StatusCode::FORBIDDEN, "send events to the address in the JobSink's status"))
-        }
         Method::POST => server.accept(request).await,
         Method::GET => server.state_of_job(request.uri().path()).await,
         _ => Err(JobSinkRejection::new(
@@ -105,7 +106,10 @@ impl JobSinkServer {
         let sink = sink.filter(|sink| sink.metadata.deletion_timestamp.is_none()).ok_or_else(unknown)?;
         let too_large = || format!("the event has more than {EVENT_BYTES_MAX} bytes, which a Secret does not hold");
         let late = || {
-            JobSinkRejection::new(StatusCode::REQUEST_TIMEOUT, format!("the event did not come in {BODY_TIMEOUT:?}"))
+            JobSinkRejection::new(
+                StatusCode::REQUEST_TIMEOUT,
+                format!("the event did not arrive within {BODY_TIMEOUT:?}"),
+            )
         };
         let body = timeout(BODY_TIMEOUT, to_bytes(body, EVENT_BYTES_MAX)).await.map_err(|_| late())?;
         let body = body.map_err(|_| JobSinkRejection::new(StatusCode::PAYLOAD_TOO_LARGE, too_large()))?;
@@ -127,7 +131,13 @@ impl JobSinkServer {
         // A sender whose first request was cut sends it again, and then only the Secret may be missing.
         let secrets = Api::<Secret>::namespaced(self.client.clone(), namespace);
         match secrets.create(&object_params::<Secret>(), &secret_of(&job, &envelope)).await {
-            Err(kube::Error::Api(refused)) if refused.is_already_exists() => {}
+            Err(kube::Error::Api(refused)) if refused.is_already_exists() => {
+                // The Secret of an earlier Job of this name, which was deleted, is removed soon: the Job would lack its event.
+                let existing = secrets.get(name_of(&job.metadata)).await?;
+                if !is_controlled_by(&existing.metadata, &job.metadata) {
+                    return Err(name_conflict("Secret", &identity));
+                }
+            }
             created => drop(created?),
         }
         Ok((StatusCode::ACCEPTED, location(&identity)).into_response())
@@ -142,12 +152,11 @@ impl JobSinkServer {
             created => return Ok(created?),
         }
         let existing = jobs.get(&name).await?;
-        if is_controlled_by(&existing.metadata, &sink.metadata) {
+        let is_deleted = existing.metadata.deletion_timestamp.is_some();
+        if is_controlled_by(&existing.metadata, &sink.metadata) && !is_deleted {
             return Ok(existing);
         }
-        let why =
-            format!("Job {}/{name} belongs to another object; delete it, or send the event again", event.namespace);
-        Err(JobSinkRejection::new(StatusCode::SERVICE_UNAVAILABLE, why))
+        Err(name_conflict("Job", event))
     }
 
     /// Upstream's answers: 200 when the Job is complete, 400 when it has failed, 202 until then.
@@ -170,6 +179,15 @@ impl JobSinkServer {
         };
         Ok((status, [(REASON, reason)]).into_response())
     }
+}
+
+/// The response if an object of another owner, or one that is being deleted, has the name of the event's Job.
+fn name_conflict(kind: &str, event: &EventIdentity) -> JobSinkRejection {
+    let (namespace, name) = (&event.namespace, event.job_name());
+    let why = format!(
+        "{kind} {namespace}/{name} belongs to another object or is being deleted; send the event again, or delete it"
+    );
+    JobSinkRejection::new(StatusCode::SERVICE_UNAVAILABLE, why)
 }
 
 /// Whether it can be the name of an object. All else would be another path of the API.
