@@ -13,7 +13,7 @@ test:
 # the programs for packages, with their debug info in files beside them (needs objcopy)
 dist:
     cargo build --locked --profile dist -p sluicegate -p sluicegate-transports
-    for program in sluicegate sluicegate-adapters; do objcopy --only-keep-debug target/dist/$program target/dist/$program.debug; done
+    for program in sluicegate sluicegate-adapters; do objcopy --only-keep-debug target/dist/$program target/dist/$program.debug || exit 1; done
     deploy/packaging/stage.sh target/dist target/dist/root
 
 # .deb and .rpm in target/dist/files (needs cargo-deb and cargo-generate-rpm)

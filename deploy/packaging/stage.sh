@@ -47,7 +47,7 @@ sluicegate ($version-1) unstable; urgency=medium
 
   * The changes are in /usr/share/doc/sluicegate/CHANGELOG.md.
 
- -- The Sluicegate authors <maintainers@sluicegate.dev>  $(LC_ALL=C date -u -R -d "@${SOURCE_DATE_EPOCH:-0}")
+ -- The Sluicegate authors <sluicegate@users.noreply.github.com>  $(LC_ALL=C date -u -R -d "@${SOURCE_DATE_EPOCH:-0}")
 END
 gzip -9n "$root.debian/changelog.Debian"
 mkdir "$root.debian.lintian"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Packs the staged files. Two runs with the same files and SOURCE_DATE_EPOCH write the same bytes.
 #   tarball.sh ROOT OUT        writes OUT/sluicegate-VERSION-MACHINE-linux.tar.gz
-#   sudo tar -C / --strip-components=1 -xzf FILE       installs it
+#   sudo tar -C / --strip-components=1 -xzf FILE       installs it; with --exclude='*/etc' it keeps the settings of an earlier one
 set -eu
 root=$1 out=$2
 version=$("$root/usr/bin/sluicegate" --version | sed -n '1s/^sluicegate //p')

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::limits::REVIEW_BYTES_MAX;
 
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-/// Requests by POST that change nothing: what the caller may do, and who the API takes it for.
+/// Requests by POST that change nothing: what the caller may do, and as which user the API sees it.
 const OWN_REVIEWS: [&str; 2] = [REVIEWS, "/apis/authentication.k8s.io/v1/selfsubjectreviews"];
 /// Objects that the console patches: group and version, and the plural of the kind.
 const PATCHED: [(&str, &str); 2] =
@@ -41,7 +41,7 @@ fn is_object(path: &str, group: &str, plural: &str) -> bool {
         && !path.contains('%')
 }
 
-/// Copies who the caller is: the connection's peer, the token, and whom it acts for.
+/// Copies the caller's identity: the connection's peer, the token, and the user that it impersonates.
 pub(super) fn copy_identity(head: &Parts, request: &mut Request) {
     if let Some(peer) = head.extensions.get::<ConnectInfo<PeerIdentity>>() {
         request.extensions_mut().insert(peer.clone());
@@ -77,7 +77,7 @@ pub(super) async fn check_admin(api: &Router, head: &Parts) -> Result<(), Respon
 }
 
 /// # Errors
-/// As above.
+/// The API does not grant the path; the response says why.
 pub(super) async fn check_path(api: &Router, head: &Parts, path: &str) -> Result<(), Response> {
     let verb = head.method.as_str().to_ascii_lowercase();
     let verb = if verb == "head" { "get" } else { &verb };

@@ -31,8 +31,8 @@ fn through(lines: &mut Lines<BufReader<ChildStdout>>, start: &str) -> Vec<String
     panic!("the demo ended before {start:?}: {all:#?}");
 }
 
-/// APP-04, with the link of its console: weighted routing, the wait for a cold start and the fan-out of events, all in one process; and it ends
-/// when it is stopped.
+/// APP-04: weighted routing, the wait for a cold start and the fan-out of events, all in one process, with a link to its
+/// console; and it ends when it is stopped.
 #[test]
 fn the_demo_shows_what_it_says() {
     let mut demo = Demo(Command::new(BIN).arg("demo").stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap());

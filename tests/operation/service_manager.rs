@@ -80,6 +80,17 @@ fn usr2_starts_a_successor_and_names_it_to_systemd() {
     wait::until(TIMEOUT, "the end", || HttpConnection::try_open(old.http()).is_err().then_some(()));
 }
 
+/// A unit with `--hot-restart` takes over from a process that is none of its own: its start must not time out.
+#[test]
+fn successor_in_another_unit_reports_that_it_serves() {
+    let systemd = NotifySocket::new();
+    let mut old = ApplianceSetup::new(BIN).start();
+    let like_it = old.setup().clone().ports(old.ports()).switch("hot-restart");
+    let _new = like_it.env("NOTIFY_SOCKET", &systemd.path).start();
+    assert_eq!(systemd.next(), "READY=1");
+    assert_eq!(old.wait().code(), Some(0), "{}", old.stderr());
+}
+
 /// The reason is in the log, and the next signal tries again.
 #[test]
 fn usr2_with_invalid_settings_leaves_the_process_running() {

@@ -340,16 +340,13 @@ fn publisher(
     Ok((publisher, routes, log_names))
 }
 
-/// Tells the predecessor, or else the service manager, that this process serves.
+/// Tells the predecessor and the service manager that this process serves.
 fn report_ready(predecessor: Option<Predecessor>, clear_up: impl FnOnce() + Send + 'static) -> Result<()> {
-    match predecessor {
-        // It names its successor to the service manager, which does not know this process yet.
-        Some(predecessor) => predecessor.dismiss(clear_up),
-        None => {
-            service_manager::ready();
-            Ok(())
-        }
+    // A parent names its successor to the service manager, which does not know this process yet.
+    if !predecessor.as_ref().is_some_and(Predecessor::is_parent) {
+        service_manager::ready();
     }
+    predecessor.map_or(Ok(()), |predecessor| predecessor.dismiss(clear_up))
 }
 
 /// Prints the line that tells a supervisor, a script or a test that everything listens, and where.

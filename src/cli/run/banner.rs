@@ -12,13 +12,13 @@ use super::sockets::BoundSockets;
 use crate::config::RunConfig;
 use crate::version::{COMMIT, VERSION};
 
-/// The first four are there at each start, `api` unless the objects are a cluster's.
+/// The content of the banner.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct StartBanner {
     data: String,
     workers: usize,
     roles: String,
-    /// In the order in which they are shown.
+    /// In the order in which they are shown. `api` is absent if the objects are a cluster's.
     addresses: Vec<(ListenerName, SocketAddr)>,
     api_tls: bool,
     console_tls: bool,
@@ -69,7 +69,7 @@ impl StartBanner {
         row("workers", &self.workers.to_string());
         row("roles", &self.roles);
         for (name, _) in &self.addresses {
-            row(word(*name), &self.url(*name).unwrap_or_default());
+            row(name.key(), &self.url(*name).unwrap_or_default());
         }
         row("TLS", &self.tls());
         row("next", &self.next);
@@ -117,13 +117,9 @@ impl StartBanner {
     /// The listeners with TLS, by their flags.
     fn tls(&self) -> String {
         let names = self.addresses.iter().map(|(name, _)| *name);
-        let with: Vec<&str> = names.filter(|name| self.has_tls(*name)).map(word).collect();
+        let with: Vec<&str> = names.filter(|name| self.has_tls(*name)).map(ListenerName::key).collect();
         if with.is_empty() { "none of the listeners".to_owned() } else { with.join(", ") }
     }
-}
-
-fn word(name: ListenerName) -> &'static str {
-    name.flag().trim_start_matches('-')
 }
 
 fn roles(config: &RunConfig) -> Vec<&'static str> {

@@ -31,4 +31,9 @@ impl ListenerName {
             Self::Console => "--console",
         }
     }
+
+    /// The key of its address in the configuration file.
+    pub(super) fn key(self) -> &'static str {
+        self.flag().trim_start_matches('-')
+    }
 }

@@ -12,9 +12,9 @@ use super::MainEvent;
 /// Same as in shells: ended by SIGINT.
 const EXIT_INTERRUPTED: i32 = 130;
 
-/// SIGHUP reloads, and SIGUSR2 starts a successor. The first SIGTERM or SIGINT drains; a second SIGINT, or any signal after SIGTERM's drain
-/// began, ends the process at once. Instances die with their parent. Before the process has its folder and
-/// sockets, and may be waiting for another process, there is nothing to drain.
+/// SIGHUP reloads, and SIGUSR2 starts a successor. The first SIGTERM or SIGINT drains; a second SIGINT, or any
+/// signal after SIGTERM's drain began, ends the process at once. Instances die with their parent. Before the
+/// process has its folder and sockets, and may be waiting for another process, there is nothing to drain.
 pub(super) fn listen(say: mpsc::Sender<MainEvent>, arrived: Arc<AtomicBool>) -> Result<()> {
     // A file at its size limit (`ulimit -f`) is an error of its write, not the end of the process; and
     // the signal with which other servers reopen their logs must not end it either.

@@ -136,7 +136,7 @@ function step(by) {
 addEventListener('keydown', event => {
   if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector('dialog[open]')) return;
   const search = document.getElementById('search');
-  const isTyping = /^(input|textarea|select)$/i.test(event.target.tagName);
+  const isTyping = /^(input|select)$/i.test(event.target.tagName);
   if (event.key === 'Escape') {
     if (document.activeElement === search && state.filter) state.filter = search.value = '';
     else if (isTyping) event.target.blur();

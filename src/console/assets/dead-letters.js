@@ -41,8 +41,10 @@ export function deadLetters(context) {
     context.update();
     if (!id) return;
     const [kind, namespace, name] = id.split('/');
-    const [group, , plural] = OBJECTS[kind];
-    allowed = await may('patch', group, plural, namespace, name).catch(() => false);
+    const [group, , plural] = OBJECTS[kind] ?? []; // gone since
+    const granted = group ? await may('patch', group, plural, namespace, name).catch(() => false) : false;
+    if (subscriber !== id) return; // chosen anew meanwhile
+    allowed = granted;
     context.update();
   };
 
@@ -52,14 +54,15 @@ export function deadLetters(context) {
     context.update();
     if (!selected) return;
     const found = await readTrace({ id: one.id, source: one.source, data: 'true' }).catch(() => []);
+    if (selected !== keyOf(one)) return; // chosen anew meanwhile
     event = found.find(other => other.core === one.core && other.position === one.position) ?? found[0] ?? null;
     context.update();
   };
 
   /** Follows a replay to its end. */
   const run = async (from, { rate = 0, dry = false } = {}) => {
-    const [kind, namespace, name] = subscriber.split('/');
-    const query = new URLSearchParams({ trigger: `${kind}/${namespace}/${name}`, from, dry_run: dry, rate });
+    const to = subscriber;
+    const query = new URLSearchParams({ trigger: to, from, dry_run: dry, rate });
     progress = { sent: 0, done: false, dry, from, expected: from === 'dead-letters' ? open().length : 0 };
     context.update();
     try {
@@ -71,7 +74,7 @@ export function deadLetters(context) {
         context.update();
       }
       if (!progress.done) throw new Error('the appliance ended before it was done');
-      toast(`${plural(progress.sent, 'event')} ${dry ? 'would be' : progress.sent === 1 ? 'was' : 'were'} sent to ${subscriber}.`);
+      toast(`${plural(progress.sent, 'event')} ${dry ? 'would be' : progress.sent === 1 ? 'was' : 'were'} sent to ${to}.`);
     } catch (error) {
       progress.error = error.message;
       toast(`Not all events were sent: ${error.message}`, 'bad');
@@ -81,7 +84,8 @@ export function deadLetters(context) {
   };
 
   const redirect = async uri => {
-    const [kind, namespace, name] = subscriber.split('/');
+    const of = subscriber;
+    const [kind, namespace, name] = of.split('/');
     const [group, version, plural] = OBJECTS[kind];
     const path = `/apis/${group}/${version}/namespaces/${namespace}/${plural}/${name}`;
     try {
@@ -90,12 +94,12 @@ export function deadLetters(context) {
       for (;;) {
         const object = await get(path);
         const ready = object.status?.observedGeneration === object.metadata.generation && condition(object);
-        if (ready?.status === 'True') return toast(`${subscriber} sends to ${uri} now.`);
+        if (ready?.status === 'True') return toast(`${of} sends to ${uri} now.`);
         if (Date.now() - began > READY_MS) throw new Error(`it was changed and is not Ready: ${ready?.message ?? 'not reconciled yet'}`);
         await new Promise(resolve => setTimeout(resolve, 200));
       }
     } catch (error) {
-      return toast(`${subscriber}: ${error.message}`, 'bad');
+      return toast(`${of}: ${error.message}`, 'bad');
     }
   };
 

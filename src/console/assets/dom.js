@@ -35,7 +35,7 @@ function append(element, children) {
   }
 }
 
-const HANDLERS = ['onclick', 'oninput', 'onchange', 'onkeydown', 'onsubmit', 'onscroll', 'onpointerenter', 'onpointerleave'];
+const HANDLERS = ['onclick', 'oninput', 'onchange', 'onsubmit', 'onscroll'];
 
 /** Makes the children of `target` equal to `wanted`, and keeps the elements that are there. */
 export function render(target, ...wanted) {
@@ -74,8 +74,6 @@ function morph(current, next) {
     if (current.nodeValue !== next.nodeValue) current.nodeValue = next.nodeValue;
     return;
   }
-  // What a script fills by itself.
-  if (current.dataset?.own !== undefined && current.dataset.own === next.dataset.own) return;
   for (const { name } of [...current.attributes]) {
     if (!next.hasAttribute(name) && name !== 'style') current.removeAttribute(name);
   }

@@ -2,8 +2,10 @@
 
 const NONE = '–';
 
+const isMissing = value => Number.isNaN(value ?? NaN);
+
 export function count(value) {
-  if (value === null || value === undefined || Number.isNaN(value)) return NONE;
+  if (isMissing(value)) return NONE;
   if (value < 10_000) return Math.round(value).toLocaleString('en');
   for (const [unit, size] of [['G', 1e9], ['M', 1e6], ['k', 1e3]]) {
     if (value >= size) return `${trim(value / size)}${unit}`;
@@ -15,7 +17,7 @@ const trim = value => (value >= 100 ? value.toFixed(0) : value >= 10 ? value.toF
 
 /** A rate per second: small ones keep their decimals. */
 export function rate(value) {
-  if (value === null || value === undefined || Number.isNaN(value)) return NONE;
+  if (isMissing(value)) return NONE;
   if (value === 0) return '0';
   if (value < 0.1) return '<0.1';
   if (value < 10) return value.toFixed(1);
@@ -23,7 +25,7 @@ export function rate(value) {
 }
 
 export function bytes(value) {
-  if (value === null || value === undefined || Number.isNaN(value)) return NONE;
+  if (isMissing(value)) return NONE;
   for (const [unit, size] of [['TiB', 2 ** 40], ['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10]]) {
     if (value >= size) return `${trim(value / size)} ${unit}`;
   }
@@ -32,7 +34,7 @@ export function bytes(value) {
 
 /** Microseconds. */
 export function duration(us) {
-  if (us === null || us === undefined || Number.isNaN(us)) return NONE;
+  if (isMissing(us)) return NONE;
   if (us < 1000) return `${Math.round(us)} µs`;
   if (us < 10_000) return `${(us / 1e3).toFixed(1)} ms`;
   if (us < 1e6) return `${Math.round(us / 1e3)} ms`;
@@ -54,7 +56,7 @@ export function age(ms) {
 export const since = time => (time ? age(Date.now() - Date.parse(time)) : NONE);
 
 export function percent(share, digits = 0) {
-  if (share === null || share === undefined || !Number.isFinite(share)) return NONE;
+  if (!Number.isFinite(share)) return NONE;
   return `${(share * 100).toFixed(digits)} %`;
 }
 

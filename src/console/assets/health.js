@@ -38,12 +38,12 @@ const cell = (name, value, tone) => h('div', { class: 'fact' }, h('dt', null, na
 
 function cores() {
   return h('section', { class: 'card', 'aria-labelledby': 'cores' },
-    h('h2', { id: 'cores' }, 'Cores', h('span', { class: 'quiet' }, 'one event loop on io_uring each')),
+    h('h2', { id: 'cores' }, 'Cores', h('span', { class: 'quiet' }, 'one event loop each')),
     now.cores.map((core, nth) => {
       const cpu = now.threads.get(`core-${nth}`)?.share;
       return h('div', { class: 'core', 'data-key': `core-${nth}` },
         h('b', null, `core ${nth}`),
-        h('div', { class: 'core-load' }, h('span', { class: 'quiet' }, `${percent(cpu ?? NaN)} of a processor · ${rate(core.rates.turns)} turns of the ring a second`), meter(cpu ?? 0, 1, { label: `Processor time of core ${nth}`, text: percent(cpu ?? 0) })),
+        h('div', { class: 'core-load' }, h('span', { class: 'quiet' }, `${percent(cpu ?? NaN)} of a processor · ${rate(core.rates.turns)} turns a second`), meter(cpu ?? 0, 1, { label: `Processor time of core ${nth}`, text: percent(cpu ?? 0) })),
         sparkline(history(`thread:core-${nth}`), { width: 110, height: 34, label: `processor time of core ${nth}`, max: 0.05 }),
         h('dl', { class: 'facts' },
           cell('requests', `${rate(core.rates.requests)}/s`), cell('connections', count(core.connections_open)), cell('new', `${rate(core.rates.connections)}/s`),

@@ -29,6 +29,7 @@ export function objectView(context, kind, namespace, name, query) {
       problem = error.status === 404 ? `${kind.kind} ${name} does not exist${object ? ' any more' : ''}.` : error.message;
     }
     if (isClosed) return;
+    clearTimeout(timer);
     timer = setTimeout(read, READ_MS);
     context.update();
   };
@@ -50,6 +51,7 @@ export function objectView(context, kind, namespace, name, query) {
 
   /** Follows the output of an instance. */
   const followLog = async pod => {
+    if (isClosed) return;
     log.abort?.abort();
     const own = (log = { pod, lines: [], abort: new AbortController(), ended: '', isPinned: true });
     context.update();

@@ -117,7 +117,9 @@ function mount(main, context) {
   const scan = async () => {
     if (attention.running) return;
     const found = { rows: [], checked: 0, done: false, running: true, limited: false };
-    if (!attention.done) attention = found;
+    if (attention.done) attention.running = true;
+    else attention = found;
+    soon();
     for (const one of kinds) {
       if (found.checked >= SCANNED_MAX) { found.limited = true; break; }
       if (one.group.endsWith('k8s.io') && !one.group.startsWith('gateway')) continue;

@@ -38,7 +38,7 @@ function mount(main, context) {
         h('div', { class: 'column wide' }, rollouts(routes), table.draw(), instances()),
         h('div', { class: 'column' }, latencies(context), coldStarts())));
   };
-  return { update, close: table.close };
+  return { update };
 }
 
 function warnings() {

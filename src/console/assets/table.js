@@ -7,7 +7,7 @@ const SPARE = 8;
 const scrolled = new Map();
 
 /**
- * `columns`: `[{ name, width, number }]`; `row(one, nth)` answers `{ key, cells, href, onclick, tone, selected }`.
+ * `columns`: `[{ name, width, number }]`; `row(one, nth)` answers `{ key, cells, href, onclick, selected }`.
  * `id` keeps the scroll position, `update` draws again.
  */
 export function table({ id, label, columns, rows, row, update, empty }) {
@@ -22,8 +22,8 @@ export function table({ id, label, columns, rows, row, update, empty }) {
     if (moved) requestAnimationFrame(update);
   };
   const drawn = rows.slice(first, last).map((one, nth) => {
-    const { key, cells, href, onclick, tone, selected } = row(one, first + nth);
-    return h(href ? 'a' : 'div', { class: ['row', tone, selected && 'selected'], 'data-key': key, 'data-row': '', tabindex: 0, role: 'row', 'aria-rowindex': first + nth + 2, 'aria-selected': selected ? 'true' : null, href, onclick, style: { 'grid-template-columns': template } },
+    const { key, cells, href, onclick, selected } = row(one, first + nth);
+    return h(href ? 'a' : 'div', { class: ['row', selected && 'selected'], 'data-key': key, 'data-row': '', tabindex: 0, role: 'row', 'aria-rowindex': first + nth + 2, 'aria-selected': selected ? 'true' : null, href, onclick, style: { 'grid-template-columns': template } },
       cells.map((cell, column) => h('span', { class: ['cell-text', columns[column].number && 'number'], role: 'cell', title: typeof cell === 'string' ? cell : null }, cell)));
   });
   return h('div', { class: 'table', role: 'table', 'aria-label': label, 'aria-rowcount': rows.length + 1, 'data-key': id },

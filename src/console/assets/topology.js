@@ -170,7 +170,7 @@ function drawing({ nodes, edges }, { place, used, omitted, height, columns }, se
     return lanes.indexOf(way);
   };
   const isFirst = (one, nth, all) => one.kind !== 'reply' || all.findIndex(other => other.kind === 'reply' && other.from === one.from && other.to === one.to) === nth;
-  const wanted = edges.filter(isFirst).filter(one => place.has(one.from) && place.has(one.to) && (one.kind !== 'reply' || few || linked.has(one.of)));
+  const wanted = edges.filter(one => place.has(one.from) && place.has(one.to) && (one.kind !== 'reply' || few || linked.has(one.of))).filter(isFirst);
   const drawn = wanted.map(one => edge(one, at, linked, one.kind === 'reply' ? { y: bottom + 4 + lane(one) * 9, nth: lane(one) } : null));
   const full = bottom + 14 + lanes.length * 9;
   return [

@@ -15,12 +15,16 @@ export const readTrace = query => get(`/debug/events/trace?${new URLSearchParams
 export function traces(context) {
   let all = [], problem = '', isReading = false, wanted = {}, read = 0, selected = null;
   const refresh = async () => {
+    const asked = wanted;
     isReading = true;
     context.update();
     try {
-      all = (await readTrace({ limit: LIMIT, ...wanted })).sort((a, b) => (a.accepted < b.accepted ? 1 : -1));
+      const found = await readTrace({ limit: LIMIT, ...asked });
+      if (asked !== wanted) return; // searched anew
+      all = found.sort((a, b) => (a.accepted < b.accepted ? 1 : -1));
       problem = '';
     } catch (error) {
+      if (asked !== wanted) return;
       problem = error.message;
     }
     read = Date.now();

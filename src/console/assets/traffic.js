@@ -41,7 +41,7 @@ export function traffic(context) {
       wanted.length > shown && h('button', { type: 'button', class: 'more-button', onclick: () => { shown += SHOWN_MORE; context.update(); } }, `Show ${Math.min(SHOWN_MORE, wanted.length - shown)} of ${wanted.length - shown} more`),
       omitted > 0 && h('p', { class: 'note' }, `${count(omitted)} further hosts are not listed here.`));
   };
-  return { read, draw, close: () => {} };
+  return { read, draw };
 }
 
 /** Hosts that lead to the same Service are one route; hosts with another split are its tags. */
@@ -49,8 +49,9 @@ function grouped({ routes }) {
   const services = new Map([...now.backends.values()].filter(one => one.service).map(one => [one.key, `${one.key.split('/')[0]}/${one.service}`]));
   const groups = new Map();
   for (const { host, cluster_local, rules } of routes) {
-    const splits = rules[rules.length - 1]?.splits ?? [];
-    const backends = [...new Set(rules.flatMap(rule => rule.splits.map(split => split.backend)))];
+    // A split without a backend has a reply, such as a redirect.
+    const splits = (rules[rules.length - 1]?.splits ?? []).filter(split => split.backend);
+    const backends = [...new Set(rules.flatMap(rule => rule.splits.map(split => split.backend)))].filter(Boolean);
     if (!backends.length) continue;
     const owners = new Set(backends.map(key => services.get(key)));
     const owner = owners.size === 1 ? [...owners][0] : undefined;

@@ -27,7 +27,7 @@ function write(value, indent, out) {
     if (!Object.keys(value).length) return out.push(' {}\n');
     out.push('\n');
     entries(value, indent, out);
-  } else out.push(' ', scalar(value, `${indent}`), '\n');
+  } else out.push(' ', scalar(value, indent), '\n');
   return undefined;
 }
 

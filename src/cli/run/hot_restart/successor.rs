@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
-use rustix::process::{PidfdFlags, getpid, pidfd_open};
+use rustix::process::{PidfdFlags, getpid, getppid, pidfd_open};
 use serde::de::DeserializeOwned;
 
 use super::{
@@ -161,6 +161,11 @@ impl Predecessor {
         let Ok(death) = pidfd_open(process, PidfdFlags::empty()) else { return };
         // However this ends: a remaining lock is reported by itself.
         let _ = poll(&mut [PollFd::new(&death, PollFlags::IN)], Timespec::try_from(DEATH_MAX).ok().as_ref());
+    }
+
+    /// Whether it started this process, at SIGUSR2.
+    pub(in crate::cli::run) fn is_parent(&self) -> bool {
+        socket_peercred(&self.stream).ok().map(|peer| peer.pid) == getppid()
     }
 
     /// Announces that this process serves, and calls `gone` when the other one has ended.

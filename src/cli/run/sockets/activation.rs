@@ -81,9 +81,9 @@ impl PassedSockets {
 }
 
 fn listener_name(text: &str) -> Result<ListenerName> {
-    let known = PASSED.into_iter().find(|name| name.flag().trim_start_matches('-') == text);
+    let known = PASSED.into_iter().find(|name| name.key() == text);
     known.with_context(|| {
-        let names: Vec<&str> = PASSED.iter().map(|name| name.flag().trim_start_matches('-')).collect();
+        let names: Vec<&str> = PASSED.into_iter().map(ListenerName::key).collect();
         format!("socket unit: FileDescriptorName={text} is none of {}", names.join(", "))
     })
 }
