@@ -137,7 +137,7 @@ fn publish_certificates(context: &ControllerContext, gateway: &Gateway, outcomes
         let host = listener.hostname.as_deref().filter(|host| !host.is_empty()).unwrap_or(ANY_HOST);
         outcome.identities.iter().map(|identity| (host.to_ascii_lowercase(), identity.clone()))
     });
-    let certificates = ObjectCertificates { public: public.collect(), ..ObjectCertificates::default() };
+    let certificates = ObjectCertificates { public: public.collect(), yields: true, ..ObjectCertificates::default() };
     let owner = owner(namespace(&gateway.metadata), name(&gateway.metadata));
     context.publisher.set_object_certificates(&owner, certificates);
 }

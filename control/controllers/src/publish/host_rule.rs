@@ -37,6 +37,9 @@ pub struct ObjectCertificates {
     pub public: Vec<(String, TlsIdentity)>,
     /// Callers inside alone.
     pub cluster_local: Vec<(String, TlsIdentity)>,
+    /// The object need not own these hosts (a Gateway): certificates of the operator, and of objects that own their hosts,
+    /// come first.
+    pub yields: bool,
 }
 
 /// The hosts of one object that is not ready.

@@ -10,7 +10,7 @@ use contract::load::BackendLoad;
 use contract::table::{
     Backend, Endpoint, EndpointAddress, InstanceStart, NotReadyHost, NotReadyHosts, Route, RoutingTable,
 };
-use contract::tls::{CertificateStore, TlsClientConfig};
+use contract::tls::{CertificateStore, TlsClientConfig, TlsIdentity};
 
 use super::BackendSpec;
 use super::host_rule::{HostRule, ObjectCertificates, UnservedHosts};
@@ -188,11 +188,16 @@ impl RoutingModel {
     /// The certificates for all callers, the operator's and those of objects; and the additional ones for callers
     /// inside.
     pub(super) fn merged_certificates(&self) -> (CertificateStore, CertificateStore) {
-        let (mut public, mut inside) = ((*self.operator_certificates).clone(), CertificateStore::default());
-        for shown in self.object_certificates.values() {
-            for (merged, named) in [(&mut public, &shown.public), (&mut inside, &shown.cluster_local)] {
-                named.iter().for_each(|(host, identity)| merged.insert(host, identity.clone()));
-            }
+        let (mut public, mut inside) = (CertificateStore::default(), CertificateStore::default());
+        let (yielding, owning): (Vec<_>, Vec<_>) = self.object_certificates.values().partition(|shown| shown.yields);
+        let insert = |merged: &mut CertificateStore, named: &[(String, TlsIdentity)]| {
+            named.iter().for_each(|(host, identity)| merged.insert(host, identity.clone()));
+        };
+        yielding.iter().for_each(|shown| insert(&mut public, &shown.public));
+        public.merge(&self.operator_certificates);
+        for shown in owning {
+            insert(&mut public, &shown.public);
+            insert(&mut inside, &shown.cluster_local);
         }
         (public, inside)
     }

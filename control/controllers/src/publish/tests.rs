@@ -2,6 +2,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use contract::table::{MirrorDestination, MirrorFraction, RequestMatch, RouteReply, RouteRequest};
+use contract::tls::TlsIdentity;
 
 use super::*;
 
@@ -83,6 +84,31 @@ fn certificates_stay_in_every_later_table() {
     let tables = tables.lock().unwrap();
     let same = |a: usize, b: usize| Arc::ptr_eq(&tables[a].certificates, &tables[b].certificates);
     assert_eq!((tables.len(), same(0, 1), same(1, 2)), (3, false, true));
+}
+
+/// A Gateway's certificate takes no host from the operator, nor from the object that owns it.
+#[test]
+fn certificates_of_gateways_come_last() {
+    let [operator, gateway, ingress] = ["operator", "gateway", "ingress"].map(|name| {
+        let made = rcgen::generate_simple_self_signed([name.to_owned()]).unwrap();
+        TlsIdentity::from_pem(made.cert.pem().as_bytes(), made.signing_key.serialize_pem().as_bytes()).unwrap()
+    });
+    let (publisher, tables) = publisher();
+    let mut files = CertificateStore::default();
+    ["a.test", "*"].iter().for_each(|host| files.insert(host, operator.clone()));
+    publisher.set_certificates(files);
+    let of = |hosts: &[&str], identity: &TlsIdentity, yields: bool| {
+        let public = hosts.iter().map(|host| ((*host).to_owned(), identity.clone())).collect();
+        ObjectCertificates { public, yields, ..ObjectCertificates::default() }
+    };
+    publisher.set_object_certificates("Gateway ns/g", of(&["a.test", "b.test", "c.test", "*"], &gateway, true));
+    publisher.set_object_certificates("Ingress ns/i", of(&["b.test"], &ingress, false));
+    publisher.start();
+    let tables = tables.lock().unwrap();
+    let table = tables.last().unwrap();
+    for (host, wanted) in [("a.test", &operator), ("b.test", &ingress), ("c.test", &gateway), ("d.test", &operator)] {
+        assert!(table.identity(Some(host), false).unwrap().has_same_chain(wanted), "{host}");
+    }
 }
 
 #[test]

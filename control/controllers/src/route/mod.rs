@@ -259,7 +259,7 @@ fn tls(context: &ControllerContext, route: &Route, naming: RouteNaming<'_>) -> (
 }
 
 fn route_certificates(tls: &HostTls, inside: &[HostCertificate]) -> ObjectCertificates {
-    ObjectCertificates { public: tls.certificates(), cluster_local: host_tls::shown(inside) }
+    ObjectCertificates { public: tls.certificates(), cluster_local: host_tls::shown(inside), yields: false }
 }
 
 struct NamespaceLookup<'a> {

@@ -104,6 +104,13 @@ impl CertificateStore {
         }
     }
 
+    /// Adds those of `other`, which replace earlier ones of the same host.
+    pub fn merge(&mut self, other: &Self) {
+        self.exact.extend(other.exact.iter().map(|(host, identity)| (host.clone(), identity.clone())));
+        self.wildcard.extend(other.wildcard.iter().map(|(parent, identity)| (parent.clone(), identity.clone())));
+        self.any = other.any.clone().or(self.any.take());
+    }
+
     /// The most specific identity: the name's own, its parent's wildcard (for one label, as clients check it by RFC
     /// 6125), or the default.
     #[must_use]
