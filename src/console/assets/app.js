@@ -21,7 +21,7 @@ let wantsToken = false;
 /** The hash as `{ page, rest, query }`. */
 function route() {
   const [path, query = ''] = location.hash.replace(/^#\/?/, '').split('?');
-  const [page, ...rest] = path.split('/').map(decodeURIComponent);
+  const [page, ...rest] = path.split('/').map(part => { try { return decodeURIComponent(part); } catch { return part; } });
   return { page: PAGES[page] ? page : 'overview', rest, query: new URLSearchParams(query) };
 }
 
