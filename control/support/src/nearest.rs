@@ -7,8 +7,11 @@ const CHARS_MAX: usize = 128;
 
 /// The candidate with the fewest differences, if it is near enough: at most three letters, and a third of the word.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let within = DISTANCE_MAX.min(word.chars().count().div_ceil(3));
-    let distances = candidates.into_iter().map(|candidate| (distance(word, candidate), candidate));
+    let chars = word.chars().count();
+    let within = DISTANCE_MAX.min(chars.div_ceil(3));
+    // Each letter more or less is a difference: most pairs are decided by their lengths.
+    let similar = candidates.into_iter().filter(|candidate| candidate.chars().count().abs_diff(chars) <= within);
+    let distances = similar.map(|candidate| (distance(word, candidate), candidate));
     distances.filter(|(distance, _)| *distance <= within).min_by_key(|(distance, _)| *distance).map(|(_, word)| word)
 }
 

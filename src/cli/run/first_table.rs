@@ -1,5 +1,6 @@
 //! The wait for the first table.
 
+use std::mem;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -23,18 +24,25 @@ pub(super) fn await_objects(
         drop(tell.send(MainEvent::Synced(outcome))); // fails only when this process is ending anyway
     };
     std::thread::Builder::new().name("start".to_owned()).spawn(wait).context("no thread")?;
-    let mut reloads = false;
+    // A reload and a successor asked for during the start are asked for again after it: the files read
+    // before the signal may be out of date, and only a serving process can hand over its sockets.
+    let mut deferred = Vec::new();
     loop {
         match hear.recv_timeout(START_PROGRESS_INTERVAL) {
             Ok(MainEvent::Synced(outcome)) => {
-                if reloads {
-                    // reload again: the files read before the signal may be out of date
-                    drop(say.send(MainEvent::Reload));
+                for event in deferred {
+                    drop(say.send(event));
                 }
                 return outcome.map(|()| true);
             }
             Ok(MainEvent::Signal) => return Ok(false),
-            Ok(event) => reloads |= matches!(event, MainEvent::Reload),
+            Ok(event @ (MainEvent::Reload | MainEvent::SuccessorRequested)) => {
+                let same = mem::discriminant(&event);
+                if deferred.iter().all(|kept| mem::discriminant(kept) != same) {
+                    deferred.push(event);
+                }
+            }
+            Ok(_) => {}
             Err(_) => {
                 tracing::info!("still waiting for the objects; serving starts when they are loaded")
             }
@@ -46,14 +54,19 @@ pub(super) fn await_objects(
 mod tests {
     use super::*;
 
-    /// SIGHUP also applies to files read during the start, which may take long.
+    /// SIGHUP also applies to files read during the start, which may take long, and SIGUSR2 starts a successor
+    /// after it.
     #[test]
-    fn reload_during_start_runs_after_it() {
+    fn signals_during_start_act_once_after_it() {
         let (say, hear) = mpsc::channel();
         let (synced, waits) = oneshot::channel();
+        say.send(MainEvent::Reload).unwrap();
+        say.send(MainEvent::SuccessorRequested).unwrap();
         say.send(MainEvent::Reload).unwrap();
         synced.send(Ok(())).unwrap();
         assert!(await_objects(waits, (&hear, &say)).unwrap());
         assert!(matches!(hear.try_recv(), Ok(MainEvent::Reload)));
+        assert!(matches!(hear.try_recv(), Ok(MainEvent::SuccessorRequested)));
+        assert!(hear.try_recv().is_err());
     }
 }

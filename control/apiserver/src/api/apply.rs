@@ -17,7 +17,7 @@ use types::kind_registry::{KindEntry, RequestContext};
 use super::decide::Write;
 use super::errors::StatusError;
 use super::field_ownership::{
-    FieldDiff, FieldOwner, FieldSet, FieldWriter, field_location, last_applied, managed_fields, merge,
+    FieldOwner, FieldSet, FieldWriter, field_location, last_applied, managed_fields, merge,
 };
 use super::prepare::{self, CreationContext};
 use super::{
@@ -226,13 +226,14 @@ impl ApplyIntent {
             others.iter().for_each(|owner| owned.add(&owner.fields));
             merged = merge::prune(at, merged, &last.fields, &owned);
         }
-        let compared = self.writer.compare(Some(&before.value), &merged);
-        self.resolve_conflicts(&before.value, &compared, &mut others)?;
+        let mut compared = self.writer.compare(Some(&before.value), &merged);
+        let changed = compared.take_changed();
+        self.resolve_conflicts(&before.value, (&changed, &compared.removed), &mut others)?;
         if last_applied::should_update(&self.writer, &merged) {
             last_applied::update_annotation(&mut merged, &self.wanted);
         }
 
-        let moved = !compared.changed().is_empty() || !compared.removed.is_empty();
+        let moved = !changed.is_empty() || !compared.removed.is_empty();
         let (key, mut object) = match admit(merged)? {
             WriteOperation::Put(key, object) => (key, object),
             WriteOperation::NoOp(same) => (same.key.clone(), same.value()),
@@ -247,11 +248,10 @@ impl ApplyIntent {
     fn resolve_conflicts(
         &self,
         before: &Value,
-        compared: &FieldDiff,
+        (set, removed): (&FieldSet, &FieldSet),
         others: &mut Vec<FieldOwner>,
     ) -> Result<(), StatusError> {
-        let set = compared.changed();
-        let contested: Vec<FieldSet> = others.iter().map(|owner| owner.fields.intersection(&set)).collect();
+        let contested: Vec<FieldSet> = others.iter().map(|owner| owner.fields.intersection(set)).collect();
         if !self.force {
             let allowed = last_applied::takeover_fields(&self.writer, before).unwrap_or_default();
             let mut conflicts = Vec::new();
@@ -267,8 +267,8 @@ impl ApplyIntent {
             }
         }
         for owner in others.iter_mut() {
-            owner.fields.subtract(&set);
-            owner.fields.subtract(&compared.removed);
+            owner.fields.subtract(set);
+            owner.fields.subtract(removed);
         }
         others.retain(|owner| !owner.fields.is_empty());
         Ok(())

@@ -52,9 +52,9 @@ impl FieldSet {
         Self { owned: below.is_empty() || fields.contains_key("."), children: below }
     }
 
-    pub(in super::super) fn write(&self) -> Value {
+    pub(in super::super) fn into_value(self) -> Value {
         let mut fields: Map<String, Value> =
-            self.children.iter().map(|(name, inner)| (name.clone(), inner.write())).collect();
+            self.children.into_iter().map(|(name, inner)| (name, inner.into_value())).collect();
         if self.owned && !fields.is_empty() {
             fields.insert(".".into(), json!({}));
         }
@@ -69,6 +69,18 @@ impl FieldSet {
         self.owned |= other.owned;
         for (name, inner) in &other.children {
             self.children.entry(name.clone()).or_default().add(inner);
+        }
+    }
+
+    /// Adds a set that is not needed any more.
+    pub(super) fn append(&mut self, other: Self) {
+        self.owned |= other.owned;
+        if self.children.is_empty() {
+            self.children = other.children;
+            return;
+        }
+        for (name, inner) in other.children {
+            self.children.entry(name).or_default().append(inner);
         }
     }
 
@@ -159,30 +171,40 @@ impl FieldDiff {
         found.removed.owned = after.is_none();
         found.modified.owned = before.is_some() && after.is_some() && (one || are_empty);
 
+        let mut compare = |element: String, before, after| {
+            let blank = blank.and_then(|blank| blank.get(field(&element)));
+            let inside = Self::of(at.child(&element), blank, before, after);
+            found.insert(element, inside);
+        };
+        if old.is_empty() {
+            new.into_iter().for_each(|(element, value)| compare(element, None, Some(value)));
+            return found;
+        }
         let mut sides: BTreeMap<String, (Option<&Value>, Option<&Value>)> =
             old.into_iter().map(|(element, value)| (element, (Some(value), None))).collect();
         for (element, value) in new {
             sides.entry(element).or_default().1 = Some(value);
         }
-        for (element, (before, after)) in sides {
-            let blank = blank.and_then(|blank| blank.get(field(&element)));
-            let inside = Self::of(at.child(&element), blank, before, after);
-            found.insert(element, inside);
-        }
+        sides.into_iter().for_each(|(element, (before, after))| compare(element, before, after));
         found
     }
 
     pub(in super::super) fn insert(&mut self, element: String, inside: Self) {
-        self.added.insert(element.clone(), inside.added);
-        self.modified.insert(element.clone(), inside.modified);
-        self.removed.insert(element, inside.removed);
+        let Self { added, modified, removed } = inside;
+        // The name is copied only for a set that has it; most fields are in one.
+        for (set, inner) in [(&mut self.modified, modified), (&mut self.removed, removed)] {
+            if !inner.is_empty() {
+                set.children.insert(element.clone(), inner);
+            }
+        }
+        self.added.insert(element, added);
     }
 
-    /// The fields that are new or changed.
-    pub(in super::super) fn changed(&self) -> FieldSet {
-        let mut found = self.modified.clone();
-        found.add(&self.added);
-        found
+    /// Takes the fields that are new or changed; what was removed stays.
+    pub(in super::super) fn take_changed(&mut self) -> FieldSet {
+        let mut changed = std::mem::take(&mut self.modified);
+        changed.append(std::mem::take(&mut self.added));
+        changed
     }
 }
 
@@ -236,14 +258,14 @@ mod tests {
 
     fn compared(before: &Value, after: &Value) -> [Value; 3] {
         let found = FieldDiff::of(FieldLocation::root(None), None, Some(before), Some(after));
-        [found.added.write(), found.modified.write(), found.removed.write()]
+        [found.added.into_value(), found.modified.into_value(), found.removed.into_value()]
     }
 
     #[test]
     fn a_set_survives_being_written_and_read() {
         let object = json!({ "a": 1, "env": [{ "name": "x", "value": "y" }], "list": [1, 2], "empty": {} });
         let set = FieldSet::of(FieldLocation::root(None), &object);
-        let written = set.write();
+        let written = set.clone().into_value();
         assert_eq!(
             written,
             json!({ "f:a": {}, "f:empty": {}, "f:list": {},
@@ -289,23 +311,23 @@ mod tests {
         let found = FieldDiff::of(FieldLocation::root(None), Some(&blank), None, Some(&after));
         let containers = json!({ r#"k:{"name":"a"}"#: { ".": {}, "f:name": {} } });
         let volumes = json!({ ".": {}, r#"k:{"name":"v"}"#: { ".": {}, "f:name": {} } });
-        assert_eq!(found.added.write(), json!({ "f:spec": { "f:containers": containers, "f:volumes": volumes } }));
-        let same = FieldDiff::of(FieldLocation::root(None), Some(&blank), Some(&json!({})), Some(&blank));
-        assert!(same.changed().is_empty() && same.removed.is_empty());
+        assert_eq!(found.added.clone().into_value(), json!({ "f:spec": { "f:containers": containers, "f:volumes": volumes } }));
+        let mut same = FieldDiff::of(FieldLocation::root(None), Some(&blank), Some(&json!({})), Some(&blank));
+        assert!(same.take_changed().is_empty() && same.removed.is_empty());
     }
 
     #[test]
     fn sets_are_compared_field_by_field() {
         let whole = FieldSet::parse(&json!({ "f:a": { ".": {}, "f:c": {} }, "f:b": {} }));
         let part = FieldSet::parse(&json!({ "f:a": { "f:c": {} }, "f:d": {} }));
-        assert_eq!(whole.intersection(&part).write(), json!({ "f:a": { "f:c": {} } }));
+        assert_eq!(whole.intersection(&part).into_value(), json!({ "f:a": { "f:c": {} } }));
         let mut one = whole.clone();
         one.subtract(&part);
-        assert_eq!(one.write(), json!({ "f:a": {}, "f:b": {} }));
+        assert_eq!(one.into_value(), json!({ "f:a": {}, "f:b": {} }));
         let mut other = part.clone();
         other.subtract(&whole);
-        assert_eq!(other.write(), json!({ "f:d": {} }));
+        assert_eq!(other.into_value(), json!({ "f:d": {} }));
         let holders = part.with_ancestors(FieldLocation::root(None));
-        assert_eq!(holders.write(), json!({ "f:a": { ".": {}, "f:c": {} }, "f:d": {} }));
+        assert_eq!(holders.into_value(), json!({ "f:a": { ".": {}, "f:c": {} }, "f:d": {} }));
     }
 }

@@ -89,8 +89,7 @@ pub(in super::super) fn owners(object: &Value) -> Vec<FieldOwner> {
 
 /// Writes the owners back, in the order of Kubernetes: appliers first, and then by time; those that own nothing are
 /// forgotten.
-fn write(object: &mut Value, owners: &[FieldOwner]) {
-    let mut owners: Vec<&FieldOwner> = owners.iter().collect();
+fn write(object: &mut Value, mut owners: Vec<FieldOwner>) {
     owners.sort_by(|one, other| one.sort_key().cmp(&other.sort_key()));
     let entries: Vec<Value> = owners
         .into_iter()
@@ -101,11 +100,12 @@ fn write(object: &mut Value, owners: &[FieldOwner]) {
                 "operation": owner.operation,
                 "apiVersion": owner.api_version,
                 "fieldsType": "FieldsV1",
-                "fieldsV1": owner.fields.write(),
             });
-            for (name, text) in [("time", &owner.time), ("subresource", &owner.subresource)] {
+            // Not in the macro, which copies what it is given.
+            entry["fieldsV1"] = owner.fields.into_value();
+            for (name, text) in [("time", owner.time), ("subresource", owner.subresource)] {
                 if !text.is_empty() {
-                    entry[name] = text.clone().into();
+                    entry[name] = text.into();
                 }
             }
             entry
@@ -127,7 +127,7 @@ pub(in super::super) fn split(object: &Value, writer: &FieldWriter) -> (Option<F
     let mut known = owners(object);
     if known.is_empty() {
         let unknown = FieldWriter { manager: BEFORE_FIRST_APPLY.into(), ..writer.clone() };
-        known.push(unknown.owner(UPDATE, unknown.compare(None, object).changed()));
+        known.push(unknown.owner(UPDATE, unknown.compare(None, object).take_changed()));
     }
     let mine = known.iter().position(|owner| writer.is(owner, APPLY)).map(|place| known.remove(place));
     (mine, known)
@@ -145,19 +145,29 @@ pub(in super::super) fn record_apply(
         mine.time = last.map(|last| last.time.clone()).unwrap_or_default();
     }
     others.push(mine);
-    write(object, &others);
+    write(object, others);
 }
 
 /// Whether two objects differ in nothing but the times of their owners.
 pub(in super::super) fn equal_except_times(one: &Value, other: &Value) -> bool {
-    let timeless = |object: &Value| {
-        let mut object = object.clone();
-        for entry in object["metadata"]["managedFields"].as_array_mut().into_iter().flatten() {
-            entry["time"] = Value::Null;
+    let (own, others) = (&one["metadata"], &other["metadata"]);
+    own["resourceVersion"] == others["resourceVersion"]
+        && equal_without("metadata", one, other)
+        && equal_without("managedFields", own, others)
+        && match (own["managedFields"].as_array(), others["managedFields"].as_array()) {
+            (Some(own), Some(others)) => {
+                own.len() == others.len() && own.iter().zip(others).all(|(one, other)| equal_without("time", one, other))
+            }
+            _ => own["managedFields"] == others["managedFields"],
         }
-        object
-    };
-    one["metadata"]["resourceVersion"] == other["metadata"]["resourceVersion"] && timeless(one) == timeless(other)
+}
+
+/// Whether two values are equal apart from the field `name`.
+fn equal_without(name: &str, one: &Value, other: &Value) -> bool {
+    let (Some(own), Some(others)) = (one.as_object(), other.as_object()) else { return one == other };
+    let others_of = |fields: &'_ serde_json::Map<String, Value>| fields.len() - usize::from(fields.contains_key(name));
+    others_of(own) == others_of(others)
+        && own.iter().all(|(field, value)| field == name || others.get(field) == Some(value))
 }
 
 /// Records the manager of a plain write: it becomes the only owner of the changed fields. `sent`: see
@@ -181,11 +191,11 @@ fn record_update(object: &mut Value, before: Option<&Value>, writer: &FieldWrite
     let mut owners = owners(object);
     // For an existing object without recorded managers, the first apply records the earlier writer.
     if owners.is_empty() && before.is_some() {
-        write(object, &owners);
+        write(object, owners);
         return;
     }
-    let compared = writer.compare(before, sent.filter(|_| writer.defaults_by_webhook()).unwrap_or(object));
-    let mut set = compared.changed();
+    let mut compared = writer.compare(before, sent.filter(|_| writer.defaults_by_webhook()).unwrap_or(object));
+    let mut set = compared.take_changed();
     set.retain_existing(writer.location(), object);
     if let (Some(sent), Some(spec)) = (sent, set.children.get_mut("f:spec")) {
         let chosen = writer.server_assigned_fields().iter().filter(|name| sent["spec"].get(**name).is_none());
@@ -199,13 +209,13 @@ fn record_update(object: &mut Value, before: Option<&Value>, writer: &FieldWrite
         owner.fields.subtract(&set);
     }
     if !set.is_empty() {
-        set.add(&fields.take().map(|owner| owner.fields).unwrap_or_default());
+        set.append(fields.take().map(|owner| owner.fields).unwrap_or_default());
         fields = Some(writer.owner(UPDATE, set));
     }
     owners.extend(fields);
     owners.retain(|owner| !owner.fields.is_empty());
     merge_oldest(&mut owners);
-    write(object, &owners);
+    write(object, owners);
 }
 
 /// The owners that a write starts from: those stored, unless the client says something else that makes
@@ -249,7 +259,7 @@ fn merge_oldest(owners: &mut Vec<FieldOwner>) {
         };
         shared.manager = ANCIENT_MANAGER.into();
         shared.subresource = String::new();
-        shared.fields.add(&owner.fields);
+        shared.fields.append(owner.fields);
         shared.time = owner.time;
         count -= 1;
     }
@@ -327,7 +337,7 @@ mod tests {
         let fields = |writer: &FieldWriter, sent: Value, stored: Value| {
             let mut object = stored;
             record_update(&mut object, None, writer, Some(&sent));
-            owners(&object).first().map_or(Value::Null, |owner| owner.fields.write())
+            owners(&object).first().map_or(Value::Null, |owner| owner.fields.clone().into_value())
         };
         let plain = json!({ "metadata": {}, "spec": { "a": 1 } });
         let filled = json!({ "metadata": { "annotations": { "creator": "c" } }, "spec": { "a": 1, "b": 2 } });

@@ -8,7 +8,7 @@ pub(super) mod last_applied;
 pub(super) mod managed_fields;
 pub(super) mod merge;
 
-pub(super) use field_set::{FieldDiff, FieldSet};
+pub(super) use field_set::FieldSet;
 pub(super) use field_writer::FieldWriter;
 pub(super) use managed_fields::{FieldOwner, effective_managed_fields, track_update};
 
