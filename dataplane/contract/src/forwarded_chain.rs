@@ -8,15 +8,20 @@ use codec::http::{FieldName, RequestView, tokens};
 
 use crate::client_address::ClientAddress;
 
-/// The address of the client that began the chain; `None`: a proxy says that it does not know it.
+/// The address of the client that began the chain; `None`: a proxy says that it does not know it, or the two fields
+/// name different clients. A proxy that writes only one of them may pass on what the client wrote in the other.
 #[must_use]
 pub fn client_ip(request: RequestView<'_>, peer: &ClientAddress) -> Option<IpAddr> {
     if peer.trust().is_none() {
         return Some(peer.canonical().ip());
     }
     let hop = accepted_hops(request, peer).next().map(|hop| std::str::from_utf8(hop).ok().and_then(hop_address));
-    let first = hop.or_else(|| accepted_elements(request, peer).next().map(node_address));
-    first.unwrap_or_else(|| Some(peer.canonical().ip()))
+    let element = accepted_elements(request, peer).next().map(node_address);
+    match (hop, element) {
+        (Some(hop), Some(element)) if hop != element => None,
+        (Some(client), _) | (None, Some(client)) => client,
+        (None, None) => Some(peer.canonical().ip()),
+    }
 }
 
 /// The end of `X-Forwarded-For` that trusted proxies wrote.
@@ -86,6 +91,9 @@ mod tests {
             ("10.0.0.1:1", "X-Forwarded-For: 203.0.113.1, 192.0.2.7, 10.0.0.2\r\n", Some("192.0.2.7")),
             ("10.0.0.1:1", "Forwarded: for=203.0.113.1, for=\"[2001:db8::1]:7\"\r\n", Some("2001:db8::1")),
             ("10.0.0.1:1", "X-Forwarded-For: 203.0.113.1, unknown\r\n", None),
+            ("10.0.0.1:1", "X-Forwarded-For: 192.0.2.7\r\nForwarded: for=192.0.2.7\r\n", Some("192.0.2.7")),
+            ("10.0.0.1:1", "X-Forwarded-For: 203.0.113.1\r\nForwarded: for=192.0.2.7\r\n", None),
+            ("10.0.0.1:1", "X-Forwarded-For: 192.0.2.7\r\nForwarded: for=203.0.113.1\r\n", None),
             ("10.0.0.1:1", "X-Forwarded-For: ::ffff:192.0.2.7, ::ffff:10.0.0.2\r\n", Some("192.0.2.7")),
             ("10.0.0.1:1", "Forwarded: for=\"[::ffff:192.0.2.7]:5\"\r\n", Some("192.0.2.7")),
             ("[::ffff:192.0.2.1]:1", "", Some("192.0.2.1")),

@@ -15,7 +15,7 @@ pub struct RouteFilterRule {
     pub access: AccessList,
     /// Sent instead of a backend's response. A rule with it needs no shares.
     pub reply: Option<RouteReply>,
-    /// At most `MirrorSet::MIRRORS_MAX` for a rule and a share together; the others are not copied to.
+    /// At most `MirrorSet::MIRRORS_MAX` for a rule and a share together.
     pub mirrors: Vec<MirrorRule>,
     pub timeouts: RuleTimeouts,
 }

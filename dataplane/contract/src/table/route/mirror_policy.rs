@@ -51,17 +51,17 @@ impl MirrorFraction {
 
 /// Which mirrors of its share a request is copied to.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct MirrorSet(u16);
+pub struct MirrorSet(u32);
 
 impl MirrorSet {
-    /// The mirrors that a set can tell apart. A share has no more.
-    pub const MIRRORS_MAX: usize = u16::BITS as usize;
+    /// The mirrors that a set can tell apart: a rule of an HTTPRoute has 16 filters at most, and so has each of its backends.
+    pub const MIRRORS_MAX: usize = u32::BITS as usize;
 
     /// Decides for each mirror. `chance` makes random numbers below its argument.
     #[must_use]
     pub fn draw(mirrors: &[MirrorPolicy], mut chance: impl FnMut(u32) -> u32) -> Self {
         let all = mirrors.iter().take(Self::MIRRORS_MAX).enumerate();
-        Self(all.fold(0, |set, (at, mirror)| set | u16::from(mirror.fraction.draw(&mut chance)) << at))
+        Self(all.fold(0, |set, (at, mirror)| set | u32::from(mirror.fraction.draw(&mut chance)) << at))
     }
 
     #[inline]
@@ -91,7 +91,7 @@ mod tests {
         let mirror = |fraction| MirrorPolicy { destination: MirrorDestination::Host("a".into()), fraction };
         let mirrors = [0, 100, 0, 100].map(|percent| mirror(MirrorFraction::percent(percent)));
         assert_eq!(MirrorSet::draw(&mirrors, |_| 0).iter().collect::<Vec<_>>(), [1, 3]);
-        let many: Vec<_> = (0..20).map(|_| mirror(MirrorFraction::ALL)).collect();
+        let many: Vec<_> = (0..40).map(|_| mirror(MirrorFraction::ALL)).collect();
         assert_eq!(MirrorSet::draw(&many, |_| 0).iter().count(), MirrorSet::MIRRORS_MAX);
         assert!(MirrorFraction::new(1, 0).is_none() && MirrorFraction::new(2, 1).is_none());
     }
