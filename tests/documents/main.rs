@@ -6,3 +6,4 @@ mod documented;
 mod limits;
 mod monitoring;
 mod reference;
+mod seccomp;
