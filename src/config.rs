@@ -31,7 +31,7 @@ pub(crate) use multi_value::ManyValues;
 pub(crate) use route::{RouteRule, RouteTarget};
 pub(crate) use settings::{Settings, setting_names};
 pub(crate) use value::{
-    AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule, QuotaRule,
+    AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule, QuotaRule,
     UserRule, Wait, address, whole,
 };
 
@@ -48,6 +48,7 @@ pub(crate) struct RunConfig {
     pub(crate) private_https: Option<SocketAddr>,
     pub(crate) tls_min_version: TlsVersion,
     pub(crate) events: SocketAddr,
+    pub(crate) events_address: Option<AdvertisedHost>,
     pub(crate) events_https: Option<SocketAddr>,
     pub(crate) api: SocketAddr,
     pub(crate) api_socket: Option<PathBuf>,
@@ -123,6 +124,7 @@ impl RunConfig {
             certificates: either(given.tls_cert, file.tls_cert),
             tls_min_version: given.tls_min_version.or(file.tls_min_version).unwrap_or_default(),
             events: given.events.or(file.events).unwrap_or(loopback(8081)),
+            events_address: given.events_address.or(file.events_address),
             events_https: given.events_https.or(file.events_https),
             api: given.api.or(file.api).unwrap_or(loopback(8001)),
             api_socket: given.api_socket.or(file.api_socket),
@@ -222,7 +224,7 @@ impl RunConfig {
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let differ = |key: fn(&Self) -> String| key(self) != key(wanted);
         type ShownSetting = (&'static str, fn(&RunConfig) -> String);
-        let fields: [ShownSetting; 36] = [
+        let fields: [ShownSetting; 37] = [
             ("data", |config| format!("{:?}", config.data)),
             ("workers", |config| format!("{:?}", config.workers)),
             ("http", |config| format!("{:?}", config.http)),
@@ -231,6 +233,7 @@ impl RunConfig {
             ("cluster-local-https", |config| format!("{:?}", config.private_https)),
             ("tls-min-version", |config| format!("{:?}", config.tls_min_version)),
             ("events", |config| format!("{:?}", config.events)),
+            ("events-address", |config| format!("{:?}", config.events_address)),
             ("events-https", |config| format!("{:?}", config.events_https)),
             ("api", |config| format!("{:?}", (config.api, &config.api_socket, config.api_tls))),
             ("api-tls-cert", |config| format!("{:?}", config.api_tls_cert)),

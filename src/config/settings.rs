@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::gateway::{ErrorPageRule, NetworkList, ProxyProtocolList};
 use super::upgrade_protocols::UpgradeProtocolList;
-use super::value::{AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
+use super::value::{AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
 use super::{
     AccessFormat, IoDriverRule, ManyValues, RouteRule, ServerTiming, TlsVersion, WorkloadRule, multi_value, value,
@@ -78,6 +78,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "ADDR", value_parser = value::address, env = "SLUICEGATE_EVENTS")]
     #[serde(default, deserialize_with = "value::file_address")]
     pub(crate) events: Option<SocketAddr>,
+
+    /// The address that statuses name for events, instead of the listener's own: of a Service or load balancer before
+    /// several replicas, `HOST` or `HOST:PORT` [default: that of --events]
+    #[arg(long, value_name = "HOST[:PORT]", env = "SLUICEGATE_EVENTS_ADDRESS")]
+    pub(crate) events_address: Option<AdvertisedHost>,
 
     /// Address for events over TLS; `transport-encryption` in ConfigMap `config-features` says whether it
     /// is used [default: none]

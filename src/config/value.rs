@@ -209,6 +209,30 @@ impl FromStr for AllowedHostRule {
     }
 }
 
+/// The host and port of a URL, as other programs reach a listener.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct AdvertisedHost(pub(crate) String);
+
+impl FromStr for AdvertisedHost {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let bad = || format!("{text:?} is not HOST or HOST:PORT, like events.example.com or 192.0.2.1:8081");
+        let authority: http::uri::Authority = text.parse().map_err(|_| bad())?;
+        let host = authority.host();
+        let is_address = host.parse::<IpAddr>().is_ok()
+            || host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).is_some_and(|host| host.parse::<IpAddr>().is_ok());
+        // What follows the host is a port that is a number, or nothing: no user and no empty port.
+        let port = text.strip_prefix(host).ok_or_else(bad)?;
+        let has_port = port.is_empty() || authority.port_u16().is_some_and(|port| port > 0);
+        if !(is_address || is_domain(host)) || !has_port {
+            return Err(bad());
+        }
+        Ok(Self(text.to_ascii_lowercase()))
+    }
+}
+
 /// A listening address: `127.0.0.1:8080`, `localhost:8080`, or `:8080` for all addresses of this host.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse() {
@@ -290,7 +314,8 @@ from_string!(
     FilePair,
     UserRule,
     Wait,
-    AllowedHostRule
+    AllowedHostRule,
+    AdvertisedHost
 );
 
 #[cfg(test)]
@@ -309,6 +334,21 @@ mod tests {
         }
         for bad in ["", "*", "*.", "gate:8001", "http://gate", "gate.", "a b", "[::1]"] {
             assert!(bad.parse::<AllowedHostRule>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn advertised_host_is_name_or_address_with_port() {
+        for (text, host) in [
+            ("sluicegate-events.knative-serving.svc.cluster.local", "sluicegate-events.knative-serving.svc.cluster.local"),
+            ("Events.example.com:8081", "events.example.com:8081"),
+            ("192.0.2.1:80", "192.0.2.1:80"),
+            ("[2001:db8::1]:80", "[2001:db8::1]:80"),
+        ] {
+            assert_eq!(text.parse(), Ok(AdvertisedHost(host.to_owned())));
+        }
+        for bad in ["", ":80", "http://a", "a/b", "u@a", "a:", "a:0", "a:99999", "2001:db8::1", "a b", "a?b"] {
+            assert!(bad.parse::<AdvertisedHost>().is_err(), "{bad:?}");
         }
     }
 

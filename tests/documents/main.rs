@@ -3,6 +3,7 @@
 mod conformance;
 mod contributing;
 mod documented;
+mod helm;
 mod limits;
 mod monitoring;
 mod reference;

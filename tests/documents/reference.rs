@@ -213,9 +213,10 @@ fn roles_page_says_what_the_api_serves() {
     hold_follow_role(&roles);
 }
 
-/// `deploy/follow.yaml` gives an appliance in a cluster the rights that the embedded API gives to followers.
+/// The Helm chart, of which `deploy/follow.yaml` is made, gives an appliance in a cluster the rights that the embedded API
+/// gives to followers.
 fn hold_follow_role(roles: &Value) {
-    const FILE: &str = "deploy/follow.yaml";
+    const FILE: &str = "deploy/helm/sluicegate/files/controller-rules.yaml";
     let mut roles = roles["items"].as_array().unwrap().iter();
     let role = roles.find(|role| role["metadata"]["name"] == "sluicegate-controller").unwrap();
     let list = |words: &Value, quote: &str| {
@@ -224,14 +225,11 @@ fn hold_follow_role(roles: &Value) {
     };
     let mut rules = String::new();
     for rule in role["rules"].as_array().unwrap() {
-        writeln!(rules, "  - apiGroups: [{}]", list(&rule["apiGroups"], "\"")).unwrap();
-        writeln!(rules, "    resources: [{}]", list(&rule["resources"], "")).unwrap();
-        writeln!(rules, "    verbs: [{}]", list(&rule["verbs"], "")).unwrap();
+        writeln!(rules, "- apiGroups: [{}]", list(&rule["apiGroups"], "\"")).unwrap();
+        writeln!(rules, "  resources: [{}]", list(&rule["resources"], "")).unwrap();
+        writeln!(rules, "  verbs: [{}]", list(&rule["verbs"], "")).unwrap();
     }
-    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(FILE)).unwrap();
-    let begin = text.find("\nrules:\n").unwrap() + "\nrules:\n".len();
-    let end = begin + text[begin..].find("---").unwrap();
-    hold_file(FILE, &format!("{}{rules}{}", &text[..begin], &text[end..]));
+    hold_file(FILE, &rules);
 }
 
 fn rule_line(rule: &Value) -> String {

@@ -230,6 +230,15 @@ fn a_refusal_names_the_field() {
     }
 }
 
+/// `--events-address` is what senders are told instead of the listener: a Service in front of several replicas.
+#[test]
+fn advertised_address_is_in_statuses() {
+    let setup = ApplianceSetup::new(BIN).flag("events-address", "events.example.test:8081");
+    let appliance = with_broker(&setup);
+    let status = appliance.api().wait_ready("Broker", NAMESPACE, "main", TIMEOUT)["status"].clone();
+    assert_eq!(status["address"]["url"], "http://events.example.test:8081/brokers/default/main");
+}
+
 /// EV-OBJ-07, EV-OBJ-08, EV-OBJ-15, EV-OBJ-16, EV-OBJ-23, EV-OBJ-25, EV-OBJ-33, EV-OBJ-34, EV-OBJ-35, EV-OBJ-52,
 /// EV-OBJ-55, EV-OBJ-56, EV-OBJ-57, EV-ADR-07, EV-ADR-11: addresses and resolved URIs, of references too: any
 /// addressable object may be a dead letter sink.

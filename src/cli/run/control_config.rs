@@ -15,7 +15,7 @@ use super::events_tls::EventsTls;
 use super::sockets::BoundSockets;
 use super::{image_pulls, instances};
 use crate::admin::Health;
-use crate::config::RunConfig;
+use crate::config::{AdvertisedHost, RunConfig};
 
 pub(super) fn control_config(
     config: &RunConfig,
@@ -24,7 +24,8 @@ pub(super) fn control_config(
     health: &Health,
     ways: &Arc<OnceLock<CoreSenders>>,
 ) -> Result<ControllerConfig> {
-    let events = advertised_address::met_at(sockets.events[0].local_addr()?);
+    let listener = advertised_address::met_at(sockets.events[0].local_addr()?);
+    let events = config.events_address.as_ref().map_or_else(|| listener.to_string(), |AdvertisedHost(host)| host.clone());
     let context = ContextConfig {
         domain: config.domain.clone(),
         http_port: sockets.http[0].local_addr()?.port(),
