@@ -114,7 +114,7 @@ impl App {
             state.control_handle.stop.send_replace(true);
             return control.join().map_err(|_| panicked())?.map(|()| None);
         }
-        gateway_sockets.close_unused();
+        gateway_sockets.started();
         let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
         let listeners =
             CoreListeners { http, https, private, private_https, cluster_local, events, events_https, events_tls };
