@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 /// The first port that programs of other users may listen on. Below are those of the system's services, such as 22 and 53.
 const UNPRIVILEGED_PORT_MIN: u16 = 1024;
+/// The last port of TCP and UDP.
 const PORT_MAX: u16 = u16::MAX;
 
 /// Ports, written as `any`, `none`, or `80,443,8000-9000`.

@@ -8,7 +8,7 @@ use kit::background_clients::{BackgroundClients, keep_alive, one_by_one};
 
 use super::listeners::{listener, tls_secret};
 use super::*;
-use crate::tls::client::{BOTH, TlsAuthority};
+use crate::tls::client::{BOTH, TlsAuthority, is_421};
 
 /// An address on which nothing listens.
 fn free_address() -> SocketAddr {
@@ -45,11 +45,12 @@ fn wait_closed(at: SocketAddr) {
     kit::wait::until(TIMEOUT, "the listener is closed", || is_closed(at).then_some(()));
 }
 
-/// Programmed says that all cores accept; with the Gateway its listener goes, and what is idle there is closed.
+/// Programmed says that all cores accept; with the Gateway its listener goes. What is idle there is closed, and requests in
+/// flight end.
 #[test]
 fn listener_opens_and_closes_with_its_gateway() {
     let appliance = ApplianceSetup::new(BIN).flag("workers", "2").start();
-    let _upstreams = backends(&appliance, ["app"]);
+    let [upstream] = backends(&appliance, ["app"]);
     let (first, second) = (free_address(), free_address());
     let status = gateway(&appliance, "web", json!([http("a", first), http("b", second)]));
     assert_eq!(condition(&status["status"]["conditions"], "Programmed"), "True Programmed");
@@ -60,9 +61,13 @@ fn listener_opens_and_closes_with_its_gateway() {
 
     let mut idle = HttpConnection::open(second);
     assert_eq!(idle.call(&HttpCall::get("/").host("any.test")).status, 200);
+    let before = upstream.requests();
+    let in_flight = std::thread::spawn(move || HttpCall::get("/delay?ms=1500").host("any.test").send(second).status);
+    kit::wait::until(TIMEOUT, "the request is in flight", || (upstream.requests() > before).then_some(()));
     let api = appliance.api();
     api.patch("Gateway", NAMESPACE, "web", &json!({ "spec": { "listeners": [http("a", first)] } }));
     wait_closed(second);
+    assert_eq!(in_flight.join().unwrap(), 200);
     assert_eq!(idle.rest(), Some(Vec::new()), "the connection ends in order");
     assert_eq!(answers_at(first, "any.test"), "app");
     api.delete("Gateway", NAMESPACE, "web");
@@ -193,6 +198,10 @@ fn request_for_another_listener_of_the_connection_is_misdirected() {
         let response = connection.call(&HttpCall::get("/").host(host)).unwrap();
         assert_eq!(response.status, status, "{host} by {server_name}: {response}");
     }
+    let mut connection = authority.client(BOTH).alpn(&[b"h2"]).connect(at, "a.test").unwrap();
+    let statuses = connection.http2_heads(&["a.test", "x.b.test"]);
+    assert_eq!(statuses[0][0], 0x88, "200 stands in HPACK's table");
+    assert!(is_421(&statuses[1]), "{:?}", &statuses[1][..6]);
 }
 
 /// Ports of the appliance and of the system are not for Gateways; the reason names the flag.
