@@ -107,6 +107,8 @@ pub(super) struct CoreShutdown {
     pub(super) senders: Rc<ConnectionTracker>,
     /// Connections of instances that call each other.
     pub(super) callers: Rc<ConnectionTracker>,
+    /// Opens and closes the listeners of the table; called at each wake-up until the stop.
+    pub(super) follow_table: Box<dyn Fn()>,
     pub(super) stop: Arc<StopSignal>,
     pub(super) drain_max: Duration,
 }
@@ -118,6 +120,7 @@ impl CoreShutdown {
         while !self.stop.is_signalled() {
             self.proxy.ring.woken().await;
             self.proxy.on_wake();
+            (self.follow_table)();
             let Some(events) = &self.events else { continue };
             if self.stop.stop_level() == NOTHING {
                 events.on_wake();

@@ -18,7 +18,6 @@ use dataplane::signal::SignalQueue;
 use dataplane::spans::SpanQueue;
 use dataplane::table::RoutingTable;
 use dataplane::table_publisher::TablePublisher;
-use dataplane::target_policy::TargetPolicy;
 use tokio::sync::Notify;
 
 use super::MainEvent;
@@ -33,6 +32,7 @@ use super::cores::{RunningCores, SharedCoreConfig};
 use super::data_folder::DataFolder;
 use super::events_tls::EventsTls;
 use super::first_table::await_objects;
+use super::gateway_sockets::GatewaySockets;
 use super::hot_restart::{HandoverListener, HandoverState, OwnCommand, Predecessor, Successor};
 use super::listeners::CoreListeners;
 use super::log_names::LogNames;
@@ -42,7 +42,7 @@ use super::preflight::{self, GatewayFiles, Preflight};
 use super::reload::Reloader;
 use super::routes::StaticRoutes;
 use super::sockets::{BoundSockets, SocketDescriptors};
-use super::{certificates, descriptors, service_manager, signals, targets, watchdog};
+use super::{certificates, descriptors, listeners, service_manager, signals, targets, watchdog};
 use crate::admin::Health;
 use crate::config::{RunConfig, ServerTiming, Settings};
 
@@ -75,7 +75,8 @@ impl App {
         descriptors::raise_limit(config.workers)?;
         let Preflight { files, given, access, access_log: log_thread, api_socket, io_driver } =
             preflight::run(&config, &expiries)?;
-        let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
+        let Arrival { folder, logs, sockets, gateway_sockets: opened, predecessor } =
+            arrival::arrive(&config, api_socket)?;
         arrived.store(true, Relaxed);
         let (ready, banner) = (sockets.ready_line()?, StartBanner::new(&config, &sockets)?);
         let events_tls = EventsTls::open(&config, &sockets)?;
@@ -88,9 +89,9 @@ impl App {
         let (spans, exporter) = otlp::start(&config, &health)?.unzip();
         let ((notify, signals), (control_handle, steered)) = (signal_queue(), control::control_handle());
         let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
-        let state = handover_state(&config, (sockets.keep()?, folder), &shared, control_handle, &health);
+        let state = handover_state(&config, (sockets.keep()?, &opened, folder), &shared, control_handle, &health);
         let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
-            control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
+            control: control_config(&config, (&sockets, &opened), events_tls.as_ref(), &health, &ways)?,
             config: config.clone(),
             publisher: Arc::clone(&publisher),
             signals,
@@ -115,14 +116,13 @@ impl App {
         let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
         let listeners =
             CoreListeners { http, https, private, private_https, cluster_local, events, events_https, events_tls };
-        let access = (access, spans, Arc::clone(&health.targets), io_driver);
+        let access = (access, spans, &health, io_driver);
         let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, say.clone())?;
-        watchdog::start(&config, &cores, &tables, &health)?;
         drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
         start_handover_listener(&config, say.clone());
         let reloader = Reloader::start(settings, &config, (publisher, routes), say.clone());
         announce(&ready, &banner)?;
-        report_ready(predecessor, clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
+        report_ready(predecessor, clear_up(config.data.clone(), Arc::clone(&shared.stop), opened))?;
         Ok(Some(Self {
             config,
             shared,
@@ -181,8 +181,10 @@ impl App {
         } else {
             service_manager::stopping();
         }
-        let HandoverState { sockets, folder, control_handle, .. } = state;
-        drop(sockets); // otherwise the kernel would continue to accept connections
+        let HandoverState { sockets, gateway_sockets, folder, control_handle, .. } = state;
+        // Otherwise the kernel would continue to accept connections.
+        drop(sockets);
+        gateway_sockets.close();
         let (outcome, successor) = end_cores(event, &shared, events, cores);
         access_log.finish();
         if let Some(exporter) = exporter {
@@ -198,13 +200,14 @@ impl App {
 /// What a successor gets of this process, or takes over from it.
 fn handover_state(
     config: &RunConfig,
-    (sockets, folder): (SocketDescriptors, DataFolder),
+    (sockets, gateway_sockets, folder): (SocketDescriptors, &Arc<GatewaySockets>, DataFolder),
     shared: &SharedCoreConfig,
     control_handle: ControlHandle,
     health: &Arc<Health>,
 ) -> HandoverState {
     HandoverState {
         sockets,
+        gateway_sockets: Arc::clone(gateway_sockets),
         folder: Some(folder),
         cores: config.workers,
         stop: Arc::clone(&shared.stop),
@@ -273,10 +276,16 @@ fn start_handover_listener(config: &RunConfig, say: mpsc::Sender<MainEvent>) {
     }
 }
 
-/// Cleans up when the previous process has ended.
-fn clear_up(data: PathBuf, stop: Arc<StopSignal>) -> impl FnOnce() + Send + 'static {
+/// Closes listeners of Gateways that nothing uses, and cleans up when the previous process has ended.
+fn clear_up(
+    data: PathBuf,
+    stop: Arc<StopSignal>,
+    gateway_sockets: Arc<GatewaySockets>,
+) -> impl FnOnce() + Send + 'static {
+    gateway_sockets.started();
     move || {
         stop.set_handover(false);
+        gateway_sockets.predecessor_ended();
         match kill_leftovers(&data) {
             Ok(()) => tracing::info!("the process that was replaced has ended"),
             Err(why) => tracing::warn!(%why, "cannot search for instances of the previous process"),
@@ -289,10 +298,11 @@ fn start_cores(
     shared: &SharedCoreConfig,
     core_listeners: CoreListeners,
     logs: Vec<CoreLogs>,
-    (access, spans, targets, io_driver): (AccessLogConfig, Option<SpanQueue>, Arc<TargetPolicy>, IoDriver),
+    (access, spans, health, io_driver): (AccessLogConfig, Option<SpanQueue>, &Arc<Health>, IoDriver),
     say: mpsc::Sender<MainEvent>,
 ) -> Result<RunningCores> {
-    let configs = core_listeners.addresses(&shared.tables, config.tls_min_version, logs)?;
+    let tls_version_min = listeners::tls_version_min(config.tls_min_version);
+    let configs = core_listeners.addresses(&shared.tables, tls_version_min, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let http = config.http_limits;
     let stall_timeout = config.stall_timeout();
@@ -302,15 +312,18 @@ fn start_cores(
         server_timing: tells_timing,
         spans,
         stall_timeout,
-        targets,
+        targets: Arc::clone(&health.targets),
         proxy_protocol: config.gateway.proxy_protocol,
+        tls_version_min,
         ..CoreLimits::default()
     };
     limits.ring.sockets_max = descriptors::sockets_max();
     limits.ring.driver = io_driver;
-    RunningCores::start(shared, &limits, configs.into_iter(), move || {
+    let cores = RunningCores::start(shared, &limits, configs.into_iter(), move || {
         drop(say.send(MainEvent::CoreEnded)); // fails only when this process has ended
-    })
+    })?;
+    watchdog::start(config, &cores, &shared.tables, health)?;
+    Ok(cores)
 }
 
 fn signal_queue() -> (Arc<Notify>, SignalQueue) {

@@ -1,5 +1,6 @@
 //! A blocking TLS client and certificates of its own: rustls on a plain socket, none of our code.
 
+use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
@@ -161,6 +162,30 @@ impl Connection {
         }
     }
 
+    /// GETs of these hosts by HTTP/2, each as a stream of this connection: the header blocks of the responses.
+    pub(crate) fn http2_heads(&mut self, hosts: &[&str]) -> Vec<Vec<u8>> {
+        // Preface and settings, then the streams: GET / by https with the authority as a literal.
+        let mut wire = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
+        for (stream, host) in (1..).step_by(2).zip(hosts) {
+            let mut block = vec![0x82, 0x87, 0x84, 0x01, host.len() as u8];
+            block.extend_from_slice(host.as_bytes());
+            wire.extend_from_slice(&[0, 0, block.len() as u8, 0x01, 0x05, 0, 0, 0, stream]);
+            wire.extend_from_slice(&block);
+        }
+        self.tls.write_all(&wire).unwrap();
+        let mut heads = BTreeMap::new();
+        while heads.len() < hosts.len() {
+            let mut head = [0; 9];
+            self.tls.read_exact(&mut head).unwrap();
+            let mut content = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
+            self.tls.read_exact(&mut content).unwrap();
+            if head[3] == 0x01 {
+                heads.insert(head[8], content);
+            }
+        }
+        heads.into_values().collect()
+    }
+
     /// What is left until the server says that it has finished; an error if it never does.
     pub(crate) fn rest(&mut self) -> io::Result<Vec<u8>> {
         let mut rest = std::mem::take(&mut self.received);
@@ -173,4 +198,10 @@ impl Connection {
         let shown = &self.tls.conn.peer_certificates().unwrap()[0];
         shown.windows(name.len()).any(|window| window == name.as_bytes())
     }
+}
+
+/// Whether a header block has the status 421. It does not stand in HPACK's table: `:status` by name (index 8), then its digits,
+/// perhaps in Huffman's code.
+pub(crate) fn is_421(block: &[u8]) -> bool {
+    block.starts_with(b"\x48\x03421") || block.starts_with(b"\x48\x82\x68\x41")
 }

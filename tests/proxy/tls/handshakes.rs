@@ -1,13 +1,13 @@
 //! Which clients get which certificate, by which TLS version, and which are rejected.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpStream;
 use std::thread;
 
 use kit::{Appliance, ApplianceSetup, HttpCall, TIMEOUT, TestUpstream, wait};
 use rustls::{HandshakeKind, ProtocolVersion, version};
 
-use super::client::{BIN, BOTH, TlsAuthority, server};
+use super::client::{BIN, BOTH, TlsAuthority, is_421, server};
 
 /// A counter of handshakes, over all cores.
 fn handshakes(appliance: &Appliance, outcome: &str) -> u64 {
@@ -222,30 +222,7 @@ fn a_stream_for_a_host_of_another_certificate_is_misdirected() {
     let appliance = server(&authority, &certificates, &upstream);
     let client = authority.client(BOTH).alpn(&[b"h2"]);
     let mut connection = client.connect(appliance.https(), "one.test").unwrap();
-    // Preface and settings, then two streams: GET / by https with the authority as a literal.
-    let mut wire = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0".to_vec();
-    for (stream, host) in [(1, "one.test"), (3, "two.test")] {
-        let mut block = vec![0x82, 0x87, 0x84, 0x01, host.len() as u8];
-        block.extend_from_slice(host.as_bytes());
-        wire.extend_from_slice(&[0, 0, block.len() as u8, 0x01, 0x05, 0, 0, 0, stream]);
-        wire.extend_from_slice(&block);
-    }
-    connection.tls.write_all(&wire).unwrap();
-    let mut statuses = std::collections::BTreeMap::new();
-    while statuses.len() < 2 {
-        let mut head = [0; 9];
-        connection.tls.read_exact(&mut head).unwrap();
-        let mut content = vec![0; u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize];
-        connection.tls.read_exact(&mut content).unwrap();
-        if head[3] == 0x01 {
-            statuses.insert(head[8], content);
-        }
-    }
-    assert_eq!(statuses[&1][0], 0x88, "200 stands in HPACK's table");
-    // 421 does not: :status by name (index 8), then its digits, perhaps in Huffman's code.
-    assert!(
-        statuses[&3].starts_with(b"\x48\x03421") || statuses[&3].starts_with(b"\x48\x82\x68\x41"),
-        "{:?}",
-        &statuses[&3][..6]
-    );
+    let statuses = connection.http2_heads(&["one.test", "two.test"]);
+    assert_eq!(statuses[0][0], 0x88, "200 stands in HPACK's table");
+    assert!(is_421(&statuses[1]), "{:?}", &statuses[1][..6]);
 }

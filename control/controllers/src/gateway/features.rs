@@ -4,6 +4,9 @@
 pub(super) const SUPPORTED_FEATURES: &[&str] = &[
     "GRPCRoute",
     "Gateway",
+    "GatewayHTTPListenerIsolation",
+    "GatewayHTTPSListenerDetectMisdirectedRequests",
+    "GatewayPort8080",
     "HTTPRoute",
     "HTTPRoute303RedirectStatusCode",
     "HTTPRoute307RedirectStatusCode",
