@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 mod attachment;
 mod filters;
 mod grpc;
+mod infrastructure;
 mod listeners;
 mod matching;
 mod references;

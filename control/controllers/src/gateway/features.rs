@@ -3,7 +3,11 @@
 /// In the order of their names, as the status wants them.
 pub(super) const SUPPORTED_FEATURES: &[&str] = &[
     "GRPCRoute",
+    "GRPCRouteNamedRouteRule",
     "Gateway",
+    "GatewayAddressEmpty",
+    "GatewayInfrastructurePropagation",
+    "GatewayStaticAddresses",
     "HTTPRoute",
     "HTTPRoute303RedirectStatusCode",
     "HTTPRoute307RedirectStatusCode",
@@ -14,6 +18,7 @@ pub(super) const SUPPORTED_FEATURES: &[&str] = &[
     "HTTPRouteBackendTimeout",
     "HTTPRouteHostRewrite",
     "HTTPRouteMethodMatching",
+    "HTTPRouteNamedRouteRule",
     "HTTPRouteParentRefPort",
     "HTTPRoutePathRedirect",
     "HTTPRoutePathRewrite",

@@ -11,6 +11,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::conditions::{ACCEPTED, CONFLICTED, ConditionList, ConditionRefusal, PROGRAMMED, RESOLVED_REFS, is_true};
 use super::grants::{self, ReferenceTarget};
 use super::hostnames::ANY_HOST;
+use super::infrastructure;
 use super::listener_outcome::{ListenerOutcome, ListenerPorts, decide};
 use super::route_kind::GATEWAY_QUEUE;
 use super::route_store::RouteStore;
@@ -78,6 +79,7 @@ async fn reconcile(controller: &GatewayController, context: &ControllerContext, 
     context.publisher.flush().await;
     let attached = controller.routes.attached(&(item.namespace.clone(), item.name.clone()));
     let status = status(&gateway, &outcomes, &attached, context.config.listeners, now());
+    infrastructure::apply_service(context, &gateway, &status.addresses).await?;
     if gateway.status.as_ref() != Some(&status) && context.leadership.is_leader() {
         let after = Gateway { status: Some(status), ..(*gateway).clone() };
         let parameters = field_managers::status_params::<Gateway>();
@@ -169,7 +171,8 @@ fn status(
     let invalid = outcomes.iter().any(|outcome| !outcome.takes_routes() || outcome.unresolved.is_some());
     let programmed = outcomes.iter().any(ListenerOutcome::is_programmed);
     let usable = addresses_of(addresses);
-    let unsupported = unsupported_address(gateway);
+    let parameters = gateway.spec.infrastructure.as_ref().and_then(|all| all.parameters_ref.as_ref());
+    let unsupported = infrastructure::unsupported_parameters(parameters).or_else(|| unsupported_address(gateway));
     let unusable = unusable_address(gateway, &usable);
     let mut conditions = ConditionList::new(&before.conditions, generation, now);
     let rejected = unsupported.clone().or_else(|| {

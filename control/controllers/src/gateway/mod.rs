@@ -12,6 +12,7 @@ mod features;
 mod gateways;
 mod grants;
 mod hostnames;
+mod infrastructure;
 mod listener_outcome;
 mod path_rules;
 mod route_kind;
