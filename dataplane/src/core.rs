@@ -1,8 +1,10 @@
 //! One core's thread: opens its ring, accepts connections, serves, and drains on a stop.
 
 mod proxy_header;
+mod run_time_listeners;
 mod shutdown;
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::TcpListener;
@@ -28,11 +30,12 @@ use contract::target_policy::TargetPolicy;
 use protocol::http::buffers::by;
 use protocol::http::connection_tracker::{ConnectionGuard, ConnectionTracker};
 use protocol::http::limits::HttpLimits;
-use protocol::tls::{TlsAcceptor, TlsLimits, TlsServerConfig};
+use protocol::tls::{TlsAcceptor, TlsLimits, TlsServerConfig, TlsVersionMin};
 use proxy::access_log::{self, AccessLog};
 use proxy::pending_queue::PendingQueueLimits;
 use proxy::{Proxy, ProxyConfig, serve, serve_cluster_local};
 
+use run_time_listeners::RunTimeListeners;
 use shutdown::CoreShutdown;
 pub use shutdown::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, StopSignal};
 
@@ -112,6 +115,8 @@ pub struct ClusterLocalListeners {
 #[derive(Debug, Clone)]
 pub struct CoreLimits {
     pub tls: TlsLimits,
+    /// Of listeners that are opened at run time.
+    pub tls_version_min: TlsVersionMin,
     pub http: HttpLimits,
     /// The addresses that users may send requests to.
     pub targets: Arc<TargetPolicy>,
@@ -145,6 +150,7 @@ impl Default for CoreLimits {
             targets: Arc::default(),
             proxy_protocol: ProxyProtocolListeners::default(),
             tls: TlsLimits::default(),
+            tls_version_min: TlsVersionMin::default(),
             pending: PendingQueueLimits::default(),
             ring: RingOptions::default(),
             drain_max: Duration::from_secs(30),
@@ -185,7 +191,7 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
     let failed = |what| move |why| CoreError::Io { index, what, why };
     let proxy = Proxy::new(ProxyConfig {
         ring: ring.clone(),
-        tables: config.tables,
+        tables: Arc::clone(&config.tables),
         signals: config.signals,
         counters: config.counters,
         limits: config.limits.http,
@@ -242,9 +248,19 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
         listen("the events listener for TLS", &senders, listener, serve_events_tls(events, acceptor(server_config)))?;
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
-    (config.up)();
     let (stop, drain_max) = (config.stop, config.limits.drain_max);
-    let shutdown = CoreShutdown { proxy, events, senders, callers, stop, drain_max };
+    let listeners = RunTimeListeners {
+        proxy: Rc::clone(&proxy),
+        core: index,
+        tables: config.tables,
+        stop: Arc::clone(&stop),
+        tls: (config.limits.tls, config.limits.tls_version_min),
+        drain_max,
+        state: RefCell::default(),
+    };
+    listeners.on_wake();
+    (config.up)();
+    let shutdown = CoreShutdown { proxy, events, senders, callers, listeners, stop, drain_max };
     ring.block_on(shutdown.run());
     Ok(())
 }

@@ -13,8 +13,8 @@ pub use codec::{cloudevent, encode, record};
 pub use contract;
 pub use contract::{
     abandoned, access_token, client_address, cold_starts, connection_query, core_relay, counters, event_types,
-    fair_queue, filter, host_address, load, post_error, request_histograms, request_log, service_names, signal, spans,
-    stream_admission, table, table_publisher, target_policy, trusted_proxies,
+    fair_queue, filter, host_address, listener_sockets, load, post_error, request_histograms, request_log,
+    service_names, signal, spans, stream_admission, table, table_publisher, target_policy, trusted_proxies,
 };
 pub use protocol::{h2, http, tls};
 pub use proxy;

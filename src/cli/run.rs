@@ -18,6 +18,7 @@ mod descriptors;
 mod events_tls;
 mod first_table;
 mod gateway_options;
+mod gateway_sockets;
 mod health_check;
 mod hosts;
 mod hot_restart;

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use control::controllers::port_ranges::PortRanges;
 use dataplane::core::ProxyProtocolListeners;
 use dataplane::table::{ErrorPage, ErrorPages};
 use dataplane::trusted_proxies::{Network, TrustedProxies};
@@ -15,6 +16,8 @@ pub(crate) struct GatewayConfig {
     /// They require trusted proxies.
     pub(crate) proxy_protocol: ProxyProtocolListeners,
     pub(crate) error_pages: Vec<ErrorPageRule>,
+    /// The ports that Gateways may open.
+    pub(crate) ports: PortRanges,
 }
 
 /// `CIDR[,CIDR...]`.
@@ -34,6 +37,27 @@ pub(crate) struct ErrorPageRule {
     /// `404`, or `5xx` for a class.
     pub(crate) statuses: String,
     pub(crate) file: PathBuf,
+}
+
+/// `any`, `none`, or `PORT[-PORT][,...]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct PortRangesRule(PortRanges);
+
+impl FromStr for PortRangesRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl TryFrom<String> for PortRangesRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
 }
 
 impl FromStr for NetworkList {
@@ -105,10 +129,12 @@ impl GatewayConfig {
         hops: Option<usize>,
         listeners: Vec<ProxyProtocolList>,
         error_pages: Vec<ErrorPageRule>,
+        ports: Option<PortRangesRule>,
     ) -> Result<Self, String> {
         let trusted_proxies = trusted_proxies(networks, hops)?;
         let proxy_protocol = proxy_protocol(listeners, &trusted_proxies)?;
-        Ok(Self { trusted_proxies, proxy_protocol, error_pages })
+        let PortRangesRule(ports) = ports.unwrap_or_default();
+        Ok(Self { trusted_proxies, proxy_protocol, error_pages, ports })
     }
 }
 

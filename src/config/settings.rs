@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::gateway::{ErrorPageRule, NetworkList, ProxyProtocolList};
+use super::gateway::{ErrorPageRule, NetworkList, PortRangesRule, ProxyProtocolList};
 use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
@@ -249,6 +249,11 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "LISTENER[,LISTENER...]", env = "SLUICEGATE_PROXY_PROTOCOL")]
     #[serde(default, deserialize_with = "multi_value::one_or_many")]
     pub(crate) proxy_protocol: Vec<ManyValues<ProxyProtocolList>>,
+
+    /// The ports that Gateways may open, beside those of --http and --https: any, none, or a list; the default leaves the ports
+    /// of the system's services alone [default: 80,443,1024-65535]
+    #[arg(long, value_name = "PORT[-PORT][,...]", env = "SLUICEGATE_GATEWAY_PORTS")]
+    pub(crate) gateway_ports: Option<PortRangesRule>,
 
     /// The body of the appliance's own responses with this status (`404`, or `5xx` for a class); may be given more than once
     /// [default: a short text]

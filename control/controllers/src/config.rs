@@ -8,7 +8,7 @@ use apiserver::store::ObjectStore;
 use contract::target_policy::TargetPolicy;
 use support::clock::WallClock;
 
-use crate::listeners::ListenerAddresses;
+use crate::listeners::{GatewayListenerConfig, ListenerAddresses};
 use crate::publish::QuotaConfig;
 use crate::stream_addresses::EventsTlsListener;
 
@@ -24,6 +24,8 @@ pub struct ContextConfig {
     pub events_tls: Option<EventsTlsListener>,
     /// Where requests are accepted, for statuses.
     pub listeners: ListenerAddresses,
+    /// What Gateways may open beside them.
+    pub gateway_listeners: GatewayListenerConfig,
     pub quotas: QuotaConfig,
     /// Which addresses objects may name as targets.
     pub targets: Arc<TargetPolicy>,

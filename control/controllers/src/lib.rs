@@ -63,6 +63,7 @@ pub mod oidc_identity;
 mod operator_settings;
 mod owned_child;
 pub mod pods;
+pub mod port_ranges;
 pub mod publish;
 pub mod revision;
 pub mod route;

@@ -1,6 +1,12 @@
-//! The listeners for requests, and their names in statuses.
+//! The listeners for requests, their names in statuses, and what opens further ones.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::Arc;
+use std::{fmt, io};
+
+use contract::listener_sockets::{ListenerSocket, ListenerSpec};
+
+use crate::port_ranges::PortRanges;
 
 /// The names under which a cluster would know our listeners.
 pub(crate) const PUBLIC_NAME: &str = "sluicegate.knative-serving.svc.cluster.local";
@@ -38,4 +44,44 @@ impl ListenerAddresses {
             address
         }))
     }
+}
+
+/// What Gateways may open at run time, and how.
+#[derive(Debug, Clone)]
+pub struct GatewayListenerConfig {
+    pub ports: PortRanges,
+    /// Ports of other listeners of the appliance, with their flags.
+    pub reserved: Vec<(u16, &'static str)>,
+    pub opener: Arc<dyn OpenSockets>,
+}
+
+/// Opens sockets for listeners at run time.
+pub trait OpenSockets: fmt::Debug + Send + Sync {
+    /// One socket for each core.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's: the address is in use, this host does not have it, or a privilege is missing.
+    fn open(&self, spec: ListenerSpec) -> io::Result<Vec<ListenerSocket>>;
+
+    /// The cores close the sockets of a listener: releases what is kept of them.
+    fn release(&self, spec: ListenerSpec);
+}
+
+/// Nothing is opened at run time.
+impl Default for GatewayListenerConfig {
+    fn default() -> Self {
+        Self { ports: PortRanges::default(), reserved: Vec::new(), opener: Arc::new(NoSockets) }
+    }
+}
+
+#[derive(Debug)]
+struct NoSockets;
+
+impl OpenSockets for NoSockets {
+    fn open(&self, _: ListenerSpec) -> io::Result<Vec<ListenerSocket>> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn release(&self, _: ListenerSpec) {}
 }

@@ -8,6 +8,8 @@
 mod addresses;
 mod compile;
 mod host_rule;
+mod listener_state;
+mod listeners;
 mod namespace_quotas;
 mod not_ready;
 mod route_filters;
@@ -35,6 +37,7 @@ use tokio::sync::Notify;
 pub use addresses::AddressBackend;
 use autoscaler::EndpointSink;
 pub use host_rule::{HostRule, ObjectCertificates, PathRule, UnservedHosts, WeightedBackend};
+pub use listener_state::{ListenerHostname, ListenerState};
 pub use namespace_quotas::{NamespaceQuotas, QuotaConfig};
 pub use route_filters::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
 use routing_model::{ModelGuard, PUBLISH_INTERVAL_MIN, RoutingModel};
@@ -215,7 +218,8 @@ impl Publisher {
     /// are free now.
     pub fn set_route(&self, owner: &str, rules: Vec<HostRule>) -> Result<bool, HostConflict> {
         let mut model = self.lock();
-        for host in rules.iter().flat_map(|rule| &rule.hosts) {
+        let of_appliance = rules.iter().filter(|rule| rule.listener.is_none());
+        for host in of_appliance.flat_map(|rule| &rule.hosts) {
             if let Some(other) = model.owners.get(host)
                 && **other != *owner
             {
@@ -231,7 +235,7 @@ impl Publisher {
         let before = model.remove_rules(owner).unwrap_or_default();
         let (rules, name) = (host_rule::deep_clone(&rules), Arc::<str>::from(owner));
         for rule in &rules {
-            for host in &rule.hosts {
+            for host in rule.hosts.iter().filter(|_| rule.listener.is_none()) {
                 model.owners.insert(Arc::clone(host), Arc::clone(&name));
             }
             for key in rule.backends() {
@@ -243,7 +247,8 @@ impl Publisher {
         model.remove_unused_backends(&before);
         model.changes += 1;
         let is_free = |host: &Arc<str>| !model.owners.contains_key(host);
-        Ok(before.iter().flat_map(|rule| &rule.hosts).any(is_free))
+        let of_appliance = before.iter().filter(|rule| rule.listener.is_none());
+        Ok(of_appliance.flat_map(|rule| &rule.hosts).any(is_free))
     }
 
     /// Returns whether it had hosts, which are free now.

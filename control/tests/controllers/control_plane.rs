@@ -106,6 +106,7 @@ impl TestControlPlane {
             events_url_base: "http://127.0.0.1:8081".to_owned(),
             events_tls: None,
             listeners: controllers::listeners::ListenerAddresses::default(),
+            gateway_listeners: controllers::listeners::GatewayListenerConfig::default(),
             publishes_pods: shows_pods,
             leader_identity: (!shows_pods).then(controllers::leader_election::new_identity),
             quotas: QuotaConfig::default(),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use codec::http::{FieldName, RequestView, tokens};
 
+use crate::listener_sockets::ListenerId;
 use crate::trusted_proxies::TrustedProxies;
 
 /// How a client reached the gateway.
@@ -25,6 +26,14 @@ impl ClientScheme {
     }
 }
 
+/// How a connection came to a listener that was opened at run time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerConnection {
+    pub id: ListenerId,
+    /// The server name (SNI) that the client asked for.
+    pub server_name: Option<Box<str>>,
+}
+
 /// The client's address, in the two formats that headers need; made once per connection.
 #[derive(Debug)]
 pub struct ClientAddress {
@@ -37,6 +46,8 @@ pub struct ClientAddress {
     trust: Option<Arc<TrustedProxies>>,
     /// The address that it connected to, where a backend is told. Boxed: few connections need it, and idle ones are many.
     local: Option<Box<SocketAddr>>,
+    /// Set if the listener was opened at run time. Boxed for the same reason.
+    listener: Option<Box<ListenerConnection>>,
     scheme: ClientScheme,
     plain: Box<str>,
     /// In the format of `Forwarded`: IPv6 in brackets and quotes.
@@ -59,6 +70,7 @@ impl ClientAddress {
             domain: None,
             trust: None,
             local: None,
+            listener: None,
             scheme,
             plain: ip.to_string().into(),
             node: forwarded_node(ip).into(),
@@ -88,6 +100,19 @@ impl ClientAddress {
     #[must_use]
     pub fn connected_to(self, local: Option<SocketAddr>) -> Self {
         Self { local: local.map(Box::new), ..self }
+    }
+
+    /// The same, with the listener that accepted it, if that was opened at run time.
+    #[must_use]
+    pub fn accepted_by(self, listener: Option<ListenerConnection>) -> Self {
+        Self { listener: listener.map(Box::new), ..self }
+    }
+
+    /// The listener that accepted it, if that was opened at run time.
+    #[inline]
+    #[must_use]
+    pub fn listener(&self) -> Option<&ListenerConnection> {
+        self.listener.as_deref()
     }
 
     /// The trusted proxies, if it is one of them.

@@ -2,7 +2,8 @@
 //!
 //! [`table`] is what a core must know, with what it carries: filters ([`filter`]), admission ([`stream_admission`]),
 //! certificates and trust ([`tls`]), the log template ([`request_log`]), names ([`service_names`]) and counters that
-//! outlive a table ([`load`]). [`table_publisher`] swaps it. Cores report by [`signal`], [`counters`], [`spans`],
+//! outlive a table ([`load`]). [`table_publisher`] swaps it. [`listener_sockets`] hands over the sockets of listeners that are
+//! opened at run time. Cores report by [`signal`], [`counters`], [`spans`],
 //! [`abandoned`] and [`event_types`]; [`connection_query`] and [`core_relay`] ask them. [`target_policy`] is the rule for
 //! addresses that both sides connect to.
 //!
@@ -23,6 +24,7 @@ pub mod filter;
 pub mod forwarded_chain;
 pub mod host_address;
 pub mod limits;
+pub mod listener_sockets;
 pub mod load;
 pub mod post_error;
 pub mod request_histograms;

@@ -7,6 +7,7 @@ mod certificate_set;
 mod endpoint;
 mod gateway_options;
 mod hosts;
+mod listeners;
 mod not_ready;
 mod retention;
 mod route;
@@ -33,6 +34,7 @@ pub use codec::proxy_protocol::ProxyProtocolVersion;
 pub use endpoint::{Endpoint, InstanceStart, StartupDuration};
 pub use gateway_options::{ErrorPage, ErrorPages, GatewayOptions};
 pub use hosts::HostTable;
+pub use listeners::{HostnameRoutes, TableListener, TableListeners};
 pub use not_ready::{NotReadyHost, NotReadyHosts};
 pub use retention::{Durability, RetentionPolicy};
 pub use ring::{EndpointAddress, UnixPath, UnixPathError};
@@ -76,6 +78,8 @@ pub struct RoutingTable {
     pub gateway: Arc<GatewayOptions>,
     /// Hosts without a route whose object exists and is not ready.
     pub not_ready: Arc<NotReadyHosts>,
+    /// Listeners that are opened at run time, with their own hosts and certificates.
+    pub listeners: TableListeners,
 }
 
 /// How events may be sent.
@@ -424,10 +428,13 @@ impl RoutingTable {
     }
 
     /// The route of a request: in its search domain for a short name, otherwise by its Host. Cluster-local routes only
-    /// for cluster-local clients.
+    /// for cluster-local clients, and those of a listener for its clients.
     #[inline]
     #[must_use]
     pub fn route_for(&self, request: &RouteRequest<'_>) -> Option<&Arc<Route>> {
+        if let Some(listener) = request.listener() {
+            return self.listener(listener.id)?.route(request.host);
+        }
         let completed = request.completed().and_then(|host| self.hosts.get(&host));
         completed
             .or_else(|| self.route(request.host))

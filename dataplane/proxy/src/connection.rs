@@ -9,8 +9,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use bytes::BytesMut;
 use codec::http::{BodyFraming, HttpVersion};
 use codec::proxy_protocol::ProxiedClient;
-use contract::client_address::{ClientAddress, ClientScheme};
+use contract::client_address::{ClientAddress, ClientScheme, ListenerConnection};
 use contract::connection_query::ConnectionState;
+use contract::listener_sockets::ListenerId;
 use protocol::http::connection_tracker::ConnectionGuard;
 use protocol::http::server::{ClientConnection, ClientProtocol, RequestReadError};
 use protocol::tls::Transport;
@@ -33,13 +34,15 @@ pub struct AcceptedStream {
     proxied: Option<(SocketAddr, SocketAddr)>,
     /// Bytes of the client that were read already.
     arrived: Chunk,
+    /// The listener that accepted it, if that was opened at run time.
+    listener: Option<ListenerId>,
 }
 
 impl AcceptedStream {
     /// A connection of which nothing was read.
     #[must_use]
     pub fn new(stream: impl Into<Transport>) -> Self {
-        Self { stream: stream.into(), proxied: None, arrived: Chunk::empty() }
+        Self { stream: stream.into(), proxied: None, arrived: Chunk::empty(), listener: None }
     }
 
     /// A connection that began with a PROXY protocol header.
@@ -49,7 +52,13 @@ impl AcceptedStream {
             ProxiedClient::Address { source, destination } => Some((source, destination)),
             ProxiedClient::Local => None,
         };
-        Self { stream: stream.into(), proxied, arrived }
+        Self { stream: stream.into(), proxied, arrived, listener: None }
+    }
+
+    /// The same, accepted by a listener that was opened at run time.
+    #[must_use]
+    pub fn accepted_by(self, listener: ListenerId) -> Self {
+        Self { listener: Some(listener), ..self }
     }
 }
 
@@ -112,7 +121,7 @@ impl ProxyConnection {
         guard: ConnectionGuard,
         (cluster_local, domain): (bool, Option<Arc<str>>),
     ) -> Option<Self> {
-        let AcceptedStream { stream, proxied, arrived } = accepted;
+        let AcceptedStream { stream, proxied, arrived, listener: opened } = accepted;
         let address = match proxied {
             Some((source, _)) => source,
             None => stream.peer_addr().ok()?,
@@ -123,7 +132,10 @@ impl ProxyConnection {
             None if gateway.sends_proxy_protocol => stream.local_addr().ok(),
             None => None, // saves a system call
         };
+        let opened = opened.map(|id| ListenerConnection { id, server_name: stream.server_name() });
         let (scheme, listener) = match (stream.is_tls(), cluster_local) {
+            (true, false) if opened.is_some() => (ClientScheme::Https, "gateway-https"),
+            (false, false) if opened.is_some() => (ClientScheme::Http, "gateway-http"),
             (true, true) => (ClientScheme::Https, "cluster-local-https"),
             (true, false) => (ClientScheme::Https, "https"),
             (false, true) => (ClientScheme::Http, "cluster-local"),
@@ -136,7 +148,7 @@ impl ProxyConnection {
             open: RegisteredConnection::count(&proxy, address, listener),
             client,
             proxy,
-            peer: peer.trusting(&gateway.trusted_proxies).connected_to(local),
+            peer: peer.trusting(&gateway.trusted_proxies).connected_to(local).accepted_by(opened),
             outgoing: BytesMut::new(),
             note: RequestRecord::default(),
         })

@@ -180,6 +180,9 @@ impl Proxy {
 
     fn choose(&self, route_request: &RouteRequest<'_>) -> Result<SelectedEndpoint, LocalReply> {
         self.with_table(|table| {
+            if is_misdirected(table, route_request) {
+                return Err(LocalReply::MisdirectedRequest(name(route_request.host)));
+            }
             let route = table.route_for(route_request).ok_or_else(|| unserved_host(table, route_request))?;
             let branch = route.branch(route_request);
             let splits = route.shares(branch);
@@ -255,6 +258,14 @@ impl Proxy {
             waker.wake();
         }
     }
+}
+
+/// Whether a request came over a TLS connection that was opened for another hostname of its listener.
+fn is_misdirected(table: &RoutingTable, route_request: &RouteRequest<'_>) -> bool {
+    let Some(connection) = route_request.listener() else { return false };
+    let is_tls = route_request.peer.is_some_and(|peer| !peer.is_plain());
+    let listener = if is_tls { table.listener(connection.id) } else { None };
+    listener.is_some_and(|listener| listener.is_misdirected(connection.server_name.as_deref(), route_request.host))
 }
 
 /// The reply for a host without a route.

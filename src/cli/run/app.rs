@@ -33,6 +33,7 @@ use super::cores::{RunningCores, SharedCoreConfig};
 use super::data_folder::DataFolder;
 use super::events_tls::EventsTls;
 use super::first_table::await_objects;
+use super::gateway_sockets::GatewaySockets;
 use super::hot_restart::{HandoverListener, HandoverState, OwnCommand, Predecessor, Successor};
 use super::listeners::CoreListeners;
 use super::log_names::LogNames;
@@ -42,7 +43,7 @@ use super::preflight::{self, GatewayFiles, Preflight};
 use super::reload::Reloader;
 use super::routes::StaticRoutes;
 use super::sockets::{BoundSockets, SocketDescriptors};
-use super::{certificates, descriptors, service_manager, signals, targets, watchdog};
+use super::{certificates, descriptors, listeners, service_manager, signals, targets, watchdog};
 use crate::admin::Health;
 use crate::config::{RunConfig, ServerTiming, Settings};
 
@@ -75,7 +76,7 @@ impl App {
         descriptors::raise_limit(config.workers)?;
         let Preflight { files, given, access, access_log: log_thread, api_socket, io_driver } =
             preflight::run(&config, &expiries)?;
-        let Arrival { folder, logs, sockets, predecessor } = arrival::arrive(&config, api_socket)?;
+        let Arrival { folder, logs, sockets, gateway_sockets, predecessor } = arrival::arrive(&config, api_socket)?;
         arrived.store(true, Relaxed);
         let (ready, banner) = (sockets.ready_line()?, StartBanner::new(&config, &sockets)?);
         let events_tls = EventsTls::open(&config, &sockets)?;
@@ -88,9 +89,10 @@ impl App {
         let (spans, exporter) = otlp::start(&config, &health)?.unzip();
         let ((notify, signals), (control_handle, steered)) = (signal_queue(), control::control_handle());
         let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
-        let state = handover_state(&config, (sockets.keep()?, folder), &shared, control_handle, &health);
+        let state =
+            handover_state(&config, (sockets.keep()?, &gateway_sockets, folder), &shared, control_handle, &health);
         let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
-            control: control_config(&config, &sockets, events_tls.as_ref(), &health, &ways)?,
+            control: control_config(&config, (&sockets, &gateway_sockets), events_tls.as_ref(), &health, &ways)?,
             config: config.clone(),
             publisher: Arc::clone(&publisher),
             signals,
@@ -112,6 +114,7 @@ impl App {
             state.control_handle.stop.send_replace(true);
             return control.join().map_err(|_| panicked())?.map(|()| None);
         }
+        gateway_sockets.close_unused();
         let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
         let listeners =
             CoreListeners { http, https, private, private_https, cluster_local, events, events_https, events_tls };
@@ -122,7 +125,7 @@ impl App {
         start_handover_listener(&config, say.clone());
         let reloader = Reloader::start(settings, &config, (publisher, routes), say.clone());
         announce(&ready, &banner)?;
-        report_ready(predecessor, clear_up(config.data.clone(), Arc::clone(&shared.stop)))?;
+        report_ready(predecessor, clear_up(config.data.clone(), Arc::clone(&shared.stop), gateway_sockets))?;
         Ok(Some(Self {
             config,
             shared,
@@ -181,8 +184,10 @@ impl App {
         } else {
             service_manager::stopping();
         }
-        let HandoverState { sockets, folder, control_handle, .. } = state;
-        drop(sockets); // otherwise the kernel would continue to accept connections
+        let HandoverState { sockets, gateway_sockets, folder, control_handle, .. } = state;
+        // Otherwise the kernel would continue to accept connections.
+        drop(sockets);
+        gateway_sockets.close();
         let (outcome, successor) = end_cores(event, &shared, events, cores);
         access_log.finish();
         if let Some(exporter) = exporter {
@@ -198,13 +203,14 @@ impl App {
 /// What a successor gets of this process, or takes over from it.
 fn handover_state(
     config: &RunConfig,
-    (sockets, folder): (SocketDescriptors, DataFolder),
+    (sockets, gateway_sockets, folder): (SocketDescriptors, &Arc<GatewaySockets>, DataFolder),
     shared: &SharedCoreConfig,
     control_handle: ControlHandle,
     health: &Arc<Health>,
 ) -> HandoverState {
     HandoverState {
         sockets,
+        gateway_sockets: Arc::clone(gateway_sockets),
         folder: Some(folder),
         cores: config.workers,
         stop: Arc::clone(&shared.stop),
@@ -274,9 +280,14 @@ fn start_handover_listener(config: &RunConfig, say: mpsc::Sender<MainEvent>) {
 }
 
 /// Cleans up when the previous process has ended.
-fn clear_up(data: PathBuf, stop: Arc<StopSignal>) -> impl FnOnce() + Send + 'static {
+fn clear_up(
+    data: PathBuf,
+    stop: Arc<StopSignal>,
+    gateway_sockets: Arc<GatewaySockets>,
+) -> impl FnOnce() + Send + 'static {
     move || {
         stop.set_handover(false);
+        gateway_sockets.predecessor_ended();
         match kill_leftovers(&data) {
             Ok(()) => tracing::info!("the process that was replaced has ended"),
             Err(why) => tracing::warn!(%why, "cannot search for instances of the previous process"),
@@ -292,7 +303,8 @@ fn start_cores(
     (access, spans, targets, io_driver): (AccessLogConfig, Option<SpanQueue>, Arc<TargetPolicy>, IoDriver),
     say: mpsc::Sender<MainEvent>,
 ) -> Result<RunningCores> {
-    let configs = core_listeners.addresses(&shared.tables, config.tls_min_version, logs)?;
+    let tls_version_min = listeners::tls_version_min(config.tls_min_version);
+    let configs = core_listeners.addresses(&shared.tables, tls_version_min, logs)?;
     let tells_timing = config.server_timing == ServerTiming::Cold;
     let http = config.http_limits;
     let stall_timeout = config.stall_timeout();
@@ -304,6 +316,7 @@ fn start_cores(
         stall_timeout,
         targets,
         proxy_protocol: config.gateway.proxy_protocol,
+        tls_version_min,
         ..CoreLimits::default()
     };
     limits.ring.sockets_max = descriptors::sockets_max();

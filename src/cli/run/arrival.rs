@@ -1,11 +1,14 @@
 //! How a process gets its folder and its sockets: by itself, or from the previous process.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 
 use super::data_folder::{self, DataFolder};
+use super::gateway_sockets::GatewaySockets;
 use super::hot_restart::{self, Predecessor};
+use super::listener_name::ListenerName;
 use super::logs::OpeningLogs;
 use super::sockets::activation::PassedSockets;
 use super::sockets::unix::PreparedSocket;
@@ -21,6 +24,7 @@ pub(super) struct Arrival {
     pub(super) folder: DataFolder,
     pub(super) logs: OpeningLogs,
     pub(super) sockets: BoundSockets,
+    pub(super) gateway_sockets: Arc<GatewaySockets>,
     /// It serves requests until this process does.
     pub(super) predecessor: Option<Predecessor>,
 }
@@ -33,10 +37,14 @@ pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>)
         if config.hot_restart
             && let Some((predecessor, inherited)) = hot_restart::begin(config)?
         {
+            let of_gateway = |name: &ListenerName| matches!(name, ListenerName::Gateway { .. });
+            let (of_gateways, inherited) = inherited.into_iter().partition(|(name, _)| of_gateway(name));
+            let gateway_sockets = GatewaySockets::new(config.workers, of_gateways, true);
             let sockets = BoundSockets::inherit(inherited, &mut api_socket)?;
             predecessor.wait_for_folder()?;
             let folder = data_folder::take_with_retry(&config.data)?;
-            return Ok(Arrival { folder, logs: OpeningLogs::start(config)?, sockets, predecessor: Some(predecessor) });
+            let (logs, predecessor) = (OpeningLogs::start(config)?, Some(predecessor));
+            return Ok(Arrival { folder, logs, sockets, gateway_sockets, predecessor });
         }
         match start(config, &mut passed, &mut api_socket) {
             Err(why) if config.hot_restart && attempt < ATTEMPTS_MAX && is_in_use(&why) => pause(),
@@ -50,7 +58,8 @@ pub(super) fn arrive(config: &RunConfig, mut api_socket: Option<PreparedSocket>)
 fn start(config: &RunConfig, passed: &mut PassedSockets, api_socket: &mut Option<PreparedSocket>) -> Result<Arrival> {
     let folder = data_folder::take(&config.data)?;
     let sockets = BoundSockets::bind(config, passed, api_socket)?;
-    Ok(Arrival { folder, logs: OpeningLogs::start(config)?, sockets, predecessor: None })
+    let gateway_sockets = GatewaySockets::new(config.workers, Vec::new(), false);
+    Ok(Arrival { folder, logs: OpeningLogs::start(config)?, sockets, gateway_sockets, predecessor: None })
 }
 
 /// Whether another process has the folder or an address.

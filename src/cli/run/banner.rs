@@ -111,6 +111,7 @@ impl StartBanner {
             ListenerName::Api => self.api_tls,
             ListenerName::Console => self.console_tls,
             ListenerName::Http | ListenerName::Private | ListenerName::Events | ListenerName::Admin => false,
+            ListenerName::Gateway { .. } => false, // opened later, and not shown here
         }
     }
 

@@ -1,10 +1,11 @@
 //! The configuration of the controllers, from the command line and the listeners.
 
+use std::net::TcpListener;
 use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::Result;
 use control::clock::WallClock;
-use control::controllers::listeners::ListenerAddresses;
+use control::controllers::listeners::{GatewayListenerConfig, ListenerAddresses};
 use control::controllers::revision::RevisionConfig;
 use control::controllers::sources::ping::PingConfig;
 use control::controllers::{ContextConfig, ControllerConfig, leader_election};
@@ -12,6 +13,8 @@ use dataplane::core_relay::CoreSenders;
 
 use super::advertised_address;
 use super::events_tls::EventsTls;
+use super::gateway_sockets::GatewaySockets;
+use super::listener_name::ListenerName;
 use super::sockets::BoundSockets;
 use super::{image_pulls, instances};
 use crate::admin::Health;
@@ -19,7 +22,7 @@ use crate::config::RunConfig;
 
 pub(super) fn control_config(
     config: &RunConfig,
-    sockets: &BoundSockets,
+    (sockets, gateway_sockets): (&BoundSockets, &Arc<GatewaySockets>),
     events_tls: Option<&EventsTls>,
     health: &Health,
     ways: &Arc<OnceLock<CoreSenders>>,
@@ -30,9 +33,14 @@ pub(super) fn control_config(
         http_port: sockets.http[0].local_addr()?.port(),
         listeners: ListenerAddresses {
             public: Some(sockets.http[0].local_addr()?),
-            cluster_local: sockets.private.first().map(std::net::TcpListener::local_addr).transpose()?,
-            cluster_local_https: sockets.private_https.first().map(std::net::TcpListener::local_addr).transpose()?,
-            https: sockets.https.first().map(std::net::TcpListener::local_addr).transpose()?,
+            cluster_local: sockets.private.first().map(TcpListener::local_addr).transpose()?,
+            cluster_local_https: sockets.private_https.first().map(TcpListener::local_addr).transpose()?,
+            https: sockets.https.first().map(TcpListener::local_addr).transpose()?,
+        },
+        gateway_listeners: GatewayListenerConfig {
+            ports: config.gateway.ports.clone(),
+            reserved: reserved_ports(sockets)?,
+            opener: Arc::clone(gateway_sockets) as _,
         },
         events_url_base: format!("http://{events}"),
         events_tls: events_tls.map(EventsTls::listener_state),
@@ -54,4 +62,19 @@ pub(super) fn control_config(
     let pings = PingConfig { outcomes: Arc::clone(&health.pings), relay: Arc::clone(ways) };
     // What runs Pods is made with the runtime, later.
     Ok(ControllerConfig { context, revisions, workloads: None, pings })
+}
+
+/// The ports of all listeners but those for requests, which Gateways share.
+fn reserved_ports(sockets: &BoundSockets) -> Result<Vec<(u16, &'static str)>> {
+    let named: [(ListenerName, Option<&TcpListener>); 7] = [
+        (ListenerName::Private, sockets.private.first()),
+        (ListenerName::PrivateHttps, sockets.private_https.first()),
+        (ListenerName::Events, sockets.events.first()),
+        (ListenerName::EventsHttps, sockets.events_https.first()),
+        (ListenerName::Api, sockets.api.as_ref()),
+        (ListenerName::Admin, Some(&sockets.admin)),
+        (ListenerName::Console, sockets.console.as_ref()),
+    ];
+    let bound = named.into_iter().filter_map(|(name, listener)| Some((name.flag(), listener?)));
+    bound.map(|(flag, listener)| Ok((listener.local_addr()?.port(), flag))).collect()
 }

@@ -58,6 +58,9 @@ struct HandoverRequest {
     workers: usize,
     /// As configured: port 0 matches any port.
     addresses: Vec<(ListenerName, SocketAddr)>,
+    /// It also takes the listeners that Gateways have opened. Releases before those do not say so.
+    #[serde(default)]
+    gateways: bool,
 }
 
 /// The response.

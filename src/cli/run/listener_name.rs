@@ -1,5 +1,7 @@
 //! The listening sockets of the appliance by their purpose.
 
+use std::net::SocketAddr;
+
 use serde::{Deserialize, Serialize};
 
 /// The purpose of a listening socket.
@@ -14,6 +16,11 @@ pub(super) enum ListenerName {
     Api,
     Admin,
     Console,
+    /// A listener that a Gateway opened at run time.
+    Gateway {
+        address: SocketAddr,
+        is_datagram: bool,
+    },
 }
 
 impl ListenerName {
@@ -29,6 +36,7 @@ impl ListenerName {
             Self::Api => "--api",
             Self::Admin => "--admin",
             Self::Console => "--console",
+            Self::Gateway { .. } => "a Gateway",
         }
     }
 

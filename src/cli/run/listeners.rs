@@ -33,13 +33,9 @@ impl CoreListeners {
     pub(super) fn addresses(
         self,
         tables: &Arc<TablePublisher>,
-        oldest: TlsVersion,
+        oldest: TlsVersionMin,
         logs: Vec<CoreLogs>,
     ) -> Result<Vec<PerCoreConfig>> {
-        let oldest = match oldest {
-            TlsVersion::V12 => TlsVersionMin::Tls12,
-            TlsVersion::V13 => TlsVersionMin::Tls13,
-        };
         let own = self.events_tls.as_ref().map(EventsTls::own).unwrap_or_default();
         let public_tls = TlsServerConfig::from(tables, oldest).context("TLS")?;
         let callers_inside = TlsServerConfig::cluster_local(tables, oldest).context("TLS")?;
@@ -66,6 +62,14 @@ impl CoreListeners {
             logs,
         });
         Ok(configs.collect())
+    }
+}
+
+/// The lowest accepted version, as the data plane names it.
+pub(super) fn tls_version_min(oldest: TlsVersion) -> TlsVersionMin {
+    match oldest {
+        TlsVersion::V12 => TlsVersionMin::Tls12,
+        TlsVersion::V13 => TlsVersionMin::Tls13,
     }
 }
 

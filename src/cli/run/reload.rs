@@ -63,8 +63,12 @@ impl Reloader {
         let next = RunConfig {
             routes: wanted.routes,
             certificates: wanted.certificates,
-            // The listeners read the PROXY protocol from their start on.
-            gateway: GatewayConfig { proxy_protocol: current.gateway.proxy_protocol, ..wanted.gateway },
+            // The listeners read the PROXY protocol from their start on, and the controllers have the ports.
+            gateway: GatewayConfig {
+                proxy_protocol: current.gateway.proxy_protocol,
+                ports: current.gateway.ports.clone(),
+                ..wanted.gateway
+            },
             ..current.clone()
         };
         targets::check_routes(&health.targets, &next)?;

@@ -14,6 +14,7 @@ mod infrastructure;
 mod listeners;
 mod matching;
 mod references;
+mod run_time_listeners;
 
 const BIN: &str = env!("CARGO_BIN_EXE_sluicegate");
 const GROUP: &str = "gateway.networking.k8s.io/v1";

@@ -3,8 +3,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 
 use super::conditions::ConditionRefusal;
-use super::hostnames;
+use super::hostnames::{self, ANY_HOST};
 use super::listener_outcome::{ListenerOutcome, is_tls};
+use super::listener_targets::ListenerTarget;
 use types::gateway_api::gateway::{Gateway, GatewayListener};
 use types::gateway_api::parent::ParentReference;
 use types::shared::{name, namespace};
@@ -17,6 +18,9 @@ pub(super) struct AttachedListener {
     pub(super) hosts: Vec<String>,
     /// Requests come in by TLS.
     pub(super) is_tls: bool,
+    /// Its own hostname, in lower case; `*` for all hosts.
+    pub(super) hostname: String,
+    pub(super) targets: Vec<ListenerTarget>,
 }
 
 /// The properties of a route that decide where it attaches.
@@ -64,13 +68,15 @@ pub(super) fn attach(
         let why = "No listener allows routes of this kind from this namespace; change its allowedRoutes.";
         return Err(ConditionRefusal::new("NotAllowedByListeners", why));
     }
-    let attached = allowed.into_iter().filter_map(|(listener, _)| {
+    let attached = allowed.into_iter().filter_map(|(listener, outcome)| {
         let hosts = hostnames::intersect(route.hostnames, listener.hostname.as_deref());
         (!hosts.is_empty()).then(|| AttachedListener {
             gateway: (gateway_key.0.to_owned(), gateway_key.1.to_owned()),
             section: listener.name.clone(),
             hosts,
             is_tls: is_tls(listener),
+            hostname: hostname(listener),
+            targets: outcome.targets.clone(),
         })
     });
     let attached: Vec<_> = attached.collect();
@@ -79,6 +85,11 @@ pub(super) fn attach(
         return Err(ConditionRefusal::new("NoMatchingListenerHostname", why));
     }
     Ok(attached)
+}
+
+/// The hostname of a listener, in lower case; `*` for all hosts.
+pub(super) fn hostname(listener: &GatewayListener) -> String {
+    listener.hostname.as_deref().filter(|host| !host.is_empty()).unwrap_or(ANY_HOST).to_ascii_lowercase()
 }
 
 fn allows_namespace(listener: &GatewayListener, own: &str, namespace: &str, selects: SelectsFn<'_>) -> bool {
@@ -97,8 +108,10 @@ fn allows_namespace(listener: &GatewayListener, own: &str, namespace: &str, sele
 mod tests {
     use serde_json::json;
 
-    use super::super::listener_outcome::{ListenerPorts, decide};
+    use super::super::listener_outcome::decide;
+    use super::super::listener_targets::ListenerSites;
     use super::*;
+    use crate::listeners::{GatewayListenerConfig, ListenerAddresses};
 
     fn gateway() -> Gateway {
         let listeners = json!([
@@ -109,7 +122,7 @@ mod tests {
                 "namespaces": { "from": "Selector", "selector": { "matchLabels": { "a": "b" } } } } },
             { "name": "grpc", "port": 80, "protocol": "HTTP", "hostname": "grpc.test", "allowedRoutes": {
                 "namespaces": { "from": "All" }, "kinds": [{ "kind": "GRPCRoute" }] } },
-            { "name": "closed", "port": 81, "protocol": "HTTP" },
+            { "name": "closed", "port": 81, "protocol": "HTTP" }, // no Gateway may open this port
         ]);
         let spec = json!({ "gatewayClassName": "sluicegate", "listeners": listeners });
         Gateway::new("web", "g", serde_json::from_value(spec).unwrap())
@@ -118,8 +131,10 @@ mod tests {
     /// The listeners that a route of `namespace` attaches to, or the reason why there are none.
     fn attached(namespace: &str, hosts: &[&str], section: Option<&str>, port: Option<i32>) -> Vec<String> {
         let gateway = gateway();
-        let ports = ListenerPorts { http: Some(80), https: None };
-        let outcomes = decide(&gateway.spec.listeners, ports, &|_| Err(ConditionRefusal::new("", "")));
+        let config = GatewayListenerConfig::default();
+        let appliance = ListenerAddresses::default();
+        let sites = ListenerSites { appliance, config: &config, addresses: Vec::new() };
+        let outcomes = decide(&gateway.spec.listeners, &sites, &|_| Err(ConditionRefusal::new("", "")));
         let hosts: Vec<_> = hosts.iter().map(|host| (*host).to_owned()).collect();
         let route = AttachingRoute { kind: "HTTPRoute", namespace, hostnames: &hosts };
         let section_name = section.map(str::to_owned);

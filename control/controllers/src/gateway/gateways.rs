@@ -1,18 +1,20 @@
 //! Gateway: what becomes of its listeners, with their certificates and the number of their routes.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 
 use contract::tls::TlsIdentity;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
+use super::attachment;
 use super::conditions::{ACCEPTED, CONFLICTED, ConditionList, ConditionRefusal, PROGRAMMED, RESOLVED_REFS, is_true};
 use super::grants::{self, ReferenceTarget};
-use super::hostnames::ANY_HOST;
 use super::infrastructure;
-use super::listener_outcome::{ListenerOutcome, ListenerPorts, decide};
+use super::listener_book::{ListenerBook, ListenerClaim, NotOpen};
+use super::listener_outcome::{ListenerOutcome, decide};
+use super::listener_targets::{ListenerSites, ListenerTarget, PORT_UNAVAILABLE};
 use super::route_kind::GATEWAY_QUEUE;
 use super::route_store::RouteStore;
 use super::watches;
@@ -20,7 +22,6 @@ use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, RestoreFuture, Watches};
 use crate::field_managers;
-use crate::listeners::ListenerAddresses;
 use crate::publish::ObjectCertificates;
 use crate::work_queue::{ControllerKind, WorkItem};
 use types::gateway_api::gateway::{Gateway, GatewayAddress, GatewayListenerStatus, GatewayStatus};
@@ -33,11 +34,12 @@ const TLS_SECRET: &str = "kubernetes.io/tls";
 #[derive(Debug)]
 pub(super) struct GatewayController {
     routes: Arc<RouteStore>,
+    book: Arc<ListenerBook>,
 }
 
 impl GatewayController {
-    pub(super) fn new(routes: Arc<RouteStore>) -> Self {
-        Self { routes }
+    pub(super) fn new(routes: Arc<RouteStore>, book: Arc<ListenerBook>) -> Self {
+        Self { routes, book }
     }
 }
 
@@ -50,13 +52,15 @@ impl Controller for GatewayController {
         watches::register_gateways(context, watches);
     }
 
-    /// Puts the certificates back, so that no known host is without one.
+    /// Opens the listeners and puts the certificates back, so that no known host is without them.
     fn restore<'a>(&'a self, context: &'a ControllerContext) -> RestoreFuture<'a> {
         Box::pin(async {
             for gateway in context.caches.gateways.all() {
                 let status = gateway.status.as_ref();
                 if is_ours(context, &gateway) && status.is_some_and(|status| is_true(&status.conditions, PROGRAMMED)) {
-                    publish_certificates(context, &gateway, &outcomes(context, &gateway));
+                    let outcomes = outcomes(context, &gateway);
+                    publish_certificates(context, &gateway, &outcomes);
+                    open_listeners(&self.book, context, &gateway, &outcomes);
                 }
             }
         })
@@ -68,17 +72,27 @@ impl Controller for GatewayController {
 }
 
 async fn reconcile(controller: &GatewayController, context: &ControllerContext, item: &WorkItem) -> Result<(), Error> {
+    let (book, key) = (&controller.book, (item.namespace.clone(), item.name.clone()));
     let gateway = context.caches.gateways.get(&item.namespace, &item.name);
     let Some(gateway) = gateway.filter(|gateway| is_ours(context, gateway)) else {
         context.publisher.set_object_certificates(&owner(&item.namespace, &item.name), ObjectCertificates::default());
+        let others = book.set(context, (&key, Timestamp::UNIX_EPOCH), Vec::new());
+        enqueue(context, others);
+        book.forget_attempts(&key);
         context.publisher.flush().await;
         return Ok(());
     };
-    let outcomes = outcomes(context, &gateway);
+    let mut outcomes = outcomes(context, &gateway);
     publish_certificates(context, &gateway, &outcomes);
+    open_listeners(book, context, &gateway, &outcomes);
     context.publisher.flush().await;
-    let attached = controller.routes.attached(&(item.namespace.clone(), item.name.clone()));
-    let status = status(&gateway, &outcomes, &attached, context.config.listeners, now());
+    if settle(book, context, &mut outcomes).await {
+        book.forget_attempts(&key);
+    } else {
+        context.queue.add_after_unless_sooner(item, book.retry_delay(&key));
+        context.publisher.flush().await;
+    }
+    let status = status(&gateway, &outcomes, &controller.routes.attached(&key), now());
     infrastructure::apply_service(context, &gateway, &status.addresses).await?;
     if gateway.status.as_ref() != Some(&status) && context.leadership.is_leader() {
         let after = Gateway { status: Some(status), ..(*gateway).clone() };
@@ -96,10 +110,69 @@ pub(super) fn is_ours(context: &ControllerContext, gateway: &Gateway) -> bool {
 
 /// What becomes of the listeners of a Gateway.
 pub(super) fn outcomes(context: &ControllerContext, gateway: &Gateway) -> Vec<ListenerOutcome> {
-    let port = |address: Option<SocketAddr>| address.map(|address| address.port());
-    let listeners = context.config.listeners;
-    let ports = ListenerPorts { http: port(listeners.public), https: port(listeners.https) };
-    decide(&gateway.spec.listeners, ports, &|reference| identity(context, namespace(&gateway.metadata), reference))
+    let sites = ListenerSites {
+        appliance: context.config.listeners,
+        config: &context.config.gateway_listeners,
+        addresses: wanted_addresses(gateway).filter_map(|address| address.parse().ok()).collect(),
+    };
+    let identity = |reference: &SecretObjectReference| identity(context, namespace(&gateway.metadata), reference);
+    let mut outcomes = decide(&gateway.spec.listeners, &sites, &identity);
+    if let Some(why) = invalid_address(gateway) {
+        for outcome in &mut outcomes {
+            outcome.targets.clear();
+            outcome.not_open = Some(NotOpen::Address(why.clone()));
+        }
+    }
+    outcomes
+}
+
+fn invalid_address(gateway: &Gateway) -> Option<String> {
+    let invalid = wanted_addresses(gateway).find(|address| address.parse::<IpAddr>().is_err())?;
+    Some(format!("{invalid:?} is not an IP address; use one of this host."))
+}
+
+/// The addresses that a Gateway names. One without a value is for us to choose.
+fn wanted_addresses(gateway: &Gateway) -> impl Iterator<Item = &str> {
+    gateway.spec.addresses.iter().filter_map(|address| address.value.as_deref()).filter(|value| !value.is_empty())
+}
+
+/// Opens the listeners of a Gateway that are not open, and closes those that it has no more.
+fn open_listeners(book: &ListenerBook, context: &ControllerContext, gateway: &Gateway, outcomes: &[ListenerOutcome]) {
+    let meta = &gateway.metadata;
+    let key = (namespace(meta).to_owned(), name(meta).to_owned());
+    let created = meta.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0);
+    let listeners = gateway.spec.listeners.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_complete());
+    let claims = listeners.flat_map(|(listener, outcome)| {
+        let specs = outcome.targets.iter().filter_map(|target| target.run_time());
+        specs.map(|spec| ListenerClaim {
+            spec,
+            hostname: attachment::hostname(listener),
+            identities: outcome.identities.clone(),
+        })
+    });
+    enqueue(context, book.set(context, (&key, created), claims.collect()));
+}
+
+fn enqueue(context: &ControllerContext, gateways: impl IntoIterator<Item = (String, String)>) {
+    gateways.into_iter().for_each(|(ns, name)| context.enqueue(WorkItem::new(GATEWAY_QUEUE, &ns, &name)));
+}
+
+/// Waits until the cores accept, and notes which listeners are not open. Returns whether all are.
+async fn settle(book: &ListenerBook, context: &ControllerContext, outcomes: &mut [ListenerOutcome]) -> bool {
+    let mut all_open = true;
+    for outcome in outcomes.iter_mut().filter(|outcome| outcome.is_complete()) {
+        for spec in outcome.targets.clone().into_iter().filter_map(ListenerTarget::run_time) {
+            match book.outcome(context, spec).await {
+                None => {}
+                Some(NotOpen::Conflict(refusal)) => outcome.conflict = Some(refusal),
+                Some(not_open) => {
+                    outcome.not_open.get_or_insert(not_open);
+                    all_open = false;
+                }
+            }
+        }
+    }
+    all_open
 }
 
 /// The certificate in the Secret that a listener names.
@@ -134,10 +207,12 @@ fn identity(
 }
 
 fn publish_certificates(context: &ControllerContext, gateway: &Gateway, outcomes: &[ListenerOutcome]) {
-    let listeners = gateway.spec.listeners.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_programmed());
+    let of_appliance = |outcome: &ListenerOutcome| {
+        outcome.is_complete() && outcome.targets.iter().any(|target| target.run_time().is_none())
+    };
+    let listeners = gateway.spec.listeners.iter().zip(outcomes).filter(|(_, outcome)| of_appliance(outcome));
     let public = listeners.flat_map(|(listener, outcome)| {
-        let host = listener.hostname.as_deref().filter(|host| !host.is_empty()).unwrap_or(ANY_HOST);
-        outcome.identities.iter().map(|identity| (host.to_ascii_lowercase(), identity.clone()))
+        outcome.identities.iter().map(|identity| (attachment::hostname(listener), identity.clone()))
     });
     let certificates = ObjectCertificates { public: public.collect(), yields: true, ..ObjectCertificates::default() };
     let owner = owner(namespace(&gateway.metadata), name(&gateway.metadata));
@@ -153,7 +228,6 @@ fn status(
     gateway: &Gateway,
     outcomes: &[ListenerOutcome],
     attached: &BTreeMap<String, i32>,
-    addresses: ListenerAddresses,
     now: Timestamp,
 ) -> GatewayStatus {
     let (before, generation) = (gateway.status.clone().unwrap_or_default(), gateway.metadata.generation);
@@ -170,10 +244,9 @@ fn status(
     let listeners = listeners.collect();
     let invalid = outcomes.iter().any(|outcome| !outcome.takes_routes() || outcome.unresolved.is_some());
     let programmed = outcomes.iter().any(ListenerOutcome::is_programmed);
-    let usable = addresses_of(addresses);
     let parameters = gateway.spec.infrastructure.as_ref().and_then(|all| all.parameters_ref.as_ref());
     let unsupported = infrastructure::unsupported_parameters(parameters).or_else(|| unsupported_address(gateway));
-    let unusable = unusable_address(gateway, &usable);
+    let unusable = unusable_address(outcomes);
     let mut conditions = ConditionList::new(&before.conditions, generation, now);
     let rejected = unsupported.clone().or_else(|| {
         let why = "No listener is accepted; the conditions of the listeners say more.";
@@ -186,28 +259,35 @@ fn status(
         (!programmed).then(|| ConditionRefusal::new("Invalid", why))
     });
     conditions.set(PROGRAMMED, "Programmed", refusal.as_ref());
-    GatewayStatus { addresses: usable, conditions: conditions.finish(), listeners }
+    GatewayStatus { addresses: addresses_of(outcomes), conditions: conditions.finish(), listeners }
 }
 
 fn listener_conditions(outcome: &ListenerOutcome, mut conditions: ConditionList<'_>) -> Vec<Condition> {
-    let refusal = outcome.not_accepted.as_ref().or(outcome.conflict.as_ref());
+    let port = match &outcome.not_open {
+        Some(NotOpen::Port(why)) => Some(ConditionRefusal::new(PORT_UNAVAILABLE, why.as_str())),
+        _ => None,
+    };
+    let refusal = outcome.not_accepted.as_ref().or(outcome.conflict.as_ref()).or(port.as_ref());
     conditions.set(ACCEPTED, "Accepted", refusal);
     conditions.set(RESOLVED_REFS, "ResolvedRefs", outcome.unresolved.as_ref());
     conditions.set_negative(CONFLICTED, "NoConflicts", outcome.conflict.as_ref());
     let refusal = (!outcome.is_programmed()).then(|| {
-        let cause = refusal.or(outcome.unresolved.as_ref());
-        ConditionRefusal::new("Invalid", cause.map(|cause| cause.message.clone()).unwrap_or_default())
+        let cause = refusal.or(outcome.unresolved.as_ref()).map(|cause| cause.message.as_str());
+        let message = match &outcome.not_open {
+            Some(NotOpen::Address(why)) => cause.unwrap_or(why),
+            _ => cause.unwrap_or_default(),
+        };
+        ConditionRefusal::new("Invalid", message)
     });
     conditions.set(PROGRAMMED, "Programmed", refusal.as_ref());
     conditions.finish()
 }
 
-/// The addresses at which clients reach the listeners.
-fn addresses_of(listeners: ListenerAddresses) -> Vec<GatewayAddress> {
-    let bound = [listeners.public, listeners.https].into_iter().flatten().map(|address| address.ip());
-    let mut reached: Vec<IpAddr> = bound.map(|ip| if ip.is_unspecified() { own_address() } else { ip }).collect();
-    reached.sort_unstable();
-    reached.dedup();
+/// The addresses at which clients reach the listeners that are open.
+fn addresses_of(outcomes: &[ListenerOutcome]) -> Vec<GatewayAddress> {
+    let open = outcomes.iter().filter(|outcome| outcome.is_programmed()).flat_map(|outcome| &outcome.targets);
+    let reached = open.map(|target| target.ip()).map(|ip| if ip.is_unspecified() { own_address() } else { ip });
+    let reached: BTreeSet<IpAddr> = reached.collect();
     let address = |ip: IpAddr| GatewayAddress { kind: Some("IPAddress".to_owned()), value: Some(ip.to_string()) };
     reached.into_iter().map(address).collect()
 }
@@ -231,9 +311,11 @@ fn unsupported_address(gateway: &Gateway) -> Option<ConditionRefusal> {
     ))
 }
 
-fn unusable_address(gateway: &Gateway, usable: &[GatewayAddress]) -> Option<ConditionRefusal> {
-    let mut wanted = gateway.spec.addresses.iter().filter_map(|address| address.value.as_deref());
-    let other = wanted.find(|wanted| usable.iter().all(|address| address.value.as_deref() != Some(wanted)))?;
-    let why = format!("The appliance does not listen on {other}; start it with --http {other}:PORT.");
-    Some(ConditionRefusal::new("AddressNotUsable", why))
+/// An address of the Gateway that this host does not have.
+fn unusable_address(outcomes: &[ListenerOutcome]) -> Option<ConditionRefusal> {
+    let why = outcomes.iter().find_map(|outcome| match &outcome.not_open {
+        Some(NotOpen::Address(why)) => Some(why.clone()),
+        _ => None,
+    });
+    why.map(|why| ConditionRefusal::new("AddressNotUsable", why))
 }

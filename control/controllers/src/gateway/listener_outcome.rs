@@ -3,6 +3,8 @@
 use contract::tls::TlsIdentity;
 
 use super::conditions::ConditionRefusal;
+use super::listener_book::NotOpen;
+use super::listener_targets::{ListenerSites, ListenerTarget, targets};
 use types::gateway_api::gateway::{GatewayListener, RouteGroupKind};
 use types::gateway_api::reference::SecretObjectReference;
 
@@ -11,17 +13,14 @@ pub(super) const ROUTE_KINDS: [&str; 2] = ["HTTPRoute", "GRPCRoute"];
 const HTTP: &str = "HTTP";
 const HTTPS: &str = "HTTPS";
 
-/// The ports that the appliance listens on.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct ListenerPorts {
-    pub(super) http: Option<u16>,
-    pub(super) https: Option<u16>,
-}
-
 /// What becomes of one listener.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ListenerOutcome {
     pub(super) supported_kinds: Vec<RouteGroupKind>,
+    /// Where it accepts.
+    pub(super) targets: Vec<ListenerTarget>,
+    /// Why one of them is not open. Routes attach all the same: it is tried again.
+    pub(super) not_open: Option<NotOpen>,
     /// Its port or protocol is not served here.
     pub(super) not_accepted: Option<ConditionRefusal>,
     pub(super) conflict: Option<ConditionRefusal>,
@@ -38,8 +37,13 @@ impl ListenerOutcome {
         self.not_accepted.is_none() && self.conflict.is_none()
     }
 
-    pub(super) fn is_programmed(&self) -> bool {
+    /// Whether it has all that it needs to be open.
+    pub(super) fn is_complete(&self) -> bool {
         self.takes_routes() && !self.lacks_certificate
+    }
+
+    pub(super) fn is_programmed(&self) -> bool {
+        self.is_complete() && self.not_open.is_none()
     }
 }
 
@@ -49,15 +53,20 @@ pub(super) type IdentityFn<'a> = &'a dyn Fn(&SecretObjectReference) -> Result<Tl
 /// The outcome of each listener, in order.
 pub(super) fn decide(
     listeners: &[GatewayListener],
-    ports: ListenerPorts,
+    sites: &ListenerSites<'_>,
     identity: IdentityFn<'_>,
 ) -> Vec<ListenerOutcome> {
     let decided = listeners.iter().enumerate().map(|(index, listener)| {
         let (supported_kinds, unresolved) = supported_kinds(listener);
+        let (targets, not_accepted) = match targets(listener, sites) {
+            Ok(targets) => (targets, None),
+            Err(refusal) => (Vec::new(), Some(refusal)),
+        };
         let mut outcome = ListenerOutcome {
             supported_kinds,
             unresolved,
-            not_accepted: not_accepted(listener, ports),
+            targets,
+            not_accepted,
             conflict: conflict(listener, index, listeners),
             ..ListenerOutcome::default()
         };
@@ -72,30 +81,6 @@ pub(super) fn decide(
 /// Whether requests of its protocol come in by TLS.
 pub(super) fn is_tls(listener: &GatewayListener) -> bool {
     listener.protocol == HTTPS
-}
-
-fn not_accepted(listener: &GatewayListener, ports: ListenerPorts) -> Option<ConditionRefusal> {
-    let GatewayListener { protocol, port, .. } = listener;
-    let (wanted, flag) = match protocol.as_str() {
-        HTTP => (ports.http, "--http"),
-        HTTPS => (ports.https, "--https"),
-        _ => {
-            let why = format!("The protocol {protocol} is not supported; use HTTP or HTTPS.");
-            return Some(ConditionRefusal::new("UnsupportedProtocol", why));
-        }
-    };
-    if wanted.is_some_and(|wanted| i32::from(wanted) == *port) {
-        return None;
-    }
-    let there = [(HTTP, ports.http), (HTTPS, ports.https)];
-    let there: Vec<String> =
-        there.iter().filter_map(|(protocol, port)| Some(format!("{} ({protocol})", (*port)?))).collect();
-    let why = format!(
-        "The appliance does not listen on port {port} for {protocol}. It listens on {}; use such a port, or start it with \
-         {flag} ADDRESS:{port}.",
-        there.join(" and ")
-    );
-    Some(ConditionRefusal::new("PortUnavailable", why))
 }
 
 /// Listeners of one port have one protocol and different hostnames.
@@ -150,14 +135,21 @@ fn read_certificates(listener: &GatewayListener, identity: IdentityFn<'_>, outco
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::listeners::{GatewayListenerConfig, ListenerAddresses};
 
     fn decide_all(listeners: Value) -> Vec<ListenerOutcome> {
         let listeners: Vec<GatewayListener> = serde_json::from_value(listeners).unwrap();
         let none = |_: &SecretObjectReference| Err(ConditionRefusal::new("InvalidCertificateRef", "not found"));
-        decide(&listeners, ListenerPorts { http: Some(8080), https: Some(8443) }, &none)
+        let address = |port| Some(SocketAddr::from(([127, 0, 0, 1], port)));
+        let appliance =
+            ListenerAddresses { public: address(8080), https: address(8443), ..ListenerAddresses::default() };
+        let config = GatewayListenerConfig::default();
+        decide(&listeners, &ListenerSites { appliance, config: &config, addresses: Vec::new() }, &none)
     }
 
     fn reason(refusal: Option<&ConditionRefusal>) -> &'static str {
@@ -165,17 +157,13 @@ mod tests {
     }
 
     #[test]
-    fn listener_on_a_port_that_is_not_open_is_refused_with_the_open_ones() {
-        let all = decide_all(json!([
-            { "name": "a", "port": 8080, "protocol": "HTTP" },
-            { "name": "b", "port": 80, "protocol": "HTTP" },
-            { "name": "c", "port": 443, "protocol": "HTTPS" },
-            { "name": "d", "port": 5432, "protocol": "TCP" },
-        ]));
-        let reasons: Vec<_> = all.iter().map(|one| reason(one.not_accepted.as_ref())).collect();
-        assert_eq!(reasons, ["", "PortUnavailable", "PortUnavailable", "UnsupportedProtocol"]);
-        let message = &all[1].not_accepted.as_ref().unwrap().message;
-        assert!(message.contains("It listens on 8080 (HTTP) and 8443 (HTTPS)"), "{message}");
+    fn listener_is_open_unless_its_address_cannot_be() {
+        let mut one = decide_all(json!([{ "name": "a", "port": 9000, "protocol": "HTTP" }])).remove(0);
+        assert!(one.targets.len() == 1 && one.is_programmed());
+        one.not_open = Some(NotOpen::Port("in use".to_owned()));
+        assert!(one.takes_routes() && !one.is_programmed());
+        let refused = decide_all(json!([{ "name": "a", "port": 22, "protocol": "HTTP" }])).remove(0);
+        assert_eq!((reason(refused.not_accepted.as_ref()), refused.targets.len()), ("PortUnavailable", 0));
     }
 
     #[test]

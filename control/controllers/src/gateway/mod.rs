@@ -1,8 +1,8 @@
 //! Gateway API: Gateways open the appliance's listeners to routes, and HTTPRoutes and GRPCRoutes become rules of hosts.
 //!
 //! Several routes may have rules for one host. A route's reconcile stores its rules by host in [`RouteStore`], and the hosts
-//! that it concerns are published with the rules of all routes. A listener binds to a port that the appliance listens on;
-//! Gateways do not open ports.
+//! that it concerns are published with the rules of all routes. A listener on the port of `--http` or `--https` shares the
+//! hosts of the appliance. On any other port it is opened at run time ([`listener_book`]), and its hosts are its own.
 
 mod attachment;
 mod backends;
@@ -13,7 +13,10 @@ mod gateways;
 mod grants;
 mod hostnames;
 mod infrastructure;
+mod listener_book;
 mod listener_outcome;
+mod listener_plan;
+mod listener_targets;
 mod path_rules;
 mod route_kind;
 mod route_status;
@@ -26,17 +29,18 @@ mod watches;
 use std::sync::Arc;
 
 use crate::controller::Controller;
+use listener_book::ListenerBook;
 use route_store::RouteStore;
 use types::gateway_api::grpc_route::GrpcRoute;
 use types::gateway_api::http_route::HttpRoute;
 
 /// The controllers of Gateway API, in the order in which a start restores their state.
 pub(crate) fn controllers() -> Vec<Box<dyn Controller>> {
-    let store = Arc::new(RouteStore::default());
+    let (store, book) = (Arc::new(RouteStore::default()), Arc::new(ListenerBook::default()));
     vec![
         Box::new(class::GatewayClassController),
-        Box::new(gateways::GatewayController::new(Arc::clone(&store))),
-        Box::new(routes::GatewayRouteController::<HttpRoute>::new(Arc::clone(&store))),
-        Box::new(routes::GatewayRouteController::<GrpcRoute>::new(store)),
+        Box::new(gateways::GatewayController::new(Arc::clone(&store), Arc::clone(&book))),
+        Box::new(routes::GatewayRouteController::<HttpRoute>::new(Arc::clone(&store), Arc::clone(&book))),
+        Box::new(routes::GatewayRouteController::<GrpcRoute>::new(store, book)),
     ]
 }

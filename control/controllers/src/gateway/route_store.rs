@@ -1,13 +1,15 @@
 //! The rules of all routes by host, what the routes depend on, and how many a listener has.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use contract::listener_sockets::ListenerSpec;
 use contract::table::{Protocol, RequestTimeouts};
 use jiff::Timestamp;
 
-use crate::publish::{HostConflict, HostRule, PathRule, Publisher};
+use crate::publish::{HostConflict, HostRule, ListenerHostname, PathRule, Publisher};
 use crate::work_queue::WorkItem;
 
 /// Routes whose rules match equally well come in this order: the oldest first, then by name.
@@ -42,14 +44,37 @@ pub(super) struct RouteReferences {
     pub(super) addresses: BackendAddresses,
 }
 
+/// A host with rules: of the appliance, or of a hostname of a listener that is opened at run time.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct RuleHost {
+    pub(super) host: String,
+    pub(super) listener: Option<(ListenerSpec, String)>,
+}
+
+impl fmt::Display for RuleHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.listener {
+            None => write!(f, "{}", self.host),
+            Some((spec, hostname)) => write!(f, "{} of {hostname} at {spec}", self.host),
+        }
+    }
+}
+
 /// What one route asks of the data plane.
 #[derive(Debug)]
 pub(super) struct RouteProgram {
     pub(super) precedence: RoutePrecedence,
-    pub(super) rules: BTreeMap<String, Vec<PathRule>>,
+    pub(super) rules: BTreeMap<RuleHost, Vec<PathRule>>,
     /// Namespace and name of a Gateway, and the listener.
     pub(super) listeners: BTreeSet<((String, String), String)>,
     pub(super) references: RouteReferences,
+}
+
+impl RouteProgram {
+    /// The listeners that are opened at run time.
+    pub(super) fn run_time_listeners(&self) -> BTreeSet<ListenerSpec> {
+        self.rules.keys().filter_map(|host| host.listener.as_ref()).map(|(spec, _)| *spec).collect()
+    }
 }
 
 #[derive(Debug, Default)]
@@ -59,26 +84,26 @@ pub(super) struct RouteStore {
 
 #[derive(Debug, Default)]
 struct RouteStoreState {
-    hosts: BTreeMap<String, BTreeMap<RoutePrecedence, Vec<PathRule>>>,
+    hosts: BTreeMap<RuleHost, BTreeMap<RoutePrecedence, Vec<PathRule>>>,
     routes: HashMap<WorkItem, StoredRoute>,
     /// Routes by Gateway and listener.
     attached: BTreeMap<(String, String), BTreeMap<String, i32>>,
     dependents: HashMap<Dependency, BTreeSet<WorkItem>>,
     /// Hosts whose rules have changed since they were published.
-    stale_hosts: BTreeSet<String>,
+    stale_hosts: BTreeSet<RuleHost>,
     /// Addresses for the publisher.
     new_addresses: BackendAddresses,
     /// Hosts that another object has.
-    conflicts: BTreeMap<String, HostConflict>,
+    conflicts: BTreeMap<RuleHost, HostConflict>,
     /// Hosts that another object had, and that are published now.
-    admitted_hosts: BTreeSet<String>,
+    admitted_hosts: BTreeSet<RuleHost>,
 }
 
 /// What is stored elsewhere for one route.
 #[derive(Debug)]
 struct StoredRoute {
     precedence: RoutePrecedence,
-    hosts: BTreeSet<String>,
+    hosts: BTreeSet<RuleHost>,
     listeners: BTreeSet<((String, String), String)>,
     dependencies: BTreeSet<Dependency>,
 }
@@ -91,7 +116,7 @@ impl RouteStore {
         let RouteReferences { dependencies, addresses } = references;
         // Each write of a status is followed by a reconcile, and a host can have the rules of a thousand routes.
         let published = rules.iter().filter(|(host, rules)| state.is_published(item, &precedence, host, rules));
-        let unchanged: Vec<String> = published.map(|(host, _)| host.clone()).collect();
+        let unchanged: Vec<RuleHost> = published.map(|(host, _)| host.clone()).collect();
         let before = state.remove(item);
         let hosts = rules.keys().cloned().collect();
         for (host, rules) in rules {
@@ -139,7 +164,7 @@ impl RouteStore {
         let mut state = self.lock();
         let conflicts = |route: &StoredRoute| route.hosts.iter().any(|host| state.conflicts.contains_key(host));
         let items = state.routes.iter().filter(|(_, route)| conflicts(route)).map(|(item, _)| item.clone()).collect();
-        let refused: Vec<String> = state.conflicts.keys().cloned().collect();
+        let refused: Vec<RuleHost> = state.conflicts.keys().cloned().collect();
         state.stale_hosts.extend(refused);
         items
     }
@@ -159,8 +184,12 @@ impl RouteStore {
                 released |= publisher.remove_route(&owner);
                 continue;
             }
-            let hosts = vec![host.as_str().into()];
-            let rule = HostRule { hosts, paths, matches_subdomains: true, ..HostRule::default() };
+            let listener = host.listener.as_ref().map(|(spec, hostname)| {
+                let (id, spec, hostname) = (publisher.listener_id(*spec), *spec, hostname.clone());
+                ListenerHostname { id, spec, hostname }.into()
+            });
+            let hosts = vec![host.host.as_str().into()];
+            let rule = HostRule { hosts, paths, listener, matches_subdomains: true, ..HostRule::default() };
             match publisher.set_route(&owner, vec![rule]) {
                 Ok(_) if was_refused => {
                     state.admitted_hosts.insert(host);
@@ -198,7 +227,7 @@ impl RouteStore {
 
 impl RouteStoreState {
     /// Whether the publisher has these rules of a route for a host.
-    fn is_published(&self, item: &WorkItem, precedence: &RoutePrecedence, host: &str, rules: &[PathRule]) -> bool {
+    fn is_published(&self, item: &WorkItem, precedence: &RoutePrecedence, host: &RuleHost, rules: &[PathRule]) -> bool {
         let stored = || self.hosts.get(host).and_then(|routes| routes.get(precedence));
         !self.stale_hosts.contains(host)
             && !self.conflicts.contains_key(host)
@@ -250,6 +279,10 @@ mod tests {
     use crate::publish::WeightedBackend;
     use crate::work_queue::ControllerKind;
 
+    fn of_appliance(host: &str) -> RuleHost {
+        RuleHost { host: host.to_owned(), listener: None }
+    }
+
     fn program(name: &str, second: i64, hosts: &[&str]) -> RouteProgram {
         let rule = PathRule { matches: RequestMatch::prefix(&format!("/{name}")), ..PathRule::default() };
         let gateway = ("ns".to_owned(), "g".to_owned());
@@ -260,7 +293,7 @@ mod tests {
                 name: name.to_owned(),
                 kind: "HTTPRoute",
             },
-            rules: hosts.iter().map(|host| ((*host).to_owned(), vec![rule.clone()])).collect(),
+            rules: hosts.iter().map(|host| (of_appliance(host), vec![rule.clone()])).collect(),
             listeners: [(gateway.clone(), "http".to_owned())].into(),
             references: RouteReferences {
                 dependencies: [Dependency::Gateway(gateway.0, gateway.1)].into(),
@@ -279,7 +312,7 @@ mod tests {
             let state = store.lock();
             state
                 .hosts
-                .get(host)
+                .get(&of_appliance(host))
                 .into_iter()
                 .flat_map(BTreeMap::values)
                 .flatten()

@@ -10,10 +10,11 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use super::attachment::{AttachedListener, AttachingRoute, attach};
 use super::conditions::{ACCEPTED, ConditionRefusal, is_true};
 use super::gateways;
+use super::listener_book::ListenerBook;
 use super::path_rules;
 use super::route_kind::{GATEWAY_QUEUE, GatewayRoute};
 use super::route_status::{ParentOutcome, statuses};
-use super::route_store::{Dependency, RoutePrecedence, RouteProgram, RouteReferences, RouteStore};
+use super::route_store::{Dependency, RoutePrecedence, RouteProgram, RouteReferences, RouteStore, RuleHost};
 use super::watches;
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
@@ -31,12 +32,13 @@ use types::shared::{name, namespace};
 #[derive(Debug)]
 pub(super) struct GatewayRouteController<R> {
     store: Arc<RouteStore>,
+    book: Arc<ListenerBook>,
     kind: PhantomData<R>,
 }
 
 impl<R: GatewayRoute> GatewayRouteController<R> {
-    pub(super) fn new(store: Arc<RouteStore>) -> Self {
-        Self { store, kind: PhantomData }
+    pub(super) fn new(store: Arc<RouteStore>, book: Arc<ListenerBook>) -> Self {
+        Self { store, book, kind: PhantomData }
     }
 }
 
@@ -67,17 +69,18 @@ impl<R: GatewayRoute> Controller for GatewayRouteController<R> {
     }
 
     fn reconcile<'a>(&'a self, context: &'a ControllerContext, item: &'a WorkItem) -> ControllerFuture<'a> {
-        Box::pin(reconcile::<R>(&self.store, context, item))
+        Box::pin(reconcile::<R>(self, context, item))
     }
 }
 
 async fn reconcile<R: GatewayRoute>(
-    store: &RouteStore,
+    GatewayRouteController { store, book, .. }: &GatewayRouteController<R>,
     context: &ControllerContext,
     item: &WorkItem,
 ) -> Result<(), Error> {
     let route = R::cache(&context.caches).get(&item.namespace, &item.name);
     let planned = route.as_ref().map(|route| plan(context, &**route));
+    let specs = planned.as_ref().map(|plan| plan.program.run_time_listeners()).unwrap_or_default();
     let (changed, outcomes) = match planned {
         Some(RoutePlan { program, outcomes }) => (store.set(item, program), Some(outcomes)),
         None => (store.remove(item), None),
@@ -92,6 +95,9 @@ async fn reconcile<R: GatewayRoute>(
     }
     store.take_admitted().into_iter().for_each(|item| context.enqueue(item));
     context.publisher.flush().await;
+    for spec in specs {
+        book.settled(spec).await;
+    }
     let (Some(route), Some(mut outcomes)) = (route, outcomes) else { return Ok(()) };
     if let Some(conflict) = store.conflict(item) {
         let why = format!("The host {} belongs to {}, which had it first.", conflict.host, conflict.owner);
@@ -181,11 +187,14 @@ fn selects(context: &ControllerContext, selector: &LabelSelector, ns: &str) -> b
 }
 
 /// The rules for each host of the listeners, for requests that come in by the listeners' schemes.
-fn rules_by_host(attached: &[AttachedListener], rules: &[PathRule]) -> BTreeMap<String, Vec<PathRule>> {
-    let mut schemes: BTreeMap<&str, (bool, bool)> = BTreeMap::new();
+fn rules_by_host(attached: &[AttachedListener], rules: &[PathRule]) -> BTreeMap<RuleHost, Vec<PathRule>> {
+    let mut schemes: BTreeMap<RuleHost, (bool, bool)> = BTreeMap::new();
     for listener in attached {
-        for host in &listener.hosts {
-            let (http, https) = schemes.entry(host).or_default();
+        for (target, host) in
+            listener.targets.iter().flat_map(|target| listener.hosts.iter().map(move |host| (target, host)))
+        {
+            let of = target.run_time().map(|spec| (spec, listener.hostname.clone()));
+            let (http, https) = schemes.entry(RuleHost { host: host.clone(), listener: of }).or_default();
             *http |= !listener.is_tls;
             *https |= listener.is_tls;
         }
@@ -194,10 +203,11 @@ fn rules_by_host(attached: &[AttachedListener], rules: &[PathRule]) -> BTreeMap<
         |scheme: Option<ClientScheme>| rules.iter().cloned().map(|rule| PathRule { scheme, ..rule }).collect();
     let by_host = schemes.into_iter().map(|(host, schemes)| {
         let scheme = match schemes {
+            _ if host.listener.is_some() => None, // it has one scheme
             (true, true) => None,
             (_, is_tls) => Some(if is_tls { ClientScheme::Https } else { ClientScheme::Http }),
         };
-        (host.to_owned(), for_scheme(scheme))
+        (host, for_scheme(scheme))
     });
     by_host.collect()
 }

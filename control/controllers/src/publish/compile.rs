@@ -13,6 +13,7 @@ use contract::table::{
 
 use super::BackendSpec;
 use super::host_rule::{HostRule, WeightedBackend};
+use super::listener_state;
 use super::route_filters::{MirrorRule, MirrorRuleDestination, RouteFilterRule, RuleTimeouts};
 use super::routing_model::{BackendEntry, RoutingModel};
 
@@ -21,9 +22,11 @@ const ANY: &str = "*";
 
 /// The table as the model has it now.
 pub(super) fn compile(model: &mut RoutingModel) -> RoutingTable {
-    for host in take(&mut model.released_hosts) {
-        if !model.static_routes.contains_key(&*host) {
-            set_route(&mut model.table, &host, None);
+    for (listener, host) in take(&mut model.released_hosts) {
+        match listener {
+            Some(listener) => listener_state::set_route(&mut model.table, &listener, &host, None),
+            None if !model.static_routes.contains_key(&*host) => set_route(&mut model.table, &host, None),
+            None => {}
         }
     }
     for owner in take(&mut model.stale_owners) {
@@ -31,6 +34,10 @@ pub(super) fn compile(model: &mut RoutingModel) -> RoutingTable {
         let mut known = BackendTable { backends, loads };
         for rule in routes.get(&*owner).into_iter().flatten() {
             let route = compile_route(rule, &mut known).map(Arc::new);
+            if let Some(listener) = &rule.listener {
+                rule.hosts.iter().for_each(|host| listener_state::set_route(table, listener, host, route.clone()));
+                continue;
+            }
             for host in rule.hosts.iter().filter(|host| !fixed.contains_key(&***host)) {
                 set_route(table, host, route.clone());
             }

@@ -6,6 +6,7 @@ use contract::client_address::ClientScheme;
 use contract::table::{HeaderEdits, RequestMatch, TrafficPolicy};
 use contract::tls::TlsIdentity;
 
+use super::listener_state::ListenerHostname;
 use super::route_filters::{MirrorRuleDestination, RouteFilterRule};
 
 /// Hosts that share one division of their requests.
@@ -29,6 +30,8 @@ pub struct HostRule {
     pub filters: Option<Arc<RouteFilterRule>>,
     /// Wildcards among the hosts match names with any number of labels more.
     pub matches_subdomains: bool,
+    /// Only for requests to this listener, where the hosts belong to no other owner. `None`: the hosts of the appliance.
+    pub listener: Option<Arc<ListenerHostname>>,
 }
 
 /// The certificates that an object brings, by host.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use contract::allocator::{self, LongLivedScope};
+use contract::listener_sockets::{ListenerId, ListenerSpec};
 use contract::load::BackendLoad;
 use contract::table::{
     Backend, Endpoint, EndpointAddress, InstanceStart, NotReadyHost, NotReadyHosts, Route, RoutingTable,
@@ -14,6 +15,7 @@ use contract::tls::{CertificateStore, TlsClientConfig, TlsIdentity};
 
 use super::BackendSpec;
 use super::host_rule::{HostRule, ObjectCertificates, UnservedHosts};
+use super::listener_state::{ListenerHostname, ListenerState};
 use super::stream_model::StreamModel;
 
 /// The approximate cost of a new table for a core per subscriber: tables that change streams follow
@@ -61,8 +63,11 @@ pub(super) struct RoutingModel {
     pub(super) not_ready: BTreeMap<String, UnservedHosts>,
     /// Some have changed since the last table.
     pub(super) not_ready_stale: bool,
-    /// Hosts that their owners released.
-    pub(super) released_hosts: Vec<Arc<str>>,
+    /// Hosts that their owners released, with their listeners if those are opened at run time.
+    pub(super) released_hosts: Vec<(Option<Arc<ListenerHostname>>, Arc<str>)>,
+    /// All listeners that were opened at run time, also those that are closed.
+    pub(super) listener_ids: BTreeMap<ListenerSpec, ListenerId>,
+    pub(super) listeners: BTreeMap<ListenerId, ListenerState>,
     pub(super) streams_stale: bool,
 }
 
@@ -141,9 +146,13 @@ impl RoutingModel {
     /// [`Model::drop_unused`], since the next rules may lead there too.
     pub(super) fn remove_rules(&mut self, owner: &str) -> Option<Vec<HostRule>> {
         let rules = self.routes.remove(owner)?;
-        for host in rules.iter().flat_map(|rule| &rule.hosts) {
-            self.owners.remove(host);
-            self.released_hosts.push(Arc::clone(host));
+        for rule in &rules {
+            for host in &rule.hosts {
+                if rule.listener.is_none() {
+                    self.owners.remove(host);
+                }
+                self.released_hosts.push((rule.listener.clone(), Arc::clone(host)));
+            }
         }
         for key in rules.iter().flat_map(HostRule::backends) {
             let Some(users) = self.backend_owners.get_mut(key) else { continue };

@@ -23,7 +23,7 @@ impl RoutingTable {
     /// Why the host of a request without a route is not served, if its object exists and the client may know of it.
     #[must_use]
     pub fn not_ready(&self, request: &RouteRequest<'_>) -> Option<&NotReadyHost> {
-        if self.not_ready.is_empty() {
+        if self.not_ready.is_empty() || request.listener().is_some() {
             return None;
         }
         let host = request.completed().unwrap_or_else(|| host_name(request.host).to_ascii_lowercase());

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwapOption;
+use contract::listener_sockets::{ListenerId, ListenerSockets};
 use contract::table_publisher::TablePublisher;
 use rustls::crypto::ring::{Ticketer, default_provider};
 use rustls::server::{ClientHello, NoServerSessionStorage, ResolvesServerCert};
@@ -48,6 +49,20 @@ impl TlsServerConfig {
         Self::by(Arc::new(TableCertificateResolver { tables: Arc::clone(tables), cluster_local: true }), oldest)
     }
 
+    /// For a listener that was opened at run time: only its own certificates. Sessions of other listeners are not resumed.
+    pub fn of_listener(
+        tables: &Arc<TablePublisher>,
+        sockets: &ListenerSockets,
+        oldest: TlsVersionMin,
+    ) -> Result<Self, rustls::Error> {
+        if let Some(config) = sockets.tls.get() {
+            return Ok(Self(Arc::clone(config)));
+        }
+        let resolver = ListenerCertificateResolver { tables: Arc::clone(tables), listener: sockets.id };
+        let Self(config) = Self::by(Arc::new(resolver), oldest)?;
+        Ok(Self(Arc::clone(sockets.tls.get_or_init(|| config)))) // another core may have been first
+    }
+
     /// Uses the table's certificates by exact or wildcard name, and otherwise `own`.
     pub fn with_own(
         tables: &Arc<TablePublisher>,
@@ -84,6 +99,20 @@ struct TableCertificateResolver {
 impl ResolvesServerCert for TableCertificateResolver {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         self.tables.load().identity(hello.server_name(), self.cluster_local).map(TlsIdentity::certified_key)
+    }
+}
+
+#[derive(Debug)]
+struct ListenerCertificateResolver {
+    tables: Arc<TablePublisher>,
+    listener: ListenerId,
+}
+
+impl ResolvesServerCert for ListenerCertificateResolver {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let table = self.tables.load();
+        let listener = table.listener(self.listener)?;
+        listener.certificates.find(hello.server_name()).map(TlsIdentity::certified_key)
     }
 }
 

@@ -25,6 +25,9 @@ impl StreamContext {
     /// A client may send requests for several hosts on one connection only if its certificate covers all of them (RFC
     /// 9113 9.1.1). Otherwise a 421 tells it to open another connection (RFC 9110 15.5.20).
     pub(super) fn misdirected(&self, authority: &str) -> Option<LocalReply> {
+        if self.peer.listener().is_some() {
+            return None; // such a listener decides by its hostnames, for every version of HTTP
+        }
         let name = self.server_name.as_deref()?;
         let host = host_name(authority);
         let cluster_local = self.peer.is_cluster_local();

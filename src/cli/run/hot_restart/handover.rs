@@ -1,12 +1,12 @@
 //! The steps of a handover, as the old process sees them.
 
-use std::net::TcpListener;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 
 use anyhow::{Result, bail};
 use rustix::net::sockopt::socket_peercred;
 
+use super::super::gateway_sockets::GatewaySockets;
 use super::super::sockets::SocketDescriptors;
 use super::{HANDOVER_MAX, HandoverOffer, HandoverRequest, ListenerName, StateReleased, SuccessorReady, fits, wire};
 
@@ -24,17 +24,19 @@ pub(in crate::cli::run) struct Successor {
 
 impl PendingHandover {
     /// Sends the sockets, if they match the request; this process keeps accepting on them.
-    pub(in crate::cli::run) fn grant(self, kept: &SocketDescriptors) -> Result<Successor> {
+    pub(in crate::cli::run) fn grant(self, kept: &SocketDescriptors, gateways: &GatewaySockets) -> Result<Successor> {
         if let Err(why) = fits::check(&self.hello, kept) {
             let refused = HandoverOffer::Refused(why.to_string());
             wire::send(&self.stream, &refused)?;
             bail!("refused: {why}");
         }
-        let sockets: Vec<(ListenerName, &TcpListener)> = kept.all().collect();
-        wire::send(&self.stream, &HandoverOffer::Sockets(sockets.iter().map(|(name, _)| *name).collect()))?;
-        for (_, socket) in sockets {
-            wire::give(&self.stream, socket.as_fd())?;
-        }
+        gateways.with_open(|open| {
+            let open = if self.hello.gateways { open } else { &[] };
+            let own = kept.all().map(|(name, socket)| (name, socket.as_fd()));
+            let sockets: Vec<(ListenerName, BorrowedFd<'_>)> = own.chain(open.iter().copied()).collect();
+            wire::send(&self.stream, &HandoverOffer::Sockets(sockets.iter().map(|(name, _)| *name).collect()))?;
+            sockets.iter().try_for_each(|(_, socket)| wire::give(&self.stream, *socket))
+        })?;
         Ok(Successor { stream: self.stream, version: self.hello.version })
     }
 }

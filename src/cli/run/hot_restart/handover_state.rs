@@ -10,6 +10,7 @@ use dataplane::table_publisher::TablePublisher;
 
 use super::super::control::{AdminPort, ControlHandle};
 use super::super::data_folder::DataFolder;
+use super::super::gateway_sockets::GatewaySockets;
 use super::super::sockets::SocketDescriptors;
 use super::{PendingHandover, Successor};
 use crate::admin::Health;
@@ -23,6 +24,7 @@ const LOGS_EXTRA_MAX: Duration = Duration::from_secs(10);
 
 pub(in crate::cli::run) struct HandoverState {
     pub(in crate::cli::run) sockets: SocketDescriptors,
+    pub(in crate::cli::run) gateway_sockets: Arc<GatewaySockets>,
     /// `None` once a successor has it.
     pub(in crate::cli::run) folder: Option<DataFolder>,
     pub(in crate::cli::run) cores: usize,
@@ -40,7 +42,7 @@ impl HandoverState {
     ///
     /// # Errors It does not fit and nothing has changed, or it is gone.
     pub(in crate::cli::run) fn hand_over(&mut self, request: PendingHandover) -> Result<Successor> {
-        let successor = request.grant(&self.sockets)?;
+        let successor = request.grant(&self.sockets, &self.gateway_sockets)?;
         tracing::info!(version = successor.version, "another process takes over: API and events end here");
         self.control_handle.admin_port.send_replace(AdminPort::Lent);
         if let Some(folder) = self.folder.take() {

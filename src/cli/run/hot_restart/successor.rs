@@ -138,6 +138,7 @@ fn hello(config: &RunConfig) -> HandoverRequest {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         workers: config.workers,
         addresses,
+        gateways: true,
     }
 }
 

@@ -14,8 +14,8 @@ use rustix::net::{
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Largest message, in bytes: a name for each of 1,500 sockets.
-const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+/// Largest message, in bytes: a name for each socket of all listeners that Gateways can open, on 128 cores.
+const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
 pub(super) fn send(mut stream: &UnixStream, word: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec(word)?;

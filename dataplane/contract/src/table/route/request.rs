@@ -2,7 +2,7 @@
 
 use codec::http::RequestView;
 
-use crate::client_address::{ClientAddress, ClientScheme};
+use crate::client_address::{ClientAddress, ClientScheme, ListenerConnection};
 use crate::table::host_name;
 
 /// The header with the tag of a request: from clients that ask for one, and towards instances.
@@ -49,6 +49,13 @@ impl<'a> RouteRequest<'a> {
     #[must_use]
     pub fn internal(host: &'a str, path: &'a str) -> Self {
         Self { host, path, request: None, cluster_local: true, domain: None, plain: false, peer: None }
+    }
+
+    /// The listener of the client's connection, if it was opened at run time.
+    #[inline]
+    #[must_use]
+    pub fn listener(&self) -> Option<&'a ListenerConnection> {
+        self.peer.and_then(ClientAddress::listener)
     }
 
     /// The full name of a host without a dot, if a search domain is set.
