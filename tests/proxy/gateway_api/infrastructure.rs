@@ -72,7 +72,7 @@ fn parameters_reference_is_refused_by_gateway_and_class() {
         "spec": { "controllerName": "sluicegate.dev/gateway-controller", "parametersRef": reference },
     }));
     let class = api.wait_for("GatewayClass", "", "other", TIMEOUT, |class| {
-        class["status"]["conditions"][0]["status"] != "Unknown"
+        class["status"]["conditions"][0]["reason"] == "InvalidParameters"
     });
     assert_eq!(condition(&class["status"]["conditions"], "Accepted"), "False InvalidParameters");
 }

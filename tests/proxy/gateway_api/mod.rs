@@ -7,6 +7,7 @@ use kit::manifest::NAMESPACE;
 use kit::{Appliance, ApplianceSetup, HttpCall, HttpResponse, KitApi, TIMEOUT, TestUpstream};
 use serde_json::{Value, json};
 
+mod address_pool;
 mod attachment;
 mod filters;
 mod grpc;

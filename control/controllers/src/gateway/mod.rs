@@ -9,6 +9,7 @@ mod backends;
 mod class;
 mod conditions;
 mod features;
+mod gateway_addresses;
 mod gateways;
 mod grants;
 mod hostnames;

@@ -51,7 +51,7 @@ fn names(gateway: &Gateway, ns: &str, secret: Option<&str>) -> bool {
     })
 }
 
-fn gateways_where(context: &ControllerContext, wanted: impl Fn(&Gateway) -> bool) -> Vec<WorkItem> {
+pub(super) fn gateways_where(context: &ControllerContext, wanted: impl Fn(&Gateway) -> bool) -> Vec<WorkItem> {
     let all = context.caches.gateways.all();
     let concerned = all.iter().filter(|gateway| wanted(gateway));
     concerned
