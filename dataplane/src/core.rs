@@ -4,7 +4,6 @@ mod proxy_header;
 mod run_time_listeners;
 mod shutdown;
 
-use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::TcpListener;
@@ -35,7 +34,6 @@ use proxy::access_log::{self, AccessLog};
 use proxy::pending_queue::PendingQueueLimits;
 use proxy::{Proxy, ProxyConfig, serve, serve_cluster_local};
 
-use run_time_listeners::RunTimeListeners;
 use shutdown::CoreShutdown;
 pub use shutdown::{EVENTS_DRAIN_MAX, EVENTS_IDLE_MAX, StopSignal};
 
@@ -249,18 +247,10 @@ pub fn run_on(ring: &Ring, config: CoreConfig) -> Result<(), CoreError> {
     }
     ring.spawn(sweep(Rc::clone(&proxy)));
     let (stop, drain_max) = (config.stop, config.limits.drain_max);
-    let listeners = RunTimeListeners {
-        proxy: Rc::clone(&proxy),
-        core: index,
-        tables: config.tables,
-        stop: Arc::clone(&stop),
-        tls: (config.limits.tls, config.limits.tls_version_min),
-        drain_max,
-        state: RefCell::default(),
-    };
-    listeners.on_wake();
+    let tls = (config.limits.tls, config.limits.tls_version_min);
+    let follow_table = run_time_listeners::follow_table(&proxy, (index, config.tables), &stop, (tls, drain_max));
     (config.up)();
-    let shutdown = CoreShutdown { proxy, events, senders, callers, listeners, stop, drain_max };
+    let shutdown = CoreShutdown { proxy, events, senders, callers, follow_table, stop, drain_max };
     ring.block_on(shutdown.run());
     Ok(())
 }

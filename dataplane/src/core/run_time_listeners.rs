@@ -21,21 +21,34 @@ use ring::{Ring, RingListener};
 
 use super::{ConnectionHandler, StopSignal, accept_loop};
 
+/// Opens the listeners of the current table. What this returns follows the table, and is to be called at each wake-up.
+pub(super) fn follow_table(
+    proxy: &Rc<Proxy>,
+    (core, tables): (usize, Arc<TablePublisher>),
+    stop: &Arc<StopSignal>,
+    (tls, drain_max): ((TlsLimits, TlsVersionMin), Duration),
+) -> Box<dyn Fn()> {
+    let (proxy, stop) = (Rc::clone(proxy), Arc::clone(stop));
+    let listeners = RunTimeListeners { proxy, core, tables, stop, tls, drain_max, state: RefCell::default() };
+    listeners.on_wake();
+    Box::new(move || listeners.on_wake())
+}
+
 /// The run-time listeners of one core.
-pub(super) struct RunTimeListeners {
-    pub(super) proxy: Rc<Proxy>,
+struct RunTimeListeners {
+    proxy: Rc<Proxy>,
     /// The index of the core, and so of its sockets.
-    pub(super) core: usize,
-    pub(super) tables: Arc<TablePublisher>,
-    pub(super) stop: Arc<StopSignal>,
-    pub(super) tls: (TlsLimits, TlsVersionMin),
+    core: usize,
+    tables: Arc<TablePublisher>,
+    stop: Arc<StopSignal>,
+    tls: (TlsLimits, TlsVersionMin),
     /// Connections of a closed listener may take this long, then they are cut.
-    pub(super) drain_max: Duration,
-    pub(super) state: RefCell<RunTimeState>,
+    drain_max: Duration,
+    state: RefCell<RunTimeState>,
 }
 
 #[derive(Default)]
-pub(super) struct RunTimeState {
+struct RunTimeState {
     /// Those of the last table that was compared.
     seen: TableListeners,
     open: BTreeMap<ListenerId, OpenListener>,
@@ -48,7 +61,7 @@ struct OpenListener {
 
 impl RunTimeListeners {
     /// Opens and closes what the current table has more or less than the last one.
-    pub(super) fn on_wake(&self) {
+    fn on_wake(&self) {
         let state = &mut *self.state.borrow_mut();
         let changed = self
             .proxy

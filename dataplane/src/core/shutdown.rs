@@ -16,8 +16,6 @@ use protocol::http::buffers::by;
 use protocol::http::connection_tracker::ConnectionTracker;
 use proxy::Proxy;
 
-use super::run_time_listeners::RunTimeListeners;
-
 /// How long an idle connection may still send one more request after its process was replaced; most connections in use
 /// do. Closing it at once could meet a request in flight.
 pub(super) const HANDOVER_IDLE_MAX: Duration = Duration::from_secs(10);
@@ -109,7 +107,8 @@ pub(super) struct CoreShutdown {
     pub(super) senders: Rc<ConnectionTracker>,
     /// Connections of instances that call each other.
     pub(super) callers: Rc<ConnectionTracker>,
-    pub(super) listeners: RunTimeListeners,
+    /// Opens and closes the listeners of the table; called at each wake-up until the stop.
+    pub(super) follow_table: Box<dyn Fn()>,
     pub(super) stop: Arc<StopSignal>,
     pub(super) drain_max: Duration,
 }
@@ -121,7 +120,7 @@ impl CoreShutdown {
         while !self.stop.is_signalled() {
             self.proxy.ring.woken().await;
             self.proxy.on_wake();
-            self.listeners.on_wake();
+            (self.follow_table)();
             let Some(events) = &self.events else { continue };
             if self.stop.stop_level() == NOTHING {
                 events.on_wake();

@@ -18,7 +18,6 @@ use dataplane::signal::SignalQueue;
 use dataplane::spans::SpanQueue;
 use dataplane::table::RoutingTable;
 use dataplane::table_publisher::TablePublisher;
-use dataplane::target_policy::TargetPolicy;
 use tokio::sync::Notify;
 
 use super::MainEvent;
@@ -76,7 +75,8 @@ impl App {
         descriptors::raise_limit(config.workers)?;
         let Preflight { files, given, access, access_log: log_thread, api_socket, io_driver } =
             preflight::run(&config, &expiries)?;
-        let Arrival { folder, logs, sockets, gateway_sockets, predecessor } = arrival::arrive(&config, api_socket)?;
+        let Arrival { folder, logs, sockets, gateway_sockets: opened, predecessor } =
+            arrival::arrive(&config, api_socket)?;
         arrived.store(true, Relaxed);
         let (ready, banner) = (sockets.ready_line()?, StartBanner::new(&config, &sockets)?);
         let events_tls = EventsTls::open(&config, &sockets)?;
@@ -89,10 +89,9 @@ impl App {
         let (spans, exporter) = otlp::start(&config, &health)?.unzip();
         let ((notify, signals), (control_handle, steered)) = (signal_queue(), control::control_handle());
         let shared = SharedCoreConfig::new(&tables, &signals, predecessor.is_some());
-        let state =
-            handover_state(&config, (sockets.keep()?, &gateway_sockets, folder), &shared, control_handle, &health);
+        let state = handover_state(&config, (sockets.keep()?, &opened, folder), &shared, control_handle, &health);
         let ControlThread { synced, admin, thread: control } = control::start(ControlThreadConfig {
-            control: control_config(&config, (&sockets, &gateway_sockets), events_tls.as_ref(), &health, &ways)?,
+            control: control_config(&config, (&sockets, &opened), events_tls.as_ref(), &health, &ways)?,
             config: config.clone(),
             publisher: Arc::clone(&publisher),
             signals,
@@ -114,18 +113,16 @@ impl App {
             state.control_handle.stop.send_replace(true);
             return control.join().map_err(|_| panicked())?.map(|()| None);
         }
-        gateway_sockets.close_unused();
         let BoundSockets { http, https, private, private_https, events, events_https, .. } = sockets;
         let listeners =
             CoreListeners { http, https, private, private_https, cluster_local, events, events_https, events_tls };
-        let access = (access, spans, Arc::clone(&health.targets), io_driver);
+        let access = (access, spans, &health, io_driver);
         let cores = start_cores(&config, &shared, listeners, logs.finish()?, access, say.clone())?;
-        watchdog::start(&config, &cores, &tables, &health)?;
         drop((ways.set(cores.queries()), admin.send(Arc::new(cores.admin(tables, &health)))));
         start_handover_listener(&config, say.clone());
         let reloader = Reloader::start(settings, &config, (publisher, routes), say.clone());
         announce(&ready, &banner)?;
-        report_ready(predecessor, clear_up(config.data.clone(), Arc::clone(&shared.stop), gateway_sockets))?;
+        report_ready(predecessor, clear_up(config.data.clone(), Arc::clone(&shared.stop), opened))?;
         Ok(Some(Self {
             config,
             shared,
@@ -279,12 +276,13 @@ fn start_handover_listener(config: &RunConfig, say: mpsc::Sender<MainEvent>) {
     }
 }
 
-/// Cleans up when the previous process has ended.
+/// Closes listeners of Gateways that nothing uses, and cleans up when the previous process has ended.
 fn clear_up(
     data: PathBuf,
     stop: Arc<StopSignal>,
     gateway_sockets: Arc<GatewaySockets>,
 ) -> impl FnOnce() + Send + 'static {
+    gateway_sockets.started();
     move || {
         stop.set_handover(false);
         gateway_sockets.predecessor_ended();
@@ -300,7 +298,7 @@ fn start_cores(
     shared: &SharedCoreConfig,
     core_listeners: CoreListeners,
     logs: Vec<CoreLogs>,
-    (access, spans, targets, io_driver): (AccessLogConfig, Option<SpanQueue>, Arc<TargetPolicy>, IoDriver),
+    (access, spans, health, io_driver): (AccessLogConfig, Option<SpanQueue>, &Arc<Health>, IoDriver),
     say: mpsc::Sender<MainEvent>,
 ) -> Result<RunningCores> {
     let tls_version_min = listeners::tls_version_min(config.tls_min_version);
@@ -314,16 +312,18 @@ fn start_cores(
         server_timing: tells_timing,
         spans,
         stall_timeout,
-        targets,
+        targets: Arc::clone(&health.targets),
         proxy_protocol: config.gateway.proxy_protocol,
         tls_version_min,
         ..CoreLimits::default()
     };
     limits.ring.sockets_max = descriptors::sockets_max();
     limits.ring.driver = io_driver;
-    RunningCores::start(shared, &limits, configs.into_iter(), move || {
+    let cores = RunningCores::start(shared, &limits, configs.into_iter(), move || {
         drop(say.send(MainEvent::CoreEnded)); // fails only when this process has ended
-    })
+    })?;
+    watchdog::start(config, &cores, &shared.tables, health)?;
+    Ok(cores)
 }
 
 fn signal_queue() -> (Arc<Notify>, SignalQueue) {

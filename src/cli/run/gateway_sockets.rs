@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use control::controllers::listeners::OpenSockets;
 use dataplane::listener_sockets::{ListenerProtocol, ListenerSocket, ListenerSpec};
@@ -13,6 +14,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::listener_name::ListenerName;
 use super::sockets::BACKLOG;
+
+/// All waits of a start together. A dead process releases its addresses within milliseconds.
+const START_WAIT_MAX: Duration = Duration::from_secs(1);
+const START_WAIT_STEP: Duration = Duration::from_millis(5);
 
 /// An address with whether its sockets receive datagrams: a successor may use a socket for another protocol.
 type SocketKey = (SocketAddr, bool);
@@ -25,6 +30,9 @@ pub(super) struct GatewaySockets {
     workers: usize,
     /// The process that is being replaced still has its sockets.
     has_predecessor: AtomicBool,
+    /// Until then an address that is in use is waited for: after a crash the kernel tears down the listeners of the dead
+    /// process with some delay.
+    start_ends: Mutex<Option<Instant>>,
     state: Mutex<SocketsState>,
 }
 
@@ -47,7 +55,12 @@ impl GatewaySockets {
                 state.inherited.entry((address, is_datagram)).or_default().push(socket);
             }
         }
-        Arc::new(Self { workers, has_predecessor: AtomicBool::new(has_predecessor), state: Mutex::new(state) })
+        Arc::new(Self {
+            workers,
+            has_predecessor: AtomicBool::new(has_predecessor),
+            start_ends: Mutex::new(Some(Instant::now() + START_WAIT_MAX)),
+            state: Mutex::new(state),
+        })
     }
 
     /// Passes the duplicates to `give`, in an order that stays the same while the lock is held.
@@ -63,8 +76,10 @@ impl GatewaySockets {
         give(&all)
     }
 
-    /// Closes inherited sockets that no Gateway wants: clients that connect to them would wait.
-    pub(super) fn close_unused(&self) {
+    /// All listeners of stored Gateways have been opened. Closes inherited sockets that no Gateway wants: clients that
+    /// connect to them would wait.
+    pub(super) fn started(&self) {
+        self.start_ends.lock().unwrap_or_else(PoisonError::into_inner).take();
         let unused = std::mem::take(&mut self.lock().inherited);
         for (address, _) in unused.keys() {
             tracing::info!(%address, "closing a listener of the previous process: no Gateway has it");
@@ -79,6 +94,11 @@ impl GatewaySockets {
     /// Closes the duplicates: from now on the cores decide how long the kernel accepts connections.
     pub(super) fn close(&self) {
         *self.lock() = SocketsState::default();
+    }
+
+    fn waits_at_start(&self) -> bool {
+        let ends = *self.start_ends.lock().unwrap_or_else(PoisonError::into_inner);
+        ends.is_some_and(|ends| Instant::now() < ends)
     }
 
     fn lock(&self) -> MutexGuard<'_, SocketsState> {
@@ -108,7 +128,12 @@ impl OpenSockets for GatewaySockets {
     fn open(&self, spec: ListenerSpec) -> io::Result<Vec<ListenerSocket>> {
         let state = &mut *self.lock();
         let key = (spec.address, spec.protocol.is_datagram());
-        let group = self.bind(state, key)?;
+        let group = loop {
+            match self.bind(state, key) {
+                Err(why) if why.kind() == io::ErrorKind::AddrInUse && self.waits_at_start() => pause(),
+                outcome => break outcome?,
+            }
+        };
         let for_cores = group.iter().map(OwnedFd::try_clone).collect::<io::Result<Vec<_>>>()?;
         state.closed.retain(|closed| *closed != key);
         state.open.insert(key, group);
@@ -121,6 +146,11 @@ impl OpenSockets for GatewaySockets {
             state.closed.push(key);
         }
     }
+}
+
+#[allow(clippy::disallowed_methods, reason = "nothing is served yet")]
+fn pause() {
+    std::thread::sleep(START_WAIT_STEP);
 }
 
 fn typed(socket: OwnedFd, protocol: ListenerProtocol) -> ListenerSocket {
@@ -161,6 +191,7 @@ mod tests {
     fn address_of_another_program_is_not_shared() {
         let other = TcpListener::bind("127.0.0.1:0").unwrap();
         let sockets = GatewaySockets::new(2, Vec::new(), false);
+        sockets.started();
         let why = sockets.open(spec(other.local_addr().unwrap())).unwrap_err();
         assert_eq!(why.kind(), io::ErrorKind::AddrInUse);
         sockets.with_open(|open| assert!(open.is_empty()));
@@ -181,7 +212,7 @@ mod tests {
             ListenerSocket::Stream(listener) => listener.local_addr().unwrap() == used,
             ListenerSocket::Datagram(_) => false,
         }));
-        after.close_unused();
+        after.started();
         after.with_open(|open| assert_eq!(open.len(), 2));
     }
 

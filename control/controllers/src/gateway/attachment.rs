@@ -69,13 +69,21 @@ pub(super) fn attach(
         return Err(ConditionRefusal::new("NotAllowedByListeners", why));
     }
     let attached = allowed.into_iter().filter_map(|(listener, outcome)| {
-        let hosts = hostnames::intersect(route.hostnames, listener.hostname.as_deref());
-        (!hosts.is_empty()).then(|| AttachedListener {
+        let mut hosts = hostnames::intersect(route.hostnames, listener.hostname.as_deref());
+        if hosts.is_empty() {
+            return None;
+        }
+        // A more specific listener has its hosts for itself, whatever its routes: the route is attached without them.
+        let own = hostname(listener);
+        let open = gateway.spec.listeners.iter().zip(outcomes).filter(|(_, outcome)| outcome.is_complete());
+        let others = open.filter(|(other, _)| other.port == listener.port).map(|(other, _)| hostname(other));
+        others.for_each(|other| hosts.retain(|host| !hostnames::is_others(host, &own, &other)));
+        Some(AttachedListener {
             gateway: (gateway_key.0.to_owned(), gateway_key.1.to_owned()),
             section: listener.name.clone(),
             hosts,
             is_tls: is_tls(listener),
-            hostname: hostname(listener),
+            hostname: own,
             targets: outcome.targets.clone(),
         })
     });

@@ -239,7 +239,10 @@ fn status(
         }
     });
     let listeners = listeners.collect();
-    let invalid = outcomes.iter().any(|outcome| !outcome.takes_routes() || outcome.unresolved.is_some());
+    let is_invalid = |outcome: &ListenerOutcome| {
+        !outcome.takes_routes() || outcome.unresolved.is_some() || matches!(outcome.not_open, Some(NotOpen::Port(_)))
+    };
+    let invalid = outcomes.iter().any(is_invalid);
     let programmed = outcomes.iter().any(ListenerOutcome::is_programmed);
     let parameters = gateway.spec.infrastructure.as_ref().and_then(|all| all.parameters_ref.as_ref());
     let unsupported = infrastructure::unsupported_parameters(parameters).or_else(|| unsupported_address(gateway));
@@ -253,7 +256,11 @@ fn status(
     conditions.set(ACCEPTED, if invalid { "ListenersNotValid" } else { "Accepted" }, rejected.as_ref());
     let refusal = unsupported.or(unusable).or_else(|| {
         let why = "No listener is programmed; the conditions of the listeners say more.";
-        (!programmed).then(|| ConditionRefusal::new("Invalid", why))
+        let first = outcomes.iter().find_map(|outcome| match &outcome.not_open {
+            Some(NotOpen::Port(why)) => Some(format!("No listener is programmed: {why}")),
+            _ => None,
+        });
+        (!programmed).then(|| ConditionRefusal::new("Invalid", first.unwrap_or_else(|| why.to_owned())))
     });
     conditions.set(PROGRAMMED, "Programmed", refusal.as_ref());
     GatewayStatus { addresses: addresses_of(outcomes), conditions: conditions.finish(), listeners }

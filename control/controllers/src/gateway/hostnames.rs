@@ -31,6 +31,12 @@ fn narrower(one: &str, other: &str) -> Option<String> {
     }
 }
 
+/// Whether a host that `listener` and a route have in common belongs to `other`, the hostname of a second listener of the same port:
+/// the more specific one has it.
+pub(super) fn is_others(host: &str, listener: &str, other: &str) -> bool {
+    is_below(other, listener) && (host == other || is_below(host, other))
+}
+
 /// Whether `wildcard` is one and matches `name`, which may be a wildcard too.
 fn is_below(name: &str, wildcard: &str) -> bool {
     let Some(parent) = wildcard.strip_prefix('*') else { return false };
@@ -40,6 +46,22 @@ fn is_below(name: &str, wildcard: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn host_belongs_to_the_most_specific_listener() {
+        for (host, listener, other, belongs) in [
+            ("a.test", "*", "a.test", true),
+            ("a.test", "*", "*.test", true),
+            ("a.test", "*.test", "a.test", true),
+            ("*.test", "*", "*.test", true),
+            ("*.test", "*.test", "a.test", false),
+            ("a.test", "a.test", "*", false),
+            ("a.test", "*", "b.test", false),
+            ("a.test", "a.test", "a.test", false),
+        ] {
+            assert_eq!(is_others(host, listener, other), belongs, "{host} at {listener} with {other}");
+        }
+    }
 
     #[test]
     fn common_hostnames_are_the_more_specific_ones() {

@@ -117,7 +117,8 @@ impl ListenerBook {
         let sockets = {
             let state = self.lock();
             if let Some(refusal) = state.wanted().refusal(spec) {
-                return Some(NotOpen::Conflict(refusal));
+                let is_conflict = is_conflict(&refusal);
+                return Some(if is_conflict { NotOpen::Conflict(refusal) } else { NotOpen::Port(refusal.message) });
             }
             match state.open.get(&spec) {
                 Some(sockets) => Arc::clone(sockets),
@@ -142,7 +143,9 @@ impl ListenerBook {
                 let changed = self.changed.notified();
                 let sockets = {
                     let state = self.lock();
-                    if state.failed.contains_key(&spec) || state.wanted().refusal(spec).is_some_and(is_conflict) {
+                    if state.failed.contains_key(&spec)
+                        || state.wanted().refusal(spec).as_ref().is_some_and(is_conflict)
+                    {
                         return;
                     }
                     state.open.get(&spec).cloned()
@@ -239,7 +242,7 @@ impl BookState {
 }
 
 /// Whether waiting is of no use; a listener that no Gateway has may come.
-fn is_conflict(refusal: ConditionRefusal) -> bool {
+fn is_conflict(refusal: &ConditionRefusal) -> bool {
     refusal.reason == "ProtocolConflict"
 }
 
