@@ -145,7 +145,13 @@ mod tests {
     use super::*;
 
     fn hello() -> HandoverRequest {
-        HandoverRequest { protocol: PROTOCOL, version: "0".to_owned(), workers: 1, addresses: Vec::new() }
+        HandoverRequest {
+            protocol: PROTOCOL,
+            version: "0".to_owned(),
+            workers: 1,
+            addresses: Vec::new(),
+            gateways: Vec::new(),
+        }
     }
 
     #[test]
