@@ -150,7 +150,7 @@ mod tests {
             version: "0".to_owned(),
             workers: 1,
             addresses: Vec::new(),
-            gateways: Vec::new(),
+            gateways: false,
         }
     }
 
