@@ -224,7 +224,7 @@ impl RunConfig {
     pub(crate) fn needs_restart(&self, wanted: &Self) -> Vec<&'static str> {
         let differ = |key: fn(&Self) -> String| key(self) != key(wanted);
         type ShownSetting = (&'static str, fn(&RunConfig) -> String);
-        let fields: [ShownSetting; 37] = [
+        let fields: [ShownSetting; 38] = [
             ("data", |config| format!("{:?}", config.data)),
             ("workers", |config| format!("{:?}", config.workers)),
             ("http", |config| format!("{:?}", config.http)),
@@ -257,6 +257,7 @@ impl RunConfig {
             ("io-driver", |config| format!("{:?}", config.io_driver)),
             ("workloads", |config| format!("{:?}", config.workloads)),
             ("gateway-ports", |config| config.gateway.ports.to_string()),
+            ("gateway-addresses", |config| config.gateway.addresses.to_string()),
             ("proxy-protocol", |config| format!("{:?}", config.gateway.proxy_protocol)),
             ("timeouts and limits of HTTP", |config| format!("{:?}", config.http_limits)),
             ("allow-target", |config| format!("{:?}", config.allowed_targets)),
@@ -328,7 +329,10 @@ fn gateway_config(given: &Settings, file: &Settings) -> Result<GatewayConfig, St
         given.trusted_hops.or(file.trusted_hops),
         either(given.proxy_protocol.clone(), file.proxy_protocol.clone()),
         either(given.error_page.clone(), file.error_page.clone()),
-        given.gateway_ports.clone().or_else(|| file.gateway_ports.clone()),
+        (
+            given.gateway_ports.clone().or_else(|| file.gateway_ports.clone()),
+            given.gateway_addresses.clone().or_else(|| file.gateway_addresses.clone()),
+        ),
     )
 }
 

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use control::controllers::address_pool::AddressRanges;
 use control::controllers::port_ranges::PortRanges;
 use dataplane::core::ProxyProtocolListeners;
 use dataplane::table::{ErrorPage, ErrorPages};
@@ -18,6 +19,8 @@ pub(crate) struct GatewayConfig {
     pub(crate) error_pages: Vec<ErrorPageRule>,
     /// The ports that Gateways may open.
     pub(crate) ports: PortRanges,
+    /// The addresses of Gateways that name none.
+    pub(crate) addresses: AddressRanges,
 }
 
 /// `CIDR[,CIDR...]`.
@@ -53,6 +56,27 @@ impl FromStr for PortRangesRule {
 }
 
 impl TryFrom<String> for PortRangesRule {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+/// `ADDRESS[-ADDRESS][,...]`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub(crate) struct AddressRangesRule(AddressRanges);
+
+impl FromStr for AddressRangesRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self)
+    }
+}
+
+impl TryFrom<String> for AddressRangesRule {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -129,12 +153,13 @@ impl GatewayConfig {
         hops: Option<usize>,
         listeners: Vec<ProxyProtocolList>,
         error_pages: Vec<ErrorPageRule>,
-        ports: Option<PortRangesRule>,
+        (ports, addresses): (Option<PortRangesRule>, Option<AddressRangesRule>),
     ) -> Result<Self, String> {
         let trusted_proxies = trusted_proxies(networks, hops)?;
         let proxy_protocol = proxy_protocol(listeners, &trusted_proxies)?;
         let PortRangesRule(ports) = ports.unwrap_or_default();
-        Ok(Self { trusted_proxies, proxy_protocol, error_pages, ports })
+        let AddressRangesRule(addresses) = addresses.unwrap_or_default();
+        Ok(Self { trusted_proxies, proxy_protocol, error_pages, ports, addresses })
     }
 }
 

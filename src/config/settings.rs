@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde::Deserialize;
 
-use super::gateway::{ErrorPageRule, NetworkList, PortRangesRule, ProxyProtocolList};
+use super::gateway::{AddressRangesRule, ErrorPageRule, NetworkList, PortRangesRule, ProxyProtocolList};
 use super::upgrade_protocols::UpgradeProtocolList;
 use super::value::{AdvertisedHost, AllowedHostRule, AllowedTargetRule, ByteSize, CertificateRule, FilePair, ImageRule, ProcessRule};
 use super::value::{QuotaRule, UserRule, Wait};
@@ -259,6 +259,11 @@ pub(crate) struct Settings {
     /// of the system's services alone [default: 80,443,1024-65535]
     #[arg(long, value_name = "PORT[-PORT][,...]", env = "SLUICEGATE_GATEWAY_PORTS")]
     pub(crate) gateway_ports: Option<PortRangesRule>,
+
+    /// Addresses of this host for Gateways that name none: each gets one of its own, and shares no port with others [default: none,
+    /// they share the address of --http]
+    #[arg(long, value_name = "ADDRESS[-ADDRESS][,...]", env = "SLUICEGATE_GATEWAY_ADDRESSES")]
+    pub(crate) gateway_addresses: Option<AddressRangesRule>,
 
     /// The body of the appliance's own responses with this status (`404`, or `5xx` for a class); may be given more than once
     /// [default: a short text]

@@ -8,6 +8,7 @@
 
 pub mod access_tokens;
 mod adapter_service;
+pub mod address_pool;
 pub mod api;
 mod autoscaler_changes;
 mod backing_channel;

@@ -6,6 +6,7 @@ use std::{fmt, io};
 
 use contract::listener_sockets::{ListenerSocket, ListenerSpec};
 
+use crate::address_pool::AddressPool;
 use crate::port_ranges::PortRanges;
 
 /// The names under which a cluster would know our listeners.
@@ -53,6 +54,8 @@ pub struct GatewayListenerConfig {
     /// Ports of other listeners of the appliance, with their flags.
     pub reserved: Vec<(u16, &'static str)>,
     pub opener: Arc<dyn OpenSockets>,
+    /// The addresses of Gateways that name none.
+    pub pool: Arc<AddressPool>,
 }
 
 /// Opens sockets for listeners at run time.
@@ -71,7 +74,7 @@ pub trait OpenSockets: fmt::Debug + Send + Sync {
 /// Nothing is opened at run time.
 impl Default for GatewayListenerConfig {
     fn default() -> Self {
-        Self { ports: PortRanges::default(), reserved: Vec::new(), opener: Arc::new(NoSockets) }
+        Self { ports: PortRanges::default(), reserved: Vec::new(), opener: Arc::new(NoSockets), pool: Arc::default() }
     }
 }
 

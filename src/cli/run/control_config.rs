@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 
 use anyhow::Result;
 use control::clock::WallClock;
+use control::controllers::address_pool::AddressPool;
 use control::controllers::listeners::{GatewayListenerConfig, ListenerAddresses};
 use control::controllers::revision::RevisionConfig;
 use control::controllers::sources::ping::PingConfig;
@@ -42,6 +43,7 @@ pub(super) fn control_config(
             ports: config.gateway.ports.clone(),
             reserved: reserved_ports(sockets)?,
             opener: Arc::clone(gateway_sockets) as _,
+            pool: Arc::new(AddressPool::new(config.gateway.addresses.clone())),
         },
         events_url_base: format!("http://{events}"),
         events_tls: events_tls.map(EventsTls::listener_state),

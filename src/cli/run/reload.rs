@@ -67,6 +67,7 @@ impl Reloader {
             gateway: GatewayConfig {
                 proxy_protocol: current.gateway.proxy_protocol,
                 ports: current.gateway.ports.clone(),
+                addresses: current.gateway.addresses.clone(),
                 ..wanted.gateway
             },
             ..current.clone()

@@ -7,9 +7,11 @@ use kit::manifest::NAMESPACE;
 use kit::{Appliance, ApplianceSetup, HttpCall, HttpResponse, KitApi, TIMEOUT, TestUpstream};
 use serde_json::{Value, json};
 
+mod address_pool;
 mod attachment;
 mod filters;
 mod grpc;
+mod infrastructure;
 mod listeners;
 mod matching;
 mod references;

@@ -11,11 +11,11 @@ use super::*;
 use crate::tls::client::{BOTH, TlsAuthority, is_421};
 
 /// An address on which nothing listens.
-fn free_address() -> SocketAddr {
+pub(super) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-fn http(name: &str, at: SocketAddr) -> Value {
+pub(super) fn http(name: &str, at: SocketAddr) -> Value {
     json!({ "name": name, "port": at.port(), "protocol": "HTTP" })
 }
 
@@ -25,14 +25,14 @@ fn https(name: &str, at: SocketAddr, hostname: &str, secret: &str) -> Value {
 }
 
 /// A route of this Gateway for all hosts of its listeners.
-fn serve_all(appliance: &Appliance, gateway: &str, upstream: &str) -> Value {
+pub(super) fn serve_all(appliance: &Appliance, gateway: &str, upstream: &str) -> Value {
     let mut object = route(upstream, json!([{ "backendRefs": [to(upstream)] }]));
     object["spec"]["parentRefs"] = json!([{ "name": gateway }]);
     object["spec"].as_object_mut().unwrap().remove("hostnames");
     serve(appliance.api(), &object)
 }
 
-fn answers_at(at: SocketAddr, host: &str) -> String {
+pub(super) fn answers_at(at: SocketAddr, host: &str) -> String {
     let response = HttpCall::get("/").host(host).send(at);
     response.header("x-upstream").map_or_else(|| response.status.to_string(), ToOwned::to_owned)
 }

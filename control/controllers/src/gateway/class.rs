@@ -4,6 +4,7 @@ use kube::Api;
 
 use super::conditions::{ACCEPTED, ConditionList};
 use super::features::SUPPORTED_FEATURES;
+use super::infrastructure;
 use crate::api::{Error, now};
 use crate::context::ControllerContext;
 use crate::controller::{Controller, ControllerFuture, Watches};
@@ -36,7 +37,8 @@ async fn reconcile(context: &ControllerContext, item: &WorkItem) -> Result<(), E
     };
     let before = class.status.as_ref().map(|status| &status.conditions[..]).unwrap_or_default();
     let mut conditions = ConditionList::new(before, class.metadata.generation, now());
-    conditions.set(ACCEPTED, "Accepted", None);
+    let refusal = infrastructure::unsupported_parameters(class.spec.parameters_ref.as_ref());
+    conditions.set(ACCEPTED, "Accepted", refusal.as_ref());
     let status = GatewayClassStatus {
         conditions: conditions.finish(),
         supported_features: SUPPORTED_FEATURES

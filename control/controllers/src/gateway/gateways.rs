@@ -10,7 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::attachment;
 use super::conditions::{ACCEPTED, CONFLICTED, ConditionList, ConditionRefusal, PROGRAMMED, RESOLVED_REFS, is_true};
+use super::gateway_addresses;
 use super::grants::{self, ReferenceTarget};
+use super::infrastructure;
 use super::listener_book::{ListenerBook, ListenerClaim, NotOpen};
 use super::listener_outcome::{ListenerOutcome, decide};
 use super::listener_targets::{ListenerSites, ListenerTarget, PORT_UNAVAILABLE};
@@ -78,6 +80,13 @@ async fn reconcile(controller: &GatewayController, context: &ControllerContext, 
         let others = book.set(context, (&key, Timestamp::UNIX_EPOCH), Vec::new());
         enqueue(context, others);
         book.forget_attempts(&key);
+        if context.config.gateway_listeners.pool.release((&item.namespace, &item.name)) {
+            // One that waits for an address gets this one.
+            enqueue(
+                context,
+                watches::gateways_where(context, |_| true).into_iter().map(|one| (one.namespace, one.name)),
+            );
+        }
         context.publisher.flush().await;
         return Ok(());
     };
@@ -92,6 +101,7 @@ async fn reconcile(controller: &GatewayController, context: &ControllerContext, 
         context.publisher.flush().await;
     }
     let status = status(&gateway, &outcomes, &controller.routes.attached(&key), now());
+    infrastructure::apply_service(context, &gateway, &status.addresses).await?;
     if gateway.status.as_ref() != Some(&status) && context.leadership.is_leader() {
         let after = Gateway { status: Some(status), ..(*gateway).clone() };
         let parameters = field_managers::status_params::<Gateway>();
@@ -108,30 +118,19 @@ pub(super) fn is_ours(context: &ControllerContext, gateway: &Gateway) -> bool {
 
 /// What becomes of the listeners of a Gateway.
 pub(super) fn outcomes(context: &ControllerContext, gateway: &Gateway) -> Vec<ListenerOutcome> {
-    let sites = ListenerSites {
-        appliance: context.config.listeners,
-        config: &context.config.gateway_listeners,
-        addresses: wanted_addresses(gateway).filter_map(|address| address.parse().ok()).collect(),
-    };
+    let config = &context.config.gateway_listeners;
+    let addresses = gateway_addresses::addresses(gateway, &config.pool, &context.caches.gateways);
+    let missing = addresses.as_ref().err().cloned();
+    let sites = ListenerSites { appliance: context.config.listeners, config, addresses: addresses.unwrap_or_default() };
     let identity = |reference: &SecretObjectReference| identity(context, namespace(&gateway.metadata), reference);
     let mut outcomes = decide(&gateway.spec.listeners, &sites, &identity);
-    if let Some(why) = invalid_address(gateway) {
+    if let Some(why) = missing {
         for outcome in &mut outcomes {
             outcome.targets.clear();
             outcome.not_open = Some(NotOpen::Address(why.clone()));
         }
     }
     outcomes
-}
-
-fn invalid_address(gateway: &Gateway) -> Option<String> {
-    let invalid = wanted_addresses(gateway).find(|address| address.parse::<IpAddr>().is_err())?;
-    Some(format!("{invalid:?} is not an IP address; use one of this host."))
-}
-
-/// The addresses that a Gateway names. One without a value is for us to choose.
-fn wanted_addresses(gateway: &Gateway) -> impl Iterator<Item = &str> {
-    gateway.spec.addresses.iter().filter_map(|address| address.value.as_deref()).filter(|value| !value.is_empty())
 }
 
 /// Opens the listeners of a Gateway that are not open, and closes those that it has no more.
@@ -245,7 +244,8 @@ fn status(
     };
     let invalid = outcomes.iter().any(is_invalid);
     let programmed = outcomes.iter().any(ListenerOutcome::is_programmed);
-    let unsupported = unsupported_address(gateway);
+    let parameters = gateway.spec.infrastructure.as_ref().and_then(|all| all.parameters_ref.as_ref());
+    let unsupported = infrastructure::unsupported_parameters(parameters).or_else(|| unsupported_address(gateway));
     let unusable = unusable_address(outcomes);
     let mut conditions = ConditionList::new(&before.conditions, generation, now);
     let rejected = unsupported.clone().or_else(|| {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Endpoints, Namespace, Secret, Service};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 
+use super::infrastructure;
 use super::route_kind::{GATEWAY_QUEUE, GatewayRoute};
 use super::route_store::{Dependency, RouteStore};
 use crate::context::ControllerContext;
@@ -34,6 +35,10 @@ pub(super) fn register_gateways<'a>(context: &'a ControllerContext, watches: &mu
         }
     });
     watches.enqueue_by_name::<ReferenceGrant>(move |ns, _| gateways_where(context, |gateway| names(gateway, ns, None)));
+    // The generated Service comes back if a client deletes or changes it.
+    watches.enqueue::<Service, _>(move |change| {
+        newest(change).and_then(|service| infrastructure::gateway_of(&service.metadata))
+    });
 }
 
 /// Whether a listener names a Secret of the namespace: this one, or any.
@@ -46,7 +51,7 @@ fn names(gateway: &Gateway, ns: &str, secret: Option<&str>) -> bool {
     })
 }
 
-fn gateways_where(context: &ControllerContext, wanted: impl Fn(&Gateway) -> bool) -> Vec<WorkItem> {
+pub(super) fn gateways_where(context: &ControllerContext, wanted: impl Fn(&Gateway) -> bool) -> Vec<WorkItem> {
     let all = context.caches.gateways.all();
     let concerned = all.iter().filter(|gateway| wanted(gateway));
     concerned

@@ -1,10 +1,12 @@
 //! Gateway: listeners, and the routes that may attach to them.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, LabelSelector, ObjectMeta};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::reference::SecretObjectReference;
+use super::reference::{ParametersReference, SecretObjectReference};
 use super::{GATEWAY_API, GROUP, same_fields, upstream_column};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, VersionConversion};
@@ -23,6 +25,20 @@ pub struct GatewaySpec {
     pub listeners: Vec<GatewayListener>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<GatewayAddress>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub infrastructure: Option<GatewayInfrastructure>,
+}
+
+/// The metadata of the objects that are generated for a Gateway.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GatewayInfrastructure {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameters_ref: Option<ParametersReference>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -4,6 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::reference::ParametersReference;
 use super::{CONTROLLER_NAME, GATEWAY_API, same_fields, upstream_column};
 use crate::field_errors::FieldErrors;
 use crate::kind_registry::{KindMeta, RequestContext, ResourceStrategy, VersionConversion};
@@ -22,6 +23,8 @@ pub struct GatewayClassSpec {
     pub controller_name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parameters_ref: Option<ParametersReference>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]

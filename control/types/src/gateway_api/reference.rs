@@ -31,6 +31,17 @@ pub struct BackendObjectReference {
     pub port: Option<i32>,
 }
 
+/// A reference to an object with an implementation's own settings.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ParametersReference {
+    pub group: String,
+    pub kind: String,
+    pub name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+}
+
 impl SecretObjectReference {
     #[must_use]
     pub fn is_secret(&self) -> bool {
