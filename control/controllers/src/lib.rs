@@ -10,6 +10,7 @@ pub mod access_tokens;
 mod adapter_service;
 pub mod api;
 mod autoscaler_changes;
+mod backend_trust;
 mod backing_channel;
 pub mod broker;
 mod broker_injection;

@@ -12,7 +12,7 @@ use super::attachment;
 use super::conditions::{ACCEPTED, CONFLICTED, ConditionList, ConditionRefusal, PROGRAMMED, RESOLVED_REFS, is_true};
 use super::grants::{self, ReferenceTarget};
 use super::listener_book::{ListenerBook, ListenerClaim, NotOpen};
-use super::listener_outcome::{ListenerOutcome, decide};
+use super::listener_outcome::{ListenerOutcome, decide, relay_mode};
 use super::listener_targets::{ListenerSites, ListenerTarget, PORT_UNAVAILABLE};
 use super::route_kind::GATEWAY_QUEUE;
 use super::route_store::RouteStore;
@@ -146,6 +146,7 @@ fn open_listeners(book: &ListenerBook, context: &ControllerContext, gateway: &Ga
             spec,
             hostname: attachment::hostname(listener),
             identities: outcome.identities.clone(),
+            relay: relay_mode(listener),
         })
     });
     enqueue(context, book.set(context, (&key, created), claims.collect()));
