@@ -8,8 +8,10 @@ use kit::{Appliance, ApplianceSetup, HttpCall, HttpResponse, KitApi, TIMEOUT, Te
 use serde_json::{Value, json};
 
 mod attachment;
+mod backend_tls;
 mod filters;
 mod grpc;
+mod layer4;
 mod listeners;
 mod matching;
 mod references;

@@ -11,7 +11,7 @@ use super::*;
 use crate::tls::client::{BOTH, TlsAuthority};
 
 /// An address on which nothing listens.
-fn free_address() -> SocketAddr {
+pub(super) fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
